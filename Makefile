@@ -1,0 +1,126 @@
+# Everything a developer runs. `make` alone lists it.
+#   make test TORCH=2.7.1 TORCHVISION=0.22.1 VENV=/tmp/old      the oldest torch that is supported
+
+PYTHON      ?= python3
+VENV        ?= .venv
+TORCH       ?=
+TORCHVISION ?=
+JOBS        ?= $(shell nproc)
+# Where pictures, packages and benchmark sets are kept: about 1 GB for the benchmark.
+DATA        ?= data
+BUILD       ?= build
+# Peers of the benchmark: one environment each, as their pins conflict (about 5 GB each where torch is inside).
+PEERS       ?= .venv-peers
+
+BIN          := $(VENV)/bin
+SYSTEM_STAMP := $(VENV)/.done-system
+TORCH_STAMP  := $(VENV)/.done-torch-$(or $(TORCH),newest)-$(or $(TORCHVISION),newest)
+DEV_STAMP    := $(VENV)/.done-dev
+PACKAGE      := $(VENV)/.done-package
+SOURCES      := $(shell find src native/src native/include native/CMakeLists.txt -type f -not -name '*.pyc' 2>/dev/null)
+PY_FILES     := src tests benchmarks examples
+CPP_FILES     = $(shell git ls-files -co --exclude-standard 'native/*.cpp' 'native/*.h')
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test quick check lint format tidy asan tsan native-test fuzz libfuzzer bench bench-quick \
+        bench-peers pictures wheel clean distclean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(SYSTEM_STAMP): tools/setup-system.sh
+	tools/setup-system.sh $(PYTHON)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(TORCH_STAMP): | $(SYSTEM_STAMP)
+	$(BIN)/python -m pip install -q 'torch$(if $(TORCH),==$(TORCH))' 'torchvision$(if $(TORCHVISION),==$(TORCHVISION))'
+	@rm -f $(VENV)/.done-torch-* && touch $@
+
+# cmake and ninja come from PyPI where the machine has none (cmake: or an older one than the build needs).
+$(DEV_STAMP): pyproject.toml tools/build-tools.py | $(TORCH_STAMP)
+	$(BIN)/python -m pip install -q 'scikit-build-core>=1.0' $$($(BIN)/python tools/build-tools.py) \
+	  $$($(BIN)/python tools/build-tools.py --extras dev demo)
+	@touch $@
+
+$(PACKAGE): $(SOURCES) pyproject.toml $(TORCH_STAMP) $(DEV_STAMP)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip install -q --no-build-isolation --no-deps --force-reinstall .
+	@touch $@
+
+setup: $(PACKAGE) ## Make the virtual environment and install the package into it
+
+demo: $(PACKAGE) ## The side-by-side with torch's DataLoader, on real JPEGs
+	$(BIN)/python examples/demo.py --data $(DATA)
+
+test: $(PACKAGE) ## All tests
+	$(BIN)/python -m pytest $(ARGS)
+
+quick: $(PACKAGE) ## The tests that are not marked slow
+	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
+
+check: lint test ## What a change must pass: lint and test
+
+lint: $(DEV_STAMP) ## ruff, mypy --strict, clang-format: complaints only, nothing is changed
+	$(BIN)/ruff check $(PY_FILES) tools
+	$(BIN)/ruff format --check $(PY_FILES) tools
+	$(BIN)/mypy
+	@if command -v clang-format >/dev/null; then echo clang-format --dry-run; clang-format --dry-run --Werror $(CPP_FILES); \
+	else echo 'lint: clang-format is not installed: the C++ layout is NOT checked'; fi
+
+format: $(DEV_STAMP) ## Lay out Python and C++ as lint wants it
+	$(BIN)/ruff check --fix $(PY_FILES) tools
+	$(BIN)/ruff format $(PY_FILES) tools
+	clang-format -i $(CPP_FILES)
+
+# $(call native_build,folder,options)
+native_build = cmake -S native -B $(BUILD)/$(1) -DHEADRACE_WERROR=ON $(2) >/dev/null && cmake --build $(BUILD)/$(1) -j $(JOBS)
+
+tidy: ## clang-tidy over the native core
+	cmake -S native -B $(BUILD)/tidy -DCMAKE_CXX_COMPILER=clang++ >/dev/null
+	git ls-files -co --exclude-standard 'native/src/*.cpp' | xargs -P $(JOBS) -n 1 clang-tidy -quiet -p $(BUILD)/tidy
+
+native-test: ## The native core's own tests
+	$(call native_build,native-test,-DHEADRACE_TESTS=ON)
+	ctest --test-dir $(BUILD)/native-test --output-on-failure
+
+MUTATIONS ?= 20000
+asan: $(PACKAGE) ## Native tests, then $(MUTATIONS) mutated JPEGs, under ASan and UBSan
+	$(call native_build,asan,-DHEADRACE_SANITIZE=address$(comma)undefined -DHEADRACE_TESTS=ON -DHEADRACE_FUZZ=ON)
+	ctest --test-dir $(BUILD)/asan --output-on-failure
+	$(BIN)/python tools/mutate.py --build $(BUILD)/asan --mutations $(MUTATIONS)
+
+fuzz: asan ## The same as asan: mutation fuzzing needs no engine
+
+tsan: ## Native tests under ThreadSanitizer
+	$(call native_build,tsan,-DHEADRACE_SANITIZE=thread -DHEADRACE_TESTS=ON)
+	ctest --test-dir $(BUILD)/tsan --output-on-failure
+
+SECONDS_OF_FUZZING ?= 600
+libfuzzer: $(PACKAGE) ## Coverage-guided fuzzing with clang's libFuzzer (needs libclang-rt)
+	$(call native_build,libfuzzer,-DCMAKE_CXX_COMPILER=clang++ -DCMAKE_CXX_FLAGS=-fsanitize=fuzzer-no-link \
+	  -DHEADRACE_SANITIZE=address$(comma)undefined -DHEADRACE_FUZZ=ON)
+	$(BIN)/python tools/mutate.py --build $(BUILD)/libfuzzer --engine libfuzzer --seconds $(SECONDS_OF_FUZZING)
+
+comma := ,
+
+pictures: $(DEV_STAMP) ## 2,000 ImageNet-like JPEGs in $(DATA)/pictures
+	$(BIN)/python benchmarks/pictures.py --out $(DATA)/pictures --cache $(DATA)/cache
+
+bench-peers: ## One virtual environment for each group of peers, under $(PEERS)
+	PYTHON=$(PYTHON) benchmarks/install-peers.sh $(PEERS)
+
+bench: $(PACKAGE) ## Headrace against its peers: table, JSON and plot in benchmarks/work
+	$(BIN)/python benchmarks/peers.py --data $(DATA) --peers $(PEERS) $(ARGS)
+
+bench-quick: $(PACKAGE) ## The same on few images, once: it shows that the benchmark runs, not a figure
+	$(BIN)/python benchmarks/peers.py --data $(DATA) --peers $(PEERS) --count 200 --repetitions 1 --any-load $(ARGS)
+
+wheel: $(DEV_STAMP) ## A wheel for this platform, any CPython 3
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip wheel -q --no-build-isolation --no-deps -w dist .
+
+clean: ## Remove what builds leave
+	rm -rf $(BUILD) dist demo-output benchmarks/work .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+distclean: clean ## Remove the virtual environment and the pictures too
+	rm -rf $(VENV) $(PEERS) data

@@ -1,0 +1,149 @@
+"""Cuts a set of ImageNet-like JPEGs, in class folders, from real photographs.
+
+Windows around 500×375 (portrait too), scaled down by 1 to 4, quality 85–96, 4:2:0: about what a folder of ImageNet
+holds. Picture i depends on (seed, i) and the photographs only, so a smaller set is a prefix of a larger one. Run
+again with the same parameters, it finds its manifest and returns at once.
+
+    python benchmarks/pictures.py --out data/pictures --count 2000
+"""
+
+import argparse
+import io
+import json
+import multiprocessing
+import os
+import shutil
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+import numpy as np
+import PIL
+from photographs import Photographs, fetch
+from PIL import Image
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+FORMAT = 1  # raise it when the pictures change: sets made before are then made anew
+CLASSES = 10
+SIZES = ((500, 375), (375, 500), (500, 333), (333, 500), (500, 400), (400, 500), (500, 500), (640, 480))
+SHARES = (0.46, 0.16, 0.12, 0.05, 0.06, 0.03, 0.05, 0.07)
+QUALITIES = (85, 96)
+BYTES = (48_000, 220_000)  # a window outside these is too plain or too noisy: another is tried
+TRIES = 8
+SMALLEST_PHOTOGRAPH = 400  # pixels on the short side
+CUTS_PER_JOB = 50
+
+
+def ensure(out: Path, count: int, seed: int = 0, cache: Path | None = None) -> dict:
+    """Makes the set in `out` unless it is there; returns its manifest (counts, mean sizes in bytes and pixels, origin)."""
+    parameters = {"format": FORMAT, "count": count, "seed": seed}
+    manifest_path = out / "manifest.json"
+    if manifest_path.is_file():
+        manifest = json.loads(manifest_path.read_text(encoding="utf-8"))
+        if all(manifest.get(key) == value for key, value in parameters.items()):
+            return manifest
+    console = Console(stderr=True)
+    with console.status("Fetching photographs (about 150 MB, once)"):
+        photographs = fetch(cache if cache is not None else out.parent / "cache")
+    partial = out.with_name(out.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    for label in range(CLASSES):
+        (partial / f"class_{label}").mkdir(parents=True)
+    manifest = {**parameters, **_cut_all(photographs, partial, count, seed, console)}
+    (partial / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    shutil.rmtree(out, ignore_errors=True)
+    partial.rename(out)
+    return manifest
+
+
+def _cut_all(photographs: Photographs, out: Path, count: int, seed: int, console: Console) -> dict:
+    paths = [path for path in photographs.paths if _short_side(path) >= SMALLEST_PHOTOGRAPH]
+    if not paths:
+        raise RuntimeError(f"None of the {len(photographs.paths)} photographs is large enough.")
+    jobs: dict[int, list[int]] = {}
+    for index in range(count):
+        jobs.setdefault(int(np.random.default_rng([seed, index]).integers(len(paths))), []).append(index)
+    sizes: list[tuple[int, int, int]] = []
+    columns = (TextColumn("Cutting pictures"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    workers = len(os.sched_getaffinity(0))
+    spawn = multiprocessing.get_context("spawn")
+    with Progress(*columns, console=console) as bar, ProcessPoolExecutor(workers, mp_context=spawn) as pool:
+        task = bar.add_task("", total=count)
+        futures = [
+            pool.submit(_cut, paths[photo], indices[start : start + CUTS_PER_JOB], out, photo % CLASSES, seed)
+            for photo, indices in jobs.items()
+            for start in range(0, len(indices), CUTS_PER_JOB)
+        ]
+        for future in as_completed(futures):
+            sizes += future.result()
+            bar.update(task, completed=len(sizes))
+    means = np.mean(sizes, axis=0)
+    return {
+        "origin": photographs.origin,
+        "photographs": len(paths),
+        "pillow": PIL.__version__,
+        "mean_bytes": round(float(means[0])),
+        "mean_width": round(float(means[1]), 1),
+        "mean_height": round(float(means[2]), 1),
+    }
+
+
+def _short_side(path: Path) -> int:
+    with Image.open(path) as image:
+        return min(image.size)
+
+
+def _cut(photograph: Path, indices: list[int], out: Path, label: int, seed: int) -> list[tuple[int, int, int]]:
+    """Writes the pictures `indices`; gives bytes, width and height of each."""
+    with Image.open(photograph) as image:
+        pixels = image.convert("RGB")
+    sizes = []
+    for index in indices:
+        rng = np.random.default_rng([seed, index])
+        rng.integers(2)  # the draw that chose the photograph
+        data, size = _best_window(pixels, rng)
+        (out / f"class_{label}" / f"{index:06d}.jpg").write_bytes(data)
+        sizes.append((len(data), *size))
+    return sizes
+
+
+def _best_window(pixels: Image.Image, rng: np.random.Generator) -> tuple[bytes, tuple[int, int]]:
+    """The first window whose file is of a photograph's usual size, or else the largest file of those tried."""
+    width, height = SIZES[rng.choice(len(SIZES), p=SHARES)]
+    if rng.random() < 0.5:  # odd sizes are half of real ones
+        width, height = width - int(rng.integers(0, 12)), height - int(rng.integers(0, 12))
+    quality = int(rng.integers(QUALITIES[0], QUALITIES[1] + 1))
+    largest_scale = min(pixels.width / width, pixels.height / height, 4.0)
+    best = b""
+    for _ in range(TRIES):
+        scale = largest_scale * rng.uniform(min(1.0, 1.0 / largest_scale), 1.0)
+        window_w, window_h = width * scale, height * scale
+        left, top = rng.uniform(0, pixels.width - window_w), rng.uniform(0, pixels.height - window_h)
+        box = (left, top, left + window_w, top + window_h)
+        cut = pixels.resize((width, height), Image.Resampling.LANCZOS, box=box, reducing_gap=3.0)
+        file = io.BytesIO()
+        cut.save(file, "JPEG", quality=quality, subsampling="4:2:0")
+        data = file.getvalue()
+        if BYTES[0] <= len(data) <= BYTES[1]:
+            return data, (width, height)
+        best = max(best, data, key=len) if len(data) <= BYTES[1] or not best else best
+    return best, (width, height)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="the folder of class folders that is made")
+    parser.add_argument("--count", type=int, default=2000, help="number of pictures (2000)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cache", type=Path, help="where photographs are kept (default: cache/ beside OUT)")
+    arguments = parser.parse_args()
+    manifest = ensure(arguments.out, arguments.count, arguments.seed, arguments.cache)
+    print(
+        f"{manifest['count']} JPEGs in {arguments.out}: mean {manifest['mean_bytes'] / 1000:.1f} kB, "
+        f"{manifest['mean_width']:.0f}×{manifest['mean_height']:.0f}, from {manifest['photographs']} photographs "
+        f"({manifest['origin']})"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+// The bodies of headrace.h: arguments checked, everything else done elsewhere.
+#include <jpeglib.h>  // wants <cstdio> before it
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "cpu.h"
+#include "error.h"
+#include "headrace.h"
+#include "jpeg/decoder.h"
+#include "pool.h"
+
+using headrace::Code;
+using headrace::fail;
+using headrace::guarded;
+
+struct hr_pool {
+  headrace::Pool pool;
+};
+
+struct hr_batch {
+  std::shared_ptr<headrace::Batch> batch;
+};
+
+namespace {
+
+#define HR_STRINGIFY(x) #x
+#define HR_TEXT(x) HR_STRINGIFY(x)
+
+#ifndef HEADRACE_VERSION
+#define HEADRACE_VERSION "unknown"
+#endif
+
+constexpr int kMaxThreads = 1024;
+constexpr int kMaxSteps = 32;
+constexpr int kMaxOutputSize = 1 << 20;
+
+constexpr const char* kStageNames[HR_STAGES] = {"read", "parse", "decode", "resize", "store"};
+constexpr char kForked[] =
+    "this pool was made before a fork, and its threads exist in the parent only: make a new one in "
+    "the child";
+
+const char* check_step(const hr_step& step) {
+  if (step.kind < HR_RANDOM_RESIZED_CROP || step.kind > HR_VERTICAL_FLIP)
+    return "a step's kind is unknown";
+  if (step.kind >= HR_HORIZONTAL_FLIP) return nullptr;
+  if (step.height < 1 || step.height > kMaxOutputSize) return "a step's height is out of range";
+  if (step.kind != HR_RESIZE_SHORTER && (step.width < 1 || step.width > kMaxOutputSize)) {
+    return "a step's width is out of range";
+  }
+  if (step.filter < 0 || step.filter > 5) return "a step's filter is unknown";
+  if (step.max_size < 0 || step.max_size > kMaxOutputSize)
+    return "a step's max_size is out of range";
+  if (step.padding_mode < HR_CONSTANT || step.padding_mode > HR_SYMMETRIC)
+    return "a step's padding_mode is unknown";
+  for (const int32_t padding : step.padding) {
+    if (padding < 0 || padding > kMaxOutputSize) return "a step's padding is out of range";
+  }
+  if (step.kind == HR_RANDOM_RESIZED_CROP) {
+    const bool finite = std::isfinite(step.scale[0]) && std::isfinite(step.scale[1]) &&
+                        std::isfinite(step.log_ratio[0]) && std::isfinite(step.log_ratio[1]);
+    if (!finite || step.scale[0] < 0 || !(step.ratio[0] > 0) || !(step.ratio[1] > 0)) {
+      return "a RandomResizedCrop's scale or ratio is out of range";
+    }
+  }
+  return nullptr;
+}
+
+const char* check_pipeline(const hr_pipeline* p) {
+  if (p == nullptr) return "the request has no pipeline";
+  if (p->step_count < 0 || p->step_count > kMaxSteps) return "a pipeline has 0 to 32 steps";
+  if (p->step_count > 0 && p->steps == nullptr) return "the pipeline's steps are missing";
+  if (p->height < 1 || p->width < 1 || p->height > kMaxOutputSize || p->width > kMaxOutputSize) {
+    return "the pipeline's output size is out of range";
+  }
+  if (p->dtype < 0 || p->dtype > 3) return "the pipeline's dtype is unknown";
+  if (p->layout < 0 || p->layout > 1) return "the pipeline's layout is unknown";
+  if (p->table == nullptr && p->dtype != 0) return "a dtype other than uint8 needs a table";
+  for (int32_t i = 0; i < p->step_count; ++i) {
+    if (const char* problem = check_step(p->steps[i])) return problem;
+  }
+  return nullptr;
+}
+
+const char* check_request(const hr_request* r) {
+  if (r == nullptr) return "no request";
+  if (const char* problem = check_pipeline(r->pipeline)) return problem;
+  if (r->source == nullptr) return "the request has no source";
+  if (r->count < 0) return "the request's count is negative";
+  if (r->count > 0 && (r->indices == nullptr || r->output == nullptr || r->statuses == nullptr)) {
+    return "the request's indices, output or statuses are missing";
+  }
+  const hr_source& s = *r->source;
+  const bool located =
+      s.paths != nullptr ? s.path_offsets != nullptr : s.data != nullptr && s.sizes != nullptr;
+  if (!located && s.count > 0) return "the source has neither paths nor data";
+  if (s.entries != nullptr && s.entry_offsets == nullptr)
+    return "the source's entry_offsets are missing";
+  for (int64_t i = 0; i < r->count; ++i) {
+    if (r->indices[i] < 0 || r->indices[i] >= s.count) return "an index is outside the source";
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+int32_t hr_abi_version(void) { return HR_ABI_VERSION; }
+
+const char* hr_build_info(void) {
+  return "{\"version\": \"" HEADRACE_VERSION "\", \"compiler\": \"" __VERSION__
+#ifdef LIBJPEG_TURBO_VERSION
+         "\", \"libjpeg_turbo\": \"" HR_TEXT(LIBJPEG_TURBO_VERSION)
+#endif
+             "\"}";
+}
+
+const char* hr_last_error(void) { return headrace::last_error(); }
+
+const char* hr_describe(int32_t code) { return headrace::describe(static_cast<Code>(code)); }
+
+const char* hr_stage_name(int32_t stage) {
+  return stage >= 0 && stage < HR_STAGES ? kStageNames[stage] : nullptr;
+}
+
+const char* hr_decoder_name(int32_t decoder) {
+  const auto& variants = headrace::jpeg::decoder_variants();
+  return decoder >= 0 && static_cast<size_t>(decoder) < variants.size()
+             ? variants[static_cast<size_t>(decoder)].name
+             : nullptr;
+}
+
+const char* hr_simd_name(int32_t simd) {
+  return simd >= 0 && simd < headrace::kSimdCount
+             ? headrace::simd_name(static_cast<headrace::Simd>(simd))
+             : nullptr;
+}
+
+int32_t hr_simd_available(int32_t simd) {
+  return simd >= 0 && simd < headrace::kSimdCount &&
+         headrace::simd_available(static_cast<headrace::Simd>(simd));
+}
+
+int32_t hr_simd_active(void) { return static_cast<int32_t>(headrace::simd_active()); }
+
+int32_t hr_simd_force(int32_t simd) {
+  if (simd < 0) {
+    headrace::simd_unforce();
+    return HR_OK;
+  }
+  if (simd >= headrace::kSimdCount || !headrace::simd_force(static_cast<headrace::Simd>(simd))) {
+    return fail(Code::kInvalidArgument, "this instruction set is not available here");
+  }
+  return HR_OK;
+}
+
+int32_t hr_pool_create(int32_t decode_threads, int32_t read_threads, hr_pool** pool) {
+  return guarded([&]() -> int32_t {
+    if (pool == nullptr) return fail(Code::kInvalidArgument, "nowhere to put the pool");
+    if (decode_threads < 0 || decode_threads > kMaxThreads || read_threads < 0 ||
+        read_threads > kMaxThreads) {
+      return fail(Code::kInvalidArgument, "threads must be 0 to 1024");
+    }
+    *pool = new hr_pool{{decode_threads, read_threads}};
+    return HR_OK;
+  });
+}
+
+void hr_pool_destroy(hr_pool* pool) { delete pool; }
+
+int32_t hr_pool_stats(hr_pool* pool, hr_stats* stats) {
+  return guarded([&]() -> int32_t {
+    if (pool == nullptr || stats == nullptr) return fail(Code::kInvalidArgument);
+    if (pool->pool.in_other_process()) return fail(Code::kInvalidArgument, kForked);
+    pool->pool.stats(stats);
+    return HR_OK;
+  });
+}
+
+int32_t hr_batch_submit(hr_pool* pool, const hr_request* request, hr_batch** batch) {
+  return guarded([&]() -> int32_t {
+    if (pool == nullptr || batch == nullptr) return fail(Code::kInvalidArgument);
+    if (pool->pool.in_other_process()) return fail(Code::kInvalidArgument, kForked);
+    if (const char* problem = check_request(request)) return fail(Code::kInvalidArgument, problem);
+    auto handle = std::make_unique<hr_batch>();
+    handle->batch = pool->pool.submit(*request);
+    *batch = handle.release();
+    return HR_OK;
+  });
+}
+
+int32_t hr_batch_wait(hr_batch* batch, int32_t timeout_ms) {
+  return guarded([&]() -> int32_t {
+    if (batch == nullptr || timeout_ms < 0) return fail(Code::kInvalidArgument);
+    if (batch->batch->in_other_process()) return fail(Code::kInvalidArgument, kForked);
+    return static_cast<int32_t>(batch->batch->wait(timeout_ms));
+  });
+}
+
+int32_t hr_batch_cancel(hr_batch* batch) {
+  return guarded([&]() -> int32_t {
+    if (batch == nullptr) return fail(Code::kInvalidArgument);
+    if (batch->batch->in_other_process()) return fail(Code::kInvalidArgument, kForked);
+    batch->batch->cancel();
+    return HR_OK;
+  });
+}
+
+void hr_batch_free(hr_batch* batch) { delete batch; }
+
+int32_t hr_draw_steps(const hr_pipeline* pipeline, uint64_t seed, uint64_t epoch, int64_t index,
+                      int32_t width, int32_t height, hr_draw* draws) {
+  return guarded([&]() -> int32_t {
+    if (const char* problem = check_pipeline(pipeline))
+      return fail(Code::kInvalidArgument, problem);
+    if (draws == nullptr || width < 1 || height < 1) return fail(Code::kInvalidArgument);
+    const headrace::RandomKey key = {seed, epoch, static_cast<uint64_t>(index)};
+    const Code code = headrace::draw_steps(*pipeline, key, width, height, draws);
+    return code == Code::kOk ? HR_OK : fail(code, "a crop is larger than its input");
+  });
+}
+
+int32_t hr_jpeg_size(const uint8_t* data, uint64_t size, int32_t* width, int32_t* height) {
+  return guarded([&]() -> int32_t {
+    if (data == nullptr || width == nullptr || height == nullptr)
+      return fail(Code::kInvalidArgument);
+    headrace::jpeg::Header header;
+    const Code code = headrace::jpeg::parse_header(data, size, &header);
+    if (code != Code::kOk) return fail(code);
+    *width = header.width;
+    *height = header.height;
+    return HR_OK;
+  });
+}
+
+int32_t hr_jpeg_decode(int32_t decoder, const uint8_t* data, uint64_t size, const uint8_t* entries,
+                       uint64_t entries_size, int32_t x, int32_t y, int32_t w, int32_t h,
+                       uint8_t* rgbx) {
+  return guarded([&]() -> int32_t {
+    const auto& variants = headrace::jpeg::decoder_variants();
+    if (data == nullptr || rgbx == nullptr || decoder < 0 ||
+        static_cast<size_t>(decoder) >= variants.size()) {
+      return fail(Code::kInvalidArgument, "no data, no output or no such decoder");
+    }
+    headrace::jpeg::File file;
+    file.data = data;
+    file.size = size;
+    file.entries = {entries, static_cast<size_t>(entries_size)};
+    Code code = headrace::jpeg::parse_header(data, size, &file.header);
+    if (code != Code::kOk) return fail(code);
+    const headrace::jpeg::Header& header = file.header;
+    if (x < 0 || y < 0 || w < 1 || h < 1 || x > header.width - w || y > header.height - h) {
+      return fail(Code::kInvalidArgument, "the rectangle is empty or leaves the image");
+    }
+    const auto instance = variants[static_cast<size_t>(decoder)].make();
+    if (!instance->supports(file)) return fail(Code::kUnsupported);
+    headrace::Image
+        image;  // decoders may write a little past each row: the caller's rows are exact
+    const headrace::ImageView view = image.reshape(w, h);
+    if (view.data == nullptr) return fail(Code::kOutOfMemory);
+    code = instance->decode(file, {x, y, w, h}, view);
+    if (code != Code::kOk) return fail(code);
+    for (int row = 0; row < h; ++row) {
+      std::copy_n(view.row(row), size_t{4} * static_cast<size_t>(w),
+                  rgbx + size_t{4} * static_cast<size_t>(w) * static_cast<size_t>(row));
+    }
+    return HR_OK;
+  });
+}

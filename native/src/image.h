@@ -1,0 +1,71 @@
+// Pixels in memory: rectangles, views, and buffers that are kept and reused from image to image.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+
+namespace headrace {
+
+struct Rect {
+  int x = 0;
+  int y = 0;
+  int w = 0;
+  int h = 0;
+};
+
+// RGBX pixels, 4 bytes each; the fourth byte is undefined. Rows start `stride` bytes apart.
+struct ImageView {
+  uint8_t* data = nullptr;
+  size_t stride = 0;
+  int width = 0;
+  int height = 0;
+
+  uint8_t* row(int y) const { return data + static_cast<size_t>(y) * stride; }
+};
+
+// 64-byte aligned memory that only grows. SIMD code may read and write up to kPadding bytes past
+// the size that was asked for, and read kPadding bytes before its start.
+class Buffer {
+ public:
+  static constexpr size_t kPadding = 256;
+
+  Buffer() = default;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { std::free(base_); }
+
+  // At least `size` bytes, contents undefined; nullptr when memory is short (the old memory is then
+  // gone).
+  uint8_t* reserve(size_t size) {
+    if (size > capacity_ || base_ == nullptr) {
+      std::free(base_);
+      const size_t rounded = (size + size / 4 + 63) / 64 * 64;
+      base_ = static_cast<uint8_t*>(std::aligned_alloc(64, rounded + 2 * kPadding));
+      capacity_ = base_ == nullptr ? 0 : rounded;
+    }
+    return base_ == nullptr ? nullptr : base_ + kPadding;
+  }
+
+  size_t capacity() const { return capacity_; }
+
+ private:
+  uint8_t* base_ = nullptr;
+  size_t capacity_ = 0;
+};
+
+// An RGBX image in a Buffer. At least 4 further rows may be read past the last one.
+class Image {
+ public:
+  // A view of width × height with undefined pixels; data is nullptr when memory is short.
+  ImageView reshape(int width, int height) {
+    const size_t stride = (static_cast<size_t>(width) * 4 + 63) / 64 * 64;
+    return {buffer_.reserve(stride * (static_cast<size_t>(height) + 4)), stride, width, height};
+  }
+  size_t capacity() const { return buffer_.capacity(); }
+
+ private:
+  Buffer buffer_;
+};
+
+}  // namespace headrace

@@ -1,0 +1,21 @@
+// Whole files into memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "image.h"
+#include "status.h"
+
+namespace headrace {
+
+struct Bytes {
+  const uint8_t* data = nullptr;  // readable for Buffer::kPadding bytes past size
+  size_t size = 0;
+};
+
+// Reads all of the regular file `path` into `buffer`. kReadFailed sets *sys_errno; kTooLarge: over
+// 1 GiB.
+Code read_file(const char* path, Buffer* buffer, Bytes* bytes, int* sys_errno);
+
+}  // namespace headrace

@@ -1,0 +1,261 @@
+// Pillow's coefficients. Every expression keeps Pillow's operations and their order: the last bit of a double decides
+// how a weight is rounded. So this file must never be compiled with fused multiply-add or -ffast-math.
+#include "coefficients.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace headrace {
+namespace {
+
+constexpr double kPi = 3.14159265358979323846;
+
+struct Box {
+  static constexpr double kSupport = 0.5;
+  double operator()(double x) const { return x > -0.5 && x <= 0.5 ? 1.0 : 0.0; }
+};
+
+struct Bilinear {
+  static constexpr double kSupport = 1.0;
+  double operator()(double x) const {
+    x = std::fabs(x);
+    return x < 1.0 ? 1.0 - x : 0.0;
+  }
+};
+
+struct Hamming {
+  static constexpr double kSupport = 1.0;
+  double operator()(double x) const {
+    x = std::fabs(x);
+    if (x == 0.0) return 1.0;
+    if (x >= 1.0) return 0.0;
+    x *= kPi;
+    return std::sin(x) / x * (0.54f + 0.46f * std::cos(x));  // Pillow's constants are floats
+  }
+};
+
+struct Bicubic {
+  static constexpr double kSupport = 2.0;
+  double operator()(double x) const {
+    constexpr double kA = -0.5;
+    x = std::fabs(x);
+    if (x < 1.0) return ((kA + 2.0) * x - (kA + 3.0)) * x * x + 1;
+    if (x < 2.0) return (((x - 5) * x + 8) * x - 4) * kA;
+    return 0.0;
+  }
+};
+
+struct Lanczos {
+  static constexpr double kSupport = 3.0;
+  static double sinc(double x) {
+    if (x == 0.0) return 1.0;
+    x *= kPi;
+    return std::sin(x) / x;
+  }
+  double operator()(double x) const {
+    return -3.0 <= x && x < 3.0 ? sinc(x) * sinc(x / 3) : 0.0;
+  }
+};
+
+double filter_support(Filter filter) {
+  switch (filter) {
+    case Filter::kLanczos: return Lanczos::kSupport;
+    case Filter::kBicubic: return Bicubic::kSupport;
+    case Filter::kBox: return Box::kSupport;
+    case Filter::kHamming: return Hamming::kSupport;
+    default: return Bilinear::kSupport;
+  }
+}
+
+// The geometry that all outputs of an axis share.
+struct Scale {
+  explicit Scale(const AxisJob& job)
+      : in(job.in),
+        scale(static_cast<double>(static_cast<float>(job.in)) / job.out),
+        stretch(scale < 1.0 ? 1.0 : scale),
+        support(filter_support(job.filter) * stretch) {}
+
+  double center(int output) const { return (output + 0.5) * scale; }
+
+  Span span(double center) const {
+    const int first = std::max(static_cast<int>(center - support + 0.5), 0);
+    const int end = std::min(static_cast<int>(center + support + 0.5), in);
+    return {first, end - first};
+  }
+
+  int in;
+  double scale;
+  double stretch;  // how much wider than in a plain interpolation the filter is
+  double support;
+};
+
+int32_t to_fixed(double weight) {
+  const double scaled = weight * (1 << kWeightBits);
+  return static_cast<int32_t>((weight < 0 ? -0.5 : 0.5) + scaled);
+}
+
+// The weights of up to kBlock neighbouring outputs, tap by tap, so that the compiler can compute several outputs at once.
+constexpr int kBlock = 16;
+
+struct Block {
+  double center[kBlock];
+  int32_t first[kBlock];
+  int32_t count[kBlock];
+  int longest = 0;
+
+  Block(const Scale& scale, int output, int outputs) {
+    for (int i = 0; i < kBlock; ++i) {
+      // Lanes past the last output repeat it: their results are not used.
+      center[i] = scale.center(output + std::min(i, outputs - 1));
+      const Span span = scale.span(center[i]);
+      first[i] = span.first;
+      count[i] = span.count;
+      longest = std::max(longest, span.count);
+    }
+  }
+};
+
+// weights[tap * kBlock + i] of output i of the block; unrounded is scratch of the same size.
+template <typename Kernel>
+void block_weights(const Scale& scale, const Block& block, double* unrounded, int32_t* weights) {
+  const Kernel kernel;
+  const double inverse = 1.0 / scale.stretch;
+  double sums[kBlock] = {};
+  for (int tap = 0; tap < block.longest; ++tap) {
+    double* row = unrounded + static_cast<size_t>(tap) * kBlock;
+    for (int i = 0; i < kBlock; ++i) {
+      const double weight = kernel((tap + block.first[i] - block.center[i] + 0.5) * inverse);
+      row[i] = tap < block.count[i] ? weight : 0.0;
+      sums[i] += row[i];
+    }
+  }
+  for (double& sum : sums) sum = sum == 0.0 ? 1.0 : sum;  // Pillow does not divide by 0
+  for (int tap = 0; tap < block.longest; ++tap) {
+    const size_t start = static_cast<size_t>(tap) * kBlock;
+    for (int i = 0; i < kBlock; ++i) weights[start + i] = to_fixed(unrounded[start + i] / sums[i]);
+  }
+}
+
+using BlockWeights = void (*)(const Scale&, const Block&, double*, int32_t*);
+
+BlockWeights block_weights_of(Filter filter) {
+  switch (filter) {
+    case Filter::kLanczos: return block_weights<Lanczos>;
+    case Filter::kBicubic: return block_weights<Bicubic>;
+    case Filter::kBox: return block_weights<Box>;
+    case Filter::kHamming: return block_weights<Hamming>;
+    default: return block_weights<Bilinear>;
+  }
+}
+
+Span nearest_footprint(const AxisJob& job) {
+  // Pillow adds up positions, so only walking there gives the same rounding.
+  const double step = static_cast<double>(static_cast<float>(job.in)) / job.out;
+  double position = step * 0.5;
+  for (int i = 0; i < job.window.first; ++i) position += step;
+  const int first = std::min(static_cast<int>(position), job.in - 1);
+  for (int i = 1; i < job.window.count; ++i) position += step;
+  const int last = std::min(static_cast<int>(position), job.in - 1);
+  return {first, last - first + 1};
+}
+
+}  // namespace
+
+Span axis_footprint(const AxisJob& job) {
+  if (job.in == job.out) return job.window;
+  if (job.filter == Filter::kNearest) return nearest_footprint(job);
+  const Scale scale(job);
+  const Span low = scale.span(scale.center(job.window.first));
+  const Span high = scale.span(scale.center(job.window.first + job.window.count - 1));
+  return {low.first, high.first + high.count - low.first};
+}
+
+void nearest_positions(const AxisJob& job, int32_t* positions) {
+  const double step = static_cast<double>(static_cast<float>(job.in)) / job.out;
+  double position = step * 0.5;
+  for (int i = 0; i < job.window.first; ++i) position += step;
+  for (int i = 0; i < job.window.count; ++i, position += step) {
+    const int source = static_cast<int>(position);
+    positions[job.flip ? job.window.count - 1 - i : i] = source < job.in ? source : -1;
+  }
+}
+
+// Fills first, count and weights, without the zeros at an output's ends; returns the largest count.
+int Axis::compute_weights(Span footprint, const Arrays& arrays) const {
+  const Scale scale(job_);
+  const BlockWeights weights_of = block_weights_of(job_.filter);
+  const int outputs = job_.window.count;
+  int longest = 1;
+  for (int start = 0; start < outputs; start += kBlock) {
+    const int lanes = std::min(kBlock, outputs - start);
+    const Block block(scale, job_.window.first + start, lanes);
+    weights_of(scale, block, arrays.unrounded, arrays.block);
+    for (int i = 0; i < lanes; ++i) {
+      const int32_t* column = arrays.block + i;
+      int begin = 0, end = block.count[i];
+      while (end > 1 && column[(end - 1) * kBlock] == 0) --end;
+      while (begin < end - 1 && column[begin * kBlock] == 0) ++begin;
+      const int slot = job_.flip ? outputs - 1 - (start + i) : start + i;
+      int32_t* weights = arrays.weights + static_cast<size_t>(slot) * arrays.stride;
+      for (int tap = begin; tap < end; ++tap) *weights++ = column[tap * kBlock];
+      arrays.first[slot] = block.first[i] + begin - footprint.first;
+      arrays.count[slot] = end - begin;
+      longest = std::max(longest, end - begin);
+    }
+  }
+  return longest;
+}
+
+// Whole groups must not reach more than three pixels past the extent: outputs near its end start earlier, with zeros.
+void Axis::align_groups(int extent, int groups, const Arrays& arrays, int32_t* grouped) const {
+  const int taps = groups * kTapGroup;
+  const int latest = std::max(extent - taps, 0);
+  const int32_t* weights = arrays.weights;
+  for (int i = 0; i < job_.window.count; ++i, weights += arrays.stride, grouped += taps) {
+    const int zeros = std::max(arrays.first[i] - latest, 0);
+    arrays.first[i] -= zeros;
+    std::fill(grouped, grouped + zeros, 0);
+    std::copy(weights, weights + arrays.count[i], grouped + zeros);
+    arrays.count[i] += zeros;
+    std::fill(grouped + arrays.count[i], grouped + taps, 0);
+  }
+}
+
+namespace {
+
+template <typename T>
+T* reserve(Buffer* buffer, size_t count) {
+  return reinterpret_cast<T*>(buffer->reserve(count * sizeof(T)));
+}
+
+}  // namespace
+
+Code Axis::prepare(const AxisJob& job, const ResizeKernels& kernels) {
+  kernels_ = nullptr;
+  job_ = job;
+  const Span footprint = axis_footprint(job);
+  const auto outputs = static_cast<size_t>(job.window.count);
+  const double reach = std::ceil(Scale(job).support) * 2 + 1;
+  Arrays arrays;
+  arrays.stride = reach < footprint.count ? static_cast<size_t>(reach) : footprint.count;
+  arrays.first = reserve<int32_t>(&first_, outputs);
+  arrays.count = reserve<int32_t>(&count_, outputs);
+  arrays.weights = reserve<int32_t>(&weights_, outputs * arrays.stride);
+  arrays.block = reserve<int32_t>(&block_, arrays.stride * kBlock);
+  arrays.unrounded = reserve<double>(&unrounded_, arrays.stride * kBlock);
+  if (!arrays.first || !arrays.count || !arrays.weights || !arrays.block || !arrays.unrounded) {
+    return Code::kOutOfMemory;
+  }
+  const int groups = (compute_weights(footprint, arrays) + kTapGroup - 1) / kTapGroup;
+  auto* grouped = reserve<int32_t>(&grouped_, outputs * groups * kTapGroup);
+  uint8_t* packed = packed_.reserve(outputs * groups * kernels.group_bytes);
+  if (grouped == nullptr || packed == nullptr) return Code::kOutOfMemory;
+  align_groups(footprint.count, groups, arrays, grouped);
+  kernels.pack(grouped, outputs * groups, packed);
+  taps_ = {job.window.count, footprint.count, static_cast<int>(arrays.stride), groups,
+           arrays.first,     arrays.count,    packed};
+  kernels_ = &kernels;
+  return Code::kOk;
+}
+
+}  // namespace headrace

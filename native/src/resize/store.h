@@ -1,0 +1,33 @@
+// Writes finished RGBX pixels into the batch's memory in the layout and dtype that the user gets.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "../image.h"
+
+namespace headrace {
+
+// Values are part of the C ABI.
+enum class Dtype : int32_t { kUint8 = 0, kFloat16 = 1, kBfloat16 = 2, kFloat32 = 3 };
+enum class Layout : int32_t { kNchw = 0, kNhwc = 1 };
+
+constexpr size_t dtype_size(Dtype dtype) {
+  return dtype == Dtype::kUint8 ? 1 : dtype == Dtype::kFloat32 ? 4 : 2;
+}
+
+// One sample's place in the batch: 3 × height × width elements (kNchw) or height × width × 3 (kNhwc), contiguous.
+// Exactly that many elements are written, never one more: neighbours belong to other threads.
+struct SampleOutput {
+  void* data = nullptr;
+  int height = 0;
+  int width = 0;
+  Dtype dtype = Dtype::kUint8;
+  Layout layout = Layout::kNchw;
+  const void* table = nullptr;  // [3][256] of dtype: the value of each level of each channel; nullptr: the level itself (uint8 only)
+};
+
+// Stores `rows` RGBX rows of `source` (width pixels each) as rows y .. y + source.height of the sample, starting at column x.
+void store_rows(const ImageView& source, const SampleOutput& out, int x, int y);
+
+}  // namespace headrace

@@ -1,0 +1,33 @@
+// The inner loops of the store, one set per instruction set. All sets give equal bytes and write exactly what they say.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace headrace {
+
+// Writes table[levels[i]] to out[i]. `stream`: past the caches, for results that are far larger than they; the caller
+// then publishes them.
+using Lookup = void (*)(const uint8_t* levels, size_t count, const void* table, void* out,
+                        bool stream);
+
+// Three planes, 64-byte aligned and readable up to the next multiple of 64 bytes, to triples.
+using Interleave = void (*)(const void* const planes[3], size_t count, void* out, bool stream);
+
+struct StoreKernels {
+  void (*rgb)(const uint8_t* rgbx, int width, uint8_t* out);              // 3 * width bytes
+  void (*planes)(const uint8_t* rgbx, int width, uint8_t* const out[3]);  // width bytes each
+  Lookup lookup16;                                                        // of 2-byte values
+  Lookup lookup32;                                                        // of 4-byte values
+  Interleave interleave16;  // nullptr, both: looking up pixel by pixel is faster
+  Interleave interleave32;
+  void (*publish)();  // makes streamed values visible to other threads before whatever is stored later
+};
+
+extern const StoreKernels kScalarStore;
+#if defined(__x86_64__)
+extern const StoreKernels kAvx2Store;
+extern const StoreKernels kAvx512Store;
+#endif
+
+}  // namespace headrace

@@ -1,0 +1,1 @@
+"""Headrace: a drop-in for torch.utils.data.DataLoader that runs image pipelines in native code."""

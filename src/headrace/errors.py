@@ -1,0 +1,63 @@
+"""The errors that Headrace raises, each also the builtin that a caller would catch.
+
+::
+
+    HeadraceError(Exception)
+    ├── ConfigError(ValueError)       an argument that can't be obeyed
+    ├── NativeError(RuntimeError)     the native library can't be loaded, or failed by itself
+    └── SampleError(OSError)          one sample can't be read or decoded
+
+Every one of them can be made from a single message: torch re-raises an exception of a worker process as
+``type(error)(message)``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class HeadraceError(Exception):
+    """The root: ``except HeadraceError`` catches whatever Headrace itself raises."""
+
+
+class ConfigError(HeadraceError, ValueError):
+    """An argument that can't be obeyed. The message says which, the value seen and what is allowed."""
+
+
+class NativeError(HeadraceError, RuntimeError):
+    """The native library can't be loaded, or failed for a reason that no single sample explains."""
+
+
+class SampleError(HeadraceError, OSError):
+    """One sample can't be read or decoded. An OSError, as Pillow's own errors for bad files are.
+
+    Attributes:
+        index: the sample's index in the dataset; -1 when unknown.
+        path: its file; None when unknown.
+        cause: why, in a few words; empty when only the message is known.
+    """
+
+    def __init__(self, message: str, index: int = -1, path: str | None = None, cause: str = "") -> None:
+        super().__init__(message)
+        self.index = index
+        self.path = path
+        self.cause = cause
+
+    @classmethod
+    def at(cls, index: int, path: str | None, cause: str) -> SampleError:
+        """The error for sample `index` of the dataset, worded for the user."""
+        place = f"sample {index}" if path is None else f"sample {index} ({printable(path)})"
+        message = (
+            f"{place} can't be loaded: {cause}. Repair or remove it, or pass on_error='skip' or"
+            " on_error='replace' to go on without it."
+        )
+        return cls(message, index, path, cause)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # OSError's own reduction would lose the attributes on the way out of a worker process.
+        return type(self), (self.args[0], self.index, self.path, self.cause)
+
+
+def printable(path: str) -> str:
+    """`path` with undecodable bytes as ``\\udcXX``: safe in any message, log or terminal."""
+    return path.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,0 +1,148 @@
+"""From a torch dataset to files, labels and a transform, or to the reason why it must run as it is.
+
+Only classes whose `__getitem__` is known by heart are recognised, and only they: a subclass may do anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torchvision
+from torch.utils.data import IterableDataset, Subset
+from torchvision.datasets import DatasetFolder, ImageFolder, ImageNet
+from torchvision.datasets.folder import default_loader, pil_loader
+
+from headrace.plan.origin import describe_callable, describe_object, located
+from headrace.sources.folder import ImageSource
+from headrace.sources.image import ImageDataset
+
+FOLDERS: tuple[type, ...] = (ImageFolder, DatasetFolder, ImageNet)
+
+# Below this share of JPEGs, Pillow's reading of the others would dominate: worker processes do that better.
+MIN_JPEG_SHARE = 0.9
+
+
+@dataclass(frozen=True, eq=False)
+class Recognised:
+    """A dataset that native code can read.
+
+    Attributes:
+        what: the dataset in words, e.g. ``ImageFolder(n=1281167)``.
+        source: its files and labels.
+        transform: the user's transform of the picture; None: none.
+        target_transform: the user's transform of the label; None: none.
+        note: a remark for the explanation.
+    """
+
+    what: str
+    source: ImageSource
+    transform: Any
+    target_transform: Callable[[int], Any] | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A dataset that runs as it is: `what` it is and the `reason`."""
+
+    what: str
+    reason: str
+
+
+def recognise_source(dataset: Any) -> Recognised | Refusal:
+    """What native code can make of `dataset`. Reads its attributes and none of its samples."""
+    found = _recognise(dataset)
+    if isinstance(found, Refusal):
+        return found
+    total, jpegs = len(found.source), found.source.count_extensions()
+    counts = f"{jpegs:,} of {total:,} files are JPEG by extension"
+    if jpegs < MIN_JPEG_SHARE * total:
+        return Refusal(found.what, f"{counts}: decoded by Pillow in worker processes instead")
+    note = counts if jpegs == total else f"{counts}; the others are decoded by Pillow"
+    return Recognised(found.what, found.source, found.transform, found.target_transform, note)
+
+
+def _recognise(dataset: Any) -> Recognised | Refusal:
+    if type(dataset) is Subset:
+        return _recognise_subset(dataset)
+    if type(dataset) is ImageDataset:
+        what = f"ImageDataset(n={len(dataset)})"
+        return Recognised(what, dataset.source, dataset.transform, dataset.target_transform)
+    if type(dataset) in FOLDERS:
+        return _recognise_folder(dataset)
+    for known in (*FOLDERS, ImageDataset, Subset):
+        if isinstance(dataset, known):
+            return _refuse_subclass(dataset, known)
+    what = located(describe_object(dataset), dataset)
+    if isinstance(dataset, IterableDataset):
+        return Refusal(what, "an IterableDataset decides itself what comes next: nothing can be read ahead")
+    return Refusal(what, "a dataset of its own kind; native code reads ImageFolder and headrace.ImageDataset")
+
+
+def _recognise_folder(dataset: Any) -> Recognised | Refusal:
+    what = f"{type(dataset).__name__}(n={len(dataset.samples)})"
+    reason = _loader_reason(dataset.loader)
+    if reason is not None:
+        return Refusal(what, reason)
+    try:
+        source = ImageSource.from_samples(dataset.samples)
+    except (TypeError, ValueError) as error:
+        return Refusal(what, str(error))
+    return Recognised(what, source, dataset.transform, dataset.target_transform)
+
+
+def _loader_reason(loader: Any) -> str | None:
+    """Why `loader` isn't torchvision's reading with Pillow; None when it is."""
+    if loader is pil_loader:
+        return None
+    if loader is default_loader:
+        backend = torchvision.get_image_backend()
+        return None if backend == "PIL" else f"torchvision's image backend is {backend}, not PIL"
+    return (
+        f"has a loader of its own, {located(describe_callable(loader), loader)}, which native code can't call"
+    )
+
+
+def _refuse_subclass(dataset: Any, known: type) -> Refusal:
+    cls = type(dataset)
+    own = [c for c in cls.__mro__ if known in c.__mro__[1:]]
+    # Functions and properties: every class has a __module__ and its like, whatever its author wrote.
+    overridden = sorted(
+        {name for c in own for name, member in vars(c).items() if hasattr(known, name) and _is_code(member)}
+    )
+    does = f" that overrides {', '.join(overridden)}" if overridden else ""
+    what = located(cls.__qualname__, cls)
+    return Refusal(what, f"a subclass of {known.__name__}{does}: what it makes of a sample isn't known")
+
+
+def _is_code(member: Any) -> bool:
+    return callable(member) or isinstance(member, (property, staticmethod, classmethod))
+
+
+def _recognise_subset(dataset: Subset[Any]) -> Recognised | Refusal:
+    inner = _recognise(dataset.dataset)
+    if isinstance(inner, Refusal):
+        return Refusal(f"Subset of {inner.what}", inner.reason)
+    order = _as_indices(dataset.indices)
+    what = f"Subset(n={len(dataset.indices)}) of {inner.what}"
+    if order is None:
+        return Refusal(what, "its indices aren't ints")
+    try:
+        source = inner.source.take(order)
+    except IndexError as error:
+        return Refusal(what, str(error))
+    return Recognised(what, source, inner.transform, inner.target_transform)
+
+
+def _as_indices(indices: Any) -> npt.NDArray[np.int64] | None:
+    if len(indices) == 0:
+        return np.empty(0, np.int64)
+    try:
+        order = np.asarray(indices)
+    except (TypeError, ValueError):
+        return None
+    return order.astype(np.int64) if order.ndim == 1 and order.dtype.kind in "iu" else None

@@ -1,0 +1,202 @@
+"""From the user's transform to steps and a table, or to the reasons why not.
+
+All or nothing: one step that isn't understood makes the whole transform run as the user's Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from headrace.plan import geometry
+from headrace.plan.arguments import NotLowerable
+from headrace.plan.catalogue import CONTAINERS, Geometry, Pointwise, find_row, known_base, parity_text
+from headrace.plan.logical import Step
+from headrace.plan.origin import describe_callable, located
+from headrace.plan.pointwise import PointwiseTable, build_table
+
+# Deeper than anyone nests by hand; a list that contains itself ends here instead of never.
+MAX_DEPTH = 32
+
+NO_NATIVE_FORM = "no native form; runs as Python with everything around it"
+HAS_NATIVE_FORM = "has a native form"
+IN_TABLE = "in the table of 256 levels per channel"
+
+
+@dataclass(frozen=True)
+class StepNote:
+    """One transform of the user's in words: what it is, and why it was decided on as it was."""
+
+    step: str
+    reason: str = ""
+    parity: str = ""
+    refused: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class LoweredTransform:
+    """A transform that native code does whole: `steps` give height × width pixels, `pointwise` the values."""
+
+    steps: tuple[Step, ...]
+    height: int
+    width: int
+    pointwise: PointwiseTable
+    notes: tuple[StepNote, ...]
+
+
+@dataclass(frozen=True)
+class RefusedTransform:
+    """A transform that stays Python; at least one of `notes` is `refused`."""
+
+    notes: tuple[StepNote, ...]
+
+
+@dataclass
+class _Item:
+    """A transform on its way through the planner."""
+
+    transform: Any
+    row: Geometry | Pointwise | None = None
+    placed: geometry.Placed | None = None  # geometry only
+    text: str = ""
+    problem: str = ""
+    note: str = ""
+
+
+def lower_transform(transform: Any) -> LoweredTransform | RefusedTransform:
+    """What native code makes of `transform` (None: no transform), or why it can't."""
+    if transform is None:
+        return RefusedTransform((_not_tensors("transform: None"),))
+    items = [_read(leaf) for leaf in _flatten(transform)]
+    _mark_tensors(items)
+    verdicts = _check_geometry(items)
+    if any(item.problem for item in items):
+        return RefusedTransform(_refused_notes(items))
+    pointwise = [item for item in items if isinstance(item.row, Pointwise)]
+    if not pointwise:
+        return RefusedTransform((*_refused_notes(items), _not_tensors("output")))
+    extent = verdicts[-1].extent if verdicts else geometry.UNKNOWN
+    if not extent.exact:
+        reason = "output size varies with the picture: give Resize both sizes, or crop at the end"
+        return RefusedTransform((*_refused_notes(items), StepNote("output", reason, refused=True)))
+    table = build_table([item.transform for item in pointwise])
+    if isinstance(table, str):
+        names = ", ".join(item.text for item in pointwise)
+        return RefusedTransform((*_refused_notes(items), StepNote(names, table, refused=True)))
+    steps = tuple(v.step for v in verdicts if v.step is not None)
+    return LoweredTransform(steps, extent.height, extent.width, table, _native_notes(items))
+
+
+def _flatten(transform: Any, depth: int = 0) -> Iterator[Any]:
+    """The transforms inside containers, in the order in which they are called."""
+    if type(transform) in CONTAINERS and depth < MAX_DEPTH and _customised(transform) is None:
+        for inner in transform.transforms:
+            yield from _flatten(inner, depth + 1)
+    else:
+        yield transform
+
+
+def _read(transform: Any) -> _Item:
+    row = find_row(transform)
+    if row is None:
+        problem = _unknown_reason(transform)
+        return _Item(transform, text=located(describe_callable(transform), transform), problem=problem)
+    name = type(transform).__name__
+    customised = _customised(transform)
+    if customised is not None:
+        return _Item(transform, row, text=name, problem=f"{customised}: {NO_NATIVE_FORM}")
+    if isinstance(row, Pointwise):
+        return _Item(transform, row, text=_pointwise_text(transform, row))
+    try:
+        step = row.read(transform)
+    except NotLowerable as verdict:
+        return _Item(
+            transform, row, text=name, problem=f"{verdict}; runs as Python with everything around it"
+        )
+    return _Item(transform, row, geometry.Placed(step), text=str(step))
+
+
+def _unknown_reason(transform: Any) -> str:
+    base = known_base(transform)
+    if base is not None:
+        return (
+            f"a subclass of {base.__name__}, which may do anything; runs as Python with everything around it"
+        )
+    if type(transform) in CONTAINERS:
+        customised = _customised(transform) or f"nested more than {MAX_DEPTH} deep"
+        return f"{customised}; runs as Python with everything around it"
+    return NO_NATIVE_FORM
+
+
+def _customised(transform: Any) -> str | None:
+    """Why an instance may not do what its class does; None when nothing was changed on it."""
+    attributes = vars(transform) if hasattr(transform, "__dict__") else {}
+    if attributes.get("_forward_hooks") or attributes.get("_forward_pre_hooks"):
+        return "has forward hooks"
+    if attributes.get("_compiled_call_impl") is not None:
+        return "is compiled"
+    replaced = [name for name in attributes if callable(getattr(type(transform), name, None))]
+    return f"{', '.join(sorted(replaced))} replaced on this object" if replaced else None
+
+
+def _mark_tensors(items: Sequence[_Item]) -> None:
+    """Tells geometric steps after the conversion that they see a tensor."""
+    converted = False
+    for item in items:
+        converted = converted or (isinstance(item.row, Pointwise) and _converts(item.row))
+        if converted and isinstance(item.row, Geometry) and item.placed is not None:
+            item.placed = geometry.Placed(item.placed.step, item.row.on_tensor)
+
+
+def _converts(row: Pointwise) -> bool:
+    # All others leave a picture a picture, or raise an error for one (which the table's making finds out).
+    return row.cls.__name__ in ("ToTensor", "PILToTensor", "ToImage")
+
+
+def _check_geometry(items: Sequence[_Item]) -> tuple[geometry.Verdict, ...]:
+    moved = [(item, item.placed) for item in items if item.placed is not None]
+    verdicts = geometry.check_geometry([placed for _, placed in moved])
+    for (item, _), verdict in zip(moved, verdicts, strict=True):
+        item.problem = item.problem or verdict.problem
+        item.note = verdict.note
+        if verdict.step is not None:
+            item.text = str(verdict.step)
+    return verdicts
+
+
+def _native_notes(items: Sequence[_Item]) -> tuple[StepNote, ...]:
+    notes = []
+    for item in items:
+        if isinstance(item.row, Geometry):
+            notes.append(StepNote(item.text, item.note, parity_text(item.row.parity)))
+        else:
+            notes.append(StepNote(item.text, IN_TABLE, "exact"))
+    return tuple(notes)
+
+
+def _refused_notes(items: Sequence[_Item]) -> tuple[StepNote, ...]:
+    return tuple(
+        StepNote(item.text, item.problem or HAS_NATIVE_FORM, refused=bool(item.problem)) for item in items
+    )
+
+
+def _not_tensors(step: str) -> StepNote:
+    return StepNote(
+        step, "gives PIL images, which can't be stacked to batches: end with ToTensor()", refused=True
+    )
+
+
+def _pointwise_text(transform: Any, row: Pointwise) -> str:
+    shown = ", ".join(f"{name} {_value_text(getattr(transform, name, None))}" for name in row.shown)
+    return f"{type(transform).__name__}({shown})"
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, (list, tuple)) and all(isinstance(v, (int, float)) for v in value):
+        return f"({', '.join(f'{v:.4g}' for v in value)})"
+    return " ".join(str(value).split())

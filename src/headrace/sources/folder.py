@@ -1,0 +1,172 @@
+"""Files and labels by index, in three flat arrays: what an ImageFolder's list of tuples holds."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# Entries taken from the user's list at a time: bounds the transient Python objects to a few megabytes.
+CHUNK = 16384
+
+JPEG_EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ImageSource:
+    """Image files and their labels, by index; read-only, and cheap to share, pickle and hand to native code.
+
+    Attributes:
+        paths: uint8; every path as the file system's bytes (`os.fsencode`), each followed by a zero byte.
+        offsets: uint64 [n + 1]; path i starts at offsets[i] and its zero byte is at offsets[i + 1] - 1.
+        labels: int64 [n].
+    """
+
+    paths: npt.NDArray[np.uint8]
+    offsets: npt.NDArray[np.uint64]
+    labels: npt.NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        expected = (("paths", np.uint8), ("offsets", np.uint64), ("labels", np.int64))
+        for name, dtype in expected:
+            array = getattr(self, name)
+            if array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
+                raise ValueError(f"{name} must be one contiguous row of {np.dtype(dtype)}, not {array.dtype}")
+            array.flags.writeable = False
+        if len(self.offsets) != len(self.labels) + 1:
+            raise ValueError(
+                f"{len(self.offsets)} offsets don't fit {len(self.labels)} labels: one more is needed"
+            )
+        if int(self.offsets[0]) != 0 or int(self.offsets[-1]) != len(self.paths):
+            raise ValueError("offsets must start at 0 and end at the length of paths")
+
+    @classmethod
+    def from_samples(cls, samples: Sequence[tuple[Any, Any]]) -> ImageSource:
+        """From (path, label) pairs, a chunk at a time.
+
+        Raises:
+            ValueError: a path isn't a path or holds a zero byte; a label isn't an int of 64 bits.
+        """
+        n = len(samples)
+        buffer = bytearray()  # grows in place: no second copy of all paths ever exists
+        ends = np.empty(n, np.uint64)
+        labels = np.empty(n, np.int64)
+        for start in range(0, n, CHUNK):
+            part = samples[start : start + CHUNK]
+            # Not zip(*part): an iterator per entry would set the garbage collector off on all of the tuples.
+            paths, targets = [path for path, _ in part], [target for _, target in part]
+            stop = start + len(part)
+            labels[start:stop] = _as_labels(targets, start)
+            encoded = _encode(paths)
+            ends[start:stop] = _ends(encoded, len(paths), start) + np.uint64(len(buffer))
+            buffer += encoded
+        offsets = np.concatenate((np.zeros(1, np.uint64), ends))
+        return cls(np.frombuffer(buffer, np.uint8), offsets, labels)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def path(self, i: int) -> str:
+        """The file of sample `i` (0 ≤ i < n); bytes of its name that aren't text come as surrogates."""
+        start, stop = int(self.offsets[i]), int(self.offsets[i + 1])
+        return os.fsdecode(self.paths[start : stop - 1].tobytes())
+
+    def label(self, i: int) -> int:
+        """The label of sample `i` (0 ≤ i < n)."""
+        return int(self.labels[i])
+
+    def __repr__(self) -> str:
+        return f"ImageSource(n={len(self)}, nbytes={self.nbytes})"
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the three arrays, in bytes."""
+        return self.paths.nbytes + self.offsets.nbytes + self.labels.nbytes
+
+    def take(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]]) -> ImageSource:
+        """The samples at `indices`, in that order, repeats allowed; negative ones count from the end.
+
+        Raises:
+            IndexError: an index is out of range.
+        """
+        n = len(self)
+        order = np.asarray(indices, dtype=np.int64).reshape(-1)
+        bad = (order < -n) | (order >= n)
+        if bad.any():
+            raise IndexError(f"index {int(order[bad][0])} is out of range for {n} samples")
+        order = np.where(order < 0, order + n, order)
+        starts, stops = self.offsets[:-1][order], self.offsets[1:][order]
+        offsets = np.concatenate((np.zeros(1, np.uint64), np.cumsum(stops - starts, dtype=np.uint64)))
+        paths = np.empty(int(offsets[-1]), np.uint8)
+        for first in range(0, len(order), CHUNK):
+            part = slice(first, min(first + CHUNK, len(order)))
+            _gather(self.paths, starts[part], offsets[part], paths, int(offsets[part.stop]))
+        return ImageSource(paths, offsets, self.labels[order])
+
+    def count_extensions(self, extensions: Sequence[str] = JPEG_EXTENSIONS) -> int:
+        """How many paths end in one of `extensions` (ASCII, with the dot), upper and lower case alike."""
+        total = 0
+        for start in range(0, len(self), CHUNK):
+            bounds = self.offsets[start : start + CHUNK + 1].astype(np.int64)
+            total += sum(_count_suffix(self.paths, bounds, ext.lower().encode("ascii")) for ext in extensions)
+        return total
+
+
+def _encode(paths: Sequence[Any]) -> bytes:
+    # One call for the whole chunk when all are str: encoding them one by one would take a second per million.
+    if set(map(type, paths)) <= {str}:
+        joined = "\0".join(paths).encode(sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
+        return joined + b"\0"
+    try:
+        return b"".join(os.fsencode(path) + b"\0" for path in paths)
+    except TypeError as error:
+        raise ValueError(f"a path isn't a str, bytes or os.PathLike: {error}") from None
+
+
+def _ends(encoded: bytes, count: int, start: int) -> npt.NDArray[np.uint64]:
+    ends = np.flatnonzero(np.frombuffer(encoded, np.uint8) == 0)
+    if len(ends) != count:
+        raise ValueError(f"a path among samples {start} to {start + count - 1} holds a zero byte")
+    return ends.astype(np.uint64) + np.uint64(1)
+
+
+def _as_labels(targets: Sequence[Any], start: int) -> npt.NDArray[np.int64]:
+    # Only int itself: a bool, float or numpy scalar collates to another dtype than int64.
+    if not set(map(type, targets)) <= {int}:
+        i, wrong = next((i, t) for i, t in enumerate(targets) if type(t) is not int)
+        raise ValueError(f"the target of sample {start + i} is {type(wrong).__name__}, not int")
+    try:
+        return np.array(targets, dtype=np.int64)
+    except OverflowError:
+        raise ValueError("a target doesn't fit in 64 bits") from None
+
+
+def _gather(
+    source: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.uint64],
+    targets: npt.NDArray[np.uint64],
+    out: npt.NDArray[np.uint8],
+    stop: int,
+) -> None:
+    """Copies the pieces at `starts` of `source` to `targets` of `out`; the last piece ends at out[stop]."""
+    if len(starts) == 0:
+        return
+    first = int(targets[0])
+    bounds = np.append(targets, np.uint64(stop)).astype(np.int64)
+    lengths: npt.NDArray[np.int64] = bounds[1:] - bounds[:-1]
+    shift: npt.NDArray[np.int64] = starts.astype(np.int64) - bounds[:-1]
+    out[first:stop] = source[np.arange(first, stop) + np.repeat(shift, lengths)]
+
+
+def _count_suffix(paths: npt.NDArray[np.uint8], bounds: npt.NDArray[np.int64], suffix: bytes) -> int:
+    ends = bounds[1:] - 1
+    match = ends - bounds[:-1] >= len(suffix)
+    for back, byte in enumerate(reversed(suffix), start=1):
+        level = paths[np.maximum(ends - back, 0)]
+        match &= (level == byte) | (level == bytes([byte]).upper()[0])
+    return int(match.sum())

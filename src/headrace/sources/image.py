@@ -1,0 +1,122 @@
+"""A torch dataset of image files and labels, for data that doesn't lie in one folder per class."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from PIL import Image
+from torch.utils.data import Dataset
+
+from headrace.errors import ConfigError, printable
+from headrace.sources.folder import ImageSource
+
+# How many bad paths an error names: enough to see the pattern, few enough to read.
+NAMED = 5
+
+
+class ImageDataset(Dataset[tuple[Any, Any]]):
+    """Image files and their labels, as a torch dataset of (transform(image), label).
+
+    Differs from `torchvision.datasets.ImageFolder` in where the list comes from: you give it. A picture is
+    read as there: ``Image.open(path).convert("RGB")``. `headrace.DataLoader` runs it natively where the
+    transform allows; in any other loader it is an ordinary dataset.
+
+    Args:
+        paths: the files, as str, bytes or os.PathLike.
+        labels: one int per path; None: 0 for every sample.
+        transform: called with each RGB PIL image; None: the image itself.
+        target_transform: called with each label; None: the label itself.
+        check: look at every file now, and raise for those that are missing or unreadable, instead of in the
+            middle of an epoch. Costs two system calls per file; turn it off for slow network storage.
+
+    Raises:
+        ConfigError: the numbers of paths and labels differ, a label isn't an int, or files are unreadable.
+        FileNotFoundError: files are missing.
+
+    Example:
+        >>> dataset = ImageDataset([], [])
+        >>> len(dataset)
+        0
+    """
+
+    def __init__(
+        self,
+        paths: Iterable[str | bytes | os.PathLike[Any]],
+        labels: Sequence[int] | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[int], Any] | None = None,
+        *,
+        check: bool = True,
+    ) -> None:
+        self.source = _make_source(list(paths), labels)
+        self.transform = transform
+        self.target_transform = target_transform
+        if check:
+            _check_files(self.source)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """(transform(image), target_transform(label)) of sample `index`; negative ones count from the end."""
+        n = len(self.source)
+        if not -n <= index < n:
+            raise IndexError(f"index {index} is out of range for {n} samples")
+        i = index % n
+        image: Any = load_rgb(self.source.path(i))
+        target: Any = self.source.label(i)
+        if self.transform is not None:
+            image = self.transform(image)
+        if self.target_transform is not None:
+            target = self.target_transform(target)
+        return image, target
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(n={len(self.source)})"
+
+
+def load_rgb(path: str) -> Image.Image:
+    """The picture in `path` as RGB, as torchvision's `pil_loader` reads it (EXIF rotation ignored)."""
+    with open(path, "rb") as file:
+        return Image.open(file).convert("RGB")
+
+
+def _make_source(paths: list[Any], labels: Sequence[int] | None) -> ImageSource:
+    if labels is None:
+        labels = [0] * len(paths)
+    if len(labels) != len(paths):
+        raise ConfigError(f"{len(paths)} paths and {len(labels)} labels: there must be one label per path.")
+    try:
+        return ImageSource.from_samples(list(zip(paths, _plain_ints(labels), strict=True)))
+    except ValueError as error:
+        raise ConfigError(f"{error}. Pass paths as str or os.PathLike, and labels as ints.") from None
+
+
+def _plain_ints(labels: Any) -> Sequence[int]:
+    # Arrays and tensors of integers hold the numbers that their elements, seen one by one, only wrap.
+    plain: Sequence[int] = labels.tolist() if hasattr(labels, "tolist") else labels
+    return plain
+
+
+def _check_files(source: ImageSource) -> None:
+    missing: list[str] = []
+    unreadable: list[str] = []
+    for i in range(len(source)):
+        path = source.path(i)
+        if not os.access(path, os.R_OK):
+            (unreadable if os.path.exists(path) else missing).append(path)
+        elif os.path.isdir(path):
+            unreadable.append(path)
+    advice = "Correct the list, or pass check=False to find out while loading."
+    if missing:
+        raise FileNotFoundError(f"{_named(missing, 'missing', len(source))}. {advice}")
+    if unreadable:
+        raise ConfigError(f"{_named(unreadable, 'unreadable or a folder', len(source))}. {advice}")
+
+
+def _named(paths: list[str], what: str, total: int) -> str:
+    shown = ", ".join(printable(path) for path in paths[:NAMED])
+    rest = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
+    return f"{len(paths)} of {total} files are {what}: {shown}{rest}"

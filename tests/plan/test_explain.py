@@ -1,0 +1,103 @@
+"""explain() against golden files. After a change that is meant: UPDATE_GOLDEN=1, then read the diff."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+from headrace.plan import Decision, Plan, PythonPlan, explain, make_plan
+from headrace.plan import catalogue as catalogue_module
+from headrace.plan.transform import NO_NATIVE_FORM
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "explain"
+IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+
+
+def compare(name: str, text: str) -> None:
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def pillow_13(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The golden files are those of Pillow 13.0."""
+    monkeypatch.setattr(catalogue_module.PIL, "__version__", "13.0.1")
+
+
+def folder(transform: Any, names: list[str] | None = None) -> ImageFolder:
+    """An ImageFolder of files that nobody opens."""
+    dataset = ImageFolder.__new__(ImageFolder)
+    names = names or ["a.jpg", "b.JPEG", "c.png", *[f"{i}.jpeg" for i in range(1197)]]
+    dataset.samples = [(f"/data/{name}", i % 10) for i, name in enumerate(names)]
+    dataset.loader = v1_loader()
+    dataset.transform, dataset.target_transform = transform, None
+    return dataset
+
+
+def v1_loader() -> Any:
+    from torchvision.datasets.folder import default_loader
+
+    return default_loader
+
+
+TRAIN = v1.Compose(
+    [v1.RandomResizedCrop(224), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize(*IMAGENET)]
+)
+VALIDATE = v2.Compose(
+    [
+        v2.Resize(256, antialias=True),
+        v2.CenterCrop(224),
+        v2.Resize((224, 224)),
+        v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(*IMAGENET),
+    ]
+)
+RICH = v2.Compose(
+    [v2.RandomResizedCrop(224), v2.RandAugment(), v2.ToImage(), v2.Resize(100), v2.ToDtype(torch.float32)]
+)
+
+
+def test_training() -> None:
+    compare("train", explain(make_plan(folder(TRAIN))))
+
+
+def test_validation_with_all_options() -> None:
+    dataset = folder(VALIDATE)
+    dataset.target_transform = abs
+    plan = make_plan(dataset, collate_fn=sorted, dtype=torch.bfloat16, memory_format=torch.channels_last)
+    compare("validate", explain(plan))
+
+
+def test_refused() -> None:
+    compare("refused", explain(make_plan(folder(RICH), batch_size=None)))
+
+
+def test_other_formats() -> None:
+    compare("png", explain(make_plan(folder(TRAIN, ["a.png", "b.jpg"]))))
+
+
+def test_a_plan_made_by_hand() -> None:
+    """Only the plan speaks: no file, no version, no dataset is looked at."""
+    decisions = (
+        Decision("Recordings (data.py:7)", "python", "a dataset of its own kind", source=True, refused=True),
+        Decision("blur (aug.py:41)", "python", NO_NATIVE_FORM, refused=True),
+    )
+    compare("by_hand", explain(Plan(decisions, python=PythonPlan(("two",)))))
+
+
+def test_no_line_is_too_wide_and_none_ends_in_blanks() -> None:
+    for transform in (TRAIN, VALIDATE, RICH):
+        for line in explain(make_plan(folder(transform))).splitlines():
+            assert len(line) <= 160
+            assert line == line.rstrip()

@@ -1,0 +1,171 @@
+"""The plan as a whole: what native code is told, and what the user is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset, default_collate
+from torchvision import transforms as v1
+from torchvision import tv_tensors
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+from headrace.errors import ConfigError
+from headrace.plan import NativePlan, Plan, PythonPlan, make_plan
+from headrace.plan.logical import CenterCrop
+from headrace.plan.pointwise import run_suffix
+from headrace.plan.replay import replay_sample
+from pictures import image_folder
+
+TRANSFORM = v1.Compose([v1.CenterCrop((8, 6)), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.25] * 3)])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ImageFolder:
+    return ImageFolder(image_folder(tmp_path), TRANSFORM)
+
+
+def native(plan: Plan) -> NativePlan:
+    assert plan.native is not None, plan
+    assert plan.python is None
+    return plan.native
+
+
+def python(plan: Plan) -> PythonPlan:
+    assert plan.python is not None, plan
+    assert plan.native is None
+    assert all(decision.where == "python" for decision in plan.decisions)
+    return plan.python
+
+
+def steps(plan: Plan) -> list[tuple[str, str]]:
+    return [(decision.step, decision.where) for decision in plan.decisions]
+
+
+def test_all_native(folder: ImageFolder) -> None:
+    plan = make_plan(folder)
+    told = native(plan)
+    assert told.steps == (CenterCrop(8, 6),)
+    assert (told.height, told.width, told.dtype, told.layout) == (8, 6, torch.float32, "NCHW")
+    assert (told.target_transform, told.collate, told.sample_type) == (None, None, torch.Tensor)
+    assert told.sample_nbytes == 3 * 8 * 6 * 4
+    assert len(told.source) == 4
+    assert steps(plan) == [
+        ("ImageFolder(n=4)", "native"),
+        ("CenterCrop(8×6)", "native"),
+        ("ToTensor()", "native"),
+        ("Normalize(mean (0.5, 0.5, 0.5), std (0.25, 0.25, 0.25))", "native"),
+        ("batch: float32 [N, 3, 8, 6] NCHW", "native"),
+    ]
+
+
+def test_it_replays_to_what_the_dataset_gives(folder: ImageFolder) -> None:
+    told = native(make_plan(folder))
+    for i in range(4):
+        image = folder.loader(told.source.path(i))
+        assert torch.equal(replay_sample(image, told, [(0, 0, 0, 0)]), folder[i][0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_cast_is_part_of_the_table(folder: ImageFolder, dtype: torch.dtype) -> None:
+    plan = make_plan(folder, dtype=dtype)
+    told = native(plan)
+    image = folder.loader(told.source.path(0))
+    cast = run_suffix(image, TRANSFORM.transforms).to(dtype)
+    assert torch.equal(replay_sample(image, told, [(0, 0, 0, 0)]), cast)
+    name = str(dtype).removeprefix("torch.")
+    assert (f"cast to {name}" in [d.step for d in plan.decisions]) == (dtype != torch.float32)
+
+
+def test_channels_last(folder: ImageFolder) -> None:
+    plan = make_plan(folder, memory_format=torch.channels_last)
+    assert native(plan).layout == "NHWC"
+    assert plan.decisions[-1].step == "batch: float32 [N, 3, 8, 6] NHWC"
+
+
+def test_the_levels_themselves(folder: ImageFolder) -> None:
+    folder.transform = v2.Compose([v2.CenterCrop((8, 6)), v2.ToImage()])
+    told = native(make_plan(folder))
+    assert (told.table, told.dtype, told.sample_type) == (None, torch.uint8, tv_tensors.Image)
+
+
+def test_torchs_default_collation_is_no_collation_of_the_users(folder: ImageFolder) -> None:
+    assert native(make_plan(folder, collate_fn=default_collate)).collate is None
+
+
+def my_collate(samples: list[Any]) -> Any:
+    return samples
+
+
+def test_the_users_own_python_stays_python(folder: ImageFolder) -> None:
+    folder.target_transform = abs
+    plan = make_plan(folder, collate_fn=my_collate)
+    told = native(plan)
+    assert (told.target_transform, told.collate) == (abs, my_collate)
+    assert steps(plan)[-3] == ("target_transform: abs", "python")
+    assert steps(plan)[-2] == ("images: float32 [N, 3, 8, 6] NCHW", "native")
+    assert steps(plan)[-1][0].startswith("collate_fn: my_collate (")
+    assert steps(plan)[-1][1] == "python"
+
+
+def test_one_unknown_step_makes_all_python(folder: ImageFolder) -> None:
+    folder.transform = v1.Compose([v1.ColorJitter(), *TRANSFORM.transforms])
+    plan = make_plan(folder, dtype=torch.float16, memory_format=torch.channels_last)
+    told = python(plan)
+    assert told.reasons == ("ColorJitter: no native form; runs as Python with everything around it",)
+    assert (told.dtype, told.memory_format) == (torch.float16, torch.channels_last)
+    assert [(d.step, d.reason) for d in plan.decisions][2] == ("CenterCrop(8×6)", "has a native form")
+
+
+def test_other_datasets_are_python() -> None:
+    told = python(make_plan(TensorDataset(torch.zeros(3))))
+    assert told.reasons[0].startswith("TensorDataset: a dataset of its own kind")
+
+
+def test_no_batching_is_python_and_every_reason_is_given(folder: ImageFolder) -> None:
+    folder.transform = v1.Compose([v1.Resize(9), v1.ToTensor()])
+    told = python(make_plan(folder, batch_size=None))
+    assert told.reasons == (
+        "output: output size varies with the picture: give Resize both sizes, or crop at the end",
+        "batching: batch_size=None turns batching off: there is no batch to write into",
+    )
+    folder.transform = TRANSFORM
+    assert python(make_plan(folder, batch_size=None)).reasons == told.reasons[1:]
+
+
+def test_a_cast_that_cuts_fractions_off_is_python(folder: ImageFolder) -> None:
+    told = python(make_plan(folder, dtype=torch.uint8))
+    assert told.reasons == (
+        "cast to uint8: the transform gives torch.float32: a cast to torch.uint8 would cut off fractions",
+    )
+
+
+def test_outputs_that_no_batch_has_are_errors(folder: ImageFolder) -> None:
+    with pytest.raises(
+        ConfigError, match=r"dtype \(torch.float64\) must be one of torch.uint8, torch.float16"
+    ):
+        make_plan(folder, dtype=torch.float64)
+    with pytest.raises(
+        ConfigError, match=r"memory_format \(torch.preserve_format\) must be torch.contiguous"
+    ):
+        make_plan(folder, memory_format=torch.preserve_format)
+
+
+def test_a_native_plan_is_checked(folder: ImageFolder) -> None:
+    told = native(make_plan(folder))
+    rest = (told.source, told.steps, 8, 6)
+    tail = ("NCHW", torch.Tensor, None, None)
+    with pytest.raises(ValueError, match=r"torch\.float64 isn't one that native code writes"):
+        NativePlan(*rest, None, torch.float64, *tail)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"torch\.float32 needs a table of levels"):
+        NativePlan(*rest, None, torch.float32, *tail)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"table must be \[3, 256\] of torch.float16"):
+        NativePlan(*rest, told.table, torch.float16, *tail)  # type: ignore[arg-type]
+
+
+def test_a_plan_is_native_or_python() -> None:
+    with pytest.raises(ValueError, match="either native or Python"):
+        Plan(())

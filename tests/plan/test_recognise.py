@@ -1,0 +1,205 @@
+"""Datasets: known ones are taken apart, everything else is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset, random_split
+from torchvision.datasets import DatasetFolder, ImageFolder, ImageNet
+from torchvision.datasets.folder import default_loader, pil_loader
+from torchvision.datasets.vision import StandardTransform
+
+from headrace.plan.recognise import Recognised, Refusal, recognise_source
+from headrace.sources.image import ImageDataset
+from pictures import image_folder
+
+
+def recognised(dataset: Any) -> Recognised:
+    result = recognise_source(dataset)
+    assert isinstance(result, Recognised), result
+    return result
+
+
+def refused(dataset: Any) -> Refusal:
+    result = recognise_source(dataset)
+    assert isinstance(result, Refusal), result
+    return result
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return image_folder(tmp_path / "data", 5)
+
+
+def entries(result: Recognised) -> list[tuple[str, int]]:
+    return [(result.source.path(i), result.source.label(i)) for i in range(len(result.source))]
+
+
+def test_image_folder(root: Path) -> None:
+    dataset = ImageFolder(root, transform=len, target_transform=abs)
+    result = recognised(dataset)
+    assert entries(result) == dataset.samples
+    assert (result.transform, result.target_transform) == (len, abs)
+    assert (result.what, result.note) == ("ImageFolder(n=5)", "5 of 5 files are JPEG by extension")
+
+
+@pytest.mark.parametrize("loader", [default_loader, pil_loader])
+def test_dataset_folder_with_torchvisions_loaders(root: Path, loader: Any) -> None:
+    dataset = DatasetFolder(str(root), loader, extensions=(".jpg",))
+    assert entries(recognised(dataset)) == dataset.samples
+
+
+def test_imagenet_is_recognised_by_its_class(root: Path) -> None:
+    """Its archives aren't needed for that: what it reads is what an ImageFolder reads."""
+    dataset = ImageNet.__new__(ImageNet)
+    dataset.__dict__.update(ImageFolder(root).__dict__)
+    assert recognised(dataset).what == "ImageNet(n=5)"
+
+
+def test_the_attribute_that_is_called_is_the_one_that_is_read(root: Path) -> None:
+    """`__getitem__` looks at transform and target_transform; `transforms` is for other datasets."""
+    dataset = ImageFolder(root, transform=len)
+    dataset.transforms = StandardTransform(abs, abs)
+    assert recognised(dataset).transform is len
+    dataset.samples = dataset.samples[:2]
+    assert recognised(dataset).what == "ImageFolder(n=2)"
+
+
+def test_image_dataset(root: Path) -> None:
+    files = sorted(root.rglob("*.jpg"))
+    dataset = ImageDataset(files, [9, 8, 7, 6, 5], len, abs)
+    result = recognised(dataset)
+    assert entries(result) == list(zip(map(str, files), [9, 8, 7, 6, 5], strict=True))
+    assert (result.transform, result.target_transform) == (len, abs)
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [
+        [3, 0, 0, -1],
+        (2,),
+        range(1, 4),
+        np.array([4, 1], np.int32),
+        torch.tensor([2, 3]),
+        [],
+        np.array([]),
+    ],
+)
+def test_subset(root: Path, indices: Any) -> None:
+    dataset = ImageFolder(root, transform=len)
+    result = recognised(Subset(dataset, indices))
+    assert entries(result) == [dataset.samples[int(i)] for i in indices]
+    assert result.what == f"Subset(n={len(indices)}) of ImageFolder(n=5)"
+    assert result.transform is len
+
+
+def test_subsets_of_subsets(root: Path) -> None:
+    dataset = ImageFolder(root)
+    parts = random_split(Subset(dataset, [4, 2, 0]), [2, 1])
+    indices = [dataset.samples[[4, 2, 0][i]] for i in parts[0].indices]
+    assert entries(recognised(parts[0])) == indices
+
+
+@pytest.mark.parametrize(
+    ("indices", "reason"),
+    [
+        ([0, 5], "index 5 is out of range for 5 samples"),
+        ([0.0], "aren't ints"),
+        ([True], "aren't ints"),
+        (["0"], "aren't ints"),
+    ],
+)
+def test_subsets_that_cant_be(root: Path, indices: Any, reason: str) -> None:
+    assert reason in refused(Subset(ImageFolder(root), indices)).reason
+
+
+def my_loader(path: str) -> Any:
+    return pil_loader(path)
+
+
+def test_another_loader_is_refused_with_its_place(root: Path) -> None:
+    refusal = refused(ImageFolder(root, loader=my_loader))
+    line = my_loader.__code__.co_firstlineno
+    assert refusal.what == "ImageFolder(n=5)"
+    assert refusal.reason.startswith("has a loader of its own, my_loader (")
+    assert refusal.reason.endswith(f"test_recognise.py:{line}), which native code can't call")
+
+
+def test_another_image_backend_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torchvision, "_image_backend", "accimage")
+    assert refused(ImageFolder(root)).reason == "torchvision's image backend is accimage, not PIL"
+    recognised(ImageFolder(root, loader=pil_loader))
+
+
+class Cached(ImageFolder):
+    """A subclass that changes what a sample is."""
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index)
+
+
+class Renamed(ImageFolder):
+    """A subclass that changes nothing."""
+
+
+def test_subclasses_are_refused_by_name_and_place(root: Path) -> None:
+    refusal = refused(Cached(root))
+    assert refusal.what.startswith("Cached (")
+    assert "test_recognise.py:" in refusal.what
+    assert (
+        refusal.reason
+        == "a subclass of ImageFolder that overrides __getitem__: what it makes of a sample isn't known"
+    )
+    assert refused(Renamed(root)).reason == "a subclass of ImageFolder: what it makes of a sample isn't known"
+
+
+def test_a_subset_of_what_is_refused_is_refused(root: Path) -> None:
+    refusal = refused(Subset(Cached(root), [0]))
+    assert refusal.what.startswith("Subset of Cached (")
+    assert "overrides __getitem__" in refusal.reason
+
+
+class Stream(IterableDataset[int]):
+    """No index at all."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(())
+
+
+def test_other_datasets_are_refused(root: Path) -> None:
+    own = "a dataset of its own kind; native code reads ImageFolder and headrace.ImageDataset"
+    assert refused(TensorDataset(torch.zeros(3))) == Refusal("TensorDataset", own)
+    assert refused(ConcatDataset([ImageFolder(root)])) == Refusal("ConcatDataset", own)
+    assert refused([1, 2]).what == "list"
+    assert refused(Stream()).reason.startswith("an IterableDataset decides itself what comes next")
+
+
+def test_odd_targets_are_refused(root: Path) -> None:
+    dataset = ImageFolder(root)
+    dataset.samples = [(path, float(label)) for path, label in dataset.samples]
+    assert refused(dataset).reason == "the target of sample 0 is float, not int"
+    dataset.samples = [("a.jpg", 0, 1)]  # type: ignore[list-item]
+    assert "unpack" in refused(dataset).reason
+
+
+def test_folders_of_other_formats_are_left_to_pillow(tmp_path: Path) -> None:
+    dataset = ImageFolder(image_folder(tmp_path, 5, ".png"))
+    refusal = refused(dataset)
+    assert (
+        refusal.reason == "0 of 5 files are JPEG by extension: decoded by Pillow in worker processes instead"
+    )
+
+
+def test_a_few_of_other_formats_are_no_reason(root: Path) -> None:
+    dataset = ImageFolder(root)
+    jpegs = [("a.jpg", 0)] * 9
+    dataset.samples = [*jpegs, ("b.png", 0)]
+    assert recognised(dataset).note == "9 of 10 files are JPEG by extension; the others are decoded by Pillow"
+    dataset.samples = [*jpegs[:8], ("b.png", 0)]
+    assert refused(dataset).reason.startswith("8 of 9 files are JPEG by extension: ")

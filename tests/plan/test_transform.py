@@ -1,0 +1,171 @@
+"""Whole transforms: lowered completely, or refused with a reason for every step that is to blame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torchvision import transforms as v1
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from headrace.plan import logical
+from headrace.plan.transform import HAS_NATIVE_FORM, LoweredTransform, RefusedTransform, lower_transform
+
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+CENTER = logical.CenterCrop(8, 8)
+
+
+def lowered(transform: Any) -> LoweredTransform:
+    result = lower_transform(transform)
+    assert isinstance(result, LoweredTransform), result
+    return result
+
+
+def refused(transform: Any) -> dict[str, str]:
+    """The steps to blame, and why."""
+    result = lower_transform(transform)
+    assert isinstance(result, RefusedTransform), result
+    found = {note.step: note.reason for note in result.notes if note.refused}
+    assert found
+    return found
+
+
+def test_the_usual_training_transform() -> None:
+    for api in (v1, v2):
+        steps = [api.RandomResizedCrop(224), api.RandomHorizontalFlip()]
+        tail = [v1.ToTensor(), api.Normalize(MEAN, STD)]
+        result = lowered(api.Compose([*steps, *tail]))
+        assert result.steps == (
+            logical.RandomResizedCrop(224, 224, (0.08, 1.0), (3 / 4, 4 / 3), 2),
+            logical.HorizontalFlip(0.5),
+        )
+        assert (result.height, result.width) == (224, 224)
+        assert result.pointwise.dtype == torch.float32
+
+
+def test_the_usual_validation_transform() -> None:
+    tail = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+    result = lowered(v2.Compose([v2.Resize(256), v2.CenterCrop(224), *tail]))
+    assert result.steps == (logical.ResizeShorter(256, None, 2), logical.CenterCrop(224, 224))
+    assert result.pointwise.sample_type is tv_tensors.Image
+
+
+def test_a_transform_alone_and_nested_ones() -> None:
+    nested = v1.Compose([v2.Compose([v1.CenterCrop(8)]), v1.Compose([v2.Compose([v1.ToTensor()])])])
+    assert lowered(nested).steps == (CENTER,)
+    assert [note.step for note in lowered(nested).notes] == ["CenterCrop(8×8)", "ToTensor()"]
+    assert refused(v1.ToTensor()).keys() == {"output"}
+
+
+def test_geometry_after_the_conversion() -> None:
+    transform = v1.Compose(
+        [v1.CenterCrop(8), v1.ToTensor(), v1.RandomVerticalFlip(), v1.Normalize(MEAN, STD)]
+    )
+    assert lowered(transform).steps == (CENTER, logical.VerticalFlip(0.5))
+    transform.transforms[2] = v2.Resize(8)
+    assert lowered(transform).steps == (CENTER,)  # it is 8×8 already
+    transform.transforms[2] = v2.Resize(9)
+    assert "resizes a tensor as torch does" in refused(transform)["Resize(shorter edge 9, bilinear)"]
+
+
+def test_conversions_are_needed() -> None:
+    assert refused(None) == {
+        "transform: None": "gives PIL images, which can't be stacked to batches: end with ToTensor()"
+    }
+    assert "can't be stacked" in refused(v1.CenterCrop(8))["output"]
+
+
+def test_the_size_must_be_known() -> None:
+    assert refused(v1.Compose([v1.Resize(256), v1.ToTensor()])) == {
+        "output": "output size varies with the picture: give Resize both sizes, or crop at the end"
+    }
+
+
+class MyCrop(v1.CenterCrop):
+    """A subclass, of whatever use."""
+
+
+def blur(image: Any) -> Any:
+    """A function of the user's."""
+    return image
+
+
+def test_all_that_isnt_known_is_named_with_its_place() -> None:
+    transforms = [v2.RandAugment(), MyCrop(8), blur, v1.CenterCrop(8), lambda image: image, v1.ToTensor()]
+    result = lower_transform(v1.Compose(transforms))
+    assert isinstance(result, RefusedTransform)
+    notes = [(note.step, note.reason, note.refused) for note in result.notes]
+    assert notes[0] == ("RandAugment", "no native form; runs as Python with everything around it", True)
+    assert notes[1][0].startswith("MyCrop (")
+    assert notes[1][1].startswith("a subclass of CenterCrop, which may do anything; runs as Python")
+    line = blur.__code__.co_firstlineno
+    assert notes[2][0].startswith("blur (")
+    assert notes[2][0].endswith(f"test_transform.py:{line})")
+    assert notes[3] == ("CenterCrop(8×8)", HAS_NATIVE_FORM, False)
+    assert "<lambda> (" in notes[4][0]
+    assert notes[5] == ("ToTensor()", HAS_NATIVE_FORM, False)
+
+
+def test_arguments_without_a_native_form_are_named() -> None:
+    transform = v1.Compose([v1.RandomCrop(8, 1, True, padding_mode="reflect"), v1.ToTensor()])
+    assert refused(transform)["RandomCrop"].startswith("padding and pad_if_needed with 'reflect' mirrors")
+
+
+def test_the_suffix_must_be_a_table() -> None:
+    transform = v1.Compose([v1.CenterCrop(8), v1.ToTensor(), v1.Normalize(MEAN, [0.1, 0, 0.1])])
+    found = refused(transform)
+    assert found.keys() == {"ToTensor(), Normalize(mean (0.485, 0.456, 0.406), std (0.1, 0, 0.1))"}
+    assert "raises ValueError: std evaluated to zero" in next(iter(found.values()))
+
+
+def hooked() -> Any:
+    crop = v1.CenterCrop(8)
+    crop.register_forward_hook(lambda *_: None)
+    return crop
+
+
+def patched() -> Any:
+    crop = v2.CenterCrop(8)
+    crop.transform = lambda inpt, _params: inpt
+    return crop
+
+
+def compiled() -> Any:
+    crop = v1.CenterCrop(8)
+    crop._compiled_call_impl = lambda image: image
+    return crop
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (hooked, "has forward hooks: no native form"),
+        (patched, "transform replaced on this object: no native form"),
+        (compiled, "is compiled: no native form"),
+    ],
+)
+def test_an_object_that_was_tampered_with_isnt_its_class(make: Any, reason: str) -> None:
+    found = refused(v1.Compose([make(), v1.ToTensor()]))
+    assert found["CenterCrop"].startswith(reason)
+
+
+def test_a_tampered_container() -> None:
+    compose = v2.Compose([v1.CenterCrop(8), v1.ToTensor()])
+    compose.register_forward_pre_hook(lambda *_: None)
+    assert refused(compose)["Compose"].startswith("has forward hooks; runs as Python")
+
+
+def test_a_container_of_itself_ends() -> None:
+    compose = v1.Compose([])
+    compose.transforms.append(compose)
+    assert refused(compose)["Compose"].startswith("nested more than 32 deep")
+
+
+def test_planning_draws_nothing() -> None:
+    before = torch.get_rng_state()
+    lowered(
+        v1.Compose([v2.RandomResizedCrop(8), v1.RandomCrop(8, 1), v1.RandomHorizontalFlip(), v1.ToTensor()])
+    )
+    assert torch.equal(torch.get_rng_state(), before)

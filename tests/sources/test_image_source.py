@@ -1,0 +1,123 @@
+"""ImageSource: paths and labels in flat arrays give back exactly what went in."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import string
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.sources import folder
+from headrace.sources.folder import ImageSource
+
+# Every path that a Linux file system can hold: any bytes but zero, decoded as Python does it.
+paths = st.binary(max_size=40).map(lambda raw: os.fsdecode(raw.replace(b"\0", b"x")))
+samples = st.lists(st.tuples(paths, st.integers(-(2**63), 2**63 - 1)), max_size=30)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of 7 entries, so that small tests cross their borders."""
+    monkeypatch.setattr(folder, "CHUNK", 7)
+
+
+def listed(source: ImageSource) -> list[tuple[str, int]]:
+    return [(source.path(i), source.label(i)) for i in range(len(source))]
+
+
+@given(samples)
+def test_gives_back_what_went_in(entries: list[tuple[str, int]]) -> None:
+    assert listed(ImageSource.from_samples(entries)) == entries
+
+
+@given(samples)
+def test_paths_are_the_file_systems_bytes_each_with_a_zero(entries: list[tuple[str, int]]) -> None:
+    source = ImageSource.from_samples(entries)
+    assert source.paths.tobytes() == b"".join(os.fsencode(path) + b"\0" for path, _ in entries)
+    ends = source.offsets[1:].astype(int) - 1
+    assert (source.paths[ends] == 0).all()
+
+
+@given(samples, st.data())
+def test_take_is_indexing(entries: list[tuple[str, int]], data: st.DataObject) -> None:
+    n = len(entries)
+    indices = data.draw(st.lists(st.integers(-n, n - 1), max_size=40)) if n else []
+    assert listed(ImageSource.from_samples(entries).take(indices)) == [entries[i] for i in indices]
+
+
+@given(st.lists(st.text(alphabet=string.printable.replace("\0", ""), max_size=8), max_size=30))
+def test_count_extensions_is_lower_and_endswith(names: list[str]) -> None:
+    names += ["a.JPG", "b.jpeg", "c.png", ".jpg", "jpg", "x.jpgx", "d.JPe", "e.jfif"]
+    source = ImageSource.from_samples([(name, 0) for name in names])
+    expected = sum(name.lower().endswith(folder.JPEG_EXTENSIONS) for name in names)
+    assert source.count_extensions() == expected
+
+
+def test_a_path_shorter_than_an_extension_doesnt_borrow_from_its_neighbour() -> None:
+    assert ImageSource.from_samples([(".jp", 0), ("g", 0), ("a.jpg", 0)]).count_extensions() == 1
+
+
+def test_bytes_and_pathlike_paths_are_taken() -> None:
+    source = ImageSource.from_samples([(b"a/b", 0), (Path("c"), 1), ("d", 2)])
+    assert listed(source) == [("a/b", 0), ("c", 1), ("d", 2)]
+
+
+@pytest.mark.parametrize("target", [True, 1.0, np.int64(3), "1", None])
+def test_only_ints_are_labels(target: object) -> None:
+    with pytest.raises(ValueError, match=rf"the target of sample 8 is {type(target).__name__}, not int"):
+        ImageSource.from_samples([("a", 0)] * 8 + [("b", target)])
+
+
+def test_labels_beyond_64_bits_are_refused() -> None:
+    with pytest.raises(ValueError, match="a target doesn't fit in 64 bits"):
+        ImageSource.from_samples([("a", 2**63)])
+
+
+def test_a_zero_byte_in_a_path_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"a path among samples 7 to 8 holds a zero byte"):
+        ImageSource.from_samples([("a", 0)] * 7 + [("b", 0), ("c\0d", 0)])
+
+
+def test_a_path_must_be_a_path() -> None:
+    with pytest.raises(ValueError, match=r"a path isn't a str, bytes or os\.PathLike"):
+        ImageSource.from_samples([(3, 0)])
+
+
+@pytest.mark.parametrize("index", [3, -4])
+def test_take_names_an_index_out_of_range(index: int) -> None:
+    source = ImageSource.from_samples([("a", 0), ("b", 1), ("c", 2)])
+    with pytest.raises(IndexError, match=f"index {index} is out of range for 3 samples"):
+        source.take([0, index])
+
+
+def test_arrays_are_read_only_and_survive_pickling() -> None:
+    source = ImageSource.from_samples([("a", 0), ("bc", 1)])
+    assert not any(array.flags.writeable for array in (source.paths, source.offsets, source.labels))
+    assert listed(pickle.loads(pickle.dumps(source))) == listed(source)
+    assert source.nbytes == len(b"a\0bc\0") + 3 * 8 + 2 * 8
+
+
+def test_arrays_that_dont_fit_together_are_refused() -> None:
+    row = np.zeros(2, np.uint8)
+    with pytest.raises(ValueError, match="2 offsets don't fit 2 labels"):
+        ImageSource(row, np.array([0, 2], np.uint64), np.zeros(2, np.int64))
+    with pytest.raises(ValueError, match="offsets must start at 0 and end at the length of paths"):
+        ImageSource(row, np.array([0, 3], np.uint64), np.zeros(1, np.int64))
+    with pytest.raises(ValueError, match="labels must be one contiguous row of int64, not int32"):
+        ImageSource(row, np.array([0, 2], np.uint64), np.zeros(1, np.int32))  # type: ignore[arg-type]
+
+
+def test_a_million_entries_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Python object is kept per entry, and the arrays take what they must: path + 1 + 16 bytes each."""
+    monkeypatch.undo()
+    entries = [
+        (f"/data/train/n{i % 1000:08d}/n{i % 1000:08d}_{i:07d}.JPEG", i % 1000) for i in range(200_000)
+    ]
+    source = ImageSource.from_samples(entries)
+    assert source.nbytes == sum(len(path) + 1 for path, _ in entries[:1]) * 200_000 + 16 * 200_000 + 8
+    assert source.path(123_456) == entries[123_456][0]
