@@ -9,7 +9,7 @@ JOBS        ?= $(shell nproc)
 # Where pictures, packages and benchmark sets are kept: about 1 GB for the benchmark.
 DATA        ?= data
 BUILD       ?= build
-# Peers of the benchmark: one environment each, as their pins conflict (about 5 GB each where torch is inside).
+# Peers of the benchmark: one environment each, as their pins conflict (about 2 GB in all).
 PEERS       ?= .venv-peers
 
 BIN          := $(VENV)/bin
@@ -107,8 +107,8 @@ comma := ,
 pictures: $(DEV_STAMP) ## 2,000 ImageNet-like JPEGs in $(DATA)/pictures
 	$(BIN)/python benchmarks/pictures.py --out $(DATA)/pictures --cache $(DATA)/cache
 
-bench-peers: ## One virtual environment for each group of peers, under $(PEERS)
-	PYTHON=$(PYTHON) benchmarks/install-peers.sh $(PEERS)
+bench-peers: $(PACKAGE) ## One virtual environment for each group of peers, under $(PEERS)
+	benchmarks/install-peers.sh $(PEERS) $(VENV)
 
 bench: $(PACKAGE) ## Headrace against its peers: table, JSON and plot in benchmarks/work
 	$(BIN)/python benchmarks/peers.py --data $(DATA) --peers $(PEERS) $(ARGS)

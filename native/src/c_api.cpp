@@ -1,5 +1,5 @@
 // The bodies of headrace.h: arguments checked, everything else done elsewhere.
-#include <jpeglib.h>  // wants <cstdio> before it
+#include <jconfig.h>
 
 #include <algorithm>
 #include <cmath>

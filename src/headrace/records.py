@@ -23,3 +23,106 @@ class SampleFailure:
     def to_json(self) -> dict[str, Any]:
         """A dict of JSON types."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class NativeStats:
+    """Totals of a native pool since it was made.
+
+    Attributes:
+        samples: made natively.
+        failed: left to Pillow, or to the user's error policy.
+        bytes_read: from files.
+        pixels_decoded: of the rectangles that were asked for.
+        nanoseconds: thread time per stage, by the wall clock.
+        decoded_by: samples per JPEG decoder.
+        decode_threads, read_threads: that run now; no reader runs while reads don't block.
+    """
+
+    samples: int
+    failed: int
+    bytes_read: int
+    pixels_decoded: int
+    nanoseconds: dict[str, int]
+    decoded_by: dict[str, int]
+    decode_threads: int
+    read_threads: int
+
+
+@dataclass(frozen=True)
+class StageStats:
+    """What one stage cost since the loader was made.
+
+    Attributes:
+        name: read, parse, decode, resize, store (native threads); pillow (Python threads); collate, wait (the
+            caller's thread).
+        samples: that went through it.
+        seconds: thread time by the wall clock, added up over the threads.
+        bytes: that it read or wrote; 0 where that says nothing.
+    """
+
+    name: str
+    samples: int
+    seconds: float
+    bytes: int = 0
+
+    @property
+    def samples_per_second(self) -> float:
+        """What one thread would do with this stage alone; 0 where nothing was measured."""
+        return self.samples / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class LoaderStats:
+    """What a loader did since it was made.
+
+    Attributes:
+        batches, samples: that the caller received.
+        stages: in order; see `StageStats`.
+        decoded_by: samples per JPEG decoder, and those that Pillow decoded.
+        failures: every sample that was skipped or replaced, oldest first.
+        memory_used, memory_allowed: bytes of all batches in flight or still held, now; and the budget.
+        in_flight: batches being made now.
+        decode_threads, read_threads: that run now.
+    """
+
+    batches: int
+    samples: int
+    stages: tuple[StageStats, ...]
+    decoded_by: dict[str, int]
+    failures: tuple[SampleFailure, ...]
+    memory_used: int
+    memory_allowed: int
+    in_flight: int
+    decode_threads: int
+    read_threads: int
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of JSON types."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """A table: stage, samples, seconds, share of the native threads' time, samples/s, bytes."""
+        working = [stage for stage in self.stages if stage.name not in ("wait", "collate")]
+        busy = sum(stage.seconds for stage in working) or 1.0
+        lines = [f"{'stage':<8} {'samples':>10} {'seconds':>10} {'share':>7} {'samples/s':>11} {'MB':>10}"]
+        for stage in self.stages:
+            share = f"{stage.seconds / busy:>6.1%}" if stage in working else ""
+            rate = f"{stage.samples_per_second:,.0f}" if stage.seconds else ""
+            size = f"{stage.bytes / 1e6:,.1f}" if stage.bytes else ""
+            lines.append(
+                f"{stage.name:<8} {stage.samples:>10,} {stage.seconds:>10.3f} {share:>7} {rate:>11}"
+                f" {size:>10}"
+            )
+        decoders = ", ".join(f"{name} {count:,}" for name, count in self.decoded_by.items() if count)
+        lines += [
+            f"{self.batches:,} batches, {self.samples:,} samples; decoded by: {decoders or 'nothing yet'}",
+            f"memory: {self.memory_used / 1e6:,.0f} of {self.memory_allowed / 1e6:,.0f} MB allowed,"
+            f" {self.in_flight} batches in flight; {self.decode_threads} decode and {self.read_threads}"
+            " read threads",
+        ]
+        counts = [
+            (action, sum(f.action == action for f in self.failures)) for action in ("skipped", "replaced")
+        ]
+        lines += [f"{count:,} samples {action}" for action, count in counts if count]
+        return "\n".join(lines)

@@ -39,6 +39,8 @@ def problems(*steps: Step) -> list[str]:
         [FLIP, RandomCrop(32, 32, (4, 4, 4, 4)), CenterCrop(28, 28)],
         [RRC, RandomCrop(224, 192, (4, 4, 4, 4))],
         [Resize(32, 40, 2), FLIP, RandomCrop(32, 40, None, True)],
+        [RRC, RandomCrop(230, 192, (0, 2, 0, 4))],
+        [RRC, RandomCrop(224, 198, (2, 0, 4, 0))],
     ],
 )
 def test_legal(steps: list[Step]) -> None:

@@ -159,6 +159,27 @@ def test_subclasses_are_refused_by_name_and_place(root: Path) -> None:
     assert refused(Renamed(root)).reason == "a subclass of ImageFolder: what it makes of a sample isn't known"
 
 
+class MySubset(Subset[Any]):
+    """A subclass of the wrapper."""
+
+
+def test_a_subclass_of_subset_is_refused(root: Path) -> None:
+    refusal = refused(MySubset(ImageFolder(root), [0]))
+    assert refusal.reason == "a subclass of Subset: what it makes of a sample isn't known"
+
+
+def test_a_class_that_was_tampered_with_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ImageFolder, "__getitem__", my_getitem)
+    line = my_getitem.__code__.co_firstlineno
+    reason = refused(ImageFolder(root)).reason
+    assert reason.startswith("its __getitem__ was replaced by my_getitem (")
+    assert reason.endswith(f"test_recognise.py:{line})")
+
+
+def my_getitem(_self: Any, index: int) -> Any:
+    return index
+
+
 def test_a_subset_of_what_is_refused_is_refused(root: Path) -> None:
     refusal = refused(Subset(Cached(root), [0]))
     assert refusal.what.startswith("Subset of Cached (")

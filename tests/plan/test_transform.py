@@ -151,6 +151,19 @@ def test_an_object_that_was_tampered_with_isnt_its_class(make: Any, reason: str)
     assert found["CenterCrop"].startswith(reason)
 
 
+@pytest.mark.parametrize(("cls", "method"), [(v1.CenterCrop, "forward"), (v2.CenterCrop, "transform")])
+def test_a_class_that_was_tampered_with(cls: Any, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cls, method, lambda _self, image, *_: image)
+    found = refused(v1.Compose([cls(8), v1.ToTensor()]))
+    assert found["CenterCrop"].startswith(f"{method} replaced on its class: no native form")
+
+
+def test_an_object_without_its_attributes() -> None:
+    crop = v1.CenterCrop(8)
+    del crop.size
+    assert "has no attribute 'size'" in refused(v1.Compose([crop, v1.ToTensor()]))["CenterCrop"]
+
+
 def test_a_tampered_container() -> None:
     compose = v2.Compose([v1.CenterCrop(8), v1.ToTensor()])
     compose.register_forward_pre_hook(lambda *_: None)

@@ -95,6 +95,16 @@ def test_take_names_an_index_out_of_range(index: int) -> None:
         source.take([0, index])
 
 
+def test_indices_are_checked_and_negative_ones_count_from_the_end() -> None:
+    source = ImageSource.from_samples([("a", 0), ("b", 1), ("c", 2)])
+    assert (source.path(-1), source.label(-1)) == ("c", 2)
+    for index in (3, -4):
+        with pytest.raises(IndexError):
+            source.path(index)
+        with pytest.raises(IndexError):
+            source.label(index)
+
+
 def test_arrays_are_read_only_and_survive_pickling() -> None:
     source = ImageSource.from_samples([("a", 0), ("bc", 1)])
     assert not any(array.flags.writeable for array in (source.paths, source.offsets, source.labels))

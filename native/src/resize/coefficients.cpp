@@ -1,5 +1,6 @@
-// Pillow's coefficients. Every expression keeps Pillow's operations and their order: the last bit of a double decides
-// how a weight is rounded. So this file must never be compiled with fused multiply-add or -ffast-math.
+// Pillow's coefficients. Every expression keeps Pillow's operations and their order: the last bit
+// of a double decides how a weight is rounded. So this file must never be compiled with fused
+// multiply-add or -ffast-math.
 #include "coefficients.h"
 
 #include <algorithm>
@@ -52,18 +53,21 @@ struct Lanczos {
     x *= kPi;
     return std::sin(x) / x;
   }
-  double operator()(double x) const {
-    return -3.0 <= x && x < 3.0 ? sinc(x) * sinc(x / 3) : 0.0;
-  }
+  double operator()(double x) const { return -3.0 <= x && x < 3.0 ? sinc(x) * sinc(x / 3) : 0.0; }
 };
 
 double filter_support(Filter filter) {
   switch (filter) {
-    case Filter::kLanczos: return Lanczos::kSupport;
-    case Filter::kBicubic: return Bicubic::kSupport;
-    case Filter::kBox: return Box::kSupport;
-    case Filter::kHamming: return Hamming::kSupport;
-    default: return Bilinear::kSupport;
+    case Filter::kLanczos:
+      return Lanczos::kSupport;
+    case Filter::kBicubic:
+      return Bicubic::kSupport;
+    case Filter::kBox:
+      return Box::kSupport;
+    case Filter::kHamming:
+      return Hamming::kSupport;
+    default:
+      return Bilinear::kSupport;
   }
 }
 
@@ -94,7 +98,8 @@ int32_t to_fixed(double weight) {
   return static_cast<int32_t>((weight < 0 ? -0.5 : 0.5) + scaled);
 }
 
-// The weights of up to kBlock neighbouring outputs, tap by tap, so that the compiler can compute several outputs at once.
+// The weights of up to kBlock neighbouring outputs, tap by tap, so that the compiler can compute
+// several outputs at once.
 constexpr int kBlock = 16;
 
 struct Block {
@@ -140,11 +145,16 @@ using BlockWeights = void (*)(const Scale&, const Block&, double*, int32_t*);
 
 BlockWeights block_weights_of(Filter filter) {
   switch (filter) {
-    case Filter::kLanczos: return block_weights<Lanczos>;
-    case Filter::kBicubic: return block_weights<Bicubic>;
-    case Filter::kBox: return block_weights<Box>;
-    case Filter::kHamming: return block_weights<Hamming>;
-    default: return block_weights<Bilinear>;
+    case Filter::kLanczos:
+      return block_weights<Lanczos>;
+    case Filter::kBicubic:
+      return block_weights<Bicubic>;
+    case Filter::kBox:
+      return block_weights<Box>;
+    case Filter::kHamming:
+      return block_weights<Hamming>;
+    default:
+      return block_weights<Bilinear>;
   }
 }
 
@@ -170,13 +180,13 @@ Span axis_footprint(const AxisJob& job) {
   return {low.first, high.first + high.count - low.first};
 }
 
-void nearest_positions(const AxisJob& job, int32_t* positions) {
+void nearest_positions(const AxisJob& job, int origin, int32_t* positions) {
   const double step = static_cast<double>(static_cast<float>(job.in)) / job.out;
   double position = step * 0.5;
   for (int i = 0; i < job.window.first; ++i) position += step;
   for (int i = 0; i < job.window.count; ++i, position += step) {
     const int source = static_cast<int>(position);
-    positions[job.flip ? job.window.count - 1 - i : i] = source < job.in ? source : -1;
+    positions[job.flip ? job.window.count - 1 - i : i] = source < job.in ? source - origin : -1;
   }
 }
 
@@ -206,7 +216,8 @@ int Axis::compute_weights(Span footprint, const Arrays& arrays) const {
   return longest;
 }
 
-// Whole groups must not reach more than three pixels past the extent: outputs near its end start earlier, with zeros.
+// Whole groups must not reach more than three pixels past the extent: outputs near its end start
+// earlier, with zeros.
 void Axis::align_groups(int extent, int groups, const Arrays& arrays, int32_t* grouped) const {
   const int taps = groups * kTapGroup;
   const int latest = std::max(extent - taps, 0);
@@ -252,8 +263,8 @@ Code Axis::prepare(const AxisJob& job, const ResizeKernels& kernels) {
   if (grouped == nullptr || packed == nullptr) return Code::kOutOfMemory;
   align_groups(footprint.count, groups, arrays, grouped);
   kernels.pack(grouped, outputs * groups, packed);
-  taps_ = {job.window.count, footprint.count, static_cast<int>(arrays.stride), groups,
-           arrays.first,     arrays.count,    packed};
+  taps_ = {job.window.count, footprint.count, static_cast<int>(arrays.stride), groups, arrays.first,
+           arrays.count,     packed};
   kernels_ = &kernels;
   return Code::kOk;
 }

@@ -1,4 +1,5 @@
-// The taps of one axis of a resize: which source pixels each output reads, and their fixed-point weights.
+// The taps of one axis of a resize: which source pixels each output reads, and their fixed-point
+// weights.
 #pragma once
 
 #include <cstdint>
@@ -31,10 +32,12 @@ struct AxisJob {
   }
 };
 
-// The source pixels that the outputs of `job` read. An axis that keeps its length is not resampled: its window itself.
+// The source pixels that the outputs of `job` read. An axis that keeps its length is not resampled:
+// its window itself.
 Span axis_footprint(const AxisJob& job);
 
-// The taps of `job` for one variant of the kernels, counted from the start of axis_footprint(job). Reused from job to job.
+// The taps of `job` for one variant of the kernels, counted from the start of axis_footprint(job).
+// Reused from job to job.
 class Axis {
  public:
   // Any filter but nearest, and job.in != job.out. kOk or kOutOfMemory.
@@ -60,14 +63,14 @@ class Axis {
   void align_groups(int extent, int groups, const Arrays& arrays, int32_t* grouped) const;
 
   AxisJob job_;
-  const ResizeKernels* kernels_ = nullptr;  // whose form the packed weights have; nullptr: nothing prepared
+  const ResizeKernels* kernels_ = nullptr;  // whose form the weights have; nullptr: none prepared
   AxisTaps taps_;
   Buffer first_, count_, packed_;
   Buffer weights_, block_, unrounded_, grouped_;  // scratch
 };
 
-// Fills `positions` with the source position of each wanted output of a nearest resize, counted from the whole source's
-// edge; -1 where Pillow's accumulated position falls off the source and leaves the pixel black.
-void nearest_positions(const AxisJob& job, int32_t* positions);
+// Fills `positions` with the source position of each wanted output of a nearest resize, less
+// `origin`; -1 where Pillow's accumulated position falls off the source and leaves the pixel black.
+void nearest_positions(const AxisJob& job, int origin, int32_t* positions);
 
 }  // namespace headrace

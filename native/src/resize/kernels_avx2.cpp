@@ -1,8 +1,9 @@
-// The resize loops for AVX2: 16-bit multiply-adds. A weight is split into a low part of 15 bits and the rest, so that both
-// fit a signed 16-bit factor and the two sums, put together, are exactly the 32-bit sum.
+// The resize loops for AVX2: 16-bit multiply-adds. A weight is split into a low part of 15 bits and
+// the rest, so that both fit a signed 16-bit factor and the two sums, put together, are exactly the
+// 32-bit sum.
 #include "kernels.h"
 
-#if defined(__x86_64__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 
 #include <cstring>
@@ -15,7 +16,8 @@ namespace {
 constexpr int kLowBits = 15;
 constexpr int32_t kHalf = 1 << (kWeightBits - 1);
 
-// The halves of taps 0 and 1, of taps 2 and 3; as pairs of 16 bits, the way the multiply-add takes them.
+// The halves of taps 0 and 1, of taps 2 and 3; as pairs of 16 bits, the way the multiply-add takes
+// them.
 struct Packed {
   int16_t low[kTapGroup];
   int16_t high[kTapGroup];
@@ -25,9 +27,8 @@ void pack(const int32_t* weights, size_t groups, uint8_t* packed) {
   const __m128i low_mask = _mm_set1_epi32((1 << kLowBits) - 1);
   for (size_t g = 0; g < groups; ++g, weights += kTapGroup, packed += sizeof(Packed)) {
     const __m128i w = _mm_loadu_si128(reinterpret_cast<const __m128i*>(weights));
-    _mm_storeu_si128(
-        reinterpret_cast<__m128i*>(packed),
-        _mm_packs_epi32(_mm_and_si128(w, low_mask), _mm_srai_epi32(w, kLowBits)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(packed),
+                     _mm_packs_epi32(_mm_and_si128(w, low_mask), _mm_srai_epi32(w, kLowBits)));
   }
 }
 
@@ -104,7 +105,8 @@ ALWAYS_INLINE void store16(uint8_t* to, __m128i value) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), value);
 }
 
-ALWAYS_INLINE void store_block(uint8_t* const out[kRowGroup], size_t offset, const FourRows& block) {
+ALWAYS_INLINE void store_block(uint8_t* const out[kRowGroup], size_t offset,
+                               const FourRows& block) {
   store16(out[0] + offset, _mm256_castsi256_si128(block.rows01));
   store16(out[1] + offset, _mm256_extracti128_si256(block.rows01, 1));
   store16(out[2] + offset, _mm256_castsi256_si128(block.rows23));
@@ -218,7 +220,7 @@ void vertical_outputs(const uint8_t* const* all_rows, const uint8_t* packed, int
   std::memcpy(out + offset, levels, size - offset);
 }
 
-void vertical(const uint8_t* const* rows, const uint8_t* packed, int, int count, int width,
+void vertical(const uint8_t* const* rows, const uint8_t* packed, int count, int width,
               uint8_t* out) {
   const int pairs = (count + 1) / 2;
   const size_t size = static_cast<size_t>(width) * 4;
@@ -236,4 +238,4 @@ void vertical(const uint8_t* const* rows, const uint8_t* packed, int, int count,
 const ResizeKernels kAvx2Resize = {sizeof(Packed), pack, horizontal, vertical};
 
 }  // namespace headrace
-#endif  // __x86_64__
+#endif  // __AVX2__

@@ -1,11 +1,12 @@
-// The resize loops for AVX-512 with VNNI: dot products of four unsigned bytes with four signed ones. A weight is split into
-// three signed digits of base 256, so four taps of a pixel cost three instructions, and their sums, put together, are
-// exactly the 32-bit sum.
+// The resize loops for AVX-512 with VNNI: dot products of four unsigned bytes with four signed
+// ones. A weight is split into three signed digits of base 256, so four taps of a pixel cost three
+// instructions, and their sums, put together, are exactly the 32-bit sum.
 #include "kernels.h"
 
-#if defined(__x86_64__)
+#if defined(__AVX512VNNI__)
 #if defined(__GNUC__) && !defined(__clang__)
-// GCC's own headers leave the don't-care operands of these intrinsics undefined, and warn about it where they are inlined.
+// GCC's own headers leave the don't-care operands of these intrinsics undefined, and warn about it
+// where they are inlined.
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
@@ -18,8 +19,8 @@
 namespace headrace {
 namespace {
 
-// Four taps' digits, a byte each, lowest digit first. Holds weights of magnitude below 2 (2^23): the largest that any
-// filter and size gives is below 1.5.
+// Four taps' digits, a byte each, lowest digit first. Holds weights of magnitude below 2 (2^23):
+// the largest that any filter and size gives is below 1.5.
 struct Packed {
   int8_t digits[3][kTapGroup];
 };
@@ -28,10 +29,10 @@ struct Packed {
 constexpr int32_t kHalfHigh = 1 << (kWeightBits - 1 - 16);
 
 void pack(const int32_t* weights, size_t groups, uint8_t* packed) {
-  // Adding half of each digit's range carries where a digit would be above 127; taking it off again leaves signed digits.
+  // Adding half of each digit's range carries where a digit would be above 127; taking it off again
+  // leaves signed digits.
   const __m128i halves = _mm_set1_epi32(0x808080);
-  const __m128i by_digit =
-      _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, -1, -1, -1, -1);
+  const __m128i by_digit = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, -1, -1, -1, -1);
   for (size_t g = 0; g < groups; ++g, weights += kTapGroup, packed += sizeof(Packed)) {
     const __m128i w = _mm_loadu_si128(reinterpret_cast<const __m128i*>(weights));
     const __m128i digits = _mm_xor_si128(_mm_add_epi32(w, halves), halves);
@@ -62,10 +63,10 @@ ALWAYS_INLINE void store16(uint8_t* to, __m128i value) {
 
 // Four pixels of each of four rows, one row to a lane.
 ALWAYS_INLINE __m512i load_rows(const uint8_t* const in[kRowGroup], size_t offset) {
-  const __m256i low =
-      _mm256_inserti128_si256(_mm256_castsi128_si256(load16(in[0] + offset)), load16(in[1] + offset), 1);
-  const __m256i high =
-      _mm256_inserti128_si256(_mm256_castsi128_si256(load16(in[2] + offset)), load16(in[3] + offset), 1);
+  const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(load16(in[0] + offset)),
+                                              load16(in[1] + offset), 1);
+  const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(load16(in[2] + offset)),
+                                               load16(in[3] + offset), 1);
   return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
@@ -99,8 +100,8 @@ ALWAYS_INLINE __m512i weigh(__m512i taps, const Weights& w) {
 template <bool kOneGroup>
 ALWAYS_INLINE __m512i horizontal_pixel(const uint8_t* const in[kRowGroup], const AxisTaps& taps,
                                        int x) {
-  const __m512i by_channel = _mm512_broadcast_i32x4(
-      _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  const __m512i by_channel =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
   size_t offset = static_cast<size_t>(taps.first[x]) * 4;
   if (kOneGroup) {
     return weigh(_mm512_shuffle_epi8(load_rows(in, offset), by_channel),
@@ -116,8 +117,8 @@ ALWAYS_INLINE __m512i horizontal_pixel(const uint8_t* const in[kRowGroup], const
 
 // Outputs a to d of four rows, 16 bytes for each row.
 template <bool kOneGroup>
-ALWAYS_INLINE __m512i horizontal_block(const uint8_t* const in[kRowGroup], const AxisTaps& taps, int a,
-                                       int b, int c, int d) {
+ALWAYS_INLINE __m512i horizontal_block(const uint8_t* const in[kRowGroup], const AxisTaps& taps,
+                                       int a, int b, int c, int d) {
   const __m512i ab = _mm512_packs_epi32(horizontal_pixel<kOneGroup>(in, taps, a),
                                         horizontal_pixel<kOneGroup>(in, taps, b));
   const __m512i cd = _mm512_packs_epi32(horizontal_pixel<kOneGroup>(in, taps, c),
@@ -167,8 +168,10 @@ void horizontal(const uint8_t* const in[kRowGroup], uint8_t* const out[kRowGroup
 // 16 pixels of four rows: the four bytes that are weighed together side by side.
 struct Columns {
   ALWAYS_INLINE Columns(const uint8_t* const* rows, size_t offset) {
-    const __m512i a = _mm512_loadu_si512(rows[0] + offset), b = _mm512_loadu_si512(rows[1] + offset);
-    const __m512i c = _mm512_loadu_si512(rows[2] + offset), d = _mm512_loadu_si512(rows[3] + offset);
+    const __m512i a = _mm512_loadu_si512(rows[0] + offset),
+                  b = _mm512_loadu_si512(rows[1] + offset);
+    const __m512i c = _mm512_loadu_si512(rows[2] + offset),
+                  d = _mm512_loadu_si512(rows[3] + offset);
     const __m512i ab_low = _mm512_unpacklo_epi8(a, b), ab_high = _mm512_unpackhi_epi8(a, b);
     const __m512i cd_low = _mm512_unpacklo_epi8(c, d), cd_high = _mm512_unpackhi_epi8(c, d);
     q0 = _mm512_unpacklo_epi16(ab_low, cd_low);
@@ -202,8 +205,8 @@ ALWAYS_INLINE __m512i vertical_block(const uint8_t* const* rows, const uint8_t* 
 }
 
 template <bool kOneGroup>
-void vertical_outputs(const uint8_t* const* all_rows, const uint8_t* packed, int groups, size_t size,
-                      uint8_t* out) {
+void vertical_outputs(const uint8_t* const* all_rows, const uint8_t* packed, int groups,
+                      size_t size, uint8_t* out) {
   // Copies, which stores through `out` cannot change.
   const uint8_t* const four[kTapGroup] = {all_rows[0], all_rows[1], all_rows[2], all_rows[3]};
   const uint8_t* const* rows = kOneGroup ? four : all_rows;
@@ -220,7 +223,7 @@ void vertical_outputs(const uint8_t* const* all_rows, const uint8_t* packed, int
                           vertical_block<kOneGroup>(rows, packed, groups, offset));
 }
 
-void vertical(const uint8_t* const* rows, const uint8_t* packed, int, int count, int width,
+void vertical(const uint8_t* const* rows, const uint8_t* packed, int count, int width,
               uint8_t* out) {
   const int groups = (count + kTapGroup - 1) / kTapGroup;
   const size_t size = static_cast<size_t>(width) * 4;
@@ -231,9 +234,15 @@ void vertical(const uint8_t* const* rows, const uint8_t* packed, int, int count,
   }
 }
 
+constexpr ResizeKernels kKernels = {sizeof(Packed), pack, horizontal, vertical};
+
 }  // namespace
 
-const ResizeKernels kAvx512Resize = {sizeof(Packed), pack, horizontal, vertical};
+const ResizeKernels* const kAvx512Resize = &kKernels;
 
 }  // namespace headrace
-#endif  // __x86_64__
+#elif defined(__x86_64__)
+namespace headrace {
+const ResizeKernels* const kAvx512Resize = nullptr;
+}  // namespace headrace
+#endif

@@ -43,7 +43,7 @@ void horizontal(const uint8_t* const in[kRowGroup], uint8_t* const out[kRowGroup
   }
 }
 
-void vertical(const uint8_t* const* rows, const uint8_t* packed, int, int count, int width,
+void vertical(const uint8_t* const* rows, const uint8_t* packed, int count, int width,
               uint8_t* out) {
   constexpr int kBlock = 64;  // bytes whose sums stay in cache while the taps go by
   const auto* weights = reinterpret_cast<const int32_t*>(packed);

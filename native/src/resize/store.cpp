@@ -10,7 +10,8 @@
 namespace headrace {
 namespace {
 
-// Levels are looked up some rows at a time: enough to be worth preparing a table, few enough to stay in the L1 cache.
+// Levels are looked up some rows at a time: enough to be worth preparing a table, few enough to
+// stay in the L1 cache.
 constexpr int kChunk = 4096;             // pixels
 constexpr int kInterleavedChunk = 1024;  // pixels
 // Smaller samples are stored through the caches: their batch may still be there when it is used.
@@ -19,10 +20,18 @@ constexpr size_t kStreamedBytes = 128 << 10;
 const StoreKernels& active_kernels() {
   switch (simd_active()) {
 #if defined(__x86_64__)
-    case Simd::kAvx512: return kAvx512Store;
-    case Simd::kAvx2: return kAvx2Store;
+    case Simd::kAvx512:
+      // The first processors with AVX-512 lack this part of it.
+      if (kAvx512Store != nullptr && __builtin_cpu_supports("avx512vbmi")) return *kAvx512Store;
+      return kAvx2Store;
+    case Simd::kAvx2:
+      return kAvx2Store;
+#elif defined(__aarch64__)
+    case Simd::kNeon:
+      return kNeonStore;
 #endif
-    default: return kScalarStore;
+    default:
+      return kScalarStore;
   }
 }
 
@@ -81,7 +90,8 @@ struct Run {
   size_t pixels() const { return static_cast<size_t>(width) * rows; }
 };
 
-// Calls `store` with runs of at most `chunk` pixels that cover the source; several rows at once only where they may join.
+// Calls `store` with runs of at most `chunk` pixels that cover the source; several rows at once
+// only where they may join.
 template <typename Store>
 void for_each_run(const ImageView& source, bool joined, int chunk, const Store& store) {
   if (!joined || source.width > chunk) {
@@ -168,8 +178,8 @@ void nothing_to_publish() {}
 
 }  // namespace
 
-const StoreKernels kScalarStore = {
-    rgb, planes, lookup<uint16_t>, lookup<uint32_t>, nullptr, nullptr, nothing_to_publish};
+const StoreKernels kScalarStore = {rgb,     planes,  lookup<uint16_t>,  lookup<uint32_t>,
+                                   nullptr, nullptr, nothing_to_publish};
 
 void store_rows(const ImageView& source, const SampleOutput& out, int x, int y) {
   const StoreKernels& kernels = active_kernels();

@@ -1,10 +1,11 @@
-// The store's loops for AVX-512 with VBMI, which looks bytes up in tables held in registers: a table of 256 values is kept
-// as one table of bytes for each byte of the values.
+// The store's loops for AVX-512 with VBMI, which looks bytes up in tables held in registers: a
+// table of 256 values is kept as one table of bytes for each byte of the values.
 #include "store_kernels.h"
 
-#if defined(__x86_64__)
+#if defined(__AVX512VBMI__)
 #if defined(__GNUC__) && !defined(__clang__)
-// GCC's own headers leave the don't-care operands of these intrinsics undefined, and warn about it where they are inlined.
+// GCC's own headers leave the don't-care operands of these intrinsics undefined, and warn about it
+// where they are inlined.
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
@@ -26,8 +27,8 @@ ALWAYS_INLINE __mmask64 first_bytes(size_t count) { return count == 0 ? 0 : ~0ul
 // 64 elements of four bytes, taken apart: byte b of element i becomes byte i of bytes[b].
 struct Split {
   ALWAYS_INLINE explicit Split(const uint8_t* from) {
-    const __m512i by_byte = _mm512_broadcast_i32x4(
-        _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    const __m512i by_byte =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
     const __m512i lanes_apart =
         _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const __m512i a = _mm512_shuffle_epi8(load(from), by_byte);
@@ -51,7 +52,8 @@ void rgb(const uint8_t* rgbx, int width, uint8_t* out) {
       58, 60, 61, 62, 0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0};
   const __m512i drop_fourth = load(kDropFourth);
   int x = 0;
-  // 48 bytes are meant, 64 written: the next pixels overwrite the rest, so it must be inside the row.
+  // 48 bytes are meant, 64 written: the next pixels overwrite the rest, so it must be inside the
+  // row.
   for (; x + 22 <= width; x += 16, rgbx += 64, out += 48) {
     _mm512_storeu_si512(out, _mm512_permutexvar_epi8(drop_fourth, load(rgbx)));
   }
@@ -154,7 +156,8 @@ struct Value16 {
 
 // At most one block: from masked levels to masked values.
 template <typename Value>
-ALWAYS_INLINE void lookup_part(const Value& value, const uint8_t* levels, size_t count, uint8_t* out) {
+ALWAYS_INLINE void lookup_part(const Value& value, const uint8_t* levels, size_t count,
+                               uint8_t* out) {
   __m512i values[Value::kVectors];
   value.at(_mm512_maskz_loadu_epi8(first_bytes(count), levels), values);
   for (size_t bytes = count * Value::kSize, v = 0; bytes > 0; ++v) {
@@ -194,7 +197,8 @@ void lookup(const uint8_t* levels, size_t count, const void* table, void* out_st
 
 void publish() { _mm_sfence(); }
 
-// Which element of the planes each element of three vectors of triples comes from. Red and green are merged first.
+// Which element of the planes each element of three vectors of triples comes from. Red and green
+// are merged first.
 template <typename Index, int kElements>
 struct Order {
   alignas(64) Index red_green[3][kElements];  // kElements + i: green
@@ -253,10 +257,16 @@ void interleave32(const void* const planes[3], size_t count, void* out, bool str
   interleave(kOrder32, planes, count, out, stream);
 }
 
-}  // namespace
-
-const StoreKernels kAvx512Store = {rgb,          planes,       lookup<Value16>, lookup<Value32>,
+constexpr StoreKernels kKernels = {rgb,          planes,       lookup<Value16>, lookup<Value32>,
                                    interleave16, interleave32, publish};
 
+}  // namespace
+
+const StoreKernels* const kAvx512Store = &kKernels;
+
 }  // namespace headrace
-#endif  // __x86_64__
+#elif defined(__x86_64__)
+namespace headrace {
+const StoreKernels* const kAvx512Store = nullptr;
+}  // namespace headrace
+#endif

@@ -1,4 +1,5 @@
-// The inner loops of the store, one set per instruction set. All sets give equal bytes and write exactly what they say.
+// The inner loops of the store, one set per instruction set. All sets give equal bytes and write
+// exactly what they say.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +7,8 @@
 
 namespace headrace {
 
-// Writes table[levels[i]] to out[i]. `stream`: past the caches, for results that are far larger than they; the caller
-// then publishes them.
+// Writes table[levels[i]] to out[i]. `stream`: past the caches, for results that are far larger
+// than they; the caller then publishes them.
 using Lookup = void (*)(const uint8_t* levels, size_t count, const void* table, void* out,
                         bool stream);
 
@@ -21,13 +22,17 @@ struct StoreKernels {
   Lookup lookup32;                                                        // of 4-byte values
   Interleave interleave16;  // nullptr, both: looking up pixel by pixel is faster
   Interleave interleave32;
-  void (*publish)();  // makes streamed values visible to other threads before whatever is stored later
+  void (*publish)();  // makes streamed values visible to other threads before whatever is stored
+                      // later
 };
 
 extern const StoreKernels kScalarStore;
 #if defined(__x86_64__)
 extern const StoreKernels kAvx2Store;
-extern const StoreKernels kAvx512Store;
+extern const StoreKernels* const
+    kAvx512Store;  // needs VBMI too; nullptr where the compiler was not allowed it
+#elif defined(__aarch64__)
+extern const StoreKernels kNeonStore;
 #endif
 
 }  // namespace headrace

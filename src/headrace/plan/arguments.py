@@ -112,7 +112,7 @@ def _colour(fill: Any, functional: Any) -> tuple[int, int, int]:
     pixel = PIL.Image.new("RGB", (1, 1))
     try:
         padded = functional.pad(pixel, [1, 0, 0, 0], fill=fill, padding_mode="constant")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise NotLowerable(f"fill={fill!r} raises {type(error).__name__}: {error}") from None
     red, green, blue = padded.getpixel((0, 0))
     return red, green, blue

@@ -95,8 +95,7 @@ def check_geometry(steps: Sequence[Placed]) -> tuple[Verdict, ...]:
         if verdict.step is not None:
             state.resized = state.resized or isinstance(
                 verdict.step, (RandomResizedCrop, Resize, ResizeShorter)
-            )
-            # A RandomResizedCrop cuts before it resizes: the result is a picture of its own.
+            )  # A RandomResizedCrop cuts before it resizes: the result is a picture of its own.
             state.cropped = _is_crop(verdict.step) or (state.cropped and _is_flip(verdict.step))
         state.verdicts.append(verdict)
     return tuple(state.verdicts)
@@ -148,10 +147,9 @@ def _judge_center_crop(step: CenterCrop, placed: Placed, state: _State) -> Verdi
 def _judge_random_crop(step: RandomCrop, placed: Placed, state: _State) -> Verdict:
     after = Extent(step.height, step.width, exact=True)
     left, top, right, bottom = step.padding or (0, 0, 0, 0)
+    # On a tensor even padding by nothing may raise an error for its fill.
     if placed.on_tensor is None and not left + top + right + bottom:
-        step = replace(
-            step, padding=None
-        )  # on a tensor even padding by nothing may raise an error for its fill
+        step = replace(step, padding=None)
     padded = state.extent.grown(top + bottom, left + right)
     if step.pad_if_needed and padded.holds(step.height, step.width):
         step = replace(step, pad_if_needed=False)

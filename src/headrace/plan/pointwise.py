@@ -47,9 +47,7 @@ def build_table(transforms: Sequence[Callable[[Any], Any]]) -> PointwiseTable | 
     levels = np.arange(LEVELS, dtype=np.uint8)
     try:
         result = run_suffix(_picture(levels, levels, levels, height=1), transforms)
-    except (
-        Exception
-    ) as error:  # the user's arguments may be wrong in any way: Python will show them the same error
+    except Exception as error:  # the user's arguments may be wrong in any way: Python will show it
         return f"raises {type(error).__name__}: {error}"
     problem = _problem(result)
     if problem is not None:

@@ -21,6 +21,7 @@ from headrace.sources.folder import ImageSource
 from headrace.sources.image import ImageDataset
 
 FOLDERS: tuple[type, ...] = (ImageFolder, DatasetFolder, ImageNet)
+KNOWN: tuple[type, ...] = (*FOLDERS, ImageDataset, Subset)
 
 # Below this share of JPEGs, Pillow's reading of the others would dominate: worker processes do that better.
 MIN_JPEG_SHARE = 0.9
@@ -74,9 +75,9 @@ def _recognise(dataset: Any) -> Recognised | Refusal:
         return Recognised(what, dataset.source, dataset.transform, dataset.target_transform)
     if type(dataset) in FOLDERS:
         return _recognise_folder(dataset)
-    for known in (*FOLDERS, ImageDataset, Subset):
-        if isinstance(dataset, known):
-            return _refuse_subclass(dataset, known)
+    known = next((base for base in type(dataset).__mro__ if base in KNOWN), None)
+    if known is not None:
+        return _refuse_subclass(dataset, known)
     what = located(describe_object(dataset), dataset)
     if isinstance(dataset, IterableDataset):
         return Refusal(what, "an IterableDataset decides itself what comes next: nothing can be read ahead")
@@ -85,7 +86,7 @@ def _recognise(dataset: Any) -> Recognised | Refusal:
 
 def _recognise_folder(dataset: Any) -> Recognised | Refusal:
     what = f"{type(dataset).__name__}(n={len(dataset.samples)})"
-    reason = _loader_reason(dataset.loader)
+    reason = _patched_reason(type(dataset)) or _loader_reason(dataset.loader)
     if reason is not None:
         return Refusal(what, reason)
     try:
@@ -93,6 +94,14 @@ def _recognise_folder(dataset: Any) -> Recognised | Refusal:
     except (TypeError, ValueError) as error:
         return Refusal(what, str(error))
     return Recognised(what, source, dataset.transform, dataset.target_transform)
+
+
+def _patched_reason(cls: type[Any]) -> str | None:
+    """Why reading a sample isn't what torchvision wrote; None when it is."""
+    method = cls.__getitem__
+    if method.__module__ == DatasetFolder.__module__:
+        return None
+    return f"its __getitem__ was replaced by {located(describe_callable(method), method)}"
 
 
 def _loader_reason(loader: Any) -> str | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from headrace.plan import geometry
 from headrace.plan.arguments import NotLowerable
@@ -112,7 +113,7 @@ def _read(transform: Any) -> _Item:
         return _Item(transform, row, text=_pointwise_text(transform, row))
     try:
         step = row.read(transform)
-    except NotLowerable as verdict:
+    except (NotLowerable, AttributeError) as verdict:  # an object of another version may lack an attribute
         return _Item(
             transform, row, text=name, problem=f"{verdict}; runs as Python with everything around it"
         )
@@ -139,7 +140,23 @@ def _customised(transform: Any) -> str | None:
     if attributes.get("_compiled_call_impl") is not None:
         return "is compiled"
     replaced = [name for name in attributes if callable(getattr(type(transform), name, None))]
-    return f"{', '.join(sorted(replaced))} replaced on this object" if replaced else None
+    if replaced:
+        return f"{', '.join(sorted(replaced))} replaced on this object"
+    foreign = [
+        name for name in _working_methods(transform) if not _is_librarys(getattr(type(transform), name))
+    ]
+    return f"{', '.join(foreign)} replaced on its class" if foreign else None
+
+
+def _working_methods(transform: Any) -> list[str]:
+    """The methods that make a transform what it is, as far as it has them."""
+    names = ("forward", "transform", "make_params", "get_params")
+    wanted = names if isinstance(transform, nn.Module) else ("__call__",)
+    return [name for name in wanted if hasattr(type(transform), name)]
+
+
+def _is_librarys(method: Any) -> bool:
+    return str(getattr(method, "__module__", "")).partition(".")[0] in ("torch", "torchvision")
 
 
 def _mark_tensors(items: Sequence[_Item]) -> None:

@@ -72,12 +72,17 @@ class ImageSource:
         return len(self.labels)
 
     def path(self, i: int) -> str:
-        """The file of sample `i` (0 ≤ i < n); bytes of its name that aren't text come as surrogates."""
+        """The file of sample `i`; bytes of its name that aren't text come as surrogates.
+
+        Raises:
+            IndexError: `i` is out of range; negative ones count from the end.
+        """
+        i = range(len(self))[i]
         start, stop = int(self.offsets[i]), int(self.offsets[i + 1])
         return os.fsdecode(self.paths[start : stop - 1].tobytes())
 
     def label(self, i: int) -> int:
-        """The label of sample `i` (0 ≤ i < n)."""
+        """The label of sample `i`; raises IndexError as `path` does."""
         return int(self.labels[i])
 
     def __repr__(self) -> str:
@@ -99,7 +104,6 @@ class ImageSource:
         bad = (order < -n) | (order >= n)
         if bad.any():
             raise IndexError(f"index {int(order[bad][0])} is out of range for {n} samples")
-        order = np.where(order < 0, order + n, order)
         starts, stops = self.offsets[:-1][order], self.offsets[1:][order]
         offsets = np.concatenate((np.zeros(1, np.uint64), np.cumsum(stops - starts, dtype=np.uint64)))
         paths = np.empty(int(offsets[-1]), np.uint8)
@@ -132,7 +136,8 @@ def _ends(encoded: bytes, count: int, start: int) -> npt.NDArray[np.uint64]:
     ends = np.flatnonzero(np.frombuffer(encoded, np.uint8) == 0)
     if len(ends) != count:
         raise ValueError(f"a path among samples {start} to {start + count - 1} holds a zero byte")
-    return ends.astype(np.uint64) + np.uint64(1)
+    after: npt.NDArray[np.uint64] = ends.astype(np.uint64) + np.uint64(1)
+    return after
 
 
 def _as_labels(targets: Sequence[Any], start: int) -> npt.NDArray[np.int64]:

@@ -1,0 +1,493 @@
+"""Calls into the native library: the one file that imports ctypes.
+
+The structs mirror native/include/headrace.h field by field, and every function's argument and result types
+are declared; a test compares both with the header. Nothing is loaded before the first call of `library()`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from ctypes import (
+    POINTER,
+    Structure,
+    byref,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int32,
+    c_int64,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import NativeError
+from headrace.records import Draw, NativeStats
+
+ABI_VERSION = 1
+STAGES = 5
+DECODERS = 8
+
+OK = 0
+READ_FAILED = 3
+UNSUPPORTED = 4
+CANCELLED = 7
+TIMEOUT = 8
+
+FILE_NAME = "libheadrace.so"
+
+
+class Step(Structure):
+    """hr_step: one geometric step. Fields that a kind doesn't use stay 0."""
+
+    _fields_ = (
+        ("kind", c_int32),
+        ("height", c_int32),
+        ("width", c_int32),
+        ("filter", c_int32),
+        ("max_size", c_int32),
+        ("padding", c_int32 * 4),
+        ("pad_if_needed", c_int32),
+        ("padding_mode", c_int32),
+        ("fill", c_int32 * 3),
+        ("scale", c_float * 2),
+        ("log_ratio", c_float * 2),
+        ("ratio", c_double * 2),
+        ("p", c_double),
+    )
+
+
+class _Draw(Structure):
+    _fields_ = (("value", c_int32 * 4),)
+
+
+class _Pipeline(Structure):
+    _fields_ = (
+        ("steps", POINTER(Step)),
+        ("step_count", c_int32),
+        ("height", c_int32),
+        ("width", c_int32),
+        ("dtype", c_int32),
+        ("layout", c_int32),
+        ("pillow_vertical_first", c_int32),
+        ("decoders", c_uint32),
+        ("reserved", c_int32),
+        ("max_pixels", c_int64),
+        ("table", c_void_p),
+    )
+
+
+class _Source(Structure):
+    _fields_ = (
+        ("count", c_int64),
+        ("paths", c_void_p),
+        ("path_offsets", c_void_p),
+        ("data", c_void_p),
+        ("sizes", c_void_p),
+        ("entries", c_void_p),
+        ("entry_offsets", c_void_p),
+    )
+
+
+class _Request(Structure):
+    _fields_ = (
+        ("pipeline", POINTER(_Pipeline)),
+        ("source", POINTER(_Source)),
+        ("indices", c_void_p),
+        ("count", c_int64),
+        ("seed", c_uint64),
+        ("epoch", c_uint64),
+        ("output", c_void_p),
+        ("statuses", c_void_p),
+    )
+
+
+class _Stats(Structure):
+    _fields_ = (
+        ("samples", c_int64),
+        ("failed", c_int64),
+        ("bytes_read", c_int64),
+        ("pixels_decoded", c_int64),
+        ("nanoseconds", c_int64 * STAGES),
+        ("decoded_by", c_int64 * DECODERS),
+        ("decode_threads", c_int32),
+        ("read_threads", c_int32),
+    )
+
+
+# hr_status, as an array that numpy reads.
+STATUS = np.dtype(
+    [("code", "i4"), ("sys_errno", "i4"), ("decoder", "i4"), ("width", "i4"), ("height", "i4")], align=True
+)
+
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "hr_abi_version": (c_int32, ()),
+    "hr_build_info": (c_char_p, ()),
+    "hr_last_error": (c_char_p, ()),
+    "hr_describe": (c_char_p, (c_int32,)),
+    "hr_stage_name": (c_char_p, (c_int32,)),
+    "hr_decoder_name": (c_char_p, (c_int32,)),
+    "hr_simd_name": (c_char_p, (c_int32,)),
+    "hr_simd_available": (c_int32, (c_int32,)),
+    "hr_simd_active": (c_int32, ()),
+    "hr_simd_force": (c_int32, (c_int32,)),
+    "hr_pool_create": (c_int32, (c_int32, c_int32, POINTER(c_void_p))),
+    "hr_pool_destroy": (None, (c_void_p,)),
+    "hr_pool_stats": (c_int32, (c_void_p, POINTER(_Stats))),
+    "hr_batch_submit": (c_int32, (c_void_p, POINTER(_Request), POINTER(c_void_p))),
+    "hr_batch_wait": (c_int32, (c_void_p, c_int32)),
+    "hr_batch_cancel": (c_int32, (c_void_p,)),
+    "hr_batch_free": (None, (c_void_p,)),
+    "hr_draw_steps": (
+        c_int32,
+        (POINTER(_Pipeline), c_uint64, c_uint64, c_int64, c_int32, c_int32, POINTER(_Draw)),
+    ),
+    "hr_jpeg_size": (c_int32, (c_void_p, c_uint64, POINTER(c_int32), POINTER(c_int32))),
+    "hr_jpeg_decode": (
+        c_int32,
+        (
+            c_int32,
+            c_void_p,
+            c_uint64,
+            c_void_p,
+            c_uint64,
+            c_int32,
+            c_int32,
+            c_int32,
+            c_int32,
+            POINTER(c_uint8),
+        ),
+    ),
+}
+
+# Bytes that native code may read past the end of data in memory: Buffer::kPadding.
+PADDING = 256
+
+_load_lock = threading.Lock()
+
+
+def library() -> Any:
+    """The loaded library, its signatures declared.
+
+    Raises:
+        NativeError: it is missing, can't be loaded, or was built from other sources than this package.
+    """
+    with _load_lock:
+        return _load()
+
+
+@cache
+def _load() -> Any:
+    path = _find()
+    try:
+        lib = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeError(
+            f"The native library {path} can't be loaded: {error}. Likely causes: libjpeg-turbo's shared"
+            " library is missing (Debian, Ubuntu: apt-get install libjpeg62-turbo or libjpeg-turbo8), or the"
+            " package was built on another kind of machine. Reinstall it here:"
+            " pip install --force-reinstall --no-cache-dir headrace."
+        ) from error
+    for name, (restype, argtypes) in _FUNCTIONS.items():
+        function = getattr(lib, name)
+        function.restype = restype
+        function.argtypes = argtypes
+    found = lib.hr_abi_version()
+    if found != ABI_VERSION:
+        raise NativeError(
+            f"The native library {path} speaks version {found} of the interface, this package {ABI_VERSION}."
+            " They come from different builds: reinstall headrace."
+        )
+    return lib
+
+
+def _find() -> Path:
+    tried = [Path(__file__).with_name(FILE_NAME)]
+    # An editable install keeps the Python files in the source tree and the built library in site-packages; in a
+    # source tree that isn't installed, the first candidate must serve.
+    with suppress(metadata.PackageNotFoundError):
+        tried += [Path(str(f.locate())) for f in metadata.files("headrace") or () if f.name == FILE_NAME]
+    for path in tried:
+        if path.is_file():
+            return path
+    listed = ", ".join(str(path) for path in tried)
+    raise NativeError(
+        f"The native library isn't there; looked for {listed}. Install the package (pip install .) instead of"
+        " running from a source tree that hasn't been built."
+    )
+
+
+def _check(code: int) -> None:
+    if code != OK:
+        text = library().hr_last_error().decode("utf-8", "replace")
+        raise NativeError(f"{text} (code {code})")
+
+
+def _names(function: str) -> tuple[str, ...]:
+    names: list[str] = []
+    while (name := getattr(library(), function)(len(names))) is not None:
+        names.append(name.decode())
+    return tuple(names)
+
+
+def stage_names() -> tuple[str, ...]:
+    """Stages of a sample, in order; the order of `NativeStats.nanoseconds`."""
+    return _names("hr_stage_name")
+
+
+def decoder_names() -> tuple[str, ...]:
+    """JPEG decoders in order of preference."""
+    return _names("hr_decoder_name")
+
+
+def simd_names() -> tuple[str, ...]:
+    """Instruction sets that this processor and this build have."""
+    return tuple(n for i, n in enumerate(_names("hr_simd_name")) if library().hr_simd_available(i))
+
+
+def simd_active() -> str:
+    """The instruction set in use."""
+    return _names("hr_simd_name")[library().hr_simd_active()]
+
+
+def simd_force(name: str | None) -> None:
+    """Makes all kernels use the instruction set `name`; None: the best one again. For tests."""
+    _check(library().hr_simd_force(-1 if name is None else _names("hr_simd_name").index(name)))
+
+
+def build_info() -> dict[str, str]:
+    """Version, compiler and libjpeg-turbo of the library."""
+    info: dict[str, str] = json.loads(library().hr_build_info())
+    return info
+
+
+def describe(code: int) -> str:
+    """A sentence for the code of a sample's status."""
+    text: bytes = library().hr_describe(code)
+    return text.decode()
+
+
+class Pipeline:
+    """What happens to every sample: hr_pipeline and the memory that it points to.
+
+    Args:
+        steps: geometry, at most 32.
+        height, width: of the outputs, in pixels.
+        dtype: 0 uint8, 1 float16, 2 bfloat16, 3 float32.
+        nhwc: channels last in memory.
+        table: address of [3, 256] values of dtype, or None; `keep` is held so that it stays valid.
+        decoders: bit i allows decoder i.
+        max_pixels: larger images are left to the caller; 0: no limit.
+        pillow_vertical_first: resize as Pillow 13 does.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        height: int,
+        width: int,
+        *,
+        dtype: int,
+        nhwc: bool,
+        table: int | None,
+        keep: object,
+        decoders: int,
+        max_pixels: int,
+        pillow_vertical_first: bool,
+    ) -> None:
+        self._steps = (Step * max(1, len(steps)))(*steps)
+        self._keep = keep
+        self.step_count = len(steps)
+        self.struct = _Pipeline(
+            steps=self._steps,
+            step_count=len(steps),
+            height=height,
+            width=width,
+            dtype=dtype,
+            layout=int(nhwc),
+            pillow_vertical_first=int(pillow_vertical_first),
+            decoders=decoders,
+            max_pixels=max_pixels,
+            table=table,
+        )
+
+    def draw(self, seed: int, epoch: int, index: int, width: int, height: int) -> tuple[Draw, ...] | None:
+        """What is drawn for sample `index` of width × height pixels; None: a crop exceeds its input."""
+        draws = (_Draw * max(1, self.step_count))()
+        code = library().hr_draw_steps(byref(self.struct), seed, epoch, index, width, height, draws)
+        if code == UNSUPPORTED:
+            return None
+        _check(code)
+        return tuple((d.value[0], d.value[1], d.value[2], d.value[3]) for d in draws[: self.step_count])
+
+
+class Source:
+    """Where the samples' bytes are: hr_source and the memory that it points to."""
+
+    def __init__(self, struct: _Source, keep: object) -> None:
+        self.struct = struct
+        self._keep = keep
+
+    @classmethod
+    def of_paths(cls, paths: npt.NDArray[np.uint8], offsets: npt.NDArray[np.uint64]) -> Source:
+        """Files: zero-terminated paths in one buffer, path i at offsets[i]; n + 1 offsets for n files."""
+        struct = _Source(count=len(offsets) - 1, paths=paths.ctypes.data, path_offsets=offsets.ctypes.data)
+        return cls(struct, (paths, offsets))
+
+    @classmethod
+    def of_memory(cls, files: Sequence[bytes]) -> Source:
+        """Files that are in memory already; they are copied once."""
+        padded = [np.frombuffer(data + bytes(PADDING), np.uint8) for data in files]
+        addresses = np.array([data.ctypes.data for data in padded], np.uint64)
+        sizes = np.array([len(data) for data in files], np.uint64)
+        struct = _Source(count=len(files), data=addresses.ctypes.data, sizes=sizes.ctypes.data)
+        return cls(struct, (padded, addresses, sizes))
+
+
+class Pool:
+    """Decode threads, and reader threads that start once reads are measured to block.
+
+    Args:
+        decode_threads: 0: whoever waits for a batch does the work.
+        read_threads: at most; 0: decode threads read for themselves, always.
+    """
+
+    def __init__(self, decode_threads: int, read_threads: int) -> None:
+        self._handle = c_void_p()
+        _check(library().hr_pool_create(decode_threads, read_threads, byref(self._handle)))
+
+    def submit(
+        self,
+        pipeline: Pipeline,
+        source: Source,
+        indices: npt.NDArray[np.int64],
+        *,
+        seed: int,
+        epoch: int,
+        output: int,
+    ) -> Batch:
+        """Begins a batch: len(indices) samples one after the other from the address `output`."""
+        statuses = np.zeros(len(indices), STATUS)
+        request = _Request(
+            pipeline=ctypes.pointer(pipeline.struct),
+            source=ctypes.pointer(source.struct),
+            indices=indices.ctypes.data,
+            count=len(indices),
+            seed=seed,
+            epoch=epoch,
+            output=output,
+            statuses=statuses.ctypes.data,
+        )
+        handle = c_void_p()
+        _check(library().hr_batch_submit(self._handle, byref(request), byref(handle)))
+        return Batch(handle, statuses, (pipeline, source, indices))
+
+    def stats(self) -> NativeStats:
+        """Totals since the pool was made."""
+        raw = _Stats()
+        _check(library().hr_pool_stats(self._handle, byref(raw)))
+        return NativeStats(
+            samples=raw.samples,
+            failed=raw.failed,
+            bytes_read=raw.bytes_read,
+            pixels_decoded=raw.pixels_decoded,
+            nanoseconds=dict(zip(stage_names(), raw.nanoseconds, strict=False)),
+            decoded_by=dict(zip(decoder_names(), raw.decoded_by, strict=False)),
+            decode_threads=raw.decode_threads,
+            read_threads=raw.read_threads,
+        )
+
+    def close(self) -> None:
+        """Cancels what is left and ends the threads; does nothing the second time."""
+        handle, self._handle = self._handle, c_void_p()
+        if handle:
+            library().hr_pool_destroy(handle)
+
+
+@dataclass
+class Batch:
+    """A batch on its way. `wait()` must have returned True before it is dropped.
+
+    Attributes:
+        statuses: [n] of `STATUS`; what became of each sample, once `wait()` has returned True.
+    """
+
+    _handle: c_void_p
+    statuses: npt.NDArray[np.void]
+    _keep: object = field(repr=False)
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Whether all samples are dealt with, at most `timeout_ms` from now (0: only asks). No GIL meanwhile."""
+        if not self._handle:
+            return True
+        code = library().hr_batch_wait(self._handle, timeout_ms)
+        if code == TIMEOUT:
+            return False
+        _check(code)
+        self.free()
+        return True
+
+    def cancel(self) -> None:
+        """Samples not begun become CANCELLED; those begun go on."""
+        if self._handle:
+            _check(library().hr_batch_cancel(self._handle))
+
+    def free(self) -> None:
+        """Drops the native side: after `wait()`, or in a forked child, where the threads don't exist."""
+        handle, self._handle = self._handle, c_void_p()
+        if handle:
+            library().hr_batch_free(handle)
+
+
+def jpeg_size(data: bytes) -> tuple[int, int]:
+    """(width, height) from the header of a JPEG.
+
+    Raises:
+        NativeError: not a JPEG, or its header is damaged.
+    """
+    width, height = c_int32(), c_int32()
+    padded = np.frombuffer(data + bytes(PADDING), np.uint8)
+    _check(library().hr_jpeg_size(padded.ctypes.data, len(data), byref(width), byref(height)))
+    return width.value, height.value
+
+
+def jpeg_decode(
+    data: bytes, decoder: str, rect: tuple[int, int, int, int], entries: bytes = b""
+) -> npt.NDArray[np.uint8]:
+    """The pixels of `rect` (x, y, width, height) by one decoder: uint8 [height, width, 3].
+
+    Raises:
+        NativeError: the decoder refuses the file, or the rectangle leaves the image.
+    """
+    x, y, w, h = rect
+    rgbx = np.empty((max(h, 1), max(w, 1), 4), np.uint8)
+    padded = np.frombuffer(data + bytes(PADDING), np.uint8)
+    index = np.frombuffer(entries + bytes(PADDING), np.uint8)
+    _check(
+        library().hr_jpeg_decode(
+            decoder_names().index(decoder),
+            padded.ctypes.data,
+            len(data),
+            index.ctypes.data if entries else None,
+            len(entries),
+            x,
+            y,
+            w,
+            h,
+            rgbx.ctypes.data_as(POINTER(c_uint8)),
+        )
+    )
+    return rgbx[:, :, :3]

@@ -1,0 +1,193 @@
+"""One epoch by the native engine: batches in order, several in flight, within a budget of bytes."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import default_collate
+
+from headrace.engine.meter import Failures
+from headrace.engine.native import NativeEngine, Pending
+from headrace.errors import SampleError
+from headrace.records import SampleFailure
+
+# A bad sample is replaced by the next one of the dataset that loads; so many bad ones in a row mean that
+# something else is wrong.
+MAX_REPLACEMENTS = 16
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an iterator was asked for.
+
+    Attributes:
+        seed, number: with a sample's index, all that random parameters depend on.
+        depth: batches in flight.
+        budget: bytes of batches in flight and still held by the caller; one batch is always made.
+        timeout: seconds to wait for one batch; 0: without end.
+        on_error: "raise", "skip" or "replace".
+    """
+
+    seed: int
+    number: int
+    depth: int
+    budget: int
+    timeout: float
+    on_error: str
+
+
+class NativeIterator(Iterator[Any]):
+    """What iter() of a natively planned loader gives.
+
+    Args:
+        engine: makes the batches.
+        batches: indices of each batch, in order; taken a few ahead of what the caller has received.
+        length: what len() says.
+        epoch: see `Epoch`.
+        failures: where every sample that is skipped or replaced is recorded.
+    """
+
+    def __init__(
+        self,
+        engine: NativeEngine,
+        batches: Iterator[Sequence[int]],
+        length: int | None,
+        epoch: Epoch,
+        failures: Failures,
+    ) -> None:
+        self._engine = engine
+        self._batches: Iterator[Sequence[int]] | None = batches
+        self._length = length
+        self._epoch = epoch
+        self._failures = failures
+        self._pending: deque[Pending] = deque()
+        self._fill()
+
+    def __len__(self) -> int:
+        if self._length is None:
+            raise TypeError("the batch sampler of this loader has no len()")
+        return self._length
+
+    def __next__(self) -> Any:
+        while True:
+            self._fill()
+            if not self._pending:
+                raise StopIteration
+            pending = self._pending[0]
+            self._wait(pending)
+            self._pending.popleft()
+            self._fill()
+            self._look_ahead()
+            positions, failed = self._settle(pending)
+            if positions or not failed:  # a batch of nothing but skipped samples isn't given out
+                return self._assemble(pending, positions, failed)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives up the batches in flight."""
+        self._batches = None
+        pending = getattr(self, "_pending", None)
+        while pending:
+            self._engine.abandon(pending.popleft())
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that are being made or wait to be fetched."""
+        return len(self._pending)
+
+    def _fill(self) -> None:
+        slots, epoch = self._engine.slots, self._epoch
+        while self._batches is not None and len(self._pending) < epoch.depth:
+            if self._pending and (slots.live + 1) * slots.nbytes > epoch.budget:
+                return
+            try:
+                indices = next(self._batches)
+            except StopIteration:
+                self._batches = None
+                return
+            self._pending.append(self._engine.submit(indices, epoch.seed, epoch.number))
+
+    def _wait(self, pending: Pending) -> None:
+        epoch, start = self._epoch, time.monotonic()
+        if pending.pid != os.getpid():
+            self._make_again()
+            pending = self._pending[0]
+        deadline = start + epoch.timeout if epoch.timeout > 0 else math.inf
+        if not self._engine.wait(pending, epoch.seed, epoch.number, deadline):
+            raise RuntimeError(f"DataLoader timed out after {epoch.timeout} seconds")
+        self._engine.meter.wait_seconds += time.monotonic() - start
+
+    def _make_again(self) -> None:
+        """In a forked child, where the parent's threads don't exist: begins the batches in flight anew."""
+        for i, pending in enumerate(self._pending):
+            pending.native.free()
+            again = self._engine.submit(pending.indices.tolist(), self._epoch.seed, self._epoch.number)
+            self._pending[i] = again
+
+    def _look_ahead(self) -> None:
+        # What is left to Pillow should not wait until its batch is asked for.
+        for pending in self._pending:
+            if not self._engine.poll(pending, self._epoch.seed, self._epoch.number):
+                return
+
+    def _settle(self, pending: Pending) -> tuple[list[int], bool]:
+        """Puts Pillow's samples in their places: the positions that hold a sample, and whether some don't."""
+        lost = set()
+        for position, future in (pending.fallback or {}).items():
+            try:
+                pending.images[position] = future.result()
+            except SampleError as error:
+                if self._epoch.on_error == "raise":
+                    raise
+                if self._epoch.on_error == "skip" or not self._replace(pending, position):
+                    lost.add(position)
+                self._record(error, "skipped" if position in lost else "replaced")
+        return [i for i in range(len(pending.indices)) if i not in lost], bool(lost)
+
+    def _replace(self, pending: Pending, position: int) -> bool:
+        size = len(self._engine.plan.source)
+        index = int(pending.indices[position])
+        for step in range(1, min(MAX_REPLACEMENTS, size - 1) + 1):
+            other = (index + step) % size
+            try:
+                sample = self._engine.pillow_sample(other, self._epoch.seed, self._epoch.number)
+            except SampleError:
+                continue  # bad too; where it is asked for by itself, it is recorded
+            pending.images[position] = sample
+            pending.indices[position] = other
+            return True
+        return False
+
+    def _record(self, error: SampleError, action: str) -> None:
+        self._failures.add(SampleFailure(error.index, error.path, error.cause, action))
+
+    def _assemble(self, pending: Pending, positions: list[int], failed: bool) -> Any:
+        start = time.perf_counter()
+        plan, meter = self._engine.plan, self._engine.meter
+        indices = pending.indices[positions] if failed else pending.indices
+        images = pending.images[positions] if failed else pending.images
+        labels = plan.source.labels[indices]
+        meter.batches += 1
+        meter.samples += len(indices)
+        batch: Any
+        if plan.collate is None and plan.target_transform is None:
+            batch = [images, torch.from_numpy(labels)]
+        else:
+            transform = plan.target_transform or int
+            targets = [transform(label) for label in labels.tolist()]
+            if plan.collate is None:
+                batch = [images, default_collate(targets)]
+            else:
+                samples = [image.as_subclass(plan.sample_type) for image in images.unbind()]
+                batch = plan.collate(list(zip(samples, targets, strict=True)))
+        meter.collate_seconds += time.perf_counter() - start
+        return batch

@@ -1,0 +1,106 @@
+"""From a plan to the structs that native code takes."""
+
+from __future__ import annotations
+
+import PIL
+import torch
+from PIL import Image
+
+from headrace._native import ffi
+from headrace.errors import ConfigError
+from headrace.plan.logical import (
+    PADDING_MODES,
+    CenterCrop,
+    HorizontalFlip,
+    RandomCrop,
+    RandomResizedCrop,
+    Resize,
+    ResizeShorter,
+    Step,
+    VerticalFlip,
+)
+from headrace.plan.physical import NativePlan
+
+KINDS: dict[type, int] = {
+    RandomResizedCrop: 1,
+    Resize: 2,
+    ResizeShorter: 3,
+    CenterCrop: 4,
+    RandomCrop: 5,
+    HorizontalFlip: 6,
+    VerticalFlip: 7,
+}
+DTYPES = {torch.uint8: 0, torch.float16: 1, torch.bfloat16: 2, torch.float32: 3}
+
+
+def lower_pipeline(plan: NativePlan, decoders: int) -> ffi.Pipeline:
+    """The native form of `plan`; bit i of `decoders` allows decoder i."""
+    table = plan.table
+    return ffi.Pipeline(
+        [lower_step(step) for step in plan.steps],
+        plan.height,
+        plan.width,
+        dtype=DTYPES[plan.dtype],
+        nhwc=plan.layout == "NHWC",
+        table=None if table is None else table.data_ptr(),
+        keep=table,
+        decoders=decoders,
+        max_pixels=Image.MAX_IMAGE_PIXELS or 0,
+        pillow_vertical_first=pillow_resizes_vertically_first(),
+    )
+
+
+def lower_step(step: Step) -> ffi.Step:
+    """One step as hr_step."""
+    out = ffi.Step(kind=KINDS[type(step)])
+    if isinstance(step, (HorizontalFlip, VerticalFlip)):
+        out.p = step.p
+        return out
+    if isinstance(step, ResizeShorter):
+        out.height, out.max_size, out.filter = step.size, step.max_size or 0, step.filter
+        return out
+    out.height, out.width = step.height, step.width
+    if isinstance(step, (Resize, RandomResizedCrop)):
+        out.filter = step.filter
+    if isinstance(step, RandomResizedCrop):
+        out.scale[:] = step.scale
+        # As torchvision computes it: the logarithm in float32.
+        out.log_ratio[:] = torch.log(torch.tensor(step.ratio)).tolist()
+        out.ratio[:] = step.ratio
+    if isinstance(step, RandomCrop):
+        out.padding[:] = step.padding or (0, 0, 0, 0)
+        out.pad_if_needed = int(step.pad_if_needed)
+        out.padding_mode = PADDING_MODES.index(step.padding_mode)
+        out.fill[:] = step.fill
+    return out
+
+
+def pillow_resizes_vertically_first() -> bool:
+    """Whether the installed Pillow may run the vertical pass of a resize first (13.0, its PR 9549)."""
+    return int(PIL.__version__.split(".")[0]) >= 13
+
+
+def decoder_choice(choice: str) -> tuple[str, ...]:
+    """The native JPEG decoders that `choice` allows, in the order in which they are tried; Pillow comes after
+    them, always.
+
+    Args:
+        choice: "auto" for all, or names joined by commas; "pillow" alone for no native one.
+
+    Raises:
+        ConfigError: a name isn't one.
+    """
+    names = ffi.decoder_names()
+    chosen = names if choice == "auto" else tuple(choice.split(","))
+    for name in chosen:
+        if name not in (*names, "pillow"):
+            raise ConfigError(
+                f"decoder ({choice!r}) must be 'auto', or of {', '.join(names)}, pillow, joined by commas."
+            )
+    return tuple(name for name in names if name in chosen)
+
+
+def decoder_bits(choice: str) -> int:
+    """`decoder_choice` as native code takes it: bit i allows decoder i."""
+    names = ffi.decoder_names()
+    return sum(1 << names.index(name) for name in decoder_choice(choice))

@@ -1,0 +1,183 @@
+"""The native engine of one loader: its threads, its slots, and what they did."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from headrace._native import ffi
+from headrace.engine.lower import decoder_bits, lower_pipeline
+from headrace.engine.meter import Meter
+from headrace.engine.pillow import make_sample
+from headrace.engine.slots import Slots
+from headrace.plan.physical import NativePlan
+from headrace.records import NativeStats
+
+# More reads than this in flight bring nothing on any storage tried, and each costs a stack and a buffer.
+READ_THREADS = 32
+
+# How long to sleep in native code before Python gets a chance to see Ctrl-C, in milliseconds.
+WAIT_SLICE_MS = 100
+
+
+class Threads:
+    """A native pool and the Python threads beside it, of the process that made them.
+
+    Both are made at the first use, again in a forked child, and ended when the loader is dropped or closed.
+    """
+
+    def __init__(self, decode_threads: int) -> None:
+        self.decode_threads = decode_threads
+        self._pid = -1
+        self._pool: ffi.Pool | None = None
+        self._python: ThreadPoolExecutor | None = None
+        self._end: Callable[[], object] | None = None
+
+    def pool(self) -> ffi.Pool:
+        """The native pool of this process."""
+        if self._pool is None or self._pid != os.getpid():
+            self.forget()
+            self._pool = ffi.Pool(self.decode_threads, READ_THREADS)
+            self._pid = os.getpid()
+            self._end = weakref.finalize(self, _end_pool, self._pool, self._pid)
+        return self._pool
+
+    def python(self) -> ThreadPoolExecutor:
+        """Python threads for Pillow, as many as decode threads: it releases the GIL for most of its work."""
+        self.pool()
+        if self._python is None:
+            self._python = ThreadPoolExecutor(
+                max(1, self.decode_threads), thread_name_prefix="headrace-pillow"
+            )
+        return self._python
+
+    def stats(self) -> NativeStats | None:
+        """Of the native pool, if this process has one."""
+        return None if self._pool is None or self._pid != os.getpid() else self._pool.stats()
+
+    def forget(self) -> None:
+        """Ends the threads of this process; those of a parent are only forgotten."""
+        end, self._end = self._end, None
+        if end is not None:
+            end()
+        if self._python is not None and self._pid == os.getpid():
+            self._python.shutdown(wait=False, cancel_futures=True)
+        self._pool = self._python = None
+
+
+def _end_pool(pool: ffi.Pool, pid: int) -> None:
+    if os.getpid() == pid:
+        pool.close()
+
+
+@dataclass
+class Pending:
+    """A batch on its way.
+
+    Attributes:
+        indices: of the dataset, [n].
+        images: the batch's tensor, being written; [n, 3, height, width].
+        fallback: samples that Pillow makes, by position, once native code has left them to it; None: not
+            known yet.
+    """
+
+    indices: npt.NDArray[np.int64]
+    images: torch.Tensor
+    native: ffi.Batch
+    pid: int
+    fallback: dict[int, Future[torch.Tensor]] | None = field(default=None)
+
+
+class NativeEngine:
+    """Makes batches of `plan`, several at a time.
+
+    Args:
+        plan: what to make.
+        threads, slots, meter: shared by the engines of one loader.
+        decoder: see `lower.decoder_bits`.
+    """
+
+    def __init__(self, plan: NativePlan, threads: Threads, slots: Slots, meter: Meter, decoder: str) -> None:
+        self.plan = plan
+        self.meter = meter
+        self.slots = slots
+        self._threads = threads
+        self._pipeline = lower_pipeline(plan, decoder_bits(decoder))
+        self._source = ffi.Source.of_paths(plan.source.paths, plan.source.offsets)
+
+    def submit(self, indices: Sequence[int], seed: int, epoch: int) -> Pending:
+        """Begins a batch.
+
+        Raises:
+            IndexError: an index is outside the dataset, as its own `__getitem__` would raise.
+        """
+        n = len(self.plan.source)
+        order = np.array(indices, dtype=np.int64)
+        if ((order < -n) | (order >= n)).any():
+            raise IndexError(f"index {order[(order < -n) | (order >= n)][0]} is out of range for {n} samples")
+        order[order < 0] += n
+        images = self._images(len(order))
+        native = self._threads.pool().submit(
+            self._pipeline, self._source, order, seed=seed, epoch=epoch, output=images.data_ptr()
+        )
+        return Pending(order, images, native, os.getpid())
+
+    def poll(self, pending: Pending, seed: int, epoch: int) -> bool:
+        """Whether native code is done with `pending`; what it left to Pillow has then been begun."""
+        if pending.fallback is None and pending.native.wait(0):
+            self._begin_fallback(pending, seed, epoch)
+        return pending.fallback is not None
+
+    def wait(self, pending: Pending, seed: int, epoch: int, deadline: float) -> bool:
+        """Waits until native code is done; False when `deadline` (of `time.monotonic`) came first."""
+        while not pending.native.wait(WAIT_SLICE_MS):
+            if time.monotonic() > deadline:
+                return False
+        if pending.fallback is None:
+            self._begin_fallback(pending, seed, epoch)
+        return True
+
+    def pillow_sample(self, index: int, seed: int, epoch: int) -> torch.Tensor:
+        """Sample `index` by Pillow, in this thread. Raises SampleError."""
+        start = time.perf_counter()
+        try:
+            return make_sample(self.plan, self._pipeline, index, seed, epoch)
+        finally:
+            self.meter.pillow_samples += 1
+            self.meter.pillow_seconds += time.perf_counter() - start
+
+    def abandon(self, pending: Pending) -> None:
+        """Cancels a batch nobody wants; returns once no thread writes to its memory."""
+        if pending.pid != os.getpid():
+            pending.native.free()
+            return
+        pending.native.cancel()
+        while not pending.native.wait(WAIT_SLICE_MS):
+            pass
+        for future in (pending.fallback or {}).values():
+            future.cancel()
+
+    def _images(self, n: int) -> torch.Tensor:
+        plan = self.plan
+        nbytes = n * plan.sample_nbytes
+        # A batch sampler may give batches of any size.
+        memory = self.slots.take() if nbytes <= self.slots.nbytes else torch.empty(nbytes, dtype=torch.uint8)
+        flat = memory[:nbytes].view(plan.dtype)
+        if plan.layout == "NHWC":
+            return flat.view(n, plan.height, plan.width, 3).permute(0, 3, 1, 2)
+        return flat.view(n, 3, plan.height, plan.width)
+
+    def _begin_fallback(self, pending: Pending, seed: int, epoch: int) -> None:
+        failed = np.flatnonzero(pending.native.statuses["code"] != ffi.OK)
+        pending.fallback = {}
+        for position in failed.tolist():
+            index = int(pending.indices[position])
+            pending.fallback[position] = self._threads.python().submit(self.pillow_sample, index, seed, epoch)

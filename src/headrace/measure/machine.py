@@ -1,0 +1,75 @@
+"""Cores and memory that this process may really use, as opposed to those that the host has."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+OWN_CGROUPS = Path("/proc/self/cgroup")
+
+
+def usable_cores() -> int:
+    """Cores by affinity and cgroup quota (v1 and v2), at least 1; a part of a core counts as one.
+
+    `os.cpu_count()` reports the host's cores inside a container.
+    """
+    quota = cpu_quota()
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
+
+
+def cpu_quota(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> float | None:
+    """Cores' worth of time that the cgroup and its ancestors allow; None without a limit."""
+    limits = [_v2_quota(group) for group in _groups(root, own, "")]
+    limits += [
+        _v1_quota(group) for name in ("cpu", "cpu,cpuacct") for group in _groups(root / name, own, "cpu")
+    ]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def available_memory(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> int:
+    """Bytes that can be taken now without swapping: the host's, or what the cgroup leaves if that is less."""
+    limits = [int(psutil.virtual_memory().available)]
+    for group in _groups(root, own, ""):
+        limits += _left(group / "memory.max", group / "memory.current")
+    for group in _groups(root / "memory", own, "memory"):
+        limits += _left(group / "memory.limit_in_bytes", group / "memory.usage_in_bytes")
+    return max(0, min(limits))
+
+
+def _groups(root: Path, own: Path, controller: str) -> Iterator[Path]:
+    """This process's group for `controller` ("" for v2) and its ancestors, as directories below `root`."""
+    for line in _read(own).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            group = root / path.lstrip("/")
+            yield from (group, *(parent for parent in group.parents if parent.is_relative_to(root)))
+            return
+    yield root  # inside a container the own group is often mounted as the root
+
+
+def _v2_quota(group: Path) -> float | None:
+    fields = _read(group / "cpu.max").split()
+    return None if len(fields) != 2 or fields[0] == "max" else int(fields[0]) / int(fields[1])
+
+
+def _v1_quota(group: Path) -> float | None:
+    quota, period = _read(group / "cpu.cfs_quota_us").strip(), _read(group / "cpu.cfs_period_us").strip()
+    return int(quota) / int(period) if quota and period and int(quota) > 0 else None
+
+
+def _left(limit_file: Path, usage_file: Path) -> list[int]:
+    limit, usage = _read(limit_file).strip(), _read(usage_file).strip()
+    return [int(limit) - int(usage)] if limit.isdigit() and usage.isdigit() else []
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""  # no such controller here

@@ -1,0 +1,32 @@
+"""What Headrace's DataLoader takes beyond torch's arguments: checked here, once."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from headrace.errors import ConfigError
+
+OnError = Literal["raise", "skip", "replace"]
+
+# Share of the available memory that batches may take unless the user says otherwise: other processes of the
+# job (one loader per GPU, up to 8 of them) and the page cache need the rest.
+DEFAULT_MEMORY_SHARE = 1 / 8
+
+
+def check_options(memory_budget: Any, on_error: Any, seed: Any) -> None:
+    """Raises ConfigError for a value that can't be obeyed; see `headrace.DataLoader` for what each means."""
+    if on_error not in get_args(OnError):
+        raise ConfigError(f"on_error ({on_error!r}) must be 'raise', 'skip' or 'replace'.")
+    if not _is_int(memory_budget) or memory_budget < 1:
+        raise ConfigError(
+            f"memory_budget ({memory_budget!r}) must be a number of bytes, 1 or more; leave it unset for an"
+            " eighth of the available memory."
+        )
+    if seed is not None and not (_is_int(seed) and 0 <= seed < 2**64):
+        raise ConfigError(
+            f"seed ({seed!r}) must be an int from 0 to 2**64 - 1, or None to draw one per epoch."
+        )
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
