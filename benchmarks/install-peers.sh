@@ -43,7 +43,7 @@ install_ffcv() {
   # Only a source release exists; it finds OpenCV and TurboJPEG through pkg-config.
   debian pkg-config libopencv-dev libturbojpeg0-dev &&
     make_environment ffcv shared && install ffcv 'setuptools<81' wheel cython numba opencv-python-headless &&
-    install ffcv fastargs assertpy terminaltables pytorch-pfn-extras &&
+    install ffcv fastargs assertpy terminaltables pytorch-pfn-extras tqdm &&
     install ffcv --no-build-isolation --no-deps ffcv
 }
 

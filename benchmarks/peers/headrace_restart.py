@@ -13,17 +13,21 @@ ABOUT = "bit for bit Pillow's antialiased bilinear; files with restart markers (
 JPEGTRAN = ("jpegtran", "-copy", "all", "-optimize", "-restart", "4B")
 
 
+def mark(pair):
+    source, path = pair
+    path.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run([*JPEGTRAN, "-outfile", str(path), str(source)], check=True)
+
+
 def prepare(folder, work):
     target = work / "restart"
     if not target.exists():
         if shutil.which("jpegtran") is None:
             raise RuntimeError("jpegtran is not installed: apt-get install libjpeg-turbo-progs")
         partial = target.with_suffix(".partial")
+        pairs = [(source, partial / source.relative_to(folder)) for source in sorted(folder.glob("*/*.jpg"))]
         with ThreadPoolExecutor(4) as pool:
-            for source in sorted(folder.glob("*/*.jpg")):
-                path = partial / source.relative_to(folder)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                pool.submit(subprocess.run, [*JPEGTRAN, "-outfile", str(path), str(source)], check=True)
+            list(pool.map(mark, pairs))
         partial.rename(target)
     return sorted(target.glob("*/*.jpg"))
 

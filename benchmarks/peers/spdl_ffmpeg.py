@@ -49,7 +49,8 @@ def loader(folder, work, dtype, threads, decoders=2, buffer=4):
     def epoch():
         builder = PipelineBuilder().add_source(random.sample(paths, len(paths))).pipe(load, concurrency=decoders)
         builder = builder.aggregate(BATCH_SIZE).pipe(lambda frames: to_array(frames, dtype)).add_sink(buffer)
-        with builder.build(num_threads=threads).auto_stop() as pipeline:
+        pipeline = builder.build(num_threads=threads)
+        with pipeline.auto_stop():
             yield from pipeline
 
     return epoch

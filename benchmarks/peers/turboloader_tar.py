@@ -31,7 +31,7 @@ def loader(folder, work, dtype, threads, prefetch_batches=4, antialias=False):
         shuffle=True,
         image_size=SIZE,
         output_format="pytorch",
-        transform=None,
+        transform=turboloader.ImageNetNormalize(),
         train_aug=True,
         antialias=antialias,
         prefetch_batches=prefetch_batches,

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,11 +10,20 @@
 #include <utility>
 
 namespace headrace {
+namespace {
+
+// Of this thread, since it began: it gave the processor up to wait for something.
+int64_t voluntary_switches() {
+  struct rusage usage;
+  return ::getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_nvcsw : 0;
+}
+
+}  // namespace
 
 // Reads are inline until they block: handing a file over costs two thread switches, more than a
 // read from the page cache. They count as blocking when, on a moving average, one takes longer than
 // kSlowRead and than this share of the time that a sample takes to make.
-constexpr int64_t kSlowReadNanoseconds = 300'000;
+constexpr double kSlowReadNanoseconds = 300'000;
 constexpr double kSlowReadShare = 0.25;
 constexpr double kAverageWeight = 0.05;
 constexpr int kSamplesBeforeJudging = 32;
@@ -24,6 +34,10 @@ constexpr std::chrono::seconds kPatienceAtEnd{5};
 struct PoolState {
   using Item = Batch::Item;
   using State = Batch::State;
+
+  // Who read a sample's file: a reader thread, or the thread that makes the sample, with or without
+  // having to wait.
+  enum class ReadBy { kReader, kSelf, kSelfBlocked };
 
   // A sample that a thread has claimed. The batch is kept alive by the caller of hr_batch_submit
   // (it waits before freeing) and by this.
@@ -122,9 +136,11 @@ struct PoolState {
   }
 
   // Whether reads made by the decode threads are seen to block, so that readers should run ahead.
-  bool judge(const Tally& tally, bool read_inline) {
-    if (max_read_threads == 0 || read_threads > 0 || stopping || !read_inline) return false;
-    const auto read = static_cast<double>(tally.nanoseconds[kRead]);
+  bool judge(const Tally& tally, ReadBy read_by) {
+    if (max_read_threads == 0 || read_threads > 0 || stopping || read_by == ReadBy::kReader)
+      return false;
+    const double read =
+        read_by == ReadBy::kSelfBlocked ? static_cast<double>(tally.nanoseconds[kRead]) : 0.0;
     double make = 0;
     for (int i = kParse; i < HR_STAGES; ++i) make += static_cast<double>(tally.nanoseconds[i]);
     const double weight = judged == 0 ? 1.0 : kAverageWeight;
@@ -173,7 +189,7 @@ struct PoolState {
   static void start_readers(const std::shared_ptr<PoolState>& state);
   static Code read(const Batch& batch, int64_t position, Buffer* buffer, Bytes* bytes,
                    int* sys_errno);
-  static bool make(const Claim& claim, SampleMaker* maker, Buffer* buffer, Tally* tally);
+  static ReadBy make(const Claim& claim, SampleMaker* maker, Buffer* buffer, Tally* tally);
 };
 
 namespace {
@@ -218,15 +234,18 @@ Code PoolState::read(const Batch& batch, int64_t position, Buffer* buffer, Bytes
   return Code::kOk;
 }
 
-// Reads the claimed sample, unless a reader did, and makes it. True where it was read here.
-bool PoolState::make(const Claim& claim, SampleMaker* maker, Buffer* buffer, Tally* tally) {
+// Reads the claimed sample, unless a reader did, and makes it.
+PoolState::ReadBy PoolState::make(const Claim& claim, SampleMaker* maker, Buffer* buffer,
+                                  Tally* tally) {
   Item& item = claim.item();
-  const bool read_inline = item.buffer == nullptr;
-  if (read_inline) {
+  ReadBy read_by = ReadBy::kReader;
+  if (item.buffer == nullptr) {
+    const int64_t waits = voluntary_switches();
     const int64_t start = now_nanoseconds();
     item.read_code = read(*claim.batch, claim.position, buffer, &item.bytes, &item.sys_errno);
     tally->nanoseconds[kRead] += now_nanoseconds() - start;
     tally->bytes_read += static_cast<int64_t>(item.bytes.size);
+    read_by = voluntary_switches() == waits ? ReadBy::kSelf : ReadBy::kSelfBlocked;
   }
   if (item.read_code == Code::kOk) {
     maker->make(claim.batch->request_, claim.position, item.bytes, tally);
@@ -234,7 +253,7 @@ bool PoolState::make(const Claim& claim, SampleMaker* maker, Buffer* buffer, Tal
     ++tally->failed;
     set_status(*claim.batch, claim.position, item.read_code, item.sys_errno);
   }
-  return read_inline;
+  return read_by;
 }
 
 void PoolState::decode_loop(const std::shared_ptr<PoolState>& state) {
@@ -247,11 +266,11 @@ void PoolState::decode_loop(const std::shared_ptr<PoolState>& state) {
     if (!claim) return;
     lock.unlock();
     Tally tally;
-    const bool read_inline = make(claim, &maker, &buffer, &tally);
+    const ReadBy read_by = make(claim, &maker, &buffer, &tally);
     lock.lock();
     state->add(tally);
-    if (!read_inline) state->spare.push_back(std::move(claim.item().buffer));
-    if (state->judge(tally, read_inline)) {
+    if (read_by == ReadBy::kReader) state->spare.push_back(std::move(claim.item().buffer));
+    if (state->judge(tally, read_by)) {
       lock.unlock();
       start_readers(state);
       lock.lock();

@@ -145,13 +145,13 @@ class DataLoader(TorchDataLoader[Any]):
 
     def __iter__(self) -> Any:
         epoch, self._epoch = self._epoch, self._epoch + 1
-        plan = self._plan()
+        plan = self.plan()
         if plan.native is None:
             return self._python_iterator()
         # The same draws from torch's generator, in the same order, as torch's own iterators make.
         batches = iter(self._index_sampler)
         drawn = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
-        key = (drawn, 0) if self.seed is None else (self.seed, epoch)
+        key = self._runtime.last_key = (drawn, 0) if self.seed is None else (self.seed, epoch)
         return self._native_iterator(plan.native, batches, key)
 
     def set_epoch(self, epoch: int) -> None:
@@ -168,9 +168,27 @@ class DataLoader(TorchDataLoader[Any]):
             if pass_on is not None:
                 pass_on(epoch)
 
+    def random_key(self, epoch: int | None = None) -> tuple[int, int]:
+        """(seed, epoch) that the random parameters of an epoch's samples depend on, beside their index.
+
+        Args:
+            epoch: its number; None: the epoch begun last.
+
+        Raises:
+            ConfigError: without `seed` only the epoch begun last can be told, and only once one was begun.
+        """
+        if self.seed is not None and epoch is not None:
+            return self.seed, epoch
+        if epoch is not None or self._runtime.last_key is None:
+            raise ConfigError(
+                f"The random key of epoch {epoch} isn't known: without seed=… each epoch draws its own when it"
+                " begins. Give the loader a seed, or ask without an epoch once one has begun."
+            )
+        return self._runtime.last_key
+
     def explain(self) -> str:
         """The plan as a table: each step, where it runs, how it compares with torchvision, and why."""
-        plan = self._plan()
+        plan = self.plan()
         return f"{explain(plan)}\n{self._resources(plan)}"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -181,8 +199,8 @@ class DataLoader(TorchDataLoader[Any]):
         """What was done since the loader was made; str() of it is a table."""
         return self._runtime.stats(self.memory_budget)
 
-    def _plan(self) -> Plan:
-        """Made for every epoch: a user may change the dataset's transform or samples between epochs."""
+    def plan(self) -> Plan:
+        """Who runs what; made for every epoch: a user may change the dataset's transform or samples between epochs."""
         return make_plan(
             self.dataset,
             batch_size=1 if self._auto_collation else None,
@@ -250,6 +268,7 @@ class _Runtime:
         self.meter = Meter()
         self.failures = Failures()
         self.guarded: TorchDataLoader[Any] | None = None
+        self.last_key: tuple[int, int] | None = None
         self.latest: weakref.ref[NativeIterator] | None = None
         self._threads: Threads | None = None
         self._slots: Slots | None = None

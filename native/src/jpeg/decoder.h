@@ -22,8 +22,8 @@ struct EntryPoints {
 struct File {
   const uint8_t* data = nullptr;
   size_t size = 0;
-  Header header;           // parsed from data by parse_header()
-  EntryPoints entries;     // empty: none known
+  Header header;        // parsed from data by parse_header()
+  EntryPoints entries;  // empty: none known
 };
 
 // Decodes rectangles. One instance serves one thread and keeps its buffers from file to file.
@@ -34,9 +34,10 @@ class Decoder {
   // Cheap: looks at the header (and the presence of entry points) only.
   virtual bool supports(const File& file) const = 0;
 
-  // Writes the pixels of `rect` (non-empty, inside the image) as RGBX rows into `out`, rect.w × rect.h, bit for bit
-  // what libjpeg-turbo gives with its defaults (ISLOW, fancy upsampling) converted to RGB as Pillow does.
-  // Anything odd, warnings included, is kUnsupported or kCorrupt, with `out` undefined: the next variant is asked.
+  // Writes the pixels of `rect` (non-empty, inside the image) as RGBX rows into `out`, rect.w ×
+  // rect.h, bit for bit what libjpeg-turbo gives with its defaults (ISLOW, fancy upsampling)
+  // converted to RGB as Pillow does. Anything odd, warnings included, is kUnsupported or kCorrupt,
+  // with `out` undefined: the next variant is asked.
   virtual Code decode(const File& file, const Rect& rect, const ImageView& out) = 0;
 };
 
@@ -45,8 +46,8 @@ struct DecoderVariant {
   std::unique_ptr<Decoder> (*make)();
 };
 
-// All variants in order of preference: "headrace" (own decoder; uses entry points or restart markers where there
-// are any), "libjpeg-restart", "libjpeg-crop", "libjpeg-full".
+// All variants in order of preference: "headrace" (own decoder; uses entry points or restart
+// markers where there are any), "libjpeg-restart", "libjpeg-crop", "libjpeg-full".
 const std::vector<DecoderVariant>& decoder_variants();
 
 std::unique_ptr<Decoder> make_own_decoder();

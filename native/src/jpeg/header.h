@@ -20,24 +20,27 @@ struct Component {
 struct Header {
   int width = 0;
   int height = 0;
-  int components = 0;             // 1..4
+  int components = 0;  // 1..4
   Component component[4];
   int precision = 8;
-  uint8_t sof = 0;                // marker byte: 0xC0 baseline, 0xC1 extended, 0xC2 progressive, …
+  uint8_t sof = 0;  // marker byte: 0xC0 baseline, 0xC1 extended, 0xC2 progressive, …
   bool arithmetic = false;
-  int restart_interval = 0;       // in MCUs; 0: none
+  int restart_interval = 0;  // in MCUs; 0: none
   bool jfif = false;
-  int adobe_transform = -1;       // -1: no Adobe marker
-  bool single_scan = false;       // the first scan holds all components (0xC0/0xC1: nothing else to come)
-  uint8_t scan_ss = 0, scan_se = 0, scan_ahl = 0;  // spectral selection and approximation of the first scan
-  size_t sof_offset = 0;          // of the SOF marker's 0xFF
-  size_t sos_offset = 0;          // of the first SOS marker's 0xFF
-  size_t scan_offset = 0;         // of the first entropy-coded byte
-  bool ends_with_eoi = false;     // the file's last two bytes are an EOI marker: not truncated at its end
+  int adobe_transform = -1;  // -1: no Adobe marker
+  bool single_scan =
+      false;  // the first scan holds all components (0xC0/0xC1: nothing else to come)
+  uint8_t scan_ss = 0, scan_se = 0,
+          scan_ahl = 0;    // spectral selection and approximation of the first scan
+  size_t sof_offset = 0;   // of the SOF marker's 0xFF
+  size_t sos_offset = 0;   // of the first SOS marker's 0xFF
+  size_t scan_offset = 0;  // of the first entropy-coded byte
+  bool ends_with_eoi =
+      false;  // the file's last two bytes are an EOI marker: not truncated at its end
 };
 
-// Reads markers up to and including the first SOS. kUnsupported where `data` does not start as a JPEG, kCorrupt
-// where a segment is malformed or the data ends first. Never reads past data + size.
+// Reads markers up to and including the first SOS. kUnsupported where `data` does not start as a
+// JPEG, kCorrupt where a segment is malformed or the data ends first. Never reads past data + size.
 Code parse_header(const uint8_t* data, size_t size, Header* header);
 
 }  // namespace headrace::jpeg

@@ -260,7 +260,8 @@ def simd_names() -> tuple[str, ...]:
 
 def simd_active() -> str:
     """The instruction set in use."""
-    return _names("hr_simd_name")[library().hr_simd_active()]
+    active: int = library().hr_simd_active()
+    return _names("hr_simd_name")[active]
 
 
 def simd_force(name: str | None) -> None:

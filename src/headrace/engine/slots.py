@@ -11,6 +11,7 @@ again only after them.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections import deque
 
@@ -32,42 +33,35 @@ class Slots:
         self.nbytes = nbytes
         self.pinned = pinned
         self._free: deque[npt.NDArray[np.uint8]] = deque(maxlen=keep)
-        self._live = _Count()
+        # A set, because finalizers run in whatever thread drops the last tensor, and adding and discarding are atomic.
+        self._live: set[int] = set()
+        self._tokens = itertools.count()
 
     @property
     def live(self) -> int:
         """Slots that are in flight or that some tensor of the user's is on."""
-        return self._live.value
+        return len(self._live)
 
     def take(self) -> torch.Tensor:
         """A slot: uint8 [nbytes], contents undefined."""
+        token = next(self._tokens)
+        self._live.add(token)
         if self.pinned:
             tensor = torch.empty(self.nbytes, dtype=torch.uint8, pin_memory=True)
-            self._live.value += 1
-            weakref.finalize(tensor.untyped_storage(), self._live.decrease).atexit = False
+            weakref.finalize(tensor.untyped_storage(), self._live.discard, token).atexit = False
             return tensor
         try:
             memory = self._free.pop()
         except IndexError:
             memory = np.empty(self.nbytes, np.uint8)
         view = memory[:]
-        self._live.value += 1
-        weakref.finalize(view, _give_back, memory, self._free, self._live).atexit = False
+        weakref.finalize(view, _give_back, memory, self._free, self._live, token).atexit = False
         return torch.from_numpy(view)
 
 
-class _Count:
-    """A number that finalizers change, in whatever thread drops the last tensor."""
-
-    def __init__(self) -> None:
-        self.value = 0
-
-    def decrease(self) -> None:
-        self.value -= 1
-
-
-def _give_back(memory: npt.NDArray[np.uint8], free: deque[npt.NDArray[np.uint8]], live: _Count) -> None:
-    # Runs inside a garbage collection or a decref, in any thread: nothing here may take a lock. With maxlen
-    # reached, the oldest goes.
-    live.decrease()
-    free.append(memory)
+def _give_back(
+    memory: npt.NDArray[np.uint8], free: deque[npt.NDArray[np.uint8]], live: set[int], token: int
+) -> None:
+    # Runs inside a garbage collection or a decref, in any thread: nothing here may take a lock.
+    live.discard(token)
+    free.append(memory)  # with maxlen reached, the oldest goes

@@ -1,0 +1,14 @@
+#include "decoder.h"
+
+namespace headrace::jpeg {
+
+const std::vector<DecoderVariant>& decoder_variants() {
+  static const std::vector<DecoderVariant> variants = {
+      {"libjpeg-restart", make_libjpeg_restart_decoder},
+      {"libjpeg-crop", make_libjpeg_crop_decoder},
+      {"libjpeg-full", make_libjpeg_full_decoder},
+  };
+  return variants;
+}
+
+}  // namespace headrace::jpeg

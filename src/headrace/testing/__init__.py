@@ -1,0 +1,12 @@
+"""For tests of your own: what was random about a sample, and the sample as torchvision makes it with the same draws.
+
+>>> import headrace.testing
+>>> loader = headrace.DataLoader(ImageFolder(...), batch_size=8, seed=0)  # doctest: +SKIP
+>>> images, labels = next(iter(loader))  # doctest: +SKIP
+>>> torch.equal(images[0], headrace.testing.replay(loader, 0))  # doctest: +SKIP
+True
+"""
+
+from headrace.testing.replay import draws, replay
+
+__all__ = ["draws", "replay"]
