@@ -1,4 +1,4 @@
-"""What a figure depends on besides the code: the machine, its software, and how busy it is with other things."""
+"""What a figure depends on besides the code: the machine, its software, how busy it is with other things."""
 
 import os
 import platform
@@ -38,7 +38,9 @@ def _system() -> str:
     release = Path("/etc/os-release")
     if not release.is_file():
         return platform.system()
-    fields = dict(line.split("=", 1) for line in release.read_text(encoding="utf-8").splitlines() if "=" in line)
+    fields = dict(
+        line.split("=", 1) for line in release.read_text(encoding="utf-8").splitlines() if "=" in line
+    )
     return fields.get("PRETTY_NAME", platform.system()).strip('"')
 
 
@@ -50,7 +52,7 @@ def _output(*command: str) -> str:
 
 
 class Clock:
-    """Processor time of the whole machine since it was made, in core-seconds: busy, and stolen by the hypervisor."""
+    """Processor time of the whole machine since it was made, in core-seconds: busy, and stolen."""
 
     def __init__(self) -> None:
         self._start = self._read()
@@ -68,7 +70,7 @@ class Clock:
 
 
 def foreign_load(seconds: float = 2.0) -> float:
-    """Cores that other processes keep busy now (or the hypervisor keeps away), over `seconds` of doing nothing."""
+    """Cores that other processes keep busy now (or a hypervisor takes), over `seconds` of doing nothing."""
     clock, start = Clock(), time.monotonic()
     time.sleep(seconds)
     return sum(clock.elapsed()) / (time.monotonic() - start)

@@ -1,4 +1,4 @@
-"""Runs one peer, once, in this process, and prints one line of JSON. Started by peers.py with the peer's own Python.
+"""Runs one peer, once, in this process, and prints one line of JSON. Started by peers.py in its venv.
 
 A peer is a file in peers/ that defines
     ABOUT      what it does to a picture, where that differs from the others: shown in the table
@@ -6,7 +6,8 @@ A peer is a file in peers/ that defines
     prepare(folder, work) -> list[Path]
                makes its own format from the class folders, once, in `work`; gives the files that a run reads
     loader(folder, work, dtype, threads, **settings) -> epoch
-               `epoch()` iterates once over the set: arrays or tensors of shape (batch, …), at the best settings known
+               `epoch()` iterates once over the set: arrays or tensors of shape (batch, …); settings
+               default to the best ones known
 
 One warm-up epoch, then timed ones, each from `epoch()` to the last batch in hand.
 """
@@ -40,7 +41,7 @@ def read_once(files: list[Path]) -> int:
 
 
 def describe(batch: object) -> dict:
-    """Shape, dtype and mean level (0–255) of a batch: peers must do the same work before their times compare."""
+    """Shape, dtype and mean level (0–255) of a batch: peers must do the same work, or times don't compare."""
     import numpy as np
 
     array = np.asarray(batch)
@@ -48,7 +49,11 @@ def describe(batch: object) -> dict:
     level = channels.reshape(-1, 3).astype(np.float64).mean(axis=0)
     if array.dtype != np.uint8:
         level = (level * STD + MEAN) * 255
-    return {"shape": list(array.shape[1:]), "dtype": str(array.dtype), "mean_level": round(float(level.mean()), 2)}
+    return {
+        "shape": list(array.shape[1:]),
+        "dtype": str(array.dtype),
+        "mean_level": round(float(level.mean()), 2),
+    }
 
 
 def one_epoch(epoch) -> tuple[int, float]:
@@ -87,7 +92,9 @@ def run(arguments: argparse.Namespace) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("peer", help="the name of a file in peers/")
     parser.add_argument("--folder", type=Path, required=True, help="class folders of JPEGs")
     parser.add_argument("--work", type=Path, required=True, help="where peers keep their formats")
@@ -95,7 +102,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--prepare-only", action="store_true")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of loader() to try")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of loader() to try"
+    )
     arguments = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent / "peers"))
     answer = sys.stdout

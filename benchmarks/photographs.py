@@ -34,6 +34,7 @@ def fetch(cache: Path) -> Photographs:
 
     Raises RuntimeError where neither a Debian mirror nor PyPI gives any.
     """
+    cache = cache.resolve()
     cache.mkdir(parents=True, exist_ok=True)
     unpacked = cache / "debian"
     packages = [name for name in DEBIAN_PACKAGES if _debian(name, cache, unpacked / name)]
@@ -41,7 +42,7 @@ def fetch(cache: Path) -> Photographs:
         return Photographs(_images(unpacked, {".jpg"}), "Debian: " + ", ".join(packages))
     print(
         "No Debian mirror gave a wallpaper package: the photographs in PyPI's scikit-learn and scikit-image\n"
-        "are used instead. They are few and small, so pictures repeat: figures will differ from published ones.",
+        "are used instead. They are few and small, so pictures repeat: figures differ from published ones.",
         file=sys.stderr,
     )
     unpacked = cache / "pypi"
@@ -81,8 +82,8 @@ def _debian(package: str, cache: Path, target: Path) -> bool:
 
 
 def _private_apt(package: str, cache: Path, download: Path) -> bool:
-    """Downloads with package lists of our own: the machine's may be empty, and only root may refresh those."""
-    state = (cache / "apt").resolve()
+    """Downloads with package lists of our own: the machine's may be empty, and only root may refresh them."""
+    state = cache / "apt"
     for folder in ("state/lists/partial", "cache/archives/partial"):
         (state / folder).mkdir(parents=True, exist_ok=True)
     options = [

@@ -1,8 +1,9 @@
 """Cuts a set of ImageNet-like JPEGs, in class folders, from real photographs.
 
-Windows around 500×375 (portrait too), scaled down by up to 6, quality 85–96, 4:2:0: about what a folder of ImageNet
-holds. Wallpapers without a photograph's detail (gradients, drawings) are left out. Picture i depends on (seed, i) and the photographs only, so a smaller set is a prefix of a larger one. Run
-again with the same parameters, it finds its manifest and returns at once.
+Windows around 500×375 (portrait too), scaled down by up to 6, quality 85–96, 4:2:0: about what a folder of
+ImageNet holds. Wallpapers without a photograph's detail (gradients, drawings) are left out. Picture i depends
+on (seed, i) and the photographs only, so a smaller set is a prefix of a larger one. Run again with the same
+parameters, it finds its manifest and returns at once.
 
     python benchmarks/pictures.py --out data/pictures --count 2000
 """
@@ -13,15 +14,17 @@ import json
 import multiprocessing
 import os
 import shutil
+import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import numpy as np
 import PIL
-from photographs import Photographs, fetch
 from PIL import Image
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from photographs import Photographs, fetch
 
 FORMAT = 1  # raise it when the pictures change: sets made before are then made anew
 CLASSES = 10
@@ -37,7 +40,7 @@ CUTS_PER_JOB = 25
 
 
 def ensure(out: Path, count: int, seed: int = 0, cache: Path | None = None) -> dict:
-    """Makes the set in `out` unless it is there; returns its manifest (counts, mean sizes in bytes and pixels, origin)."""
+    """Makes the set in `out` unless it is there; gives its manifest: origin, mean bytes and pixels."""
     parameters = {"format": FORMAT, "count": count, "seed": seed}
     manifest_path = out / "manifest.json"
     if manifest_path.is_file():
@@ -132,7 +135,7 @@ def _cut(
 
 
 def _best_window(pixels: Image.Image, rng: np.random.Generator) -> tuple[bytes, tuple[int, int]]:
-    """The first window rich enough for the size aimed at, at the quality that meets it, or else the richest of those tried."""
+    """The first window rich enough for the size aimed at, at the quality that meets it; else the richest."""
     width, height = SIZES[rng.choice(len(SIZES), p=SHARES)]
     if rng.random() < 0.5:  # odd sizes are half of real ones
         width, height = width - int(rng.integers(0, 12)), height - int(rng.integers(0, 12))
@@ -176,11 +179,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cache", type=Path, help="where photographs are kept (default: cache/ beside OUT)")
     arguments = parser.parse_args()
-    manifest = ensure(arguments.out, arguments.count, arguments.seed, arguments.cache)
+    try:
+        manifest = ensure(arguments.out, arguments.count, arguments.seed, arguments.cache)
+    except RuntimeError as error:
+        sys.exit(str(error))
     print(
         f"{manifest['count']} JPEGs in {arguments.out}: mean {manifest['mean_bytes'] / 1000:.1f} kB, "
-        f"{manifest['mean_width']:.0f}×{manifest['mean_height']:.0f}, from {manifest['photographs']} photographs "
-        f"({manifest['origin']})"
+        f"{manifest['mean_width']:.0f}×{manifest['mean_height']:.0f}, from {manifest['photographs']} "
+        f"photographs ({manifest['origin']})"
     )
 
 

@@ -1,8 +1,8 @@
 """Prints pip requirements that the Makefile installs.
 
 Without options: cmake and ninja, each only where the machine lacks a usable one.
-With --extras NAME…: the package's own dependencies and those extras, as pyproject.toml lists them, so that they
-can be installed (and cached) before the package itself is built.
+With --extras NAME…: the package's own dependencies and those extras, as pyproject.toml lists them, so that
+they can be installed (and cached) before the package itself is built.
 """
 
 import re

@@ -1,4 +1,8 @@
-"""FFCV over its own file of JPEGs, written from the folder by its DatasetWriter, which encodes every picture anew."""
+"""FFCV over its own file of JPEGs, written by its DatasetWriter, which encodes every picture anew.
+
+Tried: 2, 3 and 6 batches ahead, the same within noise; os_cache=False is slower; it refuses more threads
+than cores.
+"""
 
 from pathlib import Path
 
@@ -8,10 +12,11 @@ from ffcv.fields.rgb_image import RandomResizedCropRGBImageDecoder
 from ffcv.loader import Loader, OrderOption
 from ffcv.transforms import NormalizeImage, RandomHorizontalFlip, ToTensor, ToTorchImage
 from ffcv.writer import DatasetWriter
-from peer_run import BATCH_SIZE, MEAN, SIZE, STD
 from torchvision.datasets import ImageFolder
 
-ABOUT = "pictures encoded anew at quality 90; whole picture decoded, area resize (OpenCV)"
+from peer_run import BATCH_SIZE, MEAN, SIZE, STD
+
+ABOUT = "encoded anew at quality 90 (a quarter fewer bytes); decodes whole pictures, area resize"
 PACKAGES = ("ffcv", "numba", "opencv-python-headless", "torch")
 
 

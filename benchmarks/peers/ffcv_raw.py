@@ -5,7 +5,7 @@ from ffcv_jpg import PACKAGES
 
 __all__ = ["ABOUT", "PACKAGES", "loader", "prepare"]
 
-ABOUT = "no decoding: uncompressed pixels on disk; area resize (OpenCV)"
+ABOUT = "no decoding: uncompressed pixels on disk; area resize"
 
 
 def prepare(folder, work):

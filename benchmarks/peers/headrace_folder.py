@@ -1,10 +1,10 @@
-"""Headrace over the folder as it is: torchvision's own transforms, the files unchanged, nothing written beside them."""
+"""Headrace over the folder as it is: torchvision's own transforms, files unchanged, nothing beside them."""
 
-import headrace
-import torch
-from peer_run import BATCH_SIZE, MEAN, SIZE, STD
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
+
+import headrace
+from peer_run import BATCH_SIZE, MEAN, SIZE, STD
 
 ABOUT = "bit for bit Pillow's antialiased bilinear"
 PACKAGES = ("headrace", "torch", "torchvision", "pillow")
@@ -14,18 +14,17 @@ def prepare(folder, work):
     return sorted(folder.glob("*/*.jpg"))
 
 
-def loader(folder, work, dtype, threads, **settings):
+def make(kind, folder, dtype, threads, **settings):
+    """A DataLoader of that kind over the folder."""
     steps = [transforms.RandomResizedCrop(SIZE), transforms.RandomHorizontalFlip()]
     if dtype == "float32":
         steps += [transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
     else:
         steps.append(transforms.PILToTensor())
-    batches = headrace.DataLoader(
-        ImageFolder(folder, transforms.Compose(steps)),
-        batch_size=BATCH_SIZE,
-        shuffle=True,
-        num_workers=threads,
-        generator=torch.Generator().manual_seed(0),
-        **settings,
-    )
+    dataset = ImageFolder(folder, transforms.Compose(steps))
+    return kind(dataset, batch_size=BATCH_SIZE, shuffle=True, num_workers=threads, **settings)
+
+
+def loader(folder, work, dtype, threads, **settings):
+    batches = make(headrace.DataLoader, folder, dtype, threads, **settings)
     return lambda: (images for images, _ in batches)

@@ -1,17 +1,18 @@
-"""SPDL: FFmpeg decodes, one filter graph per picture crops, scales and flips, a Pipeline of threads feeds batches."""
+"""SPDL: FFmpeg decodes, a filter graph per picture crops, scales and flips, a Pipeline of threads.
+Tried: 2, 3 and 4 concurrent decodes on 2 and 4 threads: no difference beyond noise."""
 
 import math
 import random
 
 import numpy as np
 import spdl.io
-from peer_run import BATCH_SIZE, MEAN, SIZE, STD
 from spdl.pipeline import PipelineBuilder
+
+from peer_run import BATCH_SIZE, MEAN, SIZE, STD
 
 ABOUT = "FFmpeg: whole picture decoded, bilinear (swscale)"
 PACKAGES = ("spdl",)
-SCALE = (1 / (255 * np.array(STD, np.float32)))[:, None, None]
-SHIFT = (-np.array(MEAN, np.float32) / np.array(STD, np.float32))[:, None, None]
+MEAN, STD = (255 * np.array(values, np.float32)[:, None, None] for values in (MEAN, STD))
 
 
 def prepare(folder, work):
@@ -19,35 +20,40 @@ def prepare(folder, work):
 
 
 def window(width, height):
-    """RandomResizedCrop's, in FFmpeg's words."""
+    """RandomResizedCrop's, in FFmpeg's words; `exact` as chroma would else move it by a pixel."""
     for _ in range(10):
         area = width * height * random.uniform(0.08, 1.0)
         ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
         w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
-            return f"crop={w}:{h}:{random.randint(0, width - w)}:{random.randint(0, height - h)}:exact=1"
-    return f"crop={min(width, height)}:{min(width, height)}"
+            break
+    else:
+        w = h = min(width, height)
+    return f"crop={w}:{h}:{random.randint(0, width - w)}:{random.randint(0, height - h)}:exact=1"
 
 
 def load(path):
     packets = spdl.io.demux_image(path)
     flip = ",hflip" if random.random() < 0.5 else ""
-    steps = f"{window(packets.width, packets.height)},scale={SIZE}:{SIZE}:flags=bilinear{flip},format=pix_fmts=rgb24"
-    return spdl.io.decode_packets(packets, filter_desc=steps)
+    steps = (
+        f"{window(packets.width, packets.height)},scale={SIZE}:{SIZE}:flags=bilinear{flip},format=pix_fmts="
+    )
+    return spdl.io.decode_packets(packets, filter_desc=steps + "rgb24")
 
 
 def to_array(frames, dtype):
     images = spdl.io.to_numpy(spdl.io.convert_frames(frames))  # NHWC
     if dtype == "uint8":
         return images.copy()
-    return images.transpose(0, 3, 1, 2).astype(np.float32) * SCALE + SHIFT
+    return images.transpose(0, 3, 1, 2).astype(np.float32) / STD - MEAN / STD
 
 
 def loader(folder, work, dtype, threads, decoders=2, buffer=4):
     paths = [str(path) for path in prepare(folder, work)]
 
     def epoch():
-        builder = PipelineBuilder().add_source(random.sample(paths, len(paths))).pipe(load, concurrency=decoders)
+        shuffled = random.sample(paths, len(paths))
+        builder = PipelineBuilder().add_source(shuffled).pipe(load, concurrency=decoders)
         builder = builder.aggregate(BATCH_SIZE).pipe(lambda frames: to_array(frames, dtype)).add_sink(buffer)
         pipeline = builder.build(num_threads=threads)
         with pipeline.auto_stop():

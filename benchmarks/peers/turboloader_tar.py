@@ -1,8 +1,13 @@
-"""turboloader's train_aug from a tar of the same files: it decodes the window only, resizes and normalises in C++."""
+"""turboloader's train_aug from a tar of the same files: decodes, crops, resizes, normalises in C++.
+
+Tried: num_workers of 1 and 2, 4 and 8 batches ahead: no difference (its pool takes all cores anyway).
+With antialias=True it resizes as the others do, 5 % slower.
+"""
 
 import tarfile
 
 import turboloader
+
 from peer_run import BATCH_SIZE, SIZE
 
 ABOUT = "window decode, bilinear without antialiasing"

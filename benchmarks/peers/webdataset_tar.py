@@ -1,10 +1,15 @@
-"""WebDataset from tar shards of the same files, decoded by Pillow, torchvision v1 transforms, torch's workers."""
+"""WebDataset from tar shards of the same files, Pillow, torchvision v1 transforms, torch's workers.
+
+Tried: batches made in the workers and in the main process (torch's collate): the latter is
+8 % faster.
+"""
 
 import tarfile
 
 import webdataset
-from peer_run import BATCH_SIZE, MEAN, SIZE, STD
 from torchvision import transforms
+
+from peer_run import BATCH_SIZE, MEAN, SIZE, STD
 
 ABOUT = "Pillow, antialiased bilinear; shuffled in a buffer of 1,000"
 PACKAGES = ("webdataset", "torch", "torchvision", "pillow")
@@ -25,7 +30,7 @@ def prepare(folder, work):
     return sorted(target.glob("*.tar"))
 
 
-def loader(folder, work, dtype, threads, batch_in_worker=True):
+def loader(folder, work, dtype, threads, batch_in_worker=False):
     steps = [transforms.RandomResizedCrop(SIZE), transforms.RandomHorizontalFlip()]
     if dtype == "float32":
         steps += [transforms.ToTensor(), transforms.Normalize(MEAN, STD)]

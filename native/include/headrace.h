@@ -110,10 +110,13 @@ typedef struct hr_source {
   const uint64_t* path_offsets;
   const uint8_t* const* data;
   const uint64_t* sizes;
-  /* Optional: entry points of sample i are the bytes entries[entry_offsets[i]] to
-   * entries[entry_offsets[i + 1]] - 1. */
+  /* Optional: entry points of sample i are the bytes entry_begins[i] to entry_ends[i] - 1 of
+   * `entries`, none where these are equal. They are ignored where entry_mtimes[i] isn't the file's
+   * time of modification (nanoseconds since 1970; 0 for data in memory). */
   const uint8_t* entries;
-  const uint64_t* entry_offsets;
+  const uint64_t* entry_begins;
+  const uint64_t* entry_ends;
+  const int64_t* entry_mtimes;
 } hr_source;
 
 typedef struct hr_status {

@@ -97,8 +97,11 @@ const char* check_request(const hr_request* r) {
   const bool located =
       s.paths != nullptr ? s.path_offsets != nullptr : s.data != nullptr && s.sizes != nullptr;
   if (!located && s.count > 0) return "the source has neither paths nor data";
-  if (s.entries != nullptr && s.entry_offsets == nullptr)
-    return "the source's entry_offsets are missing";
+  const bool entries_located =
+      s.entry_begins != nullptr && s.entry_ends != nullptr && s.entry_mtimes != nullptr;
+  if (s.entries != nullptr && !entries_located) {
+    return "the source has entries, but not where they begin and end, or for which files";
+  }
   for (int64_t i = 0; i < r->count; ++i) {
     if (r->indices[i] < 0 || r->indices[i] >= s.count) return "an index is outside the source";
   }

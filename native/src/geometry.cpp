@@ -228,7 +228,8 @@ class Folder {
   }
 
   Code resize(const hr_step& step, Size out) {
-    if (resized_ || !view_.inside() || view_.window.w < 1 || view_.window.h < 1) return Code::kUnsupported;
+    if (resized_ || !view_.inside() || view_.window.w < 1 || view_.window.h < 1)
+      return Code::kUnsupported;
     if (out.width < 1 || out.height < 1) return Code::kUnsupported;
     Geometry& g = *geometry_;
     g.crop = view_.window;

@@ -25,6 +25,7 @@ int64_t voluntary_switches() {
 // kSlowRead and than this share of the time that a sample takes to make.
 constexpr double kSlowReadNanoseconds = 300'000;
 constexpr double kSlowReadShare = 0.25;
+constexpr double kBlockedShare = 0.5;  // of the reads: one that waited for long is no pattern
 constexpr double kAverageWeight = 0.05;
 constexpr int kSamplesBeforeJudging = 32;
 constexpr int kReadAheadPerThread = 2;
@@ -62,6 +63,7 @@ struct PoolState {
   int64_t judged = 0;
   double read_average = 0;
   double make_average = 0;
+  double blocked_average = 0;
   int read_ahead_items = 0;
   int64_t read_ahead_bytes = 0;
   std::vector<std::unique_ptr<Buffer>> spare;  // of read-ahead
@@ -146,8 +148,9 @@ struct PoolState {
     const double weight = judged == 0 ? 1.0 : kAverageWeight;
     read_average += weight * (read - read_average);
     make_average += weight * (make - make_average);
-    return ++judged >= kSamplesBeforeJudging && read_average > kSlowReadNanoseconds &&
-           read_average > kSlowReadShare * make_average;
+    blocked_average += weight * ((blocked ? 1.0 : 0.0) - blocked_average);
+    return ++judged >= kSamplesBeforeJudging && blocked_average > kBlockedShare &&
+           read_average > kSlowReadNanoseconds && read_average > kSlowReadShare * make_average;
   }
 
   void cancel(Batch* batch) {
@@ -230,7 +233,7 @@ Code PoolState::read(const Batch& batch, int64_t position, Buffer* buffer, Bytes
   const int64_t index = batch.request_.indices[position];
   if (source.paths != nullptr)
     return read_file(source.paths + source.path_offsets[index], buffer, bytes, sys_errno);
-  *bytes = {source.data[index], static_cast<size_t>(source.sizes[index])};
+  *bytes = {source.data[index], static_cast<size_t>(source.sizes[index]), 0};
   return Code::kOk;
 }
 

@@ -63,7 +63,8 @@ Code read_file(const char* path, Buffer* buffer, Bytes* bytes, int* sys_errno) {
     return Code::kReadFailed;
   }
   std::memset(data + read, 0, Buffer::kPadding);
-  *bytes = {data, static_cast<size_t>(read)};
+  const int64_t mtime_ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+  *bytes = {data, static_cast<size_t>(read), mtime_ns};
   return Code::kOk;
 }
 

@@ -60,10 +60,10 @@ SampleOutput output_of(const hr_request& request, int64_t position) {
   return {data, p.height, p.width, dtype, static_cast<Layout>(p.layout), p.table};
 }
 
-jpeg::EntryPoints entries_of(const hr_source& source, int64_t index) {
-  if (source.entries == nullptr) return {};
-  const uint64_t begin = source.entry_offsets[index];
-  return {source.entries + begin, static_cast<size_t>(source.entry_offsets[index + 1] - begin)};
+jpeg::EntryPoints entries_of(const hr_source& source, int64_t index, const Bytes& bytes) {
+  if (source.entries == nullptr || source.entry_mtimes[index] != bytes.mtime_ns) return {};
+  const uint64_t begin = source.entry_begins[index];
+  return {source.entries + begin, static_cast<size_t>(source.entry_ends[index] - begin)};
 }
 
 }  // namespace
@@ -108,7 +108,7 @@ Code SampleMaker::produce(const hr_request& request, int64_t position, const Byt
     if (width < 1 || height < 1) return Code::kCorrupt;
     if (pipeline.max_pixels > 0 && int64_t{width} * height > pipeline.max_pixels)
       return Code::kTooLarge;
-    file.entries = entries_of(*request.source, index);
+    file.entries = entries_of(*request.source, index, bytes);
     draws_.resize(static_cast<size_t>(pipeline.step_count));
     const RandomKey key = {request.seed, request.epoch, static_cast<uint64_t>(index)};
     code = draw_steps(pipeline, key, width, height, draws_.data());

@@ -181,8 +181,8 @@ class DataLoader(TorchDataLoader[Any]):
             return self.seed, epoch
         if epoch is not None or self._runtime.last_key is None:
             raise ConfigError(
-                f"The random key of epoch {epoch} isn't known: without seed=… each epoch draws its own when it"
-                " begins. Give the loader a seed, or ask without an epoch once one has begun."
+                f"The random key of epoch {epoch} isn't known: without seed=… each epoch draws its own when"
+                " it begins. Give the loader a seed, or ask without an epoch once one has begun."
             )
         return self._runtime.last_key
 
@@ -200,7 +200,7 @@ class DataLoader(TorchDataLoader[Any]):
         return self._runtime.stats(self.memory_budget)
 
     def plan(self) -> Plan:
-        """Who runs what; made for every epoch: a user may change the dataset's transform or samples between epochs."""
+        """Who runs what. Made for every epoch: a user may change the dataset's transform between epochs."""
         return make_plan(
             self.dataset,
             batch_size=1 if self._auto_collation else None,

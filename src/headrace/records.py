@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 # What was drawn for one step of one sample, in pixels of that step's input:
 # RandomResizedCrop (top, left, height, width); RandomCrop (top, left, 0, 0) in the padded image;
 # flips (1 or 0, 0, 0, 0); steps without randomness (0, 0, 0, 0).
@@ -126,3 +129,25 @@ class LoaderStats:
         ]
         lines += [f"{count:,} samples {action}" for action, count in counts if count]
         return "\n".join(lines)
+
+
+@dataclass(frozen=True, eq=False)
+class EntryPoints:
+    """Where decoding may start inside each JPEG file of a source; see docs/entry-points.md.
+
+    Attributes:
+        data: uint8; the packed entry points of all files.
+        begins, ends: uint64 [n]; those of file i are data[begins[i]:ends[i]]; none where these are equal.
+        mtimes: int64 [n]; time of modification, in nanoseconds since 1970, of the file that was indexed:
+            they are ignored for a file that has another.
+    """
+
+    data: npt.NDArray[np.uint8]
+    begins: npt.NDArray[np.uint64]
+    ends: npt.NDArray[np.uint64]
+    mtimes: npt.NDArray[np.int64]
+
+    @property
+    def indexed(self) -> int:
+        """Files that have entry points."""
+        return int((self.ends > self.begins).sum())

@@ -35,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import NativeError
-from headrace.records import Draw, NativeStats
+from headrace.records import Draw, EntryPoints, NativeStats
 
 ABI_VERSION = 1
 STAGES = 5
@@ -98,7 +98,9 @@ class _Source(Structure):
         ("data", c_void_p),
         ("sizes", c_void_p),
         ("entries", c_void_p),
-        ("entry_offsets", c_void_p),
+        ("entry_begins", c_void_p),
+        ("entry_ends", c_void_p),
+        ("entry_mtimes", c_void_p),
     )
 
 
@@ -216,8 +218,8 @@ def _load() -> Any:
 
 def _find() -> Path:
     tried = [Path(__file__).with_name(FILE_NAME)]
-    # An editable install keeps the Python files in the source tree and the built library in site-packages; in a
-    # source tree that isn't installed, the first candidate must serve.
+    # An editable install keeps the Python files in the source tree and the built library in site-packages; in
+    # a source tree that isn't installed, the first candidate must serve.
     with suppress(metadata.PackageNotFoundError):
         tried += [Path(str(f.locate())) for f in metadata.files("headrace") or () if f.name == FILE_NAME]
     for path in tried:
@@ -343,10 +345,17 @@ class Source:
         self._keep = keep
 
     @classmethod
-    def of_paths(cls, paths: npt.NDArray[np.uint8], offsets: npt.NDArray[np.uint64]) -> Source:
+    def of_paths(
+        cls, paths: npt.NDArray[np.uint8], offsets: npt.NDArray[np.uint64], entries: EntryPoints | None = None
+    ) -> Source:
         """Files: zero-terminated paths in one buffer, path i at offsets[i]; n + 1 offsets for n files."""
         struct = _Source(count=len(offsets) - 1, paths=paths.ctypes.data, path_offsets=offsets.ctypes.data)
-        return cls(struct, (paths, offsets))
+        if entries is not None:
+            struct.entries = entries.data.ctypes.data
+            struct.entry_begins = entries.begins.ctypes.data
+            struct.entry_ends = entries.ends.ctypes.data
+            struct.entry_mtimes = entries.mtimes.ctypes.data
+        return cls(struct, (paths, offsets, entries))
 
     @classmethod
     def of_memory(cls, files: Sequence[bytes]) -> Source:
@@ -431,7 +440,7 @@ class Batch:
     _keep: object = field(repr=False)
 
     def wait(self, timeout_ms: int) -> bool:
-        """Whether all samples are dealt with, at most `timeout_ms` from now (0: only asks). No GIL meanwhile."""
+        """Whether all samples are dealt with, at most `timeout_ms` from now (0: only asks)."""
         if not self._handle:
             return True
         code = library().hr_batch_wait(self._handle, timeout_ms)

@@ -33,7 +33,7 @@ class Slots:
         self.nbytes = nbytes
         self.pinned = pinned
         self._free: deque[npt.NDArray[np.uint8]] = deque(maxlen=keep)
-        # A set, because finalizers run in whatever thread drops the last tensor, and adding and discarding are atomic.
+        # A set: finalizers run in any thread, and adding and discarding are atomic.
         self._live: set[int] = set()
         self._tokens = itertools.count()
 

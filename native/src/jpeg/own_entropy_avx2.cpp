@@ -1,0 +1,7 @@
+#include "own_entropy_impl.h"
+
+namespace headrace::jpeg::own {
+
+const EntropyKernels kBmi2Entropy = {skip, decode};
+
+}  // namespace headrace::jpeg::own

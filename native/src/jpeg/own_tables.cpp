@@ -1,0 +1,179 @@
+#include "own_tables.h"
+
+#include <cstring>
+
+namespace headrace::jpeg::own {
+
+const uint8_t kZigzag[64] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,
+                             12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28,
+                             35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,
+                             58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
+
+namespace {
+
+constexpr uint8_t kDht = 0xC4;
+constexpr uint8_t kDqt = 0xDB;
+constexpr uint8_t kTem = 0x01;
+constexpr int kMaxDcSize = 11;  // magnitudes of 8-bit baseline; more is left to libjpeg
+constexpr int kMaxAcSize = 10;
+
+// What a symbol does to the position in the block.
+struct Symbol {
+  bool valid;
+  int size;          // appended bits
+  uint32_t advance;  // see Lookup
+};
+
+Symbol meaning(bool is_ac, int symbol) {
+  if (!is_ac) return {symbol <= kMaxDcSize, symbol, 0};
+  const int run = symbol >> 4;
+  const int size = symbol & 15;
+  if (size == 0 && run == 0) return {true, 0, kEndOfBlock};
+  if (size == 0) return {run == 15, 0, 16};
+  return {size <= kMaxAcSize, size, static_cast<uint32_t>(run + 1)};
+}
+
+// The coefficient that `size` appended bits stand for (T.81, F.2.2.1).
+int extend(int bits, int size) {
+  return size != 0 && bits < 1 << (size - 1) ? bits - (1 << size) + 1 : bits;
+}
+
+// False where the counts describe no prefix code.
+bool build_canonical(const HuffmanSpec& spec, HuffmanTable* table) {
+  int code = 0;
+  int index = 0;
+  for (int length = 1; length <= 16; ++length) {
+    const int count = spec.counts[length - 1];
+    table->offset[length] = index - code;
+    code += count;
+    index += count;
+    if (code > 1 << length) return false;
+    table->limit[length] = code << (16 - length);
+    code <<= 1;
+  }
+  std::memcpy(table->symbols, spec.symbols, sizeof spec.symbols);
+  return true;
+}
+
+void build_lookup(const HuffmanSpec& spec, bool is_ac, HuffmanTable* table) {
+  for (Lookup& each : table->lookup) each = kNotInTable << 8;
+  int code = 0;
+  int index = 0;
+  for (int length = 1; length <= kLookupBits; ++length, code <<= 1) {
+    for (int i = 0; i < spec.counts[length - 1]; ++i, ++code, ++index) {
+      const Symbol symbol = meaning(is_ac, spec.symbols[index]);
+      const int total = length + symbol.size;
+      if (!symbol.valid || total > kLookupBits) continue;
+      const int spare = kLookupBits - total;
+      for (int bits = 0; bits < 1 << symbol.size; ++bits) {
+        const auto value = static_cast<uint32_t>(extend(bits, symbol.size)) << 16;
+        const Lookup entry = value | symbol.advance << 8 | static_cast<uint32_t>(total);
+        const int first = ((code << symbol.size) | bits) << spare;
+        for (int j = 0; j < 1 << spare; ++j) table->lookup[first + j] = entry;
+      }
+    }
+  }
+}
+
+void build_skip(HuffmanTable* table) {
+  constexpr int kMask = (1 << kSkipBits) - 1;
+  for (int bits = 0; bits <= kMask; ++bits) {
+    uint32_t used = 0;
+    uint32_t advance = 0;
+    bool ended = false;
+    while (!ended) {
+      // Zeros stand in for bits that are not known: an entry that used some of them does not count.
+      const int next = bits << used & kMask;
+      const Lookup entry = table->lookup[next >> (kSkipBits - kLookupBits)];
+      const uint32_t step = entry >> 8 & 0xFF;
+      if (step == kNotInTable || used + (entry & 0xFF) > kSkipBits) break;
+      ended = step == kEndOfBlock;
+      // One that cannot share a block with those before it is left to the next entry.
+      if (!ended && advance + step > 63) break;
+      used += entry & 0xFF;
+      advance += ended ? 0 : step;
+    }
+    table->skip[bits] = static_cast<uint16_t>(used | advance << 8 | (ended ? 0x8000U : 0U));
+  }
+}
+
+bool build(const HuffmanSpec& spec, bool is_ac, HuffmanTable* table) {
+  if (!build_canonical(spec, table)) return false;
+  build_lookup(spec, is_ac, table);
+  if (is_ac) build_skip(table);
+  return true;
+}
+
+}  // namespace
+
+bool Tables::read_quantisers(const uint8_t* data, size_t size) {
+  while (size > 0) {
+    const int id = data[0] & 15;
+    const size_t wide = data[0] >> 4;
+    const size_t bytes = 1 + 64 * (1 + wide);
+    if (id > 3 || wide > 1 || size < bytes) return false;
+    for (size_t k = 0; k < 64; ++k) {
+      const int value = wide != 0 ? data[1 + 2 * k] << 8 | data[2 + 2 * k] : data[1 + k];
+      quantiser_[id][kZigzag[k]] = static_cast<int16_t>(value);
+    }
+    quantiser_seen_[id] = true;
+    data += bytes;
+    size -= bytes;
+  }
+  return true;
+}
+
+bool Tables::read_huffman(const uint8_t* data, size_t size) {
+  while (size > 0) {
+    const int id = data[0] & 15;
+    const int kind = data[0] >> 4;
+    if (id > 3 || kind > 1 || size < 17) return false;
+    Slot& slot = huffman_[kind][id];
+    slot.seen = HuffmanSpec();
+    size_t count = 0;
+    for (size_t i = 0; i < 16; ++i) count += slot.seen.counts[i] = data[1 + i];
+    if (count > 256 || size < 17 + count) return false;
+    std::memcpy(slot.seen.symbols, data + 17, count);
+    slot.is_seen = true;
+    data += 17 + count;
+    size -= 17 + count;
+  }
+  return true;
+}
+
+bool Tables::prepare(int kind, int id) {
+  if (id > 3) return false;
+  Slot& slot = huffman_[kind][id];
+  if (!slot.is_seen) return false;
+  if (slot.is_built && std::memcmp(&slot.built, &slot.seen, sizeof slot.seen) == 0) return true;
+  slot.built = slot.seen;
+  slot.is_built = build(slot.seen, kind == 1, &slot.table);
+  return slot.is_built;
+}
+
+Code Tables::read(const uint8_t* data, const Header& header) {
+  for (auto& kind : huffman_)
+    for (Slot& slot : kind) slot.is_seen = false;
+  for (bool& seen : quantiser_seen_) seen = false;
+  // parse_header() has walked the same segments: every length is known to fit.
+  for (size_t at = 2; at < header.sos_offset;) {
+    if (data[at] != 0xFF) return Code::kCorrupt;
+    while (at < header.sos_offset && data[at] == 0xFF) ++at;
+    const uint8_t marker = data[at++];
+    if (marker == kTem || (marker >= 0xD0 && marker <= 0xD7)) continue;
+    if (header.scan_offset - at < 2) return Code::kCorrupt;
+    const auto length = static_cast<size_t>(data[at] << 8 | data[at + 1]);
+    if (length < 2 || length > header.scan_offset - at) return Code::kCorrupt;
+    if (marker == kDqt && !read_quantisers(data + at + 2, length - 2)) return Code::kCorrupt;
+    if (marker == kDht && !read_huffman(data + at + 2, length - 2)) return Code::kCorrupt;
+    at += length;
+  }
+  for (int i = 0; i < header.components; ++i) {
+    const Component& c = header.component[i];
+    if (c.tq > 3 || !quantiser_seen_[c.tq]) return Code::kCorrupt;
+    if (!prepare(0, c.td) || !prepare(1, c.ta)) return Code::kCorrupt;
+  }
+  return Code::kOk;
+}
+
+}  // namespace headrace::jpeg::own

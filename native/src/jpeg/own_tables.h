@@ -1,0 +1,77 @@
+// The tables of one baseline JPEG in the form that the own decoder reads them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "../status.h"
+#include "header.h"
+
+namespace headrace::jpeg::own {
+
+constexpr int kLookupBits = 10;  // four codes of at most 10 bits and one of 16 fit a refill of 56
+constexpr int kSkipBits = 12;
+
+// One step of the coefficient decoder for the next kLookupBits bits of the stream:
+//   bits 0 to 7    bits consumed: code and appended bits
+//   bits 8 to 15   how far the position in the block moves: run + 1, or one of the two below
+//   bits 16 to 31  the coefficient, signed
+using Lookup = uint32_t;
+constexpr uint32_t kEndOfBlock = 0x80;  // position moves past the block: one test catches all ends
+constexpr uint32_t kNotInTable = 0xC0;  // longer than kLookupBits, or invalid: ask the code itself
+
+struct HuffmanTable {
+  Lookup lookup[1 << kLookupBits];
+
+  // As many whole symbols as fit into kSkipBits, for blocks that are only stepped over (AC only):
+  // bits 0 to 7 bits consumed, 8 to 14 the sum of run + 1, 15 the last symbol was end-of-block.
+  // 0: not even one symbol fits.
+  uint16_t skip[1 << kSkipBits];
+
+  // Canonical codes. A code of `length` bits, left-aligned in 16, lies below limit[length]; its
+  // symbol is symbols[(code >> (16 - length)) + offset[length]].
+  int32_t limit[17];
+  int32_t offset[17];
+  uint8_t symbols[256];
+};
+
+// What the segment of a Huffman table says; compared to know whether the last file's is still good.
+struct HuffmanSpec {
+  uint8_t counts[16];
+  uint8_t symbols[256];
+};
+
+// All that the scan needs to know from the segments between SOI and SOS.
+class Tables {
+ public:
+  // Reads DQT and DHT segments before header.sos_offset and builds what the scan names. Tables left
+  // from another file are never used, but not rebuilt where this file's are the same.
+  // kCorrupt: malformed, or one is missing.
+  Code read(const uint8_t* data, const Header& header);
+
+  const HuffmanTable& dc(int id) const { return huffman_[0][id].table; }
+  const HuffmanTable& ac(int id) const { return huffman_[1][id].table; }
+  const int16_t* quantiser(int id) const { return quantiser_[id]; }  // [64], natural order
+
+ private:
+  struct Slot {
+    HuffmanTable table;
+    HuffmanSpec built = {};  // what `table` was built from
+    HuffmanSpec seen = {};   // what this file says
+    bool is_built = false;
+    bool is_seen = false;
+  };
+
+  bool read_quantisers(const uint8_t* data, size_t size);
+  bool read_huffman(const uint8_t* data, size_t size);
+  bool prepare(int kind, int id);
+
+  Slot huffman_[2][4];  // DC, AC
+  alignas(64) int16_t quantiser_[4][64];
+  bool quantiser_seen_[4] = {};
+};
+
+// Position of the k-th coefficient in zigzag order within a row-major block.
+extern const uint8_t kZigzag[64];
+
+}  // namespace headrace::jpeg::own
