@@ -141,8 +141,8 @@ struct PoolState {
   bool judge(const Tally& tally, ReadBy read_by) {
     if (max_read_threads == 0 || read_threads > 0 || stopping || read_by == ReadBy::kReader)
       return false;
-    const double read =
-        read_by == ReadBy::kSelfBlocked ? static_cast<double>(tally.nanoseconds[kRead]) : 0.0;
+    const bool blocked = read_by == ReadBy::kSelfBlocked;
+    const double read = blocked ? static_cast<double>(tally.nanoseconds[kRead]) : 0.0;
     double make = 0;
     for (int i = kParse; i < HR_STAGES; ++i) make += static_cast<double>(tally.nanoseconds[i]);
     const double weight = judged == 0 ? 1.0 : kAverageWeight;
