@@ -147,7 +147,7 @@ def _best_window(pixels: Image.Image, rng: np.random.Generator) -> tuple[bytes, 
         window_w, window_h = width * scale, height * scale
         left, top = rng.uniform(0, pixels.width - window_w), rng.uniform(0, pixels.height - window_h)
         box = (left, top, left + window_w, top + window_h)
-        cut = pixels.resize((width, height), Image.Resampling.LANCZOS, box=box, reducing_gap=3.0)
+        cut = pixels.resize((width, height), Image.Resampling.BICUBIC, box=box, reducing_gap=1.5)
         data = _encode(cut, QUALITIES[1])
         if len(data) >= wanted:
             return _at_most(cut, wanted), (width, height)

@@ -39,7 +39,8 @@ TRAIN = transforms.Compose(
 )
 SEED = 2026
 
-console = Console(highlight=False)
+# A log has no width of its own; a terminal keeps its own.
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
 
 
 @dataclass
@@ -217,7 +218,7 @@ def main() -> None:
     console.print(f"{compared} pictures, {compared * 3 * 224 * 224:,} float32 values: {verdict}")
     console.rule(f"The speed, {threads} workers and {threads} threads")
     time_loaders(loaders, results, arguments.passes)
-    console.print(ours.stats(), markup=False, soft_wrap=True)
+    console.print(str(ours.stats()), markup=False, soft_wrap=True)
     console.rule("The training")
     steps = min(arguments.steps, len(ours))
     train_both(loaders, results, len(dataset.classes), steps)
@@ -225,8 +226,8 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     figure = arguments.out / "comparison.png"
     draw(pairs, list(results.values()), figure)
-    console.print(side_by_side(list(results.values()), differing, compared))
     console.print(f"Picture: {figure}")
+    console.print(side_by_side(list(results.values()), differing, compared))
     if differing:
         sys.exit("Headrace's pixels are not torchvision's: please report this, with the output above.")
 

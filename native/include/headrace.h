@@ -194,6 +194,12 @@ HR_API int32_t hr_draw_steps(const hr_pipeline* pipeline, uint64_t seed, uint64_
                              int64_t index, int32_t width, int32_t height, hr_draw* draws);
 
 /* Single operations, for tests and tools. `data` must be readable for 256 bytes past `size`. */
+/* Entry points of a JPEG, packed, into out[capacity]; *out_size bytes, 0 where the file needs none.
+ * every: MCUs from one to the next; 0: the fewest that keep them within 2 % of the file.
+ * HR_UNSUPPORTED, HR_CORRUPT: the own decoder doesn't take this file. HR_TOO_LARGE: more than
+ * `capacity` bytes. */
+HR_API int32_t hr_jpeg_entry_points(const uint8_t* data, uint64_t size, int32_t every, uint8_t* out,
+                                    uint64_t capacity, uint64_t* out_size);
 HR_API int32_t hr_jpeg_size(const uint8_t* data, uint64_t size, int32_t* width, int32_t* height);
 /* RGBX pixels of the rectangle, rows 4 × w bytes apart. `entries` may be NULL. */
 HR_API int32_t hr_jpeg_decode(int32_t decoder, const uint8_t* data, uint64_t size,

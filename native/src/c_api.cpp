@@ -11,6 +11,7 @@
 #include "error.h"
 #include "headrace.h"
 #include "jpeg/decoder.h"
+#include "jpeg/entry_points.h"
 #include "pool.h"
 
 using headrace::Code;
@@ -234,6 +235,27 @@ int32_t hr_jpeg_size(const uint8_t* data, uint64_t size, int32_t* width, int32_t
     if (code != Code::kOk) return fail(code);
     *width = header.width;
     *height = header.height;
+    return HR_OK;
+  });
+}
+
+int32_t hr_jpeg_entry_points(const uint8_t* data, uint64_t size, int32_t every, uint8_t* out,
+                             uint64_t capacity, uint64_t* out_size) {
+  return guarded([&]() -> int32_t {
+    if (data == nullptr || out == nullptr || out_size == nullptr || every < 0)
+      return fail(Code::kInvalidArgument);
+    headrace::jpeg::File file;
+    file.data = data;
+    file.size = size;
+    Code code = headrace::jpeg::parse_header(data, size, &file.header);
+    if (code != Code::kOk) return fail(code);
+    std::vector<uint8_t> entries;
+    code = headrace::jpeg::build_entry_points(file, every, &entries);
+    if (code != Code::kOk) return fail(code);
+    if (entries.size() > capacity)
+      return fail(Code::kTooLarge, "the entry points don't fit the memory given");
+    std::copy(entries.begin(), entries.end(), out);
+    *out_size = entries.size();
     return HR_OK;
   });
 }

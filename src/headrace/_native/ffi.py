@@ -158,6 +158,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (POINTER(_Pipeline), c_uint64, c_uint64, c_int64, c_int32, c_int32, POINTER(_Draw)),
     ),
     "hr_jpeg_size": (c_int32, (c_void_p, c_uint64, POINTER(c_int32), POINTER(c_int32))),
+    "hr_jpeg_entry_points": (c_int32, (c_void_p, c_uint64, c_int32, c_void_p, c_uint64, POINTER(c_uint64))),
     "hr_jpeg_decode": (
         c_int32,
         (
@@ -472,6 +473,23 @@ def jpeg_size(data: bytes) -> tuple[int, int]:
     padded = np.frombuffer(data + bytes(PADDING), np.uint8)
     _check(library().hr_jpeg_size(padded.ctypes.data, len(data), byref(width), byref(height)))
     return width.value, height.value
+
+
+def jpeg_entry_points(data: bytes, every: int) -> bytes:
+    """Packed entry points of a JPEG, one every `every` MCUs; empty where it needs none.
+
+    Raises:
+        NativeError: not a JPEG that the own decoder takes.
+    """
+    padded = np.frombuffer(data + bytes(PADDING), np.uint8)
+    out = np.empty(len(data) + 4096, np.uint8)
+    size = c_uint64()
+    _check(
+        library().hr_jpeg_entry_points(
+            padded.ctypes.data, len(data), every, out.ctypes.data, len(out), byref(size)
+        )
+    )
+    return out[: size.value].tobytes()
 
 
 def jpeg_decode(

@@ -111,7 +111,7 @@ class NativeEngine:
         self.slots = slots
         self._threads = threads
         self._pipeline = lower_pipeline(plan, decoder_bits(decoder))
-        self._source = ffi.Source.of_paths(plan.source.paths, plan.source.offsets)
+        self._source = ffi.Source.of_paths(plan.source.paths, plan.source.offsets, plan.entries)
 
     def submit(self, indices: Sequence[int], seed: int, epoch: int) -> Pending:
         """Begins a batch.

@@ -21,6 +21,7 @@ from headrace.plan.transform import (
     RefusedTransform,
     lower_transform,
 )
+from headrace.records import EntryPoints
 from headrace.sources.folder import ImageSource
 
 Where = Literal["native", "python", "device"]
@@ -64,6 +65,7 @@ class NativePlan:
             tensors of both.
         target_transform: the user's, to be called with the label (an int) of each sample; None: the label.
         collate: the user's, to be called with the list of (image, target); None: torch's default.
+        entries: entry points of the source's files; None: none.
     """
 
     source: ImageSource
@@ -76,6 +78,7 @@ class NativePlan:
     sample_type: type[torch.Tensor]
     target_transform: Callable[[int], Any] | None
     collate: Callable[[list[Any]], Any] | None
+    entries: EntryPoints | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.dtype not in OUTPUT_DTYPES:
@@ -215,6 +218,7 @@ def _native_plan(
         sample_type=table.sample_type,
         target_transform=recognised.target_transform,
         collate=collate,
+        entries=recognised.entries,
     )
 
 

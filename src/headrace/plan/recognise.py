@@ -5,8 +5,9 @@ Only classes whose `__getitem__` is known by heart are recognised, and only they
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from torchvision.datasets import DatasetFolder, ImageFolder, ImageNet
 from torchvision.datasets.folder import default_loader, pil_loader
 
 from headrace.plan.origin import describe_callable, describe_object, located
+from headrace.records import EntryPoints
+from headrace.sources.entry_index import find_entry_points
 from headrace.sources.folder import ImageSource
 from headrace.sources.image import ImageDataset
 
@@ -37,6 +40,8 @@ class Recognised:
         transform: the user's transform of the picture; None: none.
         target_transform: the user's transform of the label; None: none.
         note: a remark for the explanation.
+        root: the folder that all files are in; None: not known.
+        entries: the files' entry points; None: none.
     """
 
     what: str
@@ -44,6 +49,8 @@ class Recognised:
     transform: Any
     target_transform: Callable[[int], Any] | None
     note: str = ""
+    root: str | None = None
+    entries: EntryPoints | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,10 @@ def recognise_source(dataset: Any) -> Recognised | Refusal:
     if jpegs < MIN_JPEG_SHARE * total:
         return Refusal(found.what, f"{counts}: decoded by Pillow in worker processes instead")
     note = counts if jpegs == total else f"{counts}; the others are decoded by Pillow"
-    return Recognised(found.what, found.source, found.transform, found.target_transform, note)
+    if found.root is None:
+        return replace(found, note=note)
+    entries, remark = find_entry_points(found.root, found.source)
+    return replace(found, note=f"{note}; {remark}" if remark else note, entries=entries)
 
 
 def _recognise(dataset: Any) -> Recognised | Refusal:
@@ -93,7 +103,9 @@ def _recognise_folder(dataset: Any) -> Recognised | Refusal:
         source = ImageSource.from_samples(dataset.samples)
     except (TypeError, ValueError) as error:
         return Refusal(what, str(error))
-    return Recognised(what, source, dataset.transform, dataset.target_transform)
+    root = getattr(dataset, "root", None)
+    at = os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
+    return Recognised(what, source, dataset.transform, dataset.target_transform, root=at)
 
 
 def _patched_reason(cls: type[Any]) -> str | None:
@@ -144,7 +156,7 @@ def _recognise_subset(dataset: Subset[Any]) -> Recognised | Refusal:
         source = inner.source.take(order)
     except IndexError as error:
         return Refusal(what, str(error))
-    return Recognised(what, source, inner.transform, inner.target_transform)
+    return replace(inner, what=what, source=source)
 
 
 def _as_indices(indices: Any) -> npt.NDArray[np.int64] | None:

@@ -1,0 +1,136 @@
+"""Entry points of an image folder's files, kept beside them in one Arrow file, memory-mapped when read.
+
+The file holds one row per JPEG: `path` (relative to the root, as the file system's bytes), `size` and
+`mtime_ns` of the file that was indexed, and `entries` (packed; empty where native code has no use for any, as in
+progressive files).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.records import EntryPoints
+from headrace.sources.folder import ImageSource
+
+FILE_NAME = ".headrace-entry-points.arrow"
+FORMAT = "1"
+SCHEMA = pa.schema(
+    [
+        ("path", pa.large_binary()),
+        ("size", pa.int64()),
+        ("mtime_ns", pa.int64()),
+        ("entries", pa.large_binary()),
+    ],
+    metadata={"headrace.entry-points": FORMAT},
+)
+
+
+def index_places(root: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Where the index of `root` may be: in it, or in the user's cache where it can't be written to."""
+    resolved = Path(root).resolve()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    digest = hashlib.sha256(os.fsencode(resolved)).hexdigest()[:32]
+    return resolved / FILE_NAME, cache / "headrace" / "entry-points" / f"{digest}.arrow"
+
+
+def find_entry_points(root: str | os.PathLike[str], source: ImageSource) -> tuple[EntryPoints | None, str]:
+    """The entry points of the files of `source`, all below `root`, and a note on them for the plan.
+
+    None, and an empty note, where there is no index; None, and why, where it can't be read.
+    """
+    path = next((place for place in index_places(root) if place.is_file()), None)
+    if path is None:
+        return None, ""
+    try:
+        entries = _match(EntryIndex(path), os.fsencode(os.fspath(root)), source)
+    except (OSError, pa.ArrowException, ValueError) as error:
+        return None, f"entry points of {path} are ignored: {error}"
+    return entries, f"entry points for {entries.indexed} of {len(source)} files"
+
+
+class EntryIndex:
+    """An index file, mapped into memory.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        OSError, pyarrow.ArrowException: it can't be read.
+        ValueError: it isn't an index of entry points, or of a later format.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.data = np.frombuffer(pa.memory_map(str(path)).read_buffer(), np.uint8)
+        reader = pa.ipc.open_file(pa.py_buffer(self.data))
+        found = (reader.schema.metadata or {}).get(b"headrace.entry-points", b"").decode()
+        if found != FORMAT or not reader.schema.equals(SCHEMA):
+            raise ValueError(f"format {found or 'unknown'}, this version reads {FORMAT}")
+        self._batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+
+    def paths(self) -> pa.Array:
+        """Of all rows, relative to the root: large_binary."""
+        return pa.concat_arrays(
+            [batch["path"] for batch in self._batches] or [pa.array([], pa.large_binary())]
+        )
+
+    def places(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """Where the entry points of each row begin and end in `data`."""
+        pairs = [self._place(batch["entries"]) for batch in self._batches] or [
+            (np.empty(0, "u8"), np.empty(0, "u8"))
+        ]
+        return np.concatenate([begin for begin, _ in pairs]), np.concatenate([end for _, end in pairs])
+
+    def column(self, name: str) -> npt.NDArray[np.int64]:
+        """`size` or `mtime_ns` of all rows."""
+        return np.concatenate([np.empty(0, np.int64), *(batch[name].to_numpy() for batch in self._batches)])
+
+    def rows(self) -> Iterator[tuple[bytes, int, int, bytes]]:
+        """(path, size, mtime_ns, entries) of every row."""
+        for batch in self._batches:
+            yield from zip(*(batch[name].to_pylist() for name in SCHEMA.names), strict=True)
+
+    def _place(self, entries: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        _, offsets, values = entries.buffers()
+        start = 0 if values is None or values.size == 0 else values.address - self.data.ctypes.data
+        ends = np.frombuffer(offsets, np.int64)[entries.offset : entries.offset + len(entries) + 1] + start
+        limit = len(self.data)
+        if (np.diff(ends) < 0).any() or (len(ends) and (ends[0] < 0 or ends[-1] > limit)):
+            raise ValueError("its rows point outside the file")
+        return ends[:-1].astype(np.uint64), ends[1:].astype(np.uint64)
+
+
+def _match(index: EntryIndex, root: bytes, source: ImageSource) -> EntryPoints:
+    """One row per file of the source; files that the index lacks get none."""
+    prefix = root if root.endswith(b"/") else root + b"/"
+    full = pc.binary_join_element_wise(_binary(prefix), index.paths(), _binary(b""))
+    row = pc.index_in(_paths(source), value_set=full).fill_null(-1).to_numpy().astype(np.int64)
+    begins, ends = index.places()
+    known = row >= 0
+    return EntryPoints(
+        index.data,
+        np.where(known, np.append(begins, np.uint64(0))[row], np.uint64(0)),
+        np.where(known, np.append(ends, np.uint64(0))[row], np.uint64(0)),
+        np.where(known, np.append(index.column("mtime_ns"), 0)[row], 0),
+    )
+
+
+def _binary(value: bytes) -> pa.Scalar:
+    return pa.scalar(value, pa.large_binary())
+
+
+def _paths(source: ImageSource) -> pa.Array:
+    """The paths of `source` without their zero bytes."""
+    lengths = np.diff(source.offsets.astype(np.int64)) - 1
+    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+    text = source.paths[source.paths != 0]
+    return pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(source), [None, pa.py_buffer(offsets), pa.py_buffer(text)]
+    )
