@@ -36,7 +36,7 @@ BYTES = (95_000, 0.35)  # median and sigma of the log-normal size that each pict
 TRIES = 8  # windows looked at for one that is rich enough
 SMALLEST_PHOTOGRAPH = 400  # pixels on the short side
 LEAST_DETAIL = 0.15  # bytes per pixel, at quality 90 and 1,000 pixels on the long side
-CUTS_PER_JOB = 25
+CUTS_PER_JOB = 80  # a job decodes its photograph once, which takes as long as ten cuts
 
 
 def ensure(out: Path, count: int, seed: int = 0, cache: Path | None = None) -> dict:

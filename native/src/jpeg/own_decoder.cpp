@@ -15,7 +15,7 @@ namespace {
 
 const PixelKernels& pixel_kernels() {
 #if defined(__x86_64__)
-  if (simd_active() != Simd::kScalar) return kAvx2Pixels;
+  if (simd_active() != Simd::kScalar) return kScalarPixels;
 #endif
   return kScalarPixels;
 }
@@ -67,6 +67,176 @@ class Plane {
   int mask_ = 0;
 };
 
+class OwnDecoder : public Decoder {
+ public:
+  bool supports(const File& file) const override {
+    Frame frame;
+    return make_frame(file.header, &frame);
+  }
+  Code decode(const File& file, const Rect& rect, const ImageView& out) override;
+
+ private:
+  Code prepare(const File& file, const Rect& rect);
+  void decode_targets(int row, BlockTarget* targets) const;
+  Code decode_mcus(int lane, int row);
+  void repeat_edges(int row);
+  void put_row(const Rect& rect, int y, uint8_t* rgbx);
+  void mix_rows(const RowSamples& in, bool lower, int first, int count);
+  void repeat_columns(const RowSamples& in);
+
+  // Of the file at hand.
+  const Header* header_ = nullptr;
+  Frame frame_;
+  McuLayout layout_;
+  Window window_ = {};
+  const PixelKernels* pixels_ = nullptr;
+  const EntropyKernels* entropy_ = nullptr;
+
+  // Kept from file to file.
+  Tables tables_;
+  Scan scan_;
+  Plane planes_[3];
+  Buffer mixed_[2];
+  Block blocks_[kMaxBlocks];
+  uint8_t extents_[kMaxBlocks] = {};
+};
+
+Code OwnDecoder::prepare(const File& file, const Rect& rect) {
+  header_ = &file.header;
+  pixels_ = &pixel_kernels();
+  entropy_ = &entropy_kernels();
+  if (!make_frame(file.header, &frame_)) return Code::kUnsupported;
+  const Code code = tables_.read(file.data, file.header);
+  if (code != Code::kOk) return code;
+  make_layout(file.header, frame_, tables_, &layout_);
+  window_ = window_of(rect, frame_, file.header);
+  const int mcus = window_.right - window_.left;
+  for (int i = 0; i < file.header.components; ++i) {
+    const int h = i == 0 ? frame_.h : 1, v = i == 0 ? frame_.v : 1;
+    if (!planes_[i].reshape(8 * h * mcus, 8 * v)) return Code::kOutOfMemory;
+  }
+  for (Buffer& each : mixed_)
+    if (each.reserve(static_cast<size_t>(8) * frame_.h * mcus) == nullptr) return Code::kOutOfMemory;
+  std::memset(blocks_, 0, sizeof blocks_);  // the last file may have failed in the middle
+  return scan_.open(file, layout_, *entropy_, frame_.mcus_per_row, frame_.mcu_rows,
+                    (window_.bottom - 1) * frame_.mcus_per_row + window_.right);
+}
+
+// Where the blocks of the row's first MCU go.
+void OwnDecoder::decode_targets(int row, BlockTarget* targets) const {
+  for (int i = 0; i < layout_.blocks; ++i) {
+    const int component = layout_.block[i].component;
+    const bool is_luma = component == 0;
+    const Plane& plane = planes_[component];
+    const int x = is_luma ? i % frame_.h : 0, y = is_luma ? i / frame_.h : 0;
+    targets[i].quantiser = tables_.quantiser(header_->component[component].tq);
+    targets[i].samples = plane.row(8 * (row * (is_luma ? frame_.v : 1) + y)) + ptrdiff_t{8} * x;
+    targets[i].stride = plane.stride();
+  }
+}
+
+Code OwnDecoder::decode_mcus(int lane, int row) {
+  BlockTarget targets[kMaxBlocks];
+  decode_targets(row, targets);
+  for (int column = window_.left; column < window_.right;) {
+    int run = 0;
+    const Code code = scan_.seek(lane, row, column, window_.right, &run);
+    if (code != Code::kOk) return code;
+    for (int i = 0; i < run; ++i) {
+      if (!entropy_->decode(layout_, scan_.stream(lane), blocks_, extents_)) return Code::kCorrupt;
+      pixels_->inverse_dct(blocks_, extents_, targets, layout_.blocks);
+      for (int j = 0; j < layout_.blocks; ++j)
+        targets[j].samples += layout_.block[j].component == 0 ? 8 * frame_.h : 8;
+    }
+    scan_.advance(lane, run);
+    column += run;
+  }
+  repeat_edges(row);
+  return Code::kOk;
+}
+
+// Interpolation finds the first and the last chroma sample of the image once more beyond its edges.
+void OwnDecoder::repeat_edges(int row) {
+  if (!frame_.halves_columns()) return;
+  const int past = frame_.chroma_width - 8 * window_.left;
+  for (int component = 1; component < 3; ++component) {
+    for (int y = 8 * row; y < 8 * row + 8; ++y) {
+      uint8_t* samples = planes_[component].row(y);
+      if (window_.left == 0) samples[-1] = samples[0];
+      if (window_.right == frame_.mcus_per_row) samples[past] = samples[past - 1];
+    }
+  }
+}
+
+// Where chroma has a sample for two rows, and for every column: the nearer row counts three times.
+void OwnDecoder::mix_rows(const RowSamples& in, bool lower, int first, int count) {
+  const uint8_t* near[2] = {in.cb, in.cr};
+  const uint8_t* far[2] = {in.cb_far, in.cr_far};
+  const int round = lower ? 2 : 1;
+  for (int i = 0; i < 2; ++i) {
+    uint8_t* out = mixed_[i].reserve(1);
+    for (int x = first; x < first + count; ++x)
+      out[x] = static_cast<uint8_t>((3 * near[i][x] + far[i][x] + round) >> 2);
+  }
+}
+
+// Images of up to 4 columns: libjpeg repeats chroma instead of interpolating it.
+void OwnDecoder::repeat_columns(const RowSamples& in) {
+  for (int x = 0; x < 2 * frame_.chroma_width; ++x) {
+    mixed_[0].reserve(1)[x] = in.cb[x >> 1];
+    mixed_[1].reserve(1)[x] = in.cr[x >> 1];
+  }
+}
+
+void OwnDecoder::put_row(const Rect& rect, int y, uint8_t* rgbx) {
+  const int first = rect.x - window_.left * 8 * frame_.h;
+  RowSamples in = {planes_[0].row(y), nullptr, nullptr, nullptr, nullptr};
+  if (frame_.sampling == Sampling::kGray) return pixels_->gray(in, first, rect.w, rgbx);
+  const bool lower = (y & 1) != 0;
+  int near = y, far = y;
+  if (frame_.halves_rows()) {
+    near = y >> 1;
+    far = std::clamp(lower ? near + 1 : near - 1, 0, frame_.chroma_height - 1);
+  }
+  in.cb = planes_[1].row(near);
+  in.cr = planes_[2].row(near);
+  in.cb_far = planes_[1].row(far);
+  in.cr_far = planes_[2].row(far);
+  RowKernel kernel = pixels_->full;
+  if (frame_.halves_columns() && frame_.chroma_width <= 2) {
+    repeat_columns(in);
+    in.cb = mixed_[0].reserve(1);
+    in.cr = mixed_[1].reserve(1);
+  } else if (frame_.sampling == Sampling::kH1v2) {
+    mix_rows(in, lower, first, rect.w);
+    in.cb = mixed_[0].reserve(1);
+    in.cr = mixed_[1].reserve(1);
+  } else if (frame_.sampling == Sampling::kH2v1) {
+    kernel = pixels_->h2v1;
+  } else if (frame_.sampling == Sampling::kH2v2) {
+    kernel = pixels_->h2v2;
+  }
+  kernel(in, first, rect.w, rgbx);
+}
+
+Code OwnDecoder::decode(const File& file, const Rect& rect, const ImageView& out) {
+  Code code = prepare(file, rect);
+  int next = rect.y;  // row of pixels
+  for (int row = window_.top; row < window_.bottom && code == Code::kOk; ++row) {
+    code = decode_mcus(0, row);
+    if (code != Code::kOk) break;
+    // The last row of pixels of an MCU looks at the chroma below it.
+    int known = (row + 1) * 8 * frame_.v - (frame_.halves_rows() ? 1 : 0);
+    if (row + 1 == window_.bottom) known = rect.y + rect.h;
+    for (; next < std::min(known, rect.y + rect.h); ++next)
+      put_row(rect, next, out.row(next - rect.y));
+  }
+  return code;
+}
+
 }  // namespace
 }  // namespace own
+
+std::unique_ptr<Decoder> make_own_decoder() { return std::make_unique<own::OwnDecoder>(); }
+
 }  // namespace headrace::jpeg
