@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from rows import BARE, HEADRACE, RESTART
+from rows import BARE, ENTRIES, HEADRACE, RESTART
 
-OURS = {HEADRACE, RESTART, BARE}
+OURS = {HEADRACE, ENTRIES, RESTART, BARE}
 
 
 def median(values: list[float]) -> float:
@@ -47,7 +47,7 @@ def table(result: dict) -> Table:
             continue
         cells = [row["label"], row["dtype"], str(row["threads"]), f"{record['median']:,.0f}"]
         cells.append(f"{record['least']:,.0f}–{record['most']:,.0f}")
-        for ours in (HEADRACE, RESTART):
+        for ours in (HEADRACE, ENTRIES, RESTART):
             cells.append(
                 "" if row["peer"] in OURS else ratio(rate(result, ours, row["dtype"]), record["median"])
             )

@@ -20,6 +20,7 @@ class Row:
 
 HEADRACE = "headrace_folder"
 RESTART = "headrace_restart"
+ENTRIES = "headrace_entries"
 BARE = "native_bare"
 
 ROWS = (
@@ -39,6 +40,8 @@ ROWS = (
     Row("Headrace, folder as it is", HEADRACE, "float32"),
     Row("Headrace, folder as it is", HEADRACE, "uint8"),
     Row("Headrace, folder as it is, 1 thread", HEADRACE, "uint8", threads=1),
+    Row("Headrace, entry points", ENTRIES, "float32"),
+    Row("Headrace, entry points", ENTRIES, "uint8"),
     Row("Headrace, restart markers", RESTART, "float32"),
     Row("Headrace, restart markers", RESTART, "uint8"),
     Row("Headrace, native batch function only", BARE, "float32"),

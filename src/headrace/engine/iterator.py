@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import default_collate
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.engine.meter import Failures
 from headrace.engine.native import NativeEngine, Pending
@@ -180,14 +181,20 @@ class NativeIterator(Iterator[Any]):
         meter.samples += len(indices)
         batch: Any
         if plan.collate is None and plan.target_transform is None:
-            batch = [images, torch.from_numpy(labels)]
+            batch = [images, self._pin(torch.from_numpy(labels))]
         else:
             transform = plan.target_transform or int
             targets = [transform(label) for label in labels.tolist()]
             if plan.collate is None:
-                batch = [images, default_collate(targets)]
+                batch = [images, self._pin(default_collate(targets))]
             else:
                 samples = [image.as_subclass(plan.sample_type) for image in images.unbind()]
-                batch = plan.collate(list(zip(samples, targets, strict=True)))
+                batch = self._pin(plan.collate(list(zip(samples, targets, strict=True))))
         meter.collate_seconds += time.perf_counter() - start
         return batch
+
+    def _pin(self, data: Any) -> Any:
+        # Tensors that are pinned already are handed through.
+        if not self._engine.slots.pinned:
+            return data
+        return pin_memory(data)  # type: ignore[no-untyped-call]
