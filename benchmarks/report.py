@@ -38,7 +38,7 @@ def table(result: dict) -> Table:
     """Ratios compare equal element types only."""
     drawn = Table(title="Images per second, RandomResizedCrop(224) + flip", title_justify="left")
     drawn.add_column("")
-    for heading in ("type", "threads", "median", "least–most", "Headrace ÷ it", "with restarts ÷ it"):
+    for heading in ("type", "threads", "median", "least–most", "Headrace ÷ it", "entries ÷ it", "restarts ÷ it"):
         drawn.add_column(heading, justify="right")
     drawn.add_column("what it does to a picture")
     for record in result["rows"]:

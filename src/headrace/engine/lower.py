@@ -91,13 +91,18 @@ def decoder_choice(choice: str) -> tuple[str, ...]:
         ConfigError: a name isn't one.
     """
     names = ffi.decoder_names()
-    chosen = names if choice == "auto" else tuple(choice.split(","))
+    chosen = _best_decoders(names) if choice == "auto" else tuple(choice.split(","))
     for name in chosen:
         if name not in (*names, "pillow"):
             raise ConfigError(
                 f"decoder ({choice!r}) must be 'auto', or of {', '.join(names)}, pillow, joined by commas."
             )
     return tuple(name for name in names if name in chosen)
+
+
+def _best_decoders(names: tuple[str, ...]) -> tuple[str, ...]:
+    # libjpeg-turbo has SIMD code for more processors than our decoder, whose scalar twin it beats.
+    return tuple(name for name in names if name != "headrace" or ffi.simd_active() != "scalar")
 
 
 def decoder_bits(choice: str) -> int:
