@@ -37,8 +37,9 @@ def ratio(ours: float | None, theirs: float | None) -> str:
 def table(result: dict) -> Table:
     """Ratios compare equal element types only."""
     drawn = Table(title="Images per second, RandomResizedCrop(224) + flip", title_justify="left")
+    ratios = [f"{name} ÷ it" for name in ("Headrace", "entry points", "restarts")]
     drawn.add_column("")
-    for heading in ("type", "threads", "median", "least–most", "Headrace ÷ it", "entries ÷ it", "restarts ÷ it"):
+    for heading in ("type", "threads", "median", "least–most", *ratios):
         drawn.add_column(heading, justify="right")
     drawn.add_column("what it does to a picture")
     for record in result["rows"]:

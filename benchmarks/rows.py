@@ -19,8 +19,8 @@ class Row:
 
 
 HEADRACE = "headrace_folder"
-RESTART = "headrace_restart"
 ENTRIES = "headrace_entries"
+RESTART = "headrace_restart"
 BARE = "native_bare"
 
 ROWS = (

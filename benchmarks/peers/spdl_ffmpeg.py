@@ -19,8 +19,7 @@ def prepare(folder, work):
     return sorted(folder.glob("*/*.jpg"))
 
 
-def window(width, height):
-    """RandomResizedCrop's, in FFmpeg's words; `exact` as chroma would else move it by a pixel."""
+def window(width, height):  # RandomResizedCrop's; `exact`, as chroma would else move it by a pixel
     for _ in range(10):
         area = width * height * random.uniform(0.08, 1.0)
         ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
@@ -43,9 +42,11 @@ def load(path):
 
 def to_array(frames, dtype):
     images = spdl.io.to_numpy(spdl.io.convert_frames(frames))  # NHWC
-    if dtype == "uint8":
-        return images.copy()
-    return images.transpose(0, 3, 1, 2).astype(np.float32) / STD - MEAN / STD
+    return (
+        images.copy()
+        if dtype == "uint8"
+        else images.transpose(0, 3, 1, 2).astype(np.float32) / STD - MEAN / STD
+    )
 
 
 def loader(folder, work, dtype, threads, decoders=2, buffer=4):

@@ -5,7 +5,8 @@
 //   4   uint32  size of the file
 //   8   uint32  checksum of the file's bytes before the entropy-coded data
 //   12  uint32  MCUs from one entry to the next; every row of MCUs begins with one
-//   16  the entries, row by row, each of 4 + 2 × components bytes:
+//   16  uint32  checksum of the entries
+//   20  the entries, row by row, each of 4 + 2 × components bytes:
 //       uint32  position in the entropy-coded data as it lies in the file, stuffing included:
 //               8 × byte + bit, bit 0 being the highest
 //       int16   DC predictor of each component
@@ -22,8 +23,9 @@ namespace headrace::jpeg {
 
 // Makes the index of `file` by one pass over its data. every_n_mcus 0: the smallest distance, at
 // least 4 MCUs, that keeps the index within 2 % of the file. kUnsupported: a file that the own
-// decoder does not take, or one that has restart markers and needs no index. kCorrupt: any oddity
-// in the data; `out` is empty then.
+// decoder does not take, one that has restart markers and needs no index, or (with 0) one so small
+// that not even an entry per row of MCUs stays within 2 %. kCorrupt: any oddity in the data. `out`
+// is empty unless kOk.
 Code build_entry_points(const File& file, int every_n_mcus, std::vector<uint8_t>* out);
 
 // Reads an index, which may be anything: every answer is checked against the file.

@@ -13,20 +13,6 @@ namespace headrace::jpeg {
 namespace own {
 namespace {
 
-const PixelKernels& pixel_kernels() {
-#if defined(__x86_64__)
-  if (simd_active() != Simd::kScalar) return kScalarPixels;
-#endif
-  return kScalarPixels;
-}
-
-const EntropyKernels& entropy_kernels() {
-#if defined(__x86_64__)
-  if (simd_active() != Simd::kScalar) return kBmi2Entropy;
-#endif
-  return kPlainEntropy;
-}
-
 // The MCUs that a rectangle needs: [left, right) × [top, bottom).
 struct Window {
   int left, right, top, bottom;

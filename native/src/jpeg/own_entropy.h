@@ -65,4 +65,6 @@ extern const EntropyKernels kPlainEntropy;
 extern const EntropyKernels kBmi2Entropy;
 #endif
 
+const EntropyKernels& entropy_kernels();  // the active instruction set's
+
 }  // namespace headrace::jpeg::own

@@ -160,6 +160,13 @@ uint8_t flat_level(int16_t dc, int16_t quantiser) {
   return level((scaled + (1 << (kPass1Bits + 2))) >> (kPass1Bits + 3));
 }
 
+const PixelKernels& pixel_kernels() {
+#if defined(__x86_64__)
+  if (simd_active() != Simd::kScalar) return kAvx2Pixels;
+#endif
+  return kScalarPixels;
+}
+
 const PixelKernels kScalarPixels = {inverse_dct, gray, full, h2v1, h2v2};
 
 }  // namespace headrace::jpeg::own

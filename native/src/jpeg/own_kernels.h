@@ -46,6 +46,8 @@ extern const PixelKernels kScalarPixels;
 extern const PixelKernels kAvx2Pixels;
 #endif
 
+const PixelKernels& pixel_kernels();  // the active instruction set's
+
 // One block, for the cases that a vector kernel leaves: `block` is not zeroed.
 void inverse_dct_block(const int16_t* block, const BlockTarget& target);
 
