@@ -1,4 +1,4 @@
-"""Pictures made at run time from fixed seeds: noise shows what photographs hide in the chroma, gradients the rest."""
+"""Pictures made at run time from fixed seeds: noise shows what photographs hide in the chroma."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageFile
 
-# Pillow's encoder wants optimised and progressive files to fit its buffer, and noise is larger than it guesses.
+# Pillow's encoder wants optimised and progressive files to fit its buffer; noise is larger than it guesses.
 ImageFile.MAXBLOCK = 1 << 24
 
 # Pillow's save arguments by the name of the kind; "gray" changes the mode.
@@ -30,7 +30,7 @@ RESTARTS: dict[str, dict[str, Any]] = {
 
 
 def picture(rng: np.random.Generator, width: int, height: int) -> Image.Image:
-    """RGB: a gradient under noise whose strength is drawn, so that some pictures are smooth and some are not."""
+    """RGB: a gradient under noise whose strength is drawn: some are smooth and some are not."""
     y, x = np.mgrid[0:height, 0:width]
     base = np.stack([x * 255 // max(1, width - 1), y * 255 // max(1, height - 1), (x + y) % 256], axis=2)
     noise = rng.integers(-255, 256, (height, width, 3)) * rng.choice([0.05, 0.3, 1.0])
@@ -49,7 +49,7 @@ def jpeg(rng: np.random.Generator, kind: str, width: int, height: int, **save: A
 
 
 def image_folder(root: Path, count: int, *, classes: int = 3, seed: int = 0, side: int = 90) -> Path:
-    """`count` JPEGs of all kinds, about `side` pixels each way, in class folders as ImageFolder wants them."""
+    """`count` JPEGs of all kinds, about `side` pixels each way, in class folders."""
     rng = np.random.default_rng(seed)
     kinds = list(JPEG_KINDS)
     for i in range(count):

@@ -33,20 +33,16 @@ def window(width, height):  # RandomResizedCrop's; `exact`, as chroma would else
 
 def load(path):
     packets = spdl.io.demux_image(path)
-    flip = ",hflip" if random.random() < 0.5 else ""
-    steps = (
-        f"{window(packets.width, packets.height)},scale={SIZE}:{SIZE}:flags=bilinear{flip},format=pix_fmts="
-    )
-    return spdl.io.decode_packets(packets, filter_desc=steps + "rgb24")
+    steps = [window(packets.width, packets.height), f"scale={SIZE}:{SIZE}:flags=bilinear"]
+    steps += ["hflip"] * (random.random() < 0.5) + ["format=pix_fmts=rgb24"]
+    return spdl.io.decode_packets(packets, filter_desc=",".join(steps))
 
 
 def to_array(frames, dtype):
     images = spdl.io.to_numpy(spdl.io.convert_frames(frames))  # NHWC
-    return (
-        images.copy()
-        if dtype == "uint8"
-        else images.transpose(0, 3, 1, 2).astype(np.float32) / STD - MEAN / STD
-    )
+    if dtype == "uint8":
+        return images.copy()
+    return images.transpose(0, 3, 1, 2).astype(np.float32) / STD - MEAN / STD
 
 
 def loader(folder, work, dtype, threads, decoders=2, buffer=4):

@@ -199,6 +199,9 @@ class DataLoader(TorchDataLoader[Any]):
         """What was done since the loader was made; str() of it is a table."""
         return self._runtime.stats(self.memory_budget)
 
+    def check_worker_number_rationality(self) -> None:
+        """Says nothing here: torch's own loader says it where workers are processes."""
+
     def plan(self) -> Plan:
         """Who runs what. Made for every epoch: a user may change the dataset's transform between epochs."""
         return make_plan(

@@ -482,7 +482,10 @@ def jpeg_entry_points(data: bytes, every: int) -> bytes:
         NativeError: not a JPEG that the own decoder takes.
     """
     padded = np.frombuffer(data + bytes(PADDING), np.uint8)
-    out = np.empty(len(data) + 4096, np.uint8)
+    width, height = jpeg_size(data)
+    out = np.empty(
+        1024 + 10 * (width // 8 + 1) * (height // 8 + 1), np.uint8
+    )  # every block: no index is larger
     size = c_uint64()
     _check(
         library().hr_jpeg_entry_points(
