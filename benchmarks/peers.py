@@ -204,7 +204,7 @@ def main() -> None:
         "epochs": arguments.epochs,
         "rows": records,
         "missing": [{"row": asdict(entry["row"]), "reason": entry["reason"]} for entry in missing],
-        "doubts": doubts(records),
+        "doubts": [*filter(None, [pictures.doubt(manifest)]), *doubts(records)],
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "peers.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

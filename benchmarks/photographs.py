@@ -3,6 +3,7 @@
 Nothing is installed and no root is needed: packages are downloaded and unpacked below the cache folder.
 """
 
+import functools
 import shutil
 import subprocess
 import sys
@@ -69,7 +70,8 @@ def _debian(package: str, cache: Path, target: Path) -> bool:
         return False
     download = cache / "debs" / package
     download.mkdir(parents=True, exist_ok=True)
-    if not _run(["apt-get", "download", package], download) and not _private_apt(package, cache, download):
+    asked = ["apt-get", "download", package]
+    if not _run(asked, download, quiet=True) and not _private_apt(package, cache, download):
         return False
     archives = sorted(download.glob("*.deb"))
     partial = target.with_name(target.name + ".partial")
@@ -83,24 +85,27 @@ def _debian(package: str, cache: Path, target: Path) -> bool:
 
 def _private_apt(package: str, cache: Path, download: Path) -> bool:
     """Downloads with package lists of our own: the machine's may be empty, and only root may refresh them."""
-    state = cache / "apt"
+    return _private_lists(cache) and _run([*_private_options(cache), "download", package], download)
+
+
+@functools.cache
+def _private_lists(cache: Path) -> bool:
+    """Whether apt-get could fetch lists below `cache`; asked once, as no answer may take a minute."""
     for folder in ("state/lists/partial", "cache/archives/partial"):
-        (state / folder).mkdir(parents=True, exist_ok=True)
-    options = [
-        "-o",
-        f"Dir::State={state}/state",
-        "-o",
-        f"Dir::Cache={state}/cache",
-        "-o",
+        (cache / "apt" / folder).mkdir(parents=True, exist_ok=True)
+    return _run([*_private_options(cache), "update"], cache)
+
+
+def _private_options(cache: Path) -> list[str]:
+    settings = (
+        f"Dir::State={cache}/apt/state",
+        f"Dir::Cache={cache}/apt/cache",
+        "Dir::State::status=/var/lib/dpkg/status",
         "APT::Sandbox::User=root",
-    ]
-    options += ["-o", "Dir::State::status=/var/lib/dpkg/status", "-o", "Acquire::Languages=none"]
-    fresh = state / "updated"
-    if not fresh.exists():
-        if not _run(["apt-get", *options, "update"], download):
-            return False
-        fresh.touch()
-    return _run(["apt-get", *options, "download", package], download)
+        "Acquire::Languages=none",
+        "Acquire::http::Timeout=30",
+    )
+    return ["apt-get", *(part for setting in settings for part in ("-o", setting))]
 
 
 def _pypi(package: str, cache: Path, target: Path) -> bool:
@@ -123,8 +128,8 @@ def _pypi(package: str, cache: Path, target: Path) -> bool:
     return True
 
 
-def _run(command: list[str], folder: Path) -> bool:
-    """Whether the command succeeded; what it said is shown only if it didn't."""
+def _run(command: list[str], folder: Path, quiet: bool = False) -> bool:
+    """Whether the command succeeded; the last line that it said is shown if it didn't, unless quiet."""
     try:
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=SECONDS_PER_COMMAND, check=False
@@ -132,7 +137,7 @@ def _run(command: list[str], folder: Path) -> bool:
     except (OSError, subprocess.TimeoutExpired) as error:
         print(f"{command[0]}: {error}", file=sys.stderr)
         return False
-    if done.returncode:
+    if done.returncode and not quiet:
         lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
         print(f"{' '.join(command[:1] + command[-2:])}: {lines[-1] if lines else 'failed'}", file=sys.stderr)
     return done.returncode == 0

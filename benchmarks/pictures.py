@@ -24,7 +24,7 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from photographs import Photographs, fetch
+from photographs import DEBIAN_PACKAGES, Photographs, fetch
 
 FORMAT = 1  # raise it when the pictures change: sets made before are then made anew
 CLASSES = 10
@@ -33,6 +33,7 @@ SHARES = (0.46, 0.16, 0.12, 0.05, 0.06, 0.03, 0.05, 0.07)
 QUALITIES = (85, 96)
 LARGEST_SCALE = 6.0
 BYTES = (95_000, 0.35)  # median and sigma of the log-normal size that each picture aims at
+USUAL_BYTES = (70_000, 110_000)  # means of the set as a whole
 TRIES = 8  # windows looked at for one that is rich enough
 SMALLEST_PHOTOGRAPH = 400  # pixels on the short side
 LEAST_DETAIL = 0.15  # bytes per pixel, at quality 90 and 1,000 pixels on the long side
@@ -170,6 +171,18 @@ def _encode(cut: Image.Image, quality: int) -> bytes:
     return file.getvalue()
 
 
+def doubt(manifest: dict) -> str | None:
+    """Why figures measured on this set would not compare with others, if there is a reason."""
+    least, most = USUAL_BYTES
+    if not least <= manifest["mean_bytes"] <= most:
+        return f"pictures of {manifest['mean_bytes']:,} bytes on average: {least:,} to {most:,} are usual"
+    if not manifest["origin"].startswith("Debian") or len(manifest["origin"].split(",")) < len(
+        DEBIAN_PACKAGES
+    ):
+        return f"other photographs than usual: {manifest['origin']}"
+    return None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -188,6 +201,8 @@ def main() -> None:
         f"{manifest['mean_width']:.0f}×{manifest['mean_height']:.0f}, from {manifest['photographs']} "
         f"photographs ({manifest['origin']})"
     )
+    if reason := doubt(manifest):
+        print(f"Note: {reason}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,9 @@ class DataLoader(TorchDataLoader[Any]):
         dtype: cast the images to this after the transform: torch.uint8, float16, bfloat16 or float32. None:
             as they are.
         memory_format: `torch.contiguous_format` (the default) or `torch.channels_last`, of the images.
-        decoder: JPEG decoders that may be used: "auto" or names joined by commas; see `explain()`.
+        decoder: JPEG decoders that may be used: "auto", or names joined by commas of "headrace" (our own),
+            "libjpeg-restart", "libjpeg-crop", "libjpeg-full"; "pillow" alone for none of them. All give the
+            same pixels; what they refuse, Pillow decodes.
 
     Batches are ordinary tensors. Their memory is reused for later batches only after the last tensor on it is
     gone: keep what you like.
@@ -111,7 +113,7 @@ class DataLoader(TorchDataLoader[Any]):
     ) -> None:
         if memory_budget is None:
             memory_budget = int(available_memory() * DEFAULT_MEMORY_SHARE)
-        check_options(memory_budget, on_error, seed)
+        check_options(memory_budget, on_error, seed, decoder)
         self.memory_budget = memory_budget
         self.on_error = on_error
         self.seed = seed

@@ -13,7 +13,11 @@ OnError = Literal["raise", "skip", "replace"]
 DEFAULT_MEMORY_SHARE = 1 / 8
 
 
-def check_options(memory_budget: Any, on_error: Any, seed: Any) -> None:
+# The native library's table of JPEG decoders, in order of preference; a test compares the two.
+DECODERS = ("headrace", "libjpeg-restart", "libjpeg-crop", "libjpeg-full")
+
+
+def check_options(memory_budget: Any, on_error: Any, seed: Any, decoder: Any) -> None:
     """Raises ConfigError for a value that can't be obeyed; see `headrace.DataLoader` for what each means."""
     if on_error not in get_args(OnError):
         raise ConfigError(f"on_error ({on_error!r}) must be 'raise', 'skip' or 'replace'.")
@@ -25,6 +29,12 @@ def check_options(memory_budget: Any, on_error: Any, seed: Any) -> None:
     if seed is not None and not (_is_int(seed) and 0 <= seed < 2**64):
         raise ConfigError(
             f"seed ({seed!r}) must be an int from 0 to 2**64 - 1, or None to draw one per epoch."
+        )
+
+    names = (*DECODERS, "pillow")
+    if decoder != "auto" and not (isinstance(decoder, str) and set(decoder.split(",")) <= set(names)):
+        raise ConfigError(
+            f"decoder ({decoder!r}) must be 'auto', or of {', '.join(names)}, joined by commas."
         )
 
 

@@ -105,7 +105,7 @@ class WorkerInit:
     def __call__(self, worker: int) -> None:
         info = get_worker_info()
         if info is not None and isinstance(info.dataset, Guarded):
-            vars(info)["dataset"] = info.dataset.dataset
+            object.__setattr__(info, "dataset", info.dataset.dataset)  # torch means it to be read only
         if self.user_init is not None:
             self.user_init(worker)
 

@@ -1,0 +1,62 @@
+"""Which way the imports point, and how large a file may grow."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "src" / "headrace"
+FILES = sorted(ROOT.rglob("*.py"))
+
+# What each part may import of ours. Nothing that isn't named here.
+BASE = {"records", "errors"}
+ALLOWED: dict[str, set[str]] = {
+    "records": set(),
+    "errors": set(),
+    "options": {"errors"},
+    "measure": set(),
+    "_native": BASE,
+    "sources": BASE,
+    "plan": BASE | {"sources"},
+    "packs": BASE | {"sources", "_native", "measure"},
+    "engine": BASE | {"plan", "sources", "_native"},
+    "loader": BASE | {"options", "plan", "engine", "measure", "_native"},
+    "testing": BASE | {"plan", "sources", "engine", "loader"},
+    "cli": BASE | {"packs", "measure", "loader"},
+    "__init__": BASE | {"loader", "sources"},
+}
+
+
+def part(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= (
+                {node.module} if node.module != "headrace" else {f"headrace.{a.name}" for a in node.names}
+            )
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_downwards(path: Path) -> None:
+    ours = {name.split(".")[1] for name in imports(path) if name.startswith("headrace.")}
+    assert ours - {part(path)} <= ALLOWED[part(path)]
+    if path != ROOT / "_native" / "ffi.py":
+        assert "ctypes" not in imports(path), "only _native/ffi.py speaks ctypes"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_and_functions_stay_readable(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 600
+    assert path.stem not in ("utils", "common", "misc", "helpers")
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name != "__init__":
+            assert (node.end_lineno or 0) - node.lineno < 60, node.name

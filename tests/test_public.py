@@ -1,0 +1,46 @@
+"""The public surface: nothing more, nothing less, and cheap to import."""
+
+from __future__ import annotations
+
+import doctest
+import subprocess
+import sys
+from types import ModuleType
+
+import headrace
+import headrace.loader
+import headrace.testing
+from headrace._native import ffi
+from headrace.options import DECODERS
+
+
+def public_names(module: ModuleType) -> list[str]:
+    return sorted(
+        n for n, v in vars(module).items() if not n.startswith("_") and not isinstance(v, ModuleType)
+    )
+
+
+def test_all_is_sorted_and_complete() -> None:
+    assert headrace.__all__ == public_names(headrace)
+    assert headrace.testing.__all__ == public_names(headrace.testing)
+    assert len(headrace.__all__) <= 20
+
+
+def test_importing_loads_no_native_library_and_starts_no_cuda() -> None:
+    code = "import headrace, torch; print(open('/proc/self/maps').read(), torch.cuda.is_initialized())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "libheadrace" not in done.stdout
+    assert done.stdout.endswith("False\n")
+
+
+def test_the_example_in_the_docstring_works() -> None:
+    result = doctest.testmod(headrace.loader)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_the_decoders_that_can_be_asked_for_are_those_there_are() -> None:
+    assert ffi.decoder_names() == DECODERS
