@@ -1,10 +1,11 @@
 # Everything a developer runs. `make` alone lists it.
-#   make test TORCH=2.7.1 TORCHVISION=0.22.1 VENV=/tmp/old      the oldest torch that is supported
+#   make test TORCH=2.7.1 TORCHVISION=0.22.1 PILLOW=12.0.0 VENV=.venv-oldest      the oldest that is supported
 
 PYTHON      ?= python3
 VENV        ?= .venv
 TORCH       ?=
 TORCHVISION ?=
+PILLOW      ?=
 JOBS        ?= $(shell nproc)
 # Where pictures, packages and benchmark sets are kept: about 1 GB for the benchmark.
 DATA        ?= data
@@ -16,7 +17,9 @@ BIN          := $(VENV)/bin
 # cmake, ninja and clang-format may be there only.
 export PATH  := $(abspath $(BIN)):$(PATH)
 SYSTEM_STAMP := $(VENV)/.done-system
-TORCH_STAMP  := $(VENV)/.done-torch-$(or $(TORCH),newest)-$(or $(TORCHVISION),newest)
+TORCH_STAMP  := $(VENV)/.done-torch-$(or $(TORCH),newest)-$(or $(TORCHVISION),newest)-$(or $(PILLOW),newest)
+# $(call requirement,name,version): the newest where no version is said
+requirement   = '$(1)$(if $(2),==$(2))'
 DEV_STAMP    := $(VENV)/.done-dev
 PACKAGE      := $(VENV)/.done-package
 SOURCES      := $(shell find src native/src native/include native/CMakeLists.txt -type f -not -name '*.pyc' 2>/dev/null)
@@ -37,7 +40,8 @@ $(SYSTEM_STAMP): tools/setup-system.sh
 	@touch $@
 
 $(TORCH_STAMP): | $(SYSTEM_STAMP)
-	$(BIN)/python -m pip install -q 'torch$(if $(TORCH),==$(TORCH))' 'torchvision$(if $(TORCHVISION),==$(TORCHVISION))'
+	$(BIN)/python -m pip install -q $(call requirement,torch,$(TORCH)) $(call requirement,torchvision,$(TORCHVISION)) \
+	  $(call requirement,pillow,$(PILLOW))
 	@rm -f $(VENV)/.done-torch-* && touch $@
 
 # cmake and ninja come from PyPI where the machine has none (cmake: or an older one than the build needs).

@@ -1,0 +1,138 @@
+"""Forks, signals, exceptions and exits: no hang, no noise, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+START = """
+import gc, os, sys, time, threading
+import torch
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+import headrace
+steps = [transforms.RandomResizedCrop(48), transforms.ToTensor()]
+dataset = ImageFolder(sys.argv[1], transforms.Compose(steps))
+loader = headrace.DataLoader(dataset, batch_size=2, num_workers=2, seed=4)
+def threads(): return len(os.listdir("/proc/self/task"))
+def files(): return len(os.listdir("/proc/self/fd"))
+"""
+
+SCRIPTS = {
+    "a forked child finishes the epoch that its parent began": """
+whole = [images.clone() for images, _ in loader]
+loader.set_epoch(0)
+iterator = iter(loader)
+first = next(iterator)[0].clone()
+pid = os.fork()
+rest = torch.cat([first, *(images for images, _ in iterator)])
+ok = torch.equal(rest, torch.cat(whole))
+if pid == 0:
+    os._exit(0 if ok else 1)
+assert ok and os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+""",
+    "a loader made before a fork works in the child": """
+list(loader)
+pid = os.fork()
+n = sum(len(labels) for _, labels in loader)
+if pid == 0:
+    os._exit(0 if n == 30 else 1)
+assert n == 30 and os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+""",
+    "leaving early fifty times leaves nothing behind": """
+def leave(i):
+    iterator = iter(loader)
+    for _ in range(i % 4):
+        next(iterator)
+    if i % 3 == 0:
+        raise ValueError
+def loop():
+    for i in range(50):
+        try:
+            leave(i)
+        except ValueError:
+            pass
+    gc.collect()
+    return threads(), files()
+before = loop()
+assert loop() == before, (loop(), before)
+assert loader.stats().in_flight == 0
+""",
+    "dropped loaders take their threads with them": """
+def use():
+    other = headrace.DataLoader(dataset, batch_size=2, num_workers=2)
+    iterator = iter(other)
+    next(iterator)
+    return threads()
+before = threads()
+assert use() >= before + 2
+gc.collect()
+assert threads() == before, (threads(), before)
+""",
+    "the interpreter may end in the middle of an epoch": """
+iterator = iter(loader)
+next(iterator)
+""",
+    "two loaders at once, and one inside torch's worker of another": """
+from torch.utils.data import DataLoader, Dataset
+class Nested(Dataset):
+    def __len__(self): return 2
+    def __getitem__(self, i): return sum(len(labels) for _, labels in loader)
+list(loader)
+assert [int(n) for n in DataLoader(Nested(), num_workers=2, multiprocessing_context="fork")] == [30, 30]
+""",
+}
+
+
+def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-W",
+        "ignore::DeprecationWarning",
+        "-c",
+        START + script,
+        str(folder),
+    ]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_in_a_process_of_its_own(folder: Path, name: str) -> None:
+    done = run(SCRIPTS[name], folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("where", ["time.sleep(60)", "next(iter(slow))"])
+def test_ctrl_c_ends_the_epoch_at_once(folder: Path, where: str) -> None:
+    script = f"""
+class Slow:
+    def __iter__(self):
+        time.sleep(60)
+        yield [0]
+slow = headrace.DataLoader(dataset, batch_sampler=Slow())
+for images, labels in loader:
+    print("begun", flush=True)
+    {where}
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", START + script, str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    time.sleep(0.2)
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode in (1, -signal.SIGINT, 130)
+    assert "KeyboardInterrupt" in errors
