@@ -53,7 +53,7 @@ def test_inside_a_container_the_own_group_is_the_root(tmp_path: Path) -> None:
 def test_cores_are_the_less_of_affinity_and_quota(
     monkeypatch: pytest.MonkeyPatch, quota: float | None, cores: int
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(6)))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
     monkeypatch.setattr("headrace.measure.machine.cpu_quota", lambda: quota)
     assert usable_cores() == cores
 
