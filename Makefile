@@ -40,7 +40,7 @@ $(SYSTEM_STAMP): tools/setup-system.sh
 	@touch $@
 
 $(TORCH_STAMP): | $(SYSTEM_STAMP)
-	$(BIN)/python -m pip install -q $(call requirement,torch,$(TORCH)) $(call requirement,torchvision,$(TORCHVISION)) \
+	$(BIN)/python -m pip install -q -U $(call requirement,torch,$(TORCH)) $(call requirement,torchvision,$(TORCHVISION)) \
 	  $(call requirement,pillow,$(PILLOW))
 	@rm -f $(VENV)/.done-torch-* && touch $@
 

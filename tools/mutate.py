@@ -16,7 +16,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageFile
+
+# Pillow's encoder wants an optimised file to fit its buffer, and noise is larger than it guesses.
+ImageFile.MAXBLOCK = 1 << 24
 
 SIZES = ((1, 1), (2, 3), (7, 5), (16, 16), (17, 33), (64, 48), (129, 65), (300, 200))
 SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")

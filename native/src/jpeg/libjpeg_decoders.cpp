@@ -14,7 +14,7 @@ class FullDecoder final : public Decoder {
   bool supports(const File& file) const override { return has_known_components(file.header); }
 
   Code decode(const File& file, const Rect& rect, const ImageView& out) override {
-    return session_.decode(file.data, file.size, rect, out, false);
+    return session_.decode(file.data, file.size, rect, out, Reach::kWholeFile);
   }
 
  private:
@@ -29,7 +29,7 @@ class CropDecoder final : public Decoder {
   }
 
   Code decode(const File& file, const Rect& rect, const ImageView& out) override {
-    return session_.decode(file.data, file.size, rect, out, true);
+    return session_.decode(file.data, file.size, rect, out, Reach::kRectangle);
   }
 
  private:

@@ -10,7 +10,7 @@
 namespace headrace::jpeg {
 namespace {
 
-// Slices whose true width is less can switch fancy upsampling off (see kMinCropWidth in
+// Slices whose true width is less can switch fancy upsampling off (see kMinWindowWidth in
 // libjpeg_session.cpp).
 constexpr int kMinSliceWidth = 16;
 
@@ -69,7 +69,7 @@ class RestartDecoder final : public Decoder {
     const Rect covered = cover_rect(file.header, grid, rect, &cover);
     assemble(file, grid, cover, covered);
     const Rect inside = {rect.x - covered.x, rect.y - covered.y, rect.w, rect.h};
-    return session_.decode(slice_.data(), slice_.size(), inside, out, false);
+    return session_.decode(slice_.data(), slice_.size(), inside, out, Reach::kWholeFile);
   }
 
  private:
