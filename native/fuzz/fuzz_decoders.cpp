@@ -1,4 +1,5 @@
 // All JPEG decoders and all instruction sets on the same bytes: those that give pixels must give
+// the same ones.
 //
 //   make asan          mutated files, by mutate_main.cpp
 //   make libfuzzer     coverage-guided

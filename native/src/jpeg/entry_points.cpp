@@ -11,6 +11,7 @@
 namespace headrace::jpeg {
 namespace {
 
+constexpr size_t kChecksumOffset = 16;
 constexpr size_t kHeaderSize = 20;
 constexpr int kMaxDistance = 65535;
 constexpr int kMinDistance = 4;  // of those chosen here: closer ones were measured to gain nothing
@@ -27,8 +28,8 @@ void store32(uint32_t value, uint8_t* at) {
 }
 
 // Eight bytes at a time. It has to notice another file, or a damaged index, not an attacker.
-uint32_t checksum(const uint8_t* data, size_t size) {
-  uint64_t hash = size;
+uint32_t checksum(const uint8_t* data, size_t size, uint32_t seed = 0) {
+  uint64_t hash = size ^ seed;
   for (size_t i = 0; i < size; i += 8) {
     uint64_t word = 0;
     if (size - i >= 8) {
@@ -40,6 +41,11 @@ uint32_t checksum(const uint8_t* data, size_t size) {
     hash ^= hash >> 32;
   }
   return static_cast<uint32_t>(hash);
+}
+
+// Of an index: all of it but the checksum itself.
+uint32_t index_checksum(const uint8_t* index, size_t size) {
+  return checksum(index + kHeaderSize, size - kHeaderSize, checksum(index, kChecksumOffset));
 }
 
 // The distance that build_entry_points() chooses; 0: none is short enough.
@@ -160,7 +166,7 @@ bool EntryIndex::open(const File& file, int mcus_per_row, int mcu_rows) {
   const size_t count = static_cast<size_t>(per_row_) * static_cast<size_t>(rows_);
   if (points.size != kHeaderSize + count * entry_size_) return false;
   if (load32(data + 8) != checksum(file.data, header.scan_offset)) return false;
-  if (load32(data + 16) != checksum(data + kHeaderSize, count * entry_size_)) return false;
+  if (load32(data + kChecksumOffset) != index_checksum(data, points.size)) return false;
   entries_ = data + kHeaderSize;
   scan_offset_ = header.scan_offset;
   scan_size_ = file.size - header.scan_offset;
@@ -211,7 +217,7 @@ Code build_entry_points(const File& file, int every_n_mcus, std::vector<uint8_t>
   store32(static_cast<uint32_t>(file.size), header + 4);
   store32(checksum(file.data, file.header.scan_offset), header + 8);
   store32(static_cast<uint32_t>(distance), header + 12);
-  store32(checksum(header + kHeaderSize, out->size() - kHeaderSize), header + 16);
+  store32(index_checksum(header, out->size()), header + kChecksumOffset);
   return Code::kOk;
 }
 

@@ -5,7 +5,7 @@
 //   4   uint32  size of the file
 //   8   uint32  checksum of the file's bytes before the entropy-coded data
 //   12  uint32  MCUs from one entry to the next; every row of MCUs begins with one
-//   16  uint32  checksum of the entries
+//   16  uint32  checksum of all the rest of the index
 //   20  the entries, row by row, each of 4 + 2 × components bytes:
 //       uint32  position in the entropy-coded data as it lies in the file, stuffing included:
 //               8 × byte + bit, bit 0 being the highest

@@ -1,151 +1,184 @@
-// Restart-sliced decoding: where restart markers cut the data into pieces that don't depend on each
-// other, the pieces that a rectangle needs are put together to a smaller JPEG, and libjpeg decodes
+// Restart-sliced decoding: where restart markers cut the data into segments that don't depend on
+// each other, those that a rectangle needs are put together to a smaller JPEG, and libjpeg decodes
 // that.
 #include <algorithm>
 #include <cstring>
-#include <vector>
+#include <numeric>
 
 #include "libjpeg_session.h"
 
 namespace headrace::jpeg {
 namespace {
 
-// Slices whose true width is less can switch fancy upsampling off (see kMinWindowWidth in
-// libjpeg_session.cpp).
+// A narrower slice could switch fancy upsampling off: libjpeg does that where a component is at
+// most 2 samples wide.
 constexpr int kMinSliceWidth = 16;
 
-// How the image is cut: MCUs of mcu_w × mcu_h pixels, `columns` of them in a row; a segment holds
-// `segment_columns` of one row, or `segment_rows` whole rows.
-struct Grid {
-  int mcu_w, mcu_h;
-  int columns, rows;
-  int segment_columns, segment_rows;
-  int segments_across, segments_down;
-};
+constexpr uint8_t kRst0 = 0xD0;
+constexpr uint8_t kEoi = 0xD9;
 
 int divide_up(int a, int b) { return (a + b - 1) / b; }
 
+// The image as pieces of equal size, each made of whole segments: part of a row of MCUs where the
+// interval divides the row, else as many rows as it takes for a segment to end where a row does.
+struct Grid {
+  int piece_w = 0;  // in pixels
+  int piece_h = 0;
+  int across = 0;  // pieces in a row of pieces
+  int down = 0;
+  size_t segments_per_piece = 0;
+  size_t segments = 0;  // of the whole image: the last piece may have fewer
+};
+
+// False where there is nothing to cut.
 bool make_grid(const Header& header, Grid* grid) {
   int h = 1, v = 1;
-  for (int i = 0; i < header.components; ++i) {
-    h = std::max<int>(h, header.component[i].h);
-    v = std::max<int>(v, header.component[i].v);
+  if (header.components > 1) {  // a scan of one component isn't interleaved
+    for (int i = 0; i < header.components; ++i) {
+      h = std::max<int>(h, header.component[i].h);
+      v = std::max<int>(v, header.component[i].v);
+    }
   }
-  if (header.components == 1) h = v = 1;  // a scan of one component isn't interleaved
-  grid->mcu_w = 8 * h;
-  grid->mcu_h = 8 * v;
-  grid->columns = divide_up(header.width, grid->mcu_w);
-  grid->rows = divide_up(header.height, grid->mcu_h);
+  const int columns = divide_up(header.width, 8 * h);
+  const int rows = divide_up(header.height, 8 * v);
   const int interval = header.restart_interval;
   if (interval < 1) return false;
-  if (grid->columns % interval == 0) {
-    grid->segment_columns = interval;
-    grid->segment_rows = 1;
-  } else if (interval % grid->columns == 0) {
-    grid->segment_columns = grid->columns;
-    grid->segment_rows = interval / grid->columns;
-  } else {
-    return false;
-  }
-  grid->segments_across = grid->columns / grid->segment_columns;
-  grid->segments_down = divide_up(grid->rows, grid->segment_rows);
-  return true;
+  const int shared = std::gcd(interval, columns);
+  const bool divides_row = shared == interval;
+  const int piece_columns = divides_row ? interval : columns;
+  const int piece_rows = interval / shared;
+  grid->piece_w = 8 * h * piece_columns;
+  grid->piece_h = 8 * v * piece_rows;
+  grid->across = columns / piece_columns;
+  grid->down = divide_up(rows, piece_rows);
+  grid->segments_per_piece = divides_row ? 1 : static_cast<size_t>(columns / shared);
+  const int64_t mcus = int64_t{columns} * rows;
+  grid->segments = static_cast<size_t>((mcus + interval - 1) / interval);
+  return grid->segments > 1 && int64_t{grid->across} * grid->down > 1;
+}
+
+// What is cut out: pieces first_x to last_x of the rows of pieces first_y to last_y.
+struct Slice {
+  int first_x, last_x, first_y, last_y;
+  Rect pixels;  // that they cover
+};
+
+// One pixel beyond the rectangle, as fancy upsampling looks at the next sample.
+Slice slice_of(const Header& header, const Grid& grid, const Rect& rect) {
+  Slice slice = {};
+  slice.first_x = std::max(0, rect.x - 1) / grid.piece_w;
+  slice.first_y = std::max(0, rect.y - 1) / grid.piece_h;
+  slice.last_x = std::min(header.width - 1, rect.x + rect.w) / grid.piece_w;
+  slice.last_y = std::min(header.height - 1, rect.y + rect.h) / grid.piece_h;
+  const int right = std::min(header.width, (slice.last_x + 1) * grid.piece_w);
+  const int bottom = std::min(header.height, (slice.last_y + 1) * grid.piece_h);
+  while (slice.first_x > 0 && right - slice.first_x * grid.piece_w < kMinSliceWidth)
+    --slice.first_x;
+  const int left = slice.first_x * grid.piece_w, top = slice.first_y * grid.piece_h;
+  slice.pixels = {left, top, right - left, bottom - top};
+  return slice;
+}
+
+// Of the frame's height, followed by its width: behind marker, fill bytes, length and precision.
+size_t frame_size_offset(const File& file) {
+  size_t at = file.header.sof_offset;
+  while (file.data[at] == 0xFF) ++at;
+  return at + 1 + 2 + 1;
+}
+
+uint8_t* put_word(uint8_t* to, int word) {
+  to[0] = static_cast<uint8_t>(word >> 8);
+  to[1] = static_cast<uint8_t>(word);
+  return to + 2;
 }
 
 class RestartDecoder final : public Decoder {
  public:
-  bool supports(const File& file) const override {
-    Grid grid;
-    const Header& header = file.header;
-    return header.single_scan && header.ends_with_eoi &&
-           (header.components == 1 || header.components == 3) && header.precision == 8 &&
-           make_grid(header, &grid);
-  }
-
-  Code decode(const File& file, const Rect& rect, const ImageView& out) override {
-    Grid grid;
-    if (!make_grid(file.header, &grid) || !find_segments(file, grid)) return Code::kUnsupported;
-    Rect cover;  // in segments
-    const Rect covered = cover_rect(file.header, grid, rect, &cover);
-    assemble(file, grid, cover, covered);
-    const Rect inside = {rect.x - covered.x, rect.y - covered.y, rect.w, rect.h};
-    return session_.decode(slice_.data(), slice_.size(), inside, out, Reach::kWholeFile);
-  }
+  bool supports(const File& file) const override;
+  Code decode(const File& file, const Rect& rect, const ImageView& out) override;
 
  private:
-  // Start of every segment, and the end of the last. False unless the markers are exactly those
-  // expected.
-  bool find_segments(const File& file, const Grid& grid) {
-    const size_t count =
-        static_cast<size_t>(grid.segments_across) * static_cast<size_t>(grid.segments_down);
-    starts_.clear();
-    starts_.push_back(file.header.scan_offset);
-    size_t at = file.header.scan_offset;
-    while (true) {
-      const void* found = std::memchr(file.data + at, 0xFF, file.size - at);
-      if (found == nullptr) return false;
-      at = static_cast<size_t>(static_cast<const uint8_t*>(found) - file.data);
-      if (at + 1 >= file.size) return false;
-      const uint8_t marker = file.data[at + 1];
-      at += 2;
-      if (marker == 0x00) continue;
-      if (marker == 0xD9) {
-        starts_.push_back(at);  // one past the EOI: like the others, 2 past its segment's end
-        return starts_.size() == count + 1 && at == file.size;
-      }
-      if (marker != 0xD0 + (starts_.size() - 1) % 8 || starts_.size() >= count) return false;
-      starts_.push_back(at);
-    }
-  }
-
-  // The segments that `rect` and its margin touch, and the pixels that they cover.
-  static Rect cover_rect(const Header& header, const Grid& grid, const Rect& rect, Rect* cover) {
-    const int step_x = grid.mcu_w * grid.segment_columns;
-    const int step_y = grid.mcu_h * grid.segment_rows;
-    int first_x = std::max(0, rect.x - 1) / step_x;
-    const int last_x = std::min(header.width - 1, rect.x + rect.w) / step_x;
-    const int first_y = std::max(0, rect.y - 1) / step_y;
-    const int last_y = std::min(header.height - 1, rect.y + rect.h) / step_y;
-    const int right = std::min(header.width, (last_x + 1) * step_x);
-    const int bottom = std::min(header.height, (last_y + 1) * step_y);
-    while (first_x > 0 && right - first_x * step_x < kMinSliceWidth) --first_x;
-    *cover = {first_x, first_y, last_x - first_x + 1, last_y - first_y + 1};
-    return {first_x * step_x, first_y * step_y, right - first_x * step_x,
-            bottom - first_y * step_y};
-  }
-
-  void assemble(const File& file, const Grid& grid, const Rect& cover, const Rect& covered) {
-    slice_.assign(file.data, file.data + file.header.scan_offset);
-    const size_t size_at = sof_size_offset(file);
-    slice_[size_at] = static_cast<uint8_t>(covered.h >> 8);
-    slice_[size_at + 1] = static_cast<uint8_t>(covered.h);
-    slice_[size_at + 2] = static_cast<uint8_t>(covered.w >> 8);
-    slice_[size_at + 3] = static_cast<uint8_t>(covered.w);
-    unsigned number = 0;
-    for (int y = cover.y; y < cover.y + cover.h; ++y) {
-      for (int x = cover.x; x < cover.x + cover.w; ++x) {
-        const size_t segment = static_cast<size_t>(y) * static_cast<size_t>(grid.segments_across) +
-                               static_cast<size_t>(x);
-        slice_.insert(slice_.end(), file.data + starts_[segment],
-                      file.data + starts_[segment + 1] - 2);
-        slice_.push_back(0xFF);
-        slice_.push_back(static_cast<uint8_t>(0xD0 + number++ % 8));
-      }
-    }
-    slice_.back() = 0xD9;  // the last restart marker becomes the end of the image
-  }
-
-  // Of the frame's height and width: behind marker, fill bytes, length and precision.
-  static size_t sof_size_offset(const File& file) {
-    size_t at = file.header.sof_offset;
-    while (file.data[at] == 0xFF) ++at;
-    return at + 1 + 2 + 1;
-  }
+  Code find_segments(const File& file, size_t count);
+  Code assemble(const File& file, const Grid& grid, const Slice& slice);
+  uint8_t* append(const File& file, size_t begin, size_t end, uint8_t* to);
 
   LibjpegSession session_;
-  std::vector<size_t> starts_;
-  std::vector<uint8_t> slice_;
+  Buffer starts_;  // size_t of each segment, and one past the last: 2 past the previous one's end
+  Buffer sliced_;
+  size_t sliced_size_ = 0;
+  unsigned markers_ = 0;  // in sliced_
 };
+
+bool RestartDecoder::supports(const File& file) const {
+  Grid grid;
+  const Header& header = file.header;
+  return header.single_scan && header.ends_with_eoi && !header.arithmetic &&
+         (header.components == 1 || header.components == 3) && header.precision == 8 &&
+         make_grid(header, &grid);
+}
+
+Code RestartDecoder::decode(const File& file, const Rect& rect, const ImageView& out) {
+  Grid grid;
+  if (!make_grid(file.header, &grid)) return Code::kUnsupported;
+  const Slice slice = slice_of(file.header, grid, rect);
+  Code code = find_segments(file, grid.segments);
+  if (code == Code::kOk) code = assemble(file, grid, slice);
+  if (code != Code::kOk) return code;
+  const Rect inside = {rect.x - slice.pixels.x, rect.y - slice.pixels.y, rect.w, rect.h};
+  return session_.decode(sliced_.reserve(1), sliced_size_, inside, out, Reach::kRectangle);
+}
+
+// kCorrupt unless the markers are exactly those expected, and the file's end follows the last.
+Code RestartDecoder::find_segments(const File& file, size_t count) {
+  if (count > file.size / 2) return Code::kCorrupt;  // each takes a marker
+  auto* starts = reinterpret_cast<size_t*>(starts_.reserve((count + 1) * sizeof(size_t)));
+  if (starts == nullptr) return Code::kOutOfMemory;
+  size_t at = starts[0] = file.header.scan_offset;
+  for (size_t found = 1;;) {
+    const void* next = std::memchr(file.data + at, 0xFF, file.size - at);
+    if (next == nullptr) return Code::kCorrupt;
+    at = static_cast<size_t>(static_cast<const uint8_t*>(next) - file.data) + 2;
+    if (at > file.size) return Code::kCorrupt;
+    const uint8_t marker = file.data[at - 1];
+    if (marker == 0x00) continue;
+    const bool last = found == count;
+    starts[found] = at;
+    if (last) return marker == kEoi && at == file.size ? Code::kOk : Code::kCorrupt;
+    if (marker != kRst0 + (found - 1) % 8) return Code::kCorrupt;
+    ++found;
+  }
+}
+
+// The header with the slice's size, and its segments with their markers renumbered.
+Code RestartDecoder::assemble(const File& file, const Grid& grid, const Slice& slice) {
+  uint8_t* to = sliced_.reserve(file.size);
+  if (to == nullptr) return Code::kOutOfMemory;
+  std::memcpy(to, file.data, file.header.scan_offset);
+  put_word(put_word(to + frame_size_offset(file), slice.pixels.h), slice.pixels.w);
+  to += file.header.scan_offset;
+  markers_ = 0;
+  const auto across = static_cast<size_t>(grid.across);
+  for (int y = slice.first_y; y <= slice.last_y; ++y) {
+    const size_t row = static_cast<size_t>(y) * across;
+    const size_t begin = (row + static_cast<size_t>(slice.first_x)) * grid.segments_per_piece;
+    const size_t end = (row + static_cast<size_t>(slice.last_x) + 1) * grid.segments_per_piece;
+    to = append(file, begin, std::min(end, grid.segments), to);
+  }
+  to[-1] = kEoi;  // in place of the last restart marker
+  sliced_size_ = static_cast<size_t>(to - sliced_.reserve(1));
+  return Code::kOk;
+}
+
+// Segments `begin` to `end` - 1. Returns the end of what was written.
+uint8_t* RestartDecoder::append(const File& file, size_t begin, size_t end, uint8_t* to) {
+  const auto* starts = reinterpret_cast<const size_t*>(starts_.reserve(1));
+  const size_t first = starts[begin];
+  const size_t size = starts[end] - first;
+  std::memcpy(to, file.data + first, size);
+  for (size_t i = begin + 1; i <= end; ++i)
+    to[starts[i] - first - 1] = static_cast<uint8_t>(kRst0 + markers_++ % 8);
+  return to + size;
+}
 
 }  // namespace
 

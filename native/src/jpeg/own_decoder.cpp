@@ -64,6 +64,7 @@ class OwnDecoder : public Decoder {
  private:
   Code prepare(const File& file, const Rect& rect);
   void decode_targets(int row, BlockTarget* targets) const;
+  Code decode_window(const Rect& rect, const ImageView& out);
   Code decode_mcus(int lane, int row);
   void repeat_edges(int row);
   void put_row(const Rect& rect, int y, uint8_t* rgbx);
@@ -205,19 +206,28 @@ void OwnDecoder::put_row(const Rect& rect, int y, uint8_t* rgbx) {
   kernel(in, first, rect.w, rgbx);
 }
 
-Code OwnDecoder::decode(const File& file, const Rect& rect, const ImageView& out) {
-  Code code = prepare(file, rect);
+Code OwnDecoder::decode_window(const Rect& rect, const ImageView& out) {
   int next = rect.y;  // row of pixels
-  for (int row = window_.top; row < window_.bottom && code == Code::kOk; ++row) {
-    code = decode_mcus(0, row);
-    if (code != Code::kOk) break;
+  for (int row = window_.top; row < window_.bottom; ++row) {
+    const Code code = decode_mcus(0, row);
+    if (code != Code::kOk) return code;
     // The last row of pixels of an MCU looks at the chroma below it.
     int known = (row + 1) * 8 * frame_.v - (frame_.halves_rows() ? 1 : 0);
     if (row + 1 == window_.bottom) known = rect.y + rect.h;
     for (; next < std::min(known, rect.y + rect.h); ++next)
       put_row(rect, next, out.row(next - rect.y));
   }
-  return code;
+  return Code::kOk;
+}
+
+Code OwnDecoder::decode(const File& file, const Rect& rect, const ImageView& out) {
+  Code code = prepare(file, rect);
+  if (code == Code::kOk) code = decode_window(rect, out);
+  if (code != Code::kCorrupt || !scan_.uses_entries()) return code;
+  File alone = file;
+  alone.entries = EntryPoints();
+  code = prepare(alone, rect);
+  return code == Code::kOk ? decode_window(rect, out) : code;
 }
 
 }  // namespace

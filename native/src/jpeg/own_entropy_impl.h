@@ -111,7 +111,7 @@ inline bool skip_ac(const HuffmanTable& table, Reader* in) {
   uint32_t k = 1;
   while (true) {
     in->refill();
-    for (int i = 0; i < 2; ++i) {  // 12 bits, then at most 26
+    for (int i = 0; i < 3; ++i) {  // 2 x 12 bits, then at most 26
       const uint32_t several = table.skip[in->peek(kSkipBits)];
       const uint32_t next = k + (several >> 8 & 0x7F);
       if (__builtin_expect(several != 0 && next <= 63, 1)) {

@@ -32,6 +32,9 @@ class Scan {
   // Rows may be decoded side by side, each in its own lane.
   bool random_access() const { return mode_ != Mode::kSequential; }
 
+  // An index is under way: what fails may succeed without it.
+  bool uses_entries() const { return mode_ == Mode::kEntries; }
+
   // Brings the lane's stream to the MCU `column` of `row`; MCUs up to `past_column` of that row
   // will be wanted. *run says how many of them can be decoded before seek() must be called again.
   // The caller reports what it has decoded by advance().

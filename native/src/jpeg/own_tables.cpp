@@ -14,6 +14,13 @@ namespace {
 constexpr uint8_t kDht = 0xC4;
 constexpr uint8_t kDqt = 0xDB;
 constexpr uint8_t kTem = 0x01;
+constexpr uint8_t kSof0 = 0xC0;
+constexpr uint8_t kSof1 = 0xC1;
+constexpr uint8_t kDnl = 0xDC;
+constexpr uint8_t kDri = 0xDD;
+constexpr uint8_t kApp0 = 0xE0;
+constexpr uint8_t kApp15 = 0xEF;
+constexpr uint8_t kComment = 0xFE;
 constexpr int kMaxDcSize = 11;  // magnitudes of 8-bit baseline; more is left to libjpeg
 constexpr int kMaxAcSize = 10;
 
@@ -38,7 +45,8 @@ int extend(int bits, int size) {
   return size != 0 && bits < 1 << (size - 1) ? bits - (1 << size) + 1 : bits;
 }
 
-// False where the counts describe no prefix code.
+// False where the counts describe no prefix code. Of all ones no code may consist: libjpeg refuses
+// that, too.
 bool build_canonical(const HuffmanSpec& spec, HuffmanTable* table) {
   int code = 0;
   int index = 0;
@@ -47,7 +55,7 @@ bool build_canonical(const HuffmanSpec& spec, HuffmanTable* table) {
     table->offset[length] = index - code;
     code += count;
     index += count;
-    if (code > 1 << length) return false;
+    if (code >= 1 << length) return false;
     table->limit[length] = code << (16 - length);
     code <<= 1;
   }
@@ -97,11 +105,24 @@ void build_skip(HuffmanTable* table) {
   }
 }
 
+// Sizes over 15 in a DC table are an error to libjpeg, even where no code uses them.
+bool sizes_valid(const HuffmanSpec& spec) {
+  for (const uint8_t size : spec.symbols)
+    if (size > 15) return false;
+  return true;
+}
+
 bool build(const HuffmanSpec& spec, bool is_ac, HuffmanTable* table) {
-  if (!build_canonical(spec, table)) return false;
+  if (!build_canonical(spec, table) || (!is_ac && !sizes_valid(spec))) return false;
   build_lookup(spec, is_ac, table);
   if (is_ac) build_skip(table);
   return true;
+}
+
+// Segments that a baseline file may hold before its scan; libjpeg stops at any other.
+bool is_expected(uint8_t marker) {
+  return marker == kDht || marker == kDqt || marker == kDri || marker == kDnl || marker == kSof0 ||
+         marker == kSof1 || marker == kComment || (marker >= kApp0 && marker <= kApp15);
 }
 
 }  // namespace
@@ -161,7 +182,7 @@ Code Tables::read(const uint8_t* data, const Header& header) {
     while (at < header.sos_offset && data[at] == 0xFF) ++at;
     const uint8_t marker = data[at++];
     if (marker == kTem || (marker >= 0xD0 && marker <= 0xD7)) continue;
-    if (header.scan_offset - at < 2) return Code::kCorrupt;
+    if (!is_expected(marker) || header.scan_offset - at < 2) return Code::kCorrupt;
     const auto length = static_cast<size_t>(data[at] << 8 | data[at + 1]);
     if (length < 2 || length > header.scan_offset - at) return Code::kCorrupt;
     if (marker == kDqt && !read_quantisers(data + at + 2, length - 2)) return Code::kCorrupt;

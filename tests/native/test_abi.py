@@ -1,0 +1,111 @@
+"""What ffi.py declares is what headrace.h says."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace._native import ffi
+from headrace.engine import lower
+
+HEADER = Path(__file__).parents[2] / "native" / "include" / "headrace.h"
+TEXT = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
+STRUCTS: dict[str, type[ctypes.Structure]] = {
+    "hr_step": ffi.Step,
+    "hr_draw": ffi._Draw,
+    "hr_pipeline": ffi._Pipeline,
+    "hr_source": ffi._Source,
+    "hr_request": ffi._Request,
+    "hr_stats": ffi._Stats,
+}
+SCALARS = {
+    ctypes.c_int32: "int32_t",
+    ctypes.c_uint32: "uint32_t",
+    ctypes.c_int64: "int64_t",
+    ctypes.c_uint64: "uint64_t",
+}
+
+
+def functions() -> dict[str, tuple[str, list[str]]]:
+    found = {}
+    for result, name, arguments in re.findall(r"HR_API\s+([\w\s]+?[\s*]+)(hr_\w+)\(([^)]*)\);", TEXT):
+        parts = [] if arguments.strip() == "void" else [part.strip() for part in arguments.split(",")]
+        found[name] = (result.strip(), parts)
+    return found
+
+
+def test_every_function_is_declared_with_its_arguments() -> None:
+    header = functions()
+    assert header.keys() == ffi._FUNCTIONS.keys()
+    for name, (restype, argtypes) in ffi._FUNCTIONS.items():
+        result, arguments = header[name]
+        assert len(arguments) == len(argtypes), name
+        for text, declared in zip(arguments, argtypes, strict=True):
+            if "*" in text:
+                assert declared not in SCALARS, f"{name}: {text}"
+            else:
+                assert SCALARS[declared] in text.split(), f"{name}: {text}"
+        expected: dict[str, Any] = {"int32_t": ctypes.c_int32, "void": None, "const char*": ctypes.c_char_p}
+        assert restype is expected[result], name
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler to ask for the layout")
+def test_structs_are_laid_out_as_the_compiler_does(tmp_path: Path) -> None:
+    lines = []
+    for name, struct in STRUCTS.items():
+        lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
+        lines += [
+            f'printf("{name}.{field[0]} %zu\\n", offsetof({name}, {field[0]}));' for field in struct._fields_
+        ]
+    for field in ffi.STATUS.names or ():
+        lines.append(f'printf("hr_status.{field} %zu\\n", offsetof(hr_status, {field}));')
+    lines.append('printf("hr_status %zu\\n", sizeof(hr_status));')
+    source = tmp_path / "layout.c"
+    source.write_text(
+        f'#include <stdio.h>\n#include "{HEADER}"\nint main(void) {{ {" ".join(lines)} return 0; }}\n'
+    )
+    subprocess.run(["cc", "-o", str(tmp_path / "layout"), str(source)], check=True)
+    output = subprocess.run([str(tmp_path / "layout")], capture_output=True, text=True, check=True).stdout
+    found = {name: int(value) for name, value in (line.split() for line in output.splitlines())}
+    for name, struct in STRUCTS.items():
+        assert found[name] == ctypes.sizeof(struct)
+        for field in struct._fields_:
+            assert found[f"{name}.{field[0]}"] == getattr(struct, field[0]).offset, f"{name}.{field[0]}"
+    assert found["hr_status"] == ffi.STATUS.itemsize
+    for field in ffi.STATUS.names or ():
+        assert found[f"hr_status.{field}"] == ffi.STATUS.fields[field][1]
+
+
+def test_every_field_of_the_header_is_there() -> None:
+    for name, struct in STRUCTS.items():
+        body = re.search(rf"typedef struct {name} \{{(.*?)\}} {name};", TEXT, re.DOTALL)
+        assert body is not None
+        fields = re.findall(r"(\w+)(?:\[\w+\])?;", body[1])
+        assert fields == [field[0] for field in struct._fields_], name
+
+
+def test_numbers_are_the_headers() -> None:
+    values = {name: int(value) for name, value in re.findall(r"(HR_\w+)\s*=\s*(\d+)", TEXT)}
+    values |= {name: int(value) for name, value in re.findall(r"#define (HR_\w+) (\d+)", TEXT)}
+    assert values["HR_ABI_VERSION"] == ffi.ABI_VERSION
+    assert (values["HR_STAGES"], values["HR_DECODERS"]) == (ffi.STAGES, ffi.DECODERS)
+    for name in ("OK", "UNSUPPORTED", "TIMEOUT"):
+        assert values[f"HR_{name}"] == getattr(ffi, name)
+    for step, kind in lower.KINDS.items():
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", step.__name__).upper()
+        assert values[f"HR_{words}"] == kind
+    for number, mode in enumerate(lower.PADDING_MODES):
+        assert values[f"HR_{mode.upper()}"] == number
+
+
+def test_errors_of_the_library_arrive_as_text() -> None:
+    with pytest.raises(ffi.NativeError, match="threads must be 0 to 1024"):
+        ffi.Pool(-1, 0)
+    assert all(ffi.describe(code) for code in range(11))
+    assert ffi.build_info()["version"]
