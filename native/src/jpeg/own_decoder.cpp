@@ -62,10 +62,22 @@ class OwnDecoder : public Decoder {
   Code decode(const File& file, const Rect& rect, const ImageView& out) override;
 
  private:
+  static constexpr int kBatch = 4;  // MCUs between entropy decoding and inverse DCT
+
+  // The coefficients under way in one stream, and where their samples go. Blocks are zero between
+  // files and batches, which the kernels see to unless a file fails in the middle.
+  struct Lane {
+    Block blocks[kBatch * kMaxBlocks];
+    uint8_t extents[kBatch * kMaxBlocks];
+    BlockTarget targets[kMaxBlocks];  // of the next MCU
+  };
+
   Code prepare(const File& file, const Rect& rect);
+  void transform(Lane* lane, int mcus);
   void decode_targets(int row, BlockTarget* targets) const;
   Code decode_window(const Rect& rect, const ImageView& out);
-  Code decode_mcus(int lane, int row);
+  Code decode_rows(int row, int rows);
+  bool read_coefficients(int rows, int mcus);
   void repeat_edges(int row);
   void put_row(const Rect& rect, int y, uint8_t* rgbx);
   void mix_rows(const RowSamples& in, bool lower, int first, int count);
@@ -84,8 +96,7 @@ class OwnDecoder : public Decoder {
   Scan scan_;
   Plane planes_[3];
   Buffer mixed_[2];
-  Block blocks_[kMaxBlocks];
-  uint8_t extents_[kMaxBlocks] = {};
+  Lane lanes_[Scan::kLanes];
 };
 
 Code OwnDecoder::prepare(const File& file, const Rect& rect) {
@@ -104,7 +115,7 @@ Code OwnDecoder::prepare(const File& file, const Rect& rect) {
   }
   for (Buffer& each : mixed_)
     if (each.reserve(static_cast<size_t>(8) * frame_.h * mcus) == nullptr) return Code::kOutOfMemory;
-  std::memset(blocks_, 0, sizeof blocks_);  // the last file may have failed in the middle
+  for (Lane& lane : lanes_) std::memset(lane.blocks, 0, sizeof lane.blocks);
   return scan_.open(file, layout_, *entropy_, frame_.mcus_per_row, frame_.mcu_rows,
                     (window_.bottom - 1) * frame_.mcus_per_row + window_.right);
 }
@@ -122,24 +133,47 @@ void OwnDecoder::decode_targets(int row, BlockTarget* targets) const {
   }
 }
 
-Code OwnDecoder::decode_mcus(int lane, int row) {
-  BlockTarget targets[kMaxBlocks];
-  decode_targets(row, targets);
-  for (int column = window_.left; column < window_.right;) {
-    int run = 0;
-    const Code code = scan_.seek(lane, row, column, window_.right, &run);
-    if (code != Code::kOk) return code;
-    for (int i = 0; i < run; ++i) {
-      if (!entropy_->decode(layout_, scan_.stream(lane), blocks_, extents_)) return Code::kCorrupt;
-      pixels_->inverse_dct(blocks_, extents_, targets, layout_.blocks);
-      for (int j = 0; j < layout_.blocks; ++j)
-        targets[j].samples += layout_.block[j].component == 0 ? 8 * frame_.h : 8;
-    }
-    scan_.advance(lane, run);
-    column += run;
+// Inverse DCT of the first `mcus` MCUs that the lane has decoded.
+void OwnDecoder::transform(Lane* lane, int mcus) {
+  for (int i = 0; i < mcus; ++i) {
+    const int at = i * layout_.blocks;
+    pixels_->inverse_dct(lane->blocks + at, lane->extents + at, lane->targets, layout_.blocks);
+    for (int j = 0; j < layout_.blocks; ++j)
+      lane->targets[j].samples += layout_.block[j].component == 0 ? 8 * frame_.h : 8;
   }
-  repeat_edges(row);
+}
+
+// One row of MCUs, or two that are next to each other, one in each lane.
+Code OwnDecoder::decode_rows(int row, int rows) {
+  int run[Scan::kLanes] = {};
+  for (int i = 0; i < rows; ++i) decode_targets(row + i, lanes_[i].targets);
+  for (int column = window_.left; column < window_.right;) {
+    int mcus = std::min(kBatch, window_.right - column);
+    for (int i = 0; i < rows; ++i) {
+      if (run[i] == 0) {
+        const Code code = scan_.seek(i, row + i, column, window_.right, &run[i]);
+        if (code != Code::kOk) return code;
+      }
+      mcus = std::min(mcus, run[i]);
+    }
+    if (!read_coefficients(rows, mcus)) return Code::kCorrupt;
+    for (int i = 0; i < rows; ++i) {
+      transform(&lanes_[i], mcus);
+      scan_.advance(i, mcus);
+      run[i] -= mcus;
+    }
+    column += mcus;
+  }
+  for (int i = 0; i < rows; ++i) repeat_edges(row + i);
   return Code::kOk;
+}
+
+bool OwnDecoder::read_coefficients(int rows, int mcus) {
+  const BlockRun to[Scan::kLanes] = {{lanes_[0].blocks, lanes_[0].extents, mcus},
+                                     {lanes_[1].blocks, lanes_[1].extents, mcus}};
+  if (rows == 1) return entropy_->decode(layout_, scan_.stream(0), to[0]);
+  Stream* const streams[Scan::kLanes] = {scan_.stream(0), scan_.stream(1)};
+  return entropy_->decode_two(layout_, streams, to);
 }
 
 // Interpolation finds the first and the last chroma sample of the image once more beyond its edges.
@@ -208,12 +242,14 @@ void OwnDecoder::put_row(const Rect& rect, int y, uint8_t* rgbx) {
 
 Code OwnDecoder::decode_window(const Rect& rect, const ImageView& out) {
   int next = rect.y;  // row of pixels
-  for (int row = window_.top; row < window_.bottom; ++row) {
-    const Code code = decode_mcus(0, row);
+  for (int row = window_.top; row < window_.bottom;) {
+    const int rows = scan_.has_lanes() ? std::min(Scan::kLanes, window_.bottom - row) : 1;
+    const Code code = decode_rows(row, rows);
     if (code != Code::kOk) return code;
+    row += rows;
     // The last row of pixels of an MCU looks at the chroma below it.
-    int known = (row + 1) * 8 * frame_.v - (frame_.halves_rows() ? 1 : 0);
-    if (row + 1 == window_.bottom) known = rect.y + rect.h;
+    int known = row * 8 * frame_.v - (frame_.halves_rows() ? 1 : 0);
+    if (row == window_.bottom) known = rect.y + rect.h;
     for (; next < std::min(known, rect.y + rect.h); ++next)
       put_row(rect, next, out.row(next - rect.y));
   }

@@ -3,7 +3,7 @@
 
 namespace headrace::jpeg::own {
 
-const EntropyKernels kPlainEntropy = {skip, decode};
+const EntropyKernels kPlainEntropy = {skip, decode, decode_two};
 
 const EntropyKernels& entropy_kernels() {
 #if defined(__x86_64__)

@@ -2,6 +2,6 @@
 
 namespace headrace::jpeg::own {
 
-const EntropyKernels kBmi2Entropy = {skip, decode};
+const EntropyKernels kBmi2Entropy = {skip, decode, decode_two};
 
 }  // namespace headrace::jpeg::own

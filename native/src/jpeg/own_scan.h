@@ -29,8 +29,11 @@ class Scan {
   Code open(const File& file, const McuLayout& layout, const EntropyKernels& kernels,
             int mcus_per_row, int mcu_rows, int past_mcu);
 
-  // Rows may be decoded side by side, each in its own lane.
-  bool random_access() const { return mode_ != Mode::kSequential; }
+  // Two rows can be decoded side by side, each in its own lane, without stepping over much more
+  // than one after the other would.
+  bool has_lanes() const {
+    return mode_ == Mode::kEntries || (mode_ == Mode::kRestart && interval_ <= mcus_per_row_);
+  }
 
   // An index is under way: what fails may succeed without it.
   bool uses_entries() const { return mode_ == Mode::kEntries; }

@@ -63,45 +63,114 @@ bool build_canonical(const HuffmanSpec& spec, HuffmanTable* table) {
   return true;
 }
 
+// The coefficients whose code, together with the appended bits, fits; from position `code` of the
+// lookup, which is the code's own, left-aligned.
+void fill_ac(Lookup* first, int length, int raw, const Symbol& symbol) {
+  const int total = length + symbol.size;
+  if (!symbol.valid || total > kLookupBits) {
+    const int stated = symbol.valid ? length : 0;
+    const Lookup entry = static_cast<uint32_t>(raw) << 16 | kNotInTable << 8 | static_cast<uint32_t>(stated);
+    for (int i = 0; i < 1 << (kLookupBits - length); ++i) first[i] = entry;
+    return;
+  }
+  const int spare = kLookupBits - total;
+  for (int bits = 0; bits < 1 << symbol.size; ++bits) {
+    const auto value = static_cast<uint32_t>(extend(bits, symbol.size)) << 16;
+    const Lookup entry = value | symbol.advance << 8 | static_cast<uint32_t>(total);
+    for (int i = 0; i < 1 << spare; ++i) first[(bits << spare) + i] = entry;
+  }
+}
+
+void fill_dc(Lookup* first, int length, const Symbol& symbol) {
+  const Lookup entry = static_cast<uint32_t>(symbol.size) << 8 | static_cast<uint32_t>(length);
+  for (int i = 0; i < 1 << (kLookupBits - length); ++i) first[i] = symbol.valid ? entry : 0;
+}
+
 void build_lookup(const HuffmanSpec& spec, bool is_ac, HuffmanTable* table) {
-  for (Lookup& each : table->lookup) each = kNotInTable << 8;
+  for (Lookup& each : table->lookup) each = is_ac ? kNotInTable << 8 : 0;
   int code = 0;
   int index = 0;
   for (int length = 1; length <= kLookupBits; ++length, code <<= 1) {
     for (int i = 0; i < spec.counts[length - 1]; ++i, ++code, ++index) {
-      const Symbol symbol = meaning(is_ac, spec.symbols[index]);
-      const int total = length + symbol.size;
-      if (!symbol.valid || total > kLookupBits) continue;
-      const int spare = kLookupBits - total;
-      for (int bits = 0; bits < 1 << symbol.size; ++bits) {
-        const auto value = static_cast<uint32_t>(extend(bits, symbol.size)) << 16;
-        const Lookup entry = value | symbol.advance << 8 | static_cast<uint32_t>(total);
-        const int first = ((code << symbol.size) | bits) << spare;
-        for (int j = 0; j < 1 << spare; ++j) table->lookup[first + j] = entry;
-      }
+      const int raw = spec.symbols[index];
+      Lookup* first = table->lookup + (code << (kLookupBits - length));
+      if (is_ac)
+        fill_ac(first, length, raw, meaning(true, raw));
+      else
+        fill_dc(first, length, meaning(false, raw));
     }
   }
 }
 
-void build_skip(HuffmanTable* table) {
-  constexpr int kMask = (1 << kSkipBits) - 1;
-  for (int bits = 0; bits <= kMask; ++bits) {
+PairLookup make_pair(uint32_t used, uint32_t first, uint32_t both, Lookup a, Lookup b) {
+  return static_cast<uint64_t>(used | first << 8 | both << 16) |
+         static_cast<uint64_t>(a >> 16) << 32 | static_cast<uint64_t>(b >> 16) << 48;
+}
+
+void build_pairs(HuffmanTable* table) {
+  constexpr uint32_t kMask = (1U << kLookupBits) - 1;
+  for (uint32_t bits = 0; bits <= kMask; ++bits) {
+    const Lookup a = table->lookup[bits];
+    const uint32_t used = a & 0xFF;
+    const uint32_t first = a >> 8 & 0xFF;
+    PairLookup& pair = table->pairs[bits];
+    if (first == kNotInTable || first == kEndOfBlock) {
+      pair = make_pair(used, 0, first, a, a);
+      continue;
+    }
+    const Lookup b = table->lookup[bits << used & kMask];
+    const uint32_t second = b >> 8 & 0xFF;
+    const bool fits = second != kNotInTable && used + (b & 0xFF) <= kLookupBits;
+    if (fits && second == kEndOfBlock)
+      pair = make_pair(used + (b & 0xFF), first, kEndOfBlock + first, a, a);
+    else if (fits && first + second <= 63)
+      pair = make_pair(used + (b & 0xFF), first, first + second, a, b);
+    else
+      pair = make_pair(used, first, first, a, a);
+  }
+}
+
+// Codes alone: length in bits 0 to 7, 0 where no code of at most kSkipBits begins so; size in bits
+// 8 to 15, advance in bits 16 to 23.
+void build_codes(const HuffmanSpec& spec, uint32_t* codes) {
+  std::memset(codes, 0, sizeof(uint32_t) << kSkipBits);
+  uint32_t* at = codes;
+  int index = 0;
+  for (int length = 1; length <= kSkipBits; ++length) {
+    const int span = 1 << (kSkipBits - length);
+    for (int i = 0; i < spec.counts[length - 1]; ++i, at += span) {
+      const Symbol symbol = meaning(true, spec.symbols[index++]);
+      const uint32_t entry = static_cast<uint32_t>(length) | static_cast<uint32_t>(symbol.size) << 8 |
+                             symbol.advance << 16;
+      for (int j = 0; j < span; ++j) at[j] = symbol.valid ? entry : 0;
+    }
+  }
+}
+
+void build_skip(const HuffmanSpec& spec, HuffmanTable* table) {
+  constexpr uint32_t kMask = (1U << kSkipBits) - 1;
+  uint32_t codes[1 << kSkipBits];
+  build_codes(spec, codes);
+  for (uint32_t bits = 0; bits <= kMask; ++bits) {
     uint32_t used = 0;
     uint32_t advance = 0;
-    bool ended = false;
-    while (!ended) {
-      // Zeros stand in for bits that are not known: an entry that used some of them does not count.
-      const int next = bits << used & kMask;
-      const Lookup entry = table->lookup[next >> (kSkipBits - kLookupBits)];
-      const uint32_t step = entry >> 8 & 0xFF;
-      if (step == kNotInTable || used + (entry & 0xFF) > kSkipBits) break;
-      ended = step == kEndOfBlock;
-      // One that cannot share a block with those before it is left to the next entry.
-      if (!ended && advance + step > 63) break;
-      used += entry & 0xFF;
-      advance += ended ? 0 : step;
+    uint32_t ended = 0;
+    while (ended == 0 && used < kSkipBits) {
+      // Zeros stand in for bits that are not known: a code that reaches into them does not count.
+      const uint32_t code = codes[bits << used & kMask];
+      const uint32_t length = code & 0xFF;
+      const uint32_t step = code >> 16;
+      if (length == 0 || used + length > kSkipBits) break;
+      if (step == kEndOfBlock) {
+        ended = 0x8000;
+      } else {
+        // One that cannot share a block with those before it is left to the next entry.
+        if (advance + step > 63) break;
+        advance += step;
+      }
+      used += length + (code >> 8 & 0xFF);
     }
-    table->skip[bits] = static_cast<uint16_t>(used | advance << 8 | (ended ? 0x8000U : 0U));
+    table->skip[bits] = static_cast<uint16_t>(used | advance << 8 | ended);
   }
 }
 
@@ -115,7 +184,10 @@ bool sizes_valid(const HuffmanSpec& spec) {
 bool build(const HuffmanSpec& spec, bool is_ac, HuffmanTable* table) {
   if (!build_canonical(spec, table) || (!is_ac && !sizes_valid(spec))) return false;
   build_lookup(spec, is_ac, table);
-  if (is_ac) build_skip(table);
+  if (is_ac) {
+    build_pairs(table);
+    build_skip(spec, table);
+  }
   return true;
 }
 

@@ -18,14 +18,29 @@ constexpr int kSkipBits = 12;
 //   bits 16 to 31  the coefficient, signed
 using Lookup = uint32_t;
 constexpr uint32_t kEndOfBlock = 0x80;  // position moves past the block: one test catches all ends
-constexpr uint32_t kNotInTable = 0xC0;  // longer than kLookupBits, or invalid: ask the code itself
+
+// The coefficient is not among the kLookupBits bits. Then bits 0 to 7 are the length of the code
+// alone, or 0 where that is longer, too, or no code begins so; bits 16 to 23 are the symbol.
+constexpr uint32_t kNotInTable = 0xC0;
+
+// Two steps in one, where both fit kLookupBits bits; else one, said twice:
+//   bits 0 to 7    bits consumed by both
+//   bits 8 to 15   how far the first moves
+//   bits 16 to 23  how far both move; kEndOfBlock + the first's where the second is an end of
+//                  block; kNotInTable where there is not even one
+//   bits 32 to 47  the first coefficient, bits 48 to 63 the second, signed
+using PairLookup = uint64_t;
 
 struct HuffmanTable {
+  PairLookup pairs[1 << kLookupBits];  // AC tables
+
+  // AC tables: as above. DC tables: bits 0 to 7 are the length of the code, or 0 as above, and
+  // bits 8 to 15 how many bits are appended.
   Lookup lookup[1 << kLookupBits];
 
-  // As many whole symbols as fit into kSkipBits, for blocks that are only stepped over (AC only):
-  // bits 0 to 7 bits consumed, 8 to 14 the sum of run + 1, 15 the last symbol was end-of-block.
-  // 0: not even one symbol fits.
+  // AC tables, for blocks that are only stepped over: as many symbols as have their codes in
+  // kSkipBits bits. Bits 0 to 7 bits consumed (at most kSkipBits + 10), 8 to 14 the sum of run + 1,
+  // 15 the last one was end-of-block. 0: not even one symbol fits.
   uint16_t skip[1 << kSkipBits];
 
   // Canonical codes. A code of `length` bits, left-aligned in 16, lies below limit[length]; its
