@@ -218,7 +218,7 @@ class DataLoader(TorchDataLoader[Any]):
         self, plan: NativePlan, batches: Iterator[Any], key: tuple[int, int]
     ) -> NativeIterator:
         runtime, depth = self._runtime, self._depth()
-        slots = runtime.slots_for(self._batch_nbytes(plan), pinned=self.pin_memory, keep=depth + 1)
+        slots = runtime.slots_for(self._batch_nbytes(plan), pinned=self.pin_memory, keep=depth + 2)
         engine = NativeEngine(plan, runtime.threads_for(self.num_workers), slots, runtime.meter, self.decoder)
         epoch = Epoch(*key, depth, self.memory_budget, self.timeout, self.on_error)
         iterator = NativeIterator(engine, batches, self._length(), epoch, runtime.failures)
