@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kChecksumOffset = 16;
 constexpr size_t kHeaderSize = 20;
 constexpr int kMaxDistance = 65535;
-constexpr int kMinDistance = 4;  // of those chosen here: closer ones were measured to gain nothing
+constexpr int kMinDistance = 4;   // of those chosen here: closer ones were measured to gain nothing
 constexpr size_t kMaxShare = 50;  // the index is at most 1/50 of the file
 constexpr uint8_t kVersion = 1;
 
@@ -181,8 +181,9 @@ EntryIndex::Entry EntryIndex::entry(int row, int i) const {
     entry.offset = scan_offset_ + scan_size_;
     return entry;
   }
-  const uint8_t* at =
-      entries_ + (static_cast<size_t>(row) * static_cast<size_t>(per_row_) + static_cast<size_t>(i)) * entry_size_;
+  const uint8_t* at = entries_ + (static_cast<size_t>(row) * static_cast<size_t>(per_row_) +
+                                  static_cast<size_t>(i)) *
+                                     entry_size_;
   const uint32_t position = load32(at);
   // A place that the file doesn't have is refused by whoever reads there.
   entry.offset = scan_offset_ + std::min<size_t>(position >> 3, scan_size_);

@@ -41,9 +41,7 @@ class Plane {
     return memory_ != nullptr;
   }
   // Row y of the whole component; sample 0 is the window's first.
-  uint8_t* row(int y) const {
-    return memory_ + kMargin + static_cast<size_t>(y & mask_) * stride_;
-  }
+  uint8_t* row(int y) const { return memory_ + kMargin + static_cast<size_t>(y & mask_) * stride_; }
   size_t stride() const { return stride_; }
 
  private:
@@ -114,7 +112,8 @@ Code OwnDecoder::prepare(const File& file, const Rect& rect) {
     if (!planes_[i].reshape(8 * h * mcus, 8 * v)) return Code::kOutOfMemory;
   }
   for (Buffer& each : mixed_)
-    if (each.reserve(static_cast<size_t>(8) * frame_.h * mcus) == nullptr) return Code::kOutOfMemory;
+    if (each.reserve(static_cast<size_t>(8) * frame_.h * mcus) == nullptr)
+      return Code::kOutOfMemory;
   for (Lane& lane : lanes_) std::memset(lane.blocks, 0, sizeof lane.blocks);
   return scan_.open(file, layout_, *entropy_, frame_.mcus_per_row, frame_.mcu_rows,
                     (window_.bottom - 1) * frame_.mcus_per_row + window_.right);

@@ -20,8 +20,8 @@ constexpr int kF0298 = 2446, kF2053 = 16819, kF3072 = 25172, kF1501 = 12299;
 
 // Factors of an interleaved pair of 16-bit inputs.
 inline __m256i pair(int first, int second) {
-  return _mm256_set1_epi32(
-      static_cast<int>((static_cast<uint32_t>(second) << 16) | (static_cast<uint32_t>(first) & 0xFFFF)));
+  return _mm256_set1_epi32(static_cast<int>((static_cast<uint32_t>(second) << 16) |
+                                            (static_cast<uint32_t>(first) & 0xFFFF)));
 }
 
 // 32-bit values of the lower and the upper four columns of each lane.
@@ -144,8 +144,8 @@ void transform_two(Block* a, Block* b, const BlockTarget& to_a, const BlockTarge
     r[i] = _mm256_mullo_epi16(load_both(a->coefficient, b->coefficient, i),
                               load_both(to_a.quantiser, to_b.quantiser, i));
   // Out of the range of real pictures (14 bits), the short-cut of inverse_dct_block() matters.
-  const __m256i top =
-      _mm256_and_si256(_mm256_add_epi16(r[0], _mm256_set1_epi16(1 << 13)), _mm256_set1_epi16(-(1 << 14)));
+  const __m256i top = _mm256_and_si256(_mm256_add_epi16(r[0], _mm256_set1_epi16(1 << 13)),
+                                       _mm256_set1_epi16(-(1 << 14)));
   if (__builtin_expect(!_mm256_testz_si256(top, top), 0)) {
     inverse_dct_block(a->coefficient, to_a);
     if (b != a) inverse_dct_block(b->coefficient, to_b);
@@ -161,7 +161,8 @@ void transform_two(Block* a, Block* b, const BlockTarget& to_a, const BlockTarge
   __m256i rows[4];
   to_rows(r, rows);
   for (size_t i = 0; i < 4; ++i) {
-    store_two_rows(_mm256_castsi256_si128(rows[i]), to_a.samples + 2 * i * to_a.stride, to_a.stride);
+    store_two_rows(_mm256_castsi256_si128(rows[i]), to_a.samples + 2 * i * to_a.stride,
+                   to_a.stride);
     store_two_rows(_mm256_extracti128_si256(rows[i], 1), to_b.samples + 2 * i * to_b.stride,
                    to_b.stride);
   }

@@ -35,7 +35,9 @@ int16_t saturate(int32_t x) {
 
 uint32_t product(int16_t a, int32_t factor) { return static_cast<uint32_t>(a * factor); }
 
-uint8_t level(int32_t x) { return static_cast<uint8_t>((x < -128 ? -128 : x > 127 ? 127 : x) + 128); }
+uint8_t level(int32_t x) {
+  return static_cast<uint8_t>((x < -128 ? -128 : x > 127 ? 127 : x) + 128);
+}
 
 // Eight values with `step` between them, to eight 32-bit sums scaled by 2^shift, saturated.
 void transform(const int16_t* in, int step, int shift, int16_t* out) {

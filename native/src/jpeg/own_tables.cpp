@@ -69,7 +69,8 @@ void fill_ac(Lookup* first, int length, int raw, const Symbol& symbol) {
   const int total = length + symbol.size;
   if (!symbol.valid || total > kLookupBits) {
     const int stated = symbol.valid ? length : 0;
-    const Lookup entry = static_cast<uint32_t>(raw) << 16 | kNotInTable << 8 | static_cast<uint32_t>(stated);
+    const Lookup entry =
+        static_cast<uint32_t>(raw) << 16 | kNotInTable << 8 | static_cast<uint32_t>(stated);
     for (int i = 0; i < 1 << (kLookupBits - length); ++i) first[i] = entry;
     return;
   }
@@ -140,8 +141,8 @@ void build_codes(const HuffmanSpec& spec, uint32_t* codes) {
     const int span = 1 << (kSkipBits - length);
     for (int i = 0; i < spec.counts[length - 1]; ++i, at += span) {
       const Symbol symbol = meaning(true, spec.symbols[index++]);
-      const uint32_t entry = static_cast<uint32_t>(length) | static_cast<uint32_t>(symbol.size) << 8 |
-                             symbol.advance << 16;
+      const uint32_t entry = static_cast<uint32_t>(length) |
+                             static_cast<uint32_t>(symbol.size) << 8 | symbol.advance << 16;
       for (int j = 0; j < span; ++j) at[j] = symbol.valid ? entry : 0;
     }
   }

@@ -1,5 +1,5 @@
-// Pillow's Image.resize, bit for bit, of a window of the result: separable, 8-bit fixed-point coefficients of 22
-// bits, rounding to uint8 between the passes.
+// Pillow's Image.resize, bit for bit, of a window of the result: separable, 8-bit fixed-point
+// coefficients of 22 bits, rounding to uint8 between the passes.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@ struct PillowRules {
   bool vertical_first_allowed = true;  // Pillow >= 13
 };
 
-// A resize of a source of in_w × in_h to out_w × out_h, of which only `window` (inside the result, non-empty) is wanted.
+// A resize of a source of in_w × in_h to out_w × out_h, of which only `window` (inside the result,
+// non-empty) is wanted.
 struct ResizeJob {
   int in_w = 0, in_h = 0;
   int out_w = 0, out_h = 0;
@@ -46,10 +47,11 @@ class Resizer {
   Resizer(const Resizer&) = delete;
   Resizer& operator=(const Resizer&) = delete;
 
-  // `source` holds exactly the pixels of `footprint` == resize_footprint(job, rules). Writes job.window.w × job.window.h RGBX pixels
-  // to `out`. `source` may be read for 4 rows and Buffer::kPadding bytes past its end.
-  Code run(const ResizeJob& job, const PillowRules& rules, const Rect& footprint, const ImageView& source,
-           const ImageView& out);
+  // `source` holds exactly the pixels of `footprint` == resize_footprint(job, rules). Writes
+  // job.window.w × job.window.h RGBX pixels to `out`. `source` may be read for 4 rows and
+  // Buffer::kPadding bytes past its end.
+  Code run(const ResizeJob& job, const PillowRules& rules, const Rect& footprint,
+           const ImageView& source, const ImageView& out);
 
  private:
   struct State;
