@@ -5,6 +5,7 @@
     HeadraceError(Exception)
     ├── ConfigError(ValueError)       an argument that can't be obeyed
     ├── NativeError(RuntimeError)     the native library can't be loaded, or failed by itself
+    ├── PackError(OSError)            a pack is damaged, incomplete, or not one
     └── SampleError(OSError)          one sample can't be read or decoded
 
 Every one of them can be made from a single message: torch re-raises an exception of a worker process as
@@ -26,6 +27,10 @@ class ConfigError(HeadraceError, ValueError):
 
 class NativeError(HeadraceError, RuntimeError):
     """The native library can't be loaded, or failed for a reason that no single sample explains."""
+
+
+class PackError(HeadraceError, OSError):
+    """A pack is damaged, incomplete or not one, or can't be made. The message names the file."""
 
 
 class SampleError(HeadraceError, OSError):

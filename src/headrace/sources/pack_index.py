@@ -1,0 +1,134 @@
+"""The index of a pack: where each sample's bytes lie in which shard, in one memory-mapped Arrow file.
+
+One row per sample, in one record batch and without compression, so that columns are arrays in the mapped file:
+opening an index costs the same for a thousand samples and for ten million.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.errors import PackError
+
+FILE_NAME = "index.arrow"
+FORMAT = "1"
+
+# Metadata of the schema: the format's number, and what PackAbout holds, as JSON.
+FORMAT_KEY = b"headrace.pack"
+ABOUT_KEY = b"headrace.pack.about"
+
+COLUMNS = pa.schema(
+    [
+        ("key", pa.large_string()),  # unique; ImageFolder: the path below the root, without extension
+        ("extension", pa.large_string()),  # of the image, without the dot: jpg, png, …
+        ("label", pa.int64()),  # -1: none
+        ("shard", pa.uint32()),  # which of PackAbout.shards
+        ("offset", pa.uint64()),  # of the image's bytes in the shard
+        ("size", pa.uint64()),  # of the image, in bytes
+        ("checksum", pa.uint32()),  # CRC-32 (zlib's) of the image's bytes
+        ("sample_offset", pa.uint64()),  # of all the sample's tar members, headers included; LMDB: its value
+        ("sample_size", pa.uint64()),
+        ("width", pa.uint32()),  # in pixels; 0: not known
+        ("height", pa.uint32()),
+        ("entries", pa.large_binary()),  # entry points of a JPEG; empty: none
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of a pack: `name` relative to the index's folder (or absolute), and its `size` in bytes."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class PackAbout:
+    """What an index says of the pack as a whole.
+
+    Attributes:
+        kind: "tar" (WebDataset shards) or "lmdb".
+        shards: the files, in the order of their numbers.
+        classes: names by label, as ImageFolder's; empty: not known.
+        made: how the pack was made: version, source and options that change its bytes.
+    """
+
+    kind: str
+    shards: tuple[Shard, ...]
+    classes: tuple[str, ...] = ()
+    made: dict[str, Any] = field(default_factory=dict)
+
+    def to_metadata(self) -> dict[bytes, bytes]:
+        """For the Arrow schema."""
+        return {FORMAT_KEY: FORMAT.encode(), ABOUT_KEY: json.dumps(asdict(self), sort_keys=True).encode()}
+
+    @classmethod
+    def from_metadata(cls, metadata: dict[bytes, bytes]) -> PackAbout:
+        """The inverse. Raises KeyError, TypeError or ValueError where it isn't one."""
+        about = json.loads(metadata[ABOUT_KEY])
+        shards = tuple(Shard(**shard) for shard in about["shards"])
+        return cls(about["kind"], shards, tuple(about["classes"]), about["made"])
+
+
+class PackIndex:
+    """An index file, mapped into memory.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        PackError: it is missing, damaged, or of another format.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._mapped = np.frombuffer(pa.memory_map(str(path)).read_buffer(), np.uint8)
+            reader = pa.ipc.open_file(pa.py_buffer(self._mapped))
+            schema = reader.schema
+            if reader.num_record_batches != 1 or not schema.equals(COLUMNS):
+                raise ValueError("its columns are not those of a pack")
+            metadata = schema.metadata or {}
+            found = metadata.get(FORMAT_KEY, b"").decode()
+            if found != FORMAT:
+                raise ValueError(f"format {found or 'unknown'}, this version reads {FORMAT}")
+            self.about = PackAbout.from_metadata(metadata)
+            self.batch = reader.get_batch(0)
+        except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+            raise PackError(
+                f"{path} can't be read as a pack's index: {error}. Make it again by headrace index or pack."
+            ) from error
+
+    def __len__(self) -> int:
+        rows: int = self.batch.num_rows
+        return rows
+
+    def numbers(self, name: str) -> npt.NDArray[Any]:
+        """A column of numbers: [n], read-only, in the mapped file."""
+        numbers: npt.NDArray[Any] = self.batch[name].to_numpy(zero_copy_only=True)
+        return numbers
+
+    def text(self, name: str, i: int) -> str:
+        """`key` or `extension` of sample `i`."""
+        text: str = self.batch[name][i].as_py()
+        return text
+
+    def entries(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """(data, begins, ends): the entry points of sample i are data[begins[i]:ends[i]]."""
+        _, offsets, values = self.batch["entries"].buffers()
+        data = np.frombuffer(values, np.uint8) if values is not None else np.empty(0, np.uint8)
+        ends = np.frombuffer(offsets, np.uint64)[: len(self) + 1] if len(self) else np.zeros(1, np.uint64)
+        return data, ends[:-1], ends[1:]
+
+    def entries_of(self, i: int) -> bytes:
+        """The packed entry points of sample `i`; empty: none."""
+        entries: bytes = self.batch["entries"][i].as_py()
+        return entries
