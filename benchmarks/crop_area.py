@@ -120,7 +120,9 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     result = {"machine": here, "pictures": manifest, "shares": SHARES, "milliseconds": found}
     (arguments.out / "crop-area.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    caption = f"{here['cpu']}, {here['date'][:10]}; {manifest['count']} JPEGs around 500×375, 7 passes, medians"
+    caption = (
+        f"{here['cpu']}, {here['date'][:10]}; {manifest['count']} JPEGs around 500×375, 7 passes, medians"
+    )
     plot(found, caption, arguments.out / "crop-area.png")
 
 

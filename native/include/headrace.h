@@ -150,6 +150,7 @@ typedef struct hr_stats {
   int64_t failed;  /* left to the caller */
   int64_t bytes_read;
   int64_t pixels_decoded;
+  int64_t stale_entries; /* samples whose entry points were ignored for their entry_mtimes */
   int64_t nanoseconds[HR_STAGES]; /* thread time by the wall clock */
   int64_t decoded_by[HR_DECODERS];
   int32_t decode_threads;
