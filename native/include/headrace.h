@@ -26,7 +26,7 @@ extern "C" {
 
 /* Raised with every change of a struct or signature below; Python refuses a library of another
  * number. */
-#define HR_ABI_VERSION 1
+#define HR_ABI_VERSION 2
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
@@ -101,18 +101,23 @@ typedef struct hr_pipeline {
   const void* table;  /* [3][256] of dtype; NULL: the levels themselves (uint8 only) */
 } hr_pipeline;
 
-/* Where the bytes of sample i are. Either `paths`: the zero-terminated path at paths +
- * path_offsets[i]; or, with paths NULL, memory: sizes[i] bytes at data[i], readable for 256 bytes
- * more. */
+/* Where the bytes of sample i are. `paths`: all of the file whose zero-terminated path is at paths
+ * + path_offsets[i]. `paths` and `begins`: the sizes[i] bytes from begins[i] on of the file whose
+ * path is at paths + path_offsets[shards[i]]. `paths` NULL: the sizes[i] bytes at data[i], readable
+ * for 256 bytes more. */
 typedef struct hr_source {
   int64_t count;
   const char* paths;
   const uint64_t* path_offsets;
   const uint8_t* const* data;
   const uint64_t* sizes;
+  const uint64_t* begins;
+  const uint32_t* shards;
+  int64_t path_count; /* with `begins`: path_offsets has so many */
   /* Optional: entry points of sample i are the bytes entry_begins[i] to entry_ends[i] - 1 of
    * `entries`, none where these are equal. They are ignored where entry_mtimes[i] isn't the file's
-   * time of modification (nanoseconds since 1970; 0 for data in memory). */
+   * time of modification (nanoseconds since 1970; 0 for extents and data in memory); NULL: 0 for
+   * all. */
   const uint8_t* entries;
   const uint64_t* entry_begins;
   const uint64_t* entry_ends;

@@ -98,13 +98,17 @@ const char* check_request(const hr_request* r) {
   const bool located =
       s.paths != nullptr ? s.path_offsets != nullptr : s.data != nullptr && s.sizes != nullptr;
   if (!located && s.count > 0) return "the source has neither paths nor data";
-  const bool entries_located =
-      s.entry_begins != nullptr && s.entry_ends != nullptr && s.entry_mtimes != nullptr;
-  if (s.entries != nullptr && !entries_located) {
-    return "the source has entries, but not where they begin and end, or for which files";
+  const bool in_shards = s.begins != nullptr;
+  if (in_shards && (s.paths == nullptr || s.sizes == nullptr || s.shards == nullptr)) {
+    return "the source has begins, but not the paths, sizes and shards that they need";
+  }
+  if (s.entries != nullptr && (s.entry_begins == nullptr || s.entry_ends == nullptr)) {
+    return "the source has entries, but not where they begin and end";
   }
   for (int64_t i = 0; i < r->count; ++i) {
-    if (r->indices[i] < 0 || r->indices[i] >= s.count) return "an index is outside the source";
+    const int64_t index = r->indices[i];
+    if (index < 0 || index >= s.count) return "an index is outside the source";
+    if (in_shards && s.shards[index] >= s.path_count) return "a shard is outside the source";
   }
   return nullptr;
 }

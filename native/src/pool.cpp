@@ -231,6 +231,10 @@ Code PoolState::read(const Batch& batch, int64_t position, Buffer* buffer, Bytes
                      int* sys_errno) {
   const hr_source& source = *batch.request_.source;
   const int64_t index = batch.request_.indices[position];
+  if (source.begins != nullptr) {
+    const char* path = source.paths + source.path_offsets[source.shards[index]];
+    return read_extent(path, source.begins[index], source.sizes[index], buffer, bytes, sys_errno);
+  }
   if (source.paths != nullptr)
     return read_file(source.paths + source.path_offsets[index], buffer, bytes, sys_errno);
   *bytes = {source.data[index], static_cast<size_t>(source.sizes[index]), 0};

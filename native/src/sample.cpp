@@ -61,7 +61,9 @@ SampleOutput output_of(const hr_request& request, int64_t position) {
 }
 
 jpeg::EntryPoints entries_of(const hr_source& source, int64_t index, const Bytes& bytes) {
-  if (source.entries == nullptr || source.entry_mtimes[index] != bytes.mtime_ns) return {};
+  if (source.entries == nullptr) return {};
+  const int64_t mtime_ns = source.entry_mtimes == nullptr ? 0 : source.entry_mtimes[index];
+  if (mtime_ns != bytes.mtime_ns) return {};
   const uint64_t begin = source.entry_begins[index];
   return {source.entries + begin, static_cast<size_t>(source.entry_ends[index] - begin)};
 }

@@ -1,8 +1,9 @@
 """Headrace: a drop-in for torch.utils.data.DataLoader that runs image pipelines natively, bit for bit."""
 
-from headrace.errors import ConfigError, HeadraceError, NativeError, SampleError
+from headrace.errors import ConfigError, HeadraceError, NativeError, PackError, SampleError
 from headrace.loader import DataLoader
 from headrace.sources.image import ImageDataset
+from headrace.sources.packed import PackedDataset
 
 __all__ = [
     "ConfigError",
@@ -10,5 +11,7 @@ __all__ = [
     "HeadraceError",
     "ImageDataset",
     "NativeError",
+    "PackError",
+    "PackedDataset",
     "SampleError",
 ]

@@ -139,15 +139,30 @@ class EntryPoints:
         data: uint8; the packed entry points of all files.
         begins, ends: uint64 [n]; those of file i are data[begins[i]:ends[i]]; none where these are equal.
         mtimes: int64 [n]; time of modification, in nanoseconds since 1970, of the file that was indexed:
-            they are ignored for a file that has another.
+            they are ignored for a file that has another. None: not looked at (a pack's shards hold one
+            sample's bytes beside the other's, and its index their checksums).
     """
 
     data: npt.NDArray[np.uint8]
     begins: npt.NDArray[np.uint64]
     ends: npt.NDArray[np.uint64]
-    mtimes: npt.NDArray[np.int64]
+    mtimes: npt.NDArray[np.int64] | None
 
     @property
     def indexed(self) -> int:
         """Files that have entry points."""
         return int((self.ends > self.begins).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Extents:
+    """Which bytes of which file each sample is.
+
+    Attributes:
+        shards: uint32 [n]; number of the file.
+        begins, sizes: uint64 [n]; in bytes.
+    """
+
+    shards: npt.NDArray[np.uint32]
+    begins: npt.NDArray[np.uint64]
+    sizes: npt.NDArray[np.uint64]

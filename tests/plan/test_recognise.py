@@ -194,7 +194,7 @@ class Stream(IterableDataset[int]):
 
 
 def test_other_datasets_are_refused(root: Path) -> None:
-    own = "a dataset of its own kind; native code reads ImageFolder and headrace.ImageDataset"
+    own = "a dataset of its own kind; native code reads ImageFolder, headrace.ImageDataset and PackedDataset"
     assert refused(TensorDataset(torch.zeros(3))) == Refusal("TensorDataset", own)
     assert refused(ConcatDataset([ImageFolder(root)])) == Refusal("ConcatDataset", own)
     assert refused([1, 2]).what == "list"

@@ -35,9 +35,9 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import NativeError
-from headrace.records import Draw, EntryPoints, NativeStats
+from headrace.records import Draw, EntryPoints, Extents, NativeStats
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 STAGES = 5
 DECODERS = 8
 
@@ -95,6 +95,9 @@ class _Source(Structure):
         ("path_offsets", c_void_p),
         ("data", c_void_p),
         ("sizes", c_void_p),
+        ("begins", c_void_p),
+        ("shards", c_void_p),
+        ("path_count", c_int64),
         ("entries", c_void_p),
         ("entry_begins", c_void_p),
         ("entry_ends", c_void_p),
@@ -349,12 +352,29 @@ class Source:
     ) -> Source:
         """Files: zero-terminated paths in one buffer, path i at offsets[i]; n + 1 offsets for n files."""
         struct = _Source(count=len(offsets) - 1, paths=paths.ctypes.data, path_offsets=offsets.ctypes.data)
-        if entries is not None:
-            struct.entries = entries.data.ctypes.data
-            struct.entry_begins = entries.begins.ctypes.data
-            struct.entry_ends = entries.ends.ctypes.data
-            struct.entry_mtimes = entries.mtimes.ctypes.data
+        _put_entries(struct, entries)
         return cls(struct, (paths, offsets, entries))
+
+    @classmethod
+    def of_extents(
+        cls,
+        paths: npt.NDArray[np.uint8],
+        offsets: npt.NDArray[np.uint64],
+        extents: Extents,
+        entries: EntryPoints | None = None,
+    ) -> Source:
+        """Parts of files; paths and offsets as for `of_paths`."""
+        struct = _Source(
+            count=len(extents.begins),
+            paths=paths.ctypes.data,
+            path_offsets=offsets.ctypes.data,
+            path_count=len(offsets) - 1,
+            shards=extents.shards.ctypes.data,
+            begins=extents.begins.ctypes.data,
+            sizes=extents.sizes.ctypes.data,
+        )
+        _put_entries(struct, entries)
+        return cls(struct, (paths, offsets, extents, entries))
 
     @classmethod
     def of_memory(cls, files: Sequence[bytes]) -> Source:
@@ -364,6 +384,15 @@ class Source:
         sizes = np.array([len(data) for data in files], np.uint64)
         struct = _Source(count=len(files), data=addresses.ctypes.data, sizes=sizes.ctypes.data)
         return cls(struct, (padded, addresses, sizes))
+
+
+def _put_entries(struct: _Source, entries: EntryPoints | None) -> None:
+    if entries is None:
+        return
+    struct.entries = entries.data.ctypes.data
+    struct.entry_begins = entries.begins.ctypes.data
+    struct.entry_ends = entries.ends.ctypes.data
+    struct.entry_mtimes = None if entries.mtimes is None else entries.mtimes.ctypes.data
 
 
 class Pool:

@@ -20,6 +20,7 @@ from headrace.engine.pillow import make_sample
 from headrace.engine.slots import Slots
 from headrace.plan.physical import NativePlan
 from headrace.records import NativeStats
+from headrace.sources.pack import PackSource
 
 # More reads than this in flight bring nothing on any storage tried, and each costs a stack and a buffer.
 READ_THREADS = 32
@@ -73,6 +74,13 @@ class Threads:
         self._pool = self._python = None
 
 
+def _native_source(plan: NativePlan) -> ffi.Source:
+    source = plan.source
+    if isinstance(source, PackSource):
+        return ffi.Source.of_extents(source.paths, source.offsets, source.extents, plan.entries)
+    return ffi.Source.of_paths(source.paths, source.offsets, plan.entries)
+
+
 def _end_pool(pool: ffi.Pool, pid: int) -> None:
     if os.getpid() == pid:
         pool.close()
@@ -111,7 +119,7 @@ class NativeEngine:
         self.slots = slots
         self._threads = threads
         self._pipeline = lower_pipeline(plan, decoder_bits(decoder))
-        self._source = ffi.Source.of_paths(plan.source.paths, plan.source.offsets, plan.entries)
+        self._source = _native_source(plan)
 
     def submit(self, indices: Sequence[int], seed: int, epoch: int) -> Pending:
         """Begins a batch.

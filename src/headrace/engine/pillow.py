@@ -22,7 +22,7 @@ def make_sample(plan: NativePlan, pipeline: ffi.Pipeline, index: int, seed: int,
     """
     path = plan.source.path(index)
     try:
-        image = load_rgb(path)
+        image = load_rgb(plan.source.open(index))
         return replay_sample(image, plan, _draws(plan, pipeline, index, seed, epoch, image))
     except Exception as error:  # Pillow and torchvision raise anything for a bad file: SyntaxError, …
         raise SampleError.at(index, path, f"{type(error).__name__}: {error}") from error

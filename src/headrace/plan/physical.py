@@ -22,7 +22,7 @@ from headrace.plan.transform import (
     lower_transform,
 )
 from headrace.records import EntryPoints
-from headrace.sources.folder import ImageSource
+from headrace.sources.source import Source
 
 Where = Literal["native", "python", "device"]
 Layout = Literal["NCHW", "NHWC"]
@@ -68,7 +68,7 @@ class NativePlan:
         entries: entry points of the source's files; None: none.
     """
 
-    source: ImageSource
+    source: Source
     steps: tuple[Step, ...]
     height: int
     width: int

@@ -22,9 +22,12 @@ from headrace.records import EntryPoints
 from headrace.sources.entry_index import find_entry_points
 from headrace.sources.folder import ImageSource
 from headrace.sources.image import ImageDataset
+from headrace.sources.pack import PackSource
+from headrace.sources.packed import PackedDataset
+from headrace.sources.source import Source
 
 FOLDERS: tuple[type, ...] = (ImageFolder, DatasetFolder, ImageNet)
-KNOWN: tuple[type, ...] = (*FOLDERS, ImageDataset, Subset)
+KNOWN: tuple[type, ...] = (*FOLDERS, ImageDataset, PackedDataset, Subset)
 
 # Below this share of JPEGs, Pillow's reading of the others would dominate: worker processes do that better.
 MIN_JPEG_SHARE = 0.9
@@ -45,7 +48,7 @@ class Recognised:
     """
 
     what: str
-    source: ImageSource
+    source: Source
     transform: Any
     target_transform: Callable[[int], Any] | None
     note: str = ""
@@ -71,17 +74,20 @@ def recognise_source(dataset: Any) -> Recognised | Refusal:
     if jpegs < MIN_JPEG_SHARE * total:
         return Refusal(found.what, f"{counts}: decoded by Pillow in worker processes instead")
     note = counts if jpegs == total else f"{counts}; the others are decoded by Pillow"
+    if isinstance(found.source, PackSource):
+        entries = found.source.entries
+        return replace(found, note=f"{note}; {entries.indexed:,} have entry points", entries=entries)
     if found.root is None:
         return replace(found, note=note)
-    entries, remark = find_entry_points(found.root, found.source)
-    return replace(found, note=f"{note}; {remark}" if remark else note, entries=entries)
+    beside, remark = find_entry_points(found.root, found.source)
+    return replace(found, note=f"{note}; {remark}" if remark else note, entries=beside)
 
 
 def _recognise(dataset: Any) -> Recognised | Refusal:
     if type(dataset) is Subset:
         return _recognise_subset(dataset)
-    if type(dataset) is ImageDataset:
-        what = f"ImageDataset(n={len(dataset)})"
+    if type(dataset) in (ImageDataset, PackedDataset):
+        what = f"{type(dataset).__name__}(n={len(dataset)})"
         return Recognised(what, dataset.source, dataset.transform, dataset.target_transform)
     if type(dataset) in FOLDERS:
         return _recognise_folder(dataset)
@@ -91,7 +97,10 @@ def _recognise(dataset: Any) -> Recognised | Refusal:
     what = located(describe_object(dataset), dataset)
     if isinstance(dataset, IterableDataset):
         return Refusal(what, "an IterableDataset decides itself what comes next: nothing can be read ahead")
-    return Refusal(what, "a dataset of its own kind; native code reads ImageFolder and headrace.ImageDataset")
+    return Refusal(
+        what,
+        "a dataset of its own kind; native code reads ImageFolder, headrace.ImageDataset and PackedDataset",
+    )
 
 
 def _recognise_folder(dataset: Any) -> Recognised | Refusal:

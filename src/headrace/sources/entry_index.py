@@ -36,9 +36,13 @@ SCHEMA = pa.schema(
 def index_places(root: str | os.PathLike[str]) -> tuple[Path, Path]:
     """Where the index of `root` may be: in it, or in the user's cache where it can't be written to."""
     resolved = Path(root).resolve()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     digest = hashlib.sha256(os.fsencode(resolved)).hexdigest()[:32]
-    return resolved / FILE_NAME, cache / "headrace" / "entry-points" / f"{digest}.arrow"
+    return resolved / FILE_NAME, cache_folder() / "entry-points" / f"{digest}.arrow"
+
+
+def cache_folder() -> Path:
+    """Where indexes are kept whose data can't be written to: ``headrace`` in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
 
 
 def find_entry_points(root: str | os.PathLike[str], source: ImageSource) -> tuple[EntryPoints | None, str]:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +80,10 @@ class ImageSource:
         i = range(len(self))[i]
         start, stop = int(self.offsets[i]), int(self.offsets[i + 1])
         return os.fsdecode(self.paths[start : stop - 1].tobytes())
+
+    def open(self, i: int) -> BinaryIO:
+        """The file of sample `i`, for reading. Raises OSError as the builtin does."""
+        return open(self.path(i), "rb")
 
     def label(self, i: int) -> int:
         """The label of sample `i`; raises IndexError as `path` does."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 from PIL import Image
 from torch.utils.data import Dataset
@@ -65,7 +65,7 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
         if not -n <= index < n:
             raise IndexError(f"index {index} is out of range for {n} samples")
         i = index % n
-        image: Any = load_rgb(self.source.path(i))
+        image: Any = load_rgb(self.source.open(i))
         target: Any = self.source.label(i)
         if self.transform is not None:
             image = self.transform(image)
@@ -77,9 +77,11 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
         return f"{type(self).__name__}(n={len(self.source)})"
 
 
-def load_rgb(path: str) -> Image.Image:
-    """The picture in `path` as RGB, as torchvision's `pil_loader` reads it (EXIF rotation ignored)."""
-    with open(path, "rb") as file:
+def load_rgb(file: BinaryIO) -> Image.Image:
+    """The picture in `file`, which is closed, as RGB: as torchvision's `pil_loader` reads it (EXIF rotation
+    ignored).
+    """
+    with file:
         return Image.open(file).convert("RGB")
 
 

@@ -1,7 +1,7 @@
 """The index of a pack: where each sample's bytes lie in which shard, in one memory-mapped Arrow file.
 
-One row per sample, in one record batch and without compression, so that columns are arrays in the mapped file:
-opening an index costs the same for a thousand samples and for ten million.
+One row per sample, in one record batch and without compression, so that columns are arrays in the mapped
+file: opening an index costs the same for a thousand samples and for ten million.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def draws(loader: DataLoader, index: int, epoch: int | None = None) -> tuple[tup
         ValueError: a crop of the pipeline is larger than this image.
     """
     plan = _native_plan(loader)
-    image = load_rgb(plan.source.path(index))
+    image = load_rgb(plan.source.open(index))
     drawn = lower_pipeline(plan, decoders=0).draw(*loader.random_key(epoch), index, image.width, image.height)
     if drawn is None:
         raise ValueError(f"sample {index} is {image.width}×{image.height}: a crop of the pipeline is larger")

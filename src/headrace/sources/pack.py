@@ -1,0 +1,144 @@
+"""Samples in the shards of a pack, by index: what native code reads by extent, and Pillow through a file."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import PackError
+from headrace.records import EntryPoints, Extents
+from headrace.sources.folder import JPEG_EXTENSIONS
+from headrace.sources.pack_index import PackIndex
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PackSource:
+    """Some of a pack's samples, in some order.
+
+    Attributes:
+        index: of the pack.
+        rows: int64 [n]; which sample of the index each one is; None: all, in order.
+        paths, offsets: the shards' files, as in `ImageSource`.
+        extents: of the images in them.
+        labels: int64 [n].
+        entries: entry points.
+    """
+
+    index: PackIndex
+    rows: npt.NDArray[np.int64] | None
+    paths: npt.NDArray[np.uint8]
+    offsets: npt.NDArray[np.uint64]
+    extents: Extents
+    labels: npt.NDArray[np.int64]
+    entries: EntryPoints
+
+    @classmethod
+    def of(cls, index: PackIndex) -> PackSource:
+        """All samples of a pack.
+
+        Raises:
+            PackError: a shard is missing, or isn't as long as the index says.
+        """
+        files = _shard_files(index)
+        paths = np.frombuffer(b"".join(os.fsencode(file) + b"\0" for file in files), np.uint8)
+        ends = np.cumsum([len(os.fsencode(file)) + 1 for file in files], dtype=np.uint64)
+        extents = Extents(index.numbers("shard"), index.numbers("offset"), index.numbers("size"))
+        data, begins, stops = index.entries()
+        offsets = np.concatenate((np.zeros(1, np.uint64), ends))
+        return cls(
+            index,
+            None,
+            paths,
+            offsets,
+            extents,
+            index.numbers("label"),
+            EntryPoints(data, begins, stops, None),
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def row(self, i: int) -> int:
+        """The row of the index that sample `i` is; raises IndexError."""
+        i = range(len(self))[i]
+        return i if self.rows is None else int(self.rows[i])
+
+    def shard(self, i: int) -> Path:
+        """The file that sample `i` is in."""
+        number = int(self.extents.shards[i])
+        start, stop = int(self.offsets[number]), int(self.offsets[number + 1])
+        return Path(os.fsdecode(self.paths[start : stop - 1].tobytes()))
+
+    def path(self, i: int) -> str:
+        """Where sample `i` is, for people: shard and key."""
+        row = self.row(i)
+        return f"{self.shard(i)}: {self.index.text('key', row)}.{self.index.text('extension', row)}"
+
+    def label(self, i: int) -> int:
+        """The label of sample `i`; raises IndexError."""
+        return int(self.labels[i])
+
+    def open(self, i: int) -> BinaryIO:
+        """The image file of sample `i`, in memory.
+
+        Raises:
+            PackError: the shard ends before it does.
+            OSError: it can't be read.
+        """
+        offset, size = int(self.extents.begins[i]), int(self.extents.sizes[i])
+        return io.BytesIO(read_extent(self.shard(i), offset, size))
+
+    def take(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]]) -> PackSource:
+        """The samples at `indices`, in that order; negative ones count from the end. Raises IndexError."""
+        rows = np.arange(len(self.index)) if self.rows is None else self.rows
+        order = np.asarray(indices, np.int64)
+        extents = Extents(self.extents.shards[order], self.extents.begins[order], self.extents.sizes[order])
+        entries = EntryPoints(self.entries.data, self.entries.begins[order], self.entries.ends[order], None)
+        return PackSource(
+            self.index, rows[order], self.paths, self.offsets, extents, self.labels[order], entries
+        )
+
+    def count_extensions(self, extensions: Sequence[str] = JPEG_EXTENSIONS) -> int:
+        """How many files end in one of `extensions`, upper and lower case alike."""
+        column = self.index.batch["extension"]
+        if self.rows is not None:
+            column = column.take(pa.array(self.rows))
+        wanted = pa.array([extension.removeprefix(".") for extension in extensions], column.type)
+        return int(pc.sum(pc.is_in(pc.utf8_lower(column), value_set=wanted)).as_py() or 0)
+
+
+def read_extent(path: Path, offset: int, size: int) -> bytes:
+    """`size` bytes from `offset` on. Raises PackError where the file ends before, OSError as `open` does."""
+    with open(path, "rb") as file:
+        file.seek(offset)
+        data = file.read(size)
+    if len(data) != size:
+        raise PackError(f"{path} ends before byte {offset + size}: it was cut short. Fetch or make it again.")
+    return data
+
+
+def _shard_files(index: PackIndex) -> list[Path]:
+    """The shards' files, each seen to be there and as long as the index says."""
+    files = []
+    for shard in index.about.shards:
+        path = index.path.parent / shard.name
+        try:
+            size = path.stat().st_size
+        except OSError as error:
+            raise PackError(f"{path}, which {index.path} names, can't be read: {error.strerror}.") from error
+        if size != shard.size:
+            raise PackError(
+                f"{path} has {size:,} bytes, and {index.path} was made for {shard.size:,}: the shard was cut"
+                " short or changed, or the index is another pack's. Run headrace verify, or make it again."
+            )
+        files.append(path.resolve())
+    return files

@@ -1,0 +1,148 @@
+"""A pack as a torch dataset."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from headrace.errors import PackError
+from headrace.sources.image import load_rgb
+from headrace.sources.pack import PackSource, read_extent
+from headrace.sources.pack_index import FILE_NAME, PackIndex
+from headrace.sources.tar_index import find_tar_index
+from headrace.sources.tar_samples import samples_in
+
+PathLike = str | os.PathLike[str]
+
+
+class PackedDataset(Dataset[tuple[Any, Any]]):
+    """The samples of a pack, as a map-style dataset of (transform(image), label).
+
+    Used like `torchvision.datasets.ImageFolder`: the same pictures, labels, `classes`, `class_to_idx` and
+    `targets` as of the folder that was packed. `headrace.DataLoader` reads it natively where the transform
+    allows; in any other loader it is an ordinary dataset. The index is memory-mapped: opening costs the same
+    for any number of samples.
+
+    Args:
+        path: the folder that `headrace pack` made; or WebDataset shards made by others: a folder of .tar
+            files, one of them, or a list. Those are scanned once, and the index is kept in
+            ``~/.cache/headrace``.
+        transform: called with each RGB PIL image; None: the image itself.
+        target_transform: called with each label (an int, -1 where the pack has none); None: the label itself.
+
+    Raises:
+        PackError: it isn't a pack; a shard is missing, cut short or another pack's.
+
+    Example:
+        >>> import headrace
+        >>> dataset = headrace.PackedDataset("imagenet.pack", transform)  # doctest: +SKIP
+        >>> loader = headrace.DataLoader(dataset, batch_size=256, shuffle=True)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[int], Any] | None = None,
+    ) -> None:
+        self.root = path
+        self.transform = transform
+        self.target_transform = target_transform
+        self.source = PackSource.of(open_index(path))
+
+    @property
+    def index(self) -> PackIndex:
+        """The pack's index."""
+        return self.source.index
+
+    @property
+    def classes(self) -> list[str]:
+        """Names by label; empty where the pack doesn't know them."""
+        return list(self.index.about.classes)
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """Labels by name."""
+        return {name: label for label, name in enumerate(self.index.about.classes)}
+
+    @cached_property
+    def targets(self) -> list[int]:
+        """The label of every sample, in order."""
+        labels: list[int] = self.source.labels.tolist()
+        return labels
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """(transform(image), target_transform(label)) of sample `index`; negative ones count from the end."""
+        i = self._position(index)
+        image: Any = load_rgb(self.source.open(i))
+        target: Any = self.source.label(i)
+        if self.transform is not None:
+            image = self.transform(image)
+        if self.target_transform is not None:
+            target = self.target_transform(target)
+        return image, target
+
+    def key(self, index: int) -> str:
+        """The key of sample `index`: for a packed ImageFolder its path below the root, without extension."""
+        return self.index.text("key", self._position(index))
+
+    def fields(self, index: int) -> dict[str, bytes]:
+        """All members of sample `index` by extension, the image's too: ``{"jpg": …, "cls": b"7", …}``.
+
+        Raises:
+            PackError: the pack is an LMDB, whose values hold nothing but image and label.
+        """
+        i = self._position(index)
+        if self.index.about.kind != "tar":
+            raise PackError(f"{self.index.path}: only tar packs have further fields.")
+        shard = self.source.shard(i)
+        offset = int(self.index.numbers("sample_offset")[i])
+        data = read_extent(shard, offset, int(self.index.numbers("sample_size")[i]))
+        return {
+            field.extension: data[field.offset : field.offset + field.size]
+            for sample in samples_in(data, shard)
+            for field in sample.fields
+        }
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(n={len(self)}, path={str(self.root)!r})"
+
+    def _position(self, index: int) -> int:
+        n = len(self.source)
+        if not -n <= index < n:
+            raise IndexError(f"index {index} is out of range for {n} samples")
+        return index % n
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Worker processes map the index themselves.
+        return {name: value for name, value in self.__dict__.items() if name not in ("source", "targets")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.source = PackSource.of(open_index(self.root))
+
+
+def open_index(path: PathLike | Sequence[PathLike]) -> PackIndex:
+    """The index of a pack, or of shards without one (made where none is kept). Raises PackError."""
+    if not isinstance(path, (str, os.PathLike)):
+        return find_tar_index([Path(each) for each in path])
+    at = Path(path)
+    if at.is_dir():
+        inside = at / FILE_NAME
+        if inside.is_file():
+            return PackIndex(inside)
+        shards = sorted(at.glob("*.tar"))
+        if not shards:
+            raise PackError(f"{at} is no pack: it holds neither {FILE_NAME} nor .tar files.")
+        return find_tar_index(shards)
+    if not at.is_file():
+        raise PackError(f"{at} doesn't exist: give the folder of a pack, or .tar files.")
+    return PackIndex(at) if at.suffix == ".arrow" else find_tar_index([at])

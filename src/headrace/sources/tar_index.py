@@ -1,0 +1,108 @@
+"""Indexes of tar shards that came without one: made once, by reading their headers, and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import PackError
+from headrace.sources.entry_index import cache_folder
+from headrace.sources.pack import read_extent
+from headrace.sources.pack_index import COLUMNS, PackAbout, PackIndex, Shard
+from headrace.sources.tar_samples import Field, TarSample, read_samples
+
+# Which member of a sample is its image: the first kind of these that it has.
+IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "ppm", "pgm", "tif", "tiff", "gif")
+LABEL_EXTENSION = "cls"
+
+
+def image_of(sample: TarSample) -> Field | None:
+    """The member that is the sample's image; None where it has none."""
+    by_extension = {field.extension.lower(): field for field in sample.fields}
+    return next((by_extension[name] for name in IMAGE_EXTENSIONS if name in by_extension), None)
+
+
+def label_of(sample: TarSample, shard: Path) -> int:
+    """What the sample's .cls member says, as WebDataset writes it; -1 where it has none.
+
+    Raises:
+        PackError: it isn't a decimal number.
+    """
+    field = next((field for field in sample.fields if field.extension == LABEL_EXTENSION), None)
+    if field is None:
+        return -1
+    text = read_extent(shard, field.offset, field.size)
+    try:
+        return int(text)
+    except ValueError:
+        raise PackError(
+            f"{shard}: the label of {sample.key}.{LABEL_EXTENSION} is {text[:40]!r}, not a number."
+        ) from None
+
+
+def find_tar_index(shards: Sequence[Path]) -> PackIndex:
+    """The kept index of `shards`, made (again) where there is none or a shard has changed.
+
+    Raises:
+        PackError: a shard can't be read, or none of them holds an image.
+    """
+    files = [path.resolve() for path in shards]
+    digest = hashlib.sha256(b"\0".join(os.fsencode(file) for file in files)).hexdigest()[:32]
+    kept = cache_folder() / "packs" / f"{digest}.arrow"
+    state = _state(files)
+    if kept.is_file():
+        index = PackIndex(kept)
+        if index.about.made.get("state") == state:
+            return index
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    write_tar_index(files, kept, state)
+    return PackIndex(kept)
+
+
+def write_tar_index(shards: Sequence[Path], target: Path, state: list[list[int]]) -> None:
+    """Reads the headers of all `shards` and writes `target`, whole or not at all."""
+    rows = [row for number, shard in enumerate(shards) for row in _rows(number, shard)]
+    if not rows:
+        names = ", ".join(str(shard) for shard in shards[:3])
+        raise PackError(f"{names}: no sample has an image ({', '.join(IMAGE_EXTENSIONS)}).")
+    about = PackAbout(
+        "tar",
+        tuple(Shard(str(shard), size) for shard, (size, _) in zip(shards, state, strict=True)),
+        made={"by": "reading the shards' headers", "checksums": False, "state": state},
+    )
+    write_index(target, [list(column) for column in zip(*rows, strict=True)], about)
+
+
+def write_index(target: Path, columns: Iterable[Sequence[Any]], about: PackAbout) -> None:
+    """Writes an index of `columns`, in the order of COLUMNS: under another name, then renamed."""
+    schema = COLUMNS.with_metadata(about.to_metadata())
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    with pa.OSFile(str(partial), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        writer.write_batch(pa.record_batch(arrays, schema=schema))
+    os.replace(partial, target)
+
+
+def _rows(number: int, shard: Path) -> Iterable[tuple[Any, ...]]:
+    for sample in read_samples(shard):
+        image = image_of(sample)
+        if image is not None:
+            place = (number, image.offset, image.size, 0, sample.offset, sample.size, 0, 0, b"")
+            yield (sample.key, image.extension, label_of(sample, shard), *place)
+
+
+def _state(files: Sequence[Path]) -> list[list[int]]:
+    """Size and time of modification of each file."""
+    state = []
+    for file in files:
+        try:
+            info = file.stat()
+        except OSError as error:
+            raise PackError(f"{file} can't be read: {error.strerror}.") from error
+        state.append([info.st_size, info.st_mtime_ns])
+    return state

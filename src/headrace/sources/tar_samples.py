@@ -1,0 +1,96 @@
+"""The samples of a tar shard, as WebDataset groups its members: by their name up to the first dot."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from headrace.errors import PackError
+
+BLOCK = 512  # tar's unit: headers are one, data is padded to whole ones
+
+
+@dataclass(frozen=True)
+class Field:
+    """One member of a sample: its `extension` (all after the first dot) and where its bytes are."""
+
+    extension: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class TarSample:
+    """Members that share a key and follow one another.
+
+    Attributes:
+        key: folder and name up to the first dot.
+        offset, size: of all members together, headers included, in bytes.
+        fields: in the order of the shard.
+    """
+
+    key: str
+    offset: int
+    size: int
+    fields: tuple[Field, ...]
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """(key, extension) of a member's name: ``a/b.seg.png`` is (``a/b``, ``seg.png``)."""
+    folder, slash, base = name.rpartition("/")
+    stem, _, extension = base.partition(".")
+    return folder + slash + stem, extension
+
+
+def read_samples(path: Path) -> Iterator[TarSample]:
+    """The samples of an uncompressed tar file, in its order. Reads headers only.
+
+    Members that aren't regular files, have no extension, or are WebDataset's own notes (``__name__``) belong
+    to no sample.
+
+    Raises:
+        PackError: it isn't an uncompressed tar file, or ends in the middle.
+    """
+    with open(path, "rb") as file:
+        yield from _group(_members(file, path))
+
+
+def samples_in(data: bytes, shard: Path) -> Iterator[TarSample]:
+    """The samples in some members of `shard`, offsets counted from their start."""
+    yield from _group(_members(io.BytesIO(data), shard))
+
+
+def _group(members: Iterable[tarfile.TarInfo]) -> Iterator[TarSample]:
+    key, start, end = "", 0, 0
+    fields: list[Field] = []
+    for member in members:
+        name, extension = split_name(member.name)
+        base = os.path.basename(name)
+        if not member.isreg() or member.issparse() or not extension or base.startswith("__"):
+            continue
+        if fields and name != key:
+            yield TarSample(key, start, end - start, tuple(fields))
+            fields = []
+        if not fields:
+            key, start = name, member.offset
+        fields.append(Field(extension, member.offset_data, member.size))
+        end = member.offset_data + -(-member.size // BLOCK) * BLOCK
+    if fields:
+        yield TarSample(key, start, end - start, tuple(fields))
+
+
+def _members(file: BinaryIO, path: Path) -> Iterator[tarfile.TarInfo]:
+    try:
+        with tarfile.open(fileobj=file, mode="r:") as tar:
+            while (member := tar.next()) is not None:
+                tar.members = []  # type: ignore[attr-defined]  # else all of them are kept
+                yield member
+    except tarfile.ReadError as error:
+        raise PackError(
+            f"{path} can't be read as an uncompressed tar file: {error}. Decompress it, or fetch it again."
+        ) from error

@@ -1,0 +1,178 @@
+"""Reading tar shards: as a torch dataset, natively, and damaged."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import tarfile
+from pathlib import Path
+
+import pytest
+import torch
+from jpegs import image_folder
+from torch.utils.data import Subset
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop, ToTensor
+
+import headrace
+import headrace.testing
+from headrace.sources.pack_index import PackIndex
+from headrace.sources.tar_samples import read_samples, split_name
+
+TRANSFORM = Compose([RandomResizedCrop(40), RandomHorizontalFlip(), ToTensor()])
+COUNT = 11
+
+
+def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    tar.addfile(member, io.BytesIO(data))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ImageFolder:
+    return ImageFolder(str(image_folder(tmp_path / "folder", COUNT)), TRANSFORM)
+
+
+@pytest.fixture
+def shards(tmp_path: Path, folder: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder's samples in two tar files, as the webdataset package would write them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    place = tmp_path / "shards"
+    place.mkdir()
+    for number in range(2):
+        with tarfile.open(place / f"{number}.tar", "w") as tar:
+            for i in range(number * 6, min(COUNT, number * 6 + 6)):
+                path, label = folder.samples[i]
+                add(tar, f"train/{i:04}.jpg", Path(path).read_bytes())
+                add(tar, f"train/{i:04}.cls", str(label).encode())
+                add(tar, f"train/{i:04}.meta.json", json.dumps({"i": i}).encode())
+    return place
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("a/b.seg.png", ("a/b", "seg.png")),
+        ("x.jpg", ("x", "jpg")),
+        ("v1.0/x.jpg", ("v1.0/x", "jpg")),
+        ("README", ("README", "")),
+    ],
+)
+def test_names_are_split_at_the_first_dot(name: str, parts: tuple[str, str]) -> None:
+    assert split_name(name) == parts
+
+
+def test_samples_are_those_of_the_folder(folder: ImageFolder, shards: Path) -> None:
+    dataset = headrace.PackedDataset(shards)
+    assert len(dataset) == COUNT
+    assert dataset.targets == folder.targets
+    plain = ImageFolder(folder.root)
+    for i in range(COUNT):
+        image, label = dataset[i]
+        assert image.tobytes() == plain[i][0].tobytes()
+        assert label == plain[i][1]
+    assert dataset.key(3) == "train/0003"
+    assert json.loads(dataset.fields(3)["meta.json"]) == {"i": 3}
+    assert dataset.fields(-1)["jpg"] == Path(folder.samples[-1][0]).read_bytes()
+    with pytest.raises(IndexError, match="11 is out of range for 11"):
+        dataset[COUNT]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_native_batches_equal_those_of_the_folder(folder: ImageFolder, shards: Path, workers: int) -> None:
+    dataset = headrace.PackedDataset(shards, TRANSFORM)
+    loaders = [
+        headrace.DataLoader(data, batch_size=4, seed=5, num_workers=workers) for data in (dataset, folder)
+    ]
+    assert loaders[0].plan().native is not None
+    for (images, labels), (expected, targets) in zip(*loaders, strict=True):
+        assert torch.equal(images, expected)
+        assert torch.equal(labels, targets)
+    assert torch.equal(headrace.testing.replay(loaders[0], 7), headrace.testing.replay(loaders[1], 7))
+
+
+def test_subset_and_pickled_dataset(shards: Path) -> None:
+    dataset = headrace.PackedDataset(shards, TRANSFORM)
+    again = pickle.loads(pickle.dumps(dataset))
+    assert len(pickle.dumps(dataset)) < 2000
+    order = [9, 2, -1]
+    images, labels = next(iter(headrace.DataLoader(Subset(again, order), batch_size=3, seed=1)))
+    assert labels.tolist() == [dataset.targets[i] for i in order]
+    loader = headrace.DataLoader(Subset(dataset, order), batch_size=3, seed=1)
+    assert torch.equal(images, torch.stack([headrace.testing.replay(loader, i, 0) for i in range(3)]))
+
+
+def test_the_index_is_kept_until_a_shard_changes(shards: Path, tmp_path: Path) -> None:
+    headrace.PackedDataset(shards)
+    (kept,) = (tmp_path / "cache").rglob("*.arrow")
+    first = kept.stat().st_mtime_ns
+    headrace.PackedDataset(shards)
+    assert kept.stat().st_mtime_ns == first
+    with tarfile.open(shards / "1.tar", "a") as tar:
+        add(tar, "new.cls", b"3")
+        add(tar, "new.jpg", headrace.PackedDataset(shards).fields(0)["jpg"])
+    dataset = headrace.PackedDataset(shards)
+    assert (len(dataset), dataset.targets[-1]) == (COUNT + 1, 3)
+
+
+def test_damage_is_named(shards: Path, tmp_path: Path) -> None:
+    tar = shards / "1.tar"
+    whole = tar.read_bytes()
+    dataset = headrace.PackedDataset(shards, TRANSFORM)
+    tar.write_bytes(whole[: len(whole) // 2])
+    loader = headrace.DataLoader(dataset, batch_size=COUNT)
+    with pytest.raises(headrace.SampleError, match=r"1\.tar ends before byte \d+: it was cut short"):
+        next(iter(loader))
+    with pytest.raises(headrace.PackError, match=r"1\.tar can't be read as an uncompressed tar file"):
+        headrace.PackedDataset(shards)
+    os.remove(tar)
+    with pytest.raises(headrace.SampleError, match=r"No such file.*1\.tar"):
+        next(iter(loader))
+    with pytest.raises(headrace.PackError, match="doesn't exist"):
+        headrace.PackedDataset(tar)
+    with pytest.raises(headrace.PackError, match=r"holds neither index\.arrow nor \.tar files"):
+        headrace.PackedDataset(tmp_path)
+    (tmp_path / "index.arrow").write_bytes(b"ARROW1 of another kind")
+    with pytest.raises(headrace.PackError, match="can't be read as a pack's index"):
+        headrace.PackedDataset(tmp_path)
+
+
+def test_an_index_of_another_pack_is_refused(shards: Path, tmp_path: Path) -> None:
+    headrace.PackedDataset(shards)
+    (kept,) = (tmp_path / "cache").rglob("*.arrow")
+    with tarfile.open(shards / "0.tar", "a") as tar:
+        add(tar, "one.more", b"x" * 20000)
+    with pytest.raises(headrace.PackError, match=r"0\.tar has .* bytes, and .* was made for"):
+        headrace.PackedDataset(kept)
+    os.remove(shards / "0.tar")
+    with pytest.raises(headrace.PackError, match=r"0\.tar, which .* names, can't be read: No such file"):
+        headrace.PackedDataset(kept)
+
+
+def test_members_that_belong_to_no_sample(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        add(tar, "README", b"no extension")
+        add(tar, "__note__", b"")
+        long = "long/" * 60 + "name"
+        add(tar, f"{long}.png", b"1")
+        add(tar, f"{long}.cls", b"2")
+        add(tar, "other.jpg", b"333")
+    first, second = read_samples(path)
+    assert (first.key, [field.extension for field in first.fields]) == (long, ["png", "cls"])
+    assert (second.key, second.fields[0].size, second.size) == ("other", 3, 1024)
+    data = path.read_bytes()
+    assert data[first.fields[0].offset : first.fields[0].offset + 1] == b"1"
+    assert first.offset + first.size == second.offset
+
+
+def test_indexes_are_opened_without_reading_them(shards: Path, tmp_path: Path) -> None:
+    headrace.PackedDataset(shards)
+    (kept,) = (tmp_path / "cache").rglob("*.arrow")
+    index = PackIndex(kept)
+    column = index.numbers("size")
+    with pytest.raises(ValueError, match="read-only"):
+        column[0] = 1
