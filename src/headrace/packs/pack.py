@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from torch.utils.data import Dataset
 
 from headrace._native import ffi
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, PackError
 from headrace.measure.machine import usable_cores
 from headrace.packs.assemble import write_index
 from headrace.packs.changes import Changes, Encoding
 from headrace.packs.inputs.detect import open_input
-from headrace.packs.records import Input, Plan, make_plan
-from headrace.packs.rows import Facts, Packed, Part
+from headrace.packs.pipeline import Progress, write_shards
+from headrace.packs.records import Plan, make_plan
+from headrace.packs.rows import Part
 from headrace.packs.tar_shards import TarShards
 from headrace.packs.workplace import workplace
 from headrace.sources.pack_index import FILE_NAME, PackAbout, PackIndex
@@ -30,12 +26,6 @@ Format = Literal["tar", "lmdb"]
 
 # Large enough to be read at a disk's full rate, small enough that an interruption costs seconds.
 DEFAULT_SHARD_SIZE = 500_000_000
-
-# What a thread is given at a time: enough that handing it over costs nothing, and bounded in bytes.
-_CHUNK = 16
-_CHUNK_BYTES = 4_000_000
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -131,12 +121,50 @@ def pack(
     }
     dest = Path(os.path.abspath(dest))
     with workplace(dest, made, plan) as folder:
-        shards = _open_shards(format, folder, plan)
-        finished = {i: part for i in range(plan.shards) if (part := shards.part(i)) is not None}
+        shards = TarShards(folder, plan)
+        finished = {i for i in range(plan.shards) if shards.part(i) is not None}
         if not (folder / FILE_NAME).exists():
-            run = _Run(source, changes, shards, plan, workers or usable_cores(), progress)
-            run.write([i for i in range(plan.shards) if i not in finished])
-            parts = [_written(shards, i) for i in range(plan.shards)]
-            about = PackAbout(format, shards.shards(parts), source.classes, made)
+            missing = [i for i in range(plan.shards) if i not in finished]
+            write_shards(source, changes, shards, plan, missing, workers or usable_cores(), progress)
+            shards.complete()
+            parts = [_finished(shards, i) for i in range(plan.shards)]
+            kept = [note for part in parts for note in part.notes]
+            about = PackAbout(format, shards.shards(parts), source.classes, {**made, "kept": kept})
             write_index(folder, parts, about, shards.begins())
     return _summary(dest, plan, len(finished), source.notes())
+
+
+def _check(format_: str, workers: int | None, shard_size: int, shuffle: int | None) -> None:
+    if format_ not in get_args(Format):
+        raise ConfigError(f"format ({format_!r}) must be 'tar' or 'lmdb'.")
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers ({workers}) must be at least 1, or None for the usable cores.")
+    if shard_size < 1:
+        raise ConfigError(f"shard_size ({shard_size}) must be a number of bytes, 1 or more.")
+    if shuffle is not None and not isinstance(shuffle, int):
+        raise ConfigError(
+            f"shuffle ({shuffle!r}) must be an int, the seed of the order, or None for no shuffling."
+        )
+
+
+def _finished(shards: TarShards, shard: int) -> Part:
+    part = shards.part(shard)
+    if part is None:
+        raise PackError(
+            f"Shard {shard} of the pack has been changed by others while it was made: run it again."
+        )
+    return part
+
+
+def _summary(dest: Path, plan: Plan, reused: int, notes: list[str]) -> PackSummary:
+    index = PackIndex(dest / FILE_NAME)
+    return PackSummary(
+        path=dest,
+        samples=len(index),
+        shards=plan.shards,
+        reused=reused,
+        source_bytes=plan.source_bytes,
+        pack_bytes=sum(shard.size for shard in index.about.shards) + index.path.stat().st_size,
+        kept=tuple((key, why) for key, why in index.about.made["kept"]),
+        notes=tuple(notes),
+    )

@@ -76,8 +76,8 @@ def _agree(folder: Path, made: dict[str, Any], plan: Plan) -> None:
         earlier = json.loads(kept.read_text())
     elif (folder / FILE_NAME).is_file():
         # The plan is the last thing to be removed before the folder gets its name.
-        earlier = {**PackIndex(folder / FILE_NAME).about.made, "state": plan.state}
-        del earlier["checksum"]
+        begun = PackIndex(folder / FILE_NAME).about.made
+        earlier = {**mine, **{name: begun[name] for name in made}}
     else:
         with whole_file(kept) as file:
             file.write(json.dumps(mine, indent=1, sort_keys=True).encode())
