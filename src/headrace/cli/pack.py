@@ -60,9 +60,10 @@ def pack(
 ) -> None:
     """Packs a data set into few large files with an index, without changing a byte of its images.
 
-    DEST gets tar shards that every WebDataset reader opens, and index.arrow: read it by
-    headrace.PackedDataset. Interrupted, even by kill -9? Run the same command again: it goes on after the last
-    finished shard. DEST has its name only once it is complete.
+    DEST gets tar shards that every WebDataset reader opens, and index.arrow:
+    read it by headrace.PackedDataset. Interrupted, even by kill -9? Run the
+    same command again: it goes on after the last finished shard. DEST has its
+    name only once it is complete.
 
     Exit codes: 0 packed; 2 wrong usage, or a file that can't be read or written.
     """

@@ -39,9 +39,9 @@ def write_index(
             columns[at] = pa.array(columns[at].to_numpy() + begins)
     batch = pa.record_batch(columns, schema=COLUMNS)
     about = replace(about, made={**about.made, "checksum": checksum(batch)})
-    with whole_file(path) as file:
-        with pa.ipc.new_file(file, COLUMNS.with_metadata(about.to_metadata())) as writer:
-            writer.write_batch(batch.replace_schema_metadata(about.to_metadata()))
+    schema = COLUMNS.with_metadata(about.to_metadata())
+    with whole_file(path) as file, pa.ipc.new_file(file, schema) as writer:
+        writer.write_batch(batch.replace_schema_metadata(schema.metadata))
     entries.unlink()
     return path
 
@@ -54,12 +54,12 @@ def checksum(batch: pa.RecordBatch) -> int:
             total = zlib.crc32(column.to_numpy(), total)
         else:
             offsets, values = bytes_of(column)
-            total = zlib.crc32(values, zlib.crc32(offsets, total))
+            total = zlib.crc32(values.data, zlib.crc32(offsets.data, total))
     return total
 
 
 def bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """(offsets, values) of a column of text or bytes: those of row i are values[offsets[i] : offsets[i + 1]]."""
+    """(offsets, values) of a column of text or bytes: row i is values[offsets[i] : offsets[i + 1]]."""
     _, offsets, values = array.buffers()
     ends = np.frombuffer(offsets, np.int64)[: len(array) + 1]
     return ends, np.frombuffer(values or b"", np.uint8)[: ends[-1]]
@@ -76,7 +76,7 @@ def _on_disk(arrays: Sequence[pa.Array], path: Path) -> pa.Array:
     with naming(path), open(path, "wb") as file:
         for array in arrays:
             offsets, values = bytes_of(array)
-            file.write(values)
+            file.write(values.data)
             ends.append(offsets[1:] + total)
             total += len(values)
     values = pa.memory_map(str(path)).read_buffer() if total else pa.py_buffer(b"")

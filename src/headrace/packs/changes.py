@@ -79,15 +79,13 @@ class Changes:
 
     def _encoded(self, sample: Sample, is_jpeg: bool) -> Sample:
         with Image.open(io.BytesIO(sample.image)) as image:
-            large = self.max_side is not None and max(image.size) > self.max_side
-            if not large and (is_jpeg or self.reencode is None):
-                return sample
+            smaller = None if self.max_side is None else _fit(image, self.max_side)
             encoding: Encoding = "jpeg" if is_jpeg else self.reencode or "png"
-            if not large and encoding == "png" and image.format == "PNG":
+            asked = not is_jpeg and self.reencode is not None and image.format != encoding.upper()
+            if smaller is None and not asked:
                 return sample
             kept = {name: image.info[name] for name in ("exif", "icc_profile") if name in image.info}
-            changed = _fit(image, self.max_side) if large else image
-            data = encoded(changed, encoding, self.quality, **kept)
+            data = encoded(image if smaller is None else smaller, encoding, self.quality, **kept)
         return replace(sample, image=data, extension="jpg" if encoding == "jpeg" else "png")
 
 
@@ -101,7 +99,10 @@ def encoded(image: Image.Image, encoding: Encoding, quality: int | None = None, 
     return file.getvalue()
 
 
-def _fit(image: Image.Image, side: int) -> Image.Image:
+def _fit(image: Image.Image, side: int) -> Image.Image | None:
+    """The image with its longer side scaled down to `side` pixels; None: it is no longer than that."""
+    if max(image.size) <= side:
+        return None
     scale = side / max(image.size)
     width, height = (max(1, round(length * scale)) for length in image.size)
     if image.mode not in ("L", "RGB", "CMYK", "RGBA", "LA"):

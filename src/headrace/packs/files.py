@@ -51,7 +51,7 @@ def naming(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise PackError(
-                f"{path} can't be written: the disk is full. Free some space and run it again: what is finished"
-                " is kept."
+                f"{path} can't be written: the disk is full. Free some space and run it again: what is"
+                " finished is kept."
             ) from error
         raise PackError(f"{path} can't be written: {error.strerror or error}.") from error

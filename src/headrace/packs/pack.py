@@ -79,8 +79,8 @@ def pack(
 
     Args:
         src: a folder as ImageFolder gets it; an ILSVRC2012 train or val tar file (the devkit beside the
-            latter); a WebDataset tar file or a folder of them; an LMDB of msgpack (bytes, label); a pack; or a
-            torch Dataset that is an ImageFolder, has `samples` as one, or gives (PIL image, label), which
+            latter); a WebDataset tar file or a folder of them; an LMDB of msgpack (bytes, label); a pack; or
+            a torch Dataset that is an ImageFolder, has `samples` as one, or gives (PIL image, label), which
             needs `reencode`.
         dest: the folder to make; its last part must not exist, or be an empty folder.
         format: "tar", or "lmdb" (needs ``pip install headrace[lmdb]``).

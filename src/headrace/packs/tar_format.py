@@ -1,4 +1,4 @@
-"""Samples as members of a tar file, the way WebDataset reads them, and always the same bytes for the same sample."""
+"""Samples as members of a tar file, as WebDataset reads them: the same bytes for the same sample, always."""
 
 from __future__ import annotations
 

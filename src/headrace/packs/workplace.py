@@ -16,8 +16,8 @@ from headrace.packs.files import naming, sync_folder, whole_file
 from headrace.packs.records import Plan
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 
-# What a pack may need beside the source's bytes: headers and padding of a sample's members, the fixed columns of
-# its row (twice: per shard, and in the index), and its entry points (three times, while the index is made).
+# What a pack may need beside the source's bytes: headers and padding of a sample's members, the fixed columns
+# of its row (twice: per shard, and in the index), its entry points (three times, while the index is made).
 _PER_SAMPLE = 2560
 _SHARE = 0.06
 

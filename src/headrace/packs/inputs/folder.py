@@ -34,8 +34,8 @@ class FolderInput:
             self._folders, self._labels = find_classes(self._root)
         except FileNotFoundError:
             raise PackError(
-                f"{printable(self._root)} has no class folders: give the folder that ImageFolder gets, a folder"
-                " of .tar shards, an LMDB, or an ILSVRC2012 tar file."
+                f"{printable(self._root)} has no class folders: give the folder that ImageFolder gets, a"
+                " folder of .tar shards, an LMDB, or an ILSVRC2012 tar file."
             ) from None
         except OSError as error:
             raise PackError(f"{printable(self._root)} can't be listed: {error.strerror}.") from error
