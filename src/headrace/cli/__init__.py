@@ -3,17 +3,13 @@
 import typer
 
 from headrace.cli.index import index
+from headrace.cli.pack import pack
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Feeds GPUs: tools beside headrace.DataLoader."
 )
 app.command()(index)
-
-
-@app.callback()
-def _verbs() -> None:
-    # With a callback, a single command keeps its name.
-    return
+app.command()(pack)
 
 
 def main() -> None:
