@@ -2,30 +2,14 @@
 
 #include <cstring>
 
+#include "own_idct.h"
+
 namespace headrace::jpeg::own {
 namespace {
 
 // libjpeg's accurate integer inverse DCT, in the arithmetic of libjpeg-turbo's vector code, which
 // is what decodes everywhere: 16-bit inputs that wrap, 32-bit sums, saturation between and after
 // the passes. Within the range of real coefficients that is the same as its C code.
-constexpr int kPass1Bits = 2;
-constexpr int kShift1 = 13 - kPass1Bits;
-constexpr int kShift2 = 13 + kPass1Bits + 3;
-
-// Constants of T.81's factored DCT in 13 bits of fraction, combined as two-term products.
-constexpr int32_t fix(double x) { return static_cast<int32_t>(x * 8192 + (x < 0 ? -0.5 : 0.5)); }
-constexpr int32_t kF0541 = fix(0.541196100);
-constexpr int32_t kF0765 = fix(0.765366865);
-constexpr int32_t kF1847 = fix(1.847759065);
-constexpr int32_t kF1175 = fix(1.175875602);
-constexpr int32_t kF1961 = fix(1.961570560);
-constexpr int32_t kF0390 = fix(0.390180644);
-constexpr int32_t kF0899 = fix(0.899976223);
-constexpr int32_t kF2562 = fix(2.562915447);
-constexpr int32_t kF0298 = fix(0.298631336);
-constexpr int32_t kF2053 = fix(2.053119869);
-constexpr int32_t kF3072 = fix(3.072711026);
-constexpr int32_t kF1501 = fix(1.501321110);
 
 int16_t wrap(int32_t x) { return static_cast<int16_t>(x); }
 
@@ -165,6 +149,8 @@ uint8_t flat_level(int16_t dc, int16_t quantiser) {
 const PixelKernels& pixel_kernels() {
 #if defined(__x86_64__)
   if (simd_active() != Simd::kScalar) return kAvx2Pixels;
+#elif defined(__aarch64__)
+  if (simd_active() == Simd::kNeon) return kNeonPixels;
 #endif
   return kScalarPixels;
 }

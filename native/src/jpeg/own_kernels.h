@@ -44,6 +44,8 @@ struct PixelKernels {
 extern const PixelKernels kScalarPixels;
 #if defined(__x86_64__)
 extern const PixelKernels kAvx2Pixels;
+#elif defined(__aarch64__)
+extern const PixelKernels kNeonPixels;
 #endif
 
 const PixelKernels& pixel_kernels();  // the active instruction set's
