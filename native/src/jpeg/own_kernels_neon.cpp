@@ -9,15 +9,24 @@
 namespace headrace::jpeg::own {
 namespace {
 
-// Four columns of one pass, in the arithmetic of inverse_dct_block(): sums wrap, results saturate.
-template <int shift>
+// How 32-bit sums become 16 bits, as in inverse_dct_block().
+struct Pass1 {
+  static int16x4_t add(int32x4_t a, int32x4_t b) { return vrshrn_n_s32(vaddq_s32(a, b), kShift1); }
+  static int16x4_t sub(int32x4_t a, int32x4_t b) { return vrshrn_n_s32(vsubq_s32(a, b), kShift1); }
+};
+struct Pass2 {  // their upper halves: the rest of the shift is done where levels become bytes
+  static int16x4_t add(int32x4_t a, int32x4_t b) { return vaddhn_s32(a, b); }
+  static int16x4_t sub(int32x4_t a, int32x4_t b) { return vsubhn_s32(a, b); }
+};
+
+// Four columns of one pass, in the arithmetic of inverse_dct_block().
+template <typename Pass>
 inline void transform4(const int16x4_t r[8], int16x4_t sum04, int16x4_t difference04, int16x4_t z3,
                        int16x4_t z4, int16x4_t out[8]) {
-  const int32x4_t half = vdupq_n_s32(1 << (shift - 1));
   const int32x4_t even2 = vmlal_n_s16(vmull_n_s16(r[2], kF0541), r[6], kF0541 - kF1847);
   const int32x4_t even3 = vmlal_n_s16(vmull_n_s16(r[2], kF0541 + kF0765), r[6], kF0541);
-  const int32x4_t sum = vaddq_s32(vshll_n_s16(sum04, 13), half);
-  const int32x4_t difference = vaddq_s32(vshll_n_s16(difference04, 13), half);
+  const int32x4_t sum = vshll_n_s16(sum04, 13);
+  const int32x4_t difference = vshll_n_s16(difference04, 13);
   const int32x4_t y3 = vmlal_n_s16(vmull_n_s16(z3, kF1175 - kF1961), z4, kF1175);
   const int32x4_t y4 = vmlal_n_s16(vmull_n_s16(z3, kF1175), z4, kF1175 - kF0390);
   const int32x4_t t[4] = {vaddq_s32(sum, even3), vaddq_s32(difference, even2),
@@ -29,12 +38,12 @@ inline void transform4(const int16x4_t r[8], int16x4_t sum04, int16x4_t differen
       vmlal_n_s16(vmlal_n_s16(y3, r[7], kF0298 - kF0899), r[1], -kF0899),
   };
   for (int i = 0; i < 4; ++i) {
-    out[i] = vqmovn_s32(vshrq_n_s32(vaddq_s32(t[i], odd[i]), shift));
-    out[7 - i] = vqmovn_s32(vshrq_n_s32(vsubq_s32(t[i], odd[i]), shift));
+    out[i] = Pass::add(t[i], odd[i]);
+    out[7 - i] = Pass::sub(t[i], odd[i]);
   }
 }
 
-template <int shift>
+template <typename Pass>
 inline void transform(int16x8_t r[8]) {
   const int16x8_t sum = vaddq_s16(r[0], r[4]), difference = vsubq_s16(r[0], r[4]);
   const int16x8_t z3 = vaddq_s16(r[7], r[3]), z4 = vaddq_s16(r[5], r[1]);
@@ -43,10 +52,10 @@ inline void transform(int16x8_t r[8]) {
     lo[i] = vget_low_s16(r[i]);
     hi[i] = vget_high_s16(r[i]);
   }
-  transform4<shift>(lo, vget_low_s16(sum), vget_low_s16(difference), vget_low_s16(z3),
-                    vget_low_s16(z4), out_lo);
-  transform4<shift>(hi, vget_high_s16(sum), vget_high_s16(difference), vget_high_s16(z3),
-                    vget_high_s16(z4), out_hi);
+  transform4<Pass>(lo, vget_low_s16(sum), vget_low_s16(difference), vget_low_s16(z3),
+                   vget_low_s16(z4), out_lo);
+  transform4<Pass>(hi, vget_high_s16(sum), vget_high_s16(difference), vget_high_s16(z3),
+                   vget_high_s16(z4), out_hi);
   for (int i = 0; i < 8; ++i) r[i] = vcombine_s16(out_lo[i], out_hi[i]);
 }
 
@@ -79,15 +88,12 @@ void transform_one(const int16_t* block, const BlockTarget& target) {
   int16x8_t r[8];
   for (int i = 0; i < 8; ++i)
     r[i] = vmulq_s16(vld1q_s16(block + 8 * i), vld1q_s16(target.quantiser + 8 * i));
-  // Out of the range of real pictures (14 bits), the short-cut of inverse_dct_block() matters.
-  const uint16x8_t top = vreinterpretq_u16_s16(vaddq_s16(r[0], vdupq_n_s16(1 << 13)));
-  if (vmaxvq_u16(top) >= 1 << 14) return inverse_dct_block(block, target);
-  transform<kShift1>(r);
+  transform<Pass1>(r);
   transpose(r);
-  transform<kShift2>(r);
+  transform<Pass2>(r);
   transpose(r);
   for (int y = 0; y < 8; ++y) {
-    const uint8x8_t levels = vreinterpret_u8_s8(vqmovn_s16(r[y]));
+    const uint8x8_t levels = vreinterpret_u8_s8(vqrshrn_n_s16(r[y], kShift2 - 16));
     vst1_u8(target.samples + static_cast<size_t>(y) * target.stride,
             veor_u8(levels, vdup_n_u8(128)));
   }
