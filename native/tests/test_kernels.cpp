@@ -61,7 +61,7 @@ struct Blocks {
 // The samples, what lies around them, and the blocks, which must be zero afterwards.
 Bytes inverse_dct(const Blocks& given) {
   Blocks blocks = given;
-  constexpr size_t kStride = 8 * Blocks::kCount + 5;
+  constexpr size_t kStride = 8 * Blocks::kCount + 8;
   Bytes samples(kStride * 8, 0xA5);
   own::BlockTarget targets[Blocks::kCount];
   for (size_t i = 0; i < Blocks::kCount; ++i)
