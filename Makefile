@@ -28,8 +28,8 @@ CPP_FILES     = $(shell git ls-files -co --exclude-standard 'native/*.cpp' 'nati
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test quick check lint format tidy asan tsan native-test fuzz libfuzzer bench bench-quick \
-        bench-peers stages crop-area pictures wheel clean distclean
+.PHONY: help setup demo test quick check lint format tidy asan tsan native-test neon-test fuzz libfuzzer bench \
+        bench-quick bench-peers stages crop-area pictures wheel clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ tidy: ## clang-tidy over the native core
 native-test: ## The native core's own tests
 	$(call native_build,native-test,-DHEADRACE_TESTS=ON)
 	ctest --test-dir $(BUILD)/native-test --output-on-failure --no-tests=error
+
+neon-test: ## Those that need no libjpeg, for AArch64 under qemu; skipped where the cross compiler is missing
+	tools/neon-test.sh $(BUILD)/neon-test
 
 MUTATIONS ?= 20000
 asan: $(PACKAGE) ## Native tests, then $(MUTATIONS) mutated JPEGs, under ASan and UBSan

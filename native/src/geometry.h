@@ -10,6 +10,9 @@
 
 namespace headrace {
 
+// The longest edge, in pixels, that a step's result can have.
+constexpr int kMaxEdge = 1 << 20;
+
 // One sample's way from the decoded image to its output. `job.window` and the crop never leave
 // their images.
 struct Geometry {

@@ -9,56 +9,15 @@
 #include <thread>
 #include <vector>
 
+#include "check.h"
 #include "headrace.h"
-
-// After <cstdio>, which it needs and does not include.
-#include <jpeglib.h>
+#include "jpegs.h"
 
 namespace {
 
 constexpr int kImages = 24;
 constexpr int kSize = 48;
 constexpr size_t kSampleBytes = 3 * kSize * kSize;
-
-#define CHECK(condition)                                                                 \
-  do {                                                                                   \
-    if (!(condition)) {                                                                  \
-      std::fprintf(stderr, "%s:%d: not true: %s (%s)\n", __FILE__, __LINE__, #condition, \
-                   hr_last_error());                                                     \
-      std::exit(1);                                                                      \
-    }                                                                                    \
-  } while (false)
-
-// A JPEG of width × height whose every pixel depends on `seed`.
-std::vector<uint8_t> make_jpeg(int width, int height, int seed) {
-  jpeg_compress_struct info;
-  jpeg_error_mgr errors;
-  info.err = jpeg_std_error(&errors);
-  jpeg_create_compress(&info);
-  unsigned char* memory = nullptr;
-  unsigned long size = 0;
-  jpeg_mem_dest(&info, &memory, &size);
-  info.image_width = static_cast<JDIMENSION>(width);
-  info.image_height = static_cast<JDIMENSION>(height);
-  info.input_components = 3;
-  info.in_color_space = JCS_RGB;
-  jpeg_set_defaults(&info);
-  info.restart_interval = seed % 3 == 0 ? 2 : 0;
-  jpeg_start_compress(&info, TRUE);
-  std::vector<uint8_t> row(3 * static_cast<size_t>(width));
-  while (info.next_scanline < info.image_height) {
-    for (size_t x = 0; x < row.size(); ++x) {
-      row[x] = static_cast<uint8_t>(x * (seed + 3) + info.next_scanline * 5);
-    }
-    JSAMPROW rows = row.data();
-    jpeg_write_scanlines(&info, &rows, 1);
-  }
-  jpeg_finish_compress(&info);
-  jpeg_destroy_compress(&info);
-  std::vector<uint8_t> jpeg(memory, memory + size);
-  std::free(memory);
-  return jpeg;
-}
 
 // Files in a folder of their own, and the hr_source that names them.
 class Files {
@@ -68,7 +27,9 @@ class Files {
     CHECK(mkdtemp(pattern.data()) != nullptr);
     folder_ = pattern;
     for (int i = 0; i < kImages; ++i) {
-      const std::vector<uint8_t> jpeg = make_jpeg(60 + 7 * i, 90 + 3 * i, i);
+      JpegKind kind;
+      kind.restart_interval = i % 3 == 0 ? 2 : 0;
+      const std::vector<uint8_t> jpeg = make_jpeg(60 + 7 * i, 90 + 3 * i, i, kind);
       const std::string path = folder_ + "/" + std::to_string(i) + ".jpg";
       std::FILE* file = std::fopen(path.c_str(), "wb");
       CHECK(file != nullptr && std::fwrite(jpeg.data(), 1, jpeg.size(), file) == jpeg.size());
