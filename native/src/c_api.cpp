@@ -226,7 +226,9 @@ int32_t hr_draw_steps(const hr_pipeline* pipeline, uint64_t seed, uint64_t epoch
     if (draws == nullptr || width < 1 || height < 1) return fail(Code::kInvalidArgument);
     const headrace::RandomKey key = {seed, epoch, static_cast<uint64_t>(index)};
     const Code code = headrace::draw_steps(*pipeline, key, width, height, draws);
-    return code == Code::kOk ? HR_OK : fail(code, "a crop is larger than its input");
+    return code == Code::kOk
+               ? HR_OK
+               : fail(code, "a crop is larger than its input, or an edge is too long");
   });
 }
 
