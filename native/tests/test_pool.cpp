@@ -305,8 +305,10 @@ void forked_at_work(const World& world, const Expected& expected, double seconds
 #define HAS_FEATURE(x) 0
 #endif
 
-// Older address sanitizers' malloc can't be used after a fork that met another thread inside it.
-#if defined(__SANITIZE_ADDRESS__) || HAS_FEATURE(address_sanitizer)
+// The sanitizers' runtimes can't start threads, or allocate, in every child of a process that had
+// threads when it forked.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || \
+    HAS_FEATURE(address_sanitizer) || HAS_FEATURE(thread_sanitizer)
 constexpr bool kForks = false;
 #else
 constexpr bool kForks = true;
@@ -328,12 +330,6 @@ int main(int argc, char** argv) {
   with_readers(world, expected, seconds / 4);
   stuck_in_a_read(world, expected);
   if (kForks) forked_at_work(world, expected, seconds / 8);
-  std::printf("test_pool: passed%s\n",
-              kForks ? "" : ", but for fork, which this malloc can't take");
+  std::printf("test_pool: passed%s\n", kForks ? "" : ", but for fork, which sanitizers can't take");
   return 0;
-}
-
-// Threads may be started in a forked child.
-extern "C" __attribute__((visibility("default"))) const char* __tsan_default_options() {
-  return "die_after_fork=0";
 }
