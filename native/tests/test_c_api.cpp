@@ -298,6 +298,35 @@ void single_operations() {
         hr_describe(HR_CORRUPT));
 }
 
+void transcoding() {
+  const Request request;
+  const uint64_t size = request.size;
+  std::vector<uint8_t> out(size + 1000);
+  uint64_t used = 0;
+  const auto transcode = [&](const uint8_t* from, int32_t interval, uint8_t* to, uint64_t capacity,
+                             uint64_t* out_size) {
+    return hr_jpeg_transcode(from, size, interval, 1, 1, to, capacity, out_size);
+  };
+  REFUSED(transcode(nullptr, 0, out.data(), out.size(), &used), kPlain);
+  REFUSED(transcode(request.data, 0, nullptr, out.size(), &used), kPlain);
+  REFUSED(transcode(request.data, 0, out.data(), out.size(), nullptr), kPlain);
+  for (const int32_t interval : {-2, 65536}) {
+    REFUSED(transcode(request.data, interval, out.data(), out.size(), &used),
+            "a restart interval is -1 (chosen for the file) or 0 to 65535");
+  }
+  CHECK(used == 0);
+  FAILS(transcode(request.data, 0, out.data(), 10, &used), HR_TOO_LARGE,
+        "the transcoded file doesn't fit the memory given");
+  CHECK(used > 10 && out[0] == 0);
+  const uint64_t needed = used;
+  FAILS(transcode(request.data, 0, out.data(), needed - 1, &used), HR_TOO_LARGE,
+        "the transcoded file doesn't fit the memory given");
+  CHECK(transcode(request.data, 0, out.data(), needed, &used) == HR_OK && used == needed);
+  CHECK(out[0] == 0xFF && out[needed - 1] == 0xD9 && out[needed] == 0);
+  FAILS(hr_jpeg_transcode(request.data, 100, 0, 1, 1, out.data(), out.size(), &used), HR_CORRUPT,
+        hr_describe(HR_CORRUPT));
+}
+
 void rectangles() {
   const Request request;
   std::vector<uint8_t> rgbx(size_t{4} * 40 * 30);
@@ -357,6 +386,7 @@ int main() {
   }
   draws();
   single_operations();
+  transcoding();
   rectangles();
   tables_end();
   std::puts("test_c_api: passed");
