@@ -22,7 +22,7 @@ grep -rLE '<jpeglib.h>|<jconfig.h>|"libjpeg_' native/src --include='*.cpp' | gre
   xargs -P "$(nproc)" -I{} sh -c '"$@" -c "{}" -o "$0/$(echo "{}" | tr / _).o"' "$build" "$compiler" "${flags[@]}"
 ar rcs "$build/headrace.a" "$build"/*.o
 
-for test in $(grep -L '"jpegs.h"' native/tests/*.cpp); do
+for test in $(grep -LE '"(jpegs|pool_world).h"' native/tests/*.cpp); do
   name=$(basename "$test" .cpp)
   "$compiler" "${flags[@]}" -static "$test" "$build/headrace.a" -o "$build/$name"
   "$emulator" "$build/$name"

@@ -13,6 +13,7 @@
 #include "headrace.h"
 #include "jpeg/decoder.h"
 #include "jpeg/entry_points.h"
+#include "jpeg/transcode.h"
 #include "pool.h"
 
 using headrace::Code;
@@ -226,7 +227,9 @@ int32_t hr_draw_steps(const hr_pipeline* pipeline, uint64_t seed, uint64_t epoch
     if (draws == nullptr || width < 1 || height < 1) return fail(Code::kInvalidArgument);
     const headrace::RandomKey key = {seed, epoch, static_cast<uint64_t>(index)};
     const Code code = headrace::draw_steps(*pipeline, key, width, height, draws);
-    return code == Code::kOk ? HR_OK : fail(code, "a crop is larger than its input");
+    return code == Code::kOk
+               ? HR_OK
+               : fail(code, "a crop is larger than its input, or an edge is too long");
   });
 }
 
@@ -260,6 +263,27 @@ int32_t hr_jpeg_entry_points(const uint8_t* data, uint64_t size, int32_t every, 
       return fail(Code::kTooLarge, "the entry points don't fit the memory given");
     std::copy(entries.begin(), entries.end(), out);
     *out_size = entries.size();
+    return HR_OK;
+  });
+}
+
+int32_t hr_jpeg_transcode(const uint8_t* data, uint64_t size, int32_t restart_interval,
+                          int32_t optimize, int32_t copy_markers, uint8_t* out, uint64_t capacity,
+                          uint64_t* out_size) {
+  return guarded([&]() -> int32_t {
+    if (data == nullptr || out == nullptr || out_size == nullptr)
+      return fail(Code::kInvalidArgument);
+    const headrace::jpeg::TranscodeOptions options = {restart_interval, optimize != 0,
+                                                      copy_markers != 0};
+    std::vector<uint8_t> jpeg;
+    const Code code = headrace::jpeg::transcode(data, size, options, &jpeg);
+    if (code == Code::kInvalidArgument)
+      return fail(code, "a restart interval is -1 (chosen for the file) or 0 to 65535");
+    if (code != Code::kOk) return fail(code);
+    *out_size = jpeg.size();
+    if (jpeg.size() > capacity)
+      return fail(Code::kTooLarge, "the transcoded file doesn't fit the memory given");
+    std::copy(jpeg.begin(), jpeg.end(), out);
     return HR_OK;
   });
 }

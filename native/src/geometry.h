@@ -34,7 +34,8 @@ struct Geometry {
 };
 
 // Draws the parameters of every step for an image of width × height. draws: [step_count].
-// kUnsupported: a crop is larger than its input (torchvision raises for it).
+// kUnsupported: a crop is larger than its input (torchvision raises for it), or an edge is
+// longer than kMaxEdge.
 Code draw_steps(const hr_pipeline& pipeline, const RandomKey& key, int width, int height,
                 hr_draw* draws);
 

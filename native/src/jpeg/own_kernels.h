@@ -12,7 +12,7 @@ namespace headrace::jpeg::own {
 // Where the 8 × 8 samples of a block go.
 struct BlockTarget {
   const int16_t* quantiser;  // [64], row-major
-  uint8_t* samples;  // at a multiple of 8 bytes, as is every row
+  uint8_t* samples;          // at a multiple of 8 bytes, as is every row
   size_t stride;
 };
 
