@@ -30,12 +30,8 @@ class TarShards:
         self._folder = folder
         self._count = plan.shards
 
-    def encode(self, sample: Sample, number: int) -> tuple[bytes, int]:
-        """What a shard holds of the pack's `number`th sample, and where in that its image begins.
-
-        For any thread.
-        """
-        del number
+    def encode(self, sample: Sample) -> tuple[bytes, int]:
+        """What a shard holds of a sample, and where in that its image begins. For any thread."""
         return members(sample)
 
     def part(self, shard: int) -> Part | None:
@@ -72,6 +68,9 @@ class TarShards:
     def shards(self, parts: Sequence[Part]) -> tuple[Shard, ...]:
         """What the index says of the files."""
         return tuple(Shard(self._path(i).name, part.shard_bytes) for i, part in enumerate(parts))
+
+    def close(self) -> None:
+        """Lets go of what is open: nothing."""
 
     def _path(self, shard: int) -> Path:
         return self._folder / f"shard-{shard:06}.tar"
