@@ -31,12 +31,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return image_folder(tmp_path_factory.mktemp("data") / "src", 40)
 
 
+def make_whole(folder: Path, dest: Path, **options: Any) -> dict[str, bytes]:
+    """The pack that nobody interrupted."""
+    assert run(folder, dest, **options).shards > 4
+    return contents(dest)
+
+
 @pytest.fixture(scope="module")
 def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The pack that nobody interrupted."""
-    dest = tmp_path_factory.mktemp("whole") / "dest"
-    assert headrace.pack(folder, dest, shard_size=SHARD_SIZE).shards > 4
-    return contents(dest)
+    return make_whole(folder, tmp_path_factory.mktemp("whole") / "dest")
 
 
 def run(folder: Path, dest: Path, **options: Any) -> headrace.packs.pack.PackSummary:
@@ -59,36 +62,38 @@ def killer(patch: pytest.MonkeyPatch, after: int) -> None:
         patch.setattr(os, name, lethal(getattr(os, name)))
 
 
-def test_killed_at_every_step_and_run_again(folder: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+@pytest.mark.parametrize("format_", ["tar", "lmdb"])
+def test_killed_at_every_step_and_run_again(folder: Path, tmp_path: Path, format_: str) -> None:
+    whole = make_whole(folder, tmp_path / "whole", format=format_)
     for after in range(1000):
         dest = tmp_path / f"{after}"
         with pytest.MonkeyPatch.context() as patch:
             killer(patch, after)
             try:
-                run(folder, dest)
+                run(folder, dest, format=format_)
             except Killed:
                 assert not dest.exists() or contents(dest) == whole
             else:
                 break
         if not dest.exists():
-            run(folder, dest)
+            run(folder, dest, format=format_)
         assert contents(dest) == whole
         assert not (tmp_path / f"{after}.partial").exists()
         shutil.rmtree(dest)
-    assert after > 4 * len(whole)
+    assert after > 20
 
 
+@pytest.mark.parametrize("format_", ["tar", "lmdb"])
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
-def test_killed_for_good_at_random_moments(
-    folder: Path, whole: dict[str, bytes], tmp_path: Path, kills: int
-) -> None:
+def test_killed_for_good_at_random_moments(folder: Path, tmp_path: Path, kills: int, format_: str) -> None:
+    whole = make_whole(folder, tmp_path / "whole", format=format_)
     dest, draw = tmp_path / "dest", random.Random(5)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["headrace"])
     for _ in range(kills):
-        process = context.Process(target=run, args=(folder, dest))
+        process = context.Process(target=run, args=(folder, dest), kwargs={"format": format_})
         process.start()
-        while not (tmp_path / "dest.partial").exists() and not dest.exists():
+        while process.is_alive() and not (tmp_path / "dest.partial").exists() and not dest.exists():
             time.sleep(0.001)
         time.sleep(draw.uniform(0, 0.15))
         process.kill()
@@ -96,7 +101,7 @@ def test_killed_for_good_at_random_moments(
         if dest.exists():
             assert contents(dest) == whole
             shutil.rmtree(dest)
-    run(folder, dest)
+    run(folder, dest, format=format_)
     assert contents(dest) == whole
 
 

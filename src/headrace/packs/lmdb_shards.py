@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import PackError
-from headrace.packs.files import naming
 from headrace.packs.lmdb_format import import_lmdb, import_msgpack, value
 from headrace.packs.records import Plan, Sample
 from headrace.packs.rows import Packed, Part, Rows, part_path
@@ -41,15 +40,9 @@ class LmdbShards:
         self._folder = folder
         self._plan = plan
         self._path = folder / FILE
-        lmdb = import_lmdb()
-        import_msgpack()
         # Address space, not disk: the file grows with what is written.
-        most = 4 * plan.source_bytes + 16384 * len(plan.records) + (1 << 30)
-        with naming(self._path):
-            try:
-                self._env: Any = lmdb.open(str(self._path), subdir=False, lock=False, map_size=most)
-            except lmdb.Error as error:
-                raise PackError(f"{self._path} can't be opened: {error}.") from error
+        self._most = 4 * plan.source_bytes + 16384 * len(plan.records) + (1 << 30)
+        import_msgpack()
 
     def encode(self, sample: Sample) -> tuple[bytes, int]:
         """What the LMDB holds of a sample, and where in that its image begins. For any thread."""
@@ -57,7 +50,7 @@ class LmdbShards:
 
     def part(self, shard: int) -> Part | None:
         """The rows of a transaction that is committed; None: it isn't."""
-        committed = self._env.stat()["entries"] >= self._plan.bounds[shard + 1]
+        committed = self._entries() >= self._plan.bounds[shard + 1]
         return Part.read(part_path(self._folder, shard)) if committed else None
 
     @contextmanager
@@ -79,7 +72,7 @@ class LmdbShards:
     def complete(self) -> None:
         """Once all samples are written: what readers ask for."""
         count, packb = len(self._plan.records), import_msgpack().packb
-        if self._env.stat()["entries"] == count:
+        if self._entries() == count:
             with self._transaction() as transaction:
                 transaction.put(b"__len__", packb(count))
                 transaction.put(b"__keys__", packb([b"%d" % i for i in range(count)]))
@@ -88,7 +81,7 @@ class LmdbShards:
         """Where every value begins in the file."""
         count = len(self._plan.records)
         begins = np.empty(count, np.uint64)
-        with self._env.begin(buffers=True) as transaction, open(self._path, "rb") as file:
+        with self._transaction(write=False) as transaction, open(self._path, "rb") as file:
             base = _mapped_at(os.fstat(file.fileno()).st_ino)
             for i in range(count):
                 mapped = np.frombuffer(transaction.get(b"%d" % i), np.uint8)
@@ -102,15 +95,24 @@ class LmdbShards:
         del parts
         return (Shard(FILE, self._path.stat().st_size),)
 
-    def close(self) -> None:
-        """Closes the file."""
-        self._env.close()
+    def _entries(self) -> int:
+        with self._transaction(write=False) as transaction:
+            entries: int = transaction.stat()["entries"]
+        return entries
 
     @contextmanager
-    def _transaction(self) -> Iterator[Any]:
+    def _transaction(self, write: bool = True) -> Iterator[Any]:
+        """One transaction on the file, opened for it alone.
+
+        What a page doesn't use holds what LMDB's memory held before. Opened anew, that is the same whether or
+        not an earlier transaction was of the same process: the file is the same, byte for byte.
+        """
         lmdb = import_lmdb()
         try:
-            with self._env.begin(write=True) as transaction:
+            with (
+                lmdb.open(str(self._path), subdir=False, lock=False, map_size=self._most) as opened,
+                opened.begin(write=write, buffers=True) as transaction,
+            ):
                 yield transaction
         except lmdb.Error as error:
             raise PackError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -127,7 +126,8 @@ def pack(
     }
     dest = Path(os.path.abspath(dest))
     kind = TarShards if format == "tar" else LmdbShards
-    with workplace(dest, made, plan) as folder, closing(kind(folder, plan)) as shards:
+    with workplace(dest, made, plan) as folder:
+        shards = kind(folder, plan)
         finished = {i for i in range(plan.shards) if shards.part(i) is not None}
         if not (folder / FILE_NAME).exists():
             missing = [i for i in range(plan.shards) if i not in finished]

@@ -61,7 +61,7 @@ def _fields(
         raise PackError("no member of its shard begins where the index puts its image, and is as long")
     others = [(f.extension, data[f.offset : f.offset + f.size]) for f in samples[0].fields if f != images[0]]
     labels = [content for extension, content in others if extension == LABEL_EXTENSION]
-    return parse_label(labels[0], key) if labels else -1, tuple(others)
+    return parse_label(labels[0]) if labels else -1, tuple(others)
 
 
 def _pread(path: Path, offset: int, size: int) -> bytes:

@@ -41,12 +41,12 @@ def members(sample: Sample) -> tuple[bytes, int]:
     return b"".join(pieces), len(first)
 
 
-def parse_label(data: bytes, key: str) -> int:
-    """The label in the .cls member of sample `key`. Raises PackError where it isn't a decimal number."""
+def parse_label(data: bytes) -> int:
+    """The label that a .cls member holds. Raises PackError where it isn't a decimal number."""
     try:
         return int(data)
     except ValueError:
-        raise PackError(f"the label of {key} is {data[:40]!r}, not a number") from None
+        raise PackError(f"its label is {data[:40]!r}, not a number") from None
 
 
 def _header(name: str, size: int) -> bytes:

@@ -69,8 +69,5 @@ class TarShards:
         """What the index says of the files."""
         return tuple(Shard(self._path(i).name, part.shard_bytes) for i, part in enumerate(parts))
 
-    def close(self) -> None:
-        """Lets go of what is open: nothing."""
-
     def _path(self, shard: int) -> Path:
         return self._folder / f"shard-{shard:06}.tar"

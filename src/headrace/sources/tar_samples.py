@@ -96,9 +96,9 @@ def read_members(file: BinaryIO, path: Path) -> Iterator[tarfile.TarInfo]:
                 tar.members = []  # type: ignore[attr-defined]  # else all of them are kept
                 yield member
             # tarfile takes a header that it can't read for the end, unless it is the first.
-            file.seek(tar.offset)  # type: ignore[attr-defined]
+            file.seek(tar.offset)
             if file.read(BLOCK).strip(b"\0"):
-                raise tarfile.ReadError(f"damaged header at byte {tar.offset:,}")  # type: ignore[attr-defined]
+                raise tarfile.ReadError(f"damaged header at byte {tar.offset:,}")
     except tarfile.ReadError as error:
         raise PackError(
             f"{path} can't be read as an uncompressed tar file: {error}. Decompress it, or fetch it again."

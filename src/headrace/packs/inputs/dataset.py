@@ -43,6 +43,7 @@ class SamplesInput:
         # torchvision's ImageNet has tuples of words there; the folders' names are its `wnids`.
         names = getattr(dataset, "wnids", None) or getattr(dataset, "classes", None) or ()
         self.classes = tuple(str(name) for name in names)
+        self._root = getattr(dataset, "root", None)
         self._samples = [(os.path.abspath(os.fsdecode(path)), int(label)) for path, label in samples]
 
     def records(self) -> list[Record]:
@@ -51,6 +52,8 @@ class SamplesInput:
             return []
         paths = [path for path, _ in self._samples]
         root = os.path.commonpath([os.path.dirname(path) for path in paths])
+        if isinstance(self._root, (str, os.PathLike)):
+            root = os.path.commonpath([root, os.path.abspath(self._root)])
         counts: dict[str, int] = {}
         for path in paths:
             counts[stem_of(path)] = counts.get(stem_of(path), 0) + 1
