@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.packs.files import naming, whole_file
-from headrace.packs.rows import Part
+from headrace.packs.rows import Part, part_path
 from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout
 
 # Counted from the beginning of a sample in rows whose samples' places are known only at the end.
@@ -31,7 +31,7 @@ def write_index(
         PackError: the disk is full, or it can't be written.
     """
     path = folder / FILE_NAME
-    entries = folder / "entries.partial"
+    entries = part_path(folder, 0).with_name("entries")
     columns = [_column(name, parts, entries) for name in COLUMNS.names]
     if begins is not None:
         for name in _PLACES:
@@ -42,7 +42,6 @@ def write_index(
     schema = COLUMNS.with_metadata(about.to_metadata())
     with whole_file(path) as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(batch.replace_schema_metadata(schema.metadata))
-    entries.unlink()
     return path
 
 

@@ -15,7 +15,8 @@ from headrace.measure.machine import usable_cores
 from headrace.packs.assemble import write_index
 from headrace.packs.changes import Changes, Encoding
 from headrace.packs.inputs.detect import open_input
-from headrace.packs.pipeline import Progress, write_shards
+from headrace.packs.lmdb_shards import TRANSACTION_BYTES, LmdbShards
+from headrace.packs.pipeline import Progress, Shards, write_shards
 from headrace.packs.records import Plan, make_plan
 from headrace.packs.rows import Part
 from headrace.packs.tar_shards import TarShards
@@ -92,7 +93,8 @@ def pack(
         max_side: lossy: images whose longer side has more pixels are scaled down to it, and encoded anew.
         quality: lossy: of JPEGs that are encoded anew, 1 to 100; None: 95.
         workers: threads; None: the cores that this process may use.
-        shard_size: bytes of the source in a shard, at most; a larger sample has one for itself.
+        shard_size: bytes of the source in a shard, at most; a larger sample has one for itself. An LMDB is
+            one file; there it is what an interruption may cost, and is in memory at once: 64 MB at most.
         shuffle: a seed: samples lie in a random order, which depends on it and their keys only. None: in the
             source's order.
         progress: called with (samples done, samples in all), now and then, from the caller's thread.
@@ -109,10 +111,13 @@ def pack(
     """
     changes = Changes(optimize, strip, reencode, max_side, quality)
     _check(format, workers, shard_size, shuffle)
+    if format == "lmdb":
+        shard_size = min(shard_size, TRANSACTION_BYTES)
     source = open_input(src, changes)
     plan = make_plan(source.records(), shard_size, shuffle)
     made = {
         "headrace": ffi.build_info()["version"],
+        "format": format,
         "source": source.kind,
         "records": plan.listing,
         "shard_size": shard_size,
@@ -120,8 +125,9 @@ def pack(
         **vars(changes),
     }
     dest = Path(os.path.abspath(dest))
+    kind = TarShards if format == "tar" else LmdbShards
     with workplace(dest, made, plan) as folder:
-        shards = TarShards(folder, plan)
+        shards = kind(folder, plan)
         finished = {i for i in range(plan.shards) if shards.part(i) is not None}
         if not (folder / FILE_NAME).exists():
             missing = [i for i in range(plan.shards) if i not in finished]
@@ -147,7 +153,7 @@ def _check(format_: str, workers: int | None, shard_size: int, shuffle: int | No
         )
 
 
-def _finished(shards: TarShards, shard: int) -> Part:
+def _finished(shards: Shards, shard: int) -> Part:
     part = shards.part(shard)
     if part is None:
         raise PackError(

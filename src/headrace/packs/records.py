@@ -69,8 +69,8 @@ class Plan:
     Attributes:
         records: in the pack's order.
         bounds: shard i holds records[bounds[i] : bounds[i + 1]].
-        listing: digest of keys and sizes, in order.
-        state: digest of keys, sizes and stamps.
+        listing: digest of keys and sizes, in the source's order.
+        state: the same, and of stamps.
         source_bytes: of all records.
     """
 
@@ -97,19 +97,20 @@ def make_plan(records: list[Record], shard_size: int, shuffle: int | None) -> Pl
     if not records:
         raise PackError("The source holds no images: nothing to pack.")
     _check_unique(records)
+    listing, state = hashlib.sha256(), hashlib.sha256()
+    for record in records:
+        listing.update(f"{record.key}\0{record.size}\0".encode())
+        state.update(f"{record.key}\0{record.size}\0{record.stamp}\0".encode())
     if shuffle is not None:
         seed = hashlib.sha256(str(shuffle).encode()).digest()
         records = sorted(records, key=lambda record: hashlib.sha256(seed + record.key.encode()).digest())
-    bounds, filled, total = [0], 0, 0
-    listing, state = hashlib.sha256(), hashlib.sha256()
+    bounds, filled = [0], 0
     for i, record in enumerate(records):
         if filled and filled + record.size > shard_size:
             bounds.append(i)
             filled = 0
         filled += record.size
-        total += record.size
-        listing.update(f"{record.key}\0{record.size}\0".encode())
-        state.update(f"{record.key}\0{record.size}\0{record.stamp}\0".encode())
+    total = sum(record.size for record in records)
     return Plan(records, (*bounds, len(records)), listing.hexdigest(), state.hexdigest(), total)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tarfile
 
+from headrace.errors import PackError
 from headrace.packs.records import Sample
 
 BLOCK = 512  # tar's unit: headers are one, data is padded to whole ones
@@ -38,6 +39,14 @@ def members(sample: Sample) -> tuple[bytes, int]:
     for extension, data in fields:
         pieces += (_header(f"{stem}.{extension}", len(data)), data, _padding(data))
     return b"".join(pieces), len(first)
+
+
+def parse_label(data: bytes) -> int:
+    """The label that a .cls member holds. Raises PackError where it isn't a decimal number."""
+    try:
+        return int(data)
+    except ValueError:
+        raise PackError(f"its label is {data[:40]!r}, not a number") from None
 
 
 def _header(name: str, size: int) -> bytes:

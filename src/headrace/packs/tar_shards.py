@@ -30,12 +30,8 @@ class TarShards:
         self._folder = folder
         self._count = plan.shards
 
-    def encode(self, sample: Sample, number: int) -> tuple[bytes, int]:
-        """What a shard holds of the pack's `number`th sample, and where in that its image begins.
-
-        For any thread.
-        """
-        del number
+    def encode(self, sample: Sample) -> tuple[bytes, int]:
+        """What a shard holds of a sample, and where in that its image begins. For any thread."""
         return members(sample)
 
     def part(self, shard: int) -> Part | None:

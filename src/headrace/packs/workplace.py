@@ -84,17 +84,17 @@ def _agree(folder: Path, made: dict[str, Any], plan: Plan) -> None:
         return
     different = sorted(name for name in {*earlier, *mine} if earlier.get(name) != mine.get(name))
     if different:
-        told = [_difference(name, earlier.get(name), mine.get(name)) for name in different]
+        told = {_difference(name, earlier.get(name), mine.get(name)): None for name in different}
         raise PackError(
-            f"{folder} was begun with {'; '.join(told)}. Run the same command to finish it, or remove it to"
+            f"{folder} was begun with {', '.join(told)}. Run the same command to finish it, or remove it to"
             " begin anew."
         )
 
 
 def _difference(name: str, earlier: Any, now: Any) -> str:
     if name in ("records", "state"):
-        return "other files, or they have changed since"
-    return f"{name}={earlier!r}, now {now!r}"
+        return "other files (or they have changed since)"
+    return f"{name}={earlier!r} (now {now!r})"
 
 
 def _check_space(folder: Path, plan: Plan) -> None:
