@@ -1,0 +1,70 @@
+"""`headrace pack`, `verify` and `info`, run as a user runs them: what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jpegs import image_folder
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "import headrace.cli; headrace.cli.main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return image_folder(tmp_path / "src", 12)
+
+
+def test_pack_verify_and_info(folder: Path, tmp_path: Path) -> None:
+    (folder / "class0" / "notes.md").write_text("left out")
+    dest = tmp_path / "dest"
+    done = run("pack", folder, dest, "--workers", "2", "--shuffle", "4")
+    assert done.returncode == 0, done.stderr
+    assert f"{dest}: 12 samples in 1 shards, " in done.stdout
+    assert "1 files that ImageFolder ignores were left out: md (1)" in done.stderr
+
+    done = run("verify", dest, "--against", folder)
+    assert (done.returncode, done.stdout) == (0, f"{dest}: 12 samples, 0 problems\n")
+
+    done = run("info", dest)
+    assert done.returncode == 0, done.stderr
+    for line in ("12 (12 with a label)", "classes          3", "formats          jpg 12", "shuffle=4"):
+        assert line in done.stdout
+
+    shard = dest / "shard-000000.tar"
+    data = bytearray(shard.read_bytes())
+    data[700] ^= 1
+    shard.write_bytes(data)
+    done = run("verify", dest)
+    assert done.returncode == 1
+    assert "the image's bytes aren't those that were packed" in done.stdout
+    assert done.stdout.endswith(f"{dest}: 12 samples, 1 problems\n")
+
+
+def test_what_cannot_be_done_is_exit_code_2(folder: Path, tmp_path: Path) -> None:
+    for arguments, message in (
+        (("pack", tmp_path / "nowhere", tmp_path / "dest"), "headrace pack: "),
+        (("pack", folder, folder), "src exists already: remove it, or choose another destination"),
+        (("pack", folder, tmp_path / "dest", "--strip"), "it needs optimize=True"),
+        (("pack", folder, tmp_path / "dest", "--reencode", "gif"), "gif"),
+        (("verify", folder), "can't be read as a pack's index"),
+        (("info", folder), "can't be read as a pack's index"),
+    ):
+        done = run(*arguments)
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_help_says_what_is_lossy_and_which_codes_there_are() -> None:
+    text = " ".join(run("pack", "--help").stdout.replace("│", " ").split())
+    assert "LOSSY: scale larger images down" in text
+    assert "LOSSY: of JPEGs encoded anew" in text
+    assert "jpeg is LOSSY" in text
+    assert "Exit codes: 0 packed; 2 wrong usage" in text
+    assert "1 bad records were found" in " ".join(run("verify", "--help").stdout.split())
