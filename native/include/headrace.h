@@ -26,7 +26,7 @@ extern "C" {
 
 /* Raised with every change of a struct or signature below; Python refuses a library of another
  * number. */
-#define HR_ABI_VERSION 2
+#define HR_ABI_VERSION 3
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
@@ -150,6 +150,7 @@ typedef struct hr_stats {
   int64_t failed;  /* left to the caller */
   int64_t bytes_read;
   int64_t pixels_decoded;
+  int64_t stale_entries; /* samples whose entry points were ignored for their entry_mtimes */
   int64_t nanoseconds[HR_STAGES]; /* thread time by the wall clock */
   int64_t decoded_by[HR_DECODERS];
   int32_t decode_threads;
@@ -205,6 +206,16 @@ HR_API int32_t hr_draw_steps(const hr_pipeline* pipeline, uint64_t seed, uint64_
  * `capacity` bytes. */
 HR_API int32_t hr_jpeg_entry_points(const uint8_t* data, uint64_t size, int32_t every, uint8_t* out,
                                     uint64_t capacity, uint64_t* out_size);
+/* The same picture, coefficient for coefficient, as a baseline JPEG in out[capacity], *out_size
+ * bytes. restart_interval: MCUs from one restart marker to the next, at most 65535; 0: no markers;
+ * -1: the largest number up to 4 that divides the MCUs of a row. optimize: Huffman tables made for
+ * this file, not the standard ones. copy_markers 0: of APPn and COM segments only JFIF and Adobe
+ * stay. What follows the image's end is dropped. HR_UNSUPPORTED, HR_CORRUPT: libjpeg can't read
+ * this file, or would only with a warning. HR_TOO_LARGE: capacity is less than *out_size. `data`
+ * needs no bytes past `size` here. */
+HR_API int32_t hr_jpeg_transcode(const uint8_t* data, uint64_t size, int32_t restart_interval,
+                                 int32_t optimize, int32_t copy_markers, uint8_t* out,
+                                 uint64_t capacity, uint64_t* out_size);
 HR_API int32_t hr_jpeg_size(const uint8_t* data, uint64_t size, int32_t* width, int32_t* height);
 /* RGBX pixels of the rectangle, rows 4 × w bytes apart. `entries` may be NULL. */
 HR_API int32_t hr_jpeg_decode(int32_t decoder, const uint8_t* data, uint64_t size,

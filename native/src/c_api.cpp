@@ -9,14 +9,17 @@
 
 #include "cpu.h"
 #include "error.h"
+#include "geometry.h"
 #include "headrace.h"
 #include "jpeg/decoder.h"
 #include "jpeg/entry_points.h"
+#include "jpeg/transcode.h"
 #include "pool.h"
 
 using headrace::Code;
 using headrace::fail;
 using headrace::guarded;
+using headrace::kMaxEdge;
 
 struct hr_pool {
   headrace::Pool pool;
@@ -37,7 +40,6 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 constexpr int kMaxSteps = 32;
-constexpr int kMaxOutputSize = 1 << 20;
 
 constexpr const char* kStageNames[HR_STAGES] = {"read", "parse", "decode", "resize", "store"};
 constexpr char kForked[] =
@@ -48,17 +50,16 @@ const char* check_step(const hr_step& step) {
   if (step.kind < HR_RANDOM_RESIZED_CROP || step.kind > HR_VERTICAL_FLIP)
     return "a step's kind is unknown";
   if (step.kind >= HR_HORIZONTAL_FLIP) return nullptr;
-  if (step.height < 1 || step.height > kMaxOutputSize) return "a step's height is out of range";
-  if (step.kind != HR_RESIZE_SHORTER && (step.width < 1 || step.width > kMaxOutputSize)) {
+  if (step.height < 1 || step.height > kMaxEdge) return "a step's height is out of range";
+  if (step.kind != HR_RESIZE_SHORTER && (step.width < 1 || step.width > kMaxEdge)) {
     return "a step's width is out of range";
   }
   if (step.filter < 0 || step.filter > 5) return "a step's filter is unknown";
-  if (step.max_size < 0 || step.max_size > kMaxOutputSize)
-    return "a step's max_size is out of range";
+  if (step.max_size < 0 || step.max_size > kMaxEdge) return "a step's max_size is out of range";
   if (step.padding_mode < HR_CONSTANT || step.padding_mode > HR_SYMMETRIC)
     return "a step's padding_mode is unknown";
   for (const int32_t padding : step.padding) {
-    if (padding < 0 || padding > kMaxOutputSize) return "a step's padding is out of range";
+    if (padding < 0 || padding > kMaxEdge) return "a step's padding is out of range";
   }
   if (step.kind == HR_RANDOM_RESIZED_CROP) {
     const bool finite = std::isfinite(step.scale[0]) && std::isfinite(step.scale[1]) &&
@@ -74,7 +75,7 @@ const char* check_pipeline(const hr_pipeline* p) {
   if (p == nullptr) return "the request has no pipeline";
   if (p->step_count < 0 || p->step_count > kMaxSteps) return "a pipeline has 0 to 32 steps";
   if (p->step_count > 0 && p->steps == nullptr) return "the pipeline's steps are missing";
-  if (p->height < 1 || p->width < 1 || p->height > kMaxOutputSize || p->width > kMaxOutputSize) {
+  if (p->height < 1 || p->width < 1 || p->height > kMaxEdge || p->width > kMaxEdge) {
     return "the pipeline's output size is out of range";
   }
   if (p->dtype < 0 || p->dtype > 3) return "the pipeline's dtype is unknown";
@@ -226,7 +227,9 @@ int32_t hr_draw_steps(const hr_pipeline* pipeline, uint64_t seed, uint64_t epoch
     if (draws == nullptr || width < 1 || height < 1) return fail(Code::kInvalidArgument);
     const headrace::RandomKey key = {seed, epoch, static_cast<uint64_t>(index)};
     const Code code = headrace::draw_steps(*pipeline, key, width, height, draws);
-    return code == Code::kOk ? HR_OK : fail(code, "a crop is larger than its input");
+    return code == Code::kOk
+               ? HR_OK
+               : fail(code, "a crop is larger than its input, or an edge is too long");
   });
 }
 
@@ -260,6 +263,27 @@ int32_t hr_jpeg_entry_points(const uint8_t* data, uint64_t size, int32_t every, 
       return fail(Code::kTooLarge, "the entry points don't fit the memory given");
     std::copy(entries.begin(), entries.end(), out);
     *out_size = entries.size();
+    return HR_OK;
+  });
+}
+
+int32_t hr_jpeg_transcode(const uint8_t* data, uint64_t size, int32_t restart_interval,
+                          int32_t optimize, int32_t copy_markers, uint8_t* out, uint64_t capacity,
+                          uint64_t* out_size) {
+  return guarded([&]() -> int32_t {
+    if (data == nullptr || out == nullptr || out_size == nullptr)
+      return fail(Code::kInvalidArgument);
+    const headrace::jpeg::TranscodeOptions options = {restart_interval, optimize != 0,
+                                                      copy_markers != 0};
+    std::vector<uint8_t> jpeg;
+    const Code code = headrace::jpeg::transcode(data, size, options, &jpeg);
+    if (code == Code::kInvalidArgument)
+      return fail(code, "a restart interval is -1 (chosen for the file) or 0 to 65535");
+    if (code != Code::kOk) return fail(code);
+    *out_size = jpeg.size();
+    if (jpeg.size() > capacity)
+      return fail(Code::kTooLarge, "the transcoded file doesn't fit the memory given");
+    std::copy(jpeg.begin(), jpeg.end(), out);
     return HR_OK;
   });
 }

@@ -14,19 +14,23 @@ struct Size {
 // Python's round(): halves go to the even neighbour, which is nearbyint's default.
 int round_half_even(double value) { return static_cast<int>(std::nearbyint(value)); }
 
-// torchvision's rule: int(size * long / short), in double precision, truncated.
+// torchvision's rule: int(size * long / short), in double precision, truncated. Edges of 0, which
+// every caller refuses, where one would be longer than kMaxEdge.
 Size shorter_edge_size(const hr_step& step, Size in) {
-  const int shorter = std::min(in.width, in.height);
-  const int longer = std::max(in.width, in.height);
-  int new_short = step.height;
-  int new_long =
-      static_cast<int>(static_cast<double>(static_cast<int64_t>(step.height) * longer) / shorter);
+  const int64_t shorter = std::min(in.width, in.height);
+  const int64_t longer = std::max(in.width, in.height);
+  const auto scaled = [](int64_t edge, int64_t by, int64_t of) {
+    return static_cast<int64_t>(static_cast<double>(edge * by) / static_cast<double>(of));
+  };
+  int64_t new_short = step.height;
+  int64_t new_long = scaled(new_short, longer, shorter);
   if (step.max_size > 0 && new_long > step.max_size) {
-    new_short = static_cast<int>(
-        static_cast<double>(static_cast<int64_t>(step.max_size) * new_short) / new_long);
+    new_short = scaled(step.max_size, new_short, new_long);
     new_long = step.max_size;
   }
-  return in.width <= in.height ? Size{new_short, new_long} : Size{new_long, new_short};
+  if (new_long > kMaxEdge) return {0, 0};
+  const auto narrow = static_cast<int>(new_short), wide = static_cast<int>(new_long);
+  return in.width <= in.height ? Size{narrow, wide} : Size{wide, narrow};
 }
 
 struct Padding {

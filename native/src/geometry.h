@@ -10,6 +10,9 @@
 
 namespace headrace {
 
+// The longest edge, in pixels, that a step's result can have.
+constexpr int kMaxEdge = 1 << 20;
+
 // One sample's way from the decoded image to its output. `job.window` and the crop never leave
 // their images.
 struct Geometry {
@@ -31,7 +34,8 @@ struct Geometry {
 };
 
 // Draws the parameters of every step for an image of width × height. draws: [step_count].
-// kUnsupported: a crop is larger than its input (torchvision raises for it).
+// kUnsupported: a crop is larger than its input (torchvision raises for it), or an edge is
+// longer than kMaxEdge.
 Code draw_steps(const hr_pipeline& pipeline, const RandomKey& key, int width, int height,
                 hr_draw* draws);
 

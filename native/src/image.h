@@ -29,19 +29,21 @@ struct ImageView {
 class Buffer {
  public:
   static constexpr size_t kPadding = 256;
+  static constexpr uint64_t kMost = uint64_t{1} << 48;  // bytes; more would overflow sums of sizes
 
   Buffer() = default;
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer() { std::free(base_); }
 
-  // At least `size` bytes, contents undefined; nullptr when memory is short (the old memory is then
-  // gone).
+  // At least `size` bytes, contents undefined; nullptr when memory is short or `size` exceeds kMost
+  // (the old memory is then gone).
   uint8_t* reserve(size_t size) {
     if (size > capacity_ || base_ == nullptr) {
       std::free(base_);
       const size_t rounded = (size + size / 4 + 63) / 64 * 64;
-      base_ = static_cast<uint8_t*>(std::aligned_alloc(64, rounded + 2 * kPadding));
+      base_ = size > kMost ? nullptr
+                           : static_cast<uint8_t*>(std::aligned_alloc(64, rounded + 2 * kPadding));
       capacity_ = base_ == nullptr ? 0 : rounded;
     }
     return base_ == nullptr ? nullptr : base_ + kPadding;

@@ -298,6 +298,7 @@ class _Runtime:
             samples=meter.samples,
             stages=meter.stages(native),
             decoded_by={**decoded, "pillow": meter.pillow_samples},
+            stale_entries=0 if native is None else native.stale_entries,
             failures=tuple(self.failures.records),
             memory_used=0 if slots is None else slots.live * slots.nbytes,
             memory_allowed=budget,

@@ -6,43 +6,18 @@
 namespace headrace::jpeg {
 namespace {
 
-// What one image may take while it is decoded, in bytes: coefficients of a progressive file of
-// Pillow's default limit (89 million pixels, 4:2:0) are 270 MB.
-constexpr long kMaxMemory = 1L << 30;
-
-// A file can hold any number of scans, each costing as much as the whole image; encoders write
-// about 10.
-constexpr int kMaxScans = 500;
-
 // A narrower window could switch fancy upsampling off: libjpeg does that where a component is at
 // most 2 samples wide.
 constexpr int kMinWindowWidth = 64;
-
-void refuse_endless_scans(j_common_ptr cinfo) {
-  if (reinterpret_cast<j_decompress_ptr>(cinfo)->input_scan_number <= kMaxScans) return;
-  cinfo->err->msg_code = 0;
-  cinfo->err->error_exit(cinfo);
-}
-
-// Where scans are missing, libjpeg guesses coefficients from the neighbours', and its versions
-// guess differently.
-bool lacks_scans(const jpeg_decompress_struct& cinfo) {
-  if (!cinfo.progressive_mode) return false;
-  for (int i = 0; i < cinfo.num_components; ++i) {
-    const int* bits = cinfo.coef_bits[i];
-    if (std::any_of(bits, bits + DCTSIZE2, [](int unknown) { return unknown != 0; })) return true;
-  }
-  return false;
-}
 
 }  // namespace
 
 Code LibjpegSession::decode(const uint8_t* data, size_t size, const Rect& rect,
                             const ImageView& out, Reach reach) {
-  cinfo_.err = errors_.install();
-  if (setjmp(errors_.escape) != 0) {
+  cinfo_.err = guard_.install();
+  if (setjmp(guard_.escape) != 0) {
     jpeg_destroy_decompress(&cinfo_);
-    return errors_.code();
+    return guard_.code();
   }
   // Made anew for each file: a kept one would lend the last file's tables to a file without any.
   jpeg_create_decompress(&cinfo_);
@@ -50,15 +25,13 @@ Code LibjpegSession::decode(const uint8_t* data, size_t size, const Rect& rect,
   if (code == Code::kOk) {
     code = reach == Reach::kWholeFile ? read_whole_file(rect, out) : read_rectangle(rect, out);
   }
-  if (code == Code::kOk && errors_.warnings() > 0) code = Code::kCorrupt;
+  if (code == Code::kOk && guard_.warnings() > 0) code = Code::kCorrupt;
   jpeg_destroy_decompress(&cinfo_);
   return code;
 }
 
 Code LibjpegSession::open(const uint8_t* data, size_t size, const Rect& rect) {
-  cinfo_.mem->max_memory_to_use = kMaxMemory;
-  progress_.progress_monitor = refuse_endless_scans;
-  cinfo_.progress = &progress_;
+  guard_.limit(&cinfo_);
   jpeg_mem_src(&cinfo_, data, static_cast<unsigned long>(size));
   if (jpeg_read_header(&cinfo_, TRUE) != JPEG_HEADER_OK) return Code::kCorrupt;
   const bool known = cinfo_.jpeg_color_space == JCS_GRAYSCALE ||

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "decoder.h"
-#include "libjpeg_errors.h"
+#include "libjpeg_guard.h"
 
 namespace headrace::jpeg {
 
@@ -31,8 +31,7 @@ class LibjpegSession {
   bool copy_rows(const Rect& rect, int first_column, const ImageView& out);
 
   jpeg_decompress_struct cinfo_ = {};
-  LibjpegErrors errors_;
-  jpeg_progress_mgr progress_ = {};
+  LibjpegGuard guard_ = {};
   Buffer row_;
 };
 

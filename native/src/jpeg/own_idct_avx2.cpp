@@ -3,20 +3,12 @@
 
 #include <cstring>
 
+#include "own_idct.h"
 #include "own_kernels.h"
 #include "own_kernels_avx2.h"
 
 namespace headrace::jpeg::own {
 namespace {
-
-constexpr int kPass1Bits = 2;
-constexpr int kShift1 = 13 - kPass1Bits;
-constexpr int kShift2 = 13 + kPass1Bits + 3;
-
-// The constants of inverse_dct_block(), as 13-bit fractions.
-constexpr int kF0541 = 4433, kF0765 = 6270, kF1847 = 15137, kF1175 = 9633;
-constexpr int kF1961 = 16069, kF0390 = 3196, kF0899 = 7373, kF2562 = 20995;
-constexpr int kF0298 = 2446, kF2053 = 16819, kF3072 = 25172, kF1501 = 12299;
 
 // Factors of an interleaved pair of 16-bit inputs.
 inline __m256i pair(int first, int second) {

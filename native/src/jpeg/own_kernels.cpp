@@ -2,36 +2,17 @@
 
 #include <cstring>
 
+#include "own_idct.h"
+
 namespace headrace::jpeg::own {
 namespace {
 
-// libjpeg's accurate integer inverse DCT, in the arithmetic of libjpeg-turbo's vector code, which
-// is what decodes everywhere: 16-bit inputs that wrap, 32-bit sums, saturation between and after
-// the passes. Within the range of real coefficients that is the same as its C code.
-constexpr int kPass1Bits = 2;
-constexpr int kShift1 = 13 - kPass1Bits;
-constexpr int kShift2 = 13 + kPass1Bits + 3;
-
-// Constants of T.81's factored DCT in 13 bits of fraction, combined as two-term products.
-constexpr int32_t fix(double x) { return static_cast<int32_t>(x * 8192 + (x < 0 ? -0.5 : 0.5)); }
-constexpr int32_t kF0541 = fix(0.541196100);
-constexpr int32_t kF0765 = fix(0.765366865);
-constexpr int32_t kF1847 = fix(1.847759065);
-constexpr int32_t kF1175 = fix(1.175875602);
-constexpr int32_t kF1961 = fix(1.961570560);
-constexpr int32_t kF0390 = fix(0.390180644);
-constexpr int32_t kF0899 = fix(0.899976223);
-constexpr int32_t kF2562 = fix(2.562915447);
-constexpr int32_t kF0298 = fix(0.298631336);
-constexpr int32_t kF2053 = fix(2.053119869);
-constexpr int32_t kF3072 = fix(3.072711026);
-constexpr int32_t kF1501 = fix(1.501321110);
+// libjpeg's accurate integer inverse DCT, in the arithmetic of libjpeg-turbo's vector code for this
+// architecture, which is what decodes everywhere: 16-bit inputs that wrap, 32-bit sums that wrap.
+// Within the range of real coefficients that is the same as its C code; beyond it, architectures
+// differ in how sums become 16 bits.
 
 int16_t wrap(int32_t x) { return static_cast<int16_t>(x); }
-
-int16_t saturate(int32_t x) {
-  return static_cast<int16_t>(x < -32768 ? -32768 : x > 32767 ? 32767 : x);
-}
 
 uint32_t product(int16_t a, int32_t factor) { return static_cast<uint32_t>(a * factor); }
 
@@ -39,8 +20,34 @@ uint8_t level(int32_t x) {
   return static_cast<uint8_t>((x < -128 ? -128 : x > 127 ? 127 : x) + 128);
 }
 
-// Eight values with `step` between them, to eight 32-bit sums scaled by 2^shift, saturated.
-void transform(const int16_t* in, int step, int shift, int16_t* out) {
+#if defined(__aarch64__)
+// The sums lose what is above 16 bits between the passes, and what is below before they are
+// rounded.
+int16_t after_pass1(uint32_t sum) {
+  return wrap(static_cast<int32_t>(sum + (1U << (kShift1 - 1))) >> kShift1);
+}
+int16_t after_pass2(uint32_t sum) {
+  constexpr int kShift = kShift2 - 16;
+  const int32_t upper = wrap(static_cast<int32_t>(sum) >> 16);
+  return wrap((upper + (1 << (kShift - 1))) >> kShift);
+}
+#else
+int16_t saturate(int32_t x) {
+  return static_cast<int16_t>(x < -32768 ? -32768 : x > 32767 ? 32767 : x);
+}
+
+// The sums saturate.
+int16_t after_pass1(uint32_t sum) {
+  return saturate(static_cast<int32_t>(sum + (1U << (kShift1 - 1))) >> kShift1);
+}
+int16_t after_pass2(uint32_t sum) {
+  return saturate(static_cast<int32_t>(sum + (1U << (kShift2 - 1))) >> kShift2);
+}
+#endif
+
+// Eight values with `step` between them, to eight 32-bit sums, and what `narrow` makes of these.
+template <int16_t (*narrow)(uint32_t)>
+void transform(const int16_t* in, int step, int16_t* out) {
   const int16_t a1 = in[step], a2 = in[2 * step], a3 = in[3 * step];
   const int16_t a5 = in[5 * step], a6 = in[6 * step], a7 = in[7 * step];
   const uint32_t even2 = product(a2, kF0541) + product(a6, kF0541 - kF1847);
@@ -58,10 +65,9 @@ void transform(const int16_t* in, int step, int shift, int16_t* out) {
       product(a5, kF2053 - kF2562) + product(a3, -kF2562) + y4,
       product(a7, kF0298 - kF0899) + product(a1, -kF0899) + y3,
   };
-  const uint32_t round = 1U << (shift - 1);
   for (int i = 0; i < 4; ++i) {
-    out[i * step] = saturate(static_cast<int32_t>(t[i] + odd[i] + round) >> shift);
-    out[(7 - i) * step] = saturate(static_cast<int32_t>(t[i] - odd[i] + round) >> shift);
+    out[i * step] = narrow(t[i] + odd[i]);
+    out[(7 - i) * step] = narrow(t[i] - odd[i]);
   }
 }
 
@@ -141,17 +147,17 @@ void inverse_dct_block(const int16_t* block, const BlockTarget& target) {
   int16_t work[64];
   for (int i = 0; i < 64; ++i) work[i] = wrap(block[i] * target.quantiser[i]);
   if (only_first_row(block)) {
-    // libjpeg-turbo's short-cut wraps where the transform saturates.
+    // libjpeg-turbo's short-cut wraps where the transform may saturate.
     for (int x = 0; x < 8; ++x) {
       const int16_t column = wrap(work[x] * (1 << kPass1Bits));
       for (int y = 0; y < 8; ++y) work[8 * y + x] = column;
     }
   } else {
-    for (int x = 0; x < 8; ++x) transform(work + x, 8, kShift1, work + x);
+    for (int x = 0; x < 8; ++x) transform<after_pass1>(work + x, 8, work + x);
   }
   for (int y = 0; y < 8; ++y) {
     int16_t row[8];
-    transform(work + static_cast<ptrdiff_t>(8) * y, 1, kShift2, row);
+    transform<after_pass2>(work + static_cast<ptrdiff_t>(8) * y, 1, row);
     uint8_t* out = target.samples + static_cast<size_t>(y) * target.stride;
     for (int x = 0; x < 8; ++x) out[x] = level(row[x]);
   }
@@ -165,6 +171,8 @@ uint8_t flat_level(int16_t dc, int16_t quantiser) {
 const PixelKernels& pixel_kernels() {
 #if defined(__x86_64__)
   if (simd_active() != Simd::kScalar) return kAvx2Pixels;
+#elif defined(__aarch64__)
+  if (simd_active() == Simd::kNeon) return kNeonPixels;
 #endif
   return kScalarPixels;
 }

@@ -12,7 +12,7 @@ namespace headrace::jpeg::own {
 // Where the 8 × 8 samples of a block go.
 struct BlockTarget {
   const int16_t* quantiser;  // [64], row-major
-  uint8_t* samples;
+  uint8_t* samples;          // at a multiple of 8 bytes, as is every row
   size_t stride;
 };
 
@@ -44,6 +44,8 @@ struct PixelKernels {
 extern const PixelKernels kScalarPixels;
 #if defined(__x86_64__)
 extern const PixelKernels kAvx2Pixels;
+#elif defined(__aarch64__)
+extern const PixelKernels kNeonPixels;
 #endif
 
 const PixelKernels& pixel_kernels();  // the active instruction set's

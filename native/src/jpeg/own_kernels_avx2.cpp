@@ -3,7 +3,7 @@
 
 #include <immintrin.h>
 
-#include <cstring>
+#include "own_row.h"
 
 namespace headrace::jpeg::own {
 namespace {
@@ -126,29 +126,14 @@ inline void step_h2v2(const RowSamples& in, int x, uint8_t* rgbx) {
         across_and_down(in.cr + at, in.cr_far + at), rgbx);
 }
 
-template <void (*step)(const RowSamples&, int, uint8_t*), RowKernel PixelKernels::*scalar>
-void row(const RowSamples& in, int first, int count, uint8_t* rgbx) {
-  if ((first & 1) != 0) {
-    (kScalarPixels.*scalar)(in, first++, 1, rgbx);
-    rgbx += 4;
-    --count;
-  }
-  for (; count >= kStep; count -= kStep, first += kStep, rgbx += 4 * kStep) step(in, first, rgbx);
-  if (count > 0) {
-    uint8_t rest[4 * kStep];
-    step(in, first, rest);
-    std::memcpy(rgbx, rest, 4 * static_cast<size_t>(count));
-  }
-}
-
 }  // namespace
 
 const PixelKernels kAvx2Pixels = {
     inverse_dct_avx2,
-    row<step_gray, &PixelKernels::gray>,
-    row<step_full, &PixelKernels::full>,
-    row<step_h2v1, &PixelKernels::h2v1>,
-    row<step_h2v2, &PixelKernels::h2v2>,
+    row<kStep, step_gray, &PixelKernels::gray>,
+    row<kStep, step_full, &PixelKernels::full>,
+    row<kStep, step_h2v1, &PixelKernels::h2v1>,
+    row<kStep, step_h2v2, &PixelKernels::h2v2>,
 };
 
 }  // namespace headrace::jpeg::own

@@ -37,12 +37,13 @@ import numpy.typing as npt
 from headrace.errors import NativeError
 from headrace.records import Draw, EntryPoints, Extents, NativeStats
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 STAGES = 5
 DECODERS = 8
 
 OK = 0
 UNSUPPORTED = 4
+TOO_LARGE = 6
 TIMEOUT = 8
 
 FILE_NAME = "libheadrace.so"
@@ -124,6 +125,7 @@ class _Stats(Structure):
         ("failed", c_int64),
         ("bytes_read", c_int64),
         ("pixels_decoded", c_int64),
+        ("stale_entries", c_int64),
         ("nanoseconds", c_int64 * STAGES),
         ("decoded_by", c_int64 * DECODERS),
         ("decode_threads", c_int32),
@@ -160,6 +162,10 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "hr_jpeg_size": (c_int32, (c_void_p, c_uint64, POINTER(c_int32), POINTER(c_int32))),
     "hr_jpeg_entry_points": (c_int32, (c_void_p, c_uint64, c_int32, c_void_p, c_uint64, POINTER(c_uint64))),
+    "hr_jpeg_transcode": (
+        c_int32,
+        (c_void_p, c_uint64, c_int32, c_int32, c_int32, c_void_p, c_uint64, POINTER(c_uint64)),
+    ),
     "hr_jpeg_decode": (
         c_int32,
         (
@@ -442,6 +448,7 @@ class Pool:
             failed=raw.failed,
             bytes_read=raw.bytes_read,
             pixels_decoded=raw.pixels_decoded,
+            stale_entries=raw.stale_entries,
             nanoseconds=dict(zip(stage_names(), raw.nanoseconds, strict=False)),
             decoded_by=dict(zip(decoder_names(), raw.decoded_by, strict=False)),
             decode_threads=raw.decode_threads,
@@ -519,6 +526,44 @@ def jpeg_entry_points(data: bytes, every: int) -> bytes:
             padded.ctypes.data, len(data), every, out.ctypes.data, len(out), byref(size)
         )
     )
+    return out[: size.value].tobytes()
+
+
+def jpeg_transcode(
+    data: bytes, *, restart_interval: int = -1, optimize: bool = True, copy_markers: bool = True
+) -> bytes:
+    """The same picture, coefficient for coefficient, as a baseline JPEG.
+
+    Takes every JPEG that libjpeg reads without a warning: progressive, any sampling, gray, CMYK. What follows
+    the image's end is dropped.
+
+    Args:
+        data: the file.
+        restart_interval: MCUs from one restart marker to the next, at most 65535; 0: no markers; -1: the
+            largest number up to 4 that divides the MCUs of a row.
+        optimize: Huffman tables made for this file; False: the standard ones, in less time.
+        copy_markers: keep all APPn and COM segments (EXIF, ICC, comments); False: only JFIF and Adobe, which
+            say what the colours mean.
+
+    Raises:
+        NativeError: damaged, cut short, or not a JPEG that libjpeg reads; restart_interval is out of range.
+    """
+    size = c_uint64(len(data) + len(data) // 2 + 1024)  # most need less
+    while True:
+        out = np.empty(size.value, np.uint8)
+        code = library().hr_jpeg_transcode(
+            data,
+            len(data),
+            restart_interval,
+            int(optimize),
+            int(copy_markers),
+            out.ctypes.data,
+            len(out),
+            byref(size),
+        )
+        if code != TOO_LARGE:
+            break
+    _check(code)
     return out[: size.value].tobytes()
 
 

@@ -19,6 +19,9 @@ from headrace.records import EntryPoints, Extents
 from headrace.sources.folder import JPEG_EXTENSIONS
 from headrace.sources.pack_index import PackIndex
 
+# Rows looked at together: bounds what is copied of a column.
+CHUNK = 1 << 20
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PackSource:
@@ -110,10 +113,15 @@ class PackSource:
     def count_extensions(self, extensions: Sequence[str] = JPEG_EXTENSIONS) -> int:
         """How many files end in one of `extensions`, upper and lower case alike."""
         column = self.index.batch["extension"]
-        if self.rows is not None:
-            column = column.take(pa.array(self.rows))
         wanted = pa.array([extension.removeprefix(".") for extension in extensions], column.type)
-        return int(pc.sum(pc.is_in(pc.utf8_lower(column), value_set=wanted)).as_py() or 0)
+        total = 0
+        for start in range(0, len(self), CHUNK):
+            if self.rows is None:
+                part = column.slice(start, CHUNK)
+            else:
+                part = column.take(pa.array(self.rows[start : start + CHUNK]))
+            total += int(pc.sum(pc.is_in(pc.utf8_lower(part), value_set=wanted)).as_py())
+        return total
 
 
 def read_extent(path: Path, offset: int, size: int) -> bytes:

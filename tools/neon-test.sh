@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# The native tests that need no libjpeg, built for AArch64 and run under qemu: what NEON kernels are tested by on
+# machines without them. Skips, with a message, where the cross compiler or qemu is missing
+# (Debian: apt-get install g++-aarch64-linux-gnu qemu-user-static).
+#
+#     tools/neon-test.sh BUILD_FOLDER
+set -euo pipefail
+build=$1
+cd "$(dirname "$0")/.."
+
+compiler=aarch64-linux-gnu-g++
+emulator=$(command -v qemu-aarch64-static || command -v qemu-aarch64 || true)
+if ! command -v "$compiler" >/dev/null || [ -z "$emulator" ]; then
+  echo "neon-test: $compiler or qemu-aarch64 is not installed: the NEON kernels are NOT tested"
+  exit 0
+fi
+
+mkdir -p "$build"
+rm -f "$build"/*
+flags=(-std=c++17 -O2 -Wall -Wextra -Wshadow -Werror -ffp-contract=off -pthread -Inative/include -Inative/src)
+grep -rLE '<jpeglib.h>|<jconfig.h>|"libjpeg_' native/src --include='*.cpp' | grep -vE '_avx(2|512)\.cpp$' |
+  xargs -P "$(nproc)" -I{} sh -c '"$@" -c "{}" -o "$0/$(echo "{}" | tr / _).o"' "$build" "$compiler" "${flags[@]}"
+ar rcs "$build/headrace.a" "$build"/*.o
+
+for test in $(grep -LE '"(jpegs|pool_world).h"' native/tests/*.cpp); do
+  name=$(basename "$test" .cpp)
+  "$compiler" "${flags[@]}" -static "$test" "$build/headrace.a" -o "$build/$name"
+  "$emulator" "$build/$name"
+done
