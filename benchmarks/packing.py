@@ -1,8 +1,8 @@
 """How fast image files are packed, and how large the pack is: `python benchmarks/packing.py FOLDER`.
 
-Every run is a fresh process on files that were just read once (warm). Rates are the median of the repetitions; the
-spread is from the slowest to the fastest. Time is that of `headrace.pack`, from listing the files to the renamed
-folder: writing to the disk included, starting Python not.
+Every run is a fresh process on files that were just read once (warm). Rates are the median of the
+repetitions; the spread is from the slowest to the fastest. Time is that of `headrace.pack`, from listing the
+files to the renamed folder: writing to the disk included, starting Python not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from machine import describe_machine
+from machine import describe
 
 
 def run_once(src: str, dest: str, workers: int, optimize: bool) -> dict[str, float]:
@@ -62,9 +62,9 @@ def child(src: str, dest: str, workers: int, optimize: bool) -> None:
 
 def main() -> None:
     """Measures all rows, going round them, and prints a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, help="an ImageFolder tree of JPEGs")
-    parser.add_argument("--place", type=Path, default=Path(tempfile.gettempdir()), help="where packs are written")
+    parser.add_argument("--place", type=Path, default=tempfile.gettempdir(), help="where packs are written")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--out", type=Path, help="a JSON file for all runs")
@@ -84,7 +84,7 @@ def main() -> None:
         )
     if arguments.out is not None:
         found = [{"optimize": o, "workers": w, "runs": results} for (o, w), results in runs.items()]
-        arguments.out.write_text(json.dumps({"machine": describe_machine(), "rows": found}, indent=1))
+        arguments.out.write_text(json.dumps({"machine": describe(), "rows": found}, indent=1))
 
 
 if __name__ == "__main__":
