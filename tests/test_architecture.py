@@ -16,6 +16,7 @@ ALLOWED: dict[str, set[str]] = {
     "records": set(),
     "errors": set(),
     "options": {"errors"},
+    "order": BASE,
     "measure": set(),
     "_native": BASE,
     "sources": BASE,
