@@ -22,6 +22,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
+from headrace.order import Shuffled
 
 
 class Numbers(data.Dataset[Any]):
@@ -55,11 +56,19 @@ def same(ours: Any, theirs: Any) -> bool:
 def assert_same_epochs(
     dataset: Any, epochs: int = 2, workers: int = 2, theirs: int = 0, **settings: Any
 ) -> None:
-    """Also that both leave torch's generator in the same state."""
+    """Also that both leave torch's generator in the same state. A shuffled order is ours: torch's loader
+    takes it as a sampler."""
+    given = dict(settings)
+    if given.pop("shuffle", False):
+        given["sampler"] = Shuffled(dataset)
     torch.manual_seed(3)
-    torchs = data.DataLoader(dataset, num_workers=theirs, **settings)
+    torchs = data.DataLoader(dataset, num_workers=theirs, **given)
     expected = [list(torchs) for _ in range(epochs)]
     after = torch.get_rng_state()
+    torch.manual_seed(3)
+    for _ in range(epochs):
+        list(data.DataLoader(dataset, num_workers=theirs, **settings))
+    assert torch.equal(torch.get_rng_state(), after)
     torch.manual_seed(3)
     loader = headrace.DataLoader(dataset, num_workers=workers, **settings)
     got = [list(loader) for _ in range(epochs)]
