@@ -295,7 +295,8 @@ class DataLoader(TorchDataLoader[Any]):
     def _python_iterator(self, cursor: Cursor, indices: Iterator[IndexBatch]) -> PythonIterator:
         runtime = self._runtime
         if isinstance(self.dataset, IterableDataset):
-            if runtime.stream is None or cursor.start:
+            # A resumed stream's state must not come again: only workers that stay have dropped it themselves.
+            if runtime.stream is None or cursor.start or not self.persistent_workers:
                 runtime.stream = stream_loader(self, cursor)
             return self._follow(iter(runtime.stream), cursor)
         if runtime.guarded is None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from equal import same
 from torch.utils import data
 from torch.utils.data import (
     BatchSampler,
@@ -38,19 +39,6 @@ class Numbers(data.Dataset[Any]):
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Iterator[int]:
         return iter(range(10))
-
-
-def same(ours: Any, theirs: Any) -> bool:
-    """Equal in type, shape, dtype and value, all the way down."""
-    if type(ours) is not type(theirs):
-        return False
-    if isinstance(ours, torch.Tensor):
-        return ours.dtype == theirs.dtype and ours.stride() == theirs.stride() and torch.equal(ours, theirs)
-    if isinstance(ours, dict):
-        return ours.keys() == theirs.keys() and all(same(ours[key], theirs[key]) for key in ours)
-    if isinstance(ours, (list, tuple)):
-        return len(ours) == len(theirs) and all(map(same, ours, theirs))
-    return bool(ours == theirs)
 
 
 def assert_same_epochs(
