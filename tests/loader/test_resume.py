@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import json
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from equal import same
+from noisy import Noisy
 from torch.utils import data
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, WeightedRandomSampler
 from torchvision import transforms
@@ -21,19 +21,6 @@ from torchvision.datasets import ImageFolder
 
 import headrace
 from headrace.order import Endless, LocalShuffled, RepeatedAugmentation, Shuffled, Weighted
-
-
-class Noisy(data.Dataset[Any]):
-    """Draws from all three generators."""
-
-    def __init__(self, n: int = 23) -> None:
-        self.n = n
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, index: int) -> tuple[int, torch.Tensor, float, float]:
-        return index, torch.rand(2), float(np.random.rand()), random.random()
 
 
 class Counted(data.IterableDataset[Any]):
