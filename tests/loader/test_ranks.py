@@ -137,12 +137,12 @@ def test_nobody_is_sharded_or_given_duplicates_unawares(two_ranks: None) -> None
     assert "ranks: not shared, though there are 2" in loader.explain()
     with pytest.warns(UserWarning, match="Each of 2 ranks gets every sample .* rank='auto' .* world_size=1"):
         assert len(list(loader)) == 6
-    for given in (
+    for other in (
         {"shuffle": True, "world_size": 1},
         {"sampler": RandomSampler(Numbers(N))},
         {"shuffle": False},
     ):
-        quiet: Any = headrace.DataLoader(Numbers(N), 5, num_workers=0, **given)
+        quiet: Any = headrace.DataLoader(Numbers(N), 5, num_workers=0, **other)
         assert len(list(quiet)) == 6
 
 
