@@ -117,7 +117,9 @@ Code SampleMaker::produce(const hr_request& request, int64_t position, const Byt
       return Code::kTooLarge;
     file.entries = entries_of(*request.source, index, bytes, tally);
     draws_.resize(static_cast<size_t>(pipeline.step_count));
-    const RandomKey key = {request.seed, request.epoch, static_cast<uint64_t>(index)};
+    const int64_t occurrence = request.occurrences == nullptr ? 0 : request.occurrences[position];
+    const RandomKey key = {request.seed, request.epoch, static_cast<uint64_t>(index),
+                           static_cast<uint64_t>(occurrence)};
     code = draw_steps(pipeline, key, width, height, draws_.data());
     if (code == Code::kOk) code = fold_steps(pipeline, draws_.data(), width, height, &geometry);
     if (code != Code::kOk) return code;

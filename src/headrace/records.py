@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,21 @@ import numpy.typing as npt
 # RandomResizedCrop (top, left, height, width); RandomCrop (top, left, 0, 0) in the padded image;
 # flips (1 or 0, 0, 0, 0); steps without randomness (0, 0, 0, 0).
 Draw = tuple[int, int, int, int]
+
+
+class SampleKey(NamedTuple):
+    """All that the random parameters of a sample depend on.
+
+    Attributes:
+        seed, epoch: of the loader; see `headrace.DataLoader`.
+        sample: its index in the dataset.
+        occurrence: tells apart the times that an index comes in an epoch; 0 where it comes once.
+    """
+
+    seed: int
+    epoch: int
+    sample: int
+    occurrence: int = 0
 
 
 @dataclass(frozen=True)

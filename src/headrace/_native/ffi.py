@@ -35,9 +35,9 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import NativeError
-from headrace.records import Draw, EntryPoints, Extents, NativeStats
+from headrace.records import Draw, EntryPoints, Extents, NativeStats, SampleKey
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 STAGES = 5
 DECODERS = 8
 
@@ -111,6 +111,7 @@ class _Request(Structure):
         ("pipeline", POINTER(_Pipeline)),
         ("source", POINTER(_Source)),
         ("indices", c_void_p),
+        ("occurrences", c_void_p),
         ("count", c_int64),
         ("seed", c_uint64),
         ("epoch", c_uint64),
@@ -158,7 +159,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "hr_batch_free": (None, (c_void_p,)),
     "hr_draw_steps": (
         c_int32,
-        (POINTER(_Pipeline), c_uint64, c_uint64, c_int64, c_int32, c_int32, POINTER(_Draw)),
+        (POINTER(_Pipeline), c_uint64, c_uint64, c_int64, c_int64, c_int32, c_int32, POINTER(_Draw)),
     ),
     "hr_jpeg_size": (c_int32, (c_void_p, c_uint64, POINTER(c_int32), POINTER(c_int32))),
     "hr_jpeg_entry_points": (c_int32, (c_void_p, c_uint64, c_int32, c_void_p, c_uint64, POINTER(c_uint64))),
@@ -335,10 +336,10 @@ class Pipeline:
             table=table,
         )
 
-    def draw(self, seed: int, epoch: int, index: int, width: int, height: int) -> tuple[Draw, ...] | None:
-        """What is drawn for sample `index` of width × height pixels; None: a crop exceeds its input."""
+    def draw(self, key: SampleKey, width: int, height: int) -> tuple[Draw, ...] | None:
+        """What is drawn for the sample of `key`, of width × height pixels; None: a crop exceeds its input."""
         draws = (_Draw * max(1, self.step_count))()
-        code = library().hr_draw_steps(byref(self.struct), seed, epoch, index, width, height, draws)
+        code = library().hr_draw_steps(byref(self.struct), *key, width, height, draws)
         if code == UNSUPPORTED:
             return None
         _check(code)
@@ -418,17 +419,23 @@ class Pool:
         pipeline: Pipeline,
         source: Source,
         indices: npt.NDArray[np.int64],
+        occurrences: npt.NDArray[np.int64] | None = None,
         *,
         seed: int,
         epoch: int,
         output: int,
     ) -> Batch:
-        """Begins a batch: len(indices) samples one after the other from the address `output`."""
+        """Begins a batch: len(indices) samples one after the other from the address `output`.
+
+        Args:
+            occurrences: [n], which tell apart the times that an index comes in an epoch; None: all 0.
+        """
         statuses = np.zeros(len(indices), STATUS)
         request = _Request(
             pipeline=ctypes.pointer(pipeline.struct),
             source=ctypes.pointer(source.struct),
             indices=indices.ctypes.data,
+            occurrences=None if occurrences is None else occurrences.ctypes.data,
             count=len(indices),
             seed=seed,
             epoch=epoch,
@@ -437,7 +444,7 @@ class Pool:
         )
         handle = c_void_p()
         _check(library().hr_batch_submit(self._handle, byref(request), byref(handle)))
-        return Batch(handle, statuses, (pipeline, source, indices))
+        return Batch(handle, statuses, (pipeline, source, indices, occurrences))
 
     def stats(self) -> NativeStats:
         """Totals since the pool was made."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 from collections.abc import Sequence
@@ -109,6 +110,16 @@ class PackSource:
         return PackSource(
             self.index, rows[order], self.paths, self.offsets, extents, self.labels[order], entries
         )
+
+    def digest(self) -> str:
+        """Of keys and labels, in order."""
+        digest = hashlib.blake2b(self.labels.tobytes(), digest_size=8)
+        keys = self.index.batch["key"]
+        for start in range(0, len(self), CHUNK):
+            rows = np.arange(start, min(start + CHUNK, len(self)))
+            chosen = keys.take(pa.array(rows if self.rows is None else self.rows[rows]))
+            digest.update("\0".join(chosen.to_pylist()).encode())
+        return digest.hexdigest()
 
     def count_extensions(self, extensions: Sequence[str] = JPEG_EXTENSIONS) -> int:
         """How many files end in one of `extensions`, upper and lower case alike."""
