@@ -23,7 +23,7 @@ from torchvision.transforms import Compose, PILToTensor, RandomResizedCrop
 import headrace
 import machine
 import pictures
-from headrace._native import ffi
+from headrace._native import abi, ffi
 from headrace.engine.lower import decoder_bits, lower_pipeline
 from headrace.packs.entry_index import build_entry_index
 from headrace.sources.entry_index import FILE_NAME
@@ -51,7 +51,7 @@ def passes(pipeline: ffi.Pipeline, source: ffi.Source, count: int, height: int, 
             batch = pool.submit(pipeline, source, order, seed=0, epoch=number, output=out.data_ptr())
             while not batch.wait(100):
                 pass
-            if (batch.statuses["code"] != ffi.OK).any():
+            if (batch.statuses["code"] != abi.OK).any():
                 raise RuntimeError("a picture was left to Pillow")
         taken.append((time.perf_counter() - start) / count * 1000)
     pool.close()

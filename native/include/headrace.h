@@ -3,7 +3,7 @@
  * Every function that can fail returns an hr_code as int32_t; 0 is success. After a failure
  * hr_last_error() says more, in the calling thread, until its next failure. Nothing here prints,
  * aborts, throws or keeps a pointer beyond what is said. All structs are plain, with explicit
- * padding, so that ctypes mirrors them field by field (src/headrace/_native/structs.py).
+ * padding, so that ctypes mirrors them field by field (src/headrace/_native/abi.py).
  *
  * Threads: functions on different handles may run at the same time; on one pool, submit, wait,
  * cancel and stats may too. Fork: a pool belongs to the process that made it. In a forked child

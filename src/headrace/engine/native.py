@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from headrace._native import ffi
+from headrace._native import abi, ffi
 from headrace.engine.lower import decoder_bits, lower_pipeline
 from headrace.engine.meter import Meter
 from headrace.engine.pillow import make_sample
@@ -197,7 +197,7 @@ class NativeEngine:
         return flat.view(n, 3, plan.height, plan.width)
 
     def _begin_fallback(self, pending: Pending, seed: int, epoch: int) -> None:
-        failed = np.flatnonzero(pending.native.statuses["code"] != ffi.OK)
+        failed = np.flatnonzero(pending.native.statuses["code"] != abi.OK)
         pending.fallback = {}
         for position in failed.tolist():
             key = pending.key(position, seed, epoch)
