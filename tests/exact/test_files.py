@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from jpegs import jpeg, picture
+from odd_jpegs import REFUSED
 from PIL import Image
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -97,7 +98,16 @@ def loaded(dataset: ImageFolder) -> tuple[torch.Tensor | None, Exception | None]
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_same_pixels_or_the_same_error(tmp_path: Path, name: str) -> None:
-    dataset = folder_of(tmp_path, FILES[name]())
+    check(tmp_path, FILES[name]())
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_our_decoder_refuses_is_still_what_torchvision_makes_of_it(tmp_path: Path, name: str) -> None:
+    check(tmp_path, REFUSED[name]())
+
+
+def check(root: Path, data: bytes) -> None:
+    dataset = folder_of(root, data)
     loader = headrace.DataLoader(dataset, batch_size=1, num_workers=1)
     assert loader.plan().native is not None
     expected, problem = loaded(dataset)
