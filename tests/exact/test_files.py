@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from odd_files import GOOD, ODD_FILES
+from odd_jpegs import REFUSED
 from PIL import Image
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -34,7 +35,16 @@ def loaded(dataset: ImageFolder) -> tuple[torch.Tensor | None, Exception | None]
 
 @pytest.mark.parametrize("name", ODD_FILES)
 def test_the_same_pixels_or_the_same_error(tmp_path: Path, name: str) -> None:
-    dataset = folder_of(tmp_path, ODD_FILES[name]())
+    check(tmp_path, ODD_FILES[name]())
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_our_decoder_refuses_is_still_what_torchvision_makes_of_it(tmp_path: Path, name: str) -> None:
+    check(tmp_path, REFUSED[name]())
+
+
+def check(root: Path, data: bytes) -> None:
+    dataset = folder_of(root, data)
     loader = headrace.DataLoader(dataset, batch_size=1, num_workers=1)
     assert loader.plan().native is not None
     expected, problem = loaded(dataset)

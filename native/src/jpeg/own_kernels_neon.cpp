@@ -1,4 +1,7 @@
 // The kernels for AArch64: one block, or 16 pixels, at a time.
+#include "own_kernels.h"
+
+#if defined(__aarch64__)
 #include <arm_neon.h>
 
 #include <cstring>
@@ -203,3 +206,4 @@ const PixelKernels kNeonPixels = {
 };
 
 }  // namespace headrace::jpeg::own
+#endif  // __aarch64__
