@@ -59,8 +59,8 @@ def parse_label(data: bytes) -> int:
 def _header(name: str, size: int) -> bytes:
     """What stands before a member's data: one block, or three where ustar's fields are too small for it.
 
-    Without owner and time: the same samples give the same bytes, whoever packs them and whenever. (Python's
-    tarfile takes 0.1 ms for a header and holds the interpreter's lock, and its bytes differ between versions.)
+    Without owner and time: the same samples give the same bytes, whoever packs them and whenever. (The module
+    tarfile takes 0.1 ms for a header, holds the interpreter's lock, and its bytes differ between versions.)
     """
     raw = name.encode()
     if len(raw) <= _NAME_SIZE and raw.isascii() and size < _SIZE_LIMIT:
