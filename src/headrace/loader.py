@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler, TensorDataset
 
 from headrace._native import ffi
+from headrace.engine.gather import gather_batches
 from headrace.engine.iterator import Epoch, NativeIterator
 from headrace.engine.lower import decoder_choice
 from headrace.engine.native import READ_THREADS, NativeEngine
@@ -185,6 +186,8 @@ class DataLoader(TorchDataLoader[Any]):
             cursor, _ = self._progress.begin(batches, self.generator, ())
             return self._follow(super().__iter__(), cursor)
         cursor, indices = self._progress.begin(batches, self.generator, self._generators())
+        if plan.gather is not None:
+            return self._follow(gather_batches(plan.gather, indices, pinned=self.pin_memory), cursor)
         if plan.native is None:
             return self._python_iterator(cursor, indices)
         return self._native_iterator(plan.native, cursor, indices)
@@ -222,7 +225,7 @@ class DataLoader(TorchDataLoader[Any]):
             ConfigError: an `IterableDataset` without a state in the middle of an epoch, or batches that come
                 out of order (`in_order=False`).
         """
-        if not self.in_order and self.plan().native is None and self.num_workers > 0:
+        if not self.in_order and self.plan().python is not None and self.num_workers > 0:
             raise ConfigError(
                 "in_order=False: batches come as workers finish, so no place in the order is known."
             )
@@ -412,6 +415,8 @@ class DataLoader(TorchDataLoader[Any]):
         )
 
     def _resources(self, plan: Plan) -> str:
+        if plan.gather is not None:
+            return "workers: none, batches are made when they are asked for"
         if plan.native is None:
             return f"workers: {self.num_workers} processes of torch's DataLoader"
         batch = self._batch_nbytes(plan.native)

@@ -26,6 +26,8 @@ def explain(plan: Plan) -> str:
 def _title(plan: Plan) -> str:
     if plan.native is not None:
         return "plan: native (C++ threads read, decode, transform and write the batch)"
+    if plan.gather is not None:
+        return "plan: gather (the data is in memory: no workers, whatever num_workers says)"
     return "plan: python (the dataset runs as it is written, in worker processes)"
 
 

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import default_collate
 
 from headrace.errors import ConfigError
+from headrace.plan.gather import GatherPlan, plan_gather
 from headrace.plan.logical import Step
 from headrace.plan.origin import describe_callable, located
 from headrace.plan.pointwise import OUTPUT_DTYPES, PointwiseTable, cast_table
@@ -113,15 +114,16 @@ class PythonPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """The result of planning: exactly one of `native` and `python`, and every decision on the way."""
+    """What planning gave: one of `native`, `gather` and `python`, and every decision on the way."""
 
     decisions: tuple[Decision, ...]
     native: NativePlan | None = None
+    gather: GatherPlan | None = None
     python: PythonPlan | None = None
 
     def __post_init__(self) -> None:
-        if (self.native is None) == (self.python is None):
-            raise ValueError("a plan is either native or Python")
+        if [self.native, self.gather, self.python].count(None) != 2:
+            raise ValueError("a plan is either native, a gather, or Python")
 
 
 def make_plan(
@@ -146,6 +148,10 @@ def make_plan(
     """
     layout = _check_output(dtype, memory_format)
     collate = None if collate_fn is default_collate else collate_fn
+    gather = plan_gather(dataset) if batch_size is not None and collate is None else None
+    if gather is not None:
+        line = Decision(gather.what, "native", "rows are gathered a batch at a time", "exact", source=True)
+        return Plan((line,), gather=gather)
     recognised = recognise_source(dataset)
     problems = _batching_refusals(batch_size)
     if isinstance(recognised, Refusal):
