@@ -28,8 +28,8 @@ CPP_FILES     = $(shell git ls-files -co --exclude-standard 'native/*.cpp' 'nati
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test quick check lint format tidy asan tsan native-test neon-test fuzz libfuzzer bench bench-quick \
-        bench-peers pictures wheel clean distclean
+.PHONY: help setup demo test quick check lint format tidy asan tsan native-test neon-test fuzz libfuzzer bench \
+        bench-quick bench-peers stages crop-area pictures wheel clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -121,6 +121,15 @@ bench-peers: $(PACKAGE) ## One virtual environment for each group of peers, unde
 
 bench: $(PACKAGE) ## Headrace against its peers: table, JSON and plot in benchmarks/work
 	$(BIN)/python benchmarks/peers.py --data $(DATA) --peers $(PEERS) $(ARGS)
+
+stages: $(PACKAGE) ## What each stage of a sample costs, by instructions and by time (needs valgrind and perf)
+	$(call native_build,stages,-DCMAKE_CXX_FLAGS=-g)
+	rm -rf $(BUILD)/stages/package && mkdir -p $(BUILD)/stages/package && cp -r src/headrace $(BUILD)/stages/package/
+	cp -f $(BUILD)/stages/libheadrace.so $(BUILD)/stages/package/headrace/_native/
+	$(BIN)/python benchmarks/stages.py --data $(DATA) --package $(BUILD)/stages/package $(ARGS)
+
+crop-area: $(PACKAGE) ## Milliseconds per picture against the crop's share of it, by decoder
+	$(BIN)/python benchmarks/crop_area.py --data $(DATA) $(ARGS)
 
 bench-quick: $(PACKAGE) ## The same on few images, once: it shows that the benchmark runs, not a figure
 	$(BIN)/python benchmarks/peers.py --data $(DATA) --peers $(PEERS) --count 200 --repetitions 1 --any-load $(ARGS)

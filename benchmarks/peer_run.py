@@ -41,6 +41,27 @@ def read_once(files: list[Path]) -> int:
     return total
 
 
+def forget(files: list[Path]) -> None:
+    """Drops the files from the page cache, so that the next reader's group is charged for them."""
+    for path in files:
+        with open(path, "rb") as file:
+            os.fdatasync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def join_group(limit: int) -> None:
+    """Puts this process and its children into a control group of `limit` bytes, page cache included.
+
+    Needs root, and the memory controller of cgroup v1 or v2.
+    """
+    version1 = Path("/sys/fs/cgroup/memory")
+    group = (version1 if version1.is_dir() else Path("/sys/fs/cgroup")) / f"headrace-benchmark-{os.getpid()}"
+    group.mkdir()
+    name = "memory.limit_in_bytes" if version1.is_dir() else "memory.max"
+    (group / name).write_text(str(limit))
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+
+
 def describe(batch: object) -> dict:
     """Shape, dtype and mean level (0–255) of a batch: peers must do the same work, or times don't compare."""
     import numpy as np
@@ -81,6 +102,9 @@ def run(arguments: argparse.Namespace) -> dict:
     files = peer.prepare(arguments.folder, arguments.work)
     if arguments.prepare_only:
         return {"bytes": sum(path.stat().st_size for path in files)}
+    if arguments.memory_limit:
+        forget(files)
+        join_group(arguments.memory_limit)
     size = read_once(files)
     epoch = peer.loader(arguments.folder, arguments.work, arguments.dtype, arguments.threads, **settings)
     first, levels = None, []
@@ -114,6 +138,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--prepare-only", action="store_true")
+    parser.add_argument(
+        "--memory-limit", type=int, default=0, metavar="BYTES", help="of memory and page cache together"
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of loader() to try"
     )

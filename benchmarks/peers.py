@@ -107,7 +107,8 @@ def measure(rows: list[Row], arguments: argparse.Namespace) -> dict[str, list[di
         for _ in range(arguments.repetitions):
             for row in rows:
                 python = python_of(row, arguments.peers)
-                runs[row.name].append(run(row, python, arguments, "--epochs", str(arguments.epochs)))
+                limits = ["--epochs", str(arguments.epochs), "--memory-limit", str(arguments.memory_limit)]
+                runs[row.name].append(run(row, python, arguments, *limits))
                 progress.advance(task)
     return runs
 
@@ -177,6 +178,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--only", nargs="+", default=[], metavar="TEXT", help="rows whose name contains one of these"
     )
+    parser.add_argument(
+        "--memory-limit",
+        type=int,
+        default=0,
+        metavar="BYTES",
+        help="of each process with its page cache",
+    )
     parser.add_argument("--any-load", action="store_true", help="measure on a busy machine too (and say so)")
     arguments = parser.parse_args()
     arguments.folder = (arguments.data / f"pictures-{arguments.count}").resolve()
@@ -202,6 +210,7 @@ def main() -> None:
         "pictures": manifest,
         "repetitions": arguments.repetitions,
         "epochs": arguments.epochs,
+        "memory_limit": arguments.memory_limit,
         "rows": records,
         "missing": [{"row": asdict(entry["row"]), "reason": entry["reason"]} for entry in missing],
         "doubts": [*filter(None, [pictures.doubt(manifest)]), *doubts(records)],

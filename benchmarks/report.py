@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from rows import BARE, ENTRIES, HEADRACE, RESTART
+from rows import BARE, ENTRIES, HEADRACE, PACK, RESTART
 
-OURS = {HEADRACE, ENTRIES, RESTART, BARE}
+OURS = {HEADRACE, ENTRIES, PACK, RESTART, BARE}
 
 
 def median(values: list[float]) -> float:
@@ -37,7 +37,7 @@ def ratio(ours: float | None, theirs: float | None) -> str:
 def table(result: dict) -> Table:
     """Ratios compare equal element types only."""
     drawn = Table(title="Images per second, RandomResizedCrop(224) + flip", title_justify="left")
-    ratios = [f"{name} ÷ it" for name in ("Headrace", "entry points", "restarts")]
+    ratios = [f"{name} ÷ it" for name in ("Headrace", "entry points", "pack", "restarts")]
     drawn.add_column("")
     for heading in ("type", "threads", "median", "least–most", *ratios):
         drawn.add_column(heading, justify="right")
@@ -48,7 +48,7 @@ def table(result: dict) -> Table:
             continue
         cells = [row["label"], row["dtype"], str(row["threads"]), f"{record['median']:,.0f}"]
         cells.append(f"{record['least']:,.0f}–{record['most']:,.0f}")
-        for ours in (HEADRACE, ENTRIES, RESTART):
+        for ours in (HEADRACE, ENTRIES, PACK, RESTART):
             cells.append(
                 "" if row["peer"] in OURS else ratio(rate(result, ours, row["dtype"]), record["median"])
             )
@@ -88,8 +88,11 @@ def show(result: dict) -> None:
 def caption(result: dict) -> str:
     here, pictures = result["machine"], result["pictures"]
     commit = here["commit"][:10] + (" with uncommitted changes" if here["uncommitted_changes"] else "")
+    limit = result.get("memory_limit")
+    within = f"each process within {limit / 1e9:.1f} GB, page cache included; " if limit else ""
     return (
-        f"{here['cpu']}, {here['cores_usable']} cores usable, {here['system']}, kernel {here['kernel']}; "
+        f"{within}{here['cpu']}, {here['cores_usable']} cores usable, {here['system']}, "
+        f"kernel {here['kernel']}; "
         f"{pictures['count']} JPEGs of {pictures['mean_bytes'] / 1000:.0f} kB around "
         f"{pictures['mean_width']:.0f}×{pictures['mean_height']:.0f}; "
         f"{result['repetitions']} processes × {result['epochs']} passes; "

@@ -21,6 +21,7 @@ class Row:
 HEADRACE = "headrace_folder"
 ENTRIES = "headrace_entries"
 RESTART = "headrace_restart"
+PACK = "headrace_pack"
 BARE = "native_bare"
 
 ROWS = (
@@ -42,6 +43,8 @@ ROWS = (
     Row("Headrace, folder as it is, 1 thread", HEADRACE, "uint8", threads=1),
     Row("Headrace, entry points", ENTRIES, "float32"),
     Row("Headrace, entry points", ENTRIES, "uint8"),
+    Row("Headrace, pack", PACK, "float32"),
+    Row("Headrace, pack", PACK, "uint8"),
     Row("Headrace, restart markers", RESTART, "float32"),
     Row("Headrace, restart markers", RESTART, "uint8"),
     Row("Headrace, native batch function only", BARE, "float32"),

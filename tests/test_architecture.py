@@ -15,17 +15,18 @@ BASE = {"records", "errors"}
 ALLOWED: dict[str, set[str]] = {
     "records": set(),
     "errors": set(),
-    "options": {"errors"},
+    "options": {"errors", "order"},
+    "order": BASE,
     "measure": set(),
     "_native": BASE,
     "sources": BASE,
     "plan": BASE | {"sources"},
     "packs": BASE | {"sources", "_native", "measure"},
-    "engine": BASE | {"plan", "sources", "_native"},
-    "loader": BASE | {"options", "plan", "engine", "measure", "_native"},
+    "engine": BASE | {"order", "plan", "sources", "_native"},
+    "loader": BASE | {"order", "options", "plan", "engine", "measure", "_native"},
     "testing": BASE | {"plan", "sources", "engine", "loader"},
     "cli": BASE | {"packs", "measure", "loader"},
-    "__init__": BASE | {"loader", "sources"},
+    "__init__": BASE | {"loader", "packs", "sources"},
 }
 
 
@@ -49,8 +50,8 @@ def imports(path: Path) -> set[str]:
 def test_imports_point_downwards(path: Path) -> None:
     ours = {name.split(".")[1] for name in imports(path) if name.startswith("headrace.")}
     assert ours - {part(path)} <= ALLOWED[part(path)]
-    if path != ROOT / "_native" / "ffi.py":
-        assert "ctypes" not in imports(path), "only _native/ffi.py speaks ctypes"
+    if path.parent != ROOT / "_native":
+        assert "ctypes" not in imports(path), "only _native speaks ctypes"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -59,4 +60,5 @@ def test_files_and_functions_stay_readable(path: Path) -> None:
     assert path.stem not in ("utils", "common", "misc", "helpers")
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name != "__init__":
-            assert (node.end_lineno or 0) - node.lineno < 60, node.name
+            first = node.body[min(1, len(node.body) - 1)] if ast.get_docstring(node) else node
+            assert (node.end_lineno or 0) - first.lineno < 60, node.name

@@ -23,7 +23,7 @@ ImageFile.MAXBLOCK = 1 << 24
 
 SIZES = ((1, 1), (2, 3), (7, 5), (16, 16), (17, 33), (64, 48), (129, 65), (300, 200))
 SUBSAMPLINGS = ("4:4:4", "4:2:2", "4:2:0")
-SECONDS_WITHOUT_AN_ANSWER = 1200
+SECONDS_WITHOUT_AN_ANSWER = 1200  # beyond what the runner was asked to take
 
 
 def seeds() -> list[bytes]:
@@ -51,7 +51,7 @@ def encode(image: Image.Image, **options: object) -> bytes:
     return file.getvalue()
 
 
-def run(command: list[str]) -> None:
+def run(command: list[str], seconds: int = 0) -> None:
     """Ends this program with a message where the runner fails; sanitizers' reports are on its stderr."""
     environment = os.environ | {
         "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1:max_allocation_size_mb=4096",
@@ -60,11 +60,10 @@ def run(command: list[str]) -> None:
     print("+", *command[:6], "…" if len(command) > 6 else "", flush=True)
     start = time.monotonic()
     try:
-        code = subprocess.run(
-            command, env=environment, timeout=SECONDS_WITHOUT_AN_ANSWER, check=False
-        ).returncode
+        limit = seconds + SECONDS_WITHOUT_AN_ANSWER
+        code = subprocess.run(command, env=environment, timeout=limit, check=False).returncode
     except subprocess.TimeoutExpired:
-        sys.exit(f"{Path(command[0]).name} hangs: no end after {SECONDS_WITHOUT_AN_ANSWER} s")
+        sys.exit(f"{Path(command[0]).name} hangs: no end after {limit} s")
     if code:
         sys.exit(f"{Path(command[0]).name} ended with code {code}: see above")
     print(f"{Path(command[0]).name}: no report, {time.monotonic() - start:.0f} s", flush=True)
@@ -98,7 +97,7 @@ def main() -> None:
             found = arguments.build / f"{runner.name}-corpus"
             found.mkdir(exist_ok=True)
             limits = [f"-max_total_time={arguments.seconds}", "-timeout=10", "-rss_limit_mb=4096"]
-            run([str(runner), *limits, str(found), str(corpus)])
+            run([str(runner), *limits, str(found), str(corpus)], arguments.seconds)
 
 
 if __name__ == "__main__":

@@ -14,14 +14,19 @@ def prepare(folder, work):
     return sorted(folder.glob("*/*.jpg"))
 
 
-def make(kind, folder, dtype, threads, **settings):
-    """A DataLoader of that kind over the folder."""
+def transform(dtype):
+    """The benchmark's, in torchvision's own classes."""
     steps = [transforms.RandomResizedCrop(SIZE), transforms.RandomHorizontalFlip()]
     if dtype == "float32":
         steps += [transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
     else:
         steps.append(transforms.PILToTensor())
-    dataset = ImageFolder(folder, transforms.Compose(steps))
+    return transforms.Compose(steps)
+
+
+def make(kind, folder, dtype, threads, **settings):
+    """A DataLoader of that kind over the folder."""
+    dataset = ImageFolder(folder, transform(dtype))
     return kind(dataset, batch_size=BATCH_SIZE, shuffle=True, num_workers=threads, **settings)
 
 

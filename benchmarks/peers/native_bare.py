@@ -7,7 +7,7 @@ import torch
 from headrace_folder import PACKAGES, make, prepare
 
 import headrace
-from headrace._native import ffi
+from headrace._native import abi, ffi
 from headrace.engine.lower import decoder_bits, lower_pipeline
 from headrace.engine.native import READ_THREADS
 from peer_run import BATCH_SIZE
@@ -45,6 +45,6 @@ def loader(folder, work, dtype, threads):
 def finish(batch, images):
     while not batch.wait(100):
         pass
-    if (batch.statuses["code"] != ffi.OK).any():
+    if (batch.statuses["code"] != abi.OK).any():
         raise RuntimeError("the native batch function left a picture to Pillow")
     return images

@@ -3,7 +3,7 @@
  * Every function that can fail returns an hr_code as int32_t; 0 is success. After a failure
  * hr_last_error() says more, in the calling thread, until its next failure. Nothing here prints,
  * aborts, throws or keeps a pointer beyond what is said. All structs are plain, with explicit
- * padding, so that ctypes mirrors them field by field (src/headrace/_native/structs.py).
+ * padding, so that ctypes mirrors them field by field (src/headrace/_native/abi.py).
  *
  * Threads: functions on different handles may run at the same time; on one pool, submit, wait,
  * cancel and stats may too. Fork: a pool belongs to the process that made it. In a forked child
@@ -26,7 +26,7 @@ extern "C" {
 
 /* Raised with every change of a struct or signature below; Python refuses a library of another
  * number. */
-#define HR_ABI_VERSION 3
+#define HR_ABI_VERSION 4
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
@@ -138,8 +138,10 @@ typedef struct hr_request {
   const hr_pipeline* pipeline;
   const hr_source* source;
   const int64_t* indices; /* [count] which samples */
+  /* [count] numbers that tell apart the times that an index comes in an epoch; NULL: all 0. */
+  const int64_t* occurrences;
   int64_t count;
-  uint64_t seed; /* with epoch and the sample's index, all that random parameters depend on */
+  uint64_t seed; /* with epoch, index and occurrence, all that random parameters depend on */
   uint64_t epoch;
   void* output;        /* [count] samples, one after the other */
   hr_status* statuses; /* [count]; a sample whose code isn't HR_OK has undefined pixels */
@@ -150,6 +152,7 @@ typedef struct hr_stats {
   int64_t failed;  /* left to the caller */
   int64_t bytes_read;
   int64_t pixels_decoded;
+  int64_t stale_entries; /* samples whose entry points were ignored for their entry_mtimes */
   int64_t nanoseconds[HR_STAGES]; /* thread time by the wall clock */
   int64_t decoded_by[HR_DECODERS];
   int32_t decode_threads;
@@ -196,7 +199,8 @@ HR_API void hr_batch_free(hr_batch* batch);
 
 /* What would be drawn for an image of width × height. draws: [step_count]. */
 HR_API int32_t hr_draw_steps(const hr_pipeline* pipeline, uint64_t seed, uint64_t epoch,
-                             int64_t index, int32_t width, int32_t height, hr_draw* draws);
+                             int64_t index, int64_t occurrence, int32_t width, int32_t height,
+                             hr_draw* draws);
 
 /* Single operations, for tests and tools. `data` must be readable for 256 bytes past `size`. */
 /* Entry points of a JPEG, packed, into out[capacity]; *out_size bytes, 0 where the file needs none.

@@ -220,12 +220,13 @@ int32_t hr_batch_cancel(hr_batch* batch) {
 void hr_batch_free(hr_batch* batch) { delete batch; }
 
 int32_t hr_draw_steps(const hr_pipeline* pipeline, uint64_t seed, uint64_t epoch, int64_t index,
-                      int32_t width, int32_t height, hr_draw* draws) {
+                      int64_t occurrence, int32_t width, int32_t height, hr_draw* draws) {
   return guarded([&]() -> int32_t {
     if (const char* problem = check_pipeline(pipeline))
       return fail(Code::kInvalidArgument, problem);
     if (draws == nullptr || width < 1 || height < 1) return fail(Code::kInvalidArgument);
-    const headrace::RandomKey key = {seed, epoch, static_cast<uint64_t>(index)};
+    const headrace::RandomKey key = {seed, epoch, static_cast<uint64_t>(index),
+                                     static_cast<uint64_t>(occurrence)};
     const Code code = headrace::draw_steps(*pipeline, key, width, height, draws);
     return code == Code::kOk
                ? HR_OK

@@ -133,6 +133,7 @@ struct PoolState {
     total.failed += tally.failed;
     total.bytes_read += tally.bytes_read;
     total.pixels_decoded += tally.pixels_decoded;
+    total.stale_entries += tally.stale_entries;
     for (int i = 0; i < HR_STAGES; ++i) total.nanoseconds[i] += tally.nanoseconds[i];
     for (int i = 0; i < HR_DECODERS; ++i) total.decoded_by[i] += tally.decoded_by[i];
   }
@@ -397,6 +398,7 @@ void Pool::stats(hr_stats* out) const {
   out->failed = total.failed;
   out->bytes_read = total.bytes_read;
   out->pixels_decoded = total.pixels_decoded;
+  out->stale_entries = total.stale_entries;
   std::copy(std::begin(total.nanoseconds), std::end(total.nanoseconds), out->nanoseconds);
   std::copy(std::begin(total.decoded_by), std::end(total.decoded_by), out->decoded_by);
   out->decode_threads = state_->decode_threads;

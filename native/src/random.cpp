@@ -3,8 +3,8 @@
 namespace headrace {
 namespace {
 
-// splitmix64's finaliser (Steele, Lea, Flood 2014): spreads (seed, epoch) over the 64 bits of the
-// key.
+// splitmix64's finaliser (Steele, Lea, Flood 2014): spreads (seed, epoch, occurrence) over the 64
+// bits of the key.
 uint64_t mix(uint64_t x) {
   x += 0x9E3779B97F4A7C15u;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -15,7 +15,8 @@ uint64_t mix(uint64_t x) {
 }  // namespace
 
 RandomStream::RandomStream(const RandomKey& key, uint32_t step) {
-  const uint64_t mixed = mix(mix(key.seed) ^ key.epoch);
+  uint64_t mixed = mix(mix(key.seed) ^ key.epoch);
+  if (key.occurrence != 0) mixed = mix(mixed ^ key.occurrence);
   key_[0] = static_cast<uint32_t>(mixed);
   key_[1] = static_cast<uint32_t>(mixed >> 32);
   counter_[0] = 0;

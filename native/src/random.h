@@ -1,5 +1,5 @@
-// Random numbers as a pure function of (seed, epoch, index of the sample, step): no state, no order
-// of calls between samples.
+// Random numbers as a pure function of (seed, epoch, index of the sample, occurrence, step): no
+// state, no order of calls between samples.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,12 @@ struct RandomKey {
   uint64_t seed = 0;
   uint64_t epoch = 0;
   uint64_t index = 0;
+  uint64_t occurrence = 0;  // tells apart the times that an index comes in an epoch
 };
 
 // The stream of one step of one sample: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random
-// numbers: as easy as 1, 2, 3", SC 2011), keyed by the seed mixed with the epoch; the counter holds
-// the index, the step and the position in the stream.
+// numbers: as easy as 1, 2, 3", SC 2011), keyed by the seed mixed with the epoch and the occurrence; the
+// counter holds the index, the step and the position in the stream.
 class RandomStream {
  public:
   RandomStream(const RandomKey& key, uint32_t step);

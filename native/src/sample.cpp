@@ -60,12 +60,17 @@ SampleOutput output_of(const hr_request& request, int64_t position) {
   return {data, p.height, p.width, dtype, static_cast<Layout>(p.layout), p.table};
 }
 
-jpeg::EntryPoints entries_of(const hr_source& source, int64_t index, const Bytes& bytes) {
+jpeg::EntryPoints entries_of(const hr_source& source, int64_t index, const Bytes& bytes,
+                             Tally* tally) {
   if (source.entries == nullptr) return {};
+  const uint64_t begin = source.entry_begins[index], end = source.entry_ends[index];
   const int64_t mtime_ns = source.entry_mtimes == nullptr ? 0 : source.entry_mtimes[index];
-  if (mtime_ns != bytes.mtime_ns) return {};
-  const uint64_t begin = source.entry_begins[index];
-  return {source.entries + begin, static_cast<size_t>(source.entry_ends[index] - begin)};
+  if (begin == end) return {};
+  if (mtime_ns != bytes.mtime_ns) {
+    ++tally->stale_entries;
+    return {};
+  }
+  return {source.entries + begin, static_cast<size_t>(end - begin)};
 }
 
 }  // namespace
@@ -110,9 +115,11 @@ Code SampleMaker::produce(const hr_request& request, int64_t position, const Byt
     if (width < 1 || height < 1) return Code::kCorrupt;
     if (pipeline.max_pixels > 0 && int64_t{width} * height > pipeline.max_pixels)
       return Code::kTooLarge;
-    file.entries = entries_of(*request.source, index, bytes);
+    file.entries = entries_of(*request.source, index, bytes, tally);
     draws_.resize(static_cast<size_t>(pipeline.step_count));
-    const RandomKey key = {request.seed, request.epoch, static_cast<uint64_t>(index)};
+    const int64_t occurrence = request.occurrences == nullptr ? 0 : request.occurrences[position];
+    const RandomKey key = {request.seed, request.epoch, static_cast<uint64_t>(index),
+                           static_cast<uint64_t>(occurrence)};
     code = draw_steps(pipeline, key, width, height, draws_.data());
     if (code == Code::kOk) code = fold_steps(pipeline, draws_.data(), width, height, &geometry);
     if (code != Code::kOk) return code;

@@ -24,6 +24,7 @@ struct Tally {
   int64_t failed = 0;
   int64_t bytes_read = 0;
   int64_t pixels_decoded = 0;
+  int64_t stale_entries = 0;  // samples whose file is younger than its entry points
   int64_t nanoseconds[HR_STAGES] = {};
   int64_t decoded_by[HR_DECODERS] = {};
 };

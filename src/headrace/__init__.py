@@ -2,6 +2,7 @@
 
 from headrace.errors import ConfigError, HeadraceError, NativeError, PackError, SampleError
 from headrace.loader import DataLoader
+from headrace.packs.pack import pack
 from headrace.sources.image import ImageDataset
 from headrace.sources.packed import PackedDataset
 
@@ -14,4 +15,5 @@ __all__ = [
     "PackError",
     "PackedDataset",
     "SampleError",
+    "pack",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
@@ -13,14 +14,20 @@ from torch.utils.data import Dataset, IterableDataset, Sampler, TensorDataset
 from headrace._native import ffi
 from headrace.engine.iterator import Epoch, NativeIterator
 from headrace.engine.lower import decoder_choice
-from headrace.engine.meter import Failures, Meter
-from headrace.engine.native import READ_THREADS, NativeEngine, Threads
-from headrace.engine.python import PythonIterator, guarded_loader
-from headrace.engine.slots import Slots
+from headrace.engine.native import READ_THREADS, NativeEngine
+from headrace.engine.python import PythonIterator, begin_epoch, guarded_loader, stream_loader
+from headrace.engine.runtime import Runtime
+from headrace.engine.stream import has_state
 from headrace.errors import ConfigError
 from headrace.measure.machine import available_memory, usable_cores
-from headrace.options import DEFAULT_MEMORY_SHARE, OnError, check_options
+from headrace.options import DEFAULT_MEMORY_SHARE, OnError, check_options, check_ranks
+from headrace.order import Order, Sequential, Shuffled
+from headrace.order.batches import IndexBatch, OrderedBatches, SampledBatches, StreamBatches
+from headrace.order.cursor import Cursor
+from headrace.order.progress import Batches, Progress
+from headrace.order.shard import Remainder, Shard, detect_rank
 from headrace.plan.explain import explain
+from headrace.plan.identity import dataset_identity
 from headrace.plan.physical import NativePlan, Plan, make_plan
 from headrace.records import LoaderStats
 
@@ -55,16 +62,31 @@ class DataLoader(TorchDataLoader[Any]):
             index, path and cause. "skip": its batch is smaller. "replace": the next sample of the dataset
             that loads takes its place. Skipped and replaced samples are listed in `stats().failures` and
             logged once each.
-        seed: 0 to 2**64 - 1: random parameters of a sample depend on this, the epoch's number (see
-            `set_epoch`) and the sample's index alone. None (the default): a seed is drawn from torch's
-            generator for every epoch, as torch draws one for its workers, so that `torch.manual_seed` makes a
-            run repeatable.
+        seed: 0 to 2**64 - 1: the order of an epoch depends on this and the epoch's number (see `set_epoch`)
+            alone, the random parameters of a sample on these and its index. None (the default): seeds are
+            drawn from torch's generator for every epoch, as torch draws them, so that `torch.manual_seed`
+            makes a run repeatable; with several ranks 0 is taken, as `DistributedSampler` does.
+        rank: share the epoch with other processes, this one being number `rank`: each global batch of
+            batch_size * world_size samples is the same set whatever the world size, and a rank has every
+            world_size-th of them. "auto": rank and world size of torch.distributed, or of torchrun's
+            environment. None (the default): not shared, as in torch; a shuffled loader warns where several
+            ranks would get the same samples. Not with a sampler of torch's (a `DistributedSampler` is obeyed
+            as it is), with a batch sampler, or with an `IterableDataset`.
+        world_size: how many processes share the epoch; given with a `rank` that isn't "auto". 1 alone says
+            that every rank is meant to get every sample.
+        remainder: what becomes of samples at the epoch's end that don't divide by the world size. "pad" (the
+            default): some are repeated; "drop": left out; both as `DistributedSampler` does. "exact": every
+            sample once, for evaluation; some ranks may then get one batch fewer.
         dtype: cast the images to this after the transform: torch.uint8, float16, bfloat16 or float32. None:
             as they are.
         memory_format: `torch.contiguous_format` (the default) or `torch.channels_last`, of the images.
         decoder: JPEG decoders that may be used: "auto", or names joined by commas of "headrace" (our own),
             "libjpeg-restart", "libjpeg-crop", "libjpeg-full"; "pillow" alone for none of them. All give the
             same pixels; what they refuse, Pillow decodes.
+
+    The order with shuffle=True is a keyed permutation (`headrace.order`); with a `generator`, `sampler` or
+    `batch_sampler` of yours it is exactly torch's. `state_dict()` and `load_state_dict()` save and restore
+    the place in an epoch; see docs/order.md.
 
     Batches are ordinary tensors. Their memory is reused for later batches only after the last tensor on it is
     gone: keep what you like.
@@ -110,19 +132,26 @@ class DataLoader(TorchDataLoader[Any]):
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format = torch.contiguous_format,
         decoder: str = "auto",
+        rank: int | Literal["auto"] | None = None,
+        world_size: int | None = None,
+        remainder: Remainder = "pad",
     ) -> None:
         if memory_budget is None:
             memory_budget = int(available_memory() * DEFAULT_MEMORY_SHARE)
         check_options(memory_budget, on_error, seed, decoder)
+        check_ranks(rank, world_size, remainder)
         self.memory_budget = memory_budget
         self.on_error = on_error
         self.seed = seed
         self.dtype = dtype
         self.memory_format = memory_format
         self.decoder = decoder
+        self.rank = rank
+        self.world_size = world_size
+        self.remainder = remainder
         self._prefetch_factor_given = prefetch_factor
-        self._epoch = 0
-        self._runtime = _Runtime()
+        self._progress = Progress(seed)
+        self._runtime = Runtime()
         super().__init__(
             dataset,
             batch_size,
@@ -143,32 +172,70 @@ class DataLoader(TorchDataLoader[Any]):
             in_order=in_order,
         )
         self._given_collate = collate_fn
+        self._given_sampler = sampler
+        self._by_batches = batch_sampler is not None
+        self._shuffle = bool(shuffle)
+        self._check_sharing()
         make_plan(None, batch_size=1, dtype=dtype, memory_format=memory_format)  # now, not at the first epoch
 
     def __iter__(self) -> Any:
-        epoch, self._epoch = self._epoch, self._epoch + 1
-        plan = self.plan()
+        plan, batches = self.plan(), self._batches()
+        self._warn_of_duplicates(batches)
+        if isinstance(batches, StreamBatches) and not batches.resumable:
+            cursor, _ = self._progress.begin(batches, self.generator, ())
+            return self._follow(super().__iter__(), cursor)
+        cursor, indices = self._progress.begin(batches, self.generator, self._generators())
         if plan.native is None:
-            return self._python_iterator()
-        # The same draws from torch's generator, in the same order, as torch's own iterators make.
-        batches = iter(self._index_sampler)
-        drawn = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
-        key = self._runtime.last_key = (drawn, 0) if self.seed is None else (self.seed, epoch)
-        return self._native_iterator(plan.native, batches, key)
+            return self._python_iterator(cursor, indices)
+        return self._native_iterator(plan.native, cursor, indices)
+
+    def __len__(self) -> int:
+        batches = self._batches()
+        if not isinstance(batches, OrderedBatches):
+            return super().__len__()
+        length = batches.length()
+        if length is None:
+            raise TypeError("the order of this loader has no end, and so no len()")
+        return length
 
     def set_epoch(self, epoch: int) -> None:
         """The number of the next epoch; it goes up by one with every iter() by itself. Passed on to a sampler
-        that has `set_epoch`.
+        that has `set_epoch`. After `load_state_dict()` the number of the state's own epoch changes nothing.
 
-        Matters where `seed` is given or the sampler (torch's `DistributedSampler`) wants it.
+        Matters where `seed` is given, where ranks share the epoch, or where the sampler (torch's
+        `DistributedSampler`) wants it.
         """
         if epoch < 0:
             raise ConfigError(f"epoch ({epoch}) must be 0 or more.")
-        self._epoch = epoch
+        self._progress.set_epoch(epoch)
         for sampler in (self.sampler, self.batch_sampler):
             pass_on = getattr(sampler, "set_epoch", None)
             if pass_on is not None:
                 pass_on(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place after the last batch that was received, whatever was prefetched beyond it: a dict of
+        ints, strings and None, and of what the user's own sampler or `IterableDataset` gives as its state.
+        It is the same on all ranks that share an epoch, each having received as many batches.
+
+        Raises:
+            ConfigError: an `IterableDataset` without a state in the middle of an epoch, or batches that come
+                out of order (`in_order=False`).
+        """
+        if not self.in_order and self.plan().native is None and self.num_workers > 0:
+            raise ConfigError(
+                "in_order=False: batches come as workers finish, so no place in the order is known."
+            )
+        return self._progress.save(self._batches(), self._identity())
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The next iter() goes on right after the state's last batch: with the same samples and random
+        parameters, on any number of workers, with any batch size, rank and world size.
+
+        Raises:
+            ConfigError: the state is of another dataset, order or seed; the message says what differs.
+        """
+        self._progress.load(state_dict, self._batches(), self._identity(), self.seed)
 
     def random_key(self, epoch: int | None = None) -> tuple[int, int]:
         """(seed, epoch) that the random parameters of an epoch's samples depend on, beside their index.
@@ -179,23 +246,22 @@ class DataLoader(TorchDataLoader[Any]):
         Raises:
             ConfigError: without `seed` only the epoch begun last can be told, and only once one was begun.
         """
-        if self.seed is not None and epoch is not None:
-            return self.seed, epoch
-        if epoch is not None or self._runtime.last_key is None:
+        key = self._progress.random_key(self._batches(), epoch)
+        if key is None:
             raise ConfigError(
                 f"The random key of epoch {epoch} isn't known: without seed=… each epoch draws its own when"
                 " it begins. Give the loader a seed, or ask without an epoch once one has begun."
             )
-        return self._runtime.last_key
+        return key
 
     def explain(self) -> str:
         """The plan as a table: each step, where it runs, how it compares with torchvision, and why."""
         plan = self.plan()
-        return f"{explain(plan)}\n{self._resources(plan)}"
+        return f"{explain(plan)}\n{self._sharing()}\n{self._resources(plan)}"
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads and memory stay here; the copy makes its own.
-        return {**self.__dict__, "_runtime": _Runtime()}
+        return {**self.__dict__, "_runtime": Runtime()}
 
     def stats(self) -> LoaderStats:
         """What was done since the loader was made; str() of it is a table."""
@@ -215,25 +281,101 @@ class DataLoader(TorchDataLoader[Any]):
         )
 
     def _native_iterator(
-        self, plan: NativePlan, batches: Iterator[Any], key: tuple[int, int]
+        self, plan: NativePlan, cursor: Cursor, indices: Iterator[IndexBatch]
     ) -> NativeIterator:
         runtime, depth = self._runtime, self._depth()
         slots = runtime.slots_for(self._batch_nbytes(plan), pinned=self.pin_memory, keep=depth + 2)
         engine = NativeEngine(plan, runtime.threads_for(self.num_workers), slots, runtime.meter, self.decoder)
+        key = cursor.random_key
         epoch = Epoch(*key, depth, self.memory_budget, self.timeout, self.on_error)
-        iterator = NativeIterator(engine, batches, self._length(), epoch, runtime.failures)
+        iterator = NativeIterator(engine, indices, cursor, self._length(), epoch, runtime.failures)
         runtime.latest = weakref.ref(iterator)
         return iterator
 
-    def _python_iterator(self) -> Iterator[Any]:
+    def _python_iterator(self, cursor: Cursor, indices: Iterator[IndexBatch]) -> PythonIterator:
         runtime = self._runtime
         if isinstance(self.dataset, IterableDataset):
-            batches = super().__iter__()
-        else:
-            if runtime.guarded is None:
-                runtime.guarded = guarded_loader(self, self.on_error)
-            batches = iter(runtime.guarded)
-        return PythonIterator(batches, runtime.meter, runtime.failures, self.dtype, self.memory_format)
+            # A resumed stream's state must not come again: only workers that stay have dropped it themselves.
+            if runtime.stream is None or cursor.start or not self.persistent_workers:
+                runtime.stream = stream_loader(self, cursor)
+            return self._follow(iter(runtime.stream), cursor)
+        if runtime.guarded is None:
+            runtime.guarded = guarded_loader(self, self.on_error, self._samples())
+        return self._follow(begin_epoch(*runtime.guarded, cursor.random_key, indices), cursor)
+
+    def _follow(self, batches: Iterator[Any], cursor: Cursor) -> PythonIterator:
+        runtime = self._runtime
+        return PythonIterator(
+            batches, cursor, self._length(), runtime.meter, runtime.failures, self.dtype, self.memory_format
+        )
+
+    def _batches(self) -> Batches:
+        if isinstance(self.dataset, IterableDataset):
+            return StreamBatches(self.num_workers, has_state(self.dataset))
+        order = self._order()
+        if order is not None:
+            rank, world_size = self._place()
+            shard = Shard(rank, world_size, self.batch_size or 1, self.drop_last, self.remainder)
+            return OrderedBatches(order, shard)
+        source: Any = self.batch_sampler if self._by_batches else self.sampler
+        return SampledBatches(source, self._samples(), self.batch_size, self.drop_last, self._by_batches)
+
+    def _order(self) -> Order | None:
+        """Ours; None: the user's sampler, batch sampler or generator decides."""
+        if isinstance(self._given_sampler, Order):
+            return self._given_sampler
+        if self._given_sampler is not None or self._by_batches:
+            return None
+        if not self._shuffle:
+            return Sequential(len(self.dataset))  # type: ignore[arg-type]  # torch would ask it too
+        return Shuffled(len(self.dataset)) if self.generator is None else None  # type: ignore[arg-type]
+
+    def _place(self) -> tuple[int, int]:
+        if self.rank == "auto":
+            return detect_rank()
+        return (0, 1) if self.rank is None else (self.rank, self.world_size or 1)
+
+    def _generators(self) -> list[torch.Generator]:
+        holders = [self, self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None)]
+        found = [getattr(holder, "generator", None) for holder in holders]
+        return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
+
+    def _samples(self) -> int:
+        try:
+            return len(self.dataset)  # type: ignore[arg-type]
+        except TypeError:
+            return 0
+
+    def _identity(self) -> str:
+        if self._runtime.identity is None:
+            self._runtime.identity = dataset_identity(self.dataset)
+        return self._runtime.identity
+
+    def _check_sharing(self) -> None:
+        if self.rank is None:
+            return
+        culprit = None
+        if isinstance(self.dataset, IterableDataset):
+            culprit = "an IterableDataset, which must do that itself"
+        elif self._by_batches:
+            culprit = "a batch_sampler"
+        elif self._given_sampler is not None and not isinstance(self._given_sampler, Order):
+            culprit = (
+                "a sampler that isn't one of headrace.order (a DistributedSampler shares the epoch itself)"
+            )
+        elif self._shuffle and self.generator is not None:
+            culprit = "a generator, whose order is torch's; seed=… gives one that can be shared"
+        if culprit is not None:
+            raise ConfigError(f"rank ({self.rank!r}): the epoch can't be shared among ranks with {culprit}.")
+
+    def _warn_of_duplicates(self, batches: Batches) -> None:
+        alone = self.rank is None and self.world_size is None
+        if alone and isinstance(batches, OrderedBatches) and batches.shuffles and detect_rank()[1] > 1:
+            warnings.warn(
+                f"Each of {detect_rank()[1]} ranks gets every sample of this DataLoader. Pass rank='auto' to"
+                " share them, or world_size=1 to say that this is meant.",
+                stacklevel=3,
+            )
 
     def _depth(self) -> int:
         if self.num_workers == 0:
@@ -252,6 +394,23 @@ class DataLoader(TorchDataLoader[Any]):
         except TypeError:
             return None  # the user's batch sampler has no len()
 
+    def _sharing(self) -> str:
+        batches = self._batches()
+        order = f"order: {batches.identity()}"
+        if isinstance(batches, OrderedBatches) and batches.shuffles:
+            seed = self._progress.seed_of(batches)
+            order += ", seed drawn by torch for each epoch" if seed is None else f", seed {seed}"
+        if not isinstance(batches, OrderedBatches):
+            return f"{order}\nranks: left to it"
+        shard = batches.shard
+        if shard.world_size == 1:
+            others = detect_rank()[1] if self.rank is None else 1
+            return f"{order}\nranks: not shared" + (f", though there are {others}" if others > 1 else "")
+        return (
+            f"{order}\nranks: {shard.rank} of {shard.world_size}, global batches of {shard.global_batch},"
+            f" remainder {'dropped' if shard.drop_last else shard.remainder}"
+        )
+
     def _resources(self, plan: Plan) -> str:
         if plan.native is None:
             return f"workers: {self.num_workers} processes of torch's DataLoader"
@@ -263,47 +422,6 @@ class DataLoader(TorchDataLoader[Any]):
             f"memory: up to {depth} batches in flight of {batch / 1e6:.1f} MB{pinned};"
             f" budget {self.memory_budget / 1e6:,.0f} MB\n"
             f"decoders: {', '.join(decoder_choice(self.decoder))} ({ffi.simd_active()})"
-        )
-
-
-class _Runtime:
-    """What a loader keeps from epoch to epoch: threads, memory, counts."""
-
-    def __init__(self) -> None:
-        self.meter = Meter()
-        self.failures = Failures()
-        self.guarded: TorchDataLoader[Any] | None = None
-        self.last_key: tuple[int, int] | None = None
-        self.latest: weakref.ref[NativeIterator] | None = None
-        self._threads: Threads | None = None
-        self._slots: Slots | None = None
-
-    def threads_for(self, count: int) -> Threads:
-        if self._threads is None:
-            self._threads = Threads(count)
-        return self._threads
-
-    def slots_for(self, nbytes: int, *, pinned: bool, keep: int) -> Slots:
-        if self._slots is None or self._slots.nbytes != nbytes:
-            self._slots = Slots(nbytes, pinned=pinned, keep=keep)
-        return self._slots
-
-    def stats(self, budget: int) -> LoaderStats:
-        meter, slots = self.meter, self._slots
-        native = self._threads.stats() if self._threads is not None else None
-        iterator = self.latest() if self.latest is not None else None
-        decoded = dict(native.decoded_by) if native is not None else {}
-        return LoaderStats(
-            batches=meter.batches,
-            samples=meter.samples,
-            stages=meter.stages(native),
-            decoded_by={**decoded, "pillow": meter.pillow_samples},
-            failures=tuple(self.failures.records),
-            memory_used=0 if slots is None else slots.live * slots.nbytes,
-            memory_allowed=budget,
-            in_flight=0 if iterator is None else iterator.in_flight,
-            decode_threads=0 if native is None else native.decode_threads,
-            read_threads=0 if native is None else native.read_threads,
         )
 
 

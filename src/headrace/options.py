@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 from headrace.errors import ConfigError
+from headrace.order.shard import Remainder
 
 OnError = Literal["raise", "skip", "replace"]
 
@@ -15,6 +16,25 @@ DEFAULT_MEMORY_SHARE = 1 / 8
 
 # The native library's table of JPEG decoders, in order of preference; a test compares the two.
 DECODERS = ("headrace", "libjpeg-restart", "libjpeg-crop", "libjpeg-full")
+
+
+def check_ranks(rank: Any, world_size: Any, remainder: Any) -> None:
+    """Raises ConfigError for a share of the epoch that can't be given out; see `headrace.DataLoader`."""
+    if remainder not in get_args(Remainder):
+        raise ConfigError(f"remainder ({remainder!r}) must be 'pad', 'drop' or 'exact'.")
+    if rank == "auto" or rank is None:
+        alone = rank is None and _is_int(world_size) and world_size == 1
+        if world_size is not None and not alone:
+            raise ConfigError(
+                f"world_size ({world_size!r}) needs a rank from 0 to world_size - 1, not {rank!r};"
+                " rank='auto' finds both."
+            )
+        return
+    if not (_is_int(rank) and _is_int(world_size) and 0 <= rank < world_size):
+        raise ConfigError(
+            f"rank ({rank!r}) and world_size ({world_size!r}) must be ints with 0 <= rank < world_size, or"
+            " rank='auto' alone."
+        )
 
 
 def check_options(memory_budget: Any, on_error: Any, seed: Any, decoder: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,21 @@ import numpy.typing as npt
 # RandomResizedCrop (top, left, height, width); RandomCrop (top, left, 0, 0) in the padded image;
 # flips (1 or 0, 0, 0, 0); steps without randomness (0, 0, 0, 0).
 Draw = tuple[int, int, int, int]
+
+
+class SampleKey(NamedTuple):
+    """All that the random parameters of a sample depend on.
+
+    Attributes:
+        seed, epoch: of the loader; see `headrace.DataLoader`.
+        sample: its index in the dataset.
+        occurrence: tells apart the times that an index comes in an epoch; 0 where it comes once.
+    """
+
+    seed: int
+    epoch: int
+    sample: int
+    occurrence: int = 0
 
 
 @dataclass(frozen=True)
@@ -37,6 +52,7 @@ class NativeStats:
         failed: left to Pillow, or to the user's error policy.
         bytes_read: from files.
         pixels_decoded: of the rectangles that were asked for.
+        stale_entries: samples whose entry points were ignored, as their file has changed since.
         nanoseconds: thread time per stage, by the wall clock.
         decoded_by: samples per JPEG decoder.
         decode_threads, read_threads: that run now; no reader runs while reads don't block.
@@ -46,6 +62,7 @@ class NativeStats:
     failed: int
     bytes_read: int
     pixels_decoded: int
+    stale_entries: int
     nanoseconds: dict[str, int]
     decoded_by: dict[str, int]
     decode_threads: int
@@ -83,6 +100,7 @@ class LoaderStats:
         batches, samples: that the caller received.
         stages: in order; see `StageStats`.
         decoded_by: samples per JPEG decoder, and those that Pillow decoded.
+        stale_entries: samples whose entry points were ignored, as their file has changed since then.
         failures: every sample that was skipped or replaced, oldest first.
         memory_used, memory_allowed: bytes of all batches in flight or still held, now; and the budget.
         in_flight: batches being made now.
@@ -93,6 +111,7 @@ class LoaderStats:
     samples: int
     stages: tuple[StageStats, ...]
     decoded_by: dict[str, int]
+    stale_entries: int
     failures: tuple[SampleFailure, ...]
     memory_used: int
     memory_allowed: int
@@ -128,6 +147,11 @@ class LoaderStats:
             (action, sum(f.action == action for f in self.failures)) for action in ("skipped", "replaced")
         ]
         lines += [f"{count:,} samples {action}" for action, count in counts if count]
+        if self.stale_entries:
+            lines.append(
+                f"{self.stale_entries:,} samples whose file has changed since headrace index: decoded without"
+                " entry points; run it again"
+            )
         return "\n".join(lines)
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
+from jpegs import image_folder
 from PIL import Image
+
+import headrace
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -15,13 +19,48 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_index_says_what_it_wrote(tmp_path: Path) -> None:
+def noisy_jpeg(path: Path) -> None:
+    """A picture of enough bytes to have entry points."""
     pixels = np.random.default_rng(0).integers(0, 256, (200, 200, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "a.jpg")
+    Image.fromarray(pixels).save(path)
+
+
+def test_index_says_what_it_wrote(tmp_path: Path) -> None:
+    noisy_jpeg(tmp_path / "a.jpg")
     done = run("index", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert "1 of 1 files have entry points (0 reused)" in done.stdout
+    assert "1 of 1 files (0 reused) have entry points" in done.stdout
     assert (tmp_path / ".headrace-entry-points.arrow").is_file()
+
+
+def test_index_of_shards_gives_them_entry_points(tmp_path: Path) -> None:
+    folder, shards = tmp_path / "folder", tmp_path / "shards"
+    folder.mkdir()
+    for i in range(5):
+        noisy_jpeg(folder / f"{i}.jpg")
+    shards.mkdir()
+    for number in range(2):
+        with tarfile.open(shards / f"{number}.tar", "w") as tar:
+            for path in sorted(folder.iterdir())[number::2]:
+                tar.add(path, path.name)
+    (shards / "index.arrow.partial").mkdir()
+    done = run("index", str(shards))
+    assert done.returncode == 0, done.stderr
+    assert "5 of 5 samples have entry points" in done.stdout
+    assert sorted(path.name for path in shards.iterdir()) == ["0.tar", "1.tar", "index.arrow"]
+    dataset = headrace.PackedDataset(shards)
+    assert len(dataset) == 5
+    assert dataset.source.entries.indexed == 5
+    assert run("verify", str(shards)).returncode == 0
+    again = run("index", str(shards))
+    assert again.returncode == 0, again.stderr
+
+
+def test_index_leaves_a_pack_alone(tmp_path: Path) -> None:
+    headrace.pack(image_folder(tmp_path / "folder", 2), tmp_path / "pack")
+    done = run("index", str(tmp_path / "pack"))
+    assert done.returncode == 2
+    assert "was made by headrace pack" in done.stderr.replace("\n", " ")
 
 
 def test_a_missing_folder_is_an_error_that_names_it(tmp_path: Path) -> None:

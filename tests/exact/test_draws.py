@@ -14,7 +14,7 @@ from torchvision.transforms import transforms as v1
 from headrace._native import ffi
 from headrace.engine.lower import lower_step
 from headrace.plan.logical import HorizontalFlip, RandomCrop, RandomResizedCrop, Step
-from headrace.records import Draw
+from headrace.records import Draw, SampleKey
 
 MASK = 0xFFFFFFFF
 SEED, EPOCH = 20, 3
@@ -88,7 +88,7 @@ def pipeline_of(*steps: Step) -> ffi.Pipeline:
 
 
 def draws(step: Step, index: int, width: int, height: int, seed: int = SEED, epoch: int = EPOCH) -> Draw:
-    drawn = pipeline_of(step).draw(seed, epoch, index, width, height)
+    drawn = pipeline_of(step).draw(SampleKey(seed, epoch, index), width, height)
     assert drawn is not None
     return drawn[0]
 
@@ -168,7 +168,7 @@ def test_boxes_are_distributed_like_torchvisions() -> None:
 
 def test_flips_are_fair_and_independent_of_the_crop() -> None:
     pipeline = pipeline_of(CROPS["training"], HorizontalFlip(0.5))
-    drawn = [pipeline.draw(SEED, EPOCH, index, 500, 375) for index in range(10_000)]
+    drawn = [pipeline.draw(SampleKey(SEED, EPOCH, index), 500, 375) for index in range(10_000)]
     boxes, flips = (np.array([draw[i] for draw in drawn if draw is not None], float) for i in range(2))
     assert len(flips) == 10_000
     assert abs(flips[:, 0].mean() - 0.5) < 0.02

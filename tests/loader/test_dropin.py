@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from equal import same
 from torch.utils import data
 from torch.utils.data import (
     BatchSampler,
@@ -22,6 +23,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
+from headrace.order import Shuffled
 
 
 class Numbers(data.Dataset[Any]):
@@ -39,27 +41,22 @@ class Stream(IterableDataset[Any]):
         return iter(range(10))
 
 
-def same(ours: Any, theirs: Any) -> bool:
-    """Equal in type, shape, dtype and value, all the way down."""
-    if type(ours) is not type(theirs):
-        return False
-    if isinstance(ours, torch.Tensor):
-        return ours.dtype == theirs.dtype and ours.stride() == theirs.stride() and torch.equal(ours, theirs)
-    if isinstance(ours, dict):
-        return ours.keys() == theirs.keys() and all(same(ours[key], theirs[key]) for key in ours)
-    if isinstance(ours, (list, tuple)):
-        return len(ours) == len(theirs) and all(map(same, ours, theirs))
-    return bool(ours == theirs)
-
-
 def assert_same_epochs(
     dataset: Any, epochs: int = 2, workers: int = 2, theirs: int = 0, **settings: Any
 ) -> None:
-    """Also that both leave torch's generator in the same state."""
+    """Also that both leave torch's generator in the same state. A shuffled order is ours: torch's loader
+    takes it as a sampler."""
+    given = dict(settings)
+    if given.pop("shuffle", False):
+        given["sampler"] = Shuffled(dataset)
     torch.manual_seed(3)
-    torchs = data.DataLoader(dataset, num_workers=theirs, **settings)
+    torchs = data.DataLoader(dataset, num_workers=theirs, **given)
     expected = [list(torchs) for _ in range(epochs)]
     after = torch.get_rng_state()
+    torch.manual_seed(3)
+    for _ in range(epochs):
+        list(data.DataLoader(dataset, num_workers=theirs, **settings))
+    assert torch.equal(torch.get_rng_state(), after)
     torch.manual_seed(3)
     loader = headrace.DataLoader(dataset, num_workers=workers, **settings)
     got = [list(loader) for _ in range(epochs)]

@@ -1,4 +1,4 @@
-"""What ffi.py declares is what headrace.h says."""
+"""What abi.py declares is what headrace.h says."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Any
 
 import pytest
 
-from headrace._native import ffi
+from headrace._native import abi, ffi
 from headrace.engine import lower
+from headrace.errors import NativeError
 
 HEADER = Path(__file__).parents[2] / "native" / "include" / "headrace.h"
 TEXT = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
 STRUCTS: dict[str, type[ctypes.Structure]] = {
-    "hr_step": ffi.Step,
-    "hr_draw": ffi._Draw,
-    "hr_pipeline": ffi._Pipeline,
-    "hr_source": ffi._Source,
-    "hr_request": ffi._Request,
-    "hr_stats": ffi._Stats,
+    "hr_step": abi.Step,
+    "hr_draw": abi.Draw,
+    "hr_pipeline": abi.Pipeline,
+    "hr_source": abi.Source,
+    "hr_request": abi.Request,
+    "hr_stats": abi.Stats,
 }
 SCALARS = {
     ctypes.c_int32: "int32_t",
@@ -42,8 +43,8 @@ def functions() -> dict[str, tuple[str, list[str]]]:
 
 def test_every_function_is_declared_with_its_arguments() -> None:
     header = functions()
-    assert header.keys() == ffi._FUNCTIONS.keys()
-    for name, (restype, argtypes) in ffi._FUNCTIONS.items():
+    assert header.keys() == abi.FUNCTIONS.keys()
+    for name, (restype, argtypes) in abi.FUNCTIONS.items():
         result, arguments = header[name]
         assert len(arguments) == len(argtypes), name
         for text, declared in zip(arguments, argtypes, strict=True):
@@ -63,7 +64,7 @@ def test_structs_are_laid_out_as_the_compiler_does(tmp_path: Path) -> None:
         lines += [
             f'printf("{name}.{field[0]} %zu\\n", offsetof({name}, {field[0]}));' for field in struct._fields_
         ]
-    for field in ffi.STATUS.names or ():
+    for field in abi.STATUS.names or ():
         lines.append(f'printf("hr_status.{field} %zu\\n", offsetof(hr_status, {field}));')
     lines.append('printf("hr_status %zu\\n", sizeof(hr_status));')
     source = tmp_path / "layout.c"
@@ -77,9 +78,9 @@ def test_structs_are_laid_out_as_the_compiler_does(tmp_path: Path) -> None:
         assert found[name] == ctypes.sizeof(struct)
         for field in struct._fields_:
             assert found[f"{name}.{field[0]}"] == getattr(struct, field[0]).offset, f"{name}.{field[0]}"
-    assert found["hr_status"] == ffi.STATUS.itemsize
-    for field in ffi.STATUS.names or ():
-        assert found[f"hr_status.{field}"] == ffi.STATUS.fields[field][1]
+    assert found["hr_status"] == abi.STATUS.itemsize
+    for field in abi.STATUS.names or ():
+        assert found[f"hr_status.{field}"] == abi.STATUS.fields[field][1]
 
 
 def test_every_field_of_the_header_is_there() -> None:
@@ -93,10 +94,10 @@ def test_every_field_of_the_header_is_there() -> None:
 def test_numbers_are_the_headers() -> None:
     values = {name: int(value) for name, value in re.findall(r"(HR_\w+)\s*=\s*(\d+)", TEXT)}
     values |= {name: int(value) for name, value in re.findall(r"#define (HR_\w+) (\d+)", TEXT)}
-    assert values["HR_ABI_VERSION"] == ffi.ABI_VERSION
-    assert (values["HR_STAGES"], values["HR_DECODERS"]) == (ffi.STAGES, ffi.DECODERS)
+    assert values["HR_ABI_VERSION"] == abi.ABI_VERSION
+    assert (values["HR_STAGES"], values["HR_DECODERS"]) == (abi.STAGES, abi.DECODERS)
     for name in ("OK", "UNSUPPORTED", "TIMEOUT"):
-        assert values[f"HR_{name}"] == getattr(ffi, name)
+        assert values[f"HR_{name}"] == getattr(abi, name)
     for step, kind in lower.KINDS.items():
         words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", step.__name__).upper()
         assert values[f"HR_{words}"] == kind
@@ -105,7 +106,7 @@ def test_numbers_are_the_headers() -> None:
 
 
 def test_errors_of_the_library_arrive_as_text() -> None:
-    with pytest.raises(ffi.NativeError, match="threads must be 0 to 1024"):
+    with pytest.raises(NativeError, match="threads must be 0 to 1024"):
         ffi.Pool(-1, 0)
     assert all(ffi.describe(code) for code in range(11))
     assert ffi.build_info()["version"]

@@ -81,7 +81,10 @@ def test_a_file_that_changed_is_decoded_without_its_old_entry_points(folder: Pat
     build_entry_index(folder)
     changed = folder / "class0" / "0.jpg"
     shutil.copyfile(folder / "class1" / "1.jpg", changed)
-    assert_equals_torchvision(loader_of(folder))
+    loader = loader_of(folder)
+    assert_equals_torchvision(loader)
+    assert loader.stats().stale_entries == 1
+    assert "1 samples whose file has changed since headrace index" in str(loader.stats())
 
 
 def test_entry_points_of_another_file_with_the_same_time_are_not_believed(folder: Path) -> None:

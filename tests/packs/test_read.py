@@ -6,6 +6,8 @@ import io
 import json
 import os
 import pickle
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -176,3 +178,31 @@ def test_indexes_are_opened_without_reading_them(shards: Path, tmp_path: Path) -
     column = index.numbers("size")
     with pytest.raises(ValueError, match="read-only"):
         column[0] = 1
+
+
+def test_opening_an_index_reads_next_to_nothing_of_it(tmp_path: Path) -> None:
+    script = """
+import sys
+from pathlib import Path
+import numpy as np, psutil, pyarrow as pa
+from headrace.sources.pack_index import COLUMNS, PackAbout, Shard
+from headrace.sources.tar_index import write_index
+import headrace
+
+n = 1_000_000
+shard = Path(sys.argv[1]) / "0.tar"
+shard.write_bytes(b"")
+empty = {pa.large_binary(): [b""] * n, pa.large_string(): [""] * n}
+columns = [empty[t] if t in empty else np.zeros(n, t.to_pandas_dtype()) for t in COLUMNS.types]
+write_index(shard.with_name("index.arrow"), columns, PackAbout("tar", (Shard("0.tar", 0),)))
+del columns, empty
+before = psutil.Process().memory_info()
+assert len(headrace.PackedDataset(sys.argv[1])) == n
+after = psutil.Process().memory_info()
+print(after.rss - before.rss, shard.with_name("index.arrow").stat().st_size)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    grown, size = map(int, done.stdout.split())
+    assert size > 60e6
+    assert grown < 10e6

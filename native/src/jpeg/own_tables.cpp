@@ -1,5 +1,6 @@
 #include "own_tables.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace headrace::jpeg::own {
@@ -131,48 +132,56 @@ void build_pairs(HuffmanTable* table) {
   }
 }
 
-// Codes alone: length in bits 0 to 7, 0 where no code of at most kSkipBits begins so; size in bits
-// 8 to 15, advance in bits 16 to 23.
-void build_codes(const HuffmanSpec& spec, uint32_t* codes) {
-  std::memset(codes, 0, sizeof(uint32_t) << kSkipBits);
-  uint32_t* at = codes;
-  int index = 0;
-  for (int length = 1; length <= kSkipBits; ++length) {
-    const int span = 1 << (kSkipBits - length);
-    for (int i = 0; i < spec.counts[length - 1]; ++i, at += span) {
-      const Symbol symbol = meaning(true, spec.symbols[index++]);
-      const uint32_t entry = static_cast<uint32_t>(length) |
-                             static_cast<uint32_t>(symbol.size) << 8 | symbol.advance << 16;
-      for (int j = 0; j < span; ++j) at[j] = symbol.valid ? entry : 0;
-    }
+// The AC symbols whose codes have at most kSkipBits bits, in the order of their codes.
+struct ShortCodes {
+  struct Code {
+    uint32_t length;
+    Symbol symbol;
+  } code[256];
+  int count = 0;
+};
+
+void list_short_codes(const HuffmanSpec& spec, ShortCodes* codes) {
+  for (uint32_t length = 1; length <= kSkipBits; ++length) {
+    for (int i = 0; i < spec.counts[length - 1]; ++i, ++codes->count)
+      codes->code[codes->count] = {length, meaning(true, spec.symbols[codes->count])};
   }
 }
 
-void build_skip(const HuffmanSpec& spec, HuffmanTable* table) {
-  constexpr uint32_t kMask = (1U << kSkipBits) - 1;
-  uint32_t codes[1 << kSkipBits];
-  build_codes(spec, codes);
-  for (uint32_t bits = 0; bits <= kMask; ++bits) {
-    uint32_t used = 0;
-    uint32_t advance = 0;
-    uint32_t ended = 0;
-    while (ended == 0 && used < kSkipBits) {
-      // Zeros stand in for bits that are not known: a code that reaches into them does not count.
-      const uint32_t code = codes[bits << used & kMask];
-      const uint32_t length = code & 0xFF;
-      const uint32_t step = code >> 16;
-      if (length == 0 || used + length > kSkipBits) break;
-      if (step == kEndOfBlock) {
-        ended = 0x8000;
-      } else {
-        // One that cannot share a block with those before it is left to the next entry.
-        if (advance + step > 63) break;
-        advance += step;
-      }
-      used += length + (code >> 8 & 0xFF);
+// The 1 << left entries at `at`, whose first kSkipBits - left bits are symbols that were taken
+// already: `used` bits with what they append, `advance` coefficients. Codes come in the order of
+// their bits, so that each symbol has a run of entries; what is left over begins a longer code.
+void fill_skip(const ShortCodes& codes, uint32_t left, uint32_t used, uint32_t advance,
+               uint16_t* at) {
+  const auto taken = static_cast<uint16_t>(used | advance << 8);
+  uint16_t* const end = at + (ptrdiff_t{1} << left);
+  for (int i = 0; i < codes.count && codes.code[i].length <= left; ++i) {
+    const Symbol& symbol = codes.code[i].symbol;
+    const uint32_t total = codes.code[i].length + static_cast<uint32_t>(symbol.size);
+    const ptrdiff_t span = ptrdiff_t{1} << (left - codes.code[i].length);
+    const bool ends = symbol.valid && symbol.advance == kEndOfBlock;
+    // A coefficient that can't share a block with those before it is left to the next entry.
+    if (ends) {
+      std::fill_n(at, span, static_cast<uint16_t>((used + total) | advance << 8 | 0x8000));
+    } else if (!symbol.valid || advance + symbol.advance > 63) {
+      std::fill_n(at, span, taken);
+    } else if (total >= left) {
+      std::fill_n(at, span,
+                  static_cast<uint16_t>((used + total) | (advance + symbol.advance) << 8));
+    } else {
+      const ptrdiff_t part = ptrdiff_t{1} << (left - total);
+      fill_skip(codes, left - total, used + total, advance + symbol.advance, at);
+      for (ptrdiff_t done = part; done < span; done += part) std::copy_n(at, part, at + done);
     }
-    table->skip[bits] = static_cast<uint16_t>(used | advance << 8 | ended);
+    at += span;
   }
+  std::fill(at, end, taken);
+}
+
+void build_skip(const HuffmanSpec& spec, HuffmanTable* table) {
+  ShortCodes codes;
+  list_short_codes(spec, &codes);
+  fill_skip(codes, kSkipBits, 0, 0, table->skip);
 }
 
 // Sizes over 15 in a DC table are an error to libjpeg, even where no code uses them.

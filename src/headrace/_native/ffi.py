@@ -1,8 +1,4 @@
-"""Calls into the native library: the one file that imports ctypes.
-
-The structs mirror native/include/headrace.h field by field, and every function's argument and result types
-are declared; a test compares both with the header. Nothing is loaded before the first call of `library()`.
-"""
+"""Calls into the native library. Nothing is loaded before the first call of `library()`."""
 
 from __future__ import annotations
 
@@ -13,15 +9,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from ctypes import (
     POINTER,
-    Structure,
     byref,
-    c_char_p,
-    c_double,
-    c_float,
     c_int32,
-    c_int64,
     c_uint8,
-    c_uint32,
     c_uint64,
     c_void_p,
 )
@@ -34,153 +24,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace._native import abi
 from headrace.errors import NativeError
-from headrace.records import Draw, EntryPoints, Extents, NativeStats
-
-ABI_VERSION = 3
-STAGES = 5
-DECODERS = 8
-
-OK = 0
-UNSUPPORTED = 4
-TOO_LARGE = 6
-TIMEOUT = 8
+from headrace.records import Draw, EntryPoints, Extents, NativeStats, SampleKey
 
 FILE_NAME = "libheadrace.so"
-
-
-class Step(Structure):
-    """hr_step: one geometric step. Fields that a kind doesn't use stay 0."""
-
-    _fields_ = (
-        ("kind", c_int32),
-        ("height", c_int32),
-        ("width", c_int32),
-        ("filter", c_int32),
-        ("max_size", c_int32),
-        ("padding", c_int32 * 4),
-        ("pad_if_needed", c_int32),
-        ("padding_mode", c_int32),
-        ("fill", c_int32 * 3),
-        ("scale", c_float * 2),
-        ("log_ratio", c_float * 2),
-        ("ratio", c_double * 2),
-        ("p", c_double),
-    )
-
-
-class _Draw(Structure):
-    _fields_ = (("value", c_int32 * 4),)
-
-
-class _Pipeline(Structure):
-    _fields_ = (
-        ("steps", POINTER(Step)),
-        ("step_count", c_int32),
-        ("height", c_int32),
-        ("width", c_int32),
-        ("dtype", c_int32),
-        ("layout", c_int32),
-        ("pillow_vertical_first", c_int32),
-        ("decoders", c_uint32),
-        ("reserved", c_int32),
-        ("max_pixels", c_int64),
-        ("table", c_void_p),
-    )
-
-
-class _Source(Structure):
-    _fields_ = (
-        ("count", c_int64),
-        ("paths", c_void_p),
-        ("path_offsets", c_void_p),
-        ("data", c_void_p),
-        ("sizes", c_void_p),
-        ("begins", c_void_p),
-        ("shards", c_void_p),
-        ("path_count", c_int64),
-        ("entries", c_void_p),
-        ("entry_begins", c_void_p),
-        ("entry_ends", c_void_p),
-        ("entry_mtimes", c_void_p),
-    )
-
-
-class _Request(Structure):
-    _fields_ = (
-        ("pipeline", POINTER(_Pipeline)),
-        ("source", POINTER(_Source)),
-        ("indices", c_void_p),
-        ("count", c_int64),
-        ("seed", c_uint64),
-        ("epoch", c_uint64),
-        ("output", c_void_p),
-        ("statuses", c_void_p),
-    )
-
-
-class _Stats(Structure):
-    _fields_ = (
-        ("samples", c_int64),
-        ("failed", c_int64),
-        ("bytes_read", c_int64),
-        ("pixels_decoded", c_int64),
-        ("nanoseconds", c_int64 * STAGES),
-        ("decoded_by", c_int64 * DECODERS),
-        ("decode_threads", c_int32),
-        ("read_threads", c_int32),
-    )
-
-
-# hr_status, as an array that numpy reads.
-STATUS = np.dtype(
-    [("code", "i4"), ("sys_errno", "i4"), ("decoder", "i4"), ("width", "i4"), ("height", "i4")], align=True
-)
-
-_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "hr_abi_version": (c_int32, ()),
-    "hr_build_info": (c_char_p, ()),
-    "hr_last_error": (c_char_p, ()),
-    "hr_describe": (c_char_p, (c_int32,)),
-    "hr_stage_name": (c_char_p, (c_int32,)),
-    "hr_decoder_name": (c_char_p, (c_int32,)),
-    "hr_simd_name": (c_char_p, (c_int32,)),
-    "hr_simd_available": (c_int32, (c_int32,)),
-    "hr_simd_active": (c_int32, ()),
-    "hr_simd_force": (c_int32, (c_int32,)),
-    "hr_pool_create": (c_int32, (c_int32, c_int32, POINTER(c_void_p))),
-    "hr_pool_destroy": (None, (c_void_p,)),
-    "hr_pool_stats": (c_int32, (c_void_p, POINTER(_Stats))),
-    "hr_batch_submit": (c_int32, (c_void_p, POINTER(_Request), POINTER(c_void_p))),
-    "hr_batch_wait": (c_int32, (c_void_p, c_int32)),
-    "hr_batch_cancel": (c_int32, (c_void_p,)),
-    "hr_batch_free": (None, (c_void_p,)),
-    "hr_draw_steps": (
-        c_int32,
-        (POINTER(_Pipeline), c_uint64, c_uint64, c_int64, c_int32, c_int32, POINTER(_Draw)),
-    ),
-    "hr_jpeg_size": (c_int32, (c_void_p, c_uint64, POINTER(c_int32), POINTER(c_int32))),
-    "hr_jpeg_entry_points": (c_int32, (c_void_p, c_uint64, c_int32, c_void_p, c_uint64, POINTER(c_uint64))),
-    "hr_jpeg_transcode": (
-        c_int32,
-        (c_void_p, c_uint64, c_int32, c_int32, c_int32, c_void_p, c_uint64, POINTER(c_uint64)),
-    ),
-    "hr_jpeg_decode": (
-        c_int32,
-        (
-            c_int32,
-            c_void_p,
-            c_uint64,
-            c_void_p,
-            c_uint64,
-            c_int32,
-            c_int32,
-            c_int32,
-            c_int32,
-            POINTER(c_uint8),
-        ),
-    ),
-}
 
 # Bytes that native code may read past the end of data in memory: Buffer::kPadding.
 PADDING = 256
@@ -210,15 +58,15 @@ def _load() -> Any:
             " package was built on another kind of machine. Reinstall it here:"
             " pip install --force-reinstall --no-cache-dir headrace."
         ) from error
-    for name, (restype, argtypes) in _FUNCTIONS.items():
+    for name, (restype, argtypes) in abi.FUNCTIONS.items():
         function = getattr(lib, name)
         function.restype = restype
         function.argtypes = argtypes
     found = lib.hr_abi_version()
-    if found != ABI_VERSION:
+    if found != abi.ABI_VERSION:
         raise NativeError(
-            f"The native library {path} speaks version {found} of the interface, this package {ABI_VERSION}."
-            " They come from different builds: reinstall headrace."
+            f"The native library {path} speaks version {found} of the interface, this package"
+            f" {abi.ABI_VERSION}. They come from different builds: reinstall headrace."
         )
     return lib
 
@@ -240,7 +88,7 @@ def _find() -> Path:
 
 
 def _check(code: int) -> None:
-    if code != OK:
+    if code != abi.OK:
         text = library().hr_last_error().decode("utf-8", "replace")
         raise NativeError(f"{text} (code {code})")
 
@@ -306,7 +154,7 @@ class Pipeline:
 
     def __init__(
         self,
-        steps: Sequence[Step],
+        steps: Sequence[abi.Step],
         height: int,
         width: int,
         *,
@@ -318,10 +166,10 @@ class Pipeline:
         max_pixels: int,
         pillow_vertical_first: bool,
     ) -> None:
-        self._steps = (Step * max(1, len(steps)))(*steps)
+        self._steps = (abi.Step * max(1, len(steps)))(*steps)
         self._keep = keep
         self.step_count = len(steps)
-        self.struct = _Pipeline(
+        self.struct = abi.Pipeline(
             steps=self._steps,
             step_count=len(steps),
             height=height,
@@ -334,11 +182,11 @@ class Pipeline:
             table=table,
         )
 
-    def draw(self, seed: int, epoch: int, index: int, width: int, height: int) -> tuple[Draw, ...] | None:
-        """What is drawn for sample `index` of width × height pixels; None: a crop exceeds its input."""
-        draws = (_Draw * max(1, self.step_count))()
-        code = library().hr_draw_steps(byref(self.struct), seed, epoch, index, width, height, draws)
-        if code == UNSUPPORTED:
+    def draw(self, key: SampleKey, width: int, height: int) -> tuple[Draw, ...] | None:
+        """What is drawn for the sample of `key`, of width × height pixels; None: a crop exceeds its input."""
+        draws = (abi.Draw * max(1, self.step_count))()
+        code = library().hr_draw_steps(byref(self.struct), *key, width, height, draws)
+        if code == abi.UNSUPPORTED:
             return None
         _check(code)
         return tuple((d.value[0], d.value[1], d.value[2], d.value[3]) for d in draws[: self.step_count])
@@ -347,7 +195,7 @@ class Pipeline:
 class Source:
     """Where the samples' bytes are: hr_source and the memory that it points to."""
 
-    def __init__(self, struct: _Source, keep: object) -> None:
+    def __init__(self, struct: abi.Source, keep: object) -> None:
         self.struct = struct
         self._keep = keep
 
@@ -356,7 +204,7 @@ class Source:
         cls, paths: npt.NDArray[np.uint8], offsets: npt.NDArray[np.uint64], entries: EntryPoints | None = None
     ) -> Source:
         """Files: zero-terminated paths in one buffer, path i at offsets[i]; n + 1 offsets for n files."""
-        struct = _Source(count=len(offsets) - 1, paths=paths.ctypes.data, path_offsets=offsets.ctypes.data)
+        struct = abi.Source(count=len(offsets) - 1, paths=paths.ctypes.data, path_offsets=offsets.ctypes.data)
         _put_entries(struct, entries)
         return cls(struct, (paths, offsets, entries))
 
@@ -369,7 +217,7 @@ class Source:
         entries: EntryPoints | None = None,
     ) -> Source:
         """Parts of files; paths and offsets as for `of_paths`."""
-        struct = _Source(
+        struct = abi.Source(
             count=len(extents.begins),
             paths=paths.ctypes.data,
             path_offsets=offsets.ctypes.data,
@@ -387,11 +235,11 @@ class Source:
         padded = [np.frombuffer(data + bytes(PADDING), np.uint8) for data in files]
         addresses = np.array([data.ctypes.data for data in padded], np.uint64)
         sizes = np.array([len(data) for data in files], np.uint64)
-        struct = _Source(count=len(files), data=addresses.ctypes.data, sizes=sizes.ctypes.data)
+        struct = abi.Source(count=len(files), data=addresses.ctypes.data, sizes=sizes.ctypes.data)
         return cls(struct, (padded, addresses, sizes))
 
 
-def _put_entries(struct: _Source, entries: EntryPoints | None) -> None:
+def _put_entries(struct: abi.Source, entries: EntryPoints | None) -> None:
     if entries is None:
         return
     struct.entries = entries.data.ctypes.data
@@ -417,17 +265,23 @@ class Pool:
         pipeline: Pipeline,
         source: Source,
         indices: npt.NDArray[np.int64],
+        occurrences: npt.NDArray[np.int64] | None = None,
         *,
         seed: int,
         epoch: int,
         output: int,
     ) -> Batch:
-        """Begins a batch: len(indices) samples one after the other from the address `output`."""
-        statuses = np.zeros(len(indices), STATUS)
-        request = _Request(
+        """Begins a batch: len(indices) samples one after the other from the address `output`.
+
+        Args:
+            occurrences: [n], which tell apart the times that an index comes in an epoch; None: all 0.
+        """
+        statuses = np.zeros(len(indices), abi.STATUS)
+        request = abi.Request(
             pipeline=ctypes.pointer(pipeline.struct),
             source=ctypes.pointer(source.struct),
             indices=indices.ctypes.data,
+            occurrences=None if occurrences is None else occurrences.ctypes.data,
             count=len(indices),
             seed=seed,
             epoch=epoch,
@@ -436,17 +290,18 @@ class Pool:
         )
         handle = c_void_p()
         _check(library().hr_batch_submit(self._handle, byref(request), byref(handle)))
-        return Batch(handle, statuses, (pipeline, source, indices))
+        return Batch(handle, statuses, (pipeline, source, indices, occurrences))
 
     def stats(self) -> NativeStats:
         """Totals since the pool was made."""
-        raw = _Stats()
+        raw = abi.Stats()
         _check(library().hr_pool_stats(self._handle, byref(raw)))
         return NativeStats(
             samples=raw.samples,
             failed=raw.failed,
             bytes_read=raw.bytes_read,
             pixels_decoded=raw.pixels_decoded,
+            stale_entries=raw.stale_entries,
             nanoseconds=dict(zip(stage_names(), raw.nanoseconds, strict=False)),
             decoded_by=dict(zip(decoder_names(), raw.decoded_by, strict=False)),
             decode_threads=raw.decode_threads,
@@ -465,7 +320,7 @@ class Batch:
     """A batch on its way. `wait()` must have returned True before it is dropped.
 
     Attributes:
-        statuses: [n] of `STATUS`; what became of each sample, once `wait()` has returned True.
+        statuses: [n] of `abi.STATUS`; what became of each sample, once `wait()` has returned True.
     """
 
     _handle: c_void_p
@@ -477,7 +332,7 @@ class Batch:
         if not self._handle:
             return True
         code = library().hr_batch_wait(self._handle, timeout_ms)
-        if code == TIMEOUT:
+        if code == abi.TIMEOUT:
             return False
         _check(code)
         self.free()
@@ -559,7 +414,7 @@ def jpeg_transcode(
             len(out),
             byref(size),
         )
-        if code != TOO_LARGE:
+        if code != abi.TOO_LARGE:
             break
     _check(code)
     return out[: size.value].tobytes()

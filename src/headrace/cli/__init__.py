@@ -3,17 +3,17 @@
 import typer
 
 from headrace.cli.index import index
+from headrace.cli.info import info
+from headrace.cli.pack import pack
+from headrace.cli.verify import verify
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Feeds GPUs: tools beside headrace.DataLoader."
 )
 app.command()(index)
-
-
-@app.callback()
-def _verbs() -> None:
-    # With a callback, a single command keeps its name.
-    return
+app.command()(pack)
+app.command()(verify)
+app.command()(info)
 
 
 def main() -> None:

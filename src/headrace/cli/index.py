@@ -1,4 +1,4 @@
-"""`headrace index`: entry points for an image folder."""
+"""`headrace index`: entry points for an image folder, or an index for WebDataset shards."""
 
 from __future__ import annotations
 
@@ -7,37 +7,55 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from headrace.cli.progress import failing, progress_bar
 from headrace.packs.entry_index import DEFAULT_EVERY, build_entry_index
+from headrace.packs.shard_index import build_shard_index
 
 
 def index(
-    folder: Annotated[Path, typer.Argument(help="The folder that ImageFolder gets.")],
+    path: Annotated[
+        Path, typer.Argument(help="The folder that ImageFolder gets; a folder of .tar files, or one of them.")
+    ],
     workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: the usable cores.")] = None,
-    every: Annotated[int, typer.Option(min=0, help="MCUs between entry points; 0: by size.")] = DEFAULT_EVERY,
+    every: Annotated[
+        int, typer.Option(min=0, help="Image folders: MCUs between entry points; 0: by size.")
+    ] = DEFAULT_EVERY,
 ) -> None:
-    """Makes crops of FOLDER's JPEGs cheaper, without changing a byte of them.
+    """Makes crops of PATH's JPEGs cheaper, without changing a byte of them.
 
-    Writes one file, .headrace-entry-points.arrow, into FOLDER (into the user's cache where FOLDER can't be
-    written to). Loaders find it by themselves. Run it again when files have changed: only those are read.
+    An image folder gets one file, .headrace-entry-points.arrow; loaders find
+    it by themselves. Run it again when files have changed: only those are read.
+
+    WebDataset shards get index.arrow, and are then read by headrace.PackedDataset.
+
+    What can't be written there goes into the user's cache.
+
+    Exit codes: 0 indexed; 2 wrong usage, or a file that can't be read or written.
     """
-    columns = (TextColumn("indexing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
-    try:
-        with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task("", total=None)
-            summary = build_entry_index(
-                folder,
-                workers=workers,
-                every=every,
-                progress=lambda done, total: bar.update(task, completed=done, total=total),
-            )
-    except OSError as error:
-        console.print(f"headrace index: {error}", style="red", markup=False)
-        raise typer.Exit(2) from None
-    share = summary.index_bytes / max(1, summary.data_bytes)
+    with failing("index", console):
+        if path.is_file() or any(path.glob("*.tar")):
+            _index_shards(path, workers, console)
+        else:
+            _index_folder(path, workers, every, console)
+
+
+def _index_shards(path: Path, workers: int | None, console: Console) -> None:
+    with progress_bar("indexing shards", console) as progress:
+        summary = build_shard_index(path, workers=workers, progress=progress)
+    _tell(summary.path, summary.indexed, summary.samples, "samples", summary.index_bytes, summary.data_bytes)
+
+
+def _index_folder(path: Path, workers: int | None, every: int, console: Console) -> None:
+    with progress_bar("indexing", console) as progress:
+        summary = build_entry_index(path, workers=workers, every=every, progress=progress)
+    files = f"files ({summary.reused:,} reused)"
+    _tell(summary.path, summary.indexed, summary.files, files, summary.index_bytes, summary.data_bytes)
+
+
+def _tell(path: Path, indexed: int, count: int, of: str, index_bytes: int, data_bytes: int) -> None:
     typer.echo(
-        f"{summary.path}: {summary.indexed:,} of {summary.files:,} files have entry points"
-        f" ({summary.reused:,} reused), {summary.index_bytes / 1e6:,.1f} MB, {share:.1%} of the files' bytes"
+        f"{path}: {indexed:,} of {count:,} {of} have entry points, {index_bytes / 1e6:,.1f} MB,"
+        f" {index_bytes / max(1, data_bytes):.1%} of the data"
     )

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,11 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.engine.meter import Failures
 from headrace.engine.native import NativeEngine, Pending
+from headrace.engine.seeding import generators_kept, seed_generators
 from headrace.errors import SampleError
+from headrace.order.batches import IndexBatch
+from headrace.order.cursor import Cursor
+from headrace.order.permutation import key_of
 from headrace.records import SampleFailure
 
 # A bad sample is replaced by the next one of the dataset that loads; so many bad ones in a row mean that
@@ -29,7 +33,7 @@ class Epoch:
     """What an iterator was asked for.
 
     Attributes:
-        seed, number: with a sample's index, all that random parameters depend on.
+        seed, number: with a sample's index and occurrence, all that random parameters depend on.
         depth: batches in flight.
         budget: bytes of batches in flight and still held by the caller; one batch is always made.
         timeout: seconds to wait for one batch; 0: without end.
@@ -49,7 +53,8 @@ class NativeIterator(Iterator[Any]):
 
     Args:
         engine: makes the batches.
-        batches: indices of each batch, in order; taken a few ahead of what the caller has received.
+        batches: in order; taken a few ahead of what the caller has received.
+        cursor: told of every batch that the caller receives, and of the end.
         length: what len() says.
         epoch: see `Epoch`.
         failures: where every sample that is skipped or replaced is recorded.
@@ -58,13 +63,16 @@ class NativeIterator(Iterator[Any]):
     def __init__(
         self,
         engine: NativeEngine,
-        batches: Iterator[Sequence[int]],
+        batches: Iterator[IndexBatch],
+        cursor: Cursor,
         length: int | None,
         epoch: Epoch,
         failures: Failures,
     ) -> None:
         self._engine = engine
-        self._batches: Iterator[Sequence[int]] | None = batches
+        self._batches: Iterator[IndexBatch] | None = batches
+        self._cursor = cursor
+        self._taken = 0
         self._length = length
         self._epoch = epoch
         self._failures = failures
@@ -80,15 +88,19 @@ class NativeIterator(Iterator[Any]):
         while True:
             self._fill()
             if not self._pending:
+                self._cursor.finished = True
                 raise StopIteration
             pending = self._pending[0]
             self._wait(pending)
             self._pending.popleft()
+            self._taken += 1
             self._fill()
             self._look_ahead()
             positions, failed = self._settle(pending)
             if positions or not failed:  # a batch of nothing but skipped samples isn't given out
-                return self._assemble(pending, positions, failed)
+                batch = self._assemble(pending, positions, failed)
+                self._cursor.received(self._taken)
+                return batch
 
     def __del__(self) -> None:
         self.close()
@@ -111,11 +123,11 @@ class NativeIterator(Iterator[Any]):
             if self._pending and (slots.live + 1) * slots.nbytes > epoch.budget:
                 return
             try:
-                indices = next(self._batches)
+                batch = next(self._batches)
             except StopIteration:
                 self._batches = None
                 return
-            self._pending.append(self._engine.submit(indices, epoch.seed, epoch.number))
+            self._pending.append(self._engine.submit(batch, epoch.seed, epoch.number))
 
     def _wait(self, pending: Pending) -> None:
         epoch, start = self._epoch, time.monotonic()
@@ -131,8 +143,8 @@ class NativeIterator(Iterator[Any]):
         """In a forked child, where the parent's threads don't exist: begins the batches in flight anew."""
         for i, pending in enumerate(self._pending):
             pending.native.free()
-            again = self._engine.submit(pending.indices.tolist(), self._epoch.seed, self._epoch.number)
-            self._pending[i] = again
+            batch = IndexBatch(pending.indices.tolist(), pending.occurrences)
+            self._pending[i] = self._engine.submit(batch, self._epoch.seed, self._epoch.number)
 
     def _look_ahead(self) -> None:
         # What is left to Pillow should not wait until its batch is asked for.
@@ -156,11 +168,11 @@ class NativeIterator(Iterator[Any]):
 
     def _replace(self, pending: Pending, position: int) -> bool:
         size = len(self._engine.plan.source)
-        index = int(pending.indices[position])
+        key = pending.key(position, self._epoch.seed, self._epoch.number)
         for step in range(1, min(MAX_REPLACEMENTS, size - 1) + 1):
-            other = (index + step) % size
+            other = (key.sample + step) % size
             try:
-                sample = self._engine.pillow_sample(other, self._epoch.seed, self._epoch.number)
+                sample = self._engine.pillow_sample(key._replace(sample=other))
             except SampleError:
                 continue  # bad too; where it is asked for by itself, it is recorded
             pending.images[position] = sample
@@ -183,15 +195,29 @@ class NativeIterator(Iterator[Any]):
         if plan.collate is None and plan.target_transform is None:
             batch = [images, self._pin(torch.from_numpy(labels))]
         else:
-            transform = plan.target_transform or int
-            targets = [transform(label) for label in labels.tolist()]
-            if plan.collate is None:
-                batch = [images, self._pin(default_collate(targets))]
-            else:
-                samples = [image.as_subclass(plan.sample_type) for image in images.unbind()]
-                batch = self._pin(plan.collate(list(zip(samples, targets, strict=True))))
+            with generators_kept():
+                batch = self._collate(pending, positions, images, labels.tolist())
         meter.collate_seconds += time.perf_counter() - start
         return batch
+
+    def _collate(
+        self, pending: Pending, positions: list[int], images: torch.Tensor, labels: list[int]
+    ) -> Any:
+        """The user's Python, its generators seeded as `headrace.engine.guarded` does it."""
+        plan, epoch = self._engine.plan, self._epoch
+        keys = [pending.key(position, epoch.seed, epoch.number) for position in positions]
+        targets: list[Any] = labels
+        if plan.target_transform is not None:
+            targets = []
+            for key, label in zip(keys, labels, strict=True):
+                seed_generators(key_of(*key))
+                targets.append(plan.target_transform(label))
+        if plan.collate is None:
+            return [images, self._pin(default_collate(targets))]
+        samples = [image.as_subclass(plan.sample_type) for image in images.unbind()]
+        if keys:
+            seed_generators(key_of(*keys[0]))
+        return self._pin(plan.collate(list(zip(samples, targets, strict=True))))
 
     def _pin(self, data: Any) -> Any:
         # Tensors that are pinned already are handed through.

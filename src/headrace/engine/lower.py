@@ -6,7 +6,7 @@ import PIL
 import torch
 from PIL import Image
 
-from headrace._native import ffi
+from headrace._native import abi, ffi
 from headrace.plan.logical import (
     PADDING_MODES,
     CenterCrop,
@@ -49,9 +49,9 @@ def lower_pipeline(plan: NativePlan, decoders: int) -> ffi.Pipeline:
     )
 
 
-def lower_step(step: Step) -> ffi.Step:
+def lower_step(step: Step) -> abi.Step:
     """One step as hr_step."""
-    out = ffi.Step(kind=KINDS[type(step)])
+    out = abi.Step(kind=KINDS[type(step)])
     if isinstance(step, (HorizontalFlip, VerticalFlip)):
         out.p = step.p
         return out

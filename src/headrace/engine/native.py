@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from headrace._native import ffi
+from headrace._native import abi, ffi
 from headrace.engine.lower import decoder_bits, lower_pipeline
 from headrace.engine.meter import Meter
 from headrace.engine.pillow import make_sample
 from headrace.engine.slots import Slots
+from headrace.order.batches import IndexBatch
 from headrace.plan.physical import NativePlan
-from headrace.records import NativeStats
+from headrace.records import NativeStats, SampleKey
 from headrace.sources.pack import PackSource
 
 # More reads than this in flight bring nothing on any storage tried, and each costs a stack and a buffer.
@@ -92,16 +93,22 @@ class Pending:
 
     Attributes:
         indices: of the dataset, [n].
+        occurrences: [n]; see `headrace.order.batches.IndexBatch`.
         images: the batch's tensor, being written; [n, 3, height, width].
         fallback: samples that Pillow makes, by position, once native code has left them to it; None: not
             known yet.
     """
 
     indices: npt.NDArray[np.int64]
+    occurrences: npt.NDArray[np.int64]
     images: torch.Tensor
     native: ffi.Batch
     pid: int
     fallback: dict[int, Future[torch.Tensor]] | None = field(default=None)
+
+    def key(self, position: int, seed: int, epoch: int) -> SampleKey:
+        """All that the random parameters of the sample at `position` depend on."""
+        return SampleKey(seed, epoch, int(self.indices[position]), int(self.occurrences[position]))
 
 
 class NativeEngine:
@@ -121,22 +128,28 @@ class NativeEngine:
         self._pipeline = lower_pipeline(plan, decoder_bits(decoder))
         self._source = _native_source(plan)
 
-    def submit(self, indices: Sequence[int], seed: int, epoch: int) -> Pending:
+    def submit(self, batch: IndexBatch, seed: int, epoch: int) -> Pending:
         """Begins a batch.
 
         Raises:
             IndexError: an index is outside the dataset, as its own `__getitem__` would raise.
         """
         n = len(self.plan.source)
-        order = np.array(indices, dtype=np.int64)
+        order = np.array(batch.indices, dtype=np.int64)
         if ((order < -n) | (order >= n)).any():
             raise IndexError(f"index {order[(order < -n) | (order >= n)][0]} is out of range for {n} samples")
         order[order < 0] += n
         images = self._images(len(order))
         native = self._threads.pool().submit(
-            self._pipeline, self._source, order, seed=seed, epoch=epoch, output=images.data_ptr()
+            self._pipeline,
+            self._source,
+            order,
+            batch.occurrences,
+            seed=seed,
+            epoch=epoch,
+            output=images.data_ptr(),
         )
-        return Pending(order, images, native, os.getpid())
+        return Pending(order, batch.occurrences, images, native, os.getpid())
 
     def poll(self, pending: Pending, seed: int, epoch: int) -> bool:
         """Whether native code is done with `pending`; what it left to Pillow has then been begun."""
@@ -153,11 +166,11 @@ class NativeEngine:
             self._begin_fallback(pending, seed, epoch)
         return True
 
-    def pillow_sample(self, index: int, seed: int, epoch: int) -> torch.Tensor:
-        """Sample `index` by Pillow, in this thread. Raises SampleError."""
+    def pillow_sample(self, key: SampleKey) -> torch.Tensor:
+        """The sample of `key` by Pillow, in this thread. Raises SampleError."""
         start = time.perf_counter()
         try:
-            return make_sample(self.plan, self._pipeline, index, seed, epoch)
+            return make_sample(self.plan, self._pipeline, key)
         finally:
             self.meter.pillow_samples += 1
             self.meter.pillow_seconds += time.perf_counter() - start
@@ -184,8 +197,8 @@ class NativeEngine:
         return flat.view(n, 3, plan.height, plan.width)
 
     def _begin_fallback(self, pending: Pending, seed: int, epoch: int) -> None:
-        failed = np.flatnonzero(pending.native.statuses["code"] != ffi.OK)
+        failed = np.flatnonzero(pending.native.statuses["code"] != abi.OK)
         pending.fallback = {}
         for position in failed.tolist():
-            index = int(pending.indices[position])
-            pending.fallback[position] = self._threads.python().submit(self.pillow_sample, index, seed, epoch)
+            key = pending.key(position, seed, epoch)
+            pending.fallback[position] = self._threads.python().submit(self.pillow_sample, key)

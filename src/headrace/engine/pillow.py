@@ -9,28 +9,26 @@ from headrace._native import ffi
 from headrace.errors import SampleError
 from headrace.plan.physical import NativePlan
 from headrace.plan.replay import replay_sample
-from headrace.records import Draw
+from headrace.records import Draw, SampleKey
 from headrace.sources.image import load_rgb
 
 
-def make_sample(plan: NativePlan, pipeline: ffi.Pipeline, index: int, seed: int, epoch: int) -> torch.Tensor:
-    """Sample `index` as a tensor [3, height, width].
+def make_sample(plan: NativePlan, pipeline: ffi.Pipeline, key: SampleKey) -> torch.Tensor:
+    """The sample of `key` as a tensor [3, height, width].
 
     Raises:
         SampleError: whatever kept torchvision's own loader or transforms from doing it, with index, path and
             cause.
     """
-    path = plan.source.path(index)
+    path = plan.source.path(key.sample)
     try:
-        image = load_rgb(plan.source.open(index))
-        return replay_sample(image, plan, _draws(plan, pipeline, index, seed, epoch, image))
+        image = load_rgb(plan.source.open(key.sample))
+        return replay_sample(image, plan, _draws(plan, pipeline, key, image))
     except Exception as error:  # Pillow and torchvision raise anything for a bad file: SyntaxError, …
-        raise SampleError.at(index, path, f"{type(error).__name__}: {error}") from error
+        raise SampleError.at(key.sample, path, f"{type(error).__name__}: {error}") from error
 
 
-def _draws(
-    plan: NativePlan, pipeline: ffi.Pipeline, index: int, seed: int, epoch: int, image: Image.Image
-) -> tuple[Draw, ...]:
-    draws = pipeline.draw(seed, epoch, index, image.width, image.height)
+def _draws(plan: NativePlan, pipeline: ffi.Pipeline, key: SampleKey, image: Image.Image) -> tuple[Draw, ...]:
+    draws = pipeline.draw(key, image.width, image.height)
     # A crop larger than its input has nothing to draw; replaying it raises torchvision's own error.
     return ((0, 0, 0, 0),) * len(plan.steps) if draws is None else draws

@@ -1,136 +1,111 @@
-"""Datasets that run as the user's Python: torch's workers, bad samples named, skipped or replaced."""
+"""Datasets that run as the user's Python, on torch's workers."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate, default_convert
 
+from headrace.engine.guarded import EMPTY, Guarded, GuardedBatch, GuardedCollate, Ticket, WorkerInit
 from headrace.engine.meter import Failures, Meter
-from headrace.records import SampleFailure
+from headrace.engine.seeding import sample_seeds
+from headrace.engine.stream import PLACEHOLDER, Stream, StreamBatch, StreamCollate
+from headrace.order.batches import IndexBatch
+from headrace.order.cursor import Cursor
+from headrace.order.permutation import key_of
 
-MAX_REPLACEMENTS = 16
-EMPTY = "headrace: every sample of this batch was skipped"
 
+class Tickets:
+    """The sampler of torch's loader inside: an epoch's batches, as lists of tickets, or one by one.
 
-class Guarded(Dataset[Any]):
-    """A map-style dataset whose failing samples are named, skipped or replaced; otherwise the dataset itself.
-
-    Args:
-        dataset: the user's.
-        on_error: "raise": the user's own exception, with a note of index and path. "skip", "replace": a
-            `Failed` or `Replaced`, for `GuardedCollate` to take apart.
+    Attributes:
+        batches: of the next epoch, to be set before it begins.
+        key: (seed, epoch) of its random parameters; None: nothing is random.
     """
 
-    def __init__(self, dataset: Any, on_error: str) -> None:
-        self.dataset = dataset
-        self.on_error = on_error
-        if on_error == "raise" and getattr(dataset, "__getitems__", None):
-            # torch fetches whole batches through this where it exists.
-            self.__getitems__ = dataset.__getitems__
+    def __init__(self, samples: int, batched: bool) -> None:
+        self._samples = samples
+        self._batched = batched
+        self.batches: Iterator[IndexBatch] = iter(())
+        self.key: tuple[int, int] | None = None
 
-    def __len__(self) -> int:
-        return len(self.dataset)
+    def __iter__(self) -> Iterator[Any]:
+        return self._follow(self.batches, self.key)
 
-    def __getitem__(self, index: Any) -> Any:
-        try:
-            return self.dataset[index]
-        except Exception as error:
-            if self.on_error == "raise":
-                if hasattr(error, "add_note"):  # Python 3.11
-                    error.add_note(
-                        f"headrace: this was sample {index}{_in_file(self.dataset, index)} of the dataset."
-                    )
-                raise
-            cause = f"{type(error).__name__}: {error}"
-        path = _path(self.dataset, index)
-        if self.on_error == "replace":
-            for other in _others(index, len(self.dataset)):
-                try:
-                    return Replaced(self.dataset[other], SampleFailure(index, path, cause, "replaced"))
-                except Exception:
-                    continue
-        return Failed(SampleFailure(index, path, cause, "skipped"))
+    def _follow(self, batches: Iterator[IndexBatch], key: tuple[int, int] | None) -> Iterator[Any]:
+        for batch in batches:
+            seeds: Sequence[int | None] = [None] * len(batch.indices)
+            if key is not None:
+                seeds = sample_seeds(key, batch, self._samples)
+            tickets = [Ticket(*pair) for pair in zip(batch.indices, seeds, strict=True)]
+            yield tickets if self._batched else tickets[0]
 
 
-@dataclass(frozen=True)
-class Failed:
-    """In place of a sample that is left out."""
-
-    failure: SampleFailure
-
-
-@dataclass(frozen=True)
-class Replaced:
-    """A sample that stands in for another."""
-
-    sample: Any
-    failure: SampleFailure
-
-
-@dataclass(frozen=True)
-class GuardedBatch:
-    """What a worker sends: the user's batch (or EMPTY), and what failed in it."""
-
-    data: Any
-    failures: tuple[SampleFailure, ...]
-
-
-@dataclass(frozen=True)
-class GuardedCollate:
-    """The user's collate function, given only samples that exist; `batched`: it takes a list of them."""
-
-    collate: Callable[[Any], Any]
-    batched: bool
-
-    def __call__(self, samples: Any) -> GuardedBatch:
-        listed = list(samples) if self.batched else [samples]
-        failures = tuple(s.failure for s in listed if isinstance(s, (Failed, Replaced)))
-        kept = [s.sample if isinstance(s, Replaced) else s for s in listed if not isinstance(s, Failed)]
-        if not kept and failures:
-            return GuardedBatch(EMPTY, failures)
-        return GuardedBatch(self.collate(kept if self.batched else kept[0]), failures)
-
-
-@dataclass(frozen=True)
-class WorkerInit:
-    """Shows the user's dataset, not the guard around it, to code in a worker that asks for it."""
-
-    user_init: Callable[[int], None] | None
-
-    def __call__(self, worker: int) -> None:
-        info = get_worker_info()
-        if info is not None and isinstance(info.dataset, Guarded):
-            object.__setattr__(info, "dataset", info.dataset.dataset)  # torch means it to be read only
-        if self.user_init is not None:
-            self.user_init(worker)
-
-
-def guarded_loader(loader: DataLoader[Any], on_error: str) -> DataLoader[Any]:
-    """torch's own DataLoader with the settings of `loader` and its map-style dataset guarded."""
+def guarded_loader(loader: DataLoader[Any], on_error: str, samples: int) -> tuple[DataLoader[Any], Tickets]:
+    """torch's own DataLoader with the settings of `loader` and its map-style dataset guarded, and the tickets
+    that it follows. Its generator is its own: the caller has drawn what torch would draw."""
     batched = loader.batch_sampler is not None
-    collate = loader.collate_fn if on_error == "raise" else GuardedCollate(loader.collate_fn, batched)
-    return DataLoader(
+    tickets = Tickets(samples, batched)
+    collate: Any = GuardedCollate(loader.collate_fn, batched, on_error != "raise")
+    inner = DataLoader(
         Guarded(loader.dataset, on_error),
         batch_size=1 if batched else None,
-        sampler=None if batched else loader.sampler,
-        batch_sampler=loader.batch_sampler,
-        num_workers=loader.num_workers,
+        sampler=None if batched else tickets,
+        batch_sampler=tickets if batched else None,
         collate_fn=collate,
-        pin_memory=loader.pin_memory,
-        timeout=loader.timeout,
-        worker_init_fn=WorkerInit(loader.worker_init_fn),
-        multiprocessing_context=loader.multiprocessing_context,
-        generator=loader.generator,
-        prefetch_factor=loader.prefetch_factor,
-        persistent_workers=loader.persistent_workers,
-        pin_memory_device=loader.pin_memory_device,
-        in_order=loader.in_order,
+        generator=torch.Generator(),
+        **_settings(loader),
     )
+    return inner, tickets
+
+
+def begin_epoch(
+    inner: DataLoader[Any], tickets: Tickets, key: tuple[int, int], batches: Iterator[IndexBatch]
+) -> Iterator[Any]:
+    """torch's iterator over `batches`; `key` is the (seed, epoch) of the random parameters."""
+    tickets.batches = batches
+    tickets.key = None if _draws_nothing(inner) else key
+    inner.generator.manual_seed(key_of(*key))
+    return iter(inner)
+
+
+def stream_loader(loader: DataLoader[Any], cursor: Cursor) -> DataLoader[Any]:
+    """torch's own DataLoader with the settings of `loader` and its stateful `IterableDataset`, which goes on
+    from `cursor` in the first epoch."""
+    turn = cursor.start % max(1, loader.num_workers)
+    return DataLoader(
+        Stream(loader.dataset, loader.batch_size, cursor.streams, turn),
+        batch_size=loader.batch_size,
+        drop_last=loader.drop_last,
+        collate_fn=StreamCollate(loader.collate_fn, loader.dataset),
+        generator=loader.generator,
+        **_settings(loader),
+    )
+
+
+def _settings(loader: DataLoader[Any]) -> dict[str, Any]:
+    return {
+        "num_workers": loader.num_workers,
+        "pin_memory": loader.pin_memory,
+        "timeout": loader.timeout,
+        "worker_init_fn": WorkerInit(loader.worker_init_fn),
+        "multiprocessing_context": loader.multiprocessing_context,
+        "prefetch_factor": loader.prefetch_factor,
+        "persistent_workers": loader.persistent_workers,
+        "pin_memory_device": loader.pin_memory_device,
+        "in_order": loader.in_order,
+    }
+
+
+def _draws_nothing(inner: Any) -> bool:
+    # Seeding takes ten times as long as picking a row of a tensor.
+    dataset = inner.dataset.dataset
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return type(dataset) is TensorDataset and inner.collate_fn.collate in (default_collate, default_convert)
 
 
 class PythonIterator(Iterator[Any]):
@@ -138,6 +113,8 @@ class PythonIterator(Iterator[Any]):
 
     Args:
         batches: torch's iterator.
+        cursor: told of every batch that the caller receives, and of the end.
+        length: what len() says; None: it raises TypeError.
         meter, failures: of the loader.
         dtype, memory_format: of four-dimensional tensors; None and contiguous_format: as they are.
     """
@@ -145,25 +122,38 @@ class PythonIterator(Iterator[Any]):
     def __init__(
         self,
         batches: Iterator[Any],
+        cursor: Cursor,
+        length: int | None,
         meter: Meter,
         failures: Failures,
         dtype: torch.dtype | None,
         memory_format: torch.memory_format,
     ) -> None:
         self._batches = batches
+        self._cursor = cursor
+        self._length = length
+        self._taken = 0
         self._meter = meter
         self._failures = failures
         self._dtype = dtype
         self._memory_format = memory_format
 
     def __len__(self) -> int:
-        return len(self._batches)  # type: ignore[arg-type]  # torch's iterators have one
+        if self._length is None:
+            raise TypeError("the sampler of this loader has no len()")
+        return self._length
 
     def __next__(self) -> Any:
         while True:
             start = time.monotonic()
-            batch = next(self._batches)
+            batch = self._next()
             self._meter.wait_seconds += time.monotonic() - start
+            if isinstance(batch, StreamBatch):
+                if isinstance(batch.data, str) and batch.data == PLACEHOLDER:
+                    self._taken -= 1
+                    continue
+                self._cursor.streams[batch.worker] = batch.state
+                batch = batch.data
             if isinstance(batch, GuardedBatch):
                 for failure in batch.failures:
                     self._failures.add(failure)
@@ -172,7 +162,21 @@ class PythonIterator(Iterator[Any]):
                     continue
             self._meter.batches += 1
             self._meter.samples += _batch_size(batch)
-            return self._cast(batch)
+            batch = self._cast(batch)
+            self._cursor.received(self._taken)
+            return batch
+
+    def _next(self) -> Any:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._cursor.finished = True
+            raise
+        except Exception:
+            self._taken += 1  # torch's loader goes on after a batch that failed
+            raise
+        self._taken += 1
+        return batch
 
     def _cast(self, value: Any) -> Any:
         if self._dtype is None and self._memory_format is torch.contiguous_format:
@@ -186,27 +190,6 @@ class PythonIterator(Iterator[Any]):
         if type(value) in (list, tuple):
             return type(value)(self._cast(item) for item in value)
         return value
-
-
-def _others(index: int, size: int) -> range | list[int]:
-    return [(index + step) % size for step in range(1, min(MAX_REPLACEMENTS, size - 1) + 1)]
-
-
-def _path(dataset: Any, index: Any) -> str | None:
-    """The file of a sample, where the dataset lists files the way torchvision's do."""
-    samples = getattr(dataset, "samples", None)
-    if not isinstance(samples, Sequence) or not isinstance(index, int):
-        return None
-    if not -len(samples) <= index < len(samples):
-        return None
-    entry = samples[index]
-    first = entry[0] if isinstance(entry, Sequence) and len(entry) > 0 else entry
-    return first if isinstance(first, str) else None
-
-
-def _in_file(dataset: Any, index: Any) -> str:
-    path = _path(dataset, index)
-    return "" if path is None else f" ({path})"
 
 
 def _batch_size(batch: Any) -> int:

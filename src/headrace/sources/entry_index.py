@@ -21,6 +21,7 @@ from headrace.records import EntryPoints
 from headrace.sources.folder import ImageSource
 
 FILE_NAME = ".headrace-entry-points.arrow"
+# Raised with the layout, and when the decoder takes files that it refused: known rows are taken over.
 FORMAT = "1"
 SCHEMA = pa.schema(
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections.abc import Sequence
@@ -115,6 +116,16 @@ class ImageSource:
             part = slice(first, min(first + CHUNK, len(order)))
             _gather(self.paths, starts[part], offsets[part], paths, int(offsets[part.stop]))
         return ImageSource(paths, offsets, self.labels[order])
+
+    def digest(self) -> str:
+        """Of names and labels, in order, but for the folder that all files are in, which may move."""
+        paths = self.paths.tobytes().split(b"\0")[:-1]
+        # Character by character is enough: the prefix is cut back to whole folders below.
+        root: bytes = os.path.commonprefix([min(paths), max(paths)]) if paths else b""  # type: ignore[assignment]  # noqa: RUF071
+        begin = root.rfind(b"/") + 1
+        digest = hashlib.blake2b(self.labels.tobytes(), digest_size=8)
+        digest.update(b"\0".join(path[begin:] for path in paths))
+        return digest.hexdigest()
 
     def count_extensions(self, extensions: Sequence[str] = JPEG_EXTENSIONS) -> int:
         """How many paths end in one of `extensions` (ASCII, with the dot), upper and lower case alike."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 from collections.abc import Sequence
@@ -18,6 +19,9 @@ from headrace.errors import PackError
 from headrace.records import EntryPoints, Extents
 from headrace.sources.folder import JPEG_EXTENSIONS
 from headrace.sources.pack_index import PackIndex
+
+# Rows looked at together: bounds what is copied of a column.
+CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,13 +111,28 @@ class PackSource:
             self.index, rows[order], self.paths, self.offsets, extents, self.labels[order], entries
         )
 
+    def digest(self) -> str:
+        """Of keys and labels, in order."""
+        digest = hashlib.blake2b(self.labels.tobytes(), digest_size=8)
+        keys = self.index.batch["key"]
+        for start in range(0, len(self), CHUNK):
+            rows = np.arange(start, min(start + CHUNK, len(self)))
+            chosen = keys.take(pa.array(rows if self.rows is None else self.rows[rows]))
+            digest.update("\0".join(chosen.to_pylist()).encode())
+        return digest.hexdigest()
+
     def count_extensions(self, extensions: Sequence[str] = JPEG_EXTENSIONS) -> int:
         """How many files end in one of `extensions`, upper and lower case alike."""
         column = self.index.batch["extension"]
-        if self.rows is not None:
-            column = column.take(pa.array(self.rows))
         wanted = pa.array([extension.removeprefix(".") for extension in extensions], column.type)
-        return int(pc.sum(pc.is_in(pc.utf8_lower(column), value_set=wanted)).as_py() or 0)
+        total = 0
+        for start in range(0, len(self), CHUNK):
+            if self.rows is None:
+                part = column.slice(start, CHUNK)
+            else:
+                part = column.take(pa.array(self.rows[start : start + CHUNK]))
+            total += int(pc.sum(pc.is_in(pc.utf8_lower(part), value_set=wanted)).as_py())
+        return total
 
 
 def read_extent(path: Path, offset: int, size: int) -> bytes:

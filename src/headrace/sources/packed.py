@@ -14,7 +14,7 @@ from headrace.errors import PackError
 from headrace.sources.image import load_rgb
 from headrace.sources.pack import PackSource, read_extent
 from headrace.sources.pack_index import FILE_NAME, PackIndex
-from headrace.sources.tar_index import find_tar_index
+from headrace.sources.tar_index import find_tar_index, resolved_shards
 from headrace.sources.tar_samples import samples_in
 
 PathLike = str | os.PathLike[str]
@@ -31,7 +31,7 @@ class PackedDataset(Dataset[tuple[Any, Any]]):
     Args:
         path: the folder that `headrace pack` made; or WebDataset shards made by others: a folder of .tar
             files, one of them, or a list. Those are scanned once, and the index is kept in
-            ``~/.cache/headrace``.
+            ``~/.cache/headrace``; `headrace index` makes one with entry points.
         transform: called with each RGB PIL image; None: the image itself.
         target_transform: called with each label (an int, -1 where the pack has none); None: the label itself.
 
@@ -132,17 +132,9 @@ class PackedDataset(Dataset[tuple[Any, Any]]):
 
 def open_index(path: PathLike | Sequence[PathLike]) -> PackIndex:
     """The index of a pack, or of shards without one (made where none is kept). Raises PackError."""
-    if not isinstance(path, (str, os.PathLike)):
-        return find_tar_index([Path(each) for each in path])
-    at = Path(path)
-    if at.is_dir():
+    if isinstance(path, (str, os.PathLike)):
+        at = Path(path)
         inside = at / FILE_NAME
-        if inside.is_file():
-            return PackIndex(inside)
-        shards = sorted(at.glob("*.tar"))
-        if not shards:
-            raise PackError(f"{at} is no pack: it holds neither {FILE_NAME} nor .tar files.")
-        return find_tar_index(shards)
-    if not at.is_file():
-        raise PackError(f"{at} doesn't exist: give the folder of a pack, or .tar files.")
-    return PackIndex(at) if at.suffix == ".arrow" else find_tar_index([at])
+        if inside.is_file() or at.suffix == ".arrow":
+            return PackIndex(inside if inside.is_file() else at)
+    return find_tar_index(resolved_shards(path))

@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace.errors import PackError
 from headrace.sources.entry_index import cache_folder
 from headrace.sources.pack import read_extent
-from headrace.sources.pack_index import COLUMNS, PackAbout, PackIndex, Shard
+from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, PackIndex, Shard
 from headrace.sources.tar_samples import Field, TarSample, read_samples
 
 # Which member of a sample is its image: the first kind of these that it has.
@@ -45,22 +45,44 @@ def label_of(sample: TarSample, shard: Path) -> int:
         ) from None
 
 
+def resolved_shards(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """The .tar files of a folder, a single one, or a list of them, as absolute paths.
+
+    Raises:
+        PackError: there are none.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        return [Path(each).resolve() for each in path]
+    at = Path(path)
+    if at.is_file():
+        return [at.resolve()]
+    shards = sorted(at.glob("*.tar"))
+    if not shards:
+        what = f"holds neither {FILE_NAME} nor .tar files" if at.is_dir() else "doesn't exist"
+        raise PackError(f"{at} {what}: give the folder of a pack, or .tar files.")
+    return [shard.resolve() for shard in shards]
+
+
+def kept_index(shards: Sequence[Path]) -> Path:
+    """Where the index of `shards` (absolute paths) is kept in the user's cache."""
+    digest = hashlib.sha256(b"\0".join(os.fsencode(shard) for shard in shards)).hexdigest()[:32]
+    return cache_folder() / "packs" / f"{digest}.arrow"
+
+
 def find_tar_index(shards: Sequence[Path]) -> PackIndex:
-    """The kept index of `shards`, made (again) where there is none or a shard has changed.
+    """The kept index of `shards` (absolute paths), made (again) where there is none or a shard has changed.
 
     Raises:
         PackError: a shard can't be read, or none of them holds an image.
     """
-    files = [path.resolve() for path in shards]
-    digest = hashlib.sha256(b"\0".join(os.fsencode(file) for file in files)).hexdigest()[:32]
-    kept = cache_folder() / "packs" / f"{digest}.arrow"
-    state = _state(files)
+    kept = kept_index(shards)
+    state = state_of(shards)
     if kept.is_file():
         index = PackIndex(kept)
         if index.about.made.get("state") == state:
             return index
     kept.parent.mkdir(parents=True, exist_ok=True)
-    write_tar_index(files, kept, state)
+    write_tar_index(shards, kept, state)
     return PackIndex(kept)
 
 
@@ -96,7 +118,7 @@ def _rows(number: int, shard: Path) -> Iterable[tuple[Any, ...]]:
             yield (sample.key, image.extension, label_of(sample, shard), *place)
 
 
-def _state(files: Sequence[Path]) -> list[list[int]]:
+def state_of(files: Sequence[Path]) -> list[list[int]]:
     """Size and time of modification of each file."""
     state = []
     for file in files:

@@ -54,15 +54,15 @@ def read_samples(path: Path) -> Iterator[TarSample]:
     to no sample.
 
     Raises:
-        PackError: it isn't an uncompressed tar file, or ends in the middle.
+        PackError: it isn't an uncompressed tar file, ends in the middle, or has a damaged header.
     """
     with open(path, "rb") as file:
-        yield from _group(_members(file, path))
+        yield from _group(read_members(file, path))
 
 
 def samples_in(data: bytes, shard: Path) -> Iterator[TarSample]:
     """The samples in some members of `shard`, offsets counted from their start."""
-    yield from _group(_members(io.BytesIO(data), shard))
+    yield from _group(read_members(io.BytesIO(data), shard))
 
 
 def _group(members: Iterable[tarfile.TarInfo]) -> Iterator[TarSample]:
@@ -84,12 +84,21 @@ def _group(members: Iterable[tarfile.TarInfo]) -> Iterator[TarSample]:
         yield TarSample(key, start, end - start, tuple(fields))
 
 
-def _members(file: BinaryIO, path: Path) -> Iterator[tarfile.TarInfo]:
+def read_members(file: BinaryIO, path: Path) -> Iterator[tarfile.TarInfo]:
+    """The members of the tar file that begins where `file`, opened from `path`, is.
+
+    Raises:
+        PackError: it isn't an uncompressed tar file, ends in the middle, or has a damaged header.
+    """
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
             while (member := tar.next()) is not None:
                 tar.members = []  # type: ignore[attr-defined]  # else all of them are kept
                 yield member
+            # tarfile takes a header that it can't read for the end, unless it is the first.
+            file.seek(tar.offset)
+            if file.read(BLOCK).strip(b"\0"):
+                raise tarfile.ReadError(f"damaged header at byte {tar.offset:,}")
     except tarfile.ReadError as error:
         raise PackError(
             f"{path} can't be read as an uncompressed tar file: {error}. Decompress it, or fetch it again."

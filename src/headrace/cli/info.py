@@ -1,0 +1,60 @@
+"""`headrace info`: what a pack holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from headrace.cli.progress import failing
+from headrace.packs.info import Histogram, PackInfo
+from headrace.packs.info import info as run
+
+# What `made` holds beside options.
+NOT_ASKED = ("checksum", "kept", "records", "state")
+
+BAR = 30  # characters of the longest bar of a histogram
+
+
+def info(pack: Annotated[Path, typer.Argument(help="The folder that headrace pack made.")]) -> None:
+    """Says what a pack holds and how it was made.
+
+    Exit codes: 0; 2 wrong usage, or an index that can't be read.
+    """
+    with failing("info", Console(stderr=True)):
+        found = run(pack)
+    console = Console(highlight=False, soft_wrap=True)
+    for name, value in _facts(found):
+        console.print(f"{name:<16} {value}", markup=False)
+    _print_histogram(console, "longer side, pixels", found.sides)
+    _print_histogram(console, "image, bytes", found.sizes)
+    for key, why in found.made.get("kept", ()):
+        console.print(f"kept as it was: {key}: {why}", markup=False)
+
+
+def _facts(found: PackInfo) -> list[tuple[str, str]]:
+    formats = ", ".join(f"{name or 'none'} {count:,}" for name, count in found.formats)
+    asked = {name: value for name, value in found.made.items() if name not in NOT_ASKED}
+    made = ", ".join(f"{name}={value}" for name, value in sorted(asked.items()) if value not in (None, False))
+    overhead = (found.shard_bytes + found.index_bytes) / max(1, found.image_bytes) - 1
+    return [
+        ("samples", f"{found.samples:,} ({found.labelled:,} with a label)"),
+        ("classes", f"{len(found.classes):,}" if found.classes else "not known"),
+        ("shards", f"{found.shards:,} ({found.kind})"),
+        ("bytes", f"{found.shard_bytes:,}, and {found.index_bytes:,} of the index"),
+        ("of images", f"{found.image_bytes:,} (the pack is {overhead:+.1%})"),
+        ("formats", formats),
+        ("entry points", f"{found.with_entries:,} samples"),
+        ("restart markers", f"{found.with_restarts:.1%} of the JPEGs"),
+        ("made", made),
+    ]
+
+
+def _print_histogram(console: Console, title: str, histogram: Histogram) -> None:
+    console.print(f"\n{title}")
+    most = max((count for _, count in histogram), default=1)
+    for limit, count in histogram:
+        name = f"≤ {limit:,}" if limit else "not known"
+        console.print(f"{name:>14} {count:>12,} {'█' * round(BAR * count / most)}")

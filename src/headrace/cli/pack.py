@@ -1,0 +1,105 @@
+"""`headrace pack`: a data set in few large files."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from headrace.cli.progress import failing, progress_bar
+from headrace.packs.pack import DEFAULT_SHARD_SIZE, PackSummary
+from headrace.packs.pack import pack as run
+
+MB = 1_000_000
+
+# Kept files that are named; the index knows the rest.
+NAMED = 20
+
+
+class Format(str, Enum):
+    """Of a pack."""
+
+    TAR = "tar"
+    LMDB = "lmdb"
+
+
+class Encoding(str, Enum):
+    """Of images that are encoded anew."""
+
+    PNG = "png"
+    JPEG = "jpeg"
+
+
+def pack(
+    src: Annotated[Path, typer.Argument(help="ImageFolder tree, ILSVRC2012 tar, WebDataset, LMDB or pack.")],
+    dest: Annotated[Path, typer.Argument(help="The folder to make.")],
+    format_: Annotated[Format, typer.Option("--format", help="tar: WebDataset shards.")] = Format.TAR,
+    optimize: Annotated[
+        bool, typer.Option("--optimize", help="Rewrite JPEGs without loss: smaller, with restart markers.")
+    ] = False,
+    strip: Annotated[
+        bool, typer.Option("--strip", help="With --optimize: drop EXIF, ICC profiles and comments.")
+    ] = False,
+    reencode: Annotated[
+        Encoding | None, typer.Option(help="Images that aren't JPEGs; jpeg is LOSSY. Default: as they are.")
+    ] = None,
+    max_side: Annotated[
+        int | None, typer.Option(min=1, help="LOSSY: scale larger images down to this many pixels.")
+    ] = None,
+    quality: Annotated[
+        int | None, typer.Option(min=1, max=100, help="LOSSY: of JPEGs encoded anew; default 95.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: the usable cores.")] = None,
+    shard_size: Annotated[
+        int, typer.Option(min=1, help="MB of the source in a shard, at most.")
+    ] = DEFAULT_SHARD_SIZE // MB,
+    shuffle: Annotated[int | None, typer.Option(help="A seed: store samples in a random order.")] = None,
+) -> None:
+    """Packs a data set into few large files with an index, without changing a byte of its images.
+
+    DEST gets tar shards that every WebDataset reader opens, and index.arrow:
+    read it by headrace.PackedDataset. Interrupted, even by kill -9? Run the
+    same command again: it goes on after the last finished shard. DEST has its
+    name only once it is complete.
+
+    Exit codes: 0 packed; 2 wrong usage, or a file that can't be read or written.
+    """
+    console = Console(stderr=True)
+    with failing("pack", console), progress_bar("packing", console) as progress:
+        summary = run(
+            src,
+            dest,
+            format=format_.value,
+            optimize=optimize,
+            strip=strip,
+            reencode=None if reencode is None else reencode.value,
+            max_side=max_side,
+            quality=quality,
+            workers=workers,
+            shard_size=shard_size * MB,
+            shuffle=shuffle,
+            progress=progress,
+        )
+    _tell(summary, console)
+
+
+def _tell(summary: PackSummary, console: Console) -> None:
+    again = f" ({summary.reused:,} of an earlier run)" if summary.reused else ""
+    typer.echo(
+        f"{summary.path}: {summary.samples:,} samples in {summary.shards:,} shards{again},"
+        f" {summary.pack_bytes / 1e6:,.1f} MB, {summary.pack_bytes / max(1, summary.source_bytes):.1%} of the"
+        " source's bytes"
+    )
+    for note in summary.notes:
+        console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    if summary.kept:
+        console.print(f"{len(summary.kept):,} images are kept as they were:", style="yellow", highlight=False)
+        for key, why in summary.kept[:NAMED]:
+            console.print(f"  {key}: {why}", markup=False, highlight=False, soft_wrap=True)
+        if len(summary.kept) > NAMED:
+            console.print(
+                f"  and {len(summary.kept) - NAMED:,} more: headrace info names all", highlight=False
+            )

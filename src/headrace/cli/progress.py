@@ -1,0 +1,51 @@
+"""What the verbs show while they work, and how they end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+# Exit codes: 0 all is well, 1 bad records were found, 2 wrong usage, or files that can't be read or written.
+BAD_RECORDS = 1
+FAILED = 2
+
+
+class RateColumn(ProgressColumn):
+    """Samples per second."""
+
+    def render(self, task: Task) -> Text:
+        """The rate over the last seconds; nothing before one is known."""
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:,.0f}/s" if speed else "")
+
+
+@contextmanager
+def progress_bar(doing: str, console: Console) -> Iterator[Callable[[int, int], None]]:
+    """A bar with count, rate and remaining time: call what this gives with (done, total)."""
+    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def failing(verb: str, console: Console) -> Iterator[None]:
+    """Ends the command with exit code 2 and a message, where the body raises what a user can mend."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        console.print(f"headrace {verb}: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(FAILED) from None

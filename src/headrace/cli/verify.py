@@ -1,0 +1,39 @@
+"""`headrace verify`: is a pack what was packed?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from headrace.cli.progress import BAD_RECORDS, failing, progress_bar
+from headrace.packs.verify import verify as run
+
+
+def verify(
+    pack: Annotated[Path, typer.Argument(help="The folder that headrace pack made.")],
+    against: Annotated[Path | None, typer.Option(help="What it was made from: compare with it.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: the usable cores.")] = None,
+) -> None:
+    """Reads a whole pack and names every record that isn't as it was packed.
+
+    Shards' sizes, places and checksums of all images, and labels are compared
+    with the index; with --against, keys, labels and fields also with the
+    source, and images byte for byte, or pixel for pixel where the pack was made
+    with --optimize or --reencode png.
+
+    Exit codes: 0 all is well; 1 bad records were found, one line each; 2 wrong
+    usage, or an index or source that can't be read.
+    """
+    console = Console(stderr=True)
+    with failing("verify", console), progress_bar("verifying", console) as progress:
+        verdict = run(pack, against=against, workers=workers, progress=progress)
+    for problem in verdict.problems:
+        typer.echo(str(problem))
+    for note in verdict.notes:
+        console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    typer.echo(f"{pack}: {verdict.samples:,} samples, {len(verdict.problems):,} problems")
+    if verdict.problems:
+        raise typer.Exit(BAD_RECORDS)

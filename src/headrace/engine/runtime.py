@@ -1,0 +1,68 @@
+"""What a loader keeps from epoch to epoch: threads, memory, counts."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from headrace.engine.iterator import NativeIterator
+from headrace.engine.meter import Failures, Meter
+from headrace.engine.native import Threads
+from headrace.engine.python import Tickets
+from headrace.engine.slots import Slots
+from headrace.records import LoaderStats
+
+
+class Runtime:
+    """Of one loader; a copy of it makes its own.
+
+    Attributes:
+        meter, failures: what was done so far.
+        guarded, stream: torch's loaders for datasets that run as Python; None: not made yet.
+        identity: of the dataset; None: not known yet.
+        latest: the native iterator made last.
+    """
+
+    def __init__(self) -> None:
+        self.meter = Meter()
+        self.failures = Failures()
+        self.guarded: tuple[DataLoader[Any], Tickets] | None = None
+        self.stream: DataLoader[Any] | None = None
+        self.identity: str | None = None
+        self.latest: weakref.ref[NativeIterator] | None = None
+        self._threads: Threads | None = None
+        self._slots: Slots | None = None
+
+    def threads_for(self, count: int) -> Threads:
+        """The native threads, made at the first use."""
+        if self._threads is None:
+            self._threads = Threads(count)
+        return self._threads
+
+    def slots_for(self, nbytes: int, *, pinned: bool, keep: int) -> Slots:
+        """The memory for batches; made anew where its size changes."""
+        if self._slots is None or self._slots.nbytes != nbytes:
+            self._slots = Slots(nbytes, pinned=pinned, keep=keep)
+        return self._slots
+
+    def stats(self, budget: int) -> LoaderStats:
+        """What was done so far; `budget` is the memory allowed, in bytes."""
+        meter, slots = self.meter, self._slots
+        native = self._threads.stats() if self._threads is not None else None
+        iterator = self.latest() if self.latest is not None else None
+        decoded = dict(native.decoded_by) if native is not None else {}
+        return LoaderStats(
+            batches=meter.batches,
+            samples=meter.samples,
+            stages=meter.stages(native),
+            decoded_by={**decoded, "pillow": meter.pillow_samples},
+            stale_entries=0 if native is None else native.stale_entries,
+            failures=tuple(self.failures.records),
+            memory_used=0 if slots is None else slots.live * slots.nbytes,
+            memory_allowed=budget,
+            in_flight=0 if iterator is None else iterator.in_flight,
+            decode_threads=0 if native is None else native.decode_threads,
+            read_threads=0 if native is None else native.read_threads,
+        )

@@ -1,0 +1,50 @@
+"""Seeds for the user's Python: torch's, NumPy's and Python's generators, from a sample's key alone."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from headrace.order.batches import IndexBatch, index_number
+from headrace.order.permutation import key_of
+
+
+def sample_seeds(key: tuple[int, int], batch: IndexBatch, samples: int) -> list[int]:
+    """One 64-bit seed for each sample of `batch`.
+
+    Args:
+        key: (seed, epoch).
+        samples: of the dataset, for indices from its end; 0: not known.
+    """
+    seeds = []
+    for index, occurrence in zip(batch.indices, batch.occurrences.tolist(), strict=True):
+        number = index_number(index)
+        if isinstance(number, str):
+            number = zlib.crc32(number.encode("utf-8", "surrogateescape"))
+        seeds.append(key_of(*key, number + samples if number < 0 else number, occurrence))
+    return seeds
+
+
+def seed_generators(seed: int) -> None:
+    """Seeds torch's CPU generator and Python's global one of this process with 64 bits, NumPy's with the low
+    32 of them (more would cost as much as the rest together)."""
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+    random.seed(seed)
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Puts the three generators of this process back as they were."""
+    torchs, numpys, pythons = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(torchs)
+        np.random.set_state(numpys)
+        random.setstate(pythons)

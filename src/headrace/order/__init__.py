@@ -1,0 +1,26 @@
+"""Orders for `headrace.DataLoader(sampler=…)`: pure functions of (seed, epoch, position).
+
+>>> import headrace.order
+>>> order = headrace.order.RepeatedAugmentation(dataset, repeats=3)  # doctest: +SKIP
+>>> loader = headrace.DataLoader(dataset, batch_size=256, sampler=order)  # doctest: +SKIP
+"""
+
+from headrace.order.samplers import (
+    Endless,
+    LocalShuffled,
+    Order,
+    RepeatedAugmentation,
+    Sequential,
+    Shuffled,
+    Weighted,
+)
+
+__all__ = [
+    "Endless",
+    "LocalShuffled",
+    "Order",
+    "RepeatedAugmentation",
+    "Sequential",
+    "Shuffled",
+    "Weighted",
+]

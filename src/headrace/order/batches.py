@@ -1,0 +1,202 @@
+"""Which batches of indices an epoch is made of, and how to go on in the middle of it."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+from torch.utils.data import BatchSampler
+
+from headrace.order.cursor import Cursor
+from headrace.order.permutation import Indices
+from headrace.order.samplers import CHUNK, Order, Sequential
+from headrace.order.shard import Shard
+
+
+@dataclass(frozen=True, eq=False)
+class IndexBatch:
+    """Samples of one batch.
+
+    Attributes:
+        indices: [n], as the order or the user's sampler gives them.
+        occurrences: [n]; each tells apart the times that an index comes in an epoch.
+    """
+
+    indices: Sequence[Any]
+    occurrences: Indices
+
+
+class OrderedBatches:
+    """Batches of one rank's share of an order: arithmetic, so that any position can be begun at."""
+
+    resumable = True
+
+    def __init__(self, order: Order, shard: Shard) -> None:
+        self.order = order
+        self.shard = shard
+        self.shuffles = not isinstance(order, Sequential)
+
+    def identity(self) -> str:
+        """What must be the same where a state is loaded."""
+        return self.order.identity()
+
+    def length(self) -> int | None:
+        """Batches of a whole epoch; None: it has no end."""
+        return None if self.order.size is None else self.shard.batches(self.order.size)
+
+    def begin(self, cursor: Cursor) -> Iterator[IndexBatch]:
+        """The batches from `cursor.start` on."""
+        batch = self.shard.batch_size
+        first, count = 0, max(1, CHUNK // batch) * batch
+        while len(positions := self.shard.positions(self.order.size, cursor.start, first, count)):
+            indices, occurrences = self.order.at(positions, *cursor.order_key)
+            listed = indices.tolist()
+            for i in range(0, len(listed), batch):
+                yield IndexBatch(listed[i : i + batch], occurrences[i : i + batch])
+            first += count
+
+    def position(self, cursor: Cursor) -> int:
+        """Positions of the epoch that all ranks together are done with."""
+        return self.shard.after(self.order.size, cursor.start, cursor.batches)
+
+
+class SampledBatches:
+    """Batches by the user's sampler or batch sampler, exactly as torch's DataLoader follows it.
+
+    To go on in the middle, a sampler with `state_dict` and `load_state_dict` is given the state that it had
+    after the last batch received; any other one is begun again, and the indices that were used are skipped.
+
+    Args:
+        source: the sampler, or the batch sampler.
+        samples: of the dataset; 0: not known.
+        batch_size: of a sampler's batches; None: samples aren't batched. Not used with a batch sampler.
+        drop_last: as in torch.
+        by_batches: whether `source` is a batch sampler.
+    """
+
+    resumable = True
+
+    def __init__(
+        self, source: Iterable[Any], samples: int, batch_size: int | None, drop_last: bool, by_batches: bool
+    ) -> None:
+        self.source = source
+        self.samples = samples
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.by_batches = by_batches
+
+    def identity(self) -> str:
+        """What must be the same where a state is loaded."""
+        what = "batch sampler" if self.by_batches else "sampler"
+        kind = f"{what} {type(self.source).__module__}.{type(self.source).__qualname__}"
+        shared = [
+            f", {n} {getattr(self.source, n)}" for n in ("num_replicas", "rank") if hasattr(self.source, n)
+        ]
+        try:
+            return f"{kind} of {len(self.source)}{''.join(shared)}"  # type: ignore[arg-type]
+        except TypeError:
+            return f"{kind}{''.join(shared)}"
+
+    def begin(self, cursor: Cursor) -> Iterator[IndexBatch]:
+        """The batches from `cursor.start` on; draws from the sampler's generator at once where it skips."""
+        counts = Occurrences(self.samples)
+        stateful = self._stateful()
+        skip = cursor.start
+        if stateful is not None and cursor.sampler_state is not None:
+            stateful.load_state_dict(cursor.sampler_state)
+            skip = 0
+        source = iter(self.source)
+        for used in islice(source, skip):
+            counts.count(used if self.by_batches else [used])
+        batches: Iterator[Sequence[Any]]
+        if self.by_batches:
+            batches = source
+        elif self.batch_size is None:
+            batches = ([index] for index in source)
+        else:
+            batches = iter(BatchSampler(source, self.batch_size, self.drop_last))
+        if cursor.start:
+            batches = chain(list(islice(batches, 1)), batches)
+        return _counted(batches, counts, stateful, cursor)
+
+    def position(self, cursor: Cursor) -> int:
+        """Batches of the batch sampler, or samples of the sampler, that are done with."""
+        return cursor.start + cursor.batches * (1 if self.by_batches else self.batch_size or 1)
+
+    def _stateful(self) -> Any:
+        for sampler in (self.source, getattr(self.source, "sampler", None)):
+            if hasattr(sampler, "state_dict") and hasattr(sampler, "load_state_dict"):
+                return sampler
+        return None
+
+
+class StreamBatches:
+    """Batches of an `IterableDataset`, which has an order of its own.
+
+    Args:
+        workers: processes that the dataset runs in.
+        resumable: whether it has a state.
+    """
+
+    def __init__(self, workers: int, resumable: bool) -> None:
+        self.workers = max(1, workers)
+        self.resumable = resumable
+
+    def identity(self) -> str:
+        """What must be the same where a state is loaded: a state is that of one worker's dataset."""
+        return f"the dataset's own, in {self.workers} worker{'s' if self.workers > 1 else ''}"
+
+    def begin(self, cursor: Cursor) -> Iterator[IndexBatch]:  # noqa: ARG002
+        """Nothing: no indices are needed."""
+        return iter(())
+
+    def position(self, cursor: Cursor) -> int:
+        """Batches that are done with."""
+        return cursor.start + cursor.batches
+
+
+def _counted(
+    batches: Iterator[Sequence[Any]], counts: Occurrences, stateful: Any, cursor: Cursor
+) -> Iterator[IndexBatch]:
+    for number, indices in enumerate(batches, start=1):
+        if stateful is not None:
+            cursor.sampler_states[number] = copy.deepcopy(stateful.state_dict())
+        yield IndexBatch(indices, counts.count(indices))
+
+
+class Occurrences:
+    """Counts how often each index has come; 4 bytes a sample of the dataset, once it is touched.
+
+    Args:
+        samples: of the dataset; indices outside it, and those that aren't numbers, are counted in a dict.
+    """
+
+    def __init__(self, samples: int) -> None:
+        self._samples = samples
+        self._counts = np.zeros(samples, np.uint32)
+        self._others: Counter[Any] = Counter()
+
+    def count(self, indices: Sequence[Any]) -> Indices:
+        """How often each of `indices` had come before, those before it in `indices` included."""
+        out = np.empty(len(indices), np.int64)
+        for i, index in enumerate(indices):
+            number = index_number(index)
+            known = isinstance(number, int) and -self._samples <= number < self._samples
+            counts: Any = self._counts if known else self._others
+            out[i] = counts[number]
+            counts[number] += 1
+        return out
+
+
+def index_number(index: Any) -> int | str:
+    """An index as an int where it is one of any kind, else its repr()."""
+    try:
+        return operator.index(index)
+    except TypeError:
+        return repr(index)

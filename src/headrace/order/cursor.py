@@ -1,0 +1,141 @@
+"""Where a loader is in its epochs, and that as a state that can be saved, checked and loaded."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from headrace.errors import ConfigError
+
+VERSION = 1
+
+Key = tuple[int, int]
+
+
+@dataclass
+class Cursor:
+    """One epoch's progress, shared by the loader and the iterator that moves it.
+
+    Attributes:
+        epoch: its number.
+        order_key, random_key: (seed, epoch) that the order and the random parameters depend on.
+        start: position at which the iterator began; see the `position` of `headrace.order.batches`.
+        batches: that the user has received since.
+        finished: whether the user has seen the epoch's end.
+        generators: states of the generators that the user's sampler may draw from, before it did.
+        sampler_epoch: number that the user's sampler was told by `set_epoch`; None: it has none.
+        sampler_state: of the user's stateful sampler, at `start`.
+        sampler_states: the same after batch i since then; those that are passed are dropped.
+        streams: states of the user's stateful `IterableDataset` after the last batch received, by worker.
+    """
+
+    epoch: int
+    order_key: Key
+    random_key: Key
+    start: int = 0
+    batches: int = 0
+    finished: bool = False
+    generators: str = ""
+    sampler_epoch: int | None = None
+    sampler_state: Any = None
+    sampler_states: dict[int, Any] = field(default_factory=dict, repr=False)
+    streams: dict[int, Any] = field(default_factory=dict, repr=False)
+
+    def received(self, batches: int) -> None:
+        """The user has now got batch number `batches` since `start`."""
+        self.batches = batches
+        if batches in self.sampler_states:
+            self.sampler_state = self.sampler_states.pop(batches)
+            for number in [n for n in self.sampler_states if n < batches]:
+                del self.sampler_states[number]
+
+
+def to_state(
+    cursor: Cursor | None, epoch: int, position: int, *, dataset: str, order: str, seed: int | None
+) -> dict[str, Any]:
+    """`cursor` as a dict of ints, strings and None, the same keys always; what the user's own objects gave is
+    in tuples, so that torch.distributed.checkpoint saves it whole.
+
+    Args:
+        cursor: None: epoch number `epoch` hasn't begun, and nothing of it is decided.
+        position: that is done with.
+        dataset, order, seed: must be the same where the state is loaded.
+    """
+    order_key, random_key = (None, None) if cursor is None else (cursor.order_key, cursor.random_key)
+    return {
+        "version": VERSION,
+        "dataset": dataset,
+        "order": order,
+        "seed": seed,
+        "epoch": epoch,
+        "position": position,
+        "order_seed": order_key and order_key[0],
+        "order_epoch": order_key and order_key[1],
+        "random_seed": random_key and random_key[0],
+        "random_epoch": random_key and random_key[1],
+        "generators": "" if cursor is None else cursor.generators,
+        "sampler_epoch": None if cursor is None else cursor.sampler_epoch,
+        "sampler": (None if cursor is None else cursor.sampler_state,),
+        "streams": () if cursor is None else tuple(sorted(cursor.streams.items())),
+    }
+
+
+def from_state(state: dict[str, Any], *, dataset: str, order: str, seed: int | None) -> Cursor | None:
+    """Undoes `to_state`; None: the epoch hadn't begun.
+
+    Raises:
+        ConfigError: the state is of another dataset, order or seed, or isn't one of this version.
+    """
+    if state.get("version") != VERSION:
+        raise ConfigError(
+            f"This isn't a state of a headrace.DataLoader of version {VERSION}: its version is"
+            f" {state.get('version')!r}."
+        )
+    ours = {"dataset": dataset, "order": order, "seed": seed if seed is not None else state["seed"]}
+    different = [
+        f"{name}: the state has {state[name]!r}, this loader {value!r}"
+        for name, value in ours.items()
+        if state[name] != value
+    ]
+    if different:
+        raise ConfigError(
+            f"The state can't be loaded into this loader; {'; '.join(different)}. Make the loader as it was"
+            " when the state was saved (batch size, workers and ranks may differ)."
+        )
+    if state["order_seed"] is None:
+        return None
+    return Cursor(
+        epoch=state["epoch"],
+        order_key=(state["order_seed"], state["order_epoch"]),
+        random_key=(state["random_seed"], state["random_epoch"]),
+        start=state["position"],
+        generators=state["generators"],
+        sampler_epoch=state["sampler_epoch"],
+        sampler_state=state["sampler"][0],
+        streams=dict(state["streams"]),
+    )
+
+
+def generator_states(generators: Sequence[torch.Generator]) -> str:
+    """States of torch's default generator and of `generators`, as text."""
+    states = [each.get_state() for each in (torch.default_generator, *generators)]
+    return ",".join(base64.b64encode(state.numpy().tobytes()).decode("ascii") for state in states)
+
+
+@contextmanager
+def replayed(generators: Sequence[torch.Generator], states: str) -> Iterator[None]:
+    """Within this, all generators go on from `states`; torch's default one is then put back."""
+    before = torch.default_generator.get_state()
+    for generator, text in zip((torch.default_generator, *generators), states.split(","), strict=False):
+        raw = np.frombuffer(base64.b64decode(text), np.uint8)
+        generator.set_state(torch.from_numpy(raw.copy()))
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before)

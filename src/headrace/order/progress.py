@@ -1,0 +1,115 @@
+"""The epochs of one loader: begun one after the other, or in the middle from a state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from headrace.errors import ConfigError
+from headrace.order.batches import IndexBatch, OrderedBatches, SampledBatches, StreamBatches
+from headrace.order.cursor import Cursor, Key, from_state, generator_states, replayed, to_state
+
+Batches = OrderedBatches | SampledBatches | StreamBatches
+
+
+class Progress:
+    """Which epoch comes next, and how far the one begun last has come.
+
+    Args:
+        seed: given by the user; None: drawn for each epoch.
+    """
+
+    def __init__(self, seed: int | None) -> None:
+        self.epoch = 0
+        self.seed = seed
+        self._cursor: Cursor | None = None  # of the epoch begun last
+        self._loaded: Cursor | None = None  # to go on from, in the next epoch that is begun
+
+    def set_epoch(self, epoch: int) -> None:
+        """The number of the next epoch; a state that was loaded stays where it is of that one."""
+        self.epoch = epoch
+        self._cursor = None
+        if self._loaded is not None and self._loaded.epoch != epoch:
+            self._loaded = None
+
+    def begin(
+        self, batches: Batches, generator: torch.Generator | None, generators: Sequence[torch.Generator]
+    ) -> tuple[Cursor, Iterator[IndexBatch]]:
+        """Begins an epoch: where it is, and its batches. torch's own draws from its generators are made, in
+        the same order, so that whatever draws from them next gets what it would get with torch's loader.
+
+        Args:
+            generator: the loader's; None: torch's default.
+            generators: all that the user's sampler may draw from beside the default.
+        """
+        loaded, self._loaded = self._loaded, None
+        cursor = self._cursor = loaded or self._new(batches, generator, generators)
+        self.epoch = cursor.epoch + 1
+        if loaded is None or not isinstance(batches, SampledBatches):
+            return cursor, batches.begin(cursor)
+        with replayed(generators, cursor.generators):
+            _draw(generator)
+            return cursor, batches.begin(cursor)
+
+    def _new(
+        self, batches: Batches, generator: torch.Generator | None, generators: Sequence[torch.Generator]
+    ) -> Cursor:
+        if isinstance(batches, StreamBatches):
+            return Cursor(self.epoch, (0, 0), (0, 0))  # torch's loader draws for itself
+        states = generator_states(generators) if isinstance(batches, SampledBatches) else ""
+        drawn = _draw(generator)
+        order_drawn = _draw(None) if isinstance(batches, OrderedBatches) and batches.shuffles else 0
+        seed = self.seed_of(batches)
+        cursor = Cursor(
+            self.epoch,
+            order_key=(order_drawn, 0) if seed is None else (seed, self.epoch),
+            random_key=(drawn, 0) if seed is None else (seed, self.epoch),
+            generators=states,
+        )
+        if isinstance(batches, SampledBatches):
+            told = getattr(batches.source, "epoch", None)
+            cursor.sampler_epoch = told if isinstance(told, int) else None
+        return cursor
+
+    def seed_of(self, batches: Batches) -> int | None:
+        """The seed in use; None: one is drawn for each epoch."""
+        shared = isinstance(batches, OrderedBatches) and batches.shard.world_size > 1
+        return 0 if self.seed is None and shared else self.seed
+
+    def random_key(self, batches: Batches, epoch: int | None) -> Key | None:
+        """See `headrace.DataLoader.random_key`; None: it isn't known."""
+        if epoch is None:
+            return None if self._cursor is None else self._cursor.random_key
+        seed = self.seed_of(batches)
+        return None if seed is None else (seed, epoch)
+
+    def save(self, batches: Batches, dataset: str) -> dict[str, Any]:
+        """The state after the last batch that was received."""
+        cursor = self._loaded or self._cursor
+        if cursor is not None and cursor.finished:
+            cursor = None
+        elif cursor is not None and not batches.resumable:
+            raise ConfigError(
+                "The place in an IterableDataset can't be saved unless it has state_dict() and"
+                " load_state_dict(). Give it these, or save between epochs."
+            )
+        epoch, position = (self.epoch, 0) if cursor is None else (cursor.epoch, batches.position(cursor))
+        return to_state(
+            cursor, epoch, position, dataset=dataset, order=batches.identity(), seed=self.seed_of(batches)
+        )
+
+    def load(self, state: dict[str, Any], batches: Batches, dataset: str, given_seed: int | None) -> None:
+        """The next epoch begins where `state` was saved. Raises ConfigError where it doesn't fit."""
+        cursor = from_state(state, dataset=dataset, order=batches.identity(), seed=given_seed)
+        self._loaded, self._cursor = cursor, None
+        self.seed, self.epoch = state["seed"], state["epoch"]
+        if cursor is not None and cursor.sampler_epoch is not None and isinstance(batches, SampledBatches):
+            tell = getattr(batches.source, "set_epoch", None)
+            if tell is not None:
+                tell(cursor.sampler_epoch)
+
+
+def _draw(generator: torch.Generator | None) -> int:
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())

@@ -1,0 +1,131 @@
+"""One LMDB instead of tar shards: a transaction for what would be a shard, so that it can be resumed too."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import PackError
+from headrace.packs.lmdb_format import import_lmdb, import_msgpack, value
+from headrace.packs.records import Plan, Sample
+from headrace.packs.rows import Packed, Part, Rows, part_path
+from headrace.sources.pack_index import Shard
+
+FILE = "data.mdb"
+
+# A transaction lies in memory until it is committed.
+TRANSACTION_BYTES = 64_000_000
+
+# Bytes of a value that are read back, to see that it lies where the index will say.
+_SEEN = 64
+
+
+class LmdbShards:
+    """The LMDB of one pack. Keys are the samples' numbers in decimal, `__len__` and `__keys__` say which.
+
+    Args:
+        folder: the file goes there, and the rows into its folder `parts`.
+        plan: what it will hold.
+    """
+
+    kind = "lmdb"
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self._folder = folder
+        self._plan = plan
+        self._path = folder / FILE
+        # Address space, not disk: the file grows with what is written.
+        self._most = 4 * plan.source_bytes + 16384 * len(plan.records) + (1 << 30)
+        import_msgpack()
+
+    def encode(self, sample: Sample) -> tuple[bytes, int]:
+        """What the LMDB holds of a sample, and where in that its image begins. For any thread."""
+        return value(sample)
+
+    def part(self, shard: int) -> Part | None:
+        """The rows of a transaction that is committed; None: it isn't."""
+        committed = self._entries() >= self._plan.bounds[shard + 1]
+        return Part.read(part_path(self._folder, shard)) if committed else None
+
+    @contextmanager
+    def writing(self, shard: int) -> Iterator[Callable[[Packed], None]]:
+        """Writes a transaction: call what this gives with each of its samples in turn. Raises PackError."""
+        rows, number = Rows(0), self._plan.bounds[shard]
+        with self._transaction() as transaction:
+
+            def add(packed: Packed) -> None:
+                nonlocal number
+                transaction.put(b"%d" % number, packed.data)
+                rows.add(packed, 0)
+                number += 1
+
+            yield add
+            # Before the commit, by which the rows count.
+            rows.write(part_path(self._folder, shard), 0)
+
+    def complete(self) -> None:
+        """Once all samples are written: what readers ask for."""
+        count, packb = len(self._plan.records), import_msgpack().packb
+        if self._entries() == count:
+            with self._transaction() as transaction:
+                transaction.put(b"__len__", packb(count))
+                transaction.put(b"__keys__", packb([b"%d" % i for i in range(count)]))
+
+    def begins(self) -> npt.NDArray[np.uint64] | None:
+        """Where every value begins in the file."""
+        count = len(self._plan.records)
+        begins = np.empty(count, np.uint64)
+        with self._transaction(write=False) as transaction, open(self._path, "rb") as file:
+            base = _mapped_at(os.fstat(file.fileno()).st_ino)
+            for i in range(count):
+                mapped = np.frombuffer(transaction.get(b"%d" % i), np.uint8)
+                begins[i] = begin = mapped.ctypes.data - base
+                if os.pread(file.fileno(), _SEEN, begin)[: len(mapped)] != mapped[:_SEEN].tobytes():
+                    raise PackError(f"{self._path}: value {i} doesn't lie at byte {begin} of the file.")
+        return begins
+
+    def shards(self, parts: Sequence[Part]) -> tuple[Shard, ...]:
+        """What the index says of the file."""
+        del parts
+        return (Shard(FILE, self._path.stat().st_size),)
+
+    def _entries(self) -> int:
+        with self._transaction(write=False) as transaction:
+            entries: int = transaction.stat()["entries"]
+        return entries
+
+    @contextmanager
+    def _transaction(self, write: bool = True) -> Iterator[Any]:
+        """One transaction on the file, opened for it alone.
+
+        What a page doesn't use holds what LMDB's memory held before. Opened anew, that is the same whether or
+        not an earlier transaction was of the same process: the file is the same, byte for byte.
+        """
+        lmdb = import_lmdb()
+        try:
+            with (
+                lmdb.open(str(self._path), subdir=False, lock=False, map_size=self._most) as opened,
+                opened.begin(write=write, buffers=True) as transaction,
+            ):
+                yield transaction
+        except lmdb.Error as error:
+            raise PackError(
+                f"{self._path} can't be written: {error}. Is the disk full? Free some space and run it again:"
+                " what is finished is kept."
+            ) from error
+
+
+def _mapped_at(inode: int) -> int:
+    """The address at which the file with this number is mapped."""
+    with open("/proc/self/maps") as lines:
+        for line in lines:
+            span, _, offset, _, number = line.split(maxsplit=5)[:5]
+            if int(number) == inode and int(offset, 16) == 0:
+                return int(span.partition("-")[0], 16)
+    raise PackError("The LMDB isn't mapped into memory: its values' places in the file can't be told.")

@@ -1,0 +1,122 @@
+"""What is packed, in which order, into which shards: decided before the first byte is written."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from headrace.errors import PackError
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A sample that hasn't been read yet.
+
+    Attributes:
+        key: unique in its source; ImageFolder: the path below the root, without extension.
+        size: of its image and other fields in the source, in bytes.
+        stamp: differs where the source has changed; a file's time of modification, in nanoseconds.
+        place: what its input needs to read it.
+    """
+
+    key: str
+    size: int
+    stamp: int
+    place: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A sample that has been read.
+
+    Attributes:
+        key: of its record.
+        extension: of the image, without the dot.
+        image: the bytes of the image file.
+        label: -1: none.
+        fields: (extension, bytes) of its other members, in order.
+    """
+
+    key: str
+    extension: str
+    image: bytes
+    label: int
+    fields: tuple[tuple[str, bytes], ...] = ()
+
+
+class Input(Protocol):
+    """A source of samples. `read` is called by several threads at once."""
+
+    kind: str  # for people: "ImageFolder", "WebDataset", …
+    classes: tuple[str, ...]  # names by label; empty: not known
+
+    def records(self) -> list[Record]:
+        """All samples, in the source's order. Raises PackError."""
+
+    def read(self, record: Record) -> Sample:
+        """One of them. Raises PackError where it can't be read, or isn't what `records` saw."""
+
+    def notes(self) -> list[str]:
+        """What a user should know of it; after `records`."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The order of a pack.
+
+    Attributes:
+        records: in the pack's order.
+        bounds: shard i holds records[bounds[i] : bounds[i + 1]].
+        listing: digest of keys and sizes, in the source's order.
+        state: the same, and of stamps.
+        source_bytes: of all records.
+    """
+
+    records: Sequence[Record]
+    bounds: tuple[int, ...]
+    listing: str
+    state: str
+    source_bytes: int
+
+    @property
+    def shards(self) -> int:
+        """How many there are."""
+        return len(self.bounds) - 1
+
+
+def make_plan(records: list[Record], shard_size: int, shuffle: int | None) -> Plan:
+    """Orders `records` and cuts them into shards of at most `shard_size` bytes of the source.
+
+    A shuffled order depends on the seed and the keys alone: not on the machine, nor on the source's order.
+
+    Raises:
+        PackError: there are none, or two have one key.
+    """
+    if not records:
+        raise PackError("The source holds no images: nothing to pack.")
+    _check_unique(records)
+    listing, state = hashlib.sha256(), hashlib.sha256()
+    for record in records:
+        listing.update(f"{record.key}\0{record.size}\0".encode())
+        state.update(f"{record.key}\0{record.size}\0{record.stamp}\0".encode())
+    if shuffle is not None:
+        seed = hashlib.sha256(str(shuffle).encode()).digest()
+        records = sorted(records, key=lambda record: hashlib.sha256(seed + record.key.encode()).digest())
+    bounds, filled = [0], 0
+    for i, record in enumerate(records):
+        if filled and filled + record.size > shard_size:
+            bounds.append(i)
+            filled = 0
+        filled += record.size
+    total = sum(record.size for record in records)
+    return Plan(records, (*bounds, len(records)), listing.hexdigest(), state.hexdigest(), total)
+
+
+def _check_unique(records: list[Record]) -> None:
+    seen: set[str] = set()
+    for record in records:
+        if record.key in seen:
+            raise PackError(f"Two samples of the source have the key {record.key!r}: rename one of them.")
+        seen.add(record.key)

@@ -1,0 +1,152 @@
+"""Checks a pack: every shard, every record, and, where the source is at hand, that nothing was changed."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import PackError
+from headrace.measure.machine import usable_cores
+from headrace.packs.assemble import checksum
+from headrace.packs.changes import Changes
+from headrace.packs.compare import Comparison
+from headrace.packs.inputs.detect import open_input
+from headrace.packs.ordered import in_order
+from headrace.packs.pipeline import Progress
+from headrace.packs.records import Sample
+from headrace.packs.stored import read_stored
+from headrace.sources.pack_index import FILE_NAME, PackIndex
+
+# Rows that a thread is given at a time.
+CHUNK = 32
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that isn't as it should be.
+
+    Attributes:
+        shard: the file; empty: none in particular.
+        key: the sample; empty: the file as a whole.
+        what: is wrong.
+    """
+
+    shard: str
+    key: str
+    what: str
+
+    def __str__(self) -> str:
+        """One line: ``shard-000001.tar: n01440764/x: its bytes have changed``."""
+        return ": ".join(part for part in (self.shard, self.key, self.what) if part)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found.
+
+    Attributes:
+        samples: that were looked at.
+        problems: in the pack's order; none: all is well.
+        notes: what could not be checked, for people.
+    """
+
+    samples: int
+    problems: tuple[Problem, ...]
+    notes: tuple[str, ...]
+
+
+def verify(
+    path: str | os.PathLike[str],
+    *,
+    against: str | os.PathLike[str] | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Verdict:
+    """Reads a whole pack and compares it with what its index says, and with its source.
+
+    Args:
+        path: the pack's folder.
+        against: what it was made from. Keys, labels and all fields must be equal; images too, byte for byte,
+            or pixel for pixel as Pillow decodes them where the pack was made with changes.
+        workers: threads; None: the cores that this process may use.
+        progress: called with (samples done, samples in all), now and then.
+
+    Raises:
+        PackError: there is no index, it can't be read, or the source can't.
+    """
+    index = PackIndex(Path(path) / FILE_NAME)
+    comparison = None
+    if against is not None:
+        comparison = Comparison(open_input(against, Changes()), index)
+    problems = [*_of_index(index), *_of_shards(index)]
+
+    def check(rows: range) -> list[Problem]:
+        return [problem for row in rows for problem in _of_row(index, row, comparison)]
+
+    chunks = (range(i, min(i + CHUNK, len(index))) for i in range(0, len(index), CHUNK))
+    with closing(in_order(check, chunks, workers or usable_cores())) as stream:
+        for rows, found in stream:
+            problems += found
+            if progress is not None:
+                progress(rows.stop, len(index))
+    notes: list[str] = []
+    if not has_checksums(index):
+        notes.append("The index has no checksums: make it again by headrace index.")
+    if comparison is not None:
+        problems += [Problem("", key, "is missing from the pack") for key in comparison.missing()]
+        if comparison.classes_differ:
+            problems.append(Problem(FILE_NAME, "", "the classes' names differ from the source's"))
+        notes += comparison.notes()
+    return Verdict(len(index), tuple(problems), tuple(notes))
+
+
+def has_checksums(index: PackIndex) -> bool:
+    """Whether the images' checksums were made: not where an index was made from headers alone."""
+    return bool(index.about.made.get("checksums", True))
+
+
+def _of_index(index: PackIndex) -> Iterator[Problem]:
+    expected = index.about.made.get("checksum")
+    if expected is not None and checksum(index.batch) != expected:
+        yield Problem(index.path.name, "", "its rows have changed since it was made")
+
+
+def _of_shards(index: PackIndex) -> Iterator[Problem]:
+    for shard in index.about.shards:
+        try:
+            size = (index.path.parent / shard.name).stat().st_size
+        except FileNotFoundError:
+            yield Problem(shard.name, "", "is missing")
+            continue
+        if size != shard.size:
+            yield Problem(
+                shard.name,
+                "",
+                f"has {size:,} bytes, and its index was made for {shard.size:,}: cut short, changed, or"
+                " another pack's",
+            )
+
+
+def _of_row(index: PackIndex, row: int, comparison: Comparison | None) -> Iterator[Problem]:
+    shard = index.about.shards[int(index.numbers("shard")[row])].name
+    key = index.text("key", row)
+    try:
+        stored = read_stored(index, row)
+    except (PackError, OSError) as error:
+        yield Problem(shard, key, str(error))
+        return
+    yield from (Problem(shard, key, what) for what in _of_stored(index, row, stored))
+    if comparison is not None:
+        yield from (Problem(shard, key, what) for what in comparison.differences(stored))
+
+
+def _of_stored(index: PackIndex, row: int, stored: Sample) -> Iterator[str]:
+    if has_checksums(index) and zlib.crc32(stored.image) != index.numbers("checksum")[row]:
+        yield "the image's bytes aren't those that were packed"
+    label = int(index.numbers("label")[row])
+    if stored.label != label:
+        yield f"its shard says label {stored.label}, and the index {label}"

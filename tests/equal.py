@@ -1,0 +1,20 @@
+"""When two batches are the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def same(ours: Any, theirs: Any) -> bool:
+    """Equal in type, shape, dtype and value, all the way down."""
+    if type(ours) is not type(theirs):
+        return False
+    if isinstance(ours, torch.Tensor):
+        return ours.dtype == theirs.dtype and ours.stride() == theirs.stride() and torch.equal(ours, theirs)
+    if isinstance(ours, dict):
+        return ours.keys() == theirs.keys() and all(same(ours[key], theirs[key]) for key in ours)
+    if isinstance(ours, (list, tuple)):
+        return len(ours) == len(theirs) and all(map(same, ours, theirs))
+    return bool(ours == theirs)

@@ -1,0 +1,200 @@
+"""Ranks share an epoch without a gap or a repeat, and nobody is sharded or given duplicates unawares."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from noisy import Noisy
+from torch.utils import data
+from torch.utils.data import DistributedSampler, IterableDataset, RandomSampler
+from torchvision.datasets import ImageFolder
+
+import headrace
+from headrace.order import RepeatedAugmentation, Shuffled
+
+N = 30
+
+
+class Numbers(data.Dataset[int]):
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+def indices(**settings: Any) -> list[list[int]]:
+    loader = headrace.DataLoader(Numbers(settings.pop("n", N)), num_workers=0, **settings)
+    batches = [batch.tolist() for batch in loader]
+    assert len(batches) == len(loader)
+    return batches
+
+
+@settings(deadline=None)
+@given(n=st.integers(1, 200), world=st.integers(1, 9), batch=st.integers(1, 20), shuffle=st.booleans())
+def test_exact_epochs_have_every_sample_once(n: int, world: int, batch: int, shuffle: bool) -> None:
+    each = [
+        indices(n=n, batch_size=batch, shuffle=shuffle, rank=r, world_size=world, remainder="exact")
+        for r in range(world)
+    ]
+    assert sorted(i for batches in each for b in batches for i in b) == list(range(n))
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("n", [30, 31, 35, 5])
+def test_in_order_it_is_torchs_distributed_sampler(n: int, drop_last: bool) -> None:
+    for rank in range(4):
+        sampler: Any = DistributedSampler(Numbers(n), 4, rank, shuffle=False, drop_last=drop_last)
+        theirs = data.DataLoader(Numbers(n), batch_size=3, sampler=sampler)
+        ours = indices(n=n, batch_size=3, rank=rank, world_size=4, remainder="drop" if drop_last else "pad")
+        assert ours == [batch.tolist() for batch in theirs]
+
+
+def test_a_global_batch_is_the_same_set_whatever_the_world_size() -> None:
+    def batches(world: int) -> list[set[int]]:
+        each = [
+            indices(batch_size=12 // world, shuffle=True, seed=1, rank=r, world_size=world, remainder="exact")
+            for r in range(world)
+        ]
+        return [set().union(*(b[k] for b in each if k < len(b))) for k in range(len(each[0]))]
+
+    assert batches(1) == batches(2) == batches(3) == batches(4) == batches(12)
+
+
+def test_without_a_seed_ranks_agree_on_one() -> None:
+    torch.manual_seed(1)
+    first = indices(batch_size=N, shuffle=True, rank=0, world_size=2)
+    torch.manual_seed(2)
+    second = indices(batch_size=N, shuffle=True, rank=1, world_size=2)
+    assert sorted(first[0] + second[0]) == list(range(N))
+    loader = headrace.DataLoader(Numbers(N), N, True, rank=0, world_size=2, num_workers=0)
+    epochs = [next(iter(loader)).tolist() for _ in range(2)]
+    assert epochs[0] != epochs[1]
+    assert loader.random_key() == loader.random_key(1) == (0, 1)
+
+
+def test_repeats_go_to_different_ranks() -> None:
+    order = RepeatedAugmentation(N, 3, 3 * N)
+    each = [indices(batch_size=5, sampler=order, seed=1, rank=r, world_size=3) for r in range(3)]
+    assert each[0] == each[1] == each[2]
+
+
+def test_states_go_from_two_ranks_to_one_to_three() -> None:
+    def loader(rank: int, world: int) -> headrace.DataLoader:
+        return headrace.DataLoader(
+            Noisy(N), 12 // world, True, seed=3, rank=rank, world_size=world, num_workers=0, remainder="exact"
+        )
+
+    whole = [i for batch in loader(0, 1) for i in batch[0].tolist()]
+    got, state = [], None
+    for world, count in ((2, 1), (1, 1), (3, 9)):
+        ranks = [loader(rank, world) for rank in range(world)]
+        for each in ranks:
+            if state is not None:
+                each.load_state_dict(state)
+        iterators = [iter(each) for each in ranks]
+        for _ in range(count):
+            parts = [batch[0].tolist() for it in iterators if (batch := next(it, None)) is not None]
+            got += [i for turn in range(12) for part in parts for i in part[turn : turn + 1]]
+        states = [each.state_dict() for each in ranks]
+        assert all(each == states[0] for each in states)
+        state = states[0]
+    assert got == whole
+
+
+@pytest.fixture
+def two_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+
+def test_ranks_are_found_when_asked_for(two_ranks: None) -> None:
+    loader = headrace.DataLoader(Numbers(N), 5, True, rank="auto", num_workers=0)
+    assert len(loader) == 3
+    assert "ranks: 1 of 2, global batches of 10, remainder pad" in loader.explain()
+    assert "order: Shuffled of 30, seed 0" in loader.explain()
+
+
+def test_nobody_is_sharded_or_given_duplicates_unawares(two_ranks: None) -> None:
+    loader = headrace.DataLoader(Numbers(N), 5, True, num_workers=0)
+    assert "ranks: not shared, though there are 2" in loader.explain()
+    with pytest.warns(UserWarning, match="Each of 2 ranks gets every sample .* rank='auto' .* world_size=1"):
+        assert len(list(loader)) == 6
+    for other in (
+        {"shuffle": True, "world_size": 1},
+        {"sampler": RandomSampler(Numbers(N))},
+        {"shuffle": False},
+    ):
+        quiet: Any = headrace.DataLoader(Numbers(N), 5, num_workers=0, **other)
+        assert len(list(quiet)) == 6
+
+
+def test_explain_tells_order_and_ranks(dataset: ImageFolder) -> None:
+    loader = headrace.DataLoader(dataset, 5, True)
+    assert (
+        "order: Shuffled of 30, seed drawn by torch for each epoch\nranks: not shared\n" in loader.explain()
+    )
+    sampler: Any = DistributedSampler(dataset, 2, 1)
+    loader = headrace.DataLoader(dataset, 5, sampler=sampler)
+    expected = (
+        "order: sampler torch.utils.data.distributed.DistributedSampler of 15, num_replicas 2, rank 1\n"
+    )
+    assert expected + "ranks: left to it\n" in loader.explain()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rank": 2, "world_size": 2}, r"rank \(2\) and world_size \(2\)"),
+        ({"rank": 0}, r"rank \(0\) and world_size \(None\)"),
+        ({"rank": -1, "world_size": 2}, r"rank \(-1\)"),
+        ({"rank": True, "world_size": 2}, r"rank \(True\)"),
+        ({"world_size": 2}, r"world_size \(2\) needs a rank"),
+        ({"rank": "auto", "world_size": 2}, r"world_size \(2\) needs a rank .* 'auto'"),
+        ({"remainder": "half"}, r"remainder \('half'\) must be 'pad', 'drop' or 'exact'"),
+        ({"rank": "auto", "batch_sampler": [[1]]}, "with a batch_sampler"),
+        ({"rank": "auto", "sampler": [1]}, "a DistributedSampler shares the epoch itself"),
+        ({"rank": "auto", "shuffle": True, "generator": torch.Generator()}, "seed=… gives one"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(headrace.ConfigError, match=message):
+        headrace.DataLoader(Numbers(N), **settings)
+
+
+def test_streams_share_themselves() -> None:
+    with pytest.raises(headrace.ConfigError, match="an IterableDataset, which must do that itself"):
+        headrace.DataLoader(Stream(), rank=0, world_size=2)
+
+
+def test_our_orders_can_be_shared() -> None:
+    each = [indices(sampler=Shuffled(N), batch_size=N, rank=r, world_size=2) for r in range(2)]
+    assert sorted(each[0][0] + each[1][0]) == list(range(N))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_killed_runs_go_on_with_other_ranks_and_workers(folder: Path, tmp_path: Path) -> None:
+    """Fifty kills; the sequence of world sizes is 2, 1, 3 and all bytes are compared."""
+    script = Path(__file__).with_name("kill_and_resume.py")
+    command = [sys.executable, str(script), str(folder), str(tmp_path), "50"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,366 @@
+"""A loader that is saved and loaded gives what the uninterrupted one would have given, byte for byte."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from equal import same
+from noisy import Noisy
+from torch.utils import data
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, WeightedRandomSampler
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+import headrace
+from headrace.order import Endless, LocalShuffled, RepeatedAugmentation, Shuffled, Weighted
+
+
+class Counted(data.IterableDataset[Any]):
+    """A stream with a state; workers take turns, some end before others."""
+
+    def __init__(self, n: int = 23) -> None:
+        self.n = n
+        self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        info = data.get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        while self.at * workers + worker < self.n:
+            self.at += 1
+            yield (self.at - 1) * workers + worker
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+class Stateful(data.Sampler[int]):
+    """A sampler that counts how often it was begun anew."""
+
+    def __init__(self, n: int) -> None:
+        self.n, self.at, self.given = n, 0, 0
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < self.n:
+            self.at += 1
+            self.given += 1
+            yield (self.at * 7) % self.n
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+@pytest.fixture
+def pictures(folder: Path) -> ImageFolder:
+    steps = [transforms.RandomResizedCrop(16), transforms.RandomHorizontalFlip(), transforms.PILToTensor()]
+    return ImageFolder(str(folder), transforms.Compose(steps))
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(9)
+
+
+N = 30
+KINDS: dict[str, Callable[[], dict[str, Any]]] = {
+    "in order": dict,
+    "shuffled": lambda: {"shuffle": True},
+    "shuffled, seed": lambda: {"shuffle": True, "seed": 5},
+    "shuffled by a generator": lambda: {"shuffle": True, "generator": generator()},
+    "without the rest": lambda: {"shuffle": True, "drop_last": True},
+    "one of two ranks": lambda: {"shuffle": True, "rank": 1, "world_size": 2},
+    "repeated": lambda: {"sampler": RepeatedAugmentation(N, 3)},
+    "weighted": lambda: {"sampler": Weighted(np.linspace(0.1, 1, N), 50), "seed": 3},
+    "local": lambda: {"sampler": LocalShuffled([0, 7, 15, N], 12)},
+    "torch's weighted": lambda: {"sampler": WeightedRandomSampler([0.1] * 5 + [1.0] * (N - 5), 40)},
+    "torch's random": lambda: {"sampler": RandomSampler(range(N), True, 40, generator=generator())},
+    "torch's distributed": lambda: {"sampler": DistributedSampler(range(N), 2, 1, seed=4)},
+    "a list": lambda: {"sampler": [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]},
+    "stateful": lambda: {"sampler": Stateful(N)},
+    "batches": lambda: {"batch_sampler": BatchSampler(RandomSampler(range(N)), 4, False), "batch_size": 1},
+    "lists of batches": lambda: {"batch_sampler": [[0, 1], [5], [7, 7, 7], [2]], "batch_size": 1},
+}
+
+
+def run(make: Callable[[], Any], stop: int, epochs: int = 2, **other: Any) -> tuple[list[Any], list[Any]]:
+    """Batches of `epochs` epochs without a break; and those of a loader that is given up after `stop` batches
+    and resumed by another one, the state having gone through a file."""
+    torch.manual_seed(1)
+    whole = make()
+    expected = [batch for _ in range(epochs) for batch in whole]
+    torch.manual_seed(1)
+    first, got, states = make(), [], b""
+    for _ in range(epochs):
+        for batch in first:
+            got.append(batch)
+            if len(got) == stop:
+                break
+        if len(got) == stop:
+            break
+    file = io.BytesIO()
+    torch.save((first.state_dict(), torch.get_rng_state()), file)
+    file.seek(0)
+    torch.manual_seed(77)
+    second = make(**other)
+    state, states = torch.load(file, weights_only=False)
+    second.load_state_dict(state)
+    torch.set_rng_state(states)
+    begun = state["epoch"]
+    for _ in range(begun, epochs):
+        got += list(second)
+    return expected, got
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("stop", [1, 3, 9])
+def test_native_epochs_go_on(pictures: ImageFolder, kind: str, stop: int) -> None:
+    def make(workers: int = 2) -> headrace.DataLoader:
+        return headrace.DataLoader(pictures, num_workers=workers, **{"batch_size": 4, **KINDS[kind]()})
+
+    assert make().plan().native is not None
+    expected, got = run(make, stop, workers=1)
+    assert same(got, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("workers", "others"), [(0, 0), (0, 2), (2, 1)])
+def test_python_epochs_go_on(kind: str, workers: int, others: int) -> None:
+    def make(workers: int = workers) -> headrace.DataLoader:
+        return headrace.DataLoader(Noisy(N), num_workers=workers, **{"batch_size": 4, **KINDS[kind]()})
+
+    assert make().plan().native is None
+    expected, got = run(make, 5, workers=others)
+    assert same(got, expected)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("stop", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+def test_streams_go_on(workers: int, stop: int) -> None:
+    def make() -> headrace.DataLoader:
+        return headrace.DataLoader(Counted(24), batch_size=4, num_workers=workers)
+
+    expected, got = run(make, stop)
+    assert same(got, expected)
+
+
+@pytest.mark.parametrize("stop", [4, 30, 31])
+def test_samples_that_are_not_batched_go_on(stop: int) -> None:
+    expected, got = run(lambda: headrace.DataLoader(Noisy(N), None, True, num_workers=0), stop)
+    assert same(got, expected)
+    expected, got = run(lambda: headrace.DataLoader(Counted(N), None, num_workers=0), stop)
+    assert same(got, expected)
+
+
+def test_persistent_workers_go_on_and_then_begin_anew() -> None:
+    def make() -> headrace.DataLoader:
+        return headrace.DataLoader(Counted(24), batch_size=4, num_workers=2, persistent_workers=True)
+
+    expected, got = run(make, 3, epochs=3)
+    assert same(got, expected)
+
+
+def test_endless_orders_go_on(pictures: ImageFolder) -> None:
+    def batches(loader: headrace.DataLoader, count: int) -> list[Any]:
+        return [batch for batch, _ in zip(loader, range(count), strict=False)]
+
+    def make() -> headrace.DataLoader:
+        return headrace.DataLoader(pictures, 8, sampler=Endless(Shuffled(N)), seed=2, num_workers=1)
+
+    expected = batches(make(), 12)
+    first, second = make(), make()
+    got = batches(first, 7)
+    second.load_state_dict(first.state_dict())
+    # zip() has taken an eighth batch, which it could not give out.
+    assert same(got + expected[7:8] + batches(second, 4), expected)
+    with pytest.raises(TypeError, match="no end"):
+        len(first)
+
+
+def test_a_state_counts_what_was_received_not_what_was_prefetched(pictures: ImageFolder) -> None:
+    loader = headrace.DataLoader(pictures, batch_size=4, num_workers=2, prefetch_factor=4)
+    iterator = iter(loader)
+    assert loader.state_dict()["position"] == 0
+    for received in range(1, 4):
+        next(iterator)
+        assert loader.state_dict()["position"] == 4 * received
+    del iterator
+    assert loader.state_dict()["position"] == 12
+
+
+def test_between_epochs_a_state_is_the_next_epochs(pictures: ImageFolder) -> None:
+    loader = headrace.DataLoader(pictures, batch_size=20, num_workers=1, seed=1)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (0, 0)
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (0, 30)
+    assert next(iterator, None) is None
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (1, 0)
+    again = headrace.DataLoader(pictures, batch_size=20, num_workers=1, seed=1)
+    again.load_state_dict(loader.state_dict())
+    assert same(list(again), list(loader))
+
+
+def test_set_epoch_keeps_the_place_in_its_own_epoch_only(pictures: ImageFolder) -> None:
+    def make() -> headrace.DataLoader:
+        return headrace.DataLoader(pictures, batch_size=4, shuffle=True, num_workers=1, seed=1)
+
+    first = make()
+    next(iter(first))
+    for epoch, left in ((0, 7), (1, 8)):
+        second = make()
+        second.load_state_dict(first.state_dict())
+        assert second.state_dict() == first.state_dict()
+        second.set_epoch(epoch)
+        assert len(list(second)) == left
+
+
+def test_batch_size_may_change(pictures: ImageFolder) -> None:
+    def labels(loader: Any) -> list[int]:
+        return [index for batch in loader for index in batch[0].tolist()]
+
+    for settings in ({"shuffle": True, "seed": 1}, {"sampler": [5, 3, 1, 8, 8, 2, 0, 9, 7, 6]}):
+        whole = labels(headrace.DataLoader(Noisy(N), 3, num_workers=0, **settings))
+        first = headrace.DataLoader(Noisy(N), 3, num_workers=0, **settings)
+        got = next(iter(first))[0].tolist()
+        second = headrace.DataLoader(Noisy(N), 5, num_workers=0, **settings)
+        second.load_state_dict(first.state_dict())
+        assert got + labels(second) == whole
+
+
+def test_skipped_samples_move_the_place_too() -> None:
+    class Broken(Noisy):
+        def __getitem__(self, index: int) -> Any:
+            if index in (2, 4, 5, 6, 7, 9):
+                raise ValueError("broken")
+            return super().__getitem__(index)
+
+    def make(**other: Any) -> headrace.DataLoader:
+        return headrace.DataLoader(Broken(), batch_size=4, on_error="skip", num_workers=0, **other)
+
+    for stop in (1, 2):
+        expected, got = run(make, stop, epochs=1)
+        assert same(got, expected)
+
+
+def test_a_stateful_sampler_is_not_begun_anew() -> None:
+    sampler = Stateful(N)
+    first = headrace.DataLoader(Noisy(N), batch_size=4, sampler=sampler, num_workers=0)
+    iterator = iter(first)
+    next(iterator), next(iterator)
+    again = Stateful(N)
+    second = headrace.DataLoader(Noisy(N), batch_size=4, sampler=again, num_workers=0)
+    second.load_state_dict(first.state_dict())
+    list(second)
+    assert again.given == N - 8
+
+
+def test_resuming_in_a_huge_epoch_skips_nothing() -> None:
+    class Huge(Noisy):
+        def __getitem__(self, index: int) -> Any:
+            return index
+
+    def make() -> headrace.DataLoader:
+        return headrace.DataLoader(Huge(10**12), batch_size=100, shuffle=True, seed=0, num_workers=0)
+
+    state = {**make().state_dict(), "position": 10**12 - 250}
+    state.update(order_seed=0, order_epoch=0, random_seed=0, random_epoch=0)
+    loader = make()
+    loader.load_state_dict(state)
+    assert [len(batch) for batch in loader] == [100, 100, 50]
+    assert len(loader) == 10**10
+
+
+def test_states_are_plain(pictures: ImageFolder) -> None:
+    loader = headrace.DataLoader(pictures, batch_size=4, shuffle=True, num_workers=1)
+    before = loader.state_dict()
+    next(iter(loader))
+    after = loader.state_dict()
+    assert before.keys() == after.keys()
+    assert json.loads(json.dumps(after)).keys() == after.keys()
+    assert copy.deepcopy(after) == after
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_torchs_distributed_checkpoint_keeps_a_loader(pictures: ImageFolder, tmp_path: Path) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    def make() -> headrace.DataLoader:
+        return headrace.DataLoader(pictures, batch_size=4, shuffle=True, num_workers=1)
+
+    first, second = make(), make()
+    iterator = iter(first)
+    next(iterator)
+    dcp.save({"loader": first}, checkpoint_id=str(tmp_path), no_dist=True)
+    dcp.load({"loader": second}, checkpoint_id=str(tmp_path), no_dist=True)
+    assert same(list(second), list(iterator))
+
+
+REFUSED: dict[str, tuple[Callable[[], headrace.DataLoader], str]] = {
+    "another length": (lambda: headrace.DataLoader(Noisy(24), 4, True, seed=1), "Noisy of 23.*Noisy of 24"),
+    "another class": (lambda: headrace.DataLoader(range(23), 4, True, seed=1), "dataset: .*Noisy.*range"),
+    "another order": (lambda: headrace.DataLoader(Noisy(), 4, seed=1), "order: .*Shuffled.*Sequential"),
+    "another sampler": (
+        lambda: headrace.DataLoader(Noisy(), 4, sampler=[1, 2], seed=1),
+        "order: .*sampler builtins.list of 2",
+    ),
+    "another seed": (lambda: headrace.DataLoader(Noisy(), 4, True, seed=2), "seed: the state has 1.* 2"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_states_of_others_are_refused(name: str) -> None:
+    state = headrace.DataLoader(Noisy(), 4, True, seed=1).state_dict()
+    make, message = REFUSED[name]
+    with pytest.raises(headrace.ConfigError, match=message):
+        make().load_state_dict(state)
+
+
+def test_states_of_other_files_are_refused(folder: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "elsewhere"
+    for path in folder.rglob("*.jpg"):
+        target = moved / path.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(path)
+    state = headrace.DataLoader(ImageFolder(str(folder))).state_dict()
+    headrace.DataLoader(ImageFolder(str(moved))).load_state_dict(state)
+    first = sorted(moved.rglob("*.jpg"))[0]
+    first.rename(first.with_name("renamed.jpg"))
+    with pytest.raises(headrace.ConfigError, match=r"dataset: the state has .* files "):
+        headrace.DataLoader(ImageFolder(str(moved))).load_state_dict(state)
+
+
+def test_what_has_no_place_says_so() -> None:
+    class Stream(data.IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(9))
+
+    loader = headrace.DataLoader(Stream(), batch_size=2)
+    loader.state_dict()
+    iterator = iter(loader)
+    next(iterator)
+    with pytest.raises(headrace.ConfigError, match="unless it has state_dict"):
+        loader.state_dict()
+    assert len(list(iterator)) == 4
+    assert loader.state_dict()["epoch"] == 1
+    with pytest.raises(headrace.ConfigError, match="in_order=False"):
+        headrace.DataLoader(Noisy(), in_order=False, num_workers=2).state_dict()
+    with pytest.raises(headrace.ConfigError, match=r"isn't a state .* None"):
+        loader.load_state_dict({})

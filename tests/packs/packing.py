@@ -1,0 +1,45 @@
+"""What tests of packs share: an odd folder, and a pack as names and bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jpegs import image_folder
+from odd_files import GOOD, ODD_FILES
+
+# Names that tar, WebDataset, Arrow or a careless split at a dot could lose.
+ODD_NAMES = (
+    "two.dots.jpg",
+    "CAPITALS.JPEG",
+    "with space.png",
+    "50%off.jpg",
+    "%2E.jpg",
+    "percent%25.jpg",
+    "__noted__.jpg",
+    "ünïcödé 写真.jpg",
+    "x" * 150 + ".jpg",
+    "same.jpg",
+    "same.png",
+    "same.JPG",
+    ".jpg",
+    "-dash.jpg",
+    "deep/er.dir/inside.jpg",
+)
+
+
+def odd_folder(root: Path) -> Path:
+    """An ImageFolder tree of every odd file and odd name, and some ordinary pictures."""
+    image_folder(root, 9)
+    for i, make in enumerate(ODD_FILES.values()):
+        (root / "odd.files").mkdir(exist_ok=True)
+        (root / "odd.files" / f"{i:02}.jpeg").write_bytes(make())
+    for i, name in enumerate(ODD_NAMES):
+        path = root / "__names__" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(GOOD + b"%d" % i)
+    return root
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below `folder`."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
