@@ -255,18 +255,18 @@ void draws() {
   hr_draw draws[2] = {};
   for (const Flaw& flaw : pipeline_flaws()) {
     Request request;
-    CHECK(hr_draw_steps(&request.pipeline, 1, 2, 3, 40, 30, draws) == HR_OK);
+    CHECK(hr_draw_steps(&request.pipeline, 1, 2, 3, 0, 40, 30, draws) == HR_OK);
     flaw.make(&request);
-    REFUSED(hr_draw_steps(&request.pipeline, 1, 2, 3, 40, 30, draws), flaw.text);
+    REFUSED(hr_draw_steps(&request.pipeline, 1, 2, 3, 0, 40, 30, draws), flaw.text);
   }
   Request request;
-  REFUSED(hr_draw_steps(nullptr, 1, 2, 3, 40, 30, draws), "the request has no pipeline");
-  REFUSED(hr_draw_steps(&request.pipeline, 1, 2, 3, 40, 30, nullptr), kPlain);
-  REFUSED(hr_draw_steps(&request.pipeline, 1, 2, 3, 0, 30, draws), kPlain);
-  REFUSED(hr_draw_steps(&request.pipeline, 1, 2, 3, 40, 0, draws), kPlain);
+  REFUSED(hr_draw_steps(nullptr, 1, 2, 3, 0, 40, 30, draws), "the request has no pipeline");
+  REFUSED(hr_draw_steps(&request.pipeline, 1, 2, 3, 0, 40, 30, nullptr), kPlain);
+  REFUSED(hr_draw_steps(&request.pipeline, 1, 2, 3, 0, 0, 30, draws), kPlain);
+  REFUSED(hr_draw_steps(&request.pipeline, 1, 2, 3, 0, 40, 0, draws), kPlain);
   request.steps[0].kind = HR_RANDOM_CROP;
   request.steps[0].height = 31;
-  FAILS(hr_draw_steps(&request.pipeline, 1, 2, 3, 40, 30, draws), HR_UNSUPPORTED,
+  FAILS(hr_draw_steps(&request.pipeline, 1, 2, 3, 0, 40, 30, draws), HR_UNSUPPORTED,
         "a crop is larger than its input, or an edge is too long");
 }
 
