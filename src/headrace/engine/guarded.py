@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -26,33 +26,49 @@ class Ticket(NamedTuple):
 
 
 class Guarded(Dataset[Any]):
-    """A map-style dataset that is asked by `Ticket`: each sample's generators are seeded, failing samples are
-    named, skipped or replaced; otherwise the dataset itself.
+    """A map-style dataset that is asked by `Ticket`, and gives batches as the user's collate function makes
+    them: generators are seeded for each sample, failing samples are named, skipped or replaced.
 
     Args:
         dataset: the user's.
-        on_error: "raise": the user's own exception, with a note of index and path. "skip", "replace": a
-            `Failed` or `Replaced`, for `GuardedCollate` to take apart.
+        collate: the user's function, or torch's.
+        on_error: "raise": the user's own exception, with a note of index and path. "skip", "replace": what
+            comes is a `GuardedBatch`, of only those samples that exist.
     """
 
-    def __init__(self, dataset: Any, on_error: str) -> None:
+    def __init__(self, dataset: Any, collate: Callable[[Any], Any], on_error: str) -> None:
         self.dataset = dataset
+        self.collate = collate
         self.on_error = on_error
 
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, ticket: Ticket) -> Fetched:
-        with _generators_of(ticket.seed):
-            return Fetched(self._sample(ticket), ticket.seed)
+    def __getitem__(self, ticket: Ticket) -> Any:
+        """One sample that isn't to be batched."""
+        with _generators_kept(ticket.seed):
+            return self._collate([self._sample(ticket)], ticket.seed, batched=False)
 
-    def __getitems__(self, tickets: Sequence[Ticket]) -> Fetched:
+    def __getitems__(self, tickets: Sequence[Ticket]) -> Any:
+        """A batch; torch's loader prefers this to `__getitem__`."""
         seed = tickets[0].seed if tickets else None
         whole = _batch_getter(self.dataset) if self.on_error == "raise" else None
-        with _generators_of(seed):
+        with _generators_kept(seed):
             if whole is None:
-                return Fetched([self._sample(ticket) for ticket in tickets], seed)
-            return Fetched(whole([ticket.index for ticket in tickets]), seed)
+                return self._collate([self._sample(ticket) for ticket in tickets], seed, batched=True)
+            _seed(seed)
+            samples = whole([ticket.index for ticket in tickets])
+            return self._collate(samples, seed, batched=True)
+
+    def _collate(self, samples: Any, seed: int | None, *, batched: bool) -> Any:
+        _seed(seed)
+        if self.on_error == "raise":
+            return self.collate(samples if batched else samples[0])
+        failures = tuple(s.failure for s in samples if isinstance(s, (Failed, Replaced)))
+        kept = [s.sample if isinstance(s, Replaced) else s for s in samples if not isinstance(s, Failed)]
+        if not kept and failures:
+            return GuardedBatch(EMPTY, failures)
+        return GuardedBatch(self.collate(kept if batched else kept[0]), failures)
 
     def _sample(self, ticket: Ticket) -> Any:
         index = ticket.index
@@ -77,29 +93,23 @@ class Guarded(Dataset[Any]):
         return Failed(SampleFailure(index, path, cause, "skipped"))
 
     def _draw(self, index: Any, seed: int | None) -> Any:
-        if seed is not None:
-            seed_generators(seed)
+        _seed(seed)
         return self.dataset[index]
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """What the dataset gave: one sample, or a batch of them in whatever the dataset gives batches in; and the
-    seed for what the collate function draws."""
-
-    samples: Any
-    seed: int | None
+def as_it_is(batch: Any) -> Any:
+    """The collate function of torch's loader inside: `Guarded` has collated."""
+    return batch
 
 
-@contextmanager
-def _generators_of(seed: int | None) -> Iterator[None]:
-    """Seeds the generators; where there is no worker process, the caller's are put back afterwards."""
-    if seed is None:
-        yield
-        return
-    with nullcontext() if get_worker_info() is not None else generators_kept():
+def _seed(seed: int | None) -> None:
+    if seed is not None:
         seed_generators(seed)
-        yield
+
+
+def _generators_kept(seed: int | None) -> AbstractContextManager[None]:
+    # A worker process has nobody else's generators.
+    return nullcontext() if seed is None or get_worker_info() is not None else generators_kept()
 
 
 def _batch_getter(dataset: Any) -> Callable[[list[Any]], Any] | None:
@@ -135,32 +145,6 @@ class GuardedBatch:
     def pin_memory(self) -> GuardedBatch:
         """As torch's loader asks for it."""
         return replace(self, data=pin_memory(self.data))  # type: ignore[no-untyped-call]
-
-
-@dataclass(frozen=True)
-class GuardedCollate:
-    """The user's collate function, given only samples that exist, its generators seeded.
-
-    Attributes:
-        collate: the user's, or torch's.
-        batched: whether it takes a list of samples.
-        failing: whether samples may be `Failed` or `Replaced`; a `GuardedBatch` comes then.
-    """
-
-    collate: Callable[[Any], Any]
-    batched: bool
-    failing: bool
-
-    def __call__(self, fetched: Fetched) -> Any:
-        with _generators_of(fetched.seed):
-            if not self.failing:
-                return self.collate(fetched.samples)
-            listed = list(fetched.samples) if self.batched else [fetched.samples]
-            failures = tuple(s.failure for s in listed if isinstance(s, (Failed, Replaced)))
-            kept = [s.sample if isinstance(s, Replaced) else s for s in listed if not isinstance(s, Failed)]
-            if not kept and failures:
-                return GuardedBatch(EMPTY, failures)
-            return GuardedBatch(self.collate(kept if self.batched else kept[0]), failures)
 
 
 @dataclass(frozen=True)

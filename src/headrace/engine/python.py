@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate, default_convert
 
-from headrace.engine.guarded import EMPTY, Guarded, GuardedBatch, GuardedCollate, Ticket, WorkerInit
+from headrace.engine.guarded import EMPTY, Guarded, GuardedBatch, Ticket, WorkerInit, as_it_is
 from headrace.engine.meter import Failures, Meter
 from headrace.engine.seeding import sample_seeds
 from headrace.engine.stream import PLACEHOLDER, Stream, StreamBatch, StreamCollate
@@ -49,13 +49,12 @@ def guarded_loader(loader: DataLoader[Any], on_error: str, samples: int) -> tupl
     that it follows. Its generator is its own: the caller has drawn what torch would draw."""
     batched = loader.batch_sampler is not None
     tickets = Tickets(samples, batched)
-    collate: Any = GuardedCollate(loader.collate_fn, batched, on_error != "raise")
     inner = DataLoader(
-        Guarded(loader.dataset, on_error),
+        Guarded(loader.dataset, loader.collate_fn, on_error),
         batch_size=1 if batched else None,
         sampler=None if batched else tickets,
         batch_sampler=tickets if batched else None,
-        collate_fn=collate,
+        collate_fn=as_it_is,
         generator=torch.Generator(),
         **_settings(loader),
     )
@@ -105,7 +104,7 @@ def _draws_nothing(inner: Any) -> bool:
     dataset = inner.dataset.dataset
     while type(dataset) is Subset:
         dataset = dataset.dataset
-    return type(dataset) is TensorDataset and inner.collate_fn.collate in (default_collate, default_convert)
+    return type(dataset) is TensorDataset and inner.dataset.collate in (default_collate, default_convert)
 
 
 class PythonIterator(Iterator[Any]):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from headrace.order.batches import IndexBatch, index_number
-from headrace.order.permutation import key_of
+from headrace.order.permutation import key_of, mix_words
 
 
 def sample_seeds(key: tuple[int, int], batch: IndexBatch, samples: int) -> list[int]:
@@ -21,12 +21,16 @@ def sample_seeds(key: tuple[int, int], batch: IndexBatch, samples: int) -> list[
         key: (seed, epoch).
         samples: of the dataset, for indices from its end; 0: not known.
     """
-    seeds = []
-    for index, occurrence in zip(batch.indices, batch.occurrences.tolist(), strict=True):
+    numbers = np.empty(len(batch.indices), np.uint64)
+    for i, index in enumerate(batch.indices):
         number = index_number(index)
         if isinstance(number, str):
             number = zlib.crc32(number.encode("utf-8", "surrogateescape"))
-        seeds.append(key_of(*key, number + samples if number < 0 else number, occurrence))
+        numbers[i] = number + samples if number < 0 else number
+    # key_of(*key, number, occurrence) of each.
+    seeds: list[int] = mix_words(
+        mix_words(np.uint64(key_of(*key)) ^ numbers) ^ batch.occurrences.astype(np.uint64)
+    ).tolist()
     return seeds
 
 

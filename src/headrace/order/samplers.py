@@ -18,6 +18,9 @@ from headrace.order.permutation import Indices, key_of, permute, random_words
 # the first index doesn't wait.
 CHUNK = 4096
 
+# Keeps an order's keys apart from those of samples, which are of (seed, epoch, index, occurrence) too.
+ORDER = 0x6F72646572
+
 
 class Order(Sampler[int]):
     """Which sample is at each position of an epoch.
@@ -54,7 +57,7 @@ class Order(Sampler[int]):
         indices, occurrences = np.empty_like(positions), np.empty_like(positions)
         for number in np.unique(passes).tolist():
             which = passes == number
-            indices[which], again = self._pass(inside[which], key_of(seed, epoch, number))
+            indices[which], again = self._pass(inside[which], key_of(seed, epoch, number, ORDER))
             occurrences[which] = again + number * self.occurrences
         return indices, occurrences
 
