@@ -202,7 +202,7 @@ HR_API int32_t hr_draw_steps(const hr_pipeline* pipeline, uint64_t seed, uint64_
                              int64_t index, int64_t occurrence, int32_t width, int32_t height,
                              hr_draw* draws);
 
-/* Single operations, for tests and tools. `data` must be readable for 256 bytes past `size`. */
+/* Single operations, for tests and tools. */
 /* Entry points of a JPEG, packed, into out[capacity]; *out_size bytes, 0 where the file needs none.
  * every: MCUs from one to the next; 0: the fewest that keep them within 2 % of the file.
  * HR_UNSUPPORTED, HR_CORRUPT: the own decoder doesn't take this file. HR_TOO_LARGE: more than
@@ -214,13 +214,14 @@ HR_API int32_t hr_jpeg_entry_points(const uint8_t* data, uint64_t size, int32_t 
  * -1: the largest number up to 4 that divides the MCUs of a row. optimize: Huffman tables made for
  * this file, not the standard ones. copy_markers 0: of APPn and COM segments only JFIF and Adobe
  * stay. What follows the image's end is dropped. HR_UNSUPPORTED, HR_CORRUPT: libjpeg can't read
- * this file, or would only with a warning. HR_TOO_LARGE: capacity is less than *out_size. `data`
- * needs no bytes past `size` here. */
+ * this file, or would only with a warning. HR_TOO_LARGE: capacity is less than *out_size. */
 HR_API int32_t hr_jpeg_transcode(const uint8_t* data, uint64_t size, int32_t restart_interval,
                                  int32_t optimize, int32_t copy_markers, uint8_t* out,
                                  uint64_t capacity, uint64_t* out_size);
+/* From the header. */
 HR_API int32_t hr_jpeg_size(const uint8_t* data, uint64_t size, int32_t* width, int32_t* height);
-/* RGBX pixels of the rectangle, rows 4 × w bytes apart. `entries` may be NULL. */
+/* RGBX pixels of the rectangle, rows 4 × w bytes apart. `entries` may be NULL. `data` and `entries`
+ * must be readable for 256 bytes past their ends. */
 HR_API int32_t hr_jpeg_decode(int32_t decoder, const uint8_t* data, uint64_t size,
                               const uint8_t* entries, uint64_t entries_size, int32_t x, int32_t y,
                               int32_t w, int32_t h, uint8_t* rgbx);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <string>
 
@@ -252,10 +253,14 @@ int32_t hr_jpeg_entry_points(const uint8_t* data, uint64_t size, int32_t every, 
   return guarded([&]() -> int32_t {
     if (data == nullptr || out == nullptr || out_size == nullptr || every < 0)
       return fail(Code::kInvalidArgument);
+    headrace::Buffer padded;
+    uint8_t* copy = padded.reserve(size);
+    if (copy == nullptr) return fail(Code::kOutOfMemory);
+    std::memcpy(copy, data, size);
     headrace::jpeg::File file;
-    file.data = data;
+    file.data = copy;
     file.size = size;
-    Code code = headrace::jpeg::parse_header(data, size, &file.header);
+    Code code = headrace::jpeg::parse_header(copy, size, &file.header);
     if (code != Code::kOk) return fail(code);
     std::vector<uint8_t> entries;
     code = headrace::jpeg::build_entry_points(file, every, &entries);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import subprocess
 import tarfile
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.packs import tar_format
+from headrace.packs.files import write_pieces
 from headrace.packs.records import Sample
 from headrace.packs.tar_format import END, member_stem, members
 
@@ -30,7 +32,8 @@ NAMES = [
 @pytest.mark.parametrize("key", NAMES)
 def test_members_are_what_tarfile_reads(key: str) -> None:
     sample = Sample(key, "jpg", b"image" * 300, 12, (("json", b"{}"), ("txt", b""), ("seg.png", bytes(512))))
-    data, begin = members(sample)
+    pieces, begin = members(sample)
+    data = b"".join(pieces)
     assert data[begin : begin + 1500] == sample.image
     assert len(data) % 512 == 0
     with tarfile.open(fileobj=io.BytesIO(data + END)) as tar:
@@ -40,8 +43,8 @@ def test_members_are_what_tarfile_reads(key: str) -> None:
 
 
 def test_headers_say_nothing_of_who_and_when() -> None:
-    data, _ = members(Sample("a", "jpg", b"1", -1))
-    with tarfile.open(fileobj=io.BytesIO(data + END)) as tar:
+    pieces, _ = members(Sample("a", "jpg", b"1", -1))
+    with tarfile.open(fileobj=io.BytesIO(b"".join(pieces) + END)) as tar:
         (member,) = tar.getmembers()
     assert (member.mode, member.uid, member.gid, member.mtime) == (0o644, 0, 0, 0)
     assert (member.uname, member.gname, member.type) == ("", "", tarfile.REGTYPE)
@@ -63,7 +66,8 @@ def test_extended_records_count_their_own_length(value_size: int) -> None:
 def test_gnu_tar_reads_them_without_complaint(tmp_path: Path) -> None:
     if shutil.which("tar") is None:
         pytest.skip("tar is not installed")
-    blob = b"".join(members(Sample(key, "jpg", b"x" * 700, 1))[0] for key in NAMES) + END
+    pieces = [piece for key in NAMES for piece in members(Sample(key, "jpg", b"x" * 700, 1))[0]]
+    blob = b"".join(pieces) + END
     (tmp_path / "x.tar").write_bytes(blob)
     done = subprocess.run(
         ["tar", "--extract", "--file", "x.tar"], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -98,3 +102,19 @@ def test_names_differ_where_keys_do() -> None:
         assert not base.startswith("__")
         assert not folder.startswith("__")
     assert member_stem("50%off") == "50%off"
+
+
+def test_pieces_are_all_written_however_few_a_call_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.writev
+
+    def stingy(handle: int, pieces: list[memoryview]) -> int:
+        return real(handle, [pieces[0][:5]])
+
+    pieces = [b"abcdefghijk", b"", b"l", b"mnopq", bytes(30)]
+    for write in (real, stingy):
+        monkeypatch.setattr(os, "writev", write)
+        with open(tmp_path / "x", "wb") as file:
+            write_pieces(file, pieces * 700)
+        assert (tmp_path / "x").read_bytes() == b"".join(pieces * 700)

@@ -50,7 +50,7 @@ def library() -> Any:
 def _load() -> Any:
     path = _find()
     try:
-        lib = ctypes.CDLL(str(path))
+        lib: Any = ctypes.CDLL(str(path))
     except OSError as error:
         raise NativeError(
             f"The native library {path} can't be loaded: {error}. Likely causes: libjpeg-turbo's shared"
@@ -62,6 +62,10 @@ def _load() -> Any:
         function = getattr(lib, name)
         function.restype = restype
         function.argtypes = argtypes
+    # It takes a microsecond: to let another thread run meanwhile, and to wait for it, takes longer.
+    quick = ctypes.PyDLL(str(path)).hr_jpeg_size
+    quick.restype, quick.argtypes = abi.FUNCTIONS["hr_jpeg_size"]
+    lib.hr_jpeg_size = quick
     found = lib.hr_abi_version()
     if found != abi.ABI_VERSION:
         raise NativeError(
@@ -357,8 +361,7 @@ def jpeg_size(data: bytes) -> tuple[int, int]:
         NativeError: not a JPEG, or its header is damaged.
     """
     width, height = c_int32(), c_int32()
-    padded = np.frombuffer(data + bytes(PADDING), np.uint8)
-    _check(library().hr_jpeg_size(padded.ctypes.data, len(data), byref(width), byref(height)))
+    _check(library().hr_jpeg_size(data, len(data), byref(width), byref(height)))
     return width.value, height.value
 
 
@@ -368,17 +371,14 @@ def jpeg_entry_points(data: bytes, every: int) -> bytes:
     Raises:
         NativeError: not a JPEG that the own decoder takes.
     """
-    padded = np.frombuffer(data + bytes(PADDING), np.uint8)
-    width, height = jpeg_size(data)
-    out = np.empty(
-        1024 + 10 * (width // 8 + 1) * (height // 8 + 1), np.uint8
-    )  # every block: no index is larger
+    blocks = 0
+    if every > 0:
+        width, height = jpeg_size(data)
+        blocks = (width // 8 + 1) * (height // 8 + 1)
+    # Within 2 % of the file where that is asked for, else no larger than an entry of 10 bytes a block.
+    out = np.empty(1024 + max(len(data) // 50, 10 * blocks), np.uint8)
     size = c_uint64()
-    _check(
-        library().hr_jpeg_entry_points(
-            padded.ctypes.data, len(data), every, out.ctypes.data, len(out), byref(size)
-        )
-    )
+    _check(library().hr_jpeg_entry_points(data, len(data), every, out.ctypes.data, len(out), byref(size)))
     return out[: size.value].tobytes()
 
 

@@ -52,7 +52,7 @@ def pack(
     quality: Annotated[
         int | None, typer.Option(min=1, max=100, help="LOSSY: of JPEGs encoded anew; default 95.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: the usable cores.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: usable cores + 1.")] = None,
     shard_size: Annotated[
         int, typer.Option(min=1, help="MB of the source in a shard, at most.")
     ] = DEFAULT_SHARD_SIZE // MB,

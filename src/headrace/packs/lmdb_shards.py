@@ -44,9 +44,10 @@ class LmdbShards:
         self._most = 4 * plan.source_bytes + 16384 * len(plan.records) + (1 << 30)
         import_msgpack()
 
-    def encode(self, sample: Sample) -> tuple[bytes, int]:
+    def encode(self, sample: Sample) -> tuple[tuple[bytes, ...], int]:
         """What the LMDB holds of a sample, and where in that its image begins. For any thread."""
-        return value(sample)
+        data, image_begin = value(sample)
+        return (data,), image_begin
 
     def part(self, shard: int) -> Part | None:
         """The rows of a transaction that is committed; None: it isn't."""
@@ -54,16 +55,17 @@ class LmdbShards:
         return Part.read(part_path(self._folder, shard)) if committed else None
 
     @contextmanager
-    def writing(self, shard: int) -> Iterator[Callable[[Packed], None]]:
-        """Writes a transaction: call what this gives with each of its samples in turn. Raises PackError."""
+    def writing(self, shard: int) -> Iterator[Callable[[Sequence[Packed]], None]]:
+        """Writes a transaction: call what this gives with its samples, some at a time. Raises PackError."""
         rows, number = Rows(0), self._plan.bounds[shard]
         with self._transaction() as transaction:
 
-            def add(packed: Packed) -> None:
+            def add(samples: Sequence[Packed]) -> None:
                 nonlocal number
-                transaction.put(b"%d" % number, packed.data)
-                rows.add(packed, 0)
-                number += 1
+                for packed in samples:
+                    transaction.put(b"%d" % number, *packed.pieces)
+                    rows.add(packed, 0)
+                    number += 1
 
             yield add
             # Before the commit, by which the rows count.

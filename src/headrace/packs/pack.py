@@ -92,7 +92,7 @@ def pack(
         reencode: "png" (without loss) or "jpeg" (lossy) for images that aren't JPEGs. None: as they are.
         max_side: lossy: images whose longer side has more pixels are scaled down to it, and encoded anew.
         quality: lossy: of JPEGs that are encoded anew, 1 to 100; None: 95.
-        workers: threads; None: the cores that this process may use.
+        workers: threads; None: one more than the cores that this process may use.
         shard_size: bytes of the source in a shard, at most; a larger sample has one for itself. An LMDB is
             one file; there it is what an interruption may cost, and is in memory at once: 64 MB at most.
         shuffle: a seed: samples lie in a random order, which depends on it and their keys only. None: in the
@@ -131,7 +131,9 @@ def pack(
         finished = {i for i in range(plan.shards) if shards.part(i) is not None}
         if not (folder / FILE_NAME).exists():
             missing = [i for i in range(plan.shards) if i not in finished]
-            write_shards(source, changes, shards, plan, missing, workers or usable_cores(), progress)
+            # One more than cores: at any time one waits for the disk, or for the interpreter's lock.
+            threads = workers or usable_cores() + 1
+            write_shards(source, changes, shards, plan, missing, threads, progress)
             shards.complete()
             parts = [_finished(shards, i) for i in range(plan.shards)]
             kept = [note for part in parts for note in part.notes]

@@ -45,8 +45,7 @@ def write_shards(
         for shard, chunks in groupby(stream, key=lambda pair: pair[0][0]):
             with shards.writing(shard) as add:
                 for _, samples in chunks:
-                    for packed in samples:
-                        add(packed)
+                    add(samples)
                     done += len(samples)
                     if progress is not None:
                         progress(done, total)
@@ -54,8 +53,8 @@ def write_shards(
 
 def _prepared(source: Input, changes: Changes, shards: Shards, plan: Plan, number: int) -> Packed:
     sample, note = changes.apply(source.read(plan.records[number]))
-    data, image_begin = shards.encode(sample)
-    return Packed(data, image_begin, sample, Facts.of(sample.image), note)
+    pieces, image_begin = shards.encode(sample)
+    return Packed(pieces, image_begin, sample, Facts.of(sample.image), note)
 
 
 def _chunks(plan: Plan, missing: list[int]) -> Iterator[tuple[int, range]]:

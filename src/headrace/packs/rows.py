@@ -76,18 +76,23 @@ class Packed:
     """A sample in the form that its shard holds.
 
     Attributes:
-        data: its bytes there.
+        pieces: its bytes there, to be joined.
         image_begin: where in them the image begins.
         sample: what it is made of.
         facts: of the image.
         note: why an image that was to be changed is kept as it was; None: no such thing.
     """
 
-    data: bytes
+    pieces: tuple[bytes, ...]
     image_begin: int
     sample: Sample
     facts: Facts
     note: str | None
+
+    @property
+    def size(self) -> int:
+        """In the shard, in bytes."""
+        return sum(map(len, self.pieces))
 
 
 class Rows:
@@ -110,7 +115,7 @@ class Rows:
             len(sample.image),
             facts.checksum,
             begin,
-            len(packed.data),
+            packed.size,
             facts.width,
             facts.height,
             facts.entries,

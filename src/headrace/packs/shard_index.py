@@ -129,7 +129,7 @@ def _packed(shard: Path, sample: TarSample) -> tuple[Packed, int] | None:
     begin = image.offset - sample.offset
     content = data[begin : begin + image.size]
     found = Sample(sample.key, image.extension, content, label_of(sample, shard))
-    return Packed(data, begin, found, Facts.of(content), None), sample.offset
+    return Packed((data,), begin, found, Facts.of(content), None), sample.offset
 
 
 def _summary(target: Path) -> ShardIndexSummary:

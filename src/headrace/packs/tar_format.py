@@ -35,17 +35,20 @@ def member_stem(key: str) -> str:
     return _without_underscores(folder) + slash + _without_underscores(base.replace(".", "%2E"))
 
 
-def members(sample: Sample) -> tuple[bytes, int]:
-    """All members of a sample, headers and padding included, and where in them the image's bytes begin."""
+def members(sample: Sample) -> tuple[tuple[bytes, ...], int]:
+    """All members of a sample, headers and padding included, and where in them the image's bytes begin.
+
+    In pieces, to be written one after the other: joining them would copy the image.
+    """
     stem = member_stem(sample.key)
     fields = sample.fields
     if sample.label >= 0 and not any(extension == "cls" for extension, _ in fields):
         fields = (("cls", b"%d" % sample.label), *fields)
     first = _header(f"{stem}.{sample.extension}" if sample.extension else stem, len(sample.image))
-    pieces = [first, sample.image, _padding(sample.image)]
+    pieces: tuple[bytes, ...] = (first, sample.image, _padding(sample.image))
     for extension, data in fields:
         pieces += (_header(f"{stem}.{extension}", len(data)), data, _padding(data))
-    return b"".join(pieces), len(first)
+    return pieces, len(first)
 
 
 def parse_label(data: bytes) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from headrace.packs.files import whole_file
+from headrace.packs.files import whole_file, write_pieces
 from headrace.packs.records import Plan, Sample
 from headrace.packs.rows import Packed, Part, Rows, part_path
 from headrace.packs.tar_format import END, members
@@ -30,7 +30,7 @@ class TarShards:
         self._folder = folder
         self._count = plan.shards
 
-    def encode(self, sample: Sample) -> tuple[bytes, int]:
+    def encode(self, sample: Sample) -> tuple[tuple[bytes, ...], int]:
         """What a shard holds of a sample, and where in that its image begins. For any thread."""
         return members(sample)
 
@@ -44,19 +44,21 @@ class TarShards:
         return part if part is not None and part.shard_bytes == size else None
 
     @contextmanager
-    def writing(self, shard: int) -> Iterator[Callable[[Packed], None]]:
-        """Writes a shard: call what this gives with each of its samples in turn. Raises PackError."""
-        rows = Rows(shard)
+    def writing(self, shard: int) -> Iterator[Callable[[Sequence[Packed]], None]]:
+        """Writes a shard: call what this gives with its samples, some at a time. Raises PackError."""
+        rows, size = Rows(shard), 0
         with whole_file(self._path(shard)) as file:
 
-            def add(packed: Packed) -> None:
-                rows.add(packed, file.tell())
-                file.write(packed.data)
+            def add(samples: Sequence[Packed]) -> None:
+                nonlocal size
+                for packed in samples:
+                    rows.add(packed, size)
+                    size += packed.size
+                write_pieces(file, [piece for packed in samples for piece in packed.pieces])
 
             yield add
-            file.write(END)
-            size = file.tell()
-        rows.write(part_path(self._folder, shard), size)
+            write_pieces(file, [END])
+        rows.write(part_path(self._folder, shard), size + len(END))
 
     def complete(self) -> None:
         """Once all shards are written."""
