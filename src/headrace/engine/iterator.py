@@ -143,7 +143,7 @@ class NativeIterator(Iterator[Any]):
         """In a forked child, where the parent's threads don't exist: begins the batches in flight anew."""
         for i, pending in enumerate(self._pending):
             pending.native.free()
-            batch = IndexBatch(pending.indices.tolist(), pending.occurrences)
+            batch = IndexBatch(pending.indices, pending.occurrences)
             self._pending[i] = self._engine.submit(batch, self._epoch.seed, self._epoch.number)
 
     def _look_ahead(self) -> None:

@@ -40,7 +40,7 @@ class Tickets:
             seeds: Sequence[int | None] = [None] * len(batch.indices)
             if key is not None:
                 seeds = sample_seeds(key, batch, self._samples)
-            tickets = [Ticket(*pair) for pair in zip(batch.indices, seeds, strict=True)]
+            tickets = [Ticket(*pair) for pair in zip(batch.listed(), seeds, strict=True)]
             yield tickets if self._batched else tickets[0]
 
 

@@ -22,7 +22,7 @@ def sample_seeds(key: tuple[int, int], batch: IndexBatch, samples: int) -> list[
         samples: of the dataset, for indices from its end; 0: not known.
     """
     numbers = np.empty(len(batch.indices), np.uint64)
-    for i, index in enumerate(batch.indices):
+    for i, index in enumerate(batch.listed()):
         number = index_number(index)
         if isinstance(number, str):
             number = zlib.crc32(number.encode("utf-8", "surrogateescape"))

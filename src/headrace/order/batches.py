@@ -28,8 +28,12 @@ class IndexBatch:
         occurrences: [n]; each tells apart the times that an index comes in an epoch.
     """
 
-    indices: Sequence[Any]
+    indices: Sequence[Any] | Indices
     occurrences: Indices
+
+    def listed(self) -> Sequence[Any]:
+        """The indices as the user's code expects them: Python's ints where they are numbers."""
+        return self.indices.tolist() if isinstance(self.indices, np.ndarray) else self.indices
 
 
 class OrderedBatches:
@@ -56,9 +60,8 @@ class OrderedBatches:
         first, count = 0, max(1, CHUNK // batch) * batch
         while len(positions := self.shard.positions(self.order.size, cursor.start, first, count)):
             indices, occurrences = self.order.at(positions, *cursor.order_key)
-            listed = indices.tolist()
-            for i in range(0, len(listed), batch):
-                yield IndexBatch(listed[i : i + batch], occurrences[i : i + batch])
+            for i in range(0, len(indices), batch):
+                yield IndexBatch(indices[i : i + batch], occurrences[i : i + batch])
             first += count
 
     def position(self, cursor: Cursor) -> int:

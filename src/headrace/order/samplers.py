@@ -53,6 +53,9 @@ class Order(Sampler[int]):
         An occurrence number tells apart the times that an index comes in an epoch: random parameters depend
         on it. It is 0 wherever no index comes twice.
         """
+        if not len(positions) or positions.max() < self.pass_size:
+            indices, again = self._pass(positions, key_of(seed, epoch, 0))
+            return indices, np.zeros_like(indices) + again
         passes, inside = np.divmod(positions, max(1, self.pass_size))
         indices, occurrences = np.empty_like(positions), np.empty_like(positions)
         for number in np.unique(passes).tolist():
