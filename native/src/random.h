@@ -14,8 +14,8 @@ struct RandomKey {
 };
 
 // The stream of one step of one sample: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random
-// numbers: as easy as 1, 2, 3", SC 2011), keyed by the seed mixed with the epoch and the occurrence; the
-// counter holds the index, the step and the position in the stream.
+// numbers: as easy as 1, 2, 3", SC 2011), keyed by the seed mixed with the epoch and the
+// occurrence; the counter holds the index, the step and the position in the stream.
 class RandomStream {
  public:
   RandomStream(const RandomKey& key, uint32_t step);
