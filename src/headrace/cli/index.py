@@ -11,11 +11,13 @@ from rich.console import Console
 from headrace.cli.progress import failing, progress_bar
 from headrace.packs.entry_index import DEFAULT_EVERY, build_entry_index
 from headrace.packs.shard_index import build_shard_index
+from headrace.sources.tar_index import LMDB_FILE
 
 
 def index(
     path: Annotated[
-        Path, typer.Argument(help="The folder that ImageFolder gets; a folder of .tar files, or one of them.")
+        Path,
+        typer.Argument(help="An image folder, a .tar file or a folder of them, or an LMDB."),
     ],
     workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: the usable cores.")] = None,
     every: Annotated[
@@ -27,7 +29,8 @@ def index(
     An image folder gets one file, .headrace-entry-points.arrow; loaders find
     it by themselves. Run it again when files have changed: only those are read.
 
-    WebDataset shards get index.arrow, and are then read by headrace.PackedDataset.
+    WebDataset shards and LMDBs get index.arrow, and are then read by
+    headrace.PackedDataset.
 
     What can't be written there goes into the user's cache.
 
@@ -35,14 +38,14 @@ def index(
     """
     console = Console(stderr=True)
     with failing("index", console):
-        if path.is_file() or any(path.glob("*.tar")):
+        if path.is_file() or any(path.glob("*.tar")) or (path / LMDB_FILE).is_file():
             _index_shards(path, workers, console)
         else:
             _index_folder(path, workers, every, console)
 
 
 def _index_shards(path: Path, workers: int | None, console: Console) -> None:
-    with progress_bar("indexing shards", console) as progress:
+    with progress_bar("indexing", console) as progress:
         summary = build_shard_index(path, workers=workers, progress=progress)
     _tell(summary.path, summary.indexed, summary.samples, "samples", summary.index_bytes, summary.data_bytes)
 

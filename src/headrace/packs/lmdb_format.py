@@ -38,13 +38,17 @@ def value(sample: Sample) -> tuple[bytes, int]:
     (image, label), the label None where there is none; and, only where a sample has further fields, a third
     element: a map from their extensions to their bytes.
     """
-    size = len(sample.image)
-    header = 2 if size < 1 << 8 else 3 if size < 1 << 16 else 5
     label = sample.label if sample.label >= 0 else None
     fields = {extension: data for extension, data in sample.fields if extension != "cls"}
     parts = (sample.image, label, fields) if fields else (sample.image, label)
     packed: bytes = import_msgpack().packb(parts, use_bin_type=True)
-    return packed, 1 + header
+    return packed, image_begin(sample.image)
+
+
+def image_begin(image: bytes) -> int:
+    """Where in its value an image begins: after the list's head and its own, as short as msgpack has them."""
+    size = len(image)
+    return 3 if size < 1 << 8 else 4 if size < 1 << 16 else 6
 
 
 def parse_value(data: bytes, key: str, where: str) -> Sample:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from headrace.errors import PackError
 from headrace.packs.lmdb_format import import_lmdb, import_msgpack, value
+from headrace.packs.lmdb_places import value_places
 from headrace.packs.records import Plan, Sample
 from headrace.packs.rows import Packed, Part, Rows, part_path
 from headrace.sources.pack_index import Shard
@@ -21,9 +21,6 @@ FILE = "data.mdb"
 
 # A transaction lies in memory until it is committed.
 TRANSACTION_BYTES = 64_000_000
-
-# Bytes of a value that are read back, to see that it lies where the index will say.
-_SEEN = 64
 
 
 class LmdbShards:
@@ -81,16 +78,9 @@ class LmdbShards:
 
     def begins(self) -> npt.NDArray[np.uint64] | None:
         """Where every value begins in the file."""
-        count = len(self._plan.records)
-        begins = np.empty(count, np.uint64)
-        with self._transaction(write=False) as transaction, open(self._path, "rb") as file:
-            base = _mapped_at(os.fstat(file.fileno()).st_ino)
-            for i in range(count):
-                mapped = np.frombuffer(transaction.get(b"%d" % i), np.uint8)
-                begins[i] = begin = mapped.ctypes.data - base
-                if os.pread(file.fileno(), _SEEN, begin)[: len(mapped)] != mapped[:_SEEN].tobytes():
-                    raise PackError(f"{self._path}: value {i} doesn't lie at byte {begin} of the file.")
-        return begins
+        keys = [b"%d" % i for i in range(len(self._plan.records))]
+        with self._transaction(write=False) as transaction:
+            return value_places(self._path, transaction, keys)
 
     def shards(self, parts: Sequence[Part]) -> tuple[Shard, ...]:
         """What the index says of the file."""
@@ -121,13 +111,3 @@ class LmdbShards:
                 f"{self._path} can't be written: {error}. Is the disk full? Free some space and run it again:"
                 " what is finished is kept."
             ) from error
-
-
-def _mapped_at(inode: int) -> int:
-    """The address at which the file with this number is mapped."""
-    with open("/proc/self/maps") as lines:
-        for line in lines:
-            span, _, offset, _, number = line.split(maxsplit=5)[:5]
-            if int(number) == inode and int(offset, 16) == 0:
-                return int(span.partition("-")[0], 16)
-    raise PackError("The LMDB isn't mapped into memory: its values' places in the file can't be told.")

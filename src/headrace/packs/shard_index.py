@@ -1,4 +1,4 @@
-"""Indexes tar shards that others made: checksums, sizes and entry points; in parallel, and resumable."""
+"""Indexes tar shards and LMDBs that others made: in parallel, and resumable after each shard."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from headrace.errors import PackError
 from headrace.measure.machine import usable_cores
 from headrace.packs.assemble import write_index
 from headrace.packs.files import naming
+from headrace.packs.lmdb_index import write_lmdb_index
 from headrace.packs.ordered import in_order
 from headrace.packs.records import Sample
 from headrace.packs.rows import Facts, Packed, Part, Rows, part_path
@@ -20,6 +21,7 @@ from headrace.sources.pack_index import FILE_NAME, PackAbout, PackIndex, Shard
 from headrace.sources.tar_index import (
     IMAGE_EXTENSIONS,
     image_of,
+    is_lmdb,
     kept_index,
     label_of,
     resolved_shards,
@@ -54,15 +56,16 @@ def build_shard_index(
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ShardIndexSummary:
-    """Makes the index of WebDataset shards, for `headrace.PackedDataset`. The shards stay as they are.
+    """Makes the index of WebDataset shards or an LMDB, for `headrace.PackedDataset`. They stay as they are.
 
     It becomes ``index.arrow`` beside the shards of a folder; where that can't be written, or for a single
     file, it is kept in the user's cache. Interrupted, the same call goes on after the last finished shard.
 
     Args:
-        path: a folder of .tar files, or one of them.
+        path: a folder of .tar files, or one of them; the folder or the file of an LMDB of msgpack (image
+            bytes, label).
         workers: threads; None: the cores that this process may use.
-        progress: called with (shards done, shards in all).
+        progress: called with (done, all): shards, or an LMDB's samples.
 
     Raises:
         PackError: a shard can't be read, no sample has an image, or the folder is a pack with an index of its
@@ -70,6 +73,9 @@ def build_shard_index(
     """
     shards = resolved_shards(path)
     target = _target(Path(path), shards)
+    if is_lmdb(shards[0]):
+        write_lmdb_index(shards[0], target, workers or usable_cores(), progress)
+        return _summary(target)
     work = target.with_name(target.name + ".partial")
     with naming(target):
         part_path(work, 0).parent.mkdir(parents=True, exist_ok=True)

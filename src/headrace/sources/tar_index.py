@@ -20,6 +20,13 @@ from headrace.sources.tar_samples import Field, TarSample, read_samples
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "ppm", "pgm", "tif", "tiff", "gif")
 LABEL_EXTENSION = "cls"
 
+LMDB_FILE = "data.mdb"
+
+
+def is_lmdb(file: Path) -> bool:
+    """By its name: the library itself is asked only where one is written or indexed."""
+    return file.suffix in (".mdb", ".lmdb")
+
 
 def image_of(sample: TarSample) -> Field | None:
     """The member that is the sample's image; None where it has none."""
@@ -46,7 +53,7 @@ def label_of(sample: TarSample, shard: Path) -> int:
 
 
 def resolved_shards(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """The .tar files of a folder, a single one, or a list of them, as absolute paths.
+    """The .tar files of a folder, one of them, or a list; or the file of an LMDB: as absolute paths.
 
     Raises:
         PackError: there are none.
@@ -56,7 +63,8 @@ def resolved_shards(path: str | os.PathLike[str] | Sequence[str | os.PathLike[st
     at = Path(path)
     if at.is_file():
         return [at.resolve()]
-    shards = sorted(at.glob("*.tar"))
+    lmdb = at / LMDB_FILE
+    shards = [lmdb] if lmdb.is_file() else sorted(at.glob("*.tar"))
     if not shards:
         what = f"holds neither {FILE_NAME} nor .tar files" if at.is_dir() else "doesn't exist"
         raise PackError(f"{at} {what}: give the folder of a pack, or .tar files.")
@@ -81,6 +89,10 @@ def find_tar_index(shards: Sequence[Path]) -> PackIndex:
         index = PackIndex(kept)
         if index.about.made.get("state") == state:
             return index
+    if is_lmdb(shards[0]):
+        raise PackError(
+            f"{shards[0]} has no index yet, or has changed since. Make one: headrace index {shards[0]}"
+        )
     kept.parent.mkdir(parents=True, exist_ok=True)
     write_tar_index(shards, kept, state)
     return PackIndex(kept)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from headrace.errors import PackError
 from headrace.packs.lmdb_format import import_lmdb, parse_value, read_object
+from headrace.packs.lmdb_places import value_places
 from headrace.packs.records import Record, Sample
 
 
@@ -46,9 +51,18 @@ class LmdbInput:
 
     def read(self, record: Record) -> Sample:
         """See `Input`."""
+        return parse_value(self.value(record), record.key, str(self._file))
+
+    def value(self, record: Record) -> bytes:
+        """What the LMDB holds of a sample."""
         with self._env.begin() as transaction:
-            value = transaction.get(record.place)
-        return parse_value(value, record.key, str(self._file))
+            value: bytes = transaction.get(record.place)
+        return value
+
+    def places(self, records: Sequence[Record]) -> npt.NDArray[np.uint64]:
+        """[n]: where the value of each record begins in the file."""
+        with self._env.begin(buffers=True) as transaction:
+            return value_places(self._file, transaction, [record.place for record in records])
 
     def notes(self) -> list[str]:
         """See `Input`."""
