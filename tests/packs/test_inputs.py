@@ -7,11 +7,9 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import numpy as np
 import pytest
 from jpegs import image_folder
-from packing import contents, odd_folder
 from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 from torchvision.datasets import ImageFolder
@@ -20,8 +18,10 @@ import headrace
 from headrace.packs.inputs.mat5 import read_structs
 from headrace.packs.verify import verify
 from headrace.sources.pack_index import PackIndex
+from packing import contents, odd_folder
 
 lmdb = pytest.importorskip("lmdb")
+msgpack = pytest.importorskip("msgpack")
 
 
 @pytest.fixture(autouse=True)
