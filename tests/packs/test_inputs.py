@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from jpegs import image_folder
+from pack_folders import contents, odd_folder
 from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 from torchvision.datasets import ImageFolder
@@ -18,7 +19,6 @@ import headrace
 from headrace.packs.inputs.mat5 import read_structs
 from headrace.packs.verify import verify
 from headrace.sources.pack_index import PackIndex
-from packing import contents, odd_folder
 
 lmdb = pytest.importorskip("lmdb")
 msgpack = pytest.importorskip("msgpack")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from jpegs import image_folder
-from packing import contents, odd_folder
+from pack_folders import contents, odd_folder
 from torchvision.datasets import ImageFolder
 
 import headrace
