@@ -7,11 +7,10 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import numpy as np
 import pytest
 from jpegs import image_folder
-from packing import contents, odd_folder
+from pack_folders import contents, odd_folder
 from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 from torchvision.datasets import ImageFolder
@@ -22,6 +21,7 @@ from headrace.packs.verify import verify
 from headrace.sources.pack_index import PackIndex
 
 lmdb = pytest.importorskip("lmdb")
+msgpack = pytest.importorskip("msgpack")
 
 
 @pytest.fixture(autouse=True)

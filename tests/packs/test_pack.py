@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from jpegs import image_folder
-from packing import contents, odd_folder
+from pack_folders import contents, odd_folder
 from torchvision.datasets import ImageFolder
 
 import headrace
@@ -173,3 +173,10 @@ def test_keys_that_cannot_be_told_apart(tmp_path: Path) -> None:
         (folder / "class0" / name).write_bytes(b"x")
     with pytest.raises(headrace.PackError, match=r"have the key 'class0/a\.jpg'"):
         headrace.pack(folder, tmp_path / "dest")
+
+
+def test_names_that_are_not_text_are_spelled_out(tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "src", 1)
+    (folder / "class0" / "00000.jpg").rename(os.fsdecode(os.fsencode(folder) + b"/class0/\xff.jpg"))
+    headrace.pack(folder, tmp_path / "dest")
+    assert headrace.PackedDataset(tmp_path / "dest").key(0) == "class0/\\xff"

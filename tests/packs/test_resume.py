@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from jpegs import image_folder
-from packing import contents
+from pack_folders import contents
 
 import headrace
 

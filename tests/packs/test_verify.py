@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from jpegs import image_folder, jpeg
-from packing import odd_folder
+from pack_folders import odd_folder
 
 import headrace
 from headrace.packs.info import info
