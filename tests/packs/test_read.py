@@ -19,6 +19,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop, ToTensor
 
 import headrace
+import headrace.order
 import headrace.testing
 from headrace.sources.pack_index import PackIndex
 from headrace.sources.tar_samples import read_samples, split_name
@@ -94,6 +95,14 @@ def test_native_batches_equal_those_of_the_folder(folder: ImageFolder, shards: P
         assert torch.equal(images, expected)
         assert torch.equal(labels, targets)
     assert torch.equal(headrace.testing.replay(loaders[0], 7), headrace.testing.replay(loaders[1], 7))
+
+
+def test_shards_can_be_walked_in_a_random_order(shards: Path) -> None:
+    dataset = headrace.PackedDataset(shards)
+    assert dataset.shard_boundaries.tolist() == [0, 6, COUNT]
+    order = headrace.order.LocalShuffled(dataset.shard_boundaries, window=1)
+    assert sorted(order) == list(range(COUNT))
+    assert list(order)[:5] in ([0, 1, 2, 3, 4], [6, 7, 8, 9, 10])
 
 
 def test_subset_and_pickled_dataset(shards: Path) -> None:

@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from headrace.errors import PackError
@@ -69,6 +71,15 @@ class PackedDataset(Dataset[tuple[Any, Any]]):
     def class_to_idx(self) -> dict[str, int]:
         """Labels by name."""
         return {name: label for label, name in enumerate(self.index.about.classes)}
+
+    @property
+    def shard_boundaries(self) -> npt.NDArray[np.int64]:
+        """[shards + 1]: shard s holds samples shard_boundaries[s] to shard_boundaries[s + 1] - 1; what
+        `headrace.order.LocalShuffled` asks for.
+        """
+        numbers = np.arange(len(self.index.about.shards) + 1)
+        boundaries: npt.NDArray[np.int64] = np.searchsorted(self.source.extents.shards, numbers)
+        return boundaries
 
     @cached_property
     def targets(self) -> list[int]:
