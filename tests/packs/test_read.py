@@ -21,6 +21,7 @@ from torchvision.transforms import Compose, RandomHorizontalFlip, RandomResizedC
 import headrace
 import headrace.order
 import headrace.testing
+from headrace.packs.shard_index import build_shard_index
 from headrace.sources.pack_index import PackIndex
 from headrace.sources.tar_samples import read_samples, split_name
 
@@ -161,6 +162,15 @@ def test_an_index_of_another_pack_is_refused(shards: Path, tmp_path: Path) -> No
     os.remove(shards / "0.tar")
     with pytest.raises(headrace.PackError, match=r"0\.tar, which .* names, can't be read: No such file"):
         headrace.PackedDataset(kept)
+
+
+def test_samples_without_an_image_are_counted(shards: Path, tmp_path: Path) -> None:
+    with tarfile.open(shards / "2.tar", "w") as tar:
+        add(tar, "text.txt", b"no image")
+    assert "1 samples without an image left out" in repr(headrace.PackedDataset(shards))
+    build_shard_index(shards)
+    assert "1 samples without an image left out" in repr(headrace.PackedDataset(shards))
+    assert headrace.pack(shards, tmp_path / "pack").notes == ("1 samples have no image: left out.",)
 
 
 def test_members_that_belong_to_no_sample(tmp_path: Path) -> None:

@@ -123,7 +123,11 @@ class Rows:
         for column, value in zip(self._columns, row, strict=True):
             column.append(value)
         if packed.note is not None:
-            self._notes.append((sample.key, packed.note))
+            self.note(sample.key, packed.note)
+
+    def note(self, key: str, why: str) -> None:
+        """Something to be said of the sample `key`."""
+        self._notes.append((key, why))
 
     def write(self, path: Path, shard_bytes: int) -> None:
         """Keeps them in `path`, with the size of their shard. Raises PackError."""

@@ -20,6 +20,7 @@ from headrace.sources.pack import read_extent
 from headrace.sources.pack_index import FILE_NAME, PackAbout, PackIndex, Shard
 from headrace.sources.tar_index import (
     IMAGE_EXTENSIONS,
+    LEFT_OUT,
     image_of,
     is_lmdb,
     kept_index,
@@ -89,7 +90,11 @@ def build_shard_index(
         tuple(
             Shard(_name(shard, target), part.shard_bytes) for shard, part in zip(shards, parts, strict=True)
         ),
-        made={"by": "headrace index", "state": state_of(shards)},
+        made={
+            "by": "headrace index",
+            "state": state_of(shards),
+            LEFT_OUT: sum(len(part.notes) for part in parts),
+        },
     )
     if not any(part.batch.num_rows for part in parts):
         raise PackError(f"{path}: no sample has an image ({', '.join(IMAGE_EXTENSIONS)}).")
@@ -121,9 +126,11 @@ def _finish_shard(work: Path, number: int, shard: Path, workers: int) -> None:
     if done is not None and done.shard_bytes == size:
         return
     rows = Rows(number)
-    for _, packed in in_order(lambda sample: _packed(shard, sample), read_samples(shard), workers):
+    for sample, packed in in_order(lambda sample: _packed(shard, sample), read_samples(shard), workers):
         if packed is not None:
             rows.add(*packed)
+        else:
+            rows.note(sample.key, "has no image")
     rows.write(part_path(work, number), size)
 
 

@@ -16,7 +16,7 @@ from headrace.errors import PackError
 from headrace.sources.image import load_rgb
 from headrace.sources.pack import PackSource, read_extent
 from headrace.sources.pack_index import FILE_NAME, PackIndex
-from headrace.sources.tar_index import find_tar_index, resolved_shards
+from headrace.sources.tar_index import LEFT_OUT, find_tar_index, resolved_shards
 from headrace.sources.tar_samples import samples_in
 
 PathLike = str | os.PathLike[str]
@@ -124,7 +124,9 @@ class PackedDataset(Dataset[tuple[Any, Any]]):
         }
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(n={len(self)}, path={str(self.root)!r})"
+        left_out = self.index.about.made.get(LEFT_OUT, 0)
+        more = f", {left_out} samples without an image left out" if left_out else ""
+        return f"{type(self).__name__}(n={len(self)}, path={str(self.root)!r}{more})"
 
     def _position(self, index: int) -> int:
         n = len(self.source)

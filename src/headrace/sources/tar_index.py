@@ -20,6 +20,9 @@ from headrace.sources.tar_samples import Field, TarSample, read_samples
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "ppm", "pgm", "tif", "tiff", "gif")
 LABEL_EXTENSION = "cls"
 
+# In PackAbout.made: how many samples of the shards have no image, and so no row.
+LEFT_OUT = "samples without an image"
+
 LMDB_FILE = "data.mdb"
 
 
@@ -100,14 +103,20 @@ def find_tar_index(shards: Sequence[Path]) -> PackIndex:
 
 def write_tar_index(shards: Sequence[Path], target: Path, state: list[list[int]]) -> None:
     """Reads the headers of all `shards` and writes `target`, whole or not at all."""
-    rows = [row for number, shard in enumerate(shards) for row in _rows(number, shard)]
+    samples = [row for number, shard in enumerate(shards) for row in _rows(number, shard)]
+    rows = [row for row in samples if row is not None]
     if not rows:
         names = ", ".join(str(shard) for shard in shards[:3])
         raise PackError(f"{names}: no sample has an image ({', '.join(IMAGE_EXTENSIONS)}).")
     about = PackAbout(
         "tar",
         tuple(Shard(str(shard), size) for shard, (size, _) in zip(shards, state, strict=True)),
-        made={"by": "reading the shards' headers", "checksums": False, "state": state},
+        made={
+            "by": "reading the shards' headers",
+            "checksums": False,
+            "state": state,
+            LEFT_OUT: len(samples) - len(rows),
+        },
     )
     write_index(target, [list(column) for column in zip(*rows, strict=True)], about)
 
@@ -122,10 +131,12 @@ def write_index(target: Path, columns: Iterable[Sequence[Any]], about: PackAbout
     os.replace(partial, target)
 
 
-def _rows(number: int, shard: Path) -> Iterable[tuple[Any, ...]]:
+def _rows(number: int, shard: Path) -> Iterable[tuple[Any, ...] | None]:
     for sample in read_samples(shard):
         image = image_of(sample)
-        if image is not None:
+        if image is None:
+            yield None
+        else:
             place = (number, image.offset, image.size, 0, sample.offset, sample.size, 0, 0, b"")
             yield (sample.key, image.extension, label_of(sample, shard), *place)
 

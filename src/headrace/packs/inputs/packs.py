@@ -8,6 +8,7 @@ from headrace.packs.records import Record, Sample
 from headrace.packs.stored import read_stored
 from headrace.sources.pack_index import FILE_NAME
 from headrace.sources.packed import open_index
+from headrace.sources.tar_index import LEFT_OUT
 
 
 class PackInput:
@@ -48,4 +49,5 @@ class PackInput:
 
     def notes(self) -> list[str]:
         """See `Input`."""
-        return []
+        left_out = self._index.about.made.get(LEFT_OUT, 0)
+        return [f"{left_out:,} samples have no image: left out."] if left_out else []
