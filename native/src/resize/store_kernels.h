@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace headrace {
 
@@ -25,6 +26,19 @@ struct StoreKernels {
   void (*publish)();  // makes streamed values visible to other threads before whatever is stored
                       // later
 };
+
+// For sets without gather loads, and without stores past the caches. Internal linkage, as each file
+// that includes this is compiled for another instruction set.
+template <typename Value>
+static void lookup_one_by_one(const uint8_t* levels, size_t count, const void* table, void* out,
+                              bool) {
+  const auto* values = static_cast<const uint8_t*>(table);
+  auto* to = static_cast<uint8_t*>(out);
+  for (size_t i = 0; i < count; ++i) {
+    std::memcpy(to + i * sizeof(Value), values + levels[i] * sizeof(Value), sizeof(Value));
+  }
+}
+static inline void nothing_to_publish() {}
 
 extern const StoreKernels kScalarStore;
 #if defined(__x86_64__)

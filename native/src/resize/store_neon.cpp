@@ -29,21 +29,11 @@ void planes(const uint8_t* rgbx, int width, uint8_t* const out[3]) {
   }
 }
 
-template <typename Value>
-void lookup(const uint8_t* levels, size_t count, const void* table, void* out, bool) {
-  const auto* values = static_cast<const uint8_t*>(table);
-  auto* to = static_cast<uint8_t*>(out);
-  for (size_t i = 0; i < count; ++i) {
-    std::memcpy(to + i * sizeof(Value), values + levels[i] * sizeof(Value), sizeof(Value));
-  }
-}
-
-void nothing_to_publish() {}
-
 }  // namespace
 
-const StoreKernels kNeonStore = {rgb,     planes,  lookup<uint16_t>,  lookup<uint32_t>,
-                                 nullptr, nullptr, nothing_to_publish};
+const StoreKernels kNeonStore = {
+    rgb,     planes,  lookup_one_by_one<uint16_t>, lookup_one_by_one<uint32_t>,
+    nullptr, nullptr, nothing_to_publish};
 
 }  // namespace headrace
 #endif  // __aarch64__
