@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "engine": BASE | {"order", "plan", "sources", "_native"},
     "loader": BASE | {"order", "options", "plan", "engine", "measure", "_native"},
     "testing": BASE | {"plan", "sources", "engine", "loader"},
-    "cli": BASE | {"packs", "measure", "loader"},
+    "cli": BASE | {"packs", "sources", "measure", "loader"},
     "__init__": BASE | {"loader", "packs", "sources"},
 }
 

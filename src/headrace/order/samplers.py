@@ -53,14 +53,18 @@ class Order(Sampler[int]):
         An occurrence number tells apart the times that an index comes in an epoch: random parameters depend
         on it. It is 0 wherever no index comes twice.
         """
-        if not len(positions) or positions.max() < self.pass_size:
-            indices, again = self._pass(positions, key_of(seed, epoch, 0))
-            return indices, np.zeros_like(indices) + again
-        passes, inside = np.divmod(positions, max(1, self.pass_size))
         indices, occurrences = np.empty_like(positions), np.empty_like(positions)
-        for number in np.unique(passes).tolist():
-            which = passes == number
-            indices[which], again = self._pass(inside[which], key_of(seed, epoch, number, ORDER))
+        if not len(positions):
+            return indices, occurrences
+        first, last = int(positions.min()) // self.pass_size, int(positions.max()) // self.pass_size
+        for number in range(first, last + 1):
+            begin = number * self.pass_size
+            # Nearly always all of them are of one pass, and nothing needs to be picked.
+            which: Any = ...
+            if first < last:
+                which = (positions >= begin) & (positions < begin + self.pass_size)
+            key = key_of(seed, epoch, number, ORDER)
+            indices[which], again = self._pass(positions[which] - begin, key)
             occurrences[which] = again + number * self.occurrences
         return indices, occurrences
 
