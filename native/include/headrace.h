@@ -26,7 +26,7 @@ extern "C" {
 
 /* Raised with every change of a struct or signature below; Python refuses a library of another
  * number. */
-#define HR_ABI_VERSION 4
+#define HR_ABI_VERSION 5
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
@@ -119,6 +119,7 @@ typedef struct hr_source {
    * time of modification (nanoseconds since 1970; 0 for extents and data in memory); NULL: 0 for
    * all. */
   const uint8_t* entries;
+  uint64_t entries_size; /* sample i has none where entry_ends[i] lies beyond */
   const uint64_t* entry_begins;
   const uint64_t* entry_ends;
   const int64_t* entry_mtimes;

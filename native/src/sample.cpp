@@ -65,7 +65,8 @@ jpeg::EntryPoints entries_of(const hr_source& source, int64_t index, const Bytes
   if (source.entries == nullptr) return {};
   const uint64_t begin = source.entry_begins[index], end = source.entry_ends[index];
   const int64_t mtime_ns = source.entry_mtimes == nullptr ? 0 : source.entry_mtimes[index];
-  if (begin == end) return {};
+  // An index that was damaged may say anything.
+  if (begin >= end || end > source.entries_size) return {};
   if (mtime_ns != bytes.mtime_ns) {
     ++tally->stale_entries;
     return {};

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler, TensorDataset
 
 from headrace._native import ffi
-from headrace.engine.gather import gather_batches
+from headrace.engine.gather import GatheredBatches
 from headrace.engine.iterator import Epoch, NativeIterator
 from headrace.engine.lower import decoder_choice
 from headrace.engine.native import READ_THREADS, NativeEngine
@@ -187,7 +187,7 @@ class DataLoader(TorchDataLoader[Any]):
             return self._follow(super().__iter__(), cursor)
         cursor, indices = self._progress.begin(batches, self.generator, self._generators())
         if plan.gather is not None:
-            return self._follow(gather_batches(plan.gather, indices, pinned=self.pin_memory), cursor)
+            return self._follow(GatheredBatches(plan.gather, indices, pinned=self.pin_memory), cursor)
         if plan.native is None:
             return self._python_iterator(cursor, indices)
         return self._native_iterator(plan.native, cursor, indices)

@@ -77,3 +77,16 @@ def test_what_may_do_more_is_asked_sample_by_sample() -> None:
     assert not gathers(headrace.DataLoader(dataset, collate_fn=len))
     assert not gathers(headrace.DataLoader(TensorDataset(torch.eye(3).to_sparse())))
     assert "plan: gather" in headrace.DataLoader(dataset, num_workers=3).explain()
+
+
+def test_batches_after_a_bad_index_still_come() -> None:
+    batches = iter(headrace.DataLoader(TensorDataset(torch.arange(5)), sampler=[0, 9, 3]))
+    assert next(batches)[0].tolist() == [0]
+    with pytest.raises(IndexError):
+        next(batches)
+    assert next(batches)[0].tolist() == [3]
+
+
+def test_indices_that_are_not_ints_are_the_datasets_to_refuse() -> None:
+    loader = headrace.DataLoader(Subset(TensorDataset(torch.arange(5)), [0.9, 1.7]), num_workers=0)  # type: ignore[list-item]
+    assert not gathers(loader)

@@ -153,9 +153,7 @@ def test_explain_tells_order_and_ranks(dataset: ImageFolder) -> None:
     )
     sampler: Any = DistributedSampler(dataset, 2, 1)
     loader = headrace.DataLoader(dataset, 5, sampler=sampler)
-    expected = (
-        "order: sampler torch.utils.data.distributed.DistributedSampler of 15, num_replicas 2, rank 1\n"
-    )
+    expected = "order: sampler torch.utils.data.distributed.DistributedSampler of 15, num_replicas 2\n"
     assert expected + "ranks: left to it\n" in loader.explain()
 
 

@@ -364,3 +364,40 @@ def test_what_has_no_place_says_so() -> None:
         headrace.DataLoader(Noisy(), in_order=False, num_workers=2).state_dict()
     with pytest.raises(headrace.ConfigError, match=r"isn't a state .* None"):
         loader.load_state_dict({})
+
+
+def test_a_state_from_before_the_first_batch() -> None:
+    def loader() -> headrace.DataLoader:
+        return headrace.DataLoader(rows, 3, sampler=RandomSampler(rows), num_workers=0)
+
+    rows = data.TensorDataset(torch.arange(10))
+    first = loader()
+    batches = iter(first)
+    state = first.state_dict()
+    expected = [batch[0].tolist() for batch in batches]
+    torch.manual_seed(99)
+    second = loader()
+    second.load_state_dict(state)
+    assert [batch[0].tolist() for batch in second] == expected
+
+
+def test_one_ranks_state_is_every_ranks() -> None:
+    rows = data.TensorDataset(torch.arange(10))
+    loaders = [
+        headrace.DataLoader(rows, 2, sampler=DistributedSampler(rows, 2, rank), num_workers=0)
+        for rank in range(2)
+    ]
+    batches = iter(loaders[0])
+    next(batches)
+    loaders[1].load_state_dict(loaders[0].state_dict())
+    whole = list(headrace.DataLoader(rows, 2, sampler=DistributedSampler(rows, 2, 1), num_workers=0))
+    assert [batch[0].tolist() for batch in loaders[1]] == [batch[0].tolist() for batch in whole[1:]]
+
+
+def test_negative_indices_into_a_dataset_without_len() -> None:
+    class Tens(data.Dataset[int]):
+        def __getitem__(self, index: int) -> int:
+            return 10 * index
+
+    loader = headrace.DataLoader(Tens(), sampler=[0, -1], num_workers=0)
+    assert [int(batch) for batch in loader] == [0, -10]

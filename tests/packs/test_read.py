@@ -11,6 +11,7 @@ import sys
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from jpegs import image_folder
@@ -21,7 +22,11 @@ from torchvision.transforms import Compose, RandomHorizontalFlip, RandomResizedC
 import headrace
 import headrace.order
 import headrace.testing
+from headrace._native import abi, ffi
+from headrace.engine.lower import decoder_bits, lower_pipeline
 from headrace.packs.shard_index import build_shard_index
+from headrace.packs.verify import verify
+from headrace.records import EntryPoints, Extents
 from headrace.sources.pack_index import PackIndex
 from headrace.sources.tar_samples import read_samples, split_name
 
@@ -157,7 +162,7 @@ def test_an_index_of_another_pack_is_refused(shards: Path, tmp_path: Path) -> No
     (kept,) = (tmp_path / "cache").rglob("*.arrow")
     with tarfile.open(shards / "0.tar", "a") as tar:
         add(tar, "one.more", b"x" * 20000)
-    with pytest.raises(headrace.PackError, match=r"0\.tar has .* bytes, and .* was made for"):
+    with pytest.raises(headrace.PackError, match=r"0\.tar has changed since .*\.arrow was made"):
         headrace.PackedDataset(kept)
     os.remove(shards / "0.tar")
     with pytest.raises(headrace.PackError, match=r"0\.tar, which .* names, can't be read: No such file"):
@@ -225,3 +230,71 @@ print(after.rss - before.rss, shard.with_name("index.arrow").stat().st_size)
     grown, size = map(int, done.stdout.split())
     assert size > 60e6
     assert grown < 10e6
+
+
+def test_a_kept_index_that_is_damaged_is_made_again(shards: Path, tmp_path: Path) -> None:
+    headrace.PackedDataset(shards)
+    (kept,) = (tmp_path / "cache").rglob("*.arrow")
+    kept.write_bytes(b"")
+    assert len(headrace.PackedDataset(shards)) == COUNT
+    with pytest.raises(headrace.PackError, match=r"list of \.tar files is empty"):
+        headrace.PackedDataset([])
+
+
+def test_an_index_beside_shards_that_changed_is_refused(shards: Path) -> None:
+    build_shard_index(shards)
+    tar = shards / "0.tar"
+    tar.write_bytes(tar.read_bytes())
+    with pytest.raises(headrace.PackError, match=r"0\.tar has changed since .*headrace index"):
+        headrace.PackedDataset(shards)
+    assert any("has changed since headrace index" in str(problem) for problem in verify(shards).problems)
+    build_shard_index(shards)
+    assert len(headrace.PackedDataset(shards)) == COUNT
+
+
+def test_an_interrupted_index_takes_no_other_shards_rows(shards: Path) -> None:
+    def stop_after_one(done: int, total: int) -> None:
+        if done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_shard_index(shards, progress=stop_after_one)
+    with tarfile.open(shards / "0.tar") as old, tarfile.open(shards / "00.tar", "w") as new:
+        for member in old:
+            add(new, member.name.replace("train", "other"), old.extractfile(member).read())  # type: ignore[union-attr]
+    assert (shards / "00.tar").stat().st_size == (shards / "0.tar").stat().st_size
+    build_shard_index(shards)
+    dataset = headrace.PackedDataset(shards)
+    assert [dataset.key(i)[:5] for i in (0, 6)] == ["train", "other"]
+
+
+def test_names_that_are_not_text(tmp_path: Path, shards: Path) -> None:
+    with tarfile.open(tmp_path / "odd.tar", "w", format=tarfile.USTAR_FORMAT, encoding="latin-1") as tar:
+        add(tar, "caf\xe9.jpg", headrace.PackedDataset(shards).fields(0)["jpg"])
+    assert headrace.PackedDataset(tmp_path / "odd.tar").key(0) == "caf\\udce9"
+
+
+def test_entry_points_outside_the_index_are_ignored(folder: ImageFolder) -> None:
+    plan = headrace.DataLoader(folder).plan().native
+    assert plan is not None
+    n = len(plan.source)
+    begins = np.array([0, 7, 1 << 60, 5] * n, np.uint64)[:n]
+    ends = np.array([1 << 50, 3, 2, (1 << 64) - 1] * n, np.uint64)[:n]
+    entries = EntryPoints(np.zeros(10, np.uint8), begins, ends, None)
+    source = ffi.Source.of_extents(
+        plan.source.paths,
+        plan.source.offsets,
+        Extents(
+            np.arange(n, dtype=np.uint32),
+            np.zeros(n, np.uint64),
+            np.array([Path(path).stat().st_size for path, _ in folder.samples], np.uint64),
+        ),
+        entries,
+    )
+    images = torch.empty(n, 3, 40, 40)
+    pool = ffi.Pool(1, 0)
+    pipeline = lower_pipeline(plan, decoder_bits("auto"))
+    batch = pool.submit(pipeline, source, np.arange(n), seed=0, epoch=0, output=images.data_ptr())
+    while not batch.wait(100):
+        pass
+    assert (batch.statuses["code"] == abi.OK).all()

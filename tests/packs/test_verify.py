@@ -176,3 +176,18 @@ def test_restart_markers_are_counted(tmp_path: Path) -> None:
     headrace.pack(tmp_path / "src", tmp_path / "dest")
     assert info(tmp_path / "dest").with_restarts == 0.25
     assert 0 < info(tmp_path / "dest").with_entries <= 6
+
+
+def test_any_damage_to_an_index_is_a_problem_and_no_crash(tmp_path: Path) -> None:
+    pack = headrace.pack(image_folder(tmp_path / "folder", 3), tmp_path / "pack").path
+    index = pack / "index.arrow"
+    whole = index.read_bytes()
+    noticed = 0
+    for at in range(64, len(whole), 53):
+        index.unlink()  # the old one is mapped
+        index.write_bytes(whole[:at] + bytes([whole[at] ^ 0x40]) + whole[at + 1 :])
+        try:
+            noticed += bool(verify(pack, workers=1).problems)
+        except headrace.PackError:
+            noticed += 1
+    assert noticed > 20

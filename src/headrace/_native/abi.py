@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 STAGES = 5
 DECODERS = 8
 
@@ -83,6 +83,7 @@ class Source(Structure):
         ("shards", c_void_p),
         ("path_count", c_int64),
         ("entries", c_void_p),
+        ("entries_size", c_uint64),
         ("entry_begins", c_void_p),
         ("entry_ends", c_void_p),
         ("entry_mtimes", c_void_p),

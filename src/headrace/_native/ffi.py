@@ -247,6 +247,7 @@ def _put_entries(struct: abi.Source, entries: EntryPoints | None) -> None:
     if entries is None:
         return
     struct.entries = entries.data.ctypes.data
+    struct.entries_size = entries.data.nbytes
     struct.entry_begins = entries.begins.ctypes.data
     struct.entry_ends = entries.ends.ctypes.data
     struct.entry_mtimes = None if entries.mtimes is None else entries.mtimes.ctypes.data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,19 +12,24 @@ from headrace.order.batches import IndexBatch
 from headrace.plan.gather import GatherPlan
 
 
-def gather_batches(
-    plan: GatherPlan, batches: Iterable[IndexBatch], *, pinned: bool
-) -> Iterator[list[torch.Tensor]]:
+class GatheredBatches(Iterator[Any]):
     """For each batch what torch's collation makes of its samples: a list of new tensors [n, …].
 
-    Raises:
-        IndexError: an index is outside the dataset.
+    An index outside the dataset raises IndexError; the batches after it can still be asked for, as in torch.
     """
-    for batch in batches:
+
+    def __init__(self, plan: GatherPlan, batches: Iterator[IndexBatch], *, pinned: bool) -> None:
+        self._plan = plan
+        self._batches = batches
+        self._pinned = pinned
+
+    def __next__(self) -> Any:
+        batch = next(self._batches)
+        plan = self._plan
         rows = torch.as_tensor(batch.indices, dtype=torch.int64)
         if plan.rows is not None:
             rows = plan.rows[rows]
         # Not tensor[rows]: on a busy machine its threads wait for each other, a hundred times as long.
         rows = torch.where(rows < 0, rows + len(plan.tensors[0]), rows)
-        gathered: Any = [tensor.index_select(0, rows.to(tensor.device)) for tensor in plan.tensors]
-        yield pin_memory(gathered) if pinned else gathered  # type: ignore[no-untyped-call]
+        gathered = [tensor.index_select(0, rows.to(tensor.device)) for tensor in plan.tensors]
+        return pin_memory(gathered) if self._pinned else gathered  # type: ignore[no-untyped-call]

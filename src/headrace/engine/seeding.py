@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from headrace.order.batches import IndexBatch, index_number
-from headrace.order.permutation import key_of, mix_words
+from headrace.order.permutation import MASK, key_of, mix_words
 
 
 def sample_seeds(key: tuple[int, int], batch: IndexBatch, samples: int) -> list[int]:
@@ -26,7 +26,7 @@ def sample_seeds(key: tuple[int, int], batch: IndexBatch, samples: int) -> list[
         number = index_number(index)
         if isinstance(number, str):
             number = zlib.crc32(number.encode("utf-8", "surrogateescape"))
-        numbers[i] = number + samples if number < 0 else number
+        numbers[i] = (number + samples if number < 0 else number) & MASK
     # key_of(*key, number, occurrence) of each.
     seeds: list[int] = mix_words(
         mix_words(np.uint64(key_of(*key)) ^ numbers) ^ batch.occurrences.astype(np.uint64)

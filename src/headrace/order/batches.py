@@ -98,13 +98,13 @@ class SampledBatches:
         """What must be the same where a state is loaded."""
         what = "batch sampler" if self.by_batches else "sampler"
         kind = f"{what} {type(self.source).__module__}.{type(self.source).__qualname__}"
-        shared = [
-            f", {n} {getattr(self.source, n)}" for n in ("num_replicas", "rank") if hasattr(self.source, n)
-        ]
+        # Not its rank: a state that one rank saved is for all of them.
+        ranks = getattr(self.source, "num_replicas", None)
+        shared = "" if ranks is None else f", num_replicas {ranks}"
         try:
-            return f"{kind} of {len(self.source)}{''.join(shared)}"  # type: ignore[arg-type]
+            return f"{kind} of {len(self.source)}{shared}"  # type: ignore[arg-type]
         except TypeError:
-            return f"{kind}{''.join(shared)}"
+            return f"{kind}{shared}"
 
     def begin(self, cursor: Cursor) -> Iterator[IndexBatch]:
         """The batches from `cursor.start` on; draws from the sampler's generator at once where it skips."""
@@ -124,7 +124,7 @@ class SampledBatches:
             batches = ([index] for index in source)
         else:
             batches = iter(BatchSampler(source, self.batch_size, self.drop_last))
-        if cursor.start:
+        if cursor.loaded:
             batches = chain(list(islice(batches, 1)), batches)
         return _counted(batches, counts, stateful, cursor)
 

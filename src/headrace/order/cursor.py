@@ -28,6 +28,7 @@ class Cursor:
         start: position at which the iterator began; see the `position` of `headrace.order.batches`.
         batches: that the user has received since.
         finished: whether the user has seen the epoch's end.
+        loaded: whether it goes on from a state.
         generators: states of the generators that the user's sampler may draw from, before it did.
         sampler_epoch: number that the user's sampler was told by `set_epoch`; None: it has none.
         sampler_state: of the user's stateful sampler, at `start`.
@@ -41,6 +42,7 @@ class Cursor:
     start: int = 0
     batches: int = 0
     finished: bool = False
+    loaded: bool = False
     generators: str = ""
     sampler_epoch: int | None = None
     sampler_state: Any = None
@@ -115,6 +117,7 @@ def from_state(state: dict[str, Any], *, dataset: str, order: str, seed: int | N
         order_key=(state["order_seed"], state["order_epoch"]),
         random_key=(state["random_seed"], state["random_epoch"]),
         start=state["position"],
+        loaded=True,
         generators=state["generators"],
         sampler_epoch=state["sampler_epoch"],
         sampler_state=state["sampler"][0],

@@ -58,8 +58,10 @@ def parse_value(data: bytes, key: str, where: str) -> Sample:
         raise PackError(f"{where}: the value of {key} isn't msgpack (image bytes, label).")
     image, label, *rest = parts
     fields = rest[0] if rest else {}
-    if not (label is None or isinstance(label, int)) or not isinstance(fields, dict):
-        raise PackError(f"{where}: the label of {key} is {label!r}, not a whole number.")
+    if label is not None and not (isinstance(label, int) and 0 <= label < 1 << 63):
+        raise PackError(f"{where}: the label of {key} is {label!r}, not a whole number from 0 on.")
+    if not isinstance(fields, dict) or not all(isinstance(each, bytes) for each in fields.values()):
+        raise PackError(f"{where}: the third element of {key} isn't a map from extensions to bytes.")
     return Sample(key, kind_of(image), image, -1 if label is None else label, tuple(fields.items()))
 
 

@@ -38,7 +38,7 @@ class LmdbShards:
         self._plan = plan
         self._path = folder / FILE
         # Address space, not disk: the file grows with what is written.
-        self._most = 4 * plan.source_bytes + 16384 * len(plan.records) + (1 << 30)
+        self._most = 4 * plan.source_bytes + 16384 * len(plan.records) + (1 << 40)
         import_msgpack()
 
     def encode(self, sample: Sample) -> tuple[tuple[bytes, ...], int]:

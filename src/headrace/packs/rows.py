@@ -129,9 +129,9 @@ class Rows:
         """Something to be said of the sample `key`."""
         self._notes.append((key, why))
 
-    def write(self, path: Path, shard_bytes: int) -> None:
-        """Keeps them in `path`, with the size of their shard. Raises PackError."""
-        note = json.dumps({"bytes": shard_bytes, "notes": self._notes})
+    def write(self, path: Path, shard_bytes: int, origin: str = "") -> None:
+        """Keeps them in `path`, with the size of their shard, and what tells it apart. Raises PackError."""
+        note = json.dumps({"bytes": shard_bytes, "notes": self._notes, "origin": origin})
         schema = COLUMNS.with_metadata({PART_KEY: note.encode()})
         arrays = [pa.array(column, field.type) for column, field in zip(self._columns, schema, strict=True)]
         with whole_file(path) as file, pa.ipc.new_file(file, schema) as writer:
@@ -151,11 +151,13 @@ class Part:
         batch: the rows.
         shard_bytes: size of the shard.
         notes: (key, why) of images that were to be changed and are kept as they were.
+        origin: of a shard that others made: its name and state when it was read.
     """
 
     batch: pa.RecordBatch
     shard_bytes: int
     notes: tuple[tuple[str, str], ...]
+    origin: str
 
     @classmethod
     def read(cls, path: Path) -> Part | None:
@@ -165,4 +167,4 @@ class Part:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         note = json.loads(reader.schema.metadata[PART_KEY])
         notes = tuple((key, why) for key, why in note["notes"])
-        return cls(reader.get_batch(0), note["bytes"], notes)
+        return cls(reader.get_batch(0), note["bytes"], notes, note["origin"])

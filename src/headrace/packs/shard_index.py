@@ -121,9 +121,10 @@ def _name(shard: Path, target: Path) -> str:
 
 def _finish_shard(work: Path, number: int, shard: Path, workers: int) -> None:
     """Writes the rows of one shard, unless an interrupted run did."""
-    size = shard.stat().st_size
+    ((size, mtime),) = state_of([shard])
+    origin = f"{shard} {size} {mtime}"
     done = Part.read(part_path(work, number))
-    if done is not None and done.shard_bytes == size:
+    if done is not None and done.origin == origin:
         return
     rows = Rows(number)
     for sample, packed in in_order(lambda sample: _packed(shard, sample), read_samples(shard), workers):
@@ -131,7 +132,7 @@ def _finish_shard(work: Path, number: int, shard: Path, workers: int) -> None:
             rows.add(*packed)
         else:
             rows.note(sample.key, "has no image")
-    rows.write(part_path(work, number), size)
+    rows.write(part_path(work, number), size, origin)
 
 
 def _packed(shard: Path, sample: TarSample) -> tuple[Packed, int] | None:

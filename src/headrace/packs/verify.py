@@ -9,6 +9,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from headrace.errors import PackError
 from headrace.measure.machine import usable_cores
 from headrace.packs.assemble import checksum
@@ -20,6 +22,7 @@ from headrace.packs.pipeline import Progress
 from headrace.packs.records import Sample
 from headrace.packs.stored import read_stored
 from headrace.sources.pack_index import FILE_NAME, PackIndex
+from headrace.sources.tar_index import changed_shards
 
 # Rows that a thread is given at a time.
 CHUNK = 32
@@ -83,6 +86,12 @@ def verify(
     if against is not None:
         comparison = Comparison(open_input(against, Changes()), index)
     problems = [*_of_index(index), *_of_shards(index)]
+    try:
+        index.batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        # No row of it can be looked at.
+        problems.append(Problem(index.path.name, "", f"is damaged: {error}"))
+        return Verdict(len(index), tuple(problems), ())
 
     def check(rows: range) -> list[Problem]:
         return [problem for row in rows for problem in _of_row(index, row, comparison)]
@@ -111,11 +120,19 @@ def has_checksums(index: PackIndex) -> bool:
 
 def _of_index(index: PackIndex) -> Iterator[Problem]:
     expected = index.about.made.get("checksum")
-    if expected is not None and checksum(index.batch) != expected:
+    if expected is None:
+        return
+    try:
+        found = checksum(index.batch)
+    except (ValueError, IndexError):
+        found = None  # offsets that point nowhere
+    if found != expected:
         yield Problem(index.path.name, "", "its rows have changed since it was made")
 
 
 def _of_shards(index: PackIndex) -> Iterator[Problem]:
+    for path in changed_shards(index):
+        yield Problem(path.name, "", "has changed since headrace index: run it again")
     for shard in index.about.shards:
         try:
             size = (index.path.parent / shard.name).stat().st_size
@@ -132,12 +149,15 @@ def _of_shards(index: PackIndex) -> Iterator[Problem]:
 
 
 def _of_row(index: PackIndex, row: int, comparison: Comparison | None) -> Iterator[Problem]:
-    shard = index.about.shards[int(index.numbers("shard")[row])].name
-    key = index.text("key", row)
+    key, shard = index.text("key", row), index.path.name
     try:
+        shard = index.about.shards[int(index.numbers("shard")[row])].name
         stored = read_stored(index, row)
     except (PackError, OSError) as error:
         yield Problem(shard, key, str(error))
+        return
+    except (IndexError, MemoryError, ValueError, OverflowError) as error:
+        yield Problem(shard, key, f"its place in the index is no place: {error}")
         return
     yield from (Problem(shard, key, what) for what in _of_stored(index, row, stored))
     if comparison is not None:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.utils.data import Subset, TensorDataset
 
+INDEX_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
 
 @dataclass(frozen=True, eq=False)
 class GatherPlan:
@@ -39,10 +41,11 @@ def plan_gather(dataset: Any) -> GatherPlan | None:
     if inner is None:
         return None
     try:
-        rows = torch.as_tensor(dataset.indices, dtype=torch.int64)
+        rows = torch.as_tensor(dataset.indices)
     except (TypeError, ValueError, RuntimeError):
         return None  # whatever they are, the dataset itself understands them
-    if rows.ndim != 1:
+    if rows.ndim != 1 or (len(rows) and rows.dtype not in INDEX_DTYPES):
         return None
+    rows = rows.to(torch.int64)
     rows = rows if inner.rows is None else inner.rows[rows]
     return GatherPlan(f"Subset(n={len(rows)}) of {inner.what}", inner.tensors, rows)

@@ -16,7 +16,7 @@ from headrace.errors import PackError
 from headrace.sources.image import load_rgb
 from headrace.sources.pack import PackSource, read_extent
 from headrace.sources.pack_index import FILE_NAME, PackIndex
-from headrace.sources.tar_index import LEFT_OUT, find_tar_index, resolved_shards
+from headrace.sources.tar_index import LEFT_OUT, changed_shards, find_tar_index, resolved_shards
 from headrace.sources.tar_samples import samples_in
 
 PathLike = str | os.PathLike[str]
@@ -149,5 +149,11 @@ def open_index(path: PathLike | Sequence[PathLike]) -> PackIndex:
         at = Path(path)
         inside = at / FILE_NAME
         if inside.is_file() or at.suffix == ".arrow":
-            return PackIndex(inside if inside.is_file() else at)
+            index = PackIndex(inside if inside.is_file() else at)
+            changed = changed_shards(index)
+            if changed:
+                raise PackError(
+                    f"{changed[0]} has changed since {index.path} was made. Make it again by headrace index."
+                )
+            return index
     return find_tar_index(resolved_shards(path))

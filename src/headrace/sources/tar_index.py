@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,12 +48,12 @@ def label_of(sample: TarSample, shard: Path) -> int:
     if field is None:
         return -1
     text = read_extent(shard, field.offset, field.size)
-    try:
-        return int(text)
-    except ValueError:
+    label = int(text) if text.strip().isdigit() and len(text) < 20 else -1
+    if not 0 <= label < 1 << 63:
         raise PackError(
-            f"{shard}: the label of {sample.key}.{LABEL_EXTENSION} is {text[:40]!r}, not a number."
-        ) from None
+            f"{shard}: the label of {sample.key}.{LABEL_EXTENSION} is {text[:40]!r}, not a number from 0 on."
+        )
+    return label
 
 
 def resolved_shards(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
@@ -62,6 +63,8 @@ def resolved_shards(path: str | os.PathLike[str] | Sequence[str | os.PathLike[st
         PackError: there are none.
     """
     if not isinstance(path, (str, os.PathLike)):
+        if not path:
+            raise PackError("No shards: the list of .tar files is empty.")
         return [Path(each).resolve() for each in path]
     at = Path(path)
     if at.is_file():
@@ -88,10 +91,9 @@ def find_tar_index(shards: Sequence[Path]) -> PackIndex:
     """
     kept = kept_index(shards)
     state = state_of(shards)
-    if kept.is_file():
-        index = PackIndex(kept)
-        if index.about.made.get("state") == state:
-            return index
+    index = _usable(kept, state)
+    if index is not None:
+        return index
     if is_lmdb(shards[0]):
         raise PackError(
             f"{shards[0]} has no index yet, or has changed since. Make one: headrace index {shards[0]}"
@@ -99,6 +101,24 @@ def find_tar_index(shards: Sequence[Path]) -> PackIndex:
     kept.parent.mkdir(parents=True, exist_ok=True)
     write_tar_index(shards, kept, state)
     return PackIndex(kept)
+
+
+def _usable(kept: Path, state: list[list[int]]) -> PackIndex | None:
+    try:
+        index = PackIndex(kept)
+    except PackError:
+        return None  # not there yet, damaged, or another version's
+    return index if index.about.made.get("state") == state else None
+
+
+def changed_shards(index: PackIndex) -> list[Path]:
+    """Shards that others made and that have changed since `headrace index` or a scan read them."""
+    state = index.about.made.get("state")
+    if state is None:
+        return []
+    paths = [index.path.parent / shard.name for shard in index.about.shards]
+    known = zip(paths, state, strict=True)
+    return [path for path, was in known if path.is_file() and state_of([path]) != [was]]
 
 
 def write_tar_index(shards: Sequence[Path], target: Path, state: list[list[int]]) -> None:
@@ -125,7 +145,7 @@ def write_index(target: Path, columns: Iterable[Sequence[Any]], about: PackAbout
     """Writes an index of `columns`, in the order of COLUMNS: under another name, then renamed."""
     schema = COLUMNS.with_metadata(about.to_metadata())
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    partial = target.with_name(f"{target.name}.{uuid.uuid4().hex}.partial")
     with pa.OSFile(str(partial), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(pa.record_batch(arrays, schema=schema))
     os.replace(partial, target)

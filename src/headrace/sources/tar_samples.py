@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from headrace.errors import PackError
+from headrace.errors import PackError, printable
 
 BLOCK = 512  # tar's unit: headers are one, data is padded to whole ones
 
@@ -69,7 +69,7 @@ def _group(members: Iterable[tarfile.TarInfo]) -> Iterator[TarSample]:
     key, start, end = "", 0, 0
     fields: list[Field] = []
     for member in members:
-        name, extension = split_name(member.name)
+        name, extension = split_name(printable(member.name))
         base = os.path.basename(name)
         if not member.isreg() or member.issparse() or not extension or base.startswith("__"):
             continue

@@ -27,7 +27,9 @@ def read_record(root: str, record: Record) -> Sample:
     """What `file_record` described. Raises PackError where it can't be read or has changed."""
     label, image, *others = record.place
     data = _read(os.path.join(root, image), record.size)
-    fields = tuple((extension_of(name), _read(os.path.join(root, name), record.size)) for name in others)
+    fields = tuple(
+        (as_text(extension_of(name)), _read(os.path.join(root, name), record.size)) for name in others
+    )
     if len(data) + sum(len(field) for _, field in fields) != record.size:
         raise PackError(
             f"{printable(os.path.join(root, image))} has changed while it was packed: run it again."
