@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
+import pytest
 from jpegs import image_folder
 from odd_files import GOOD, ODD_FILES
 
@@ -43,3 +45,11 @@ def odd_folder(root: Path) -> Path:
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file below `folder`."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+# Both forms of a pack; LMDBs only where their modules are installed.
+HAS_LMDB = all(importlib.util.find_spec(name) for name in ("lmdb", "msgpack"))
+FORMATS = [
+    "tar",
+    pytest.param("lmdb", marks=pytest.mark.skipif(not HAS_LMDB, reason="lmdb or msgpack isn't installed")),
+]

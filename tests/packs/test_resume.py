@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from jpegs import image_folder
-from pack_folders import contents
+from pack_folders import FORMATS, contents
 
 import headrace
 
@@ -62,7 +62,7 @@ def killer(patch: pytest.MonkeyPatch, after: int) -> None:
         patch.setattr(os, name, lethal(getattr(os, name)))
 
 
-@pytest.mark.parametrize("format_", ["tar", "lmdb"])
+@pytest.mark.parametrize("format_", FORMATS)
 def test_killed_at_every_step_and_run_again(folder: Path, tmp_path: Path, format_: str) -> None:
     whole = make_whole(folder, tmp_path / "whole", format=format_)
     for after in range(1000):
@@ -83,7 +83,7 @@ def test_killed_at_every_step_and_run_again(folder: Path, tmp_path: Path, format
     assert after > 20
 
 
-@pytest.mark.parametrize("format_", ["tar", "lmdb"])
+@pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_for_good_at_random_moments(folder: Path, tmp_path: Path, kills: int, format_: str) -> None:
     whole = make_whole(folder, tmp_path / "whole", format=format_)

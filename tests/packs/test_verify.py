@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from jpegs import image_folder, jpeg
-from pack_folders import odd_folder
+from pack_folders import FORMATS, odd_folder
 
 import headrace
 from headrace.packs.info import info
@@ -19,7 +19,7 @@ from headrace.sources.pack_index import PackIndex
 SHARD_SIZE = 60_000
 
 
-@pytest.fixture(params=["tar", "lmdb"])
+@pytest.fixture(params=FORMATS)
 def dest(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     odd_folder(tmp_path / "src")
     headrace.pack(tmp_path / "src", tmp_path / "dest", shard_size=SHARD_SIZE, format=request.param)
