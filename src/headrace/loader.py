@@ -12,11 +12,13 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler, TensorDataset
 
 from headrace._native import ffi
-from headrace.engine.gather import GatheredBatches
-from headrace.engine.iterator import Epoch, NativeIterator
+from headrace.engine.epoch import Epoch, NativeProducer
+from headrace.engine.front import Front, InPlace
+from headrace.engine.gather import GatherProducer
 from headrace.engine.lower import decoder_choice
 from headrace.engine.native import READ_THREADS, NativeEngine
-from headrace.engine.python import PythonIterator, begin_epoch, guarded_loader, stream_loader
+from headrace.engine.producer import Producer
+from headrace.engine.python import Cast, TorchProducer, begin_epoch, guarded_loader, stream_loader
 from headrace.engine.runtime import Runtime
 from headrace.engine.stream import has_state
 from headrace.errors import ConfigError
@@ -184,13 +186,13 @@ class DataLoader(TorchDataLoader[Any]):
         self._warn_of_duplicates(batches)
         if isinstance(batches, StreamBatches) and not batches.resumable:
             cursor, _ = self._progress.begin(batches, self.generator, ())
-            return self._follow(super().__iter__(), cursor)
-        cursor, indices = self._progress.begin(batches, self.generator, self._generators())
-        if plan.gather is not None:
-            return self._follow(GatheredBatches(plan.gather, indices, pinned=self.pin_memory), cursor)
-        if plan.native is None:
-            return self._python_iterator(cursor, indices)
-        return self._native_iterator(plan.native, cursor, indices)
+            producer: Producer = TorchProducer(super().__iter__(), self._runtime.failures)
+        else:
+            cursor, indices = self._progress.begin(batches, self.generator, self._generators())
+            producer = self._producer(plan, cursor, indices)
+        front = Front(producer, cursor, self._length(), self._runtime.meter, self._feed(plan))
+        self._runtime.latest = weakref.ref(front)
+        return front
 
     def __len__(self) -> int:
         batches = self._batches()
@@ -283,34 +285,39 @@ class DataLoader(TorchDataLoader[Any]):
             memory_format=self.memory_format,
         )
 
-    def _native_iterator(
+    def _producer(self, plan: Plan, cursor: Cursor, indices: Iterator[IndexBatch]) -> Producer:
+        if plan.gather is not None:
+            return GatherProducer(plan.gather, indices, pinned=self.pin_memory)
+        if plan.native is None:
+            return self._python_producer(cursor, indices)
+        return self._native_producer(plan.native, cursor, indices)
+
+    def _native_producer(
         self, plan: NativePlan, cursor: Cursor, indices: Iterator[IndexBatch]
-    ) -> NativeIterator:
+    ) -> NativeProducer:
         runtime, depth = self._runtime, self._depth()
         slots = runtime.slots_for(self._batch_nbytes(plan), pinned=self.pin_memory, keep=depth + 2)
         engine = NativeEngine(plan, runtime.threads_for(self.num_workers), slots, runtime.meter, self.decoder)
         key = cursor.random_key
         epoch = Epoch(*key, depth, self.memory_budget, self.timeout, self.on_error)
-        iterator = NativeIterator(engine, indices, cursor, self._length(), epoch, runtime.failures)
-        runtime.latest = weakref.ref(iterator)
-        return iterator
+        return NativeProducer(engine, indices, epoch, runtime.failures)
 
-    def _python_iterator(self, cursor: Cursor, indices: Iterator[IndexBatch]) -> PythonIterator:
+    def _python_producer(self, cursor: Cursor, indices: Iterator[IndexBatch]) -> Producer:
         runtime = self._runtime
         if isinstance(self.dataset, IterableDataset):
             # A resumed stream's state must not come again: only workers that stay have dropped it themselves.
             if runtime.stream is None or cursor.start or not self.persistent_workers:
                 runtime.stream = stream_loader(self, cursor)
-            return self._follow(iter(runtime.stream), cursor)
+            return TorchProducer(iter(runtime.stream), runtime.failures)
         if runtime.guarded is None:
             runtime.guarded = guarded_loader(self, self.on_error, self._samples())
-        return self._follow(begin_epoch(*runtime.guarded, cursor.random_key, indices), cursor)
+        batches = begin_epoch(*runtime.guarded, cursor.random_key, indices)
+        return TorchProducer(batches, runtime.failures)
 
-    def _follow(self, batches: Iterator[Any], cursor: Cursor) -> PythonIterator:
-        runtime = self._runtime
-        return PythonIterator(
-            batches, cursor, self._length(), runtime.meter, runtime.failures, self.dtype, self.memory_format
-        )
+    def _feed(self, plan: Plan) -> InPlace:
+        cast = plan.native is None
+        dtype = self.dtype if cast else None
+        return InPlace(Cast(dtype, self.memory_format if cast else torch.contiguous_format))
 
     def _batches(self) -> Batches:
         if isinstance(self.dataset, IterableDataset):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from headrace.engine.producer import Made
 from headrace.order.batches import IndexBatch
 from headrace.plan.gather import GatherPlan
 
 
-class GatheredBatches(Iterator[Any]):
+class GatherProducer:
     """For each batch what torch's collation makes of its samples: a list of new tensors [n, …].
 
     An index outside the dataset raises IndexError; the batches after it can still be asked for, as in torch.
@@ -22,9 +22,11 @@ class GatheredBatches(Iterator[Any]):
         self._plan = plan
         self._batches = batches
         self._pinned = pinned
+        self._taken = 0
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Made:
         batch = next(self._batches)
+        self._taken += 1
         plan = self._plan
         rows = torch.as_tensor(batch.indices, dtype=torch.int64)
         if plan.rows is not None:
@@ -32,4 +34,18 @@ class GatheredBatches(Iterator[Any]):
         # Not tensor[rows]: on a busy machine its threads wait for each other, a hundred times as long.
         rows = torch.where(rows < 0, rows + len(plan.tensors[0]), rows)
         gathered = [tensor.index_select(0, rows.to(tensor.device)) for tensor in plan.tensors]
-        return pin_memory(gathered) if self._pinned else gathered  # type: ignore[no-untyped-call]
+        if self._pinned:
+            gathered = pin_memory(gathered)  # type: ignore[no-untyped-call]
+        return Made(gathered, len(rows), self._taken)
+
+    def ready(self) -> bool:
+        """Always: a batch is a copy of rows."""
+        return True
+
+    @property
+    def in_flight(self) -> int:
+        """None."""
+        return 0
+
+    def close(self) -> None:
+        """Nothing is in flight."""

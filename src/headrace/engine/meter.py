@@ -21,6 +21,12 @@ class Meter:
     pillow_samples: int = 0
     pillow_seconds: float = 0.0
 
+    def received(self, *, samples: int, wait_seconds: float, in_flight: int, ready: int) -> None:  # noqa: ARG002
+        """One batch reached the user."""
+        self.batches += 1
+        self.samples += samples
+        self.wait_seconds += wait_seconds
+
     def stages(self, native: NativeStats | None) -> tuple[StageStats, ...]:
         """Costs so far, native stages first."""
         stages = []

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate, default_convert
 
 from headrace.engine.guarded import EMPTY, Guarded, GuardedBatch, Ticket, WorkerInit, as_it_is
-from headrace.engine.meter import Failures, Meter
+from headrace.engine.meter import Failures
+from headrace.engine.producer import Made
 from headrace.engine.seeding import sample_seeds
 from headrace.engine.stream import PLACEHOLDER, Stream, StreamBatch, StreamCollate
 from headrace.order.batches import IndexBatch
@@ -107,69 +108,49 @@ def _draws_nothing(inner: Any) -> bool:
     return type(dataset) is TensorDataset and inner.dataset.collate in (default_collate, default_convert)
 
 
-class PythonIterator(Iterator[Any]):
-    """torch's iterator, with what Headrace adds: failures recorded, waits counted, images cast.
+class TorchProducer:
+    """The batches of an iterator of torch's loader: a `Producer`.
 
     Args:
         batches: torch's iterator.
-        cursor: told of every batch that the caller receives, and of the end.
-        length: what len() says; None: it raises TypeError.
-        meter, failures: of the loader.
-        dtype, memory_format: of four-dimensional tensors; None and contiguous_format: as they are.
+        failures: where skipped and replaced samples are recorded.
     """
 
-    def __init__(
-        self,
-        batches: Iterator[Any],
-        cursor: Cursor,
-        length: int | None,
-        meter: Meter,
-        failures: Failures,
-        dtype: torch.dtype | None,
-        memory_format: torch.memory_format,
-    ) -> None:
+    def __init__(self, batches: Iterator[Any], failures: Failures) -> None:
         self._batches = batches
-        self._cursor = cursor
-        self._length = length
         self._taken = 0
-        self._meter = meter
         self._failures = failures
-        self._dtype = dtype
-        self._memory_format = memory_format
 
-    def __len__(self) -> int:
-        if self._length is None:
-            raise TypeError("the sampler of this loader has no len()")
-        return self._length
-
-    def __next__(self) -> Any:
+    def __next__(self) -> Made:
         while True:
-            start = time.monotonic()
             batch = self._next()
-            self._meter.wait_seconds += time.monotonic() - start
+            stream = None
             if isinstance(batch, StreamBatch):
                 if isinstance(batch.data, str) and batch.data == PLACEHOLDER:
                     self._taken -= 1
                     continue
-                self._cursor.streams[batch.worker] = batch.state
-                batch = batch.data
-            if isinstance(batch, GuardedBatch):
-                for failure in batch.failures:
-                    self._failures.add(failure)
-                batch = batch.data
-                if isinstance(batch, str) and batch == EMPTY:
-                    continue
-            self._meter.batches += 1
-            self._meter.samples += _batch_size(batch)
-            batch = self._cast(batch)
-            self._cursor.received(self._taken)
-            return batch
+                stream, batch = (batch.worker, batch.state), batch.data
+            batch = record_failures(batch, self._failures)
+            if isinstance(batch, str) and batch == EMPTY:
+                continue
+            return Made(batch, samples_in(batch), self._taken, stream)
+
+    def ready(self) -> bool:
+        """Not known: whoever asks waits."""
+        return False
+
+    @property
+    def in_flight(self) -> int:
+        """Not known."""
+        return 0
+
+    def close(self) -> None:
+        """torch's iterator ends by itself."""
 
     def _next(self) -> Any:
         try:
             batch = next(self._batches)
         except StopIteration:
-            self._cursor.finished = True
             raise
         except Exception:
             self._taken += 1  # torch's loader goes on after a batch that failed
@@ -177,26 +158,46 @@ class PythonIterator(Iterator[Any]):
         self._taken += 1
         return batch
 
-    def _cast(self, value: Any) -> Any:
-        if self._dtype is None and self._memory_format is torch.contiguous_format:
+
+@dataclass(frozen=True)
+class Cast:
+    """What the user asked for of the images, where Python makes them: four-dimensional tensors.
+
+    Attributes:
+        dtype: None: as they are.
+        memory_format: `torch.contiguous_format`: as they are.
+    """
+
+    dtype: torch.dtype | None
+    memory_format: torch.memory_format
+
+    def __call__(self, value: Any) -> Any:
+        if self.dtype is None and self.memory_format is torch.contiguous_format:
             return value
         if isinstance(value, torch.Tensor):
-            return (
-                value.to(dtype=self._dtype, memory_format=self._memory_format) if value.ndim == 4 else value
-            )
+            return value.to(dtype=self.dtype, memory_format=self.memory_format) if value.ndim == 4 else value
         if isinstance(value, dict):
-            return {key: self._cast(item) for key, item in value.items()}
+            return {key: self(item) for key, item in value.items()}
         if type(value) in (list, tuple):
-            return type(value)(self._cast(item) for item in value)
+            return type(value)(self(item) for item in value)
         return value
 
 
-def _batch_size(batch: Any) -> int:
+def record_failures(batch: Any, failures: Failures) -> Any:
+    """What the user gets of a batch that `Guarded` made, or EMPTY; its failures are recorded."""
+    if not isinstance(batch, GuardedBatch):
+        return batch
+    for failure in batch.failures:
+        failures.add(failure)
+    return batch.data
+
+
+def samples_in(batch: Any) -> int:
     """Samples in a batch as far as its shape tells; 1 where it doesn't."""
     if isinstance(batch, torch.Tensor):
         return batch.shape[0] if batch.ndim else 1
     if isinstance(batch, dict):
-        return _batch_size(next(iter(batch.values()))) if batch else 1
+        return samples_in(next(iter(batch.values()))) if batch else 1
     if isinstance(batch, (list, tuple)) and batch:
-        return _batch_size(batch[0])
+        return samples_in(batch[0])
     return 1

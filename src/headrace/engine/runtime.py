@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from headrace.engine.iterator import NativeIterator
+from headrace.engine.front import Front
 from headrace.engine.meter import Failures, Meter
 from headrace.engine.native import Threads
 from headrace.engine.python import Tickets
@@ -22,7 +22,7 @@ class Runtime:
         meter, failures: what was done so far.
         guarded, stream: torch's loaders for datasets that run as Python; None: not made yet.
         identity: of the dataset; None: not known yet.
-        latest: the native iterator made last.
+        latest: the iterator made last.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Runtime:
         self.guarded: tuple[DataLoader[Any], Tickets] | None = None
         self.stream: DataLoader[Any] | None = None
         self.identity: str | None = None
-        self.latest: weakref.ref[NativeIterator] | None = None
+        self.latest: weakref.ref[Front] | None = None
         self._threads: Threads | None = None
         self._slots: Slots | None = None
 

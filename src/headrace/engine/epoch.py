@@ -16,10 +16,10 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.engine.meter import Failures
 from headrace.engine.native import NativeEngine, Pending
+from headrace.engine.producer import Made
 from headrace.engine.seeding import generators_kept, seed_generators
 from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
-from headrace.order.cursor import Cursor
 from headrace.order.permutation import key_of
 from headrace.records import SampleFailure
 
@@ -48,14 +48,12 @@ class Epoch:
     on_error: str
 
 
-class NativeIterator(Iterator[Any]):
-    """What iter() of a natively planned loader gives.
+class NativeProducer:
+    """Makes the batches of a natively planned loader: a `Producer`.
 
     Args:
         engine: makes the batches.
         batches: in order; taken a few ahead of what the caller has received.
-        cursor: told of every batch that the caller receives, and of the end.
-        length: what len() says.
         epoch: see `Epoch`.
         failures: where every sample that is skipped or replaced is recorded.
     """
@@ -64,31 +62,21 @@ class NativeIterator(Iterator[Any]):
         self,
         engine: NativeEngine,
         batches: Iterator[IndexBatch],
-        cursor: Cursor,
-        length: int | None,
         epoch: Epoch,
         failures: Failures,
     ) -> None:
         self._engine = engine
         self._batches: Iterator[IndexBatch] | None = batches
-        self._cursor = cursor
         self._taken = 0
-        self._length = length
         self._epoch = epoch
         self._failures = failures
         self._pending: deque[Pending] = deque()
         self._fill()
 
-    def __len__(self) -> int:
-        if self._length is None:
-            raise TypeError("the batch sampler of this loader has no len()")
-        return self._length
-
-    def __next__(self) -> Any:
+    def __next__(self) -> Made:
         while True:
             self._fill()
             if not self._pending:
-                self._cursor.finished = True
                 raise StopIteration
             pending = self._pending[0]
             self._wait(pending)
@@ -98,9 +86,7 @@ class NativeIterator(Iterator[Any]):
             self._look_ahead()
             positions, failed = self._settle(pending)
             if positions or not failed:  # a batch of nothing but skipped samples isn't given out
-                batch = self._assemble(pending, positions, failed)
-                self._cursor.received(self._taken)
-                return batch
+                return Made(self._assemble(pending, positions, failed), len(positions), self._taken)
 
     def __del__(self) -> None:
         self.close()
@@ -112,9 +98,19 @@ class NativeIterator(Iterator[Any]):
         while pending:
             self._engine.abandon(pending.popleft())
 
+    def ready(self) -> bool:
+        """Whether the next batch, an error or the end could be had without waiting."""
+        self._fill()
+        if not self._pending:
+            return True
+        first = self._pending[0]
+        if first.pid != os.getpid() or not self._engine.poll(first, self._epoch.seed, self._epoch.number):
+            return False
+        return all(future.done() for future in (first.fallback or {}).values())
+
     @property
     def in_flight(self) -> int:
-        """Batches that are being made or wait to be fetched."""
+        """Batches that are being made or wait to be taken."""
         return len(self._pending)
 
     def _fill(self) -> None:
@@ -130,14 +126,13 @@ class NativeIterator(Iterator[Any]):
             self._pending.append(self._engine.submit(batch, epoch.seed, epoch.number))
 
     def _wait(self, pending: Pending) -> None:
-        epoch, start = self._epoch, time.monotonic()
+        epoch = self._epoch
         if pending.pid != os.getpid():
             self._make_again()
             pending = self._pending[0]
-        deadline = start + epoch.timeout if epoch.timeout > 0 else math.inf
+        deadline = time.monotonic() + epoch.timeout if epoch.timeout > 0 else math.inf
         if not self._engine.wait(pending, epoch.seed, epoch.number, deadline):
             raise RuntimeError(f"DataLoader timed out after {epoch.timeout} seconds")
-        self._engine.meter.wait_seconds += time.monotonic() - start
 
     def _make_again(self) -> None:
         """In a forked child, where the parent's threads don't exist: begins the batches in flight anew."""
@@ -189,8 +184,6 @@ class NativeIterator(Iterator[Any]):
         indices = pending.indices[positions] if failed else pending.indices
         images = pending.images[positions] if failed else pending.images
         labels = plan.source.labels[indices]
-        meter.batches += 1
-        meter.samples += len(indices)
         batch: Any
         if plan.collate is None and plan.target_transform is None:
             batch = [images, self._pin(torch.from_numpy(labels))]
