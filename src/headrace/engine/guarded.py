@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.utils.data import Dataset, Subset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from headrace.engine.seeding import generators_kept, seed_generators
+from headrace.engine.seeding import GeneratorStates, generators_kept, sample_seeds, seed_generators
 from headrace.engine.stream import Stream
+from headrace.order.batches import IndexBatch
 from headrace.records import SampleFailure
 
 MAX_REPLACEMENTS = 16
 EMPTY = "headrace: every sample of this batch was skipped"
 
 
-class Ticket(NamedTuple):
-    """What a worker is asked for: a sample, and the seed of what is drawn for it; None: nothing is drawn."""
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What a worker is asked for: a batch, and what the seeds of its samples depend on.
 
-    index: Any
-    seed: int | None
+    Attributes:
+        key: (seed, epoch).
+        samples: of the dataset; 0: not known.
+    """
+
+    batch: IndexBatch
+    key: tuple[int, int]
+    samples: int
+
+    def seeds(self) -> list[int]:
+        """One for each sample."""
+        return sample_seeds(self.key, self.batch, self.samples)
 
 
 class Guarded(Dataset[Any]):
-    """A map-style dataset that is asked by `Ticket`, and gives batches as the user's collate function makes
+    """A map-style dataset that is asked by `Request`, and gives batches as the user's collate function makes
     them: generators are seeded for each sample, failing samples are named, skipped or replaced.
+
+    Seeding takes ten times as long as picking a row of a tensor. So a batch is first made without it; where
+    that has changed no generator, the seeds would have changed nothing either. Otherwise the batch is made
+    again, seeded, and so are all after it.
 
     Args:
         dataset: the user's.
@@ -40,57 +56,132 @@ class Guarded(Dataset[Any]):
         self.dataset = dataset
         self.collate = collate
         self.on_error = on_error
+        self._draws: bool | None = None  # whether generators were used so far; None: nothing was made so far
 
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, ticket: Ticket) -> Any:
+    def __getitem__(self, request: Request) -> Any:
         """One sample that isn't to be batched."""
-        with _generators_kept(ticket.seed):
-            return self._collate([self._sample(ticket)], ticket.seed, batched=False)
+        return self._make(request, batched=False)
 
-    def __getitems__(self, tickets: Sequence[Ticket]) -> Any:
+    def __getitems__(self, request: Request) -> Any:
         """A batch; torch's loader prefers this to `__getitem__`."""
-        seed = tickets[0].seed if tickets else None
-        whole = _batch_getter(self.dataset) if self.on_error == "raise" else None
-        with _generators_kept(seed):
-            if whole is None:
-                return self._collate([self._sample(ticket) for ticket in tickets], seed, batched=True)
-            _seed(seed)
-            samples = whole([ticket.index for ticket in tickets])
-            return self._collate(samples, seed, batched=True)
+        return self._make(request, batched=True)
 
-    def _collate(self, samples: Any, seed: int | None, *, batched: bool) -> Any:
-        _seed(seed)
-        if self.on_error == "raise":
-            return self.collate(samples if batched else samples[0])
-        failures = tuple(s.failure for s in samples if isinstance(s, (Failed, Replaced)))
-        kept = [s.sample if isinstance(s, Replaced) else s for s in samples if not isinstance(s, Failed)]
-        if not kept and failures:
-            return GuardedBatch(EMPTY, failures)
-        return GuardedBatch(self.collate(kept if batched else kept[0]), failures)
+    def takes_batches(self) -> bool:
+        """Whether the dataset itself is asked for whole batches."""
+        return self._batch_getter() is not None
 
-    def _sample(self, ticket: Ticket) -> Any:
-        index = ticket.index
+    def whole(self, indices: Sequence[Any]) -> Any:
+        """A batch by a dataset that is asked for whole ones, unseeded."""
+        whole = self._batch_getter()
+        samples = [self.sample(i, None) for i in indices] if whole is None else whole(list(indices))
+        return self.collated(samples, None, batched=True)
+
+    def sample(self, index: Any, seed: int | None) -> Any:
+        """The sample, or what stands in for it: `Replaced`, `Failed`. Raises where `on_error` is "raise"."""
         try:
-            return self._draw(index, ticket.seed)
+            return self._draw(index, seed)
         except Exception as error:
             if self.on_error == "raise":
-                if hasattr(error, "add_note"):  # Python 3.11
-                    error.add_note(
-                        f"headrace: this was sample {index}{_in_file(self.dataset, index)} of the dataset."
-                    )
+                self._name(error, index)
                 raise
             cause = f"{type(error).__name__}: {error}"
         path = _path(self.dataset, index)
         if self.on_error == "replace":
             for other in _others(index, len(self.dataset)):
                 try:
-                    sample = self._draw(other, ticket.seed)
+                    sample = self._draw(other, seed)
                 except Exception:
                     continue
                 return Replaced(sample, SampleFailure(index, path, cause, "replaced"))
         return Failed(SampleFailure(index, path, cause, "skipped"))
+
+    def collated(
+        self,
+        samples: Any,
+        seed: int | None,
+        *,
+        batched: bool,
+        collate: Callable[[Any], Any] | None = None,
+    ) -> Any:
+        """A batch of what `sample` gave, by `collate` in place of the user's function where that is given."""
+        collate = collate or self.collate
+        _seed(seed)
+        if self.on_error == "raise":
+            return collate(samples if batched else samples[0])
+        failures = tuple(s.failure for s in samples if isinstance(s, (Failed, Replaced)))
+        kept = [s.sample if isinstance(s, Replaced) else s for s in samples if not isinstance(s, Failed)]
+        if not kept and failures:
+            return GuardedBatch(EMPTY, failures)
+        return GuardedBatch(collate(kept if batched else kept[0]), failures)
+
+    def _make(self, request: Request, *, batched: bool) -> Any:
+        if not self._draws:
+            before = GeneratorStates.now()
+            try:
+                made = self._try_unseeded(request.batch.listed(), before, batched=batched)
+            except Exception:
+                if before.unchanged():
+                    raise
+                made = None
+            if before.unchanged():
+                self._draws = False
+                return made
+            self._draws = True
+            before.restore()
+        # A worker process has nobody else's generators.
+        with generators_kept() if get_worker_info() is None else nullcontext():
+            return self._make_seeded(request, batched=batched)
+
+    def _try_unseeded(self, indices: Sequence[Any], before: GeneratorStates, *, batched: bool) -> Any:
+        whole = self._batch_getter() if batched else None
+        if whole is not None:
+            return self.collated(whole(list(indices)), None, batched=True)
+        if self._draws is None and indices:
+            self._draws = False
+            samples = [self.sample(indices[0], None)]
+            if not before.unchanged():  # the rest would be made in vain
+                return None
+            indices = indices[1:]
+        else:
+            samples = []
+        samples += self._quickly(indices) if self.on_error == "raise" else self._patiently(indices)
+        return self.collated(samples, None, batched=batched)
+
+    def _quickly(self, indices: Sequence[Any]) -> list[Any]:
+        dataset, samples, index = self.dataset, [], None
+        try:
+            for index in indices:
+                samples.append(dataset[index])
+        except Exception as error:
+            self._name(error, index)
+            raise
+        return samples
+
+    def _patiently(self, indices: Sequence[Any]) -> list[Any]:
+        return [self.sample(index, None) for index in indices]
+
+    def _make_seeded(self, request: Request, *, batched: bool) -> Any:
+        indices, seeds = request.batch.listed(), request.seeds()
+        first = seeds[0] if seeds else None
+        whole = self._batch_getter() if batched else None
+        if whole is None:
+            samples = [self.sample(index, seed) for index, seed in zip(indices, seeds, strict=True)]
+        else:
+            _seed(first)
+            samples = whole(list(indices))
+        return self.collated(samples, first, batched=batched)
+
+    def _name(self, error: Exception, index: Any) -> None:
+        if hasattr(error, "add_note"):  # Python 3.11
+            error.add_note(
+                f"headrace: this was sample {index}{_in_file(self.dataset, index)} of the dataset."
+            )
+
+    def _batch_getter(self) -> Callable[[list[Any]], Any] | None:
+        return _batch_getter(self.dataset) if self.on_error == "raise" else None
 
     def _draw(self, index: Any, seed: int | None) -> Any:
         _seed(seed)
@@ -105,11 +196,6 @@ def as_it_is(batch: Any) -> Any:
 def _seed(seed: int | None) -> None:
     if seed is not None:
         seed_generators(seed)
-
-
-def _generators_kept(seed: int | None) -> AbstractContextManager[None]:
-    # A worker process has nobody else's generators.
-    return nullcontext() if seed is None or get_worker_info() is not None else generators_kept()
 
 
 def _batch_getter(dataset: Any) -> Callable[[list[Any]], Any] | None:

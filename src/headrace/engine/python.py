@@ -2,72 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate, default_convert
+from torch.utils.data import DataLoader
 
-from headrace.engine.guarded import EMPTY, Guarded, GuardedBatch, Ticket, WorkerInit, as_it_is
+from headrace.engine.guarded import EMPTY, Guarded, GuardedBatch, Request, WorkerInit, as_it_is
 from headrace.engine.meter import Failures
 from headrace.engine.producer import Made
-from headrace.engine.seeding import sample_seeds
 from headrace.engine.stream import PLACEHOLDER, Stream, StreamBatch, StreamCollate
 from headrace.order.batches import IndexBatch
 from headrace.order.cursor import Cursor
 from headrace.order.permutation import key_of
 
 
-class Tickets:
-    """The sampler of torch's loader inside: an epoch's batches, as lists of tickets, or one by one.
+class Requests:
+    """The sampler of torch's loader inside: an epoch's batches, as requests.
 
     Attributes:
         batches: of the next epoch, to be set before it begins.
-        key: (seed, epoch) of its random parameters; None: nothing is random.
+        key: (seed, epoch) of its random parameters.
     """
 
-    def __init__(self, samples: int, batched: bool) -> None:
+    def __init__(self, samples: int) -> None:
         self._samples = samples
-        self._batched = batched
         self.batches: Iterator[IndexBatch] = iter(())
-        self.key: tuple[int, int] | None = None
+        self.key = (0, 0)
 
-    def __iter__(self) -> Iterator[Any]:
-        return self._follow(self.batches, self.key)
-
-    def _follow(self, batches: Iterator[IndexBatch], key: tuple[int, int] | None) -> Iterator[Any]:
-        for batch in batches:
-            seeds: Sequence[int | None] = [None] * len(batch.indices)
-            if key is not None:
-                seeds = sample_seeds(key, batch, self._samples)
-            tickets = [Ticket(*pair) for pair in zip(batch.listed(), seeds, strict=True)]
-            yield tickets if self._batched else tickets[0]
+    def __iter__(self) -> Iterator[Request]:
+        batches, key = self.batches, self.key
+        return (Request(batch, key, self._samples) for batch in batches)
 
 
-def guarded_loader(loader: DataLoader[Any], on_error: str, samples: int) -> tuple[DataLoader[Any], Tickets]:
-    """torch's own DataLoader with the settings of `loader` and its map-style dataset guarded, and the tickets
-    that it follows. Its generator is its own: the caller has drawn what torch would draw."""
+def guarded_loader(loader: DataLoader[Any], on_error: str, samples: int) -> tuple[DataLoader[Any], Requests]:
+    """torch's own DataLoader with the settings of `loader` and its map-style dataset guarded, and what it
+    follows. Its generator is its own: the caller has drawn what torch would draw."""
     batched = loader.batch_sampler is not None
-    tickets = Tickets(samples, batched)
+    requests: Any = Requests(samples)
     inner = DataLoader(
         Guarded(loader.dataset, loader.collate_fn, on_error),
         batch_size=1 if batched else None,
-        sampler=None if batched else tickets,
-        batch_sampler=tickets if batched else None,
+        sampler=None if batched else requests,
+        batch_sampler=requests if batched else None,
         collate_fn=as_it_is,
         generator=torch.Generator(),
         **_settings(loader),
     )
-    return inner, tickets
+    return inner, requests
 
 
 def begin_epoch(
-    inner: DataLoader[Any], tickets: Tickets, key: tuple[int, int], batches: Iterator[IndexBatch]
+    inner: DataLoader[Any], requests: Requests, key: tuple[int, int], batches: Iterator[IndexBatch]
 ) -> Iterator[Any]:
     """torch's iterator over `batches`; `key` is the (seed, epoch) of the random parameters."""
-    tickets.batches = batches
-    tickets.key = None if _draws_nothing(inner) else key
+    requests.batches, requests.key = batches, key
     inner.generator.manual_seed(key_of(*key))
     return iter(inner)
 
@@ -98,14 +88,6 @@ def _settings(loader: DataLoader[Any]) -> dict[str, Any]:
         "pin_memory_device": loader.pin_memory_device,
         "in_order": loader.in_order,
     }
-
-
-def _draws_nothing(inner: Any) -> bool:
-    # Seeding takes ten times as long as picking a row of a tensor.
-    dataset = inner.dataset.dataset
-    while type(dataset) is Subset:
-        dataset = dataset.dataset
-    return type(dataset) is TensorDataset and inner.dataset.collate in (default_collate, default_convert)
 
 
 class TorchProducer:

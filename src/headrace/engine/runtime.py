@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from headrace.engine.front import Front
 from headrace.engine.meter import Failures, Meter
 from headrace.engine.native import Threads
-from headrace.engine.python import Tickets
+from headrace.engine.python import Requests
 from headrace.engine.slots import Slots
 from headrace.records import LoaderStats
 
@@ -28,7 +28,7 @@ class Runtime:
     def __init__(self) -> None:
         self.meter = Meter()
         self.failures = Failures()
-        self.guarded: tuple[DataLoader[Any], Tickets] | None = None
+        self.guarded: tuple[DataLoader[Any], Requests] | None = None
         self.stream: DataLoader[Any] | None = None
         self.identity: str | None = None
         self.latest: weakref.ref[Front] | None = None

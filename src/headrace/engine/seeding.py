@@ -6,6 +6,7 @@ import random
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,13 +43,41 @@ def seed_generators(seed: int) -> None:
     random.seed(seed)
 
 
+class GeneratorStates:
+    """The states of the three generators of this process at one time."""
+
+    def __init__(self, torchs: torch.Tensor, numpys: Any, pythons: Any) -> None:
+        self._torchs = torchs
+        self._numpys = numpys
+        self._pythons = pythons
+
+    @classmethod
+    def now(cls) -> GeneratorStates:
+        """As they are."""
+        return cls(torch.default_generator.get_state(), np.random.get_state(), random.getstate())
+
+    def unchanged(self) -> bool:
+        """Whether they are still, or again, as they were."""
+        name, keys, *rest = np.random.get_state()
+        return (
+            torch.equal(self._torchs, torch.default_generator.get_state())
+            and (name, *rest) == (self._numpys[0], *self._numpys[2:])
+            and np.array_equal(keys, self._numpys[1])
+            and self._pythons == random.getstate()
+        )
+
+    def restore(self) -> None:
+        """Puts them back as they were."""
+        torch.default_generator.set_state(self._torchs)
+        np.random.set_state(self._numpys)
+        random.setstate(self._pythons)
+
+
 @contextmanager
 def generators_kept() -> Iterator[None]:
     """Puts the three generators of this process back as they were."""
-    torchs, numpys, pythons = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
+    before = GeneratorStates.now()
     try:
         yield
     finally:
-        torch.default_generator.set_state(torchs)
-        np.random.set_state(numpys)
-        random.setstate(pythons)
+        before.restore()

@@ -1,0 +1,205 @@
+"""Map-style datasets on Python threads: each sample is made by whichever thread is free, in order."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headrace.engine.crew import Crew, Task
+from headrace.engine.guarded import EMPTY, Guarded, Replaced
+from headrace.engine.meter import Failures, Meter
+from headrace.engine.placing import Placing, SlotShelf
+from headrace.engine.producer import Made
+from headrace.engine.python import record_failures, samples_in
+from headrace.order.batches import IndexBatch
+
+
+@dataclass(frozen=True)
+class ThreadEpoch:
+    """What a `ThreadProducer` was asked for.
+
+    Attributes:
+        depth: batches in flight.
+        budget: bytes of batches in flight and still held by the caller; one batch is always made.
+        timeout: seconds to wait for one batch; 0: without end.
+        batched: whether samples are collated to batches.
+    """
+
+    depth: int
+    budget: int
+    timeout: float
+    batched: bool
+
+
+@dataclass(eq=False)
+class _Batch:
+    """A batch on its way; `result` is set before `done`."""
+
+    indices: IndexBatch
+    samples: list[Any]
+    missing: int
+    pid: int = field(default_factory=os.getpid)
+    placing: Placing | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    done: threading.Event = field(default_factory=threading.Event)
+    dropped: bool = False
+    result: Any = None
+    error: BaseException | None = None
+
+
+class ThreadProducer:
+    """Makes batches on `crew`'s threads: a `Producer`.
+
+    Nothing is seeded: threads share the generators of the process.
+
+    Args:
+        guarded: the user's dataset.
+        batches: in order.
+        shelf: memory of batches that torch's default collation makes; None: the user has his own.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        guarded: Guarded,
+        batches: Iterator[IndexBatch],
+        epoch: ThreadEpoch,
+        shelf: SlotShelf | None,
+        meter: Meter,
+        failures: Failures,
+    ) -> None:
+        self.depth = epoch.depth
+        self._crew = crew
+        self._guarded = guarded
+        self._batches: Iterator[IndexBatch] | None = batches
+        self._epoch = epoch
+        self._shelf = shelf
+        self._meter = meter
+        self._failures = failures
+        self._pending: deque[_Batch] = deque()
+        self._taken = 0
+        self._largest = 0
+        self._fill()
+
+    def __next__(self) -> Made:
+        while True:
+            self._fill()
+            if not self._pending:
+                raise StopIteration
+            batch = self._wait()
+            self._pending.popleft()
+            self._taken += 1
+            if batch.error is not None:
+                raise batch.error
+            data = record_failures(batch.result, self._failures)
+            self._fill()
+            if isinstance(data, str) and data == EMPTY:
+                continue
+            return Made(data, samples_in(data), self._taken)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def ready(self) -> bool:
+        """Whether the next batch, an error or the end could be had without waiting."""
+        self._fill()
+        return not self._pending or self._pending[0].done.is_set()
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that are being made or wait to be taken."""
+        return len(self._pending)
+
+    def close(self) -> None:
+        """Gives up what is in flight; samples that are being made are not waited for."""
+        self._batches = None
+        for batch in getattr(self, "_pending", ()):
+            batch.dropped = True
+        self._pending = deque()
+
+    def _fill(self) -> None:
+        while self._batches is not None and len(self._pending) < self.depth:
+            if self._pending and self._nbytes() + self._largest > self._epoch.budget:
+                return
+            try:
+                indices = next(self._batches)
+            except StopIteration:
+                self._batches = None
+                return
+            self._pending.append(self._submit(indices))
+
+    def _nbytes(self) -> int:
+        if self._shelf is not None and self._shelf.live_nbytes:
+            return self._shelf.live_nbytes
+        return len(self._pending) * self._largest
+
+    def _submit(self, indices: IndexBatch) -> _Batch:
+        listed = indices.listed()
+        whole = self._epoch.batched and self._guarded.takes_batches()
+        count = 1 if whole else len(listed)
+        batch = _Batch(indices, [None] * len(listed), count)
+        if self._shelf is not None and not whole and self._epoch.batched:
+            batch.placing = Placing(len(listed), self._shelf)
+        tasks: list[Task]
+        if whole or not listed:
+            tasks = [lambda: self._make_whole(batch, listed)]
+        else:
+            tasks = [self._task(batch, position, index) for position, index in enumerate(listed)]
+        self._crew.add(tasks)
+        return batch
+
+    def _task(self, batch: _Batch, position: int, index: Any) -> Task:
+        return lambda: self._make(batch, position, index)
+
+    def _make(self, batch: _Batch, position: int, index: Any) -> None:
+        if batch.dropped or batch.error is not None:
+            return
+        try:
+            sample = self._guarded.sample(index, None)
+            if batch.placing is not None:
+                sample = _placed(batch.placing, position, sample)
+            batch.samples[position] = sample
+            with batch.lock:
+                batch.missing -= 1
+                last = batch.missing == 0
+            if last:
+                self._finish(batch)
+        except BaseException as error:  # raised again where the batch is asked for
+            batch.error = error
+            batch.done.set()
+
+    def _finish(self, batch: _Batch) -> None:
+        start = time.perf_counter()
+        collate = None if batch.placing is None else batch.placing.collate
+        batch.result = self._guarded.collated(
+            batch.samples, None, batched=self._epoch.batched, collate=collate
+        )
+        batch.samples = []
+        self._meter.collate_seconds += time.perf_counter() - start
+        batch.done.set()
+
+    def _make_whole(self, batch: _Batch, listed: Any) -> None:
+        try:
+            batch.result = self._guarded.whole(listed)
+        except BaseException as error:  # raised again where the batch is asked for
+            batch.error = error
+        batch.done.set()
+
+    def _wait(self) -> _Batch:
+        if self._pending[0].pid != os.getpid():  # a forked child has none of its parent's threads
+            self._pending = deque(self._submit(batch.indices) for batch in self._pending)
+        batch = self._pending[0]
+        if not batch.done.wait(self._epoch.timeout or None):
+            raise RuntimeError(f"DataLoader timed out after {self._epoch.timeout} seconds")
+        return batch
+
+
+def _placed(placing: Placing, position: int, sample: Any) -> Any:
+    if isinstance(sample, Replaced):
+        return replace(sample, sample=placing.place(position, sample.sample))
+    return placing.place(position, sample)

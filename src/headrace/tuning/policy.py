@@ -1,0 +1,98 @@
+"""From measurements to settings. Pure functions: nothing here measures, waits or starts anything."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.records import Probe
+
+Kind = Literal["caller", "thread", "process"]
+
+# Below this share of the processor's time a sample mostly waits: for a disk, a network, a lock, a sleep.
+WAITING_BELOW = 0.5
+# Threads that wait cost little; more than this at a time begin to cost switching between them.
+MOST_WAITING_THREADS = 64
+# Handing a batch from a process to another costs about this, in seconds: a batch that takes no longer is made
+# sooner than sent (measured with torch's workers: 0.2 to 0.5 ms).
+SENDING_SECONDS = 4e-4
+# Two threads that hold the GIL by turns reach 1; two that don't need it reach 2.
+GAIN_OF_FREE_THREADS = 1.7
+# Batches ready ahead of the step: one being copied, and some for steps that end sooner than others.
+DEPTH = 4
+
+
+@dataclass(frozen=True)
+class Workers:
+    """How the samples of a Python dataset are made.
+
+    Attributes:
+        kind: "thread"s of this process, worker "process"es, or the "caller"'s thread when it asks.
+        count: of them; 0 with "caller".
+        reason: why, in words.
+    """
+
+    kind: Kind
+    count: int
+    reason: str
+
+
+def choose_workers(probe: Probe | str, *, batch_size: int, cores: int, count: int | None) -> Workers:
+    """Where to make the samples that `probe` tells of.
+
+    Args:
+        probe: what was measured, or why nothing could be.
+        batch_size: samples of a batch.
+        cores: that this process may use.
+        count: workers that the user asked for; None: as many as are best.
+    """
+    processes = cores if count is None else count
+    if isinstance(probe, str):
+        return Workers("process", processes, probe)
+    if probe.draws:
+        return Workers("process", processes, f"{_cost(probe)}; random numbers are drawn, which threads share")
+    if probe.against_threads is not None:
+        return Workers("process", processes, f"{_cost(probe)}; {probe.against_threads}")
+    if _waits(probe):
+        return Workers(
+            "thread", count or waiting_threads(probe, cores), f"{_cost(probe)}; threads wait at once"
+        )
+    if probe.seconds * batch_size < SENDING_SECONDS and count is None:
+        sent = (
+            f"a batch is made in {probe.seconds * batch_size * 1e3:.2g} ms, which sending it would take, too"
+        )
+        return Workers("caller", 0, f"{_cost(probe)}; {sent}")
+    if probe.gain is not None and probe.gain >= GAIN_OF_FREE_THREADS:
+        return Workers(
+            "thread", processes, f"{_cost(probe)}; two threads made {probe.gain:.1f} times as many"
+        )
+    held = "" if probe.gain is None else f": two threads made {probe.gain:.1f} times as many as one"
+    return Workers("process", processes, f"{_cost(probe)}; holds the GIL{held}")
+
+
+def waiting_threads(probe: Probe, cores: int) -> int:
+    """Threads that keep `cores` busy with samples that wait, as far as that is sensible."""
+    needed = math.ceil(cores * probe.seconds / max(probe.cpu_seconds, 1e-9))
+    return max(2 * cores, min(MOST_WAITING_THREADS, needed))
+
+
+def batches_in_flight(workers: Workers, batch_size: int) -> int:
+    """Batches ahead: enough for every thread to have a sample, beside `DEPTH`."""
+    if workers.kind == "process":
+        return max(DEPTH, 2 * workers.count)
+    return max(DEPTH, math.ceil(2 * workers.count / max(1, batch_size)) + 1)
+
+
+def _waits(probe: Probe) -> bool:
+    # A sample that is over sooner than threads change hands isn't worth handing over.
+    return probe.seconds >= 2e-4 and probe.cpu_seconds < WAITING_BELOW * probe.seconds
+
+
+def _cost(probe: Probe) -> str:
+    share = probe.cpu_seconds / probe.seconds if probe.seconds > 0 else 1.0
+    return f"a sample takes {_time(probe.seconds)}, {share:.0%} of it on a core"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
