@@ -8,7 +8,7 @@ import sys
 from types import ModuleType
 
 import headrace
-import headrace.loader
+import headrace.loader.dataloader
 import headrace.testing
 from headrace._native import ffi
 from headrace.options import DECODERS
@@ -37,7 +37,7 @@ def test_importing_loads_no_native_library_and_starts_no_cuda() -> None:
 
 
 def test_the_example_in_the_docstring_works() -> None:
-    result = doctest.testmod(headrace.loader)
+    result = doctest.testmod(headrace.loader.dataloader)
     assert result.attempted > 0
     assert result.failed == 0
 

@@ -36,11 +36,11 @@ class Requests:
         return (Request(batch, key, self._samples) for batch in batches)
 
 
-def guarded_loader(loader: DataLoader[Any], on_error: str, samples: int) -> tuple[DataLoader[Any], Requests]:
+def guarded_loader(loader: DataLoader[Any], workers: int, on_error: str) -> tuple[DataLoader[Any], Requests]:
     """torch's own DataLoader with the settings of `loader` and its map-style dataset guarded, and what it
     follows. Its generator is its own: the caller has drawn what torch would draw."""
     batched = loader.batch_sampler is not None
-    requests: Any = Requests(samples)
+    requests: Any = Requests(len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0)
     inner = DataLoader(
         Guarded(loader.dataset, loader.collate_fn, on_error),
         batch_size=1 if batched else None,
@@ -48,7 +48,7 @@ def guarded_loader(loader: DataLoader[Any], on_error: str, samples: int) -> tupl
         batch_sampler=requests if batched else None,
         collate_fn=as_it_is,
         generator=torch.Generator(),
-        **_settings(loader),
+        **_settings(loader, workers),
     )
     return inner, requests
 
@@ -72,19 +72,20 @@ def stream_loader(loader: DataLoader[Any], cursor: Cursor) -> DataLoader[Any]:
         drop_last=loader.drop_last,
         collate_fn=StreamCollate(loader.collate_fn, loader.dataset),
         generator=loader.generator,
-        **_settings(loader),
+        **_settings(loader, loader.num_workers),
     )
 
 
-def _settings(loader: DataLoader[Any]) -> dict[str, Any]:
+def _settings(loader: DataLoader[Any], workers: int) -> dict[str, Any]:
+    in_processes = workers > 0
     return {
-        "num_workers": loader.num_workers,
+        "num_workers": workers,
         "pin_memory": loader.pin_memory,
         "timeout": loader.timeout,
         "worker_init_fn": WorkerInit(loader.worker_init_fn),
-        "multiprocessing_context": loader.multiprocessing_context,
-        "prefetch_factor": loader.prefetch_factor,
-        "persistent_workers": loader.persistent_workers,
+        "multiprocessing_context": loader.multiprocessing_context if in_processes else None,
+        "prefetch_factor": loader.prefetch_factor if in_processes else None,
+        "persistent_workers": loader.persistent_workers and in_processes,
         "pin_memory_device": loader.pin_memory_device,
         "in_order": loader.in_order,
     }

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
-
-from torch.utils.data import DataLoader
 
 from headrace.engine.front import Front
 from headrace.engine.meter import Failures, Meter
 from headrace.engine.native import Threads
-from headrace.engine.python import Requests
 from headrace.engine.slots import Slots
 from headrace.records import LoaderStats
 
@@ -20,7 +16,6 @@ class Runtime:
 
     Attributes:
         meter, failures: what was done so far.
-        guarded, stream: torch's loaders for datasets that run as Python; None: not made yet.
         identity: of the dataset; None: not known yet.
         latest: the iterator made last.
     """
@@ -28,8 +23,6 @@ class Runtime:
     def __init__(self) -> None:
         self.meter = Meter()
         self.failures = Failures()
-        self.guarded: tuple[DataLoader[Any], Requests] | None = None
-        self.stream: DataLoader[Any] | None = None
         self.identity: str | None = None
         self.latest: weakref.ref[Front] | None = None
         self._threads: Threads | None = None

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch.utils.data._utils.pin_memory import pin_memory
+
 from headrace.engine.crew import Crew, Task
 from headrace.engine.guarded import EMPTY, Guarded, Replaced
 from headrace.engine.meter import Failures, Meter
@@ -28,12 +30,14 @@ class ThreadEpoch:
         budget: bytes of batches in flight and still held by the caller; one batch is always made.
         timeout: seconds to wait for one batch; 0: without end.
         batched: whether samples are collated to batches.
+        pinned: whether batches are to be in page-locked memory.
     """
 
     depth: int
     budget: int
     timeout: float
     batched: bool
+    pinned: bool
 
 
 @dataclass(eq=False)
@@ -179,6 +183,7 @@ class ThreadProducer:
         batch.result = self._guarded.collated(
             batch.samples, None, batched=self._epoch.batched, collate=collate
         )
+        self._pin(batch)
         batch.samples = []
         self._meter.collate_seconds += time.perf_counter() - start
         batch.done.set()
@@ -186,9 +191,14 @@ class ThreadProducer:
     def _make_whole(self, batch: _Batch, listed: Any) -> None:
         try:
             batch.result = self._guarded.whole(listed)
+            self._pin(batch)
         except BaseException as error:  # raised again where the batch is asked for
             batch.error = error
         batch.done.set()
+
+    def _pin(self, batch: _Batch) -> None:
+        if self._epoch.pinned:  # tensors that are pinned already are handed through
+            batch.result = pin_memory(batch.result)  # type: ignore[no-untyped-call]
 
     def _wait(self) -> _Batch:
         if self._pending[0].pid != os.getpid():  # a forked child has none of its parent's threads

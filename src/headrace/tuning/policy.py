@@ -37,6 +37,13 @@ class Workers:
     count: int
     reason: str
 
+    def __str__(self) -> str:
+        """Such as ``8 threads: …``."""
+        if self.kind == "caller":
+            return f"none: {self.reason}"
+        plural = "" if self.count == 1 else "es" if self.kind == "process" else "s"
+        return f"{self.count} {self.kind}{plural}: {self.reason}"
+
 
 def choose_workers(probe: Probe | str, *, batch_size: int, cores: int, count: int | None) -> Workers:
     """Where to make the samples that `probe` tells of.
@@ -55,20 +62,24 @@ def choose_workers(probe: Probe | str, *, batch_size: int, cores: int, count: in
     if probe.against_threads is not None:
         return Workers("process", processes, f"{_cost(probe)}; {probe.against_threads}")
     if _waits(probe):
-        return Workers(
-            "thread", count or waiting_threads(probe, cores), f"{_cost(probe)}; threads wait at once"
-        )
+        threads = count or waiting_threads(probe, cores)
+        return Workers("thread", threads, f"{_cost(probe)}; threads can wait side by side")
     if probe.seconds * batch_size < SENDING_SECONDS and count is None:
-        sent = (
-            f"a batch is made in {probe.seconds * batch_size * 1e3:.2g} ms, which sending it would take, too"
-        )
-        return Workers("caller", 0, f"{_cost(probe)}; {sent}")
+        made = f"a batch takes {_time(probe.seconds * batch_size)}, no more than sending it from a worker"
+        return Workers("caller", 0, f"{_cost(probe)}; {made}")
     if probe.gain is not None and probe.gain >= GAIN_OF_FREE_THREADS:
-        return Workers(
-            "thread", processes, f"{_cost(probe)}; two threads made {probe.gain:.1f} times as many"
-        )
+        made = f"two threads made {probe.gain:.1f} times as many as one"
+        return Workers("thread", processes, f"{_cost(probe)}; {made}")
     held = "" if probe.gain is None else f": two threads made {probe.gain:.1f} times as many as one"
     return Workers("process", processes, f"{_cost(probe)}; holds the GIL{held}")
+
+
+def insist_on_threads(workers: Workers, probe: Probe | str, cores: int, count: int | None) -> Workers:
+    """Threads, as the user wants them, whatever `choose_workers` would rather have: `workers`."""
+    if workers.kind == "thread":
+        return workers
+    waiting = waiting_threads(probe, cores) if isinstance(probe, Probe) and _waits(probe) else cores
+    return Workers("thread", count or waiting, f"worker_kind='thread'; left to itself: {workers}")
 
 
 def waiting_threads(probe: Probe, cores: int) -> int:

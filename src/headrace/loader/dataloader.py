@@ -16,14 +16,16 @@ from headrace.engine.epoch import Epoch, NativeProducer
 from headrace.engine.front import Front, InPlace
 from headrace.engine.gather import GatherProducer
 from headrace.engine.lower import decoder_choice
+from headrace.engine.meter import Failures, Meter
 from headrace.engine.native import READ_THREADS, NativeEngine
 from headrace.engine.producer import Producer
-from headrace.engine.python import Cast, TorchProducer, begin_epoch, guarded_loader, stream_loader
+from headrace.engine.python import Cast, TorchProducer
 from headrace.engine.runtime import Runtime
 from headrace.engine.stream import has_state
 from headrace.errors import ConfigError
+from headrace.loader.workers import PythonWorkers
 from headrace.measure.machine import available_memory, usable_cores
-from headrace.options import DEFAULT_MEMORY_SHARE, OnError, check_options, check_ranks
+from headrace.options import DEFAULT_MEMORY_SHARE, OnError, WorkerKind, check_options, check_ranks
 from headrace.order import Order, Sequential, Shuffled
 from headrace.order.batches import IndexBatch, OrderedBatches, SampledBatches, StreamBatches
 from headrace.order.cursor import Cursor
@@ -138,10 +140,11 @@ class DataLoader(TorchDataLoader[Any]):
         rank: int | Literal["auto"] | None = None,
         world_size: int | None = None,
         remainder: Remainder = "pad",
+        worker_kind: WorkerKind = "auto",
     ) -> None:
         if memory_budget is None:
             memory_budget = int(available_memory() * DEFAULT_MEMORY_SHARE)
-        check_options(memory_budget, on_error, seed, decoder)
+        check_options(memory_budget, on_error, seed, decoder, worker_kind)
         check_ranks(rank, world_size, remainder)
         self.memory_budget = memory_budget
         self.on_error = on_error
@@ -152,9 +155,12 @@ class DataLoader(TorchDataLoader[Any]):
         self.rank = rank
         self.world_size = world_size
         self.remainder = remainder
-        self._prefetch_factor_given = prefetch_factor
+        self.worker_kind = worker_kind
+        self.workers_given = None if num_workers == "auto" else num_workers
+        self.prefetch_factor_given = prefetch_factor
         self._progress = Progress(seed)
         self._runtime = Runtime()
+        self._workers = PythonWorkers()
         super().__init__(
             dataset,
             batch_size,
@@ -259,6 +265,27 @@ class DataLoader(TorchDataLoader[Any]):
             )
         return key
 
+    @property
+    def meter(self) -> Meter:
+        """Counts what is done."""
+        return self._runtime.meter
+
+    @property
+    def failures(self) -> Failures:
+        """Records of samples that were skipped or replaced."""
+        return self._runtime.failures
+
+    @property
+    def batched(self) -> bool:
+        """Whether samples are collated to batches."""
+        return bool(self._auto_collation)
+
+    @property
+    def samples_of_a_batch(self) -> int:
+        """As far as it is known: a batch sampler of the user's own need not say how large its batches are."""
+        size = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
+        return size if isinstance(size, int) else 1
+
     def explain(self) -> str:
         """The plan as a table: each step, where it runs, how it compares with torchvision, and why."""
         plan = self.plan()
@@ -266,7 +293,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads and memory stay here; the copy makes its own.
-        return {**self.__dict__, "_runtime": Runtime()}
+        return {**self.__dict__, "_runtime": Runtime(), "_workers": PythonWorkers()}
 
     def stats(self) -> LoaderStats:
         """What was done since the loader was made; str() of it is a table."""
@@ -289,7 +316,7 @@ class DataLoader(TorchDataLoader[Any]):
         if plan.gather is not None:
             return GatherProducer(plan.gather, indices, pinned=self.pin_memory)
         if plan.native is None:
-            return self._python_producer(cursor, indices)
+            return self._workers.producer(self, cursor, indices)
         return self._native_producer(plan.native, cursor, indices)
 
     def _native_producer(
@@ -301,18 +328,6 @@ class DataLoader(TorchDataLoader[Any]):
         key = cursor.random_key
         epoch = Epoch(*key, depth, self.memory_budget, self.timeout, self.on_error)
         return NativeProducer(engine, indices, epoch, runtime.failures)
-
-    def _python_producer(self, cursor: Cursor, indices: Iterator[IndexBatch]) -> Producer:
-        runtime = self._runtime
-        if isinstance(self.dataset, IterableDataset):
-            # A resumed stream's state must not come again: only workers that stay have dropped it themselves.
-            if runtime.stream is None or cursor.start or not self.persistent_workers:
-                runtime.stream = stream_loader(self, cursor)
-            return TorchProducer(iter(runtime.stream), runtime.failures)
-        if runtime.guarded is None:
-            runtime.guarded = guarded_loader(self, self.on_error, self._samples())
-        batches = begin_epoch(*runtime.guarded, cursor.random_key, indices)
-        return TorchProducer(batches, runtime.failures)
 
     def _feed(self, plan: Plan) -> InPlace:
         cast = plan.native is None
@@ -390,13 +405,11 @@ class DataLoader(TorchDataLoader[Any]):
     def _depth(self) -> int:
         if self.num_workers == 0:
             return 1
-        given = self._prefetch_factor_given
+        given = self.prefetch_factor_given
         return DEFAULT_DEPTH if given is None else given * self.num_workers
 
     def _batch_nbytes(self, plan: NativePlan) -> int:
-        # A batch sampler of the user's own need not say how large its batches are.
-        size = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
-        return (size if isinstance(size, int) else 1) * plan.sample_nbytes
+        return self.samples_of_a_batch * plan.sample_nbytes
 
     def _length(self) -> int | None:
         try:
@@ -425,7 +438,7 @@ class DataLoader(TorchDataLoader[Any]):
         if plan.gather is not None:
             return "workers: none, batches are made when they are asked for"
         if plan.native is None:
-            return f"workers: {self.num_workers} processes of torch's DataLoader"
+            return f"workers: {self._python_workers()}"
         batch = self._batch_nbytes(plan.native)
         depth = max(1, min(self._depth(), self.memory_budget // max(1, batch) - 1))
         pinned = ", pinned" if self.pin_memory else ""
@@ -435,6 +448,14 @@ class DataLoader(TorchDataLoader[Any]):
             f" budget {self.memory_budget / 1e6:,.0f} MB\n"
             f"decoders: {', '.join(decoder_choice(self.decoder))} ({ffi.simd_active()})"
         )
+
+    def _python_workers(self) -> str:
+        if isinstance(self.dataset, IterableDataset):
+            return f"{self.num_workers} processes: an IterableDataset decides itself what comes next"
+        chosen = self._workers.chosen
+        if chosen is None:
+            return "chosen when the first epoch begins, by measuring a few samples in a process of its own"
+        return str(chosen)
 
 
 def _workers(given: int | str, dataset: Any) -> int:

@@ -1,0 +1,110 @@
+"""Who makes the samples of a dataset that runs as Python; kept from epoch to epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import IterableDataset, default_collate
+
+from headrace.engine.crew import Crew
+from headrace.engine.guarded import Guarded
+from headrace.engine.placing import SlotShelf
+from headrace.engine.probe import probe
+from headrace.engine.producer import Producer
+from headrace.engine.python import Requests, TorchProducer, begin_epoch, guarded_loader, stream_loader
+from headrace.engine.threads import ThreadEpoch, ThreadProducer
+from headrace.measure.machine import usable_cores
+from headrace.order.batches import IndexBatch
+from headrace.order.cursor import Cursor
+from headrace.tuning.policy import Workers, batches_in_flight, choose_workers, insist_on_threads
+
+if TYPE_CHECKING:
+    from headrace.loader.dataloader import DataLoader
+
+
+class PythonWorkers:
+    """Of one loader; a copy of it makes its own.
+
+    Attributes:
+        chosen: kind and number; None: nothing was asked of them yet.
+    """
+
+    def __init__(self) -> None:
+        self.chosen: Workers | None = None
+        self._guarded: tuple[TorchDataLoader[Any], Requests] | None = None
+        self._stream: TorchDataLoader[Any] | None = None
+        self._crew: Crew | None = None
+        self._shelf: SlotShelf | None = None
+
+    def producer(self, loader: DataLoader, cursor: Cursor, indices: Iterator[IndexBatch]) -> Producer:
+        """Begins an epoch of the dataset."""
+        if isinstance(loader.dataset, IterableDataset):
+            return self._begin_stream(loader, cursor)
+        if self.chosen is None:
+            self.chosen, indices = _choose(loader, indices)
+        if self.chosen.kind == "thread":
+            return self._begin_threads(loader, self.chosen, indices)
+        if self._guarded is None:
+            self._guarded = guarded_loader(loader, self.chosen.count, loader.on_error)
+        batches = begin_epoch(*self._guarded, cursor.random_key, indices)
+        return TorchProducer(batches, loader.failures)
+
+    @property
+    def live_nbytes(self) -> int:
+        """Bytes of batches that threads make or that the user holds, as far as they are known."""
+        return 0 if self._shelf is None else self._shelf.live_nbytes
+
+    def _begin_stream(self, loader: DataLoader, cursor: Cursor) -> Producer:
+        # A resumed stream's state must not come again: only workers that stay have dropped it themselves.
+        if self._stream is None or cursor.start or not loader.persistent_workers:
+            self._stream = stream_loader(loader, cursor)
+        return TorchProducer(iter(self._stream), loader.failures)
+
+    def _begin_threads(
+        self, loader: DataLoader, workers: Workers, indices: Iterator[IndexBatch]
+    ) -> ThreadProducer:
+        size = loader.samples_of_a_batch
+        given = loader.prefetch_factor_given
+        depth = batches_in_flight(workers, size) if given is None else max(1, given * workers.count)
+        if self._crew is None:
+            self._crew = Crew(workers.count)
+            self._shelf = SlotShelf(pinned=loader.pin_memory, keep=depth + 2)
+        own_collate = loader.collate_fn is not default_collate
+        epoch = ThreadEpoch(
+            depth, loader.memory_budget, loader.timeout, loader.batched, pinned=loader.pin_memory
+        )
+        return ThreadProducer(
+            self._crew,
+            Guarded(loader.dataset, loader.collate_fn, loader.on_error),
+            indices,
+            epoch,
+            None if own_collate else self._shelf,
+            loader.meter,
+            loader.failures,
+        )
+
+
+def _choose(loader: DataLoader, indices: Iterator[IndexBatch]) -> tuple[Workers, Iterator[IndexBatch]]:
+    """The workers, and the batches of `indices` again where some had to be looked at."""
+    count = loader.workers_given
+    if count == 0:
+        return Workers("caller", 0, "num_workers=0"), indices
+    kind = loader.worker_kind
+    if kind == "process":
+        return Workers(kind, count or usable_cores(), "worker_kind='process'"), indices
+    if kind == "auto":
+        for name in ("worker_init_fn", "multiprocessing_context"):
+            if getattr(loader, name) is not None:
+                return Workers("process", count or usable_cores(), f"{name} is meant for processes"), indices
+    first = next(indices, None)
+    if first is None:
+        return Workers("caller", 0, "there are no batches"), indices
+    measured = probe(Guarded(loader.dataset, loader.collate_fn, "raise"), first.listed())
+    cores, size = usable_cores(), loader.samples_of_a_batch
+    workers = choose_workers(measured, batch_size=size, cores=cores, count=count)
+    if kind == "thread":
+        workers = insist_on_threads(workers, measured, cores, count)
+    return workers, chain((first,), indices)
