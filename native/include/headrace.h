@@ -26,7 +26,7 @@ extern "C" {
 
 /* Raised with every change of a struct or signature below; Python refuses a library of another
  * number. */
-#define HR_ABI_VERSION 5
+#define HR_ABI_VERSION 6
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
@@ -184,6 +184,9 @@ HR_API int32_t hr_simd_force(int32_t simd);
 /* decode_threads 0: the thread that waits does the work. read_threads: at most this many further
  * threads, started once reads are measured to block; 0: never. */
 HR_API int32_t hr_pool_create(int32_t decode_threads, int32_t read_threads, hr_pool** pool);
+/* Changes the numbers of threads while batches are made; those beyond end once they are done with
+ * their sample. Not for a pool that was made with decode_threads 0. */
+HR_API int32_t hr_pool_use(hr_pool* pool, int32_t decode_threads, int32_t read_threads);
 /* Cancels what is left and ends the threads. One that is stuck in a read for more than 5 s is left
  * behind. */
 HR_API void hr_pool_destroy(hr_pool* pool);

@@ -178,6 +178,22 @@ int32_t hr_pool_create(int32_t decode_threads, int32_t read_threads, hr_pool** p
   });
 }
 
+int32_t hr_pool_use(hr_pool* pool, int32_t decode_threads, int32_t read_threads) {
+  return guarded([&]() -> int32_t {
+    if (pool == nullptr) return fail(Code::kInvalidArgument);
+    if (pool->pool.in_other_process()) return fail(Code::kInvalidArgument, kForked);
+    if (decode_threads < 1 || decode_threads > kMaxThreads || read_threads < 0 ||
+        read_threads > kMaxThreads) {
+      return fail(Code::kInvalidArgument,
+                  "decode threads must be 1 to 1024, read threads 0 to 1024");
+    }
+    if (pool->pool.makes_in_caller())
+      return fail(Code::kInvalidArgument, "a pool without decode threads can't be given any");
+    pool->pool.use(decode_threads, read_threads);
+    return HR_OK;
+  });
+}
+
 void hr_pool_destroy(hr_pool* pool) { delete pool; }
 
 int32_t hr_pool_stats(hr_pool* pool, hr_stats* stats) {

@@ -57,9 +57,10 @@ struct PoolState {
       queue;  // batches with samples that nobody has taken, oldest first
   bool stopping = false;
   int live_threads = 0;
-  int decode_threads = 0;
-  int max_read_threads = 0;
-  int read_threads = 0;
+  int decode_threads = 0;    // wanted; those beyond end once they are done with their sample
+  int decoders = 0;          // that run
+  int max_read_threads = 0;  // wanted once reads are seen to block
+  int read_threads = 0;      // that run
   int64_t judged = 0;
   double read_average = 0;
   double make_average = 0;
@@ -191,6 +192,7 @@ struct PoolState {
   static void decode_loop(const std::shared_ptr<PoolState>& state);
   static void read_loop(const std::shared_ptr<PoolState>& state);
   static void start_readers(const std::shared_ptr<PoolState>& state);
+  static void start_decoders(const std::shared_ptr<PoolState>& state);
   static Code read(const Batch& batch, int64_t position, Buffer* buffer, Bytes* bytes,
                    int* sys_errno);
   static ReadBy make(const Claim& claim, SampleMaker* maker, Buffer* buffer, Tally* tally);
@@ -270,8 +272,14 @@ void PoolState::decode_loop(const std::shared_ptr<PoolState>& state) {
   std::unique_lock<std::mutex> lock(state->mutex);
   while (true) {
     Claim claim;
-    state->work.wait(lock, [&] { return state->stopping || (claim = state->claim_decode()); });
-    if (!claim) return;
+    state->work.wait(lock, [&] {
+      return state->stopping || state->decoders > state->decode_threads ||
+             (claim = state->claim_decode());
+    });
+    if (!claim) {
+      --state->decoders;
+      return;
+    }
     lock.unlock();
     Tally tally;
     const ReadBy read_by = make(claim, &maker, &buffer, &tally);
@@ -288,13 +296,15 @@ void PoolState::decode_loop(const std::shared_ptr<PoolState>& state) {
 }
 
 void PoolState::start_readers(const std::shared_ptr<PoolState>& state) {
+  int missing = 0;
   {
     const std::lock_guard<std::mutex> lock(state->mutex);
-    if (state->read_threads > 0 || state->stopping) return;
-    state->read_threads = state->max_read_threads;
-    state->live_threads += state->max_read_threads;
+    if (state->stopping) return;
+    missing = std::max(0, state->max_read_threads - state->read_threads);
+    state->read_threads += missing;
+    state->live_threads += missing;
   }
-  for (int i = 0; i < state->max_read_threads; ++i) {
+  for (int i = 0; i < missing; ++i) {
     try {
       start(state, read_loop);
     } catch (const std::system_error&) {
@@ -307,12 +317,38 @@ void PoolState::start_readers(const std::shared_ptr<PoolState>& state) {
   }
 }
 
+// Throws std::system_error where a thread can't be made; those that were made stay.
+void PoolState::start_decoders(const std::shared_ptr<PoolState>& state) {
+  while (true) {
+    {
+      const std::lock_guard<std::mutex> lock(state->mutex);
+      if (state->stopping || state->decoders >= state->decode_threads) return;
+      ++state->decoders;
+      ++state->live_threads;
+    }
+    try {
+      start(state, decode_loop);
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(state->mutex);
+      --state->live_threads;
+      --state->decoders;
+      throw;
+    }
+  }
+}
+
 void PoolState::read_loop(const std::shared_ptr<PoolState>& state) {
   std::unique_lock<std::mutex> lock(state->mutex);
   while (true) {
     Claim claim;
-    state->read_work.wait(lock, [&] { return state->stopping || (claim = state->claim_read()); });
-    if (!claim) return;
+    state->read_work.wait(lock, [&] {
+      return state->stopping || state->read_threads > state->max_read_threads ||
+             (claim = state->claim_read());
+    });
+    if (!claim) {
+      --state->read_threads;
+      return;
+    }
     std::unique_ptr<Buffer> buffer = state->spare_buffer();
     lock.unlock();
     Item& item = claim.item();
@@ -345,20 +381,13 @@ Pool::Pool(int decode_threads, int read_threads)
     : state_(std::make_shared<PoolState>()), pid_(::getpid()) {
   state_->decode_threads = decode_threads;
   state_->max_read_threads = decode_threads > 0 ? read_threads : 0;
-  for (int i = 0; i < decode_threads; ++i) {
-    {
-      const std::lock_guard<std::mutex> lock(state_->mutex);
-      ++state_->live_threads;
-    }
-    try {
-      PoolState::start(state_, PoolState::decode_loop);
-    } catch (...) {
-      const std::lock_guard<std::mutex> lock(state_->mutex);
-      --state_->live_threads;
-      state_->stopping = true;
-      state_->work.notify_all();
-      throw;
-    }
+  try {
+    PoolState::start_decoders(state_);
+  } catch (...) {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->stopping = true;
+    state_->work.notify_all();
+    throw;
   }
 }
 
@@ -379,6 +408,25 @@ Pool::~Pool() {
 }
 
 bool Pool::in_other_process() const { return ::getpid() != pid_; }
+
+void Pool::use(int decode_threads, int read_threads) {
+  bool reading = false;
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->decode_threads = decode_threads;
+    state_->max_read_threads = read_threads;
+    reading = state_->read_threads > 0;
+    state_->work.notify_all();
+    state_->read_work.notify_all();
+  }
+  PoolState::start_decoders(state_);
+  if (reading) PoolState::start_readers(state_);
+}
+
+bool Pool::makes_in_caller() const {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  return state_->decode_threads == 0;
+}
 
 std::shared_ptr<Batch> Pool::submit(const hr_request& request) {
   auto batch = std::make_shared<Batch>(state_, request);

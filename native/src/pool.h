@@ -33,6 +33,10 @@ class Pool {
   bool in_other_process() const;
   std::shared_ptr<Batch> submit(const hr_request& request);
   void stats(hr_stats* out) const;
+  // Changes the numbers of threads while they work. Not for pools that were made without decode
+  // threads. Throws std::system_error where threads can't be made.
+  void use(int decode_threads, int read_threads);
+  bool makes_in_caller() const;
 
  private:
   std::shared_ptr<PoolState> state_;

@@ -239,6 +239,16 @@ void pools_and_batches(hr_pool* pool) {
   hr_stats stats = {};
   REFUSED(hr_pool_stats(nullptr, &stats), kPlain);
   REFUSED(hr_pool_stats(pool, nullptr), kPlain);
+  REFUSED(hr_pool_use(nullptr, 1, 0), kPlain);
+  for (const int32_t threads : {-1, 0, 1025})
+    REFUSED(hr_pool_use(pool, threads, 0),
+            "decode threads must be 1 to 1024, read threads 0 to 1024");
+  CHECK(hr_pool_stats(pool, &stats) == HR_OK);
+  if (stats.decode_threads == 0) {
+    REFUSED(hr_pool_use(pool, 1, 0), "a pool without decode threads can't be given any");
+  } else {
+    CHECK(hr_pool_use(pool, 2, 1) == HR_OK);
+  }
   REFUSED(hr_batch_wait(nullptr, 0), kPlain);
   REFUSED(hr_batch_cancel(nullptr), kPlain);
   const Request request;

@@ -116,9 +116,15 @@ void submit_for_a_while(hr_pool* pool, const World& world, const Expected& expec
   }
 }
 
+// Looks at the statistics, and changes the numbers of threads all the while.
 void watch_stats(hr_pool* pool, const std::atomic<bool>& stop) {
+  Random random(7);
   hr_stats last = stats_of(pool);
   while (!stop) {
+    if (last.decode_threads > 0 && random.below(8) == 0) {
+      last.decode_threads = 1 + random.below(4);
+      CHECK(hr_pool_use(pool, last.decode_threads, random.below(4)) == HR_OK);
+    }
     const hr_stats now = stats_of(pool);
     CHECK(now.samples >= last.samples && now.failed >= last.failed);
     CHECK(now.bytes_read >= last.bytes_read && now.pixels_decoded >= last.pixels_decoded);

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 STAGES = 5
 DECODERS = 8
 
@@ -135,6 +135,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "hr_simd_active": (c_int32, ()),
     "hr_simd_force": (c_int32, (c_int32,)),
     "hr_pool_create": (c_int32, (c_int32, c_int32, POINTER(c_void_p))),
+    "hr_pool_use": (c_int32, (c_void_p, c_int32, c_int32)),
     "hr_pool_destroy": (None, (c_void_p,)),
     "hr_pool_stats": (c_int32, (c_void_p, POINTER(Stats))),
     "hr_batch_submit": (c_int32, (c_void_p, POINTER(Request), POINTER(c_void_p))),

@@ -297,6 +297,10 @@ class Pool:
         _check(library().hr_batch_submit(self._handle, byref(request), byref(handle)))
         return Batch(handle, statuses, (pipeline, source, indices, occurrences))
 
+    def use(self, decode_threads: int, read_threads: int) -> None:
+        """Changes the numbers of threads while they work; not of a pool made without decode threads."""
+        _check(library().hr_pool_use(self._handle, decode_threads, read_threads))
+
     def stats(self) -> NativeStats:
         """Totals since the pool was made."""
         raw = abi.Stats()

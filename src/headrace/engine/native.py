@@ -52,6 +52,12 @@ class Threads:
             self._end = weakref.finalize(self, _end_pool, self._pool, self._pid)
         return self._pool
 
+    def use(self, decode_threads: int) -> None:
+        """Changes the number of decode threads while they work; not from or to 0."""
+        self.decode_threads = decode_threads
+        if self._pool is not None and self._pid == os.getpid():
+            self._pool.use(decode_threads, READ_THREADS)
+
     def python(self) -> ThreadPoolExecutor:
         """Python threads for Pillow, as many as decode threads: it releases the GIL for most of its work."""
         self.pool()
