@@ -86,7 +86,9 @@ class NativeProducer:
             self._look_ahead()
             positions, failed = self._settle(pending)
             if positions or not failed:  # a batch of nothing but skipped samples isn't given out
-                return Made(self._assemble(pending, positions, failed), len(positions), self._taken)
+                batch = self._assemble(pending, positions, failed)
+                times = pending.submitted_ns, pending.made_ns
+                return Made(batch, len(positions), self._taken, times=times)
 
     def __del__(self) -> None:
         self.close()
@@ -98,15 +100,19 @@ class NativeProducer:
         while pending:
             self._engine.abandon(pending.popleft())
 
-    def ready(self) -> bool:
-        """Whether the next batch, an error or the end could be had without waiting."""
+    def ready(self) -> int:
+        """Batches, an error or the end among them, that could be had without waiting."""
         self._fill()
         if not self._pending:
-            return True
-        first = self._pending[0]
-        if first.pid != os.getpid() or not self._engine.poll(first, self._epoch.seed, self._epoch.number):
-            return False
-        return all(future.done() for future in (first.fallback or {}).values())
+            return 1
+        for count, pending in enumerate(self._pending):
+            if pending.pid != os.getpid():
+                return count
+            if not self._engine.poll(pending, self._epoch.seed, self._epoch.number):
+                return count
+            if not all(future.done() for future in (pending.fallback or {}).values()):
+                return count
+        return len(self._pending)
 
     @property
     def in_flight(self) -> int:
@@ -179,19 +185,15 @@ class NativeProducer:
         self._failures.add(SampleFailure(error.index, error.path, error.cause, action))
 
     def _assemble(self, pending: Pending, positions: list[int], failed: bool) -> Any:
-        start = time.perf_counter()
-        plan, meter = self._engine.plan, self._engine.meter
+        plan = self._engine.plan
         indices = pending.indices[positions] if failed else pending.indices
         images = pending.images[positions] if failed else pending.images
         labels = plan.source.labels[indices]
-        batch: Any
-        if plan.collate is None and plan.target_transform is None:
-            batch = [images, self._pin(torch.from_numpy(labels))]
-        else:
+        with self._engine.meter.timed("collate", len(indices)):
+            if plan.collate is None and plan.target_transform is None:
+                return [images, self._pin(torch.from_numpy(labels))]
             with generators_kept():
-                batch = self._collate(pending, positions, images, labels.tolist())
-        meter.collate_seconds += time.perf_counter() - start
-        return batch
+                return self._collate(pending, positions, images, labels.tolist())
 
     def _collate(
         self, pending: Pending, positions: list[int], images: torch.Tensor, labels: list[int]

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from headrace.engine.meter import Meter
+from headrace.engine.meter import EpochMeter
 from headrace.engine.producer import Made, Producer
 from headrace.order.cursor import Cursor
 
@@ -52,7 +52,7 @@ class Front(Iterator[Any]):
         producer: makes the batches.
         cursor: told of every batch that the user receives, and of the end.
         length: what len() says; None: it raises TypeError.
-        meter: told of every batch and how long it was waited for.
+        meter: told of every batch, how long it was waited for, and of the end.
         feed: takes batches to where the user wants them.
         after_step: called with the seconds waited for a batch, and the seconds since the one before was asked
             for; the tuner's way in.
@@ -63,7 +63,7 @@ class Front(Iterator[Any]):
         producer: Producer,
         cursor: Cursor,
         length: int | None,
-        meter: Meter,
+        meter: EpochMeter,
         feed: Feed,
         after_step: Callable[[float, float], None] | None = None,
     ) -> None:
@@ -73,7 +73,7 @@ class Front(Iterator[Any]):
         self._meter = meter
         self._feed = feed
         self._after_step = after_step
-        self._sent: deque[tuple[Made, Any] | BaseException] = deque()
+        self._sent: deque[tuple[Made, int, Any] | BaseException] = deque()
         self._asked = 0.0
 
     def __len__(self) -> int:
@@ -83,15 +83,22 @@ class Front(Iterator[Any]):
 
     def __next__(self) -> Any:
         start = time.monotonic()
-        ready = len(self._sent)
-        made, batch = self._next()
-        waited = time.monotonic() - start
+        ready = len(self._sent) + self._producer.ready()
+        made, taken_ns, batch = self._next()
         if made.stream is not None:
             worker, state = made.stream
             self._cursor.streams[worker] = state
         self._cursor.received(made.taken)
         self._send_ahead()
-        self._meter.received(samples=made.samples, wait_seconds=waited, in_flight=self.in_flight, ready=ready)
+        waited = time.monotonic() - start
+        self._meter.received(
+            samples=made.samples,
+            wait_seconds=waited,
+            in_flight=self.in_flight,
+            ready=ready,
+            number=made.taken,
+            times=(*made.times, taken_ns),
+        )
         if self._after_step is not None:
             self._after_step(waited, start - self._asked if self._asked else 0.0)
         self._asked = start
@@ -105,28 +112,30 @@ class Front(Iterator[Any]):
         producer = getattr(self, "_producer", None)
         if producer is not None:
             producer.close()
+            self._meter.end(finished=False)
 
     @property
     def in_flight(self) -> int:
         """Batches that are being made, or wait to be received."""
         return len(self._sent) + self._producer.in_flight
 
-    def _next(self) -> tuple[Made, Any]:
+    def _next(self) -> tuple[Made, int, Any]:
         if not self._sent:
             self._send_next()
         first = self._sent.popleft()
         if isinstance(first, BaseException):
             raise first
-        made, sent = first
-        return made, self._feed.receive(sent)
+        made, taken_ns, sent = first
+        return made, taken_ns, self._feed.receive(sent)
 
     def _send_next(self) -> None:
         try:
             made = next(self._producer)
         except StopIteration:
             self._cursor.finished = True
+            self._meter.end(finished=True)
             raise
-        self._sent.append((made, self._feed.send(made.data)))
+        self._sent.append((made, time.perf_counter_ns(), self._feed.send(made.data)))
 
     def _send_ahead(self) -> None:
         while len(self._sent) < self._feed.ahead and self._producer.ready():
@@ -137,4 +146,4 @@ class Front(Iterator[Any]):
             except Exception as error:  # for a batch that is asked for later
                 self._sent.append(error)
                 return
-            self._sent.append((made, self._feed.send(made.data)))
+            self._sent.append((made, time.perf_counter_ns(), self._feed.send(made.data)))

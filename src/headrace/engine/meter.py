@@ -3,45 +3,228 @@
 from __future__ import annotations
 
 import logging
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from headrace.records import NativeStats, SampleFailure, StageStats
+from headrace.engine.recorder import Recorder
+from headrace.engine.tally import Histogram, Series
+from headrace.errors import ConfigError
+from headrace.records import BatchTimes, EpochStats, NativeStats, QueueFill, SampleFailure, StageStats
 
 log = logging.getLogger("headrace")
 
+KEPT_EPOCHS = 32
 
-@dataclass
+
 class Meter:
-    """Counts since the loader was made."""
+    """Counts since the loader was made. Any thread may add to them and read them.
 
-    batches: int = 0
-    samples: int = 0
-    wait_seconds: float = 0.0
-    collate_seconds: float = 0.0
-    pillow_samples: int = 0
-    pillow_seconds: float = 0.0
+    Args:
+        native: totals of the native threads now; None: there are none.
 
-    def received(self, *, samples: int, wait_seconds: float, in_flight: int, ready: int) -> None:  # noqa: ARG002
-        """One batch reached the user."""
-        self.batches += 1
-        self.samples += samples
-        self.wait_seconds += wait_seconds
+    Attributes:
+        batches, samples: that the user received.
+        startup_seconds: waited for the first batches of epochs.
+        waits: of all other steps.
+        epochs_begun: so far.
+        recorder: of what is traced now; None: nothing is.
+    """
 
-    def stages(self, native: NativeStats | None) -> tuple[StageStats, ...]:
+    def __init__(self, native: Callable[[], NativeStats | None] = lambda: None) -> None:
+        self.batches = 0
+        self.samples = 0
+        self.startup_seconds = 0.0
+        self.waits = Histogram()
+        self.epochs_begun = 0
+        self.recorder: Recorder | None = None
+        # Reentrant: an epoch may end inside a garbage collection, in a thread that holds it.
+        self.lock = threading.RLock()
+        self._native = native
+        self._added: dict[str, StageStats] = {}
+        self._epochs: deque[EpochMeter] = deque(maxlen=KEPT_EPOCHS)
+        _METERS.add(self)
+
+    def begin_epoch(self, number: int, depth: int = 0) -> EpochMeter:
+        """Where the batches of epoch `number` are counted; `depth` batches may be in flight, 0: not known."""
+        with self.lock:
+            self.epochs_begun += 1
+            epoch = EpochMeter(self, number, depth)
+            self._epochs.append(epoch)
+            return epoch
+
+    def add(self, stage: str, samples: int, seconds: float, *, nbytes: int = 0, threads: int = 1) -> None:
+        """`samples` went through `stage`, which took a thread `seconds`. See `StageStats`."""
+        with self.lock:
+            old = self._added.get(stage)
+            if old is not None:
+                samples, seconds, nbytes = samples + old.samples, seconds + old.seconds, nbytes + old.bytes
+            self._added[stage] = StageStats(stage, samples, seconds, nbytes, threads)
+
+    @contextmanager
+    def timed(self, stage: str, samples: int, *, threads: int = 1) -> Iterator[None]:
+        """Adds what happens inside to `stage`, and to what is traced."""
+        start = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            end = time.perf_counter_ns()
+            self.add(stage, samples, (end - start) / 1e9, threads=threads)
+            if self.recorder is not None:
+                self.recorder.add(stage, start, end)
+
+    def stages(self) -> tuple[StageStats, ...]:
         """Costs so far, native stages first."""
-        stages = []
-        if native is not None:
-            sizes = {"read": native.bytes_read, "decode": 3 * native.pixels_decoded}
-            stages = [
-                StageStats(name, native.samples, nanoseconds / 1e9, sizes.get(name, 0))
-                for name, nanoseconds in native.nanoseconds.items()
-            ]
-        return (
-            *stages,
-            StageStats("pillow", self.pillow_samples, self.pillow_seconds),
-            StageStats("collate", self.samples, self.collate_seconds),
-            StageStats("wait", self.samples, self.wait_seconds),
+        native = self._native()
+        with self.lock:
+            added = tuple(self._added.values())
+        return added if native is None else (*_native_stages(native), *added)
+
+    def epochs(self) -> tuple[EpochStats, ...]:
+        """Of the epochs begun last, oldest first."""
+        now = self.stages()
+        with self.lock:
+            return tuple(epoch.stats(now) for epoch in self._epochs)
+
+    @contextmanager
+    def recording(self) -> Iterator[Recorder]:
+        """Records what happens inside. Raises ConfigError where another trace is being recorded."""
+        with self.lock:
+            if self.recorder is not None:
+                raise ConfigError("This loader is being traced already: end that trace first.")
+            self.recorder = recorder = Recorder()
+        try:
+            yield recorder
+        finally:
+            self.recorder = None
+
+
+_METERS: weakref.WeakSet[Meter] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    # Another thread of the parent (a reader of stats, a Pillow thread) may hold one, and isn't in the child.
+    for meter in _METERS:
+        meter.lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
+
+
+class EpochMeter:
+    """One epoch's counts. Made by `Meter.begin_epoch`; `received` and `end` are for the epoch's iterator."""
+
+    def __init__(self, meter: Meter, number: int, depth: int) -> None:
+        self._meter = meter
+        self._iterator = meter.epochs_begun
+        self._number = number
+        self._depth = depth
+        self._batches = 0
+        self._samples = 0
+        self._startup_seconds = 0.0
+        self._waits = Histogram()
+        self._queue = Series()
+        self._final: EpochStats | None = None  # None: still running
+        self._before = meter.stages()
+        self._begun = self._last = time.perf_counter()
+
+    def received(
+        self,
+        *,
+        samples: int,
+        wait_seconds: float,
+        in_flight: int = 0,
+        ready: int = 0,
+        number: int = 0,
+        times: tuple[int, int, int] = (0, 0, 0),
+    ) -> None:
+        """One batch is handed to the user.
+
+        Args:
+            wait_seconds: that the user spent in next() for it.
+            in_flight, ready: see `headrace.records.QueueFill`.
+            number, times: for a trace; see `headrace.records.BatchTimes`.
+        """
+        meter, now = self._meter, time.perf_counter()
+        with meter.lock:
+            self._batches += 1
+            self._samples += samples
+            self._last = now
+            meter.batches += 1
+            meter.samples += samples
+            if self._batches > 1:
+                self._waits.add(wait_seconds)
+                meter.waits.add(wait_seconds)
+            else:
+                self._startup_seconds = now - self._begun
+                meter.startup_seconds += self._startup_seconds
+            if self._depth:
+                self._queue.add(ready, in_flight)
+        recorder = meter.recorder
+        if recorder is not None:
+            batch = BatchTimes(self._number, self._iterator, number or self._batches, samples, *times)
+            end = time.perf_counter_ns()
+            recorder.add("wait", end - int(1e9 * wait_seconds), end, batch, (ready, in_flight))
+
+    def end(self, *, finished: bool) -> None:
+        """No more batches come; `finished`: as all of them came. Does nothing the second time."""
+        if self._final is not None:
+            return
+        now, after = time.perf_counter(), self._meter.stages()
+        with self._meter.lock:
+            if finished:
+                self._last = now
+            self._final = self._stats("finished" if finished else "stopped", after)
+            self._queue = Series()
+
+    def stats(self, now: tuple[StageStats, ...]) -> EpochStats:
+        """So far; `now`: the loader's stages so far. The caller holds the meter's lock."""
+        return self._stats("running", now) if self._final is None else self._final
+
+    def _stats(self, state: str, now: tuple[StageStats, ...]) -> EpochStats:
+        waits, points = self._waits, self._queue.points
+        ready, in_flight = tuple(point[0] for point in points), tuple(point[1] for point in points)
+        return EpochStats(
+            number=self._number,
+            state=state,
+            batches=self._batches,
+            samples=self._samples,
+            seconds=self._last - self._begun,
+            startup_seconds=self._startup_seconds,
+            stall_seconds=waits.total,
+            stall_median_seconds=waits.quantile(0.5),
+            stall_p95_seconds=waits.quantile(0.95),
+            stall_max_seconds=waits.largest,
+            stages=_since(self._before, now),
+            queue=QueueFill(self._depth, self._queue.steps_per_point, ready, in_flight),
         )
+
+
+def _native_stages(native: NativeStats) -> tuple[StageStats, ...]:
+    sizes = {"read": native.bytes_read, "decode": 3 * native.pixels_decoded}
+    decoding = max(1, native.decode_threads)
+    threads = {"read": native.read_threads or decoding}
+    return tuple(
+        StageStats(name, native.samples, nanoseconds / 1e9, sizes.get(name, 0), threads.get(name, decoding))
+        for name, nanoseconds in native.nanoseconds.items()
+    )
+
+
+def _since(before: tuple[StageStats, ...], now: tuple[StageStats, ...]) -> tuple[StageStats, ...]:
+    old = {stage.name: stage for stage in before}
+    return tuple(_difference(stage, old.get(stage.name)) for stage in now)
+
+
+def _difference(now: StageStats, before: StageStats | None) -> StageStats:
+    if before is None or now.samples < before.samples:  # a forked child's threads count from 0
+        return now
+    samples, seconds = now.samples - before.samples, now.seconds - before.seconds
+    return StageStats(now.name, samples, max(0.0, seconds), max(0, now.bytes - before.bytes), now.threads)
 
 
 @dataclass

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -41,7 +40,7 @@ class Threads:
         self._pid = -1
         self._pool: ffi.Pool | None = None
         self._python: ThreadPoolExecutor | None = None
-        self._end: Callable[[], object] | None = None
+        self._end: weakref.finalize[..., Threads] | None = None
 
     def pool(self) -> ffi.Pool:
         """The native pool of this process."""
@@ -69,7 +68,10 @@ class Threads:
 
     def stats(self) -> NativeStats | None:
         """Of the native pool, if this process has one."""
-        return None if self._pool is None or self._pid != os.getpid() else self._pool.stats()
+        if self._pool is None or self._pid != os.getpid():
+            return None
+        # Where the loader is collected in a cycle, its pool may be ended before the last iterator is.
+        return self._pool.stats() if self._end is not None and self._end.alive else None
 
     def forget(self) -> None:
         """Ends the threads of this process; those of a parent are only forgotten."""
@@ -103,6 +105,7 @@ class Pending:
         images: the batch's tensor, being written; [n, 3, height, width].
         fallback: samples that Pillow makes, by position, once native code has left them to it; None: not
             known yet.
+        submitted_ns, made_ns: see `headrace.records.BatchTimes`.
     """
 
     indices: npt.NDArray[np.int64]
@@ -111,6 +114,8 @@ class Pending:
     native: ffi.Batch
     pid: int
     fallback: dict[int, Future[torch.Tensor]] | None = field(default=None)
+    submitted_ns: int = field(default_factory=time.perf_counter_ns)
+    made_ns: int = 0
 
     def key(self, position: int, seed: int, epoch: int) -> SampleKey:
         """All that the random parameters of the sample at `position` depend on."""
@@ -174,12 +179,8 @@ class NativeEngine:
 
     def pillow_sample(self, key: SampleKey) -> torch.Tensor:
         """The sample of `key` by Pillow, in this thread. Raises SampleError."""
-        start = time.perf_counter()
-        try:
+        with self.meter.timed("pillow", 1, threads=max(1, self._threads.decode_threads)):
             return make_sample(self.plan, self._pipeline, key)
-        finally:
-            self.meter.pillow_samples += 1
-            self.meter.pillow_seconds += time.perf_counter() - start
 
     def abandon(self, pending: Pending) -> None:
         """Cancels a batch nobody wants; returns once no thread writes to its memory."""
@@ -203,6 +204,7 @@ class NativeEngine:
         return flat.view(n, 3, plan.height, plan.width)
 
     def _begin_fallback(self, pending: Pending, seed: int, epoch: int) -> None:
+        pending.made_ns = time.perf_counter_ns()
         failed = np.flatnonzero(pending.native.statuses["code"] != abi.OK)
         pending.fallback = {}
         for position in failed.tolist():

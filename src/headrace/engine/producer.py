@@ -15,6 +15,7 @@ class Made:
         samples: in it, as far as that can be told.
         taken: batches of the epoch that are done with once this one is received; one whose samples were all
             skipped counts, too.
+        times: submitted_ns and made_ns of `headrace.records.BatchTimes`.
         stream: (worker, state after this batch) of a stateful `IterableDataset`; None: it isn't one.
     """
 
@@ -22,6 +23,7 @@ class Made:
     samples: int
     taken: int
     stream: tuple[int, Any] | None = None
+    times: tuple[int, int] = (0, 0)
 
 
 class Producer(Protocol):
@@ -31,8 +33,9 @@ class Producer(Protocol):
         """Waits for the next batch. Raises StopIteration at the end, and whatever the user's code raised for
         this batch: the one after it may still be asked for."""
 
-    def ready(self) -> bool:
-        """Whether the next batch, an error or the end could be had without waiting."""
+    def ready(self) -> int:
+        """Batches, an error or the end among them, that could be had without waiting, as far as that is
+        known; 0: whoever asks for the next waits."""
 
     @property
     def in_flight(self) -> int:

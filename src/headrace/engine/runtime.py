@@ -8,7 +8,7 @@ from headrace.engine.front import Front
 from headrace.engine.meter import Failures, Meter
 from headrace.engine.native import Threads
 from headrace.engine.slots import Slots
-from headrace.records import LoaderStats
+from headrace.records import LoaderStats, NativeStats
 
 
 class Runtime:
@@ -21,7 +21,7 @@ class Runtime:
     """
 
     def __init__(self) -> None:
-        self.meter = Meter()
+        self.meter = Meter(self._native_stats)
         self.failures = Failures()
         self.identity: str | None = None
         self.latest: weakref.ref[Front] | None = None
@@ -41,21 +41,31 @@ class Runtime:
         return self._slots
 
     def stats(self, budget: int) -> LoaderStats:
-        """What was done so far; `budget` is the memory allowed, in bytes."""
-        meter, slots = self.meter, self._slots
-        native = self._threads.stats() if self._threads is not None else None
+        """What was done so far; `budget` is the memory allowed, in bytes. For any thread."""
+        meter, slots, native = self.meter, self._slots, self._native_stats()
         iterator = self.latest() if self.latest is not None else None
         decoded = dict(native.decoded_by) if native is not None else {}
-        return LoaderStats(
-            batches=meter.batches,
-            samples=meter.samples,
-            stages=meter.stages(native),
-            decoded_by={**decoded, "pillow": meter.pillow_samples},
-            stale_entries=0 if native is None else native.stale_entries,
-            failures=tuple(self.failures.records),
-            memory_used=0 if slots is None else slots.live * slots.nbytes,
-            memory_allowed=budget,
-            in_flight=0 if iterator is None else iterator.in_flight,
-            decode_threads=0 if native is None else native.decode_threads,
-            read_threads=0 if native is None else native.read_threads,
-        )
+        with meter.lock:
+            stages = meter.stages()
+            pillow = sum(stage.samples for stage in stages if stage.name == "pillow")
+            return LoaderStats(
+                batches=meter.batches,
+                samples=meter.samples,
+                startup_seconds=meter.startup_seconds,
+                stall_seconds=meter.waits.total,
+                waits=meter.waits.cumulative(),
+                epochs_begun=meter.epochs_begun,
+                epochs=meter.epochs(),
+                stages=stages,
+                decoded_by={**decoded, "pillow": pillow},
+                stale_entries=0 if native is None else native.stale_entries,
+                failures=tuple(self.failures.records),
+                memory_used=0 if slots is None else slots.live * slots.nbytes,
+                memory_allowed=budget,
+                in_flight=0 if iterator is None else iterator.in_flight,
+                decode_threads=0 if native is None else native.decode_threads,
+                read_threads=0 if native is None else native.read_threads,
+            )
+
+    def _native_stats(self) -> NativeStats | None:
+        return None if self._threads is None else self._threads.stats()
