@@ -99,8 +99,8 @@ class StageStats:
     """What one stage cost, since the loader was made or in one epoch.
 
     Attributes:
-        name: read, parse, decode, resize, store (native threads); pillow (Python threads); collate (the
-            caller's thread); transfer (copies to the device).
+        name: read, parse, decode, resize, store (native threads); pillow, python (the user's own
+            dataset; both on Python threads); collate; transfer (copies to the device).
         samples: that went through it.
         seconds: thread time by the wall clock, added up over the threads.
         bytes: that it read, wrote or copied; 0 where that says nothing.
@@ -135,7 +135,7 @@ class QueueFill:
     """How many batches were on their way, over the steps of one epoch.
 
     Attributes:
-        depth: batches that may be in flight; 0: not known, as with torch's own workers.
+        depth: batches that may be in flight, at the latest step; 0: not known, as with torch's own workers.
         steps_per_point: a power of two; the points are means of so many steps each. Those of the last steps
             that fill no point are left out.
         ready: batches that were done when the step asked for its own, itself included.

@@ -51,10 +51,10 @@ NATIVE = NativeStats(
 
 def test_the_first_wait_is_start_up_and_all_others_are_stall(clock: Clock) -> None:
     meter = Meter()
-    epoch = meter.begin_epoch(3, depth=4)
+    epoch = meter.begin_epoch(3)
     for wait, step in ((2.0, 0.5), (0.25, 0.5), (0.0, 0.5), (1.0, 0.5)):
         clock.now += wait
-        epoch.received(samples=8, wait_seconds=wait, in_flight=4, ready=1)
+        epoch.received(samples=8, wait_seconds=wait, in_flight=4, ready=1, depth=4)
         clock.now += step
     (running,) = meter.epochs()
     assert (running.number, running.state) == (3, "running")
@@ -163,9 +163,9 @@ def test_threads_add_up_while_others_read() -> None:
                 assert len(epoch.queue.ready) == epoch.batches // epoch.queue.steps_per_point
 
     def write(number: int) -> None:
-        epoch = meter.begin_epoch(number, depth=2)
+        epoch = meter.begin_epoch(number)
         for _ in range(3000):
-            epoch.received(samples=3, wait_seconds=1e-3, in_flight=2, ready=1)
+            epoch.received(samples=3, wait_seconds=1e-3, in_flight=2, ready=1, depth=2)
             meter.add("pillow", 1, 0.5)
         epoch.end(finished=True)
 

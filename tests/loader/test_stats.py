@@ -26,7 +26,7 @@ class Slow(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         time.sleep(0.05 if index % 10 == 0 else 0.0)
-        return torch.tensor(index)
+        return torch.full((5000,), index)
 
 
 def test_every_epoch_of_a_native_loader_is_told(dataset: ImageFolder) -> None:
@@ -84,6 +84,21 @@ def test_stall_and_start_up_of_slow_samples_are_apart() -> None:
     assert epoch.stall_median_seconds < 0.05
     assert epoch.stall_share > 0.5
     assert epoch.queue.depth == 0, "torch's workers don't say what they have"
+
+
+def test_python_on_threads_tells_of_its_samples_its_queue_and_its_memory() -> None:
+    loader = headrace.DataLoader(Slow(), batch_size=4, num_workers=2, worker_kind="thread")
+    batches = iter(loader)
+    first = next(batches)
+    assert loader.stats().memory_used >= first.nbytes
+    rest = list(batches)
+    (epoch,) = loader.stats().epochs
+    by_name = {stage.name: stage for stage in epoch.stages}
+    assert len(rest) == 9
+    assert by_name["python"].samples == by_name["collate"].samples == 40
+    assert by_name["python"].seconds >= 0.2, "four samples of 50 ms"
+    assert by_name["python"].threads == 2
+    assert epoch.queue.depth >= max(epoch.queue.in_flight) > 0
 
 
 def test_a_loop_left_early_is_stopped_and_the_next_is_its_own(dataset: ImageFolder) -> None:

@@ -115,6 +115,11 @@ class NativeProducer:
         return len(self._pending)
 
     @property
+    def depth(self) -> int:
+        """Batches that may be in flight."""
+        return self._epoch.depth
+
+    @property
     def in_flight(self) -> int:
         """Batches that are being made or wait to be taken."""
         return len(self._pending)

@@ -96,6 +96,7 @@ class Front(Iterator[Any]):
             wait_seconds=waited,
             in_flight=self.in_flight,
             ready=ready,
+            depth=self._producer.depth + self._feed.ahead if self._producer.depth else 0,
             number=made.taken,
             times=(*made.times, taken_ns),
         )

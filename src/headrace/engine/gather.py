@@ -43,6 +43,11 @@ class GatherProducer:
         return True
 
     @property
+    def depth(self) -> int:
+        """None: batches are made when they are asked for."""
+        return 0
+
+    @property
     def in_flight(self) -> int:
         """None."""
         return 0

@@ -50,11 +50,11 @@ class Meter:
         self._epochs: deque[EpochMeter] = deque(maxlen=KEPT_EPOCHS)
         _METERS.add(self)
 
-    def begin_epoch(self, number: int, depth: int = 0) -> EpochMeter:
-        """Where the batches of epoch `number` are counted; `depth` batches may be in flight, 0: not known."""
+    def begin_epoch(self, number: int) -> EpochMeter:
+        """Where the batches of epoch `number` are counted. To be called before its first batch is begun."""
         with self.lock:
             self.epochs_begun += 1
-            epoch = EpochMeter(self, number, depth)
+            epoch = EpochMeter(self, number)
             self._epochs.append(epoch)
             return epoch
 
@@ -119,11 +119,11 @@ os.register_at_fork(after_in_child=_renew_locks)
 class EpochMeter:
     """One epoch's counts. Made by `Meter.begin_epoch`; `received` and `end` are for the epoch's iterator."""
 
-    def __init__(self, meter: Meter, number: int, depth: int) -> None:
+    def __init__(self, meter: Meter, number: int) -> None:
         self._meter = meter
         self._iterator = meter.epochs_begun
         self._number = number
-        self._depth = depth
+        self._depth = 0
         self._batches = 0
         self._samples = 0
         self._startup_seconds = 0.0
@@ -140,6 +140,7 @@ class EpochMeter:
         wait_seconds: float,
         in_flight: int = 0,
         ready: int = 0,
+        depth: int = 0,
         number: int = 0,
         times: tuple[int, int, int] = (0, 0, 0),
     ) -> None:
@@ -147,7 +148,7 @@ class EpochMeter:
 
         Args:
             wait_seconds: that the user spent in next() for it.
-            in_flight, ready: see `headrace.records.QueueFill`.
+            in_flight, ready, depth: see `headrace.records.QueueFill`.
             number, times: for a trace; see `headrace.records.BatchTimes`.
         """
         meter, now = self._meter, time.perf_counter()
@@ -163,7 +164,8 @@ class EpochMeter:
             else:
                 self._startup_seconds = now - self._begun
                 meter.startup_seconds += self._startup_seconds
-            if self._depth:
+            if depth:
+                self._depth = depth
                 self._queue.add(ready, in_flight)
         recorder = meter.recorder
         if recorder is not None:

@@ -38,6 +38,10 @@ class Producer(Protocol):
         known; 0: whoever asks for the next waits."""
 
     @property
+    def depth(self) -> int:
+        """Batches that may be in flight now; 0: not known."""
+
+    @property
     def in_flight(self) -> int:
         """Batches that are being made, or are made and wait to be taken."""
 

@@ -123,6 +123,11 @@ class TorchProducer:
         return False
 
     @property
+    def depth(self) -> int:
+        """Not known."""
+        return 0
+
+    @property
     def in_flight(self) -> int:
         """Not known."""
         return 0

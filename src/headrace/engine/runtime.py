@@ -40,8 +40,13 @@ class Runtime:
             self._slots = Slots(nbytes, pinned=pinned, keep=keep)
         return self._slots
 
-    def stats(self, budget: int) -> LoaderStats:
-        """What was done so far; `budget` is the memory allowed, in bytes. For any thread."""
+    def stats(self, budget: int, held: int) -> LoaderStats:
+        """What was done so far. For any thread.
+
+        Args:
+            budget: bytes allowed.
+            held: bytes of batches that aren't in slots of this runtime.
+        """
         meter, slots, native = self.meter, self._slots, self._native_stats()
         iterator = self.latest() if self.latest is not None else None
         decoded = dict(native.decoded_by) if native is not None else {}
@@ -60,7 +65,7 @@ class Runtime:
                 decoded_by={**decoded, "pillow": pillow},
                 stale_entries=0 if native is None else native.stale_entries,
                 failures=tuple(self.failures.records),
-                memory_used=0 if slots is None else slots.live * slots.nbytes,
+                memory_used=held + (0 if slots is None else slots.live * slots.nbytes),
                 memory_allowed=budget,
                 in_flight=0 if iterator is None else iterator.in_flight,
                 decode_threads=0 if native is None else native.decode_threads,

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -42,7 +43,7 @@ class ThreadEpoch:
 
 @dataclass(eq=False)
 class _Batch:
-    """A batch on its way; `result` is set before `done`."""
+    """A batch on its way; `result` is set before `done`. The times: see `headrace.records.BatchTimes`."""
 
     indices: IndexBatch
     samples: list[Any]
@@ -54,6 +55,8 @@ class _Batch:
     dropped: bool = False
     result: Any = None
     error: BaseException | None = None
+    submitted_ns: int = field(default_factory=time.perf_counter_ns)
+    made_ns: int = 0
 
 
 class ThreadProducer:
@@ -104,15 +107,16 @@ class ThreadProducer:
             self._fill()
             if isinstance(data, str) and data == EMPTY:
                 continue
-            return Made(data, samples_in(data), self._taken)
+            return Made(data, samples_in(data), self._taken, times=(batch.submitted_ns, batch.made_ns))
 
     def __del__(self) -> None:
         self.close()
 
-    def ready(self) -> bool:
-        """Whether the next batch, an error or the end could be had without waiting."""
+    def ready(self) -> int:
+        """Batches, an error or the end among them, that could be had without waiting."""
         self._fill()
-        return not self._pending or self._pending[0].done.is_set()
+        done = takewhile(lambda batch: batch.done.is_set(), self._pending)
+        return sum(1 for _ in done) if self._pending else 1
 
     @property
     def in_flight(self) -> int:
@@ -164,7 +168,8 @@ class ThreadProducer:
         if batch.dropped or batch.error is not None:
             return
         try:
-            sample = self._guarded.sample(index, None)
+            with self._meter.timed("python", 1, threads=self._crew.limit):
+                sample = self._guarded.sample(index, None)
             if batch.placing is not None:
                 sample = _placed(batch.placing, position, sample)
             batch.samples[position] = sample
@@ -178,20 +183,22 @@ class ThreadProducer:
             batch.done.set()
 
     def _finish(self, batch: _Batch) -> None:
-        start = time.perf_counter()
         collate = None if batch.placing is None else batch.placing.collate
-        batch.result = self._guarded.collated(
-            batch.samples, None, batched=self._epoch.batched, collate=collate
-        )
-        self._pin(batch)
+        with self._meter.timed("collate", len(batch.samples), threads=self._crew.limit):
+            batch.result = self._guarded.collated(
+                batch.samples, None, batched=self._epoch.batched, collate=collate
+            )
+            self._pin(batch)
         batch.samples = []
-        self._meter.collate_seconds += time.perf_counter() - start
+        batch.made_ns = time.perf_counter_ns()
         batch.done.set()
 
     def _make_whole(self, batch: _Batch, listed: Any) -> None:
         try:
-            batch.result = self._guarded.whole(listed)
+            with self._meter.timed("python", len(listed), threads=self._crew.limit):
+                batch.result = self._guarded.whole(listed)
             self._pin(batch)
+            batch.made_ns = time.perf_counter_ns()
         except BaseException as error:  # raised again where the batch is asked for
             batch.error = error
         batch.done.set()

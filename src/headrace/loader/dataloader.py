@@ -16,7 +16,7 @@ from headrace.engine.epoch import Epoch, NativeProducer
 from headrace.engine.front import Front, InPlace
 from headrace.engine.gather import GatherProducer
 from headrace.engine.lower import decoder_choice
-from headrace.engine.meter import EpochMeter, Failures, Meter
+from headrace.engine.meter import Failures, Meter
 from headrace.engine.native import READ_THREADS, NativeEngine
 from headrace.engine.producer import Producer
 from headrace.engine.python import Cast, TorchProducer
@@ -192,11 +192,11 @@ class DataLoader(TorchDataLoader[Any]):
         self._warn_of_duplicates(batches)
         if isinstance(batches, StreamBatches) and not batches.resumable:
             cursor, _ = self._progress.begin(batches, self.generator, ())
-            meter = self._begin_counting(plan, cursor)
+            meter = self.meter.begin_epoch(cursor.epoch)
             producer: Producer = TorchProducer(super().__iter__(), self._runtime.failures)
         else:
             cursor, indices = self._progress.begin(batches, self.generator, self._generators())
-            meter = self._begin_counting(plan, cursor)
+            meter = self.meter.begin_epoch(cursor.epoch)
             producer = self._producer(plan, cursor, indices)
         front = Front(producer, cursor, self._length(), meter, self._feed(plan))
         self._runtime.latest = weakref.ref(front)
@@ -299,7 +299,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     def stats(self) -> LoaderStats:
         """What was done since the loader was made; str() of it is a table."""
-        return self._runtime.stats(self.memory_budget)
+        return self._runtime.stats(self.memory_budget, self._workers.live_nbytes)
 
     def check_worker_number_rationality(self) -> None:
         """Says nothing here: torch's own loader says it where workers are processes."""
@@ -313,9 +313,6 @@ class DataLoader(TorchDataLoader[Any]):
             dtype=self.dtype,
             memory_format=self.memory_format,
         )
-
-    def _begin_counting(self, plan: Plan, cursor: Cursor) -> EpochMeter:
-        return self._runtime.meter.begin_epoch(cursor.epoch, 0 if plan.native is None else self._depth())
 
     def _producer(self, plan: Plan, cursor: Cursor, indices: Iterator[IndexBatch]) -> Producer:
         if plan.gather is not None:
