@@ -8,6 +8,7 @@ import sys
 from types import ModuleType
 
 import headrace
+import headrace.export
 import headrace.loader.dataloader
 import headrace.testing
 from headrace._native import ffi
@@ -22,6 +23,7 @@ def public_names(module: ModuleType) -> list[str]:
 
 def test_all_is_sorted_and_complete() -> None:
     assert headrace.__all__ == public_names(headrace)
+    assert headrace.export.__all__ == public_names(headrace.export)
     assert headrace.testing.__all__ == public_names(headrace.testing)
     assert len(headrace.__all__) <= 20
 

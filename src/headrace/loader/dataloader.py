@@ -23,6 +23,7 @@ from headrace.engine.python import Cast, TorchProducer
 from headrace.engine.runtime import Runtime
 from headrace.engine.stream import has_state
 from headrace.errors import ConfigError
+from headrace.export.prometheus import MetricsServer
 from headrace.loader.workers import PythonWorkers
 from headrace.measure.machine import available_memory, usable_cores
 from headrace.options import DEFAULT_MEMORY_SHARE, OnError, WorkerKind, check_options, check_ranks
@@ -300,6 +301,15 @@ class DataLoader(TorchDataLoader[Any]):
     def stats(self) -> LoaderStats:
         """What was done since the loader was made; str() of it is a table."""
         return self._runtime.stats(self.memory_budget, self._workers.live_nbytes)
+
+    def serve_metrics(self, port: int = 0, *, name: str = "loader") -> MetricsServer:
+        """Serves `stats()` to Prometheus, on this machine only; see `headrace.export.MetricsServer`.
+
+        Args:
+            port: 0 (the default): any that is free.
+            name: the value of the label `loader`.
+        """
+        return MetricsServer({name: self}, port)
 
     def check_worker_number_rationality(self) -> None:
         """Says nothing here: torch's own loader says it where workers are processes."""

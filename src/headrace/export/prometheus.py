@@ -1,0 +1,169 @@
+"""Metrics for Prometheus, by its own client library, over HTTP on this machine only."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace.errors import ConfigError
+from headrace.records import LoaderStats, StageStats
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+# Never 0.0.0.0: whoever wants the figures elsewhere puts something that checks who asks in between.
+LOOPBACK = "127.0.0.1"
+
+# (name, what it is, value; None: there is none yet)
+Scalar = tuple[str, str, Callable[[LoaderStats], float | None]]
+
+COUNTERS: tuple[Scalar, ...] = (
+    ("batches", "Batches that the training loop received.", lambda s: s.batches),
+    ("samples", "Samples that the training loop received.", lambda s: s.samples),
+    ("epochs_begun", "Epochs that were begun.", lambda s: s.epochs_begun),
+    ("startup_seconds", "From the beginnings of epochs to their first batches.", lambda s: s.startup_seconds),
+    ("stale_entries", "Samples whose file has changed since headrace index.", lambda s: s.stale_entries),
+)
+GAUGES: tuple[Scalar, ...] = (
+    ("memory_used_bytes", "Batches in flight or still held.", lambda s: s.memory_used),
+    ("memory_allowed_bytes", "The memory budget.", lambda s: s.memory_allowed),
+    ("in_flight_batches", "Batches being made, or waiting to be received.", lambda s: s.in_flight),
+    ("decode_threads", "Native decode threads that run.", lambda s: s.decode_threads),
+    ("read_threads", "Native read threads that run.", lambda s: s.read_threads),
+    ("epoch", "Number of the epoch begun last.", lambda s: s.epochs[-1].number if s.epochs else None),
+    (
+        "epoch_stall_ratio",
+        "What the latest epoch's steps waited, of its time after the start-up: 0 to 1.",
+        lambda s: s.epochs[-1].stall_share if s.epochs else None,
+    ),
+    (
+        "queue_depth_batches",
+        "Batches that may be in flight.",
+        lambda s: s.epochs[-1].queue.depth or None if s.epochs else None,
+    ),
+    (
+        "queue_ready_batches",
+        "Batches that were ready when a step asked for one: the latest mean.",
+        lambda s: s.epochs[-1].queue.ready[-1] if s.epochs and s.epochs[-1].queue.ready else None,
+    ),
+)
+STAGE_COUNTERS: tuple[tuple[str, str, Callable[[StageStats], float]], ...] = (
+    ("stage_samples", "Samples that went through the stage.", lambda stage: stage.samples),
+    ("stage_seconds", "Thread time that the stage took.", lambda stage: stage.seconds),
+    ("stage_bytes", "Bytes that the stage read, wrote or copied.", lambda stage: stage.bytes),
+)
+
+
+class HasStats(Protocol):
+    """A `headrace.DataLoader`."""
+
+    def stats(self) -> LoaderStats:
+        """What was done so far, for any thread."""
+
+
+class Collector:
+    """What the client library asks for metrics at every scrape; it may be registered with any registry.
+
+    Args:
+        loaders: by the name that the label `loader` is to have.
+    """
+
+    def __init__(self, loaders: Mapping[str, HasStats]) -> None:
+        self._loaders = dict(loaders)
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics of all loaders, as of now."""
+        from prometheus_client.metrics_core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
+
+        stats = {name: loader.stats() for name, loader in self._loaders.items()}
+        for kind, scalars in ((CounterMetricFamily, COUNTERS), (GaugeMetricFamily, GAUGES)):
+            for metric, text, value in scalars:
+                family = kind(f"headrace_{metric}", text, labels=("loader",))
+                for name, each in stats.items():
+                    number = value(each)
+                    if number is not None:
+                        family.add_metric((name,), number)
+                yield family
+        waits = HistogramMetricFamily(
+            "headrace_stall_seconds", "What steps after the first of an epoch waited.", labels=("loader",)
+        )
+        for name, each in stats.items():
+            waits.add_metric((name,), [(_bound(b), n) for b, n in each.waits], each.stall_seconds)
+        yield waits
+        for metric, text, of_stage in STAGE_COUNTERS:
+            family = CounterMetricFamily(f"headrace_{metric}", text, labels=("loader", "stage"))
+            for name, each in stats.items():
+                for stage in each.stages:
+                    family.add_metric((name, stage.name), of_stage(stage))
+            yield family
+        decoded = CounterMetricFamily(
+            "headrace_decoded_samples", "Samples by what decoded them.", labels=("loader", "decoder")
+        )
+        failed = CounterMetricFamily(
+            "headrace_failed_samples", "Samples that couldn't be loaded.", labels=("loader", "action")
+        )
+        for name, each in stats.items():
+            for decoder, samples in each.decoded_by.items():
+                decoded.add_metric((name, decoder), samples)
+            for action in ("skipped", "replaced"):
+                failed.add_metric((name, action), sum(f.action == action for f in each.failures))
+        yield from (decoded, failed)
+
+
+def _bound(seconds: float) -> str:
+    return repr(seconds) if math.isfinite(seconds) else "+Inf"
+
+
+class MetricsServer(AbstractContextManager["MetricsServer"]):
+    """Serves what loaders count to Prometheus, at http://127.0.0.1:PORT/metrics, until it is closed.
+
+    A daemon thread does it. Until then its loaders are kept.
+
+    Args:
+        loaders: by the value of the label `loader`: ``{"train": …, "val": …}``.
+        port: 0: any that is free.
+
+    Attributes:
+        port: that it listens on.
+        url: what to scrape.
+
+    Raises:
+        ConfigError: `prometheus_client` isn't installed, or the port can't be had.
+    """
+
+    def __init__(self, loaders: Mapping[str, HasStats], port: int) -> None:
+        try:
+            from prometheus_client import CollectorRegistry, start_http_server
+        except ImportError:
+            raise ConfigError(
+                "Metrics need the package prometheus_client: pip install 'headrace[metrics]'."
+            ) from None
+        registry: Any = CollectorRegistry()
+        registry.register(Collector(loaders))
+        try:
+            self._server, self._thread = start_http_server(port, LOOPBACK, registry)
+        except (OSError, OverflowError) as error:
+            raise ConfigError(
+                f"port ({port}) can't be listened on: {error}. port=0 takes one that is free; one server"
+                " takes several loaders: headrace.export.MetricsServer({'train': …, 'val': …}, port)."
+            ) from error
+        self._pid = os.getpid()
+        self.port: int = self._server.server_port
+        self.url = f"http://{LOOPBACK}:{self.port}/metrics"
+
+    def close(self) -> None:
+        """Ends the server; does nothing the second time, or in a forked child."""
+        if self._pid == os.getpid() and self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+            self._server.server_close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,50 @@
+"""A loader's figures as TensorBoard scalars."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from headrace.records import LoaderStats
+
+
+class ScalarWriter(Protocol):
+    """A `torch.utils.tensorboard.SummaryWriter`, or whatever takes scalars as it does."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int | None, /) -> Any:
+        """Writes one value."""
+
+
+def to_tensorboard(stats: LoaderStats, writer: ScalarWriter, step: int, *, tag: str = "headrace") -> None:
+    """Writes the figures of the epoch begun last; nothing before the first.
+
+    Args:
+        stats: what `loader.stats()` gave.
+        writer: `torch.utils.tensorboard.SummaryWriter` (``pip install 'headrace[tensorboard]'``), or what has
+            its `add_scalar`.
+        step: of the training, for the horizontal axis.
+        tag: begins the names; give each loader its own: "headrace/train", "headrace/val".
+    """
+    if not stats.epochs:
+        return
+    epoch = stats.epochs[-1]
+    scalars = {
+        "stall_share": epoch.stall_share,
+        "stall_seconds": epoch.stall_seconds,
+        "stall_median_seconds": epoch.stall_median_seconds,
+        "stall_p95_seconds": epoch.stall_p95_seconds,
+        "stall_max_seconds": epoch.stall_max_seconds,
+        "startup_seconds": epoch.startup_seconds,
+        "samples_per_second": epoch.samples_per_second,
+        "batches_per_second": epoch.batches_per_second,
+        "memory_used_bytes": stats.memory_used,
+        "memory_allowed_bytes": stats.memory_allowed,
+    }
+    if epoch.queue.ready:
+        scalars["queue_ready"] = sum(epoch.queue.ready) / len(epoch.queue.ready)
+    for stage in epoch.stages:
+        if stage.seconds > 0:
+            scalars[f"supply/{stage.name}_samples_per_second"] = stage.supply
+        if stage.bytes > 0:
+            scalars[f"supply/{stage.name}_bytes_per_second"] = stage.bytes_per_second
+    for name, value in scalars.items():
+        writer.add_scalar(f"{tag}/{name}", value, step)
