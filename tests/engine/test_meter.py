@@ -54,7 +54,7 @@ def test_the_first_wait_is_start_up_and_all_others_are_stall(clock: Clock) -> No
     epoch = meter.begin_epoch(3)
     for wait, step in ((2.0, 0.5), (0.25, 0.5), (0.0, 0.5), (1.0, 0.5)):
         clock.now += wait
-        epoch.received(samples=8, wait_seconds=wait, in_flight=4, ready=1, depth=4)
+        epoch.received(samples=8, asked=clock.now - wait, in_flight=4, ready=1, depth=4)
         clock.now += step
     (running,) = meter.epochs()
     assert (running.number, running.state) == (3, "running")
@@ -81,7 +81,7 @@ def test_the_first_wait_is_start_up_and_all_others_are_stall(clock: Clock) -> No
 def test_an_epoch_ends_once_and_does_not_change_afterwards(clock: Clock) -> None:
     meter = Meter()
     epoch = meter.begin_epoch(0)
-    epoch.received(samples=1, wait_seconds=0.1)
+    epoch.received(samples=1, asked=clock.now)
     clock.now += 1
     epoch.end(finished=False)
     before = meter.epochs()
@@ -98,7 +98,7 @@ def test_an_iterator_that_is_dropped_late_ends_its_own_epoch() -> None:
     first = meter.begin_epoch(0)
     second = meter.begin_epoch(1)
     first.end(finished=False)
-    second.received(samples=2, wait_seconds=0.0)
+    second.received(samples=2, asked=time.perf_counter())
     assert [epoch.state for epoch in meter.epochs()] == ["stopped", "running"]
     assert [epoch.samples for epoch in meter.epochs()] == [0, 2]
 
@@ -139,7 +139,7 @@ def test_only_the_latest_epochs_are_kept_and_all_are_counted() -> None:
     meter = Meter()
     for number in range(KEPT_EPOCHS + 5):
         epoch = meter.begin_epoch(number)
-        epoch.received(samples=1, wait_seconds=0.0)
+        epoch.received(samples=1, asked=time.perf_counter())
         epoch.end(finished=True)
     assert [epoch.number for epoch in meter.epochs()] == list(range(5, KEPT_EPOCHS + 5))
     assert meter.samples == meter.epochs_begun == KEPT_EPOCHS + 5
@@ -147,7 +147,7 @@ def test_only_the_latest_epochs_are_kept_and_all_are_counted() -> None:
 
 def test_without_a_depth_there_is_no_queue() -> None:
     meter = Meter()
-    meter.begin_epoch(0).received(samples=1, wait_seconds=0.0)
+    meter.begin_epoch(0).received(samples=1, asked=time.perf_counter())
     assert meter.epochs()[0].queue.depth == 0
     assert meter.epochs()[0].queue.ready == ()
 
@@ -165,7 +165,7 @@ def test_threads_add_up_while_others_read() -> None:
     def write(number: int) -> None:
         epoch = meter.begin_epoch(number)
         for _ in range(3000):
-            epoch.received(samples=3, wait_seconds=1e-3, in_flight=2, ready=1, depth=2)
+            epoch.received(samples=3, asked=time.perf_counter() - 1e-3, in_flight=2, ready=1, depth=2)
             meter.add("pillow", 1, 0.5)
         epoch.end(finished=True)
 
@@ -219,7 +219,9 @@ def test_a_fork_while_another_thread_reads_leaves_a_meter_that_works() -> None:
     held.wait()
     child = os.fork()
     if child == 0:
-        done = threading.Thread(target=lambda: meter.begin_epoch(0).received(samples=1, wait_seconds=0.0))
+        done = threading.Thread(
+            target=lambda: meter.begin_epoch(0).received(samples=1, asked=time.perf_counter())
+        )
         done.daemon = True
         done.start()
         done.join(20)

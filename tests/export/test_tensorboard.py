@@ -58,8 +58,8 @@ def test_stages_and_the_queue_are_written_where_there_are_any() -> None:
     runtime, writer = Runtime(), Writer()
     meter: Meter = runtime.meter
     epoch = meter.begin_epoch(0)
-    epoch.received(samples=8, wait_seconds=1.0, in_flight=2, ready=1, depth=2)
-    epoch.received(samples=8, wait_seconds=1.0, in_flight=2, ready=2, depth=2)
+    epoch.received(samples=8, asked=0.0, in_flight=2, ready=1, depth=2)
+    epoch.received(samples=8, asked=0.0, in_flight=2, ready=2, depth=2)
     meter.add("transfer", 16, 0.5, nbytes=1000)
     meter.add("python", 16, 2.0, threads=4)
     to_tensorboard(runtime.stats(100, 7), writer, 3)

@@ -82,7 +82,7 @@ class Front(Iterator[Any]):
         return self._length
 
     def __next__(self) -> Any:
-        start = time.monotonic()
+        start = time.perf_counter()
         ready = len(self._sent) + self._producer.ready()
         made, taken_ns, batch = self._next()
         if made.stream is not None:
@@ -90,10 +90,10 @@ class Front(Iterator[Any]):
             self._cursor.streams[worker] = state
         self._cursor.received(made.taken)
         self._send_ahead()
-        waited = time.monotonic() - start
+        waited = time.perf_counter() - start
         self._meter.received(
             samples=made.samples,
-            wait_seconds=waited,
+            asked=start,
             in_flight=self.in_flight,
             ready=ready,
             depth=self._producer.depth + self._feed.ahead if self._producer.depth else 0,

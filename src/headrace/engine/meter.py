@@ -137,7 +137,7 @@ class EpochMeter:
         self,
         *,
         samples: int,
-        wait_seconds: float,
+        asked: float,
         in_flight: int = 0,
         ready: int = 0,
         depth: int = 0,
@@ -147,11 +147,12 @@ class EpochMeter:
         """One batch is handed to the user.
 
         Args:
-            wait_seconds: that the user spent in next() for it.
+            asked: `time.perf_counter()` when the user called next() for it.
             in_flight, ready, depth: see `headrace.records.QueueFill`.
             number, times: for a trace; see `headrace.records.BatchTimes`.
         """
         meter, now = self._meter, time.perf_counter()
+        waited = now - asked
         with meter.lock:
             self._batches += 1
             self._samples += samples
@@ -159,8 +160,8 @@ class EpochMeter:
             meter.batches += 1
             meter.samples += samples
             if self._batches > 1:
-                self._waits.add(wait_seconds)
-                meter.waits.add(wait_seconds)
+                self._waits.add(waited)
+                meter.waits.add(waited)
             else:
                 self._startup_seconds = now - self._begun
                 meter.startup_seconds += self._startup_seconds
@@ -170,8 +171,7 @@ class EpochMeter:
         recorder = meter.recorder
         if recorder is not None:
             batch = BatchTimes(self._number, self._iterator, number or self._batches, samples, *times)
-            end = time.perf_counter_ns()
-            recorder.add("wait", end - int(1e9 * wait_seconds), end, batch, (ready, in_flight))
+            recorder.add("wait", int(1e9 * asked), int(1e9 * now), batch, (ready, in_flight))
 
     def end(self, *, finished: bool) -> None:
         """No more batches come; `finished`: as all of them came. Does nothing the second time."""

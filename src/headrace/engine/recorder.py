@@ -7,8 +7,8 @@ from collections import deque
 
 from headrace.records import BatchTimes, TraceEvent
 
-# The latest are kept: about 50 MB, and a file of as much.
-MAX_EVENTS = 200_000
+# The latest are kept: about 50 MB, and a file of up to 130 MB.
+MAX_EVENTS = 100_000
 
 
 class Recorder:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -23,6 +25,7 @@ from headrace.engine.python import Cast, TorchProducer
 from headrace.engine.runtime import Runtime
 from headrace.engine.stream import has_state
 from headrace.errors import ConfigError
+from headrace.export.perfetto import write_trace
 from headrace.export.prometheus import MetricsServer
 from headrace.loader.workers import PythonWorkers
 from headrace.measure.machine import available_memory, usable_cores
@@ -310,6 +313,20 @@ class DataLoader(TorchDataLoader[Any]):
             name: the value of the label `loader`.
         """
         return MetricsServer({name: self}, port)
+
+    @contextmanager
+    def trace(self, path: str | os.PathLike[str]) -> Iterator[None]:
+        """Records every batch and step inside the `with` block, and writes them to `path` at its end, as JSON
+        that ui.perfetto.dev opens; the latest 100,000 events are kept. See docs/stats.md.
+
+        Raises:
+            ConfigError: this loader is being traced already.
+        """
+        with self.meter.recording() as recorder, open(path, "w", encoding="utf-8") as file:
+            try:
+                yield
+            finally:
+                write_trace(file, list(recorder.events), dict(recorder.threads))
 
     def check_worker_number_rationality(self) -> None:
         """Says nothing here: torch's own loader says it where workers are processes."""
