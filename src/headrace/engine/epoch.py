@@ -105,12 +105,12 @@ class NativeProducer:
         self._fill()
         if not self._pending:
             return 1
+        if self._pending[0].pid != os.getpid():
+            return 0
         for count, pending in enumerate(self._pending):
-            if pending.pid != os.getpid():
-                return count
             if not self._engine.poll(pending, self._epoch.seed, self._epoch.number):
                 return count
-            if not all(future.done() for future in (pending.fallback or {}).values()):
+            if pending.fallback and not all(future.done() for future in pending.fallback.values()):
                 return count
         return len(self._pending)
 
