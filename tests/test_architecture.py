@@ -26,7 +26,8 @@ ALLOWED: dict[str, set[str]] = {
     "engine": BASE | {"order", "plan", "sources", "_native"},
     "loader": BASE | {"order", "options", "plan", "engine", "tuning", "measure", "_native"},
     "testing": BASE | {"plan", "sources", "engine", "loader"},
-    "cli": BASE | {"packs", "sources", "measure", "loader"},
+    "bench": {"loader"},
+    "cli": BASE | {"packs", "sources", "measure", "loader", "bench"},
     "__init__": BASE | {"loader", "packs", "sources"},
 }
 

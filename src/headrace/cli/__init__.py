@@ -2,6 +2,7 @@
 
 import typer
 
+from headrace.cli.bench import bench
 from headrace.cli.index import index
 from headrace.cli.info import info
 from headrace.cli.pack import pack
@@ -14,6 +15,7 @@ app.command()(index)
 app.command()(pack)
 app.command()(verify)
 app.command()(info)
+app.add_typer(bench, name="bench")
 
 
 def main() -> None:

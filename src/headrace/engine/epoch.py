@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,6 @@ class Epoch:
 
     Attributes:
         seed, number: with a sample's index and occurrence, all that random parameters depend on.
-        depth: batches in flight.
         budget: bytes of batches in flight and still held by the caller; one batch is always made.
         timeout: seconds to wait for one batch; 0: without end.
         on_error: "raise", "skip" or "replace".
@@ -42,7 +41,6 @@ class Epoch:
 
     seed: int
     number: int
-    depth: int
     budget: int
     timeout: float
     on_error: str
@@ -55,6 +53,7 @@ class NativeProducer:
         engine: makes the batches.
         batches: in order; taken a few ahead of what the caller has received.
         epoch: see `Epoch`.
+        depth: batches in flight.
         failures: where every sample that is skipped or replaced is recorded.
     """
 
@@ -63,11 +62,13 @@ class NativeProducer:
         engine: NativeEngine,
         batches: Iterator[IndexBatch],
         epoch: Epoch,
+        depth: int,
         failures: Failures,
     ) -> None:
         self._engine = engine
         self._batches: Iterator[IndexBatch] | None = batches
         self._taken = 0
+        self._depth = depth
         self._epoch = epoch
         self._failures = failures
         self._pending: deque[Pending] = deque()
@@ -108,6 +109,12 @@ class NativeProducer:
             return False
         return all(future.done() for future in (first.fallback or {}).values())
 
+    def tune(self, settings: Mapping[str, int]) -> None:
+        """From now on `decode_threads` threads, and `depth` batches in flight."""
+        self._depth = settings["depth"]
+        if self._engine.threads.decode_threads != settings["decode_threads"]:
+            self._engine.threads.use(settings["decode_threads"])
+
     @property
     def in_flight(self) -> int:
         """Batches that are being made or wait to be taken."""
@@ -115,7 +122,7 @@ class NativeProducer:
 
     def _fill(self) -> None:
         slots, epoch = self._engine.slots, self._epoch
-        while self._batches is not None and len(self._pending) < epoch.depth:
+        while self._batches is not None and len(self._pending) < self._depth:
             if self._pending and (slots.live + 1) * slots.nbytes > epoch.budget:
                 return
             try:

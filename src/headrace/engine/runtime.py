@@ -32,6 +32,8 @@ class Runtime:
         """The native threads, made at the first use."""
         if self._threads is None:
             self._threads = Threads(count)
+        elif self._threads.decode_threads != count:
+            self._threads.use(count)
         return self._threads
 
     def slots_for(self, nbytes: int, *, pinned: bool, keep: int) -> Slots:
