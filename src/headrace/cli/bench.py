@@ -44,8 +44,8 @@ def overlap(
         table.add_row(row.name, f"{row.median:.3f}", f"{row.median / floor:.2f}", rounds_text)
     console.print(table)
     console.print(
-        f"\nHeadrace takes {result.over_floor:.2f} times the floor's time, and is {result.over_torch:.2f} times"
-        f" as fast as torch's best.\n{result.plan}",
+        f"\nHeadrace takes {result.over_floor:.2f} times the floor's time,"
+        f" and is {result.over_torch:.2f} times as fast as torch's best.\n{result.plan}",
         highlight=False,
         soft_wrap=True,
     )

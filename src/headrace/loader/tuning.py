@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -53,7 +54,8 @@ class SelfTuning:
         if self._tuner is None or key != self._key:
             self._key = key
             known = _known(cache.load(key), start, knobs) if knobs else None
-            self._tuner = Tuner(known or start, knobs, self._keep)
+            # Not a method: a loader must end with the last reference to it, not with the next collection.
+            self._tuner = Tuner(known or start, knobs, partial(_keep, key))
         return self._tuner.settings
 
     def attach(self, producer: Tunable) -> None:
@@ -83,8 +85,9 @@ class SelfTuning:
             return f"at {settings}, {len(tuner.history)} windows measured"
         return f"settled at {settings} after {len(tuner.history)} windows"
 
-    def _keep(self, settings: Settings, rate: float) -> None:
-        cache.save(self._key, {"settings": dict(settings), "batches_per_second": round(rate, 3)})
+
+def _keep(key: str, settings: Settings, rate: float) -> None:
+    cache.save(key, {"settings": dict(settings), "batches_per_second": round(rate, 3)})
 
 
 def _names(knobs: Sequence[Knob]) -> set[str]:
