@@ -6,6 +6,7 @@ from headrace.cli.bench import bench
 from headrace.cli.index import index
 from headrace.cli.info import info
 from headrace.cli.pack import pack
+from headrace.cli.tune import tune
 from headrace.cli.verify import verify
 
 app = typer.Typer(
@@ -15,6 +16,7 @@ app.command()(index)
 app.command()(pack)
 app.command()(verify)
 app.command()(info)
+app.command()(tune)
 app.add_typer(bench, name="bench")
 
 

@@ -28,8 +28,11 @@ def overlap(
     device: Annotated[str, typer.Option(help="Of the model.")] = "cpu",
     out: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
 ) -> None:
-    """What overlapping loading with training brings on items that wait 5 ms each: one after the other, torch's
-    DataLoader with 2 to 16 workers, Headrace, and the floor: all batches ready in memory."""
+    """What overlapping loading with training brings on items that wait 5 ms each.
+
+    One item after the other, torch's DataLoader with 2 to 16 workers, Headrace, and the floor: all batches
+    ready in memory.
+    """
     console = Console()
     with console.status("making the items") as status:
         result = experiment.run(

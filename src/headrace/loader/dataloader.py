@@ -463,11 +463,23 @@ class DataLoader(TorchDataLoader[Any]):
             f" remainder {'dropped' if shard.drop_last else shard.remainder}"
         )
 
-    def _resources(self, plan: Plan) -> str:
+    def workers_text(self) -> str:
+        """Who makes the samples, and why, in words."""
+        plan = self.plan()
         if plan.gather is not None:
-            return "workers: none, batches are made when they are asked for"
+            return "none, batches are made when they are asked for"
+        if plan.native is not None:
+            return f"{self.num_workers} decode threads; {self.tuning}"
+        if isinstance(self.dataset, IterableDataset):
+            return f"{self.num_workers} processes: an IterableDataset decides itself what comes next"
+        chosen = self._workers.chosen
+        if chosen is None:
+            return "chosen when the first epoch begins, by measuring a few samples in a process of its own"
+        return f"{chosen}; {self.tuning}" if chosen.kind == "thread" else str(chosen)
+
+    def _resources(self, plan: Plan) -> str:
         if plan.native is None:
-            return f"workers: {self._python_workers()}"
+            return f"workers: {self.workers_text()}"
         batch = self._batch_nbytes(plan.native)
         depth = max(1, min(self._depth(), self.memory_budget // max(1, batch) - 1))
         pinned = ", pinned" if self.pin_memory else ""
@@ -475,16 +487,9 @@ class DataLoader(TorchDataLoader[Any]):
             f"threads: {self.num_workers} decode, {READ_THREADS} more to read ahead once reads block\n"
             f"memory: up to {depth} batches in flight of {batch / 1e6:.1f} MB{pinned};"
             f" budget {self.memory_budget / 1e6:,.0f} MB\n"
-            f"decoders: {', '.join(decoder_choice(self.decoder))} ({ffi.simd_active()})"
+            f"decoders: {', '.join(decoder_choice(self.decoder))} ({ffi.simd_active()})\n"
+            f"tuning: {self.tuning}"
         )
-
-    def _python_workers(self) -> str:
-        if isinstance(self.dataset, IterableDataset):
-            return f"{self.num_workers} processes: an IterableDataset decides itself what comes next"
-        chosen = self._workers.chosen
-        if chosen is None:
-            return "chosen when the first epoch begins, by measuring a few samples in a process of its own"
-        return str(chosen)
 
 
 def _workers(given: int | str, dataset: Any) -> int:
