@@ -29,6 +29,29 @@ class SampleKey(NamedTuple):
     occurrence: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class BatchKeys:
+    """The `SampleKey` of each sample of a batch.
+
+    Attributes:
+        seed, epoch: of all of them.
+        samples: int64 [n]; indices in the dataset, 0 or more.
+        occurrences: int64 [n].
+    """
+
+    seed: int
+    epoch: int
+    samples: npt.NDArray[np.int64]
+    occurrences: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, position: int) -> SampleKey:
+        """The key of the sample at `position` of the batch."""
+        return SampleKey(self.seed, self.epoch, int(self.samples[position]), int(self.occurrences[position]))
+
+
 @dataclass(frozen=True)
 class SampleFailure:
     """A sample that was skipped or replaced, and why. `index` is the dataset's."""
