@@ -21,7 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "tuning": BASE,
     "_native": BASE,
     "sources": BASE,
-    "plan": BASE | {"sources"},
+    "plan": BASE | {"order", "sources"},
     "packs": BASE | {"sources", "_native", "measure"},
     "device": BASE | {"plan"},
     "engine": BASE | {"device", "order", "plan", "sources", "_native"},

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 # What was drawn for one step of one sample, in pixels of that step's input:
 # RandomResizedCrop (top, left, height, width); RandomCrop (top, left, 0, 0) in the padded image;
-# flips (1 or 0, 0, 0, 0); steps without randomness (0, 0, 0, 0).
+# flips (1 or 0, 0, 0, 0); RandomErasing (top, left, height, width), all 0 where nothing is erased; steps
+# without randomness (0, 0, 0, 0).
 Draw = tuple[int, int, int, int]
 
 

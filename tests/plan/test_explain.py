@@ -79,6 +79,19 @@ def test_validation_with_all_options() -> None:
     compare("validate", explain(plan))
 
 
+def test_values_made_on_a_device() -> None:
+    transform = v1.Compose([*TRAIN.transforms, v1.RandomErasing(0.1, value="random")])
+    layout, device = torch.channels_last, torch.device("cuda")
+    plan = make_plan(folder(transform), dtype=torch.bfloat16, memory_format=layout, device=device)
+    compare("device", explain(plan))
+
+
+def test_erasing_on_the_host() -> None:
+    transform = v2.Compose([*VALIDATE.transforms, v2.RandomErasing(value=(0.1, 0.2, 0.3)), v2.ToPureTensor()])
+    for device in (None, torch.device("cpu")):
+        compare("erasing", explain(make_plan(folder(transform), device=device)))
+
+
 def test_refused() -> None:
     compare("refused", explain(make_plan(folder(RICH), batch_size=None)))
 

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from headrace.device.postprocess import Postprocess
 from headrace.engine.meter import Failures
 from headrace.engine.native import NativeEngine, Pending
 from headrace.engine.producer import Made
@@ -21,7 +22,7 @@ from headrace.engine.seeding import generators_kept, seed_generators
 from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
 from headrace.order.permutation import key_of
-from headrace.records import SampleFailure
+from headrace.records import BatchKeys, SampleFailure
 
 # A bad sample is replaced by the next one of the dataset that loads; so many bad ones in a row mean that
 # something else is wrong.
@@ -71,6 +72,8 @@ class NativeProducer:
         self._epoch = epoch
         self._failures = failures
         self._pending: deque[Pending] = deque()
+        suffix = engine.plan.suffix
+        self._postprocess = None if suffix is None or suffix.on_device else Postprocess(suffix)
         self._fill()
 
     def __next__(self) -> Made:
@@ -183,6 +186,10 @@ class NativeProducer:
         plan, meter = self._engine.plan, self._engine.meter
         indices = pending.indices[positions] if failed else pending.indices
         images = pending.images[positions] if failed else pending.images
+        if self._postprocess is not None:
+            occurrences = pending.occurrences[positions] if failed else pending.occurrences
+            keys = BatchKeys(self._epoch.seed, self._epoch.number, indices, occurrences)
+            images = self._postprocess.images(images, keys)
         labels = plan.source.labels[indices]
         batch: Any
         if plan.collate is None and plan.target_transform is None:
