@@ -64,19 +64,27 @@ class Feed:
             the feed's stream, so that it too runs beside the training step. On the device it may read the
             tensors that were copied and those that it made itself, no others.
         finish: the same by the user: called by `receive`, on the consumer's stream.
+        ahead: batches to be sent before they are asked for, each taking its bytes on the device. One would
+            do if every batch were there in time; the second covers one that is late.
 
     Raises:
         ConfigError: the device isn't there; see `place.check_device`.
     """
 
     def __init__(
-        self, device: str | torch.device | None, prepare: Step | None = None, finish: Step | None = None
+        self,
+        device: str | torch.device | None,
+        prepare: Step | None = None,
+        finish: Step | None = None,
+        *,
+        ahead: int = 2,
     ) -> None:
         self.device = resolve_device(device)
         self._prepare = prepare
         self._finish = finish
         streamless = self.device.type in WITHOUT_STREAMS
         self._stream = None if streamless else torch.Stream(device=self.device)
+        self.ahead = 0 if streamless else ahead
         self._flights: deque[_Flight] = deque()
         self._copied_bytes = 0
         self._copy_seconds = 0.0

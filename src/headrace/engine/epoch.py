@@ -89,7 +89,9 @@ class NativeProducer:
             self._look_ahead()
             positions, failed = self._settle(pending)
             if positions or not failed:  # a batch of nothing but skipped samples isn't given out
-                return Made(self._assemble(pending, positions, failed), len(positions), self._taken)
+                keys = self._keys(pending, positions, failed)
+                batch = self._assemble(pending, positions, failed, keys)
+                return Made(batch, len(positions), self._taken, keys=keys)
 
     def __del__(self) -> None:
         self.close()
@@ -181,16 +183,18 @@ class NativeProducer:
     def _record(self, error: SampleError, action: str) -> None:
         self._failures.add(SampleFailure(error.index, error.path, error.cause, action))
 
-    def _assemble(self, pending: Pending, positions: list[int], failed: bool) -> Any:
+    def _keys(self, pending: Pending, positions: list[int], failed: bool) -> BatchKeys:
+        indices = pending.indices[positions] if failed else pending.indices
+        occurrences = pending.occurrences[positions] if failed else pending.occurrences
+        return BatchKeys(self._epoch.seed, self._epoch.number, indices, occurrences)
+
+    def _assemble(self, pending: Pending, positions: list[int], failed: bool, keys: BatchKeys) -> Any:
         start = time.perf_counter()
         plan, meter = self._engine.plan, self._engine.meter
-        indices = pending.indices[positions] if failed else pending.indices
         images = pending.images[positions] if failed else pending.images
         if self._postprocess is not None:
-            occurrences = pending.occurrences[positions] if failed else pending.occurrences
-            keys = BatchKeys(self._epoch.seed, self._epoch.number, indices, occurrences)
             images = self._postprocess.images(images, keys)
-        labels = plan.source.labels[indices]
+        labels = plan.source.labels[keys.samples]
         batch: Any
         if plan.collate is None and plan.target_transform is None:
             batch = [images, self._pin(torch.from_numpy(labels))]

@@ -185,6 +185,16 @@ def make_plan(
     return _python_plan((head, *lines, *problems), dtype, memory_format)
 
 
+def with_batch_transform(
+    plan: Plan, batch_transform: Callable[..., Any], device: torch.device | None = None
+) -> Plan:
+    """`plan` with a line for the user's `batch_transform`, which is called with whole batches at its end."""
+    text = located(describe_callable(batch_transform), batch_transform)
+    where: Where = "python" if device is None or device.type == "cpu" else "device"
+    reason = "called with each batch" + (" after the copy" if where == "device" else "")
+    return replace(plan, decisions=(*plan.decisions, Decision(f"batch_transform: {text}", where, reason)))
+
+
 def _check_output(dtype: torch.dtype | None, memory_format: torch.memory_format) -> Layout:
     if dtype is not None and dtype not in OUTPUT_DTYPES:
         allowed = ", ".join(str(d) for d in OUTPUT_DTYPES)
