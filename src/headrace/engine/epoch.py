@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from headrace.device.postprocess import Postprocess
 from headrace.engine.meter import Failures
 from headrace.engine.native import NativeEngine, Pending
 from headrace.engine.producer import Made
@@ -21,7 +22,7 @@ from headrace.engine.seeding import generators_kept, seed_generators
 from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
 from headrace.order.permutation import key_of
-from headrace.records import SampleFailure
+from headrace.records import BatchKeys, SampleFailure
 
 # A bad sample is replaced by the next one of the dataset that loads; so many bad ones in a row mean that
 # something else is wrong.
@@ -72,6 +73,8 @@ class NativeProducer:
         self._epoch = epoch
         self._failures = failures
         self._pending: deque[Pending] = deque()
+        suffix = engine.plan.suffix
+        self._postprocess = None if suffix is None or suffix.on_device else Postprocess(suffix)
         self._fill()
 
     def __next__(self) -> Made:
@@ -87,7 +90,9 @@ class NativeProducer:
             self._look_ahead()
             positions, failed = self._settle(pending)
             if positions or not failed:  # a batch of nothing but skipped samples isn't given out
-                return Made(self._assemble(pending, positions, failed), len(positions), self._taken)
+                keys = self._keys(pending, positions, failed)
+                batch = self._assemble(pending, positions, failed, keys)
+                return Made(batch, len(positions), self._taken, keys=keys)
 
     def __del__(self) -> None:
         self.close()
@@ -185,12 +190,18 @@ class NativeProducer:
     def _record(self, error: SampleError, action: str) -> None:
         self._failures.add(SampleFailure(error.index, error.path, error.cause, action))
 
-    def _assemble(self, pending: Pending, positions: list[int], failed: bool) -> Any:
+    def _keys(self, pending: Pending, positions: list[int], failed: bool) -> BatchKeys:
+        indices = pending.indices[positions] if failed else pending.indices
+        occurrences = pending.occurrences[positions] if failed else pending.occurrences
+        return BatchKeys(self._epoch.seed, self._epoch.number, indices, occurrences)
+
+    def _assemble(self, pending: Pending, positions: list[int], failed: bool, keys: BatchKeys) -> Any:
         start = time.perf_counter()
         plan, meter = self._engine.plan, self._engine.meter
-        indices = pending.indices[positions] if failed else pending.indices
         images = pending.images[positions] if failed else pending.images
-        labels = plan.source.labels[indices]
+        if self._postprocess is not None:
+            images = self._postprocess.images(images, keys)
+        labels = plan.source.labels[keys.samples]
         batch: Any
         if plan.collate is None and plan.target_transform is None:
             batch = [images, self._pin(torch.from_numpy(labels))]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from headrace.records import BatchKeys
+
 
 @dataclass(slots=True)
 class Made:
@@ -16,12 +18,14 @@ class Made:
         taken: batches of the epoch that are done with once this one is received; one whose samples were all
             skipped counts, too.
         stream: (worker, state after this batch) of a stateful `IterableDataset`; None: it isn't one.
+        keys: of the samples; None: not known.
     """
 
     data: Any
     samples: int
     taken: int
     stream: tuple[int, Any] | None = None
+    keys: BatchKeys | None = None
 
 
 class Producer(Protocol):
