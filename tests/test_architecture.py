@@ -21,13 +21,15 @@ ALLOWED: dict[str, set[str]] = {
     "tuning": BASE,
     "_native": BASE,
     "sources": BASE,
-    "plan": BASE | {"sources"},
+    "plan": BASE | {"order", "sources"},
     "packs": BASE | {"sources", "_native", "measure"},
-    "engine": BASE | {"order", "plan", "sources", "_native"},
+    "device": BASE | {"plan"},
+    "engine": BASE | {"device", "order", "plan", "sources", "_native"},
     "export": BASE,
     "loader": BASE | {"order", "options", "plan", "engine", "export", "tuning", "measure", "_native"},
     "testing": BASE | {"plan", "sources", "engine", "loader"},
-    "cli": BASE | {"packs", "sources", "measure", "loader"},
+    "bench": {"loader"},
+    "cli": BASE | {"packs", "sources", "measure", "loader", "bench"},
     "__init__": BASE | {"loader", "packs", "sources"},
 }
 

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 # What was drawn for one step of one sample, in pixels of that step's input:
 # RandomResizedCrop (top, left, height, width); RandomCrop (top, left, 0, 0) in the padded image;
-# flips (1 or 0, 0, 0, 0); steps without randomness (0, 0, 0, 0).
+# flips (1 or 0, 0, 0, 0); RandomErasing (top, left, height, width), all 0 where nothing is erased; steps
+# without randomness (0, 0, 0, 0).
 Draw = tuple[int, int, int, int]
 
 PRINTED_EPOCHS = 5
@@ -30,6 +31,29 @@ class SampleKey(NamedTuple):
     epoch: int
     sample: int
     occurrence: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class BatchKeys:
+    """The `SampleKey` of each sample of a batch.
+
+    Attributes:
+        seed, epoch: of all of them.
+        samples: int64 [n]; indices in the dataset, 0 or more.
+        occurrences: int64 [n].
+    """
+
+    seed: int
+    epoch: int
+    samples: npt.NDArray[np.int64]
+    occurrences: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, position: int) -> SampleKey:
+        """The key of the sample at `position` of the batch."""
+        return SampleKey(self.seed, self.epoch, int(self.samples[position]), int(self.occurrences[position]))
 
 
 @dataclass(frozen=True)

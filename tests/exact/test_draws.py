@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 from torchvision.transforms import transforms as v1
+from torchvision.transforms.v2 import _augment as v2_augment
 
 from headrace._native import ffi
 from headrace.engine.lower import lower_step
-from headrace.plan.logical import HorizontalFlip, RandomCrop, RandomResizedCrop, Step
-from headrace.records import Draw, SampleKey
+from headrace.plan.erasing import draw_boxes, draw_noise, random_words
+from headrace.plan.logical import HorizontalFlip, RandomCrop, RandomErasing, RandomResizedCrop, Step
+from headrace.records import BatchKeys, Draw, SampleKey
 
 MASK = 0xFFFFFFFF
 SEED, EPOCH = 20, 3
@@ -200,3 +202,121 @@ def test_the_draws_of_a_seed_never_change() -> None:
     """Pinned: a change here changes every run that anyone wants to repeat, and belongs in the changelog."""
     pinned = [draws(CROPS["training"], index, 500, 375, seed=0, epoch=0) for index in range(5)]
     assert pinned == PINNED
+
+
+ERASING = {
+    "training": RandomErasing(0.5, (0.02, 0.33), (0.3, 3.3), (0.0,)),
+    "always": RandomErasing(1.0, (0.0, 1.0), (0.1, 10.0), (0.0,)),
+    "never fits": RandomErasing(1.0, (0.9, 1.0), (9.0, 11.0), (0.0,)),
+}
+
+
+def keys_of(indices: list[int], seed: int = SEED, epoch: int = EPOCH, occurrence: int = 0) -> BatchKeys:
+    return BatchKeys(seed, epoch, np.array(indices), np.full(len(indices), occurrence))
+
+
+def test_numpy_has_the_streams_of_native_code() -> None:
+    indices = [0, 1, 77, (1 << 40) + 5]
+    for step in (0, 9):
+        words = random_words(keys_of(indices), step, blocks=3)
+        for row, index in zip(words.tolist(), indices, strict=True):
+            numbers = stream(SEED, EPOCH, index, step)
+            assert row == [next(numbers) for _ in range(12)]
+    # An occurrence's stream is native code's too: both flip alike.
+    pipeline = pipeline_of(HorizontalFlip(0.5))
+    for index in range(200):
+        (unit,) = random_words(keys_of([index], occurrence=3), 0, blocks=1)[:, 0].tolist()
+        drawn = pipeline.draw(SampleKey(SEED, EPOCH, index, 3), 5, 5)
+        assert drawn is not None
+        assert drawn[0][0] == int((unit & 0xFFFFFF) / 2**24 < 0.5)
+
+
+@pytest.mark.parametrize("name", ERASING)
+@pytest.mark.parametrize("api", ["v1", "v2"])
+def test_erased_boxes_are_torchvisions_for_the_same_numbers(
+    name: str, api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    erase = ERASING[name]
+    v2_transform = v2_augment.RandomErasing(erase.p, erase.scale, erase.ratio)
+    rng = np.random.default_rng(0)
+    for index in range(600):
+        width, height = (int(n) for n in rng.integers(1, 300, 2))
+        numbers = stream(SEED, EPOCH, index, 4)
+        expected = (0, 0, 0, 0)
+        if np.float32(next(numbers) & 0xFFFFFF) * np.float32(2.0**-24) < np.float32(erase.p):
+            image = torch.empty(3, height, width)
+            with monkeypatch.context() as patch:
+                patch.setattr(v1 if api == "v1" else v2_augment, "torch", FakeTorch(numbers))
+                if api == "v1":
+                    *box, value = v1.RandomErasing.get_params(image, erase.scale, erase.ratio, [0.0])
+                    fits = value is not image
+                else:
+                    params = v2_transform.make_params([image])
+                    *box, value = params.values()
+                    fits = value is not None
+            expected = tuple(box) if fits else expected
+        (found,) = draw_boxes(erase, keys_of([index]), 4, height, width).tolist()
+        assert tuple(found) == expected, f"sample {index}, {width}×{height}"
+
+
+def test_erased_boxes_are_distributed_like_torchvisions() -> None:
+    torch.manual_seed(0)
+    n, width, height = 4000, 200, 150
+    image = torch.empty(3, height, width)
+    erase = ERASING["training"]
+    theirs = np.array(
+        [v1.RandomErasing.get_params(image, erase.scale, erase.ratio, [0.0])[:4] for _ in range(n)], float
+    )
+    boxes = draw_boxes(erase, keys_of(list(range(2 * n))), 3, height, width).astype(float)
+    ours = boxes[boxes[:, 2] > 0]
+    assert abs(len(ours) / len(boxes) - 0.5) < 0.02
+    for measure in (
+        lambda box: box[:, 2] * box[:, 3],
+        lambda box: box[:, 2] / box[:, 3],
+        lambda box: box[:, 0] / np.maximum(1, height - box[:, 2]),
+        lambda box: box[:, 1] / np.maximum(1, width - box[:, 3]),
+    ):
+        assert kolmogorov_smirnov(measure(ours), measure(theirs)) < 1.95  # exceeded once in a thousand
+
+
+def test_erasing_does_not_depend_on_the_batch() -> None:
+    erase = ERASING["always"]
+    together = draw_boxes(erase, keys_of(list(range(50))), 2, 64, 48)
+    alone = [draw_boxes(erase, keys_of([index]), 2, 64, 48)[0] for index in range(50)]
+    assert np.array_equal(together, alone)
+    others = [
+        draw_boxes(erase, keys, 2, 64, 48)
+        for keys in (keys_of(list(range(50)), seed=1), keys_of(list(range(50)), occurrence=1))
+    ]
+    others.append(draw_boxes(erase, keys_of(list(range(50))), 3, 64, 48))
+    assert not any(np.array_equal(together, other) for other in others)
+    assert draw_boxes(erase, keys_of([]), 2, 64, 48).shape == (0, 4)
+
+
+def test_noise_is_standard_normal_and_of_its_sample() -> None:
+    noise = draw_noise(SampleKey(SEED, EPOCH, 7), 4, 100, 80)
+    assert (noise.dtype, noise.shape) == (np.float32, (3, 100, 80))
+    drawn = torch.Generator().manual_seed(0)
+    theirs = torch.empty(24_000).normal_(generator=drawn).numpy()
+    assert kolmogorov_smirnov(noise.ravel(), theirs) < 1.95  # exceeded once in a thousand
+    assert np.array_equal(noise, draw_noise(SampleKey(SEED, EPOCH, 7), 4, 100, 80))
+    assert not np.array_equal(noise, draw_noise(SampleKey(SEED, EPOCH, 8), 4, 100, 80))
+
+
+def test_the_erased_boxes_of_a_seed_never_change() -> None:
+    """Pinned, as the draws above are."""
+    boxes = draw_boxes(ERASING["training"], keys_of(list(range(6)), 0, 0), 4, 224, 224).tolist()
+    assert boxes == PINNED_BOXES
+    noise = draw_noise(SampleKey(0, 0, 0), 4, 1, 1).ravel().tolist()
+    assert noise == pytest.approx(PINNED_NOISE)
+
+
+PINNED_BOXES = [
+    [0, 0, 0, 0],
+    [135, 61, 58, 114],
+    [124, 17, 78, 201],
+    [128, 65, 42, 114],
+    [74, 10, 39, 64],
+    [0, 0, 0, 0],
+]
+PINNED_NOISE = [-0.3116728663444519, 0.8552069067955017, -0.1385626494884491]

@@ -14,6 +14,7 @@ from torchvision.transforms import v2
 
 from headrace.plan import Decision, Plan, PythonPlan, explain, make_plan
 from headrace.plan import catalogue as catalogue_module
+from headrace.plan.physical import with_batch_transform
 from headrace.plan.transform import NO_NATIVE_FORM
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "explain"
@@ -77,6 +78,22 @@ def test_validation_with_all_options() -> None:
     dataset.target_transform = abs
     plan = make_plan(dataset, collate_fn=sorted, dtype=torch.bfloat16, memory_format=torch.channels_last)
     compare("validate", explain(plan))
+
+
+def test_values_made_on_a_device() -> None:
+    transform = v1.Compose([*TRAIN.transforms, v1.RandomErasing(0.1, value="random")])
+    layout, device = torch.channels_last, torch.device("cuda")
+    plan = make_plan(folder(transform), dtype=torch.bfloat16, memory_format=layout, device=device)
+    mixed = with_batch_transform(plan, v2.CutMix(num_classes=10), device)
+    assert [decision.where for decision in mixed.decisions[-2:]] == ["device", "device"]
+    assert with_batch_transform(plan, v2.CutMix(num_classes=10)).decisions[-1].where == "python"
+    compare("device", explain(mixed))
+
+
+def test_erasing_on_the_host() -> None:
+    transform = v2.Compose([*VALIDATE.transforms, v2.RandomErasing(value=(0.1, 0.2, 0.3)), v2.ToPureTensor()])
+    for device in (None, torch.device("cpu")):
+        compare("erasing", explain(make_plan(folder(transform), device=device)))
 
 
 def test_refused() -> None:

@@ -2,9 +2,11 @@
 
 import typer
 
+from headrace.cli.bench import bench
 from headrace.cli.index import index
 from headrace.cli.info import info
 from headrace.cli.pack import pack
+from headrace.cli.tune import tune
 from headrace.cli.verify import verify
 
 app = typer.Typer(
@@ -14,6 +16,8 @@ app.command()(index)
 app.command()(pack)
 app.command()(verify)
 app.command()(info)
+app.command()(tune)
+app.add_typer(bench, name="bench")
 
 
 def main() -> None:

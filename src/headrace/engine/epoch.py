@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from headrace.device.postprocess import Postprocess
 from headrace.engine.meter import Failures
 from headrace.engine.native import NativeEngine, Pending
 from headrace.engine.producer import Made
@@ -21,7 +22,7 @@ from headrace.engine.seeding import generators_kept, seed_generators
 from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
 from headrace.order.permutation import key_of
-from headrace.records import SampleFailure
+from headrace.records import BatchKeys, SampleFailure
 
 # A bad sample is replaced by the next one of the dataset that loads; so many bad ones in a row mean that
 # something else is wrong.
@@ -34,7 +35,6 @@ class Epoch:
 
     Attributes:
         seed, number: with a sample's index and occurrence, all that random parameters depend on.
-        depth: batches in flight.
         budget: bytes of batches in flight and still held by the caller; one batch is always made.
         timeout: seconds to wait for one batch; 0: without end.
         on_error: "raise", "skip" or "replace".
@@ -42,7 +42,6 @@ class Epoch:
 
     seed: int
     number: int
-    depth: int
     budget: int
     timeout: float
     on_error: str
@@ -55,6 +54,7 @@ class NativeProducer:
         engine: makes the batches.
         batches: in order; taken a few ahead of what the caller has received.
         epoch: see `Epoch`.
+        depth: batches in flight.
         failures: where every sample that is skipped or replaced is recorded.
     """
 
@@ -63,14 +63,18 @@ class NativeProducer:
         engine: NativeEngine,
         batches: Iterator[IndexBatch],
         epoch: Epoch,
+        depth: int,
         failures: Failures,
     ) -> None:
         self._engine = engine
         self._batches: Iterator[IndexBatch] | None = batches
         self._taken = 0
+        self._depth = depth
         self._epoch = epoch
         self._failures = failures
         self._pending: deque[Pending] = deque()
+        suffix = engine.plan.suffix
+        self._postprocess = None if suffix is None or suffix.on_device else Postprocess(suffix)
         self._fill()
 
     def __next__(self) -> Made:
@@ -86,9 +90,10 @@ class NativeProducer:
             self._look_ahead()
             positions, failed = self._settle(pending)
             if positions or not failed:  # a batch of nothing but skipped samples isn't given out
-                batch = self._assemble(pending, positions, failed)
+                keys = self._keys(pending, positions, failed)
+                batch = self._assemble(pending, positions, failed, keys)
                 times = pending.submitted_ns, pending.made_ns
-                return Made(batch, len(positions), self._taken, times=times)
+                return Made(batch, len(positions), self._taken, keys=keys, times=times)
 
     def __del__(self) -> None:
         self.close()
@@ -117,7 +122,13 @@ class NativeProducer:
     @property
     def depth(self) -> int:
         """Batches that may be in flight."""
-        return self._epoch.depth
+        return self._depth
+
+    def tune(self, settings: Mapping[str, int]) -> None:
+        """From now on `decode_threads` threads, and `depth` batches in flight."""
+        self._depth = settings["depth"]
+        if self._engine.threads.decode_threads != settings["decode_threads"]:
+            self._engine.threads.use(settings["decode_threads"])
 
     @property
     def in_flight(self) -> int:
@@ -126,7 +137,7 @@ class NativeProducer:
 
     def _fill(self) -> None:
         slots, epoch = self._engine.slots, self._epoch
-        while self._batches is not None and len(self._pending) < epoch.depth:
+        while self._batches is not None and len(self._pending) < self._depth:
             if self._pending and (slots.live + 1) * slots.nbytes > epoch.budget:
                 return
             try:
@@ -189,12 +200,18 @@ class NativeProducer:
     def _record(self, error: SampleError, action: str) -> None:
         self._failures.add(SampleFailure(error.index, error.path, error.cause, action))
 
-    def _assemble(self, pending: Pending, positions: list[int], failed: bool) -> Any:
-        plan = self._engine.plan
+    def _keys(self, pending: Pending, positions: list[int], failed: bool) -> BatchKeys:
         indices = pending.indices[positions] if failed else pending.indices
-        images = pending.images[positions] if failed else pending.images
-        labels = plan.source.labels[indices]
-        with self._engine.meter.timed("collate", len(indices)):
+        occurrences = pending.occurrences[positions] if failed else pending.occurrences
+        return BatchKeys(self._epoch.seed, self._epoch.number, indices, occurrences)
+
+    def _assemble(self, pending: Pending, positions: list[int], failed: bool, keys: BatchKeys) -> Any:
+        plan = self._engine.plan
+        with self._engine.meter.timed("collate", len(positions)):
+            images = pending.images[positions] if failed else pending.images
+            if self._postprocess is not None:
+                images = self._postprocess.images(images, keys)
+            labels = plan.source.labels[keys.samples]
             if plan.collate is None and plan.target_transform is None:
                 return [images, self._pin(torch.from_numpy(labels))]
             with generators_kept():

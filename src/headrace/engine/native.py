@@ -135,7 +135,7 @@ class NativeEngine:
         self.plan = plan
         self.meter = meter
         self.slots = slots
-        self._threads = threads
+        self.threads = threads
         self._pipeline = lower_pipeline(plan, decoder_bits(decoder))
         self._source = _native_source(plan)
 
@@ -151,7 +151,7 @@ class NativeEngine:
             raise IndexError(f"index {order[(order < -n) | (order >= n)][0]} is out of range for {n} samples")
         order[order < 0] += n
         images = self._images(len(order))
-        native = self._threads.pool().submit(
+        native = self.threads.pool().submit(
             self._pipeline,
             self._source,
             order,
@@ -179,7 +179,7 @@ class NativeEngine:
 
     def pillow_sample(self, key: SampleKey) -> torch.Tensor:
         """The sample of `key` by Pillow, in this thread. Raises SampleError."""
-        with self.meter.timed("pillow", 1, threads=max(1, self._threads.decode_threads)):
+        with self.meter.timed("pillow", 1, threads=max(1, self.threads.decode_threads)):
             return make_sample(self.plan, self._pipeline, key)
 
     def abandon(self, pending: Pending) -> None:
@@ -209,4 +209,4 @@ class NativeEngine:
         pending.fallback = {}
         for position in failed.tolist():
             key = pending.key(position, seed, epoch)
-            pending.fallback[position] = self._threads.python().submit(self.pillow_sample, key)
+            pending.fallback[position] = self.threads.python().submit(self.pillow_sample, key)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from headrace.records import BatchKeys
+
 
 @dataclass(slots=True)
 class Made:
@@ -15,14 +17,16 @@ class Made:
         samples: in it, as far as that can be told.
         taken: batches of the epoch that are done with once this one is received; one whose samples were all
             skipped counts, too.
-        times: submitted_ns and made_ns of `headrace.records.BatchTimes`.
         stream: (worker, state after this batch) of a stateful `IterableDataset`; None: it isn't one.
+        keys: of the samples; None: not known.
+        times: submitted_ns and made_ns of `headrace.records.BatchTimes`.
     """
 
     data: Any
     samples: int
     taken: int
     stream: tuple[int, Any] | None = None
+    keys: BatchKeys | None = None
     times: tuple[int, int] = (0, 0)
 
 

@@ -28,10 +28,15 @@ class Runtime:
         self._threads: Threads | None = None
         self._slots: Slots | None = None
 
+    def __reduce__(self) -> tuple[type[Runtime], tuple[()]]:
+        return Runtime, ()
+
     def threads_for(self, count: int) -> Threads:
         """The native threads, made at the first use."""
         if self._threads is None:
             self._threads = Threads(count)
+        elif self._threads.decode_threads != count:
+            self._threads.use(count)
         return self._threads
 
     def slots_for(self, nbytes: int, *, pinned: bool, keep: int) -> Slots:

@@ -13,6 +13,7 @@ import torch
 
 from headrace.order.batches import IndexBatch, index_number
 from headrace.order.permutation import MASK, key_of, mix_words
+from headrace.records import BatchKeys
 
 
 def sample_seeds(key: tuple[int, int], batch: IndexBatch, samples: int) -> list[int]:
@@ -22,17 +23,23 @@ def sample_seeds(key: tuple[int, int], batch: IndexBatch, samples: int) -> list[
         key: (seed, epoch).
         samples: of the dataset, for indices from its end; 0: not known.
     """
+    keys = batch_keys(key, batch, samples)
+    # key_of(*key, number, occurrence) of each.
+    numbers, occurrences = keys.samples.astype(np.uint64), keys.occurrences.astype(np.uint64)
+    seeds: list[int] = mix_words(mix_words(np.uint64(key_of(*key)) ^ numbers) ^ occurrences).tolist()
+    return seeds
+
+
+def batch_keys(key: tuple[int, int], batch: IndexBatch, samples: int) -> BatchKeys:
+    """The keys of the samples of `batch`; the arguments are those of `sample_seeds`. An index that is text
+    is known by its checksum."""
     numbers = np.empty(len(batch.indices), np.uint64)
     for i, index in enumerate(batch.listed()):
         number = index_number(index)
         if isinstance(number, str):
             number = zlib.crc32(number.encode("utf-8", "surrogateescape"))
         numbers[i] = (number + samples if number < 0 else number) & MASK
-    # key_of(*key, number, occurrence) of each.
-    seeds: list[int] = mix_words(
-        mix_words(np.uint64(key_of(*key)) ^ numbers) ^ batch.occurrences.astype(np.uint64)
-    ).tolist()
-    return seeds
+    return BatchKeys(*key, numbers.astype(np.int64), batch.occurrences)
 
 
 def seed_generators(seed: int) -> None:

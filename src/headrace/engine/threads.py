@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
@@ -27,14 +27,12 @@ class ThreadEpoch:
     """What a `ThreadProducer` was asked for.
 
     Attributes:
-        depth: batches in flight.
         budget: bytes of batches in flight and still held by the caller; one batch is always made.
         timeout: seconds to wait for one batch; 0: without end.
         batched: whether samples are collated to batches.
         pinned: whether batches are to be in page-locked memory.
     """
 
-    depth: int
     budget: int
     timeout: float
     batched: bool
@@ -67,6 +65,7 @@ class ThreadProducer:
     Args:
         guarded: the user's dataset.
         batches: in order.
+        depth: of them, in flight.
         shelf: memory of batches that torch's default collation makes; None: the user has his own.
     """
 
@@ -76,11 +75,12 @@ class ThreadProducer:
         guarded: Guarded,
         batches: Iterator[IndexBatch],
         epoch: ThreadEpoch,
+        depth: int,
         shelf: SlotShelf | None,
         meter: Meter,
         failures: Failures,
     ) -> None:
-        self.depth = epoch.depth
+        self._depth = depth
         self._crew = crew
         self._guarded = guarded
         self._batches: Iterator[IndexBatch] | None = batches
@@ -118,6 +118,16 @@ class ThreadProducer:
         done = takewhile(lambda batch: batch.done.is_set(), self._pending)
         return sum(1 for _ in done) if self._pending else 1
 
+    def tune(self, settings: Mapping[str, int]) -> None:
+        """From now on `threads` samples at a time, and `depth` batches in flight."""
+        self._depth = settings["depth"]
+        self._crew.use(settings["threads"])
+
+    @property
+    def depth(self) -> int:
+        """Batches that may be in flight."""
+        return self._depth
+
     @property
     def in_flight(self) -> int:
         """Batches that are being made or wait to be taken."""
@@ -131,7 +141,7 @@ class ThreadProducer:
         self._pending = deque()
 
     def _fill(self) -> None:
-        while self._batches is not None and len(self._pending) < self.depth:
+        while self._batches is not None and len(self._pending) < self._depth:
             if self._pending and self._nbytes() + self._largest > self._epoch.budget:
                 return
             try:

@@ -27,6 +27,7 @@ from headrace.engine.stream import has_state
 from headrace.errors import ConfigError
 from headrace.export.perfetto import write_trace
 from headrace.export.prometheus import MetricsServer
+from headrace.loader.tuning import SelfTuning
 from headrace.loader.workers import PythonWorkers
 from headrace.measure.machine import available_memory, usable_cores
 from headrace.options import DEFAULT_MEMORY_SHARE, OnError, WorkerKind, check_options, check_ranks
@@ -39,6 +40,7 @@ from headrace.plan.explain import explain
 from headrace.plan.identity import dataset_identity
 from headrace.plan.physical import NativePlan, Plan, make_plan
 from headrace.records import LoaderStats
+from headrace.tuning.climb import Knob, Settings, ladder
 
 # Batches in flight unless the user says otherwise. All decode threads work on one batch at a time, so that
 # two already keep them busy; two more cover a training step that takes longer now and then.
@@ -165,6 +167,7 @@ class DataLoader(TorchDataLoader[Any]):
         self._progress = Progress(seed)
         self._runtime = Runtime()
         self._workers = PythonWorkers()
+        self.tuning = SelfTuning()
         super().__init__(
             dataset,
             batch_size,
@@ -193,6 +196,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     def __iter__(self) -> Any:
         plan, batches = self.plan(), self._batches()
+        self.tuning.forget_producer()
         self._warn_of_duplicates(batches)
         if isinstance(batches, StreamBatches) and not batches.resumable:
             cursor, _ = self._progress.begin(batches, self.generator, ())
@@ -202,7 +206,8 @@ class DataLoader(TorchDataLoader[Any]):
             cursor, indices = self._progress.begin(batches, self.generator, self._generators())
             meter = self.meter.begin_epoch(cursor.epoch)
             producer = self._producer(plan, cursor, indices)
-        front = Front(producer, cursor, self._length(), meter, self._feed(plan))
+        after_step = self.tuning.after_step
+        front = Front(producer, cursor, self._length(), meter, self._feed(plan), after_step)
         self._runtime.latest = weakref.ref(front)
         return front
 
@@ -299,7 +304,8 @@ class DataLoader(TorchDataLoader[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads and memory stay here; the copy makes its own.
-        return {**self.__dict__, "_runtime": Runtime(), "_workers": PythonWorkers()}
+        fresh = {"_runtime": Runtime(), "_workers": PythonWorkers(), "tuning": SelfTuning()}
+        return {**self.__dict__, **fresh}
 
     def stats(self) -> LoaderStats:
         """What was done since the loader was made; str() of it is a table."""
@@ -351,12 +357,35 @@ class DataLoader(TorchDataLoader[Any]):
     def _native_producer(
         self, plan: NativePlan, cursor: Cursor, indices: Iterator[IndexBatch]
     ) -> NativeProducer:
-        runtime, depth = self._runtime, self._depth()
+        runtime = self._runtime
+        settings = self._begin_tuning(self.batches_that_fit(self._batch_nbytes(plan)))
+        threads, depth = settings["decode_threads"], settings["depth"]
         slots = runtime.slots_for(self._batch_nbytes(plan), pinned=self.pin_memory, keep=depth + 2)
-        engine = NativeEngine(plan, runtime.threads_for(self.num_workers), slots, runtime.meter, self.decoder)
+        engine = NativeEngine(plan, runtime.threads_for(threads), slots, runtime.meter, self.decoder)
         key = cursor.random_key
-        epoch = Epoch(*key, depth, self.memory_budget, self.timeout, self.on_error)
-        return NativeProducer(engine, indices, epoch, runtime.failures)
+        epoch = Epoch(*key, self.memory_budget, self.timeout, self.on_error)
+        producer = NativeProducer(engine, indices, epoch, depth, runtime.failures)
+        self.tuning.attach(producer)
+        return producer
+
+    def _begin_tuning(self, most_batches: int) -> Settings:
+        """Threads and batches in flight of the native engine."""
+        start = {"decode_threads": self.num_workers, "depth": min(self._depth(), most_batches)}
+        knobs = []
+        if self.workers_given is None:
+            knobs.append(Knob("decode_threads", ladder(self.num_workers, 2 * self.num_workers)))
+        if self.prefetch_factor_given is None and self.num_workers > 0:
+            most = max(start["depth"], min(4 * DEFAULT_DEPTH, most_batches))
+            knobs.append(Knob("depth", ladder(start["depth"], most, least=2)))
+        return self.tuning.begin(self.what(), start, knobs)
+
+    def what(self) -> str:
+        """Dataset, plan and batch size in words: what settings that were found are good for."""
+        return f"{explain(self.plan())}\nbatches of {self.samples_of_a_batch}"
+
+    def batches_that_fit(self, nbytes: int) -> int:
+        """Batches of `nbytes` bytes that may be in flight beside one that the user holds."""
+        return max(1, self.memory_budget // max(1, nbytes) - 1)
 
     def _feed(self, plan: Plan) -> InPlace:
         cast = plan.native is None
@@ -463,11 +492,23 @@ class DataLoader(TorchDataLoader[Any]):
             f" remainder {'dropped' if shard.drop_last else shard.remainder}"
         )
 
-    def _resources(self, plan: Plan) -> str:
+    def workers_text(self) -> str:
+        """Who makes the samples, and why, in words."""
+        plan = self.plan()
         if plan.gather is not None:
-            return "workers: none, batches are made when they are asked for"
+            return "none, batches are made when they are asked for"
+        if plan.native is not None:
+            return f"{self.num_workers} decode threads; {self.tuning}"
+        if isinstance(self.dataset, IterableDataset):
+            return f"{self.num_workers} processes: an IterableDataset decides itself what comes next"
+        chosen = self._workers.chosen
+        if chosen is None:
+            return "chosen when the first epoch begins, by measuring a few samples in a process of its own"
+        return f"{chosen}; {self.tuning}" if chosen.kind == "thread" else str(chosen)
+
+    def _resources(self, plan: Plan) -> str:
         if plan.native is None:
-            return f"workers: {self._python_workers()}"
+            return f"workers: {self.workers_text()}"
         batch = self._batch_nbytes(plan.native)
         depth = max(1, min(self._depth(), self.memory_budget // max(1, batch) - 1))
         pinned = ", pinned" if self.pin_memory else ""
@@ -475,16 +516,9 @@ class DataLoader(TorchDataLoader[Any]):
             f"threads: {self.num_workers} decode, {READ_THREADS} more to read ahead once reads block\n"
             f"memory: up to {depth} batches in flight of {batch / 1e6:.1f} MB{pinned};"
             f" budget {self.memory_budget / 1e6:,.0f} MB\n"
-            f"decoders: {', '.join(decoder_choice(self.decoder))} ({ffi.simd_active()})"
+            f"decoders: {', '.join(decoder_choice(self.decoder))} ({ffi.simd_active()})\n"
+            f"tuning: {self.tuning}"
         )
-
-    def _python_workers(self) -> str:
-        if isinstance(self.dataset, IterableDataset):
-            return f"{self.num_workers} processes: an IterableDataset decides itself what comes next"
-        chosen = self._workers.chosen
-        if chosen is None:
-            return "chosen when the first epoch begins, by measuring a few samples in a process of its own"
-        return str(chosen)
 
 
 def _workers(given: int | str, dataset: Any) -> int:

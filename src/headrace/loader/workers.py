@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset, default_collate
 
-from headrace.engine.crew import Crew
+from headrace.engine.crew import MAX_THREADS, Crew
 from headrace.engine.guarded import Guarded
 from headrace.engine.placing import SlotShelf
 from headrace.engine.probe import probe
@@ -19,6 +19,7 @@ from headrace.engine.threads import ThreadEpoch, ThreadProducer
 from headrace.measure.machine import usable_cores
 from headrace.order.batches import IndexBatch
 from headrace.order.cursor import Cursor
+from headrace.tuning.climb import Knob, Settings, ladder
 from headrace.tuning.policy import Workers, batches_in_flight, choose_workers, insist_on_threads
 
 if TYPE_CHECKING:
@@ -66,25 +67,39 @@ class PythonWorkers:
     def _begin_threads(
         self, loader: DataLoader, workers: Workers, indices: Iterator[IndexBatch]
     ) -> ThreadProducer:
-        size = loader.samples_of_a_batch
-        given = loader.prefetch_factor_given
-        depth = batches_in_flight(workers, size) if given is None else max(1, given * workers.count)
+        settings = _begin_tuning(loader, workers)
         if self._crew is None:
-            self._crew = Crew(workers.count)
-            self._shelf = SlotShelf(pinned=loader.pin_memory, keep=depth + 2)
+            self._crew = Crew(settings["threads"])
+            self._shelf = SlotShelf(pinned=loader.pin_memory, keep=settings["depth"] + 2)
+        self._crew.use(settings["threads"])
         own_collate = loader.collate_fn is not default_collate
-        epoch = ThreadEpoch(
-            depth, loader.memory_budget, loader.timeout, loader.batched, pinned=loader.pin_memory
-        )
-        return ThreadProducer(
+        epoch = ThreadEpoch(loader.memory_budget, loader.timeout, loader.batched, pinned=loader.pin_memory)
+        producer = ThreadProducer(
             self._crew,
             Guarded(loader.dataset, loader.collate_fn, loader.on_error),
             indices,
             epoch,
+            settings["depth"],
             None if own_collate else self._shelf,
             loader.meter,
             loader.failures,
         )
+        loader.tuning.attach(producer)
+        return producer
+
+
+def _begin_tuning(loader: DataLoader, workers: Workers) -> Settings:
+    """Threads and batches in flight."""
+    given = loader.prefetch_factor_given
+    size = loader.samples_of_a_batch
+    depth = batches_in_flight(workers, size) if given is None else max(1, given * workers.count)
+    knobs = []
+    if loader.workers_given is None:
+        knobs.append(Knob("threads", ladder(workers.count, MAX_THREADS)))
+    if given is None:
+        knobs.append(Knob("depth", ladder(depth, 4 * depth, least=2)))
+    start = {"threads": workers.count, "depth": depth}
+    return loader.tuning.begin(f"{loader.what()}\non threads", start, knobs)
 
 
 def _choose(loader: DataLoader, indices: Iterator[IndexBatch]) -> tuple[Workers, Iterator[IndexBatch]]:

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from platform import machine
 
 import psutil
 
@@ -21,6 +22,14 @@ def usable_cores() -> int:
     quota = cpu_quota()
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
+
+
+def processor_name() -> str:
+    """The processor's model as the system names it; the machine's architecture where it doesn't."""
+    lines = _read(Path("/proc/cpuinfo")).splitlines()
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), machine()
+    )
 
 
 def cpu_quota(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> float | None:

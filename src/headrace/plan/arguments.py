@@ -96,6 +96,21 @@ def vertical_flip(t: Any) -> logical.Step:
     return _made(logical.VerticalFlip, _number("p", t.p))
 
 
+def random_erasing(t: Any) -> logical.RandomErasing:
+    """RandomErasing, v1 and v2. `inplace` says nothing about batches: nobody else sees their memory."""
+    value = t.value
+    if isinstance(value, (int, float)):
+        value = (float(value),)
+    elif isinstance(value, str) or (value is None and isinstance(t, v2.Transform)):
+        value = None
+    elif isinstance(value, (list, tuple)):
+        value = tuple(_number("value", v) for v in value)
+    else:
+        raise NotLowerable(f"value={value!r} isn't a number, three of them or 'random'")
+    scale, ratio = _bounds("scale", t.scale), _bounds("ratio", t.ratio)
+    return _made(logical.RandomErasing, _number("p", t.p), scale, ratio, value)
+
+
 def _random_crop(
     t: Any, padding: tuple[int, int, int, int] | None, fill: Any, functional: Any
 ) -> logical.Step:

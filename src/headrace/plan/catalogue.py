@@ -16,7 +16,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from headrace.plan import arguments
-from headrace.plan.logical import Step
+from headrace.plan.logical import RandomErasing, Step
 
 # How the result compares with torchvision's on PIL images:
 #   "exact"  the same bits, whatever the versions: pixels are moved, or looked up in the transform's own table
@@ -51,6 +51,20 @@ class Geometry:
 
 
 @dataclass(frozen=True)
+class Erasing:
+    """A transform that overwrites part of the values, once the table has made them. Parity is exact.
+
+    Attributes:
+        cls, read, draws: as in `Geometry`. The numbers are drawn and the boxes found in NumPy, a batch at a
+            time, from the same generator as native code's (`headrace.plan.erasing`); noise is NumPy's.
+    """
+
+    cls: type
+    read: Callable[[Any], RandomErasing]
+    draws: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Pointwise:
     """A transform of each level of each channel by itself: part of the table. Draws nothing; parity is exact.
 
@@ -64,6 +78,13 @@ class Pointwise:
 
 
 _BOX_DRAWS = ("10 tries of (area in scale, log ratio in ratio), until the box fits", "top", "left")
+_ERASE_DRAWS = (
+    "u in [0, 1): erased where u < p",
+    "10 tries of (area in scale, log ratio in ratio), until the box is smaller than the image",
+    "top",
+    "left",
+    "where value is 'random': noise for each value",
+)
 _FLIP_DRAWS = ("u in [0, 1): flipped where u < p",)
 
 GEOMETRY: tuple[Geometry, ...] = (
@@ -99,12 +120,20 @@ POINTWISE: tuple[Pointwise, ...] = (
     Pointwise(nn.Identity),
 )
 
+ERASING: tuple[Erasing, ...] = (
+    Erasing(v1.RandomErasing, arguments.random_erasing, _ERASE_DRAWS),
+    Erasing(v2.RandomErasing, arguments.random_erasing, _ERASE_DRAWS),
+)
+
+# Rows of POINTWISE that change no value: they may come after the erasing.
+UNCHANGING: tuple[type, ...] = (v2.ToPureTensor, v2.Identity, nn.Identity)
+
 # Lists of transforms, called one after another: taken apart, however deeply nested.
 CONTAINERS: tuple[type, ...] = (v1.Compose, v2.Compose)
 
-Row = Geometry | Pointwise
+Row = Geometry | Pointwise | Erasing
 
-_ALL: tuple[Row, ...] = (*GEOMETRY, *POINTWISE)
+_ALL: tuple[Row, ...] = (*GEOMETRY, *POINTWISE, *ERASING)
 _ROWS: dict[type, Row] = {row.cls: row for row in _ALL}
 
 

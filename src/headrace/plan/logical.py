@@ -192,6 +192,34 @@ class VerticalFlip:
         return f"VerticalFlip(p {self.p:g})"
 
 
+@dataclass(frozen=True)
+class RandomErasing:
+    """A random box of the values overwritten with probability `p`: the last step, after the conversion.
+
+    `scale` bounds the box's area as a share of the image's, `ratio` its height / width; ten tries, and where
+    none fits nothing is erased, as torchvision does it. `value` is one number, or one per channel; None:
+    standard normal noise of float32.
+    """
+
+    p: float
+    scale: tuple[float, float]
+    ratio: tuple[float, float]
+    value: tuple[float, ...] | None
+
+    def __post_init__(self) -> None:
+        _check_probability(self.p)
+        _check_range("scale", self.scale, lowest=0.0, exclusive=False)
+        _check_range("ratio", self.ratio, lowest=0.0, exclusive=True)
+        if self.value is not None and len(self.value) not in (1, 3):
+            raise ValueError(f"value {self.value} must be one number, or one for each of 3 channels")
+
+    def __str__(self) -> str:
+        scale, ratio = _range_text(self.scale), _range_text(self.ratio)
+        numbers = None if self.value is None else ", ".join(f"{v:.4g}" for v in self.value)
+        value = "random" if numbers is None else numbers if len(self.value or ()) == 1 else f"({numbers})"
+        return f"RandomErasing(p {self.p:g}, scale {scale}, ratio {ratio}, value {value})"
+
+
 Step = RandomResizedCrop | Resize | ResizeShorter | CenterCrop | RandomCrop | HorizontalFlip | VerticalFlip
 Flip = HorizontalFlip | VerticalFlip
 Crop = CenterCrop | RandomCrop

@@ -15,6 +15,7 @@ from headrace.plan.logical import Step
 from headrace.plan.origin import describe_callable, located
 from headrace.plan.pointwise import OUTPUT_DTYPES, PointwiseTable, cast_table
 from headrace.plan.recognise import Recognised, Refusal, recognise_source
+from headrace.plan.suffix import ErasingStep, Suffix
 from headrace.plan.transform import (
     HAS_NATIVE_FORM,
     IN_TABLE,
@@ -59,7 +60,8 @@ class NativePlan:
         steps: geometry on 8-bit RGB, in order; legal by `headrace.plan.geometry`.
         height, width: of every output, in pixels.
         table: [3, 256] of `dtype`, the value of each level of each channel; None: the level itself (uint8).
-        dtype: of the output: uint8, float16, bfloat16 or float32.
+        dtype: that native code writes: uint8, float16, bfloat16 or float32. uint8 where the table is left to
+            the device.
         layout: "NCHW" (contiguous) or "NHWC" (`torch.channels_last`).
         sample_type: what one sample's image is before collation: `torch.Tensor`, or `tv_tensors.Image` where
             the user's transform ends in that. A custom `collate` must be given this; torch's own makes plain
@@ -67,6 +69,8 @@ class NativePlan:
         target_transform: the user's, to be called with the label (an int) of each sample; None: the label.
         collate: the user's, to be called with the list of (image, target); None: torch's default.
         entries: entry points of the source's files; None: none.
+        suffix: what is done to each batch that native code has written, by `headrace.device.postprocess`;
+            None: nothing.
     """
 
     source: Source
@@ -80,6 +84,7 @@ class NativePlan:
     target_transform: Callable[[int], Any] | None
     collate: Callable[[list[Any]], Any] | None
     entries: EntryPoints | None = field(default=None, repr=False)
+    suffix: Suffix | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in OUTPUT_DTYPES:
@@ -93,8 +98,13 @@ class NativePlan:
 
     @property
     def sample_nbytes(self) -> int:
-        """Memory of one output image, in bytes."""
+        """Memory of one image as native code writes it, in bytes."""
         return 3 * self.height * self.width * self.dtype.itemsize
+
+    @property
+    def final_dtype(self) -> torch.dtype:
+        """Of the images that the user gets: `dtype`, or that of the suffix's table."""
+        return self.dtype if self.suffix is None or self.suffix.table is None else self.suffix.table.dtype
 
 
 @dataclass(frozen=True)
@@ -133,6 +143,7 @@ def make_plan(
     collate_fn: Callable[[list[Any]], Any] | None = None,
     dtype: torch.dtype | None = None,
     memory_format: torch.memory_format = torch.contiguous_format,
+    device: torch.device | None = None,
 ) -> Plan:
     """Decides where each step of `dataset` runs. Reads attributes of the dataset, and none of its samples.
 
@@ -142,6 +153,7 @@ def make_plan(
         collate_fn: the user's; None or torch's `default_collate` for the default.
         dtype: cast the images to this after the transform.
         memory_format: `torch.contiguous_format` or `torch.channels_last`.
+        device: that batches are copied to; None or the CPU: none. What works on values is then done there.
 
     Raises:
         ConfigError: `dtype` or `memory_format` isn't one that batches of images come in.
@@ -166,9 +178,21 @@ def make_plan(
     if isinstance(table, str):
         problems = (*problems, Decision(f"cast to {_name(dtype)}", "python", table, refused=True))
     elif not problems:
-        native = _native_plan(recognised, lowered, table, layout, collate)
-        return Plan((head, *lines, *_output_decisions(lowered, native)), native=native)
+        # A collation of the user's own is given what the transform gives, on the host.
+        to = None if device is None or device.type == "cpu" or collate is not None else device
+        native = _native_plan(recognised, lowered, table, layout, collate, on_device=to is not None)
+        return Plan((head, *_placed_decisions(lines, lowered, native, to)), native=native)
     return _python_plan((head, *lines, *problems), dtype, memory_format)
+
+
+def with_batch_transform(
+    plan: Plan, batch_transform: Callable[..., Any], device: torch.device | None = None
+) -> Plan:
+    """`plan` with a line for the user's `batch_transform`, which is called with whole batches at its end."""
+    text = located(describe_callable(batch_transform), batch_transform)
+    where: Where = "python" if device is None or device.type == "cpu" else "device"
+    reason = "called with each batch" + (" after the copy" if where == "device" else "")
+    return replace(plan, decisions=(*plan.decisions, Decision(f"batch_transform: {text}", where, reason)))
 
 
 def _check_output(dtype: torch.dtype | None, memory_format: torch.memory_format) -> Layout:
@@ -212,30 +236,58 @@ def _native_plan(
     table: PointwiseTable,
     layout: Layout,
     collate: Callable[[list[Any]], Any] | None,
+    *,
+    on_device: bool,
 ) -> NativePlan:
+    erasing = None
+    if lowered.erase is not None:
+        erasing = ErasingStep(lowered.erase, len(lowered.steps), lowered.pointwise.dtype)
+    left = table.values if on_device else None
+    memory_format = torch.channels_last if layout == "NHWC" else torch.contiguous_format
+    suffix = Suffix(left, erasing, memory_format, on_device)
     return NativePlan(
         source=recognised.source,
         steps=lowered.steps,
         height=lowered.height,
         width=lowered.width,
-        table=table.values,
-        dtype=table.dtype,
+        table=None if on_device else table.values,
+        dtype=torch.uint8 if on_device else table.dtype,
         layout=layout,
         sample_type=table.sample_type,
         target_transform=recognised.target_transform,
         collate=collate,
         entries=recognised.entries,
+        suffix=None if left is None and erasing is None else suffix,
     )
 
 
-def _output_decisions(lowered: LoweredTransform, native: NativePlan) -> list[Decision]:
+def _placed_decisions(
+    lines: Sequence[Decision], lowered: LoweredTransform, native: NativePlan, device: torch.device | None
+) -> list[Decision]:
+    """`lines` in the order in which they are run, where they are run, and what comes of them."""
+    casts = []
+    if native.final_dtype != lowered.pointwise.dtype:
+        casts.append(Decision(f"cast to {_name(native.final_dtype)}", "native", IN_TABLE, "exact"))
+    if device is None:
+        return [*lines, *casts, *_output_decisions(native)]
+    values = [line for line, note in zip(lines, lowered.notes, strict=True) if note.suffix]
+    size, final = native.final_dtype.itemsize, _shape_text(native, native.final_dtype)
+    saved = f", 1 byte a value rather than {size}" if size > 1 else ""
+    return [
+        *(line for line, note in zip(lines, lowered.notes, strict=True) if not note.suffix),
+        *_output_decisions(native),
+        Decision(f"to {device}", "device", f"copied beside the training step{saved}", "exact"),
+        *(replace(line, where="device") for line in (*values, *casts)),
+        Decision(f"images: {final}", "device", "made beside the training step", "exact"),
+    ]
+
+
+def _output_decisions(native: NativePlan) -> list[Decision]:
     lines = []
-    if native.dtype != lowered.pointwise.dtype:
-        lines.append(Decision(f"cast to {_name(native.dtype)}", "native", IN_TABLE, "exact"))
     if native.target_transform is not None:
         target = located(describe_callable(native.target_transform), native.target_transform)
         lines.append(Decision(f"target_transform: {target}", "python", "called with each label"))
-    shape = f"{_name(native.dtype)} [N, 3, {native.height}, {native.width}] {native.layout}"
+    shape = _shape_text(native, native.dtype)
     if native.collate is None:
         lines.append(Decision(f"batch: {shape}", "native", "written in place", "exact"))
     else:
@@ -243,6 +295,10 @@ def _output_decisions(lowered: LoweredTransform, native: NativePlan) -> list[Dec
         lines.append(Decision(f"images: {shape}", "native", "written in place", "exact"))
         lines.append(Decision(f"collate_fn: {collate}", "python", "called with the list of (image, target)"))
     return lines
+
+
+def _shape_text(native: NativePlan, dtype: torch.dtype) -> str:
+    return f"{_name(dtype)} [N, 3, {native.height}, {native.width}] {native.layout}"
 
 
 def _name(dtype: torch.dtype | None) -> str:

@@ -25,6 +25,7 @@ from headrace.plan.logical import (
 )
 from headrace.plan.physical import NativePlan
 from headrace.plan.pointwise import look_up
+from headrace.plan.suffix import Suffix
 from headrace.records import Draw
 
 MODES = {
@@ -53,6 +54,29 @@ def replay(image: Image.Image, steps: Sequence[Step], draws: Sequence[Draw]) -> 
 def apply_pointwise(image: Image.Image, plan: NativePlan) -> torch.Tensor:
     """The RGB `image` as `plan` gives a sample: a contiguous tensor [3, height, width] of its dtype."""
     return look_up(image, plan.table)
+
+
+def replay_suffix(
+    image: torch.Tensor, suffix: Suffix | None, box: Draw, noise: torch.Tensor | None
+) -> torch.Tensor:
+    """One sample, [channels, height, width] as native code writes it, after `suffix`.
+
+    Args:
+        box: that is erased; all 0: nothing is.
+        noise: float32, of the box's shape, where that is what is written.
+    """
+    if suffix is None:
+        return image
+    if suffix.table is not None:
+        channels = [suffix.table[c][image[c].to(torch.int64)] for c in range(len(image))]
+        image = torch.stack(channels)
+    if suffix.erasing is None or not box[2] * box[3]:
+        return image
+    value = suffix.erasing.erase.value
+    new = torch.tensor(value)[:, None, None] if value is not None else noise
+    assert new is not None
+    erased: torch.Tensor = F.erase(image, *box, new.to(suffix.erasing.dtype))
+    return erased
 
 
 def replay_sample(image: Image.Image, plan: NativePlan, draws: Sequence[Draw]) -> torch.Tensor:

@@ -14,8 +14,18 @@ from torch import nn
 
 from headrace.plan import geometry
 from headrace.plan.arguments import NotLowerable
-from headrace.plan.catalogue import CONTAINERS, Geometry, Pointwise, find_row, known_base, parity_text
-from headrace.plan.logical import Step
+from headrace.plan.catalogue import (
+    CONTAINERS,
+    UNCHANGING,
+    Erasing,
+    Geometry,
+    Pointwise,
+    Row,
+    find_row,
+    known_base,
+    parity_text,
+)
+from headrace.plan.logical import RandomErasing, Step
 from headrace.plan.origin import describe_callable, located
 from headrace.plan.pointwise import PointwiseTable, build_table
 
@@ -25,27 +35,36 @@ MAX_DEPTH = 32
 NO_NATIVE_FORM = "no native form; runs as Python with everything around it"
 HAS_NATIVE_FORM = "has a native form"
 IN_TABLE = "in the table of 256 levels per channel"
+ERASED = "drawn by sample, written into the batch"
+NOT_LAST = "erases before other steps; put it at the end"
+OUT_OF_RANGE = "may erase with what uint8 doesn't hold"
 
 
 @dataclass(frozen=True)
 class StepNote:
-    """One transform of the user's in words: what it is, and why it was decided on as it was."""
+    """One transform of the user's in words: what it is, and why it was decided on as it was.
+
+    `suffix`: it works on values, and so may be done to whole batches, wherever they are.
+    """
 
     step: str
     reason: str = ""
     parity: str = ""
     refused: bool = False
+    suffix: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class LoweredTransform:
-    """A transform that native code does whole: `steps` give height × width pixels, `pointwise` the values."""
+    """A transform that native code does whole: `steps` give height × width pixels, `pointwise` the values,
+    part of which `erase` overwrites."""
 
     steps: tuple[Step, ...]
     height: int
     width: int
     pointwise: PointwiseTable
     notes: tuple[StepNote, ...]
+    erase: RandomErasing | None = None
 
 
 @dataclass(frozen=True)
@@ -60,8 +79,9 @@ class _Item:
     """A transform on its way through the planner."""
 
     transform: Any
-    row: Geometry | Pointwise | None = None
+    row: Row | None = None
     placed: geometry.Placed | None = None  # geometry only
+    erase: RandomErasing | None = None  # erasing only
     text: str = ""
     problem: str = ""
     note: str = ""
@@ -74,6 +94,7 @@ def lower_transform(transform: Any) -> LoweredTransform | RefusedTransform:
     items = [_read(leaf) for leaf in _flatten(transform)]
     _mark_tensors(items)
     verdicts = _check_geometry(items)
+    erase = _check_erasing(items)
     if any(item.problem for item in items):
         return RefusedTransform(_refused_notes(items))
     pointwise = [item for item in items if isinstance(item.row, Pointwise)]
@@ -87,8 +108,10 @@ def lower_transform(transform: Any) -> LoweredTransform | RefusedTransform:
     if isinstance(table, str):
         names = ", ".join(item.text for item in pointwise)
         return RefusedTransform((*_refused_notes(items), StepNote(names, table, refused=True)))
+    if erase is not None and not _holds(table.dtype, erase):
+        return RefusedTransform((*_refused_notes(items), StepNote(str(erase), OUT_OF_RANGE, refused=True)))
     steps = tuple(v.step for v in verdicts if v.step is not None)
-    return LoweredTransform(steps, extent.height, extent.width, table, _native_notes(items))
+    return LoweredTransform(steps, extent.height, extent.width, table, _native_notes(items), erase)
 
 
 def _flatten(transform: Any, depth: int = 0) -> Iterator[Any]:
@@ -112,6 +135,9 @@ def _read(transform: Any) -> _Item:
     if isinstance(row, Pointwise):
         return _Item(transform, row, text=_pointwise_text(transform, row))
     try:
+        if isinstance(row, Erasing):
+            erase = row.read(transform)
+            return _Item(transform, row, text=str(erase), erase=erase)
         step = row.read(transform)
     except (NotLowerable, AttributeError) as verdict:  # an object of another version may lack an attribute
         return _Item(
@@ -184,13 +210,32 @@ def _check_geometry(items: Sequence[_Item]) -> tuple[geometry.Verdict, ...]:
     return verdicts
 
 
+def _check_erasing(items: Sequence[_Item]) -> RandomErasing | None:
+    """The erasing at the end, if there is one; elsewhere it is a problem."""
+    for i, item in enumerate(items):
+        if item.erase is not None:
+            rest = items[i + 1 :]
+            if all(type(after.transform) in UNCHANGING for after in rest):
+                return item.erase
+            item.problem = NOT_LAST
+    return None
+
+
+def _holds(dtype: torch.dtype, erase: RandomErasing) -> bool:
+    # What torch makes of a float outside of uint8's range depends on the processor.
+    if dtype.is_floating_point:
+        return True
+    return erase.value is not None and all(0 <= value <= 255 for value in erase.value)
+
+
 def _native_notes(items: Sequence[_Item]) -> tuple[StepNote, ...]:
     notes = []
     for item in items:
         if isinstance(item.row, Geometry):
             notes.append(StepNote(item.text, item.note, parity_text(item.row.parity)))
         else:
-            notes.append(StepNote(item.text, IN_TABLE, "exact"))
+            reason = ERASED if isinstance(item.row, Erasing) else IN_TABLE
+            notes.append(StepNote(item.text, reason, "exact", suffix=True))
     return tuple(notes)
 
 

@@ -1,4 +1,4 @@
-"""Settings that were found, kept for the next run on this machine: one small JSON file in the user's cache."""
+"""Settings that were found, kept for the next run: one small JSON file in the user's cache."""
 
 from __future__ import annotations
 

@@ -50,19 +50,19 @@ def climb(start: Settings, knobs: Sequence[Knob]) -> Generator[Settings, Window,
     Nothing is tried while the training loop doesn't wait. What is found is measured once more beside the
     start, so that a lucky window can't make things worse.
     """
-    window = yield start
-    best, best_rate = start, window.rate
+    best, measured = start, (yield start)
     for knob in knobs:
         for direction in (1, -1):
-            if window.stall < STALL_THAT_MATTERS:
-                break
             moved = False
-            while (value := knob.next_to(best[knob.name], direction)) is not None:
+            while measured.stall >= STALL_THAT_MATTERS:
+                value = knob.next_to(best[knob.name], direction)
+                if value is None:
+                    break
                 candidate = {**best, knob.name: value}
                 window = yield candidate
-                if window.rate < GAIN_THAT_COUNTS * best_rate:
+                if window.rate < GAIN_THAT_COUNTS * measured.rate:
                     break
-                best, best_rate, moved = candidate, window.rate, True
+                best, measured, moved = candidate, window, True
             if moved:
                 break
     if best == start:

@@ -1,0 +1,1 @@
+"""Experiments that anyone can rerun: `headrace bench`. Public names of Headrace only."""

@@ -1,0 +1,178 @@
+"""What overlapping the loading with the training brings, on samples that wait.
+
+The experiment: items of 3×224×224 float32 in memory, each of which sleeps for 5 ms when it is asked for, as
+one that comes over a network would; batches of 64; a linear layer with Adam; 10 ms of further compute,
+pretended by sleeping, after every fifth batch. Loaded item by item that takes 5.1 s of sleeping alone; the
+floor is the time with all batches ready in memory.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset
+
+from headrace.loader import DataLoader
+
+SHAPE = (3, 224, 224)
+CLASSES = 10
+ITEM_SECONDS = 0.005
+EXTRA_SECONDS = 0.010
+EXTRA_EVERY = 5
+TORCH_WORKERS = (2, 4, 8, 16)
+
+
+class SlowItems(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """`items` random pictures in memory; asking for one takes 5 ms of sleep."""
+
+    def __init__(self, items: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.pictures = torch.randn(items, *SHAPE, generator=generator)
+        self.labels = torch.randint(CLASSES, (items,), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(ITEM_SECONDS)
+        return self.pictures[index], self.labels[index]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to load.
+
+    Attributes:
+        name: of it.
+        seconds: of each round: from iter() to the last step's end.
+    """
+
+    name: str
+    seconds: list[float]
+
+    @property
+    def median(self) -> float:
+        """Seconds of the middle round."""
+        return statistics.median(self.seconds)
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """What the experiment gave.
+
+    Attributes:
+        items, batch_size, device: what it was run with.
+        rows: the floor first, Headrace last.
+        plan: what `explain()` says of Headrace's workers.
+    """
+
+    items: int
+    batch_size: int
+    device: str
+    rows: list[Row]
+    plan: str
+
+    @property
+    def over_floor(self) -> float:
+        """Headrace's time as a multiple of the floor's."""
+        return self.rows[-1].median / self.rows[0].median
+
+    @property
+    def over_torch(self) -> float:
+        """The time of torch's best number of workers as a multiple of Headrace's."""
+        torchs = [row.median for row in self.rows if row.name.startswith("torch")]
+        return min(torchs) / self.rows[-1].median
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of JSON types."""
+        return {**asdict(self), "over_floor": self.over_floor, "over_torch": self.over_torch}
+
+
+def run(
+    items: int = 1024,
+    batch_size: int = 64,
+    rounds: int = 3,
+    device: str = "cpu",
+    progress: Callable[[str], None] = lambda name: None,  # noqa: ARG005
+) -> Overlap:
+    """Runs the experiment: every way in turn, `rounds` times, each with new workers.
+
+    Args:
+        items: of the dataset; each takes 0.6 MB of memory, twice.
+        device: of the model; batches come from page-locked memory where it isn't the CPU.
+        progress: called with the name of what is run next.
+    """
+    dataset = SlowItems(items)
+    plans: list[str] = []
+    loaders = _loaders(dataset, batch_size, torch.device(device), plans)
+    seconds: dict[str, list[float]] = {name: [] for name in loaders}
+    for _ in range(rounds):
+        for name, batches in loaders.items():
+            progress(name)
+            seconds[name].append(_train(batches, torch.device(device)))
+    rows = [Row(name, times) for name, times in seconds.items()]
+    return Overlap(items, batch_size, device, rows, plans[-1])
+
+
+def _loaders(
+    dataset: SlowItems, batch_size: int, device: torch.device, plans: list[str]
+) -> dict[str, Callable[[], Iterable[Any]]]:
+    pinned = device.type != "cpu"
+    pictures, labels = dataset.pictures.to(device), dataset.labels.to(device)
+
+    def ready() -> Iterator[Any]:
+        return iter(list(zip(pictures.split(batch_size), labels.split(batch_size), strict=True)))
+
+    def torchs(workers: int) -> Iterable[Any]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # more workers than cores are the point here
+            return TorchDataLoader(dataset, batch_size, num_workers=workers, pin_memory=pinned)
+
+    def ours() -> Iterator[Any]:
+        loader = DataLoader(dataset, batch_size, device=device)
+        yield from loader
+        plans.append(loader.explain().splitlines()[-1])
+
+    loaders: dict[str, Callable[[], Iterable[Any]]] = {
+        "floor (batches in memory)": ready,
+        "torch, num_workers=0": lambda: torchs(0),
+    }
+    for workers in TORCH_WORKERS:
+        loaders[f"torch, num_workers={workers}"] = lambda workers=workers: torchs(workers)  # type: ignore[misc]
+    loaders["headrace"] = ours
+    return loaders
+
+
+def _train(batches: Callable[[], Iterable[Any]], device: torch.device) -> float:
+    """Seconds for one epoch."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(SHAPE[0] * SHAPE[1] * SHAPE[2], CLASSES).to(device)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(pictures: torch.Tensor, labels: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(pictures.flatten(1)), labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    # The first step makes the optimizer's state, and starts torch's own threads.
+    step(torch.zeros(64, *SHAPE, device=device), torch.zeros(64, dtype=torch.int64, device=device))
+    _finish(device)
+    start = time.perf_counter()
+    for number, (pictures, labels) in enumerate(batches(), start=1):
+        step(pictures.to(device, non_blocking=True), labels.to(device, non_blocking=True))
+        if number % EXTRA_EVERY == 0:
+            time.sleep(EXTRA_SECONDS)
+    _finish(device)
+    return time.perf_counter() - start
+
+
+def _finish(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)

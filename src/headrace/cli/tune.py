@@ -1,0 +1,101 @@
+"""headrace tune: the settings that make a loader fastest."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from headrace.errors import ConfigError
+from headrace.loader.offline import TuneReport, capture
+from headrace.loader.offline import tune as try_settings
+
+
+def tune(
+    target: Annotated[
+        str, typer.Argument(help="A script, or FILE.py:NAME of a loader or of a function that makes one.")
+    ],
+    args: Annotated[list[str] | None, typer.Argument(help="The script's own arguments.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="To measure each setting for.")] = 3.0,
+    number: Annotated[
+        int, typer.Option("--loader", min=1, help="Which of a script's loaders: the N-th it iterates over.")
+    ] = 1,
+    out: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
+) -> None:
+    """Finds the settings that make a loader fastest, for torch's DataLoader and for Headrace's.
+
+    A script is run, unmodified, until it begins to iterate over its loader; options of the script itself come
+    after a --.
+    """
+    console = Console()
+    loader = _loader(target, args or [], number)
+    try:
+        with console.status("trying settings") as status:
+            report = try_settings(
+                loader, seconds=seconds, progress=lambda what: status.update(f"trying {what}")
+            )
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from error
+    _print(console, report)
+    if out is not None:
+        out.write_text(json.dumps(report.to_json(), indent=1) + "\n")
+
+
+def _print(console: Console, report: TuneReport) -> None:
+    table = Table(box=None, header_style="bold")
+    for heading in ("loader", "samples/s", "first batch"):
+        table.add_column(heading, justify="left" if heading == "loader" else "right", overflow="fold")
+    for trial in report.trials:
+        table.add_row(trial.code(), f"{trial.samples_per_second:,.0f}", f"{trial.first_batch_seconds:.2f} s")
+    console.print(table)
+    torchs, ours = report.best("torch"), report.best("headrace")
+    ratio = ours.samples_per_second / max(torchs.samples_per_second, 1e-9)
+    for name, trial in (("torch", torchs), (f"Headrace, {ratio:.2f} times as fast", ours)):
+        console.print(f"\nbest of {name}:\n  {trial.code()}", highlight=False, soft_wrap=True)
+        if trial.remark:
+            console.print(f"  workers: {trial.remark}", highlight=False, soft_wrap=True)
+
+
+def _loader(target: str, args: list[str], number: int) -> Any:
+    path, _, name = target.partition(":")
+    if not Path(path).is_file():
+        raise typer.BadParameter(f"{path} isn't a file; give a script, or FILE.py:NAME.")
+    # As Python itself does it for a script.
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    if name:
+        return _named(Path(path), name)
+    sys.argv = [path, *args]
+    run: Callable[[], object] = lambda: runpy.run_path(path, run_name="__main__")  # noqa: E731
+    loader = capture(lambda: _until_exit(run), number)
+    if loader is None:
+        raise typer.BadParameter(f"{path} ended without iterating over {number} DataLoader(s).")
+    return loader
+
+
+def _until_exit(run: Callable[[], object]) -> None:
+    try:
+        run()
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+
+
+def _named(path: Path, name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise typer.BadParameter(f"{path} isn't a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # worker processes may have to unpickle its classes
+    spec.loader.exec_module(module)
+    found = getattr(module, name, None)
+    if found is None:
+        raise typer.BadParameter(f"{path} has no {name}.")
+    return found() if callable(found) else found

@@ -1,0 +1,212 @@
+"""Batches on their way to a device: copied on a stream of their own, beside the training step.
+
+Who may touch which memory until when is argued in docs/hazards.md; each rule there names the line here that
+keeps it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from headrace.device.place import resolve_device
+from headrace.device.structure import leaves, map_leaves, own_move, tensors, total_nbytes
+from headrace.records import BatchKeys
+
+# Backends whose tensors all live on one stream.
+WITHOUT_STREAMS = ("cpu", "mps")
+
+Step = Callable[[Any, BatchKeys | None], Any]
+
+
+@dataclass(eq=False)
+class Sent:
+    """A batch on its way; to be given to `Feed.receive` once.
+
+    Attributes:
+        data: the batch, its tensors on the device; what `late` names is still where it was.
+        keys: of its samples; None: not known.
+        ready: happens when `data` is whole; None: it is already.
+        made: tensors and objects whose memory belongs to the feed's stream.
+        late: leaves, by id, that are to be moved on the consumer's stream.
+    """
+
+    data: Any
+    keys: BatchKeys | None
+    ready: torch.Event | None = None
+    made: list[Any] = field(default_factory=list)
+    late: dict[int, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class _Flight:
+    """Copies that may still be running: `host` must live until `end`; without `begin` they aren't timed."""
+
+    host: Any
+    begin: torch.Event | None
+    end: torch.Event
+
+
+class Feed:
+    """Copies batches to `device`, any number ahead of the consumer, one thread at a time.
+
+    On CUDA, ROCm and XPU copies run on a side stream, and nothing here waits for the device. On MPS, which
+    has no second stream, `send` copies and waits. On the CPU tensors stay as they are.
+
+    Args:
+        device: None: the CPU. An accelerator without an index: the current one, now.
+        prepare: what is left to do to the batch on the device, by us: called with the batch and its keys on
+            the feed's stream, so that it too runs beside the training step. On the device it may read the
+            tensors that were copied and those that it made itself, no others.
+        finish: the same by the user: called by `receive`, on the consumer's stream.
+        ahead: batches to be sent before they are asked for, each taking its bytes on the device. One would
+            do if every batch were there in time; the second covers one that is late.
+
+    Raises:
+        ConfigError: the device isn't there; see `place.check_device`.
+    """
+
+    def __init__(
+        self,
+        device: str | torch.device | None,
+        prepare: Step | None = None,
+        finish: Step | None = None,
+        *,
+        ahead: int = 2,
+    ) -> None:
+        self.device = resolve_device(device)
+        self._prepare = prepare
+        self._finish = finish
+        streamless = self.device.type in WITHOUT_STREAMS
+        self._stream = None if streamless else torch.Stream(device=self.device)
+        self.ahead = 0 if streamless else ahead
+        self._flights: deque[_Flight] = deque()
+        self._copied_bytes = 0
+        self._copy_seconds = 0.0
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of all tensors seen to be sent to the device; those that were there already don't count."""
+        return self._copied_bytes
+
+    @property
+    def copy_seconds(self) -> float:
+        """Device time of the copies that are known to be over; 0 on devices without streams.
+
+        With these two a rate is ``copied_bytes / copy_seconds``, once `close` has waited for the last copy.
+        """
+        self._land()
+        return self._copy_seconds
+
+    def send(self, batch: Any, keys: BatchKeys | None = None) -> Sent:
+        """Begins to copy `batch`. Pinned tensors are copied while Python goes on; others are read first."""
+        self._land()
+        sent = Sent(batch, keys)
+        if self._stream is None:
+            sent.data = map_leaves(batch, lambda leaf: self._copied(leaf, non_blocking=False))
+            self._run_prepare(sent)
+            return sent
+        with self._stream:
+            begin, end = self._event(timed=True), self._event(timed=True)
+            kept = [*leaves(batch), *tensors(batch)]  # objects may move in place, and drop what they held
+            begin.record()
+            sent.data = map_leaves(batch, lambda leaf: self._begin(leaf, sent))
+            end.record()
+            self._flights.append(_Flight(kept, begin, end))
+            sent.ready = end
+            if self._prepare is not None:
+                self._run_prepare(sent)
+                sent.ready = self._event()
+                sent.ready.record()
+        sent.made += self._made_since(kept, sent.data)
+        return sent
+
+    def receive(self, sent: Sent) -> Any:
+        """The batch, whole as far as the current stream is concerned: what is queued there from now on
+        comes after the copies, and the memory isn't used again before it."""
+        if sent.ready is not None:
+            stream = torch.accelerator.current_stream(self.device)
+            stream.wait_event(sent.ready)
+            for each in sent.made:
+                each.record_stream(stream)
+            if sent.late:
+                self._move_late(sent, stream)
+        self._land()
+        return sent.data if self._finish is None else self._finish(sent.data, sent.keys)
+
+    def close(self) -> None:
+        """Waits until no copy reads host memory any more."""
+        for flight in self._flights:
+            flight.end.synchronize()
+        self._land()
+
+    def _made_since(self, before: list[Any], data: Any) -> list[torch.Tensor]:
+        old = set(map(id, before))
+        here = (tensor for tensor in tensors(data) if tensor.device == self.device and _is_plain(tensor))
+        return [tensor for tensor in here if id(tensor) not in old]
+
+    def _begin(self, leaf: Any, sent: Sent) -> Any:
+        """`leaf` on the device, its copy begun on the side stream; itself where that can't be made safe."""
+        if isinstance(leaf, torch.Tensor):
+            if _is_plain(leaf) or leaf.device == self.device:
+                return self._copied(leaf, non_blocking=True)
+        elif hasattr(leaf, "record_stream") or _shows_its_tensors(leaf):
+            moved = self._copied(leaf, non_blocking=True)
+            if hasattr(moved, "record_stream"):
+                sent.made.append(moved)
+            return moved
+        sent.late[id(leaf)] = leaf
+        return leaf
+
+    def _copied(self, leaf: Any, *, non_blocking: bool) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            if leaf.device == self.device:
+                return leaf
+            self._copied_bytes += total_nbytes(leaf)
+            return leaf.to(self.device, non_blocking=non_blocking)
+        before = list(tensors(leaf))
+        options = {} if own_move(leaf) == "blocking" else {"non_blocking": non_blocking}
+        moved = leaf.to(self.device, **options)
+        # Some keep tensors on the host for good: a PackedSequence its batch sizes.
+        self._copied_bytes += total_nbytes(self._made_since(before, moved))
+        return moved
+
+    def _move_late(self, sent: Sent, stream: torch.Stream) -> None:
+        with stream:
+            sent.data = map_leaves(
+                sent.data,
+                lambda leaf: self._copied(leaf, non_blocking=True) if id(leaf) in sent.late else leaf,
+            )
+            end = self._event()
+            end.record()
+        self._flights.append(_Flight(sent.late, None, end))
+
+    def _run_prepare(self, sent: Sent) -> None:
+        if self._prepare is not None:
+            sent.data = self._prepare(sent.data, sent.keys)
+
+    def _land(self) -> None:
+        """Lets go of host memory whose copies are over, without waiting."""
+        while self._flights and self._flights[0].end.query():
+            flight = self._flights.popleft()
+            if flight.begin is not None:
+                self._copy_seconds += flight.begin.elapsed_time(flight.end) / 1e3
+
+    def _event(self, *, timed: bool = False) -> torch.Event:
+        return torch.Event(device=self.device, enable_timing=timed)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether `record_stream` covers all of the tensor's memory: not where it is made of several tensors."""
+    return tensor.layout is torch.strided and not is_traceable_wrapper_subclass(tensor)
+
+
+def _shows_its_tensors(leaf: Any) -> bool:
+    """Whether the tensors of an object that moves itself can be reached from outside."""
+    seen = list(tensors(leaf))
+    return bool(seen) and all(map(_is_plain, seen))

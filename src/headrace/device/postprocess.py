@@ -1,0 +1,76 @@
+"""What the plan leaves to be done to whole batches of images: the table of levels, and erasing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from headrace.device.pointwise import look_up_batch
+from headrace.plan.erasing import draw_boxes, draw_noise
+from headrace.plan.suffix import ErasingStep, Suffix
+from headrace.records import BatchKeys
+
+
+class Postprocess:
+    """Does `suffix` to images, on the device that they are on: one device, and one thread at a time."""
+
+    def __init__(self, suffix: Suffix) -> None:
+        self._suffix = suffix
+        self._table: torch.Tensor | None = None  # on the device, once that is known
+        self._value: torch.Tensor | None = None
+
+    def __call__(self, batch: Any, keys: BatchKeys | None) -> Any:
+        """`batch`, a list whose first item is the images, with these done: what `Feed` calls."""
+        return [self.images(batch[0], keys), *batch[1:]]
+
+    def images(self, images: torch.Tensor, keys: BatchKeys | None) -> torch.Tensor:
+        """Images [n, channels, height, width], done. Without a table the given tensor is changed in place.
+
+        Args:
+            keys: of the samples; needed for erasing.
+        """
+        suffix = self._suffix
+        if suffix.table is not None:
+            if self._table is None or self._table.device != images.device:
+                self._table = suffix.table.to(images.device)
+            images = look_up_batch(images, self._table, suffix.memory_format)
+        if suffix.erasing is not None:
+            if keys is None or len(keys) != len(images):
+                raise ValueError(f"erasing {len(images)} images needs the keys of as many samples")
+            self._erase(images, suffix.erasing, keys)
+        return images
+
+    def _erase(self, images: torch.Tensor, step: ErasingStep, keys: BatchKeys) -> None:
+        boxes = draw_boxes(step.erase, keys, step.number, images.shape[2], images.shape[3])
+        chosen = np.flatnonzero(boxes[:, 2] * boxes[:, 3]).tolist()
+        places = [(i, *boxes[i].tolist()) for i in chosen]
+        if step.erase.value is not None:
+            if self._value is None or self._value.device != images.device:
+                value = torch.tensor(step.erase.value)[:, None, None]
+                self._value = value.to(step.dtype).to(images.dtype).to(images.device)
+            for i, top, left, height, width in places:
+                images[i, :, top : top + height, left : left + width] = self._value
+        elif places:
+            noise = _noise_for(places, step, keys, images)
+            for (i, top, left, height, width), values in zip(places, noise, strict=True):
+                images[i, :, top : top + height, left : left + width] = values.view(3, height, width)
+
+
+def _noise_for(
+    places: list[tuple[int, ...]], step: ErasingStep, keys: BatchKeys, images: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """Each box's numbers, flat, on the device of `images`, copied there together."""
+    sizes = [3 * height * width for _, _, _, height, width in places]
+    pinned = images.device.type not in ("cpu", "mps")
+    noise = torch.empty(sum(sizes), dtype=images.dtype, pin_memory=pinned)
+    for part, (i, _, _, height, width) in zip(_split(noise, sizes), places, strict=True):
+        drawn = torch.from_numpy(draw_noise(keys[i], step.number, height, width))
+        part.copy_(drawn.view(-1).to(step.dtype))
+    return _split(noise.to(images.device, non_blocking=pinned), sizes)
+
+
+def _split(flat: torch.Tensor, sizes: list[int]) -> tuple[torch.Tensor, ...]:
+    parts: tuple[torch.Tensor, ...] = flat.split(sizes)  # type: ignore[no-untyped-call]
+    return parts

@@ -1,0 +1,61 @@
+"""The user's batch_transform: MixUp, CutMix, or anything else that takes a whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from headrace.engine.seeding import generators_kept, seed_generators
+from headrace.order.permutation import key_of
+from headrace.records import BatchKeys
+
+# Sets the seeds of a batch apart from those of its first sample and of the user's collate function.
+BATCH = 0x6261746368
+
+
+class BatchTransform:
+    """Calls `transform` with each batch, on the device that the batch is on.
+
+    Called as ``transform(images, labels)`` for a list or tuple of two, else as ``transform(batch)``; what it
+    returns is the batch. torch's generators (the CPU's and the device's), NumPy's and Python's are seeded for
+    it from (seed, epoch, first sample) alone, and put back afterwards.
+
+    Args:
+        transform: the user's; torchvision's v2.MixUp, v2.CutMix and v2.RandomChoice of these, for example.
+        device: that batches are on.
+    """
+
+    def __init__(self, transform: Callable[..., Any], device: torch.device) -> None:
+        self._transform = transform
+        self._device = device
+
+    def __call__(self, batch: Any, keys: BatchKeys | None) -> Any:
+        """The batch, transformed. Without keys the generators are left as they are."""
+        with seeded_batch(keys, self._device) if keys is not None and len(keys) else nullcontext():
+            if isinstance(batch, (list, tuple)) and len(batch) == 2:
+                return self._transform(*batch)
+            return self._transform(batch)
+
+
+@contextmanager
+def seeded_batch(keys: BatchKeys, device: torch.device) -> Iterator[None]:
+    """All generators seeded from the first of `keys`, and put back as they were at the end."""
+    seed = key_of(*keys[0], BATCH)
+    with generators_kept():
+        seed_generators(seed)
+        if device.type == "cpu":
+            yield
+            return
+        with torch.random.fork_rng([device.index or 0], device_type=device.type):
+            _seed_device(device, seed)
+            yield
+
+
+def _seed_device(device: torch.device, seed: int) -> None:
+    module = torch.get_device_module(device)
+    # manual_seed is for the current device; MPS has one only, and no way to choose it.
+    with module.device(device) if hasattr(module, "device") else nullcontext():
+        module.manual_seed(seed)

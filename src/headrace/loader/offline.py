@@ -1,0 +1,193 @@
+"""The settings that make a loader fastest, found by trying: torch's own DataLoader, and Headrace's."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import IterableDataset
+
+from headrace.engine.python import samples_in
+from headrace.errors import ConfigError
+from headrace.loader.dataloader import DataLoader
+from headrace.measure.machine import usable_cores
+
+# Numbers of workers are tried upwards until so many in a row brought nothing.
+TRIES_IN_VAIN = 2
+GAIN_THAT_COUNTS = 1.03
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting, measured.
+
+    Attributes:
+        loader: "torch" or "headrace".
+        arguments: of it that differ from its defaults.
+        samples_per_second: once the first batch is there.
+        first_batch_seconds: from iter() until then.
+        remark: what Headrace chose by itself; empty for torch's.
+    """
+
+    loader: str
+    arguments: dict[str, Any]
+    samples_per_second: float
+    first_batch_seconds: float
+    remark: str = ""
+
+    def code(self) -> str:
+        """As it is written in a program."""
+        name = "headrace.DataLoader" if self.loader == "headrace" else "torch.utils.data.DataLoader"
+        arguments = "".join(f", {key}={value!r}" for key, value in self.arguments.items())
+        return f"{name}(dataset, …{arguments})"
+
+
+@dataclass(frozen=True)
+class TuneReport:
+    """What was tried, in order."""
+
+    trials: tuple[Trial, ...]
+
+    def best(self, loader: str) -> Trial:
+        """The fastest of "torch" or "headrace"."""
+        return max((t for t in self.trials if t.loader == loader), key=lambda t: t.samples_per_second)
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of JSON types."""
+        return {
+            "trials": [asdict(trial) for trial in self.trials],
+            "best": {name: asdict(self.best(name)) for name in ("torch", "headrace")},
+        }
+
+
+def tune(
+    loader: TorchDataLoader[Any],
+    *,
+    seconds: float = 3.0,
+    progress: Callable[[str], None] = lambda what: None,  # noqa: ARG005
+) -> TuneReport:
+    """Tries numbers of workers and of batches ahead, by how fast batches come when nobody trains with them.
+
+    What Headrace finds is kept for this machine: its loader of the same dataset begins with it.
+
+    Args:
+        loader: torch's or Headrace's; it is left alone, others like it are made.
+        seconds: to measure each setting for, once its first batch is there; an epoch that is over sooner is
+            not begun again.
+        progress: called with what is tried next.
+
+    Raises:
+        ConfigError: an `IterableDataset`, whose samples more workers would repeat.
+    """
+    if isinstance(loader.dataset, IterableDataset):
+        raise ConfigError(
+            f"{type(loader.dataset).__name__} is an IterableDataset: it alone knows how many workers it can"
+            " have, as each would give all of its samples again."
+        )
+    given = arguments_of(loader)
+    trials: list[Trial] = []
+
+    def attempt(name: str, **arguments: Any) -> float:
+        progress(Trial(name, arguments, 0.0, 0.0).code())
+        make = DataLoader if name == "headrace" else TorchDataLoader
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, of more workers than cores: that is what is tried
+            made = make(**{**given, **arguments})
+            rate, first = measure(made, seconds)
+        remark = made.workers_text() if isinstance(made, DataLoader) else ""
+        trials.append(Trial(name, arguments, rate, first, remark))
+        return rate
+
+    best = _climb_workers(attempt)
+    if best > 0:
+        attempt("torch", num_workers=best, prefetch_factor=4, persistent_workers=True)
+    attempt("headrace")
+    return TuneReport(tuple(trials))
+
+
+def _climb_workers(attempt: Callable[..., float]) -> int:
+    best, best_rate, in_vain = 0, attempt("torch", num_workers=0), 0
+    for workers in _worker_counts():
+        rate = attempt("torch", num_workers=workers, persistent_workers=True)
+        in_vain = 0 if rate > GAIN_THAT_COUNTS * best_rate else in_vain + 1
+        if rate > best_rate:
+            best, best_rate = workers, rate
+        if in_vain == TRIES_IN_VAIN and workers >= usable_cores():
+            break
+    return best
+
+
+def _worker_counts() -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12, 16, … up to four times the cores, at least 16: samples may wait."""
+    most = max(16, 4 * usable_cores())
+    counts = {1, 3} | {2**k for k in range(1, 11)} | {3 * 2**k for k in range(1, 10)}
+    return sorted(count for count in counts if count <= most)
+
+
+def arguments_of(loader: TorchDataLoader[Any]) -> dict[str, Any]:
+    """What makes another loader of the same batches, but for workers and batches ahead."""
+    arguments: dict[str, Any] = {
+        "dataset": loader.dataset,
+        "collate_fn": loader.collate_fn,
+        "pin_memory": loader.pin_memory,
+        "timeout": loader.timeout,
+        "generator": loader.generator,
+    }
+    if loader.batch_size is None and loader.batch_sampler is not None:
+        return {**arguments, "batch_sampler": loader.batch_sampler}
+    sized = {"batch_size": loader.batch_size, "sampler": loader.sampler}
+    return {**arguments, **sized, **({} if loader.batch_size is None else {"drop_last": loader.drop_last})}
+
+
+def measure(batches: Iterable[Any], seconds: float) -> tuple[float, float]:
+    """(samples per second once the first batch is there, seconds until then); (0, …) for a single batch."""
+    start = time.perf_counter()
+    epoch = iter(batches)
+    next(epoch, None)
+    first = began = time.perf_counter()
+    samples, now = 0, first
+    for batch in epoch:
+        samples += samples_in(batch)
+        now = time.perf_counter()
+        if now - began > seconds:
+            break
+    return (samples / (now - began) if samples else 0.0), first - start
+
+
+class Captured(BaseException):
+    """Ends a script at the moment it begins to iterate over the loader that was looked for."""
+
+    def __init__(self, loader: TorchDataLoader[Any]) -> None:
+        super().__init__("a loader was found")
+        self.loader = loader
+
+
+def capture(run: Callable[[], None], number: int = 1) -> TorchDataLoader[Any] | None:
+    """The loader that is the `number`-th over which `run` iterates, which is ended then; None: there weren't
+    as many."""
+    seen: list[int] = []
+    original = TorchDataLoader.__iter__
+
+    def watch(loader: TorchDataLoader[Any]) -> Any:
+        if id(loader) not in seen:
+            seen.append(id(loader))
+        if len(seen) == number:
+            raise Captured(loader)
+        return original(loader)
+
+    ours = DataLoader.__iter__
+    torch.utils.data.DataLoader.__iter__ = watch  # type: ignore[method-assign]
+    DataLoader.__iter__ = watch  # type: ignore[method-assign]
+    try:
+        run()
+    except Captured as captured:
+        return captured.loader
+    finally:
+        torch.utils.data.DataLoader.__iter__ = original  # type: ignore[method-assign]
+        DataLoader.__iter__ = ours  # type: ignore[method-assign]
+    return None

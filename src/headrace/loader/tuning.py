@@ -1,0 +1,104 @@
+"""The tuner of one loader: made for its plan, begun where an earlier run left off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from headrace.measure.machine import processor_name, usable_cores
+from headrace.tuning import cache
+from headrace.tuning.climb import Knob, Settings
+from headrace.tuning.tuner import Tuner
+
+
+class Tunable(Protocol):
+    """A producer with settings."""
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that are being made, or wait to be taken."""
+
+    def tune(self, settings: Settings) -> None:
+        """From now on these settings."""
+
+
+class SelfTuning:
+    """Of one loader; a copy of it makes its own."""
+
+    def __init__(self) -> None:
+        self._tuner: Tuner | None = None
+        self._key = ""
+        self._producer: Tunable | None = None
+
+    def begin(self, what: str, start: Settings, knobs: Sequence[Knob]) -> Settings:
+        """The settings to begin an epoch with.
+
+        Args:
+            what: dataset, plan and kind of workers in words: another one is tuned anew.
+            start: where nothing better is known.
+            knobs: what the user has left open.
+        """
+        key = cache.key_of(
+            {
+                "what": what,
+                "knobs": {knob.name: knob.values for knob in knobs},
+                "given": {name: value for name, value in start.items() if name not in _names(knobs)},
+                "processor": processor_name(),
+                "cores": usable_cores(),
+                "torch": torch.__version__,
+            }
+        )
+        if self._tuner is None or key != self._key:
+            self._key = key
+            known = _known(cache.load(key), start, knobs) if knobs else None
+            # Not a method: a loader must end with the last reference to it, not with the next collection.
+            self._tuner = Tuner(known or start, knobs, partial(_keep, key))
+        return self._tuner.settings
+
+    def attach(self, producer: Tunable) -> None:
+        """The producer that `begin`'s settings were for."""
+        self._producer = producer
+        if self._tuner is not None:
+            self._tuner.attach(producer.tune, producer.in_flight)
+
+    def after_step(self, waited: float, period: float) -> None:
+        """One more batch was received; see `Tuner.after_step`."""
+        if self._tuner is not None and self._producer is not None:
+            self._tuner.after_step(waited, period, self._producer.in_flight)
+
+    def forget_producer(self) -> None:
+        """What comes next has no settings."""
+        self._producer = None
+
+    def __str__(self) -> str:
+        """For explanations: what is being done, or was found."""
+        tuner = self._tuner
+        if tuner is None:
+            return "not begun"
+        if not tuner.knobs:
+            return "off: all settings were given"
+        settings = ", ".join(f"{name} {value}" for name, value in tuner.settings.items())
+        if tuner.climbing:
+            return f"at {settings}, {len(tuner.history)} windows measured"
+        return f"settled at {settings} after {len(tuner.history)} windows"
+
+
+def _keep(key: str, settings: Settings, rate: float) -> None:
+    cache.save(key, {"settings": dict(settings), "batches_per_second": round(rate, 3)})
+
+
+def _names(knobs: Sequence[Knob]) -> set[str]:
+    return {knob.name for knob in knobs}
+
+
+def _known(entry: dict[str, Any] | None, start: Settings, knobs: Sequence[Knob]) -> Settings | None:
+    """The settings of a cache's entry, as far as they are possible here."""
+    found = entry.get("settings") if entry is not None else None
+    if not isinstance(found, dict) or set(found) != set(start):
+        return None
+    allowed = {knob.name: knob.values for knob in knobs}
+    possible = all(found[name] in allowed.get(name, (start[name],)) for name in start)
+    return found if possible else None

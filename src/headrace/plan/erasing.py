@@ -1,0 +1,114 @@
+"""What RandomErasing draws for each sample of a batch: Philox4x32-10 and torchvision's arithmetic, in NumPy.
+
+The stream of a sample's step is that of native code (native/src/random.h): the key is the seed mixed with the
+epoch and the occurrence; the counter holds the index, the step, and the position in the stream.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from headrace.order.permutation import MASK, key_of, mix, mix_words
+from headrace.plan.logical import RandomErasing
+from headrace.records import BatchKeys, SampleKey
+
+Words = npt.NDArray[np.uint64]
+Boxes = npt.NDArray[np.int64]
+
+TRIES = 10
+LOW = np.uint64(0xFFFFFFFF)
+HALF = np.uint64(32)
+
+
+def draw_boxes(erase: RandomErasing, keys: BatchKeys, step: int, height: int, width: int) -> Boxes:
+    """(top, left, height, width) of the box that is erased in each sample, in pixels: int64 [n, 4].
+
+    All are 0 where nothing is erased.
+
+    Args:
+        step: number of the erasing in the pipeline, after those of native code.
+        height, width: of the images.
+    """
+    boxes = np.zeros((len(keys), 4), np.int64)
+    first = random_words(keys, step, blocks=1)[:, 0]
+    # As torch compares a float32 tensor with a Python float.
+    chosen = np.flatnonzero(_units(first) < np.float32(erase.p))
+    if chosen.size:
+        selected = BatchKeys(keys.seed, keys.epoch, keys.samples[chosen], keys.occurrences[chosen])
+        words = random_words(selected, step, blocks=-(-(1 + 2 * TRIES + 2) // 4))
+        boxes[chosen] = _boxes(erase, words, height, width)
+    return boxes
+
+
+def draw_noise(key: SampleKey, step: int, height: int, width: int) -> npt.NDArray[np.float32]:
+    """Standard normal numbers for an erased box: float32 [3, height, width], by NumPy's own generator."""
+    generator = np.random.Generator(np.random.Philox(key=key_of(*key, step)))
+    return generator.standard_normal((3, height, width), dtype=np.float32)
+
+
+def random_words(keys: BatchKeys, step: int, *, blocks: int) -> Words:
+    """The first 32-bit numbers of each sample's stream for `step`: [n, 4 * blocks]."""
+    mixed = mix(mix(keys.seed & MASK) ^ (keys.epoch & MASK))
+    occurrences = keys.occurrences.astype(np.uint64)
+    key = np.where(occurrences == 0, np.uint64(mixed), mix_words(np.uint64(mixed) ^ occurrences))
+    samples = keys.samples.astype(np.uint64)
+    shape = (len(keys), blocks)
+    counter = [
+        np.broadcast_to(np.arange(blocks, dtype=np.uint64), shape),
+        np.full(shape, step, np.uint64),
+        np.broadcast_to((samples & LOW)[:, None], shape),
+        np.broadcast_to((samples >> HALF)[:, None], shape),
+    ]
+    numbers = _philox(counter, (key & LOW)[:, None], (key >> HALF)[:, None])
+    return np.stack(numbers, -1).reshape(len(keys), 4 * blocks)
+
+
+def _philox(counter: list[Words], key0: Words, key1: Words) -> list[Words]:
+    """Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011)."""
+    c0, c1, c2, c3 = counter
+    for _ in range(10):
+        p0, p1 = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
+        c0, c1, c2, c3 = (p1 >> HALF) ^ c1 ^ key0, p1 & LOW, (p0 >> HALF) ^ c3 ^ key1, p0 & LOW
+        key0, key1 = (key0 + np.uint64(0x9E3779B9)) & LOW, (key1 + np.uint64(0xBB67AE85)) & LOW
+    return [c0, c1, c2, c3]
+
+
+def _boxes(erase: RandomErasing, words: Words, height: int, width: int) -> Boxes:
+    """torchvision's get_params on the numbers after the first: [n, 4]."""
+    log_ratio = torch.log(torch.tensor(erase.ratio)).tolist()
+    tries = words[:, 1 : 1 + 2 * TRIES].reshape(-1, TRIES, 2)
+    area = height * width * _between(tries[..., 0], *erase.scale).astype(np.float64)
+    aspect = _exp(_between(tries[..., 1], *log_ratio)).astype(np.float64)
+    high = np.rint(np.sqrt(area * aspect)).astype(np.int64)
+    wide = np.rint(np.sqrt(area / aspect)).astype(np.int64)
+    fits = (high < height) & (wide < width)
+    rows, at = np.arange(len(words)), fits.argmax(1)
+    high, wide = high[rows, at], wide[rows, at]
+    # The place comes from the two numbers after the try that fitted.
+    top = _below(words[rows, 3 + 2 * at], height - high + 1)
+    left = _below(words[rows, 4 + 2 * at], width - wide + 1)
+    boxes = np.stack((top, left, high, wide), -1)
+    boxes[~fits.any(1)] = 0
+    return boxes
+
+
+def _units(words: Words) -> npt.NDArray[np.float32]:
+    return (words & np.uint64(0xFFFFFF)).astype(np.float32) * np.float32(2.0**-24)
+
+
+def _between(words: Words, low: float, high: float) -> npt.NDArray[np.float32]:
+    # torch.Tensor.uniform_ on the CPU: 24 bits, in float32.
+    bottom, top = np.float32(low), np.float32(high)
+    return _units(words) * (top - bottom) + bottom
+
+
+def _exp(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    # torchvision takes torch's, which NumPy's may differ from in the last bit.
+    result: npt.NDArray[np.float32] = torch.exp(torch.from_numpy(values)).numpy()
+    return result
+
+
+def _below(words: Words, n: Boxes) -> Boxes:
+    return ((words * np.maximum(n, 0).astype(np.uint64)) >> HALF).astype(np.int64)
