@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "packs": BASE | {"sources", "_native", "measure"},
     "device": BASE | {"plan"},
     "engine": BASE | {"device", "order", "plan", "sources", "_native"},
-    "loader": BASE | {"order", "options", "plan", "engine", "tuning", "measure", "_native"},
+    "loader": BASE | {"device", "order", "options", "plan", "engine", "tuning", "measure", "_native"},
     "testing": BASE | {"plan", "sources", "engine", "loader"},
     "bench": {"loader"},
     "cli": BASE | {"packs", "sources", "measure", "loader", "bench"},

@@ -7,9 +7,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from headrace.device.feed import Step
 from headrace.engine.meter import Meter
 from headrace.engine.producer import Made, Producer
 from headrace.order.cursor import Cursor
+from headrace.records import BatchKeys
 
 
 class Feed(Protocol):
@@ -21,7 +23,7 @@ class Feed(Protocol):
 
     ahead: int
 
-    def send(self, batch: Any) -> Any:
+    def send(self, batch: Any, keys: BatchKeys | None) -> Any:
         """Begins the copy."""
 
     def receive(self, sent: Any) -> Any:
@@ -29,20 +31,27 @@ class Feed(Protocol):
 
 
 class InPlace:
-    """Batches stay on the host; `finish` is applied to each."""
+    """Batches stay where they were made.
+
+    Args:
+        prepare, finish: done to each, as by `headrace.device.feed.Feed`.
+    """
 
     ahead = 0
 
-    def __init__(self, finish: Callable[[Any], Any]) -> None:
-        self._finish = finish
+    def __init__(self, prepare: Step | None, finish: Step | None) -> None:
+        self._steps = [step for step in (prepare, finish) if step is not None]
 
-    def send(self, batch: Any) -> Any:
-        """The batch itself."""
-        return batch
+    def send(self, batch: Any, keys: BatchKeys | None) -> Any:
+        """The batch itself, and its keys."""
+        return batch, keys
 
     def receive(self, sent: Any) -> Any:
         """The batch, finished."""
-        return self._finish(sent)
+        batch, keys = sent
+        for step in self._steps:
+            batch = step(batch, keys)
+        return batch
 
 
 class Front(Iterator[Any]):
@@ -126,7 +135,7 @@ class Front(Iterator[Any]):
         except StopIteration:
             self._cursor.finished = True
             raise
-        self._sent.append((made, self._feed.send(made.data)))
+        self._sent.append((made, self._feed.send(made.data, made.keys)))
 
     def _send_ahead(self) -> None:
         while len(self._sent) < self._feed.ahead and self._producer.ready():
@@ -137,4 +146,4 @@ class Front(Iterator[Any]):
             except Exception as error:  # for a batch that is asked for later
                 self._sent.append(error)
                 return
-            self._sent.append((made, self._feed.send(made.data)))
+            self._sent.append((made, self._feed.send(made.data, made.keys)))
