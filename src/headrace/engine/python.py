@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,6 +127,9 @@ class TorchProducer:
     def in_flight(self) -> int:
         """Not known."""
         return 0
+
+    def tune(self, settings: Mapping[str, int]) -> None:
+        """Nothing can be changed."""
 
     def close(self) -> None:
         """torch's iterator ends by itself."""
