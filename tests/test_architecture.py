@@ -26,7 +26,8 @@ ALLOWED: dict[str, set[str]] = {
     "device": BASE | {"plan"},
     "engine": BASE | {"device", "order", "plan", "sources", "_native"},
     "export": BASE,
-    "loader": BASE | {"order", "options", "plan", "engine", "export", "tuning", "measure", "_native"},
+    "loader": BASE
+    | {"device", "order", "options", "plan", "engine", "export", "tuning", "measure", "_native"},
     "testing": BASE | {"plan", "sources", "engine", "loader"},
     "bench": {"loader"},
     "cli": BASE | {"packs", "sources", "measure", "loader", "bench"},

@@ -6,13 +6,15 @@ import json
 import threading
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 from torchvision.datasets import ImageFolder
 
 import headrace
+from headrace.engine.front import InPlace
 from headrace.records import EpochStats, LoaderStats, QueueFill, SampleFailure, StageStats
 
 NATIVE_STAGES = ["read", "parse", "decode", "resize", "store"]
@@ -215,3 +217,22 @@ def test_the_table() -> None:
         "memory: 20 of 1,000 MB allowed, 4 batches in flight; 4 decode and 0 read threads",
         "1 samples skipped",
     ]
+
+
+def test_copies_to_the_device_are_a_stage() -> None:
+    class Copying(InPlace):
+        """As if each batch's copy were known to be over once the next is sent."""
+
+        def send(self, batch: Any, keys: Any) -> Any:
+            if self.copied_bytes:
+                self.copy_seconds += 0.25
+            self.copied_bytes += batch[0].nbytes
+            return super().send(batch, keys)
+
+    loader = headrace.DataLoader(TensorDataset(torch.arange(40.0)), batch_size=10)
+    loader._feed = lambda plan: Copying(None, None)  # type: ignore[method-assign]
+    for _batch in loader:
+        pass
+    transfer = loader.stats().epochs[0].stages[-1]
+    assert (transfer.name, transfer.samples, transfer.bytes, transfer.seconds) == ("transfer", 40, 160, 0.75)
+    assert "transfer" in str(loader.stats())

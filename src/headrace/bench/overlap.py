@@ -124,11 +124,12 @@ def run(
 def _loaders(
     dataset: SlowItems, batch_size: int, device: torch.device, plans: list[str]
 ) -> dict[str, Callable[[], Iterable[Any]]]:
-    pinned = device.type != "cpu"
+    pinned, items = device.type != "cpu", len(dataset)
     pictures, labels = dataset.pictures.to(device), dataset.labels.to(device)
 
     def ready() -> Iterator[Any]:
-        return iter(list(zip(pictures.split(batch_size), labels.split(batch_size), strict=True)))
+        places = range(0, items, batch_size)
+        return iter([(pictures[i : i + batch_size], labels[i : i + batch_size]) for i in places])
 
     def torchs(workers: int) -> Iterable[Any]:
         with warnings.catch_warnings():

@@ -7,9 +7,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from headrace.device.feed import Step
 from headrace.engine.meter import EpochMeter
 from headrace.engine.producer import Made, Producer
 from headrace.order.cursor import Cursor
+from headrace.records import BatchKeys
 
 
 class Feed(Protocol):
@@ -21,7 +23,15 @@ class Feed(Protocol):
 
     ahead: int
 
-    def send(self, batch: Any) -> Any:
+    @property
+    def copied_bytes(self) -> int:
+        """Sent to the device so far."""
+
+    @property
+    def copy_seconds(self) -> float:
+        """Device time of the copies that are known to be over."""
+
+    def send(self, batch: Any, keys: BatchKeys | None) -> Any:
         """Begins the copy."""
 
     def receive(self, sent: Any) -> Any:
@@ -29,20 +39,29 @@ class Feed(Protocol):
 
 
 class InPlace:
-    """Batches stay on the host; `finish` is applied to each."""
+    """Batches stay where they were made.
+
+    Args:
+        prepare, finish: done to each, as by `headrace.device.feed.Feed`.
+    """
 
     ahead = 0
+    copied_bytes = 0
+    copy_seconds = 0.0
 
-    def __init__(self, finish: Callable[[Any], Any]) -> None:
-        self._finish = finish
+    def __init__(self, prepare: Step | None, finish: Step | None) -> None:
+        self._steps = [step for step in (prepare, finish) if step is not None]
 
-    def send(self, batch: Any) -> Any:
-        """The batch itself."""
-        return batch
+    def send(self, batch: Any, keys: BatchKeys | None) -> Any:
+        """The batch itself, and its keys."""
+        return batch, keys
 
     def receive(self, sent: Any) -> Any:
         """The batch, finished."""
-        return self._finish(sent)
+        batch, keys = sent
+        for step in self._steps:
+            batch = step(batch, keys)
+        return batch
 
 
 class Front(Iterator[Any]):
@@ -75,6 +94,7 @@ class Front(Iterator[Any]):
         self._after_step = after_step
         self._sent: deque[tuple[Made, int, Any] | BaseException] = deque()
         self._asked = 0.0
+        self._copied = (0, 0.0)
 
     def __len__(self) -> int:
         if self._length is None:
@@ -100,6 +120,7 @@ class Front(Iterator[Any]):
             number=made.taken,
             times=(*made.times, taken_ns),
         )
+        self._count_copies(made.samples)
         if self._after_step is not None:
             self._after_step(waited, start - self._asked if self._asked else 0.0)
         self._asked = start
@@ -120,6 +141,13 @@ class Front(Iterator[Any]):
         """Batches that are being made, or wait to be received."""
         return len(self._sent) + self._producer.in_flight
 
+    def _count_copies(self, samples: int) -> None:
+        nbytes, seconds = self._feed.copied_bytes, self._feed.copy_seconds
+        if (nbytes, seconds) != self._copied:
+            before = self._copied
+            self._copied = nbytes, seconds
+            self._meter.add_copies(samples, nbytes - before[0], seconds - before[1])
+
     def _next(self) -> tuple[Made, int, Any]:
         if not self._sent:
             self._send_next()
@@ -134,9 +162,10 @@ class Front(Iterator[Any]):
             made = next(self._producer)
         except StopIteration:
             self._cursor.finished = True
+            self._count_copies(0)
             self._meter.end(finished=True)
             raise
-        self._sent.append((made, time.perf_counter_ns(), self._feed.send(made.data)))
+        self._sent.append((made, time.perf_counter_ns(), self._feed.send(made.data, made.keys)))
 
     def _send_ahead(self) -> None:
         while len(self._sent) < self._feed.ahead and self._producer.ready():
@@ -147,4 +176,4 @@ class Front(Iterator[Any]):
             except Exception as error:  # for a batch that is asked for later
                 self._sent.append(error)
                 return
-            self._sent.append((made, time.perf_counter_ns(), self._feed.send(made.data)))
+            self._sent.append((made, time.perf_counter_ns(), self._feed.send(made.data, made.keys)))

@@ -173,6 +173,10 @@ class EpochMeter:
             batch = BatchTimes(self._number, self._iterator, number or self._batches, samples, *times)
             recorder.add("wait", int(1e9 * asked), int(1e9 * now), batch, (ready, in_flight))
 
+    def add_copies(self, samples: int, nbytes: int, seconds: float) -> None:
+        """Bytes were sent to the device; copies that took the device `seconds` are over."""
+        self._meter.add("transfer", samples, seconds, nbytes=nbytes)
+
     def end(self, *, finished: bool) -> None:
         """No more batches come; `finished`: as all of them came. Does nothing the second time."""
         if self._final is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from headrace.engine.stream import PLACEHOLDER, Stream, StreamBatch, StreamColla
 from headrace.order.batches import IndexBatch
 from headrace.order.cursor import Cursor
 from headrace.order.permutation import key_of
+from headrace.records import BatchKeys
 
 
 class Requests:
@@ -132,6 +133,9 @@ class TorchProducer:
         """Not known."""
         return 0
 
+    def tune(self, settings: Mapping[str, int]) -> None:
+        """Nothing can be changed."""
+
     def close(self) -> None:
         """torch's iterator ends by itself."""
 
@@ -159,15 +163,21 @@ class Cast:
     dtype: torch.dtype | None
     memory_format: torch.memory_format
 
-    def __call__(self, value: Any) -> Any:
-        if self.dtype is None and self.memory_format is torch.contiguous_format:
-            return value
+    def __call__(self, batch: Any, keys: BatchKeys | None) -> Any:  # noqa: ARG002
+        """The batch, its images cast."""
+        return self._cast(batch)
+
+    def changes_nothing(self) -> bool:
+        """Whether nothing was asked for."""
+        return self.dtype is None and self.memory_format is torch.contiguous_format
+
+    def _cast(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return value.to(dtype=self.dtype, memory_format=self.memory_format) if value.ndim == 4 else value
         if isinstance(value, dict):
-            return {key: self(item) for key, item in value.items()}
+            return {key: self._cast(item) for key, item in value.items()}
         if type(value) in (list, tuple):
-            return type(value)(self(item) for item in value)
+            return type(value)(self._cast(item) for item in value)
         return value
 
 

@@ -14,9 +14,14 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler, TensorDataset
 
 from headrace._native import ffi
+from headrace.device.feed import Feed, Step
+from headrace.device.place import check_device, resolve_device
+from headrace.device.postprocess import Postprocess
 from headrace.engine.epoch import Epoch, NativeProducer
+from headrace.engine.finish import BatchTransform
 from headrace.engine.front import Front, InPlace
 from headrace.engine.gather import GatherProducer
+from headrace.engine.keyed import Keyed
 from headrace.engine.lower import decoder_choice
 from headrace.engine.meter import Failures, Meter
 from headrace.engine.native import READ_THREADS, NativeEngine
@@ -38,7 +43,7 @@ from headrace.order.progress import Batches, Progress
 from headrace.order.shard import Remainder, Shard, detect_rank
 from headrace.plan.explain import explain
 from headrace.plan.identity import dataset_identity
-from headrace.plan.physical import NativePlan, Plan, make_plan
+from headrace.plan.physical import NativePlan, Plan, make_plan, with_batch_transform
 from headrace.records import LoaderStats
 from headrace.tuning.climb import Knob, Settings, ladder
 
@@ -91,6 +96,16 @@ class DataLoader(TorchDataLoader[Any]):
         dtype: cast the images to this after the transform: torch.uint8, float16, bfloat16 or float32. None:
             as they are.
         memory_format: `torch.contiguous_format` (the default) or `torch.channels_last`, of the images.
+        worker_kind: where samples are made of a dataset that runs as Python. "auto" (the default): on threads
+            where a few samples, measured in a forked child, show that they mostly wait or don't need the GIL,
+            draw no random numbers and change nothing that threads would share; otherwise in processes, as
+            torch does it. "thread" or "process": there; on threads nothing is seeded. `explain()` says why.
+        device: where batches are wanted, as "cuda". They are copied there beside the training step, and what
+            the transform does to values (`ToTensor`, `Normalize`, …) is done there, to the same bits; see
+            docs/feed.md. None (the default): batches stay where they are made.
+        batch_transform: called with each batch once it is on the device: `batch_transform(images, labels)`
+            for a batch of two, else `batch_transform(batch)`; v2.MixUp and v2.CutMix, for example. All
+            generators are seeded for it by (seed, epoch, first sample).
         decoder: JPEG decoders that may be used: "auto", or names joined by commas of "headrace" (our own),
             "libjpeg-restart", "libjpeg-crop", "libjpeg-full"; "pillow" alone for none of them. All give the
             same pixels; what they refuse, Pillow decodes.
@@ -147,6 +162,8 @@ class DataLoader(TorchDataLoader[Any]):
         world_size: int | None = None,
         remainder: Remainder = "pad",
         worker_kind: WorkerKind = "auto",
+        device: str | torch.device | None = None,
+        batch_transform: Callable[..., Any] | None = None,
     ) -> None:
         if memory_budget is None:
             memory_budget = int(available_memory() * DEFAULT_MEMORY_SHARE)
@@ -162,6 +179,8 @@ class DataLoader(TorchDataLoader[Any]):
         self.world_size = world_size
         self.remainder = remainder
         self.worker_kind = worker_kind
+        self.device = None if device is None else check_device(device)
+        self.batch_transform = batch_transform
         self.workers_given = None if num_workers == "auto" else num_workers
         self.prefetch_factor_given = prefetch_factor
         self._progress = Progress(seed)
@@ -339,20 +358,31 @@ class DataLoader(TorchDataLoader[Any]):
 
     def plan(self) -> Plan:
         """Who runs what. Made for every epoch: a user may change the dataset's transform between epochs."""
-        return make_plan(
+        plan = make_plan(
             self.dataset,
             batch_size=1 if self._auto_collation else None,
             collate_fn=self._given_collate,
             dtype=self.dtype,
             memory_format=self.memory_format,
+            device=self.device,
         )
+        if self.batch_transform is None:
+            return plan
+        return with_batch_transform(plan, self.batch_transform, self.device)
 
     def _producer(self, plan: Plan, cursor: Cursor, indices: Iterator[IndexBatch]) -> Producer:
-        if plan.gather is not None:
-            return GatherProducer(plan.gather, indices, pinned=self.pin_memory)
-        if plan.native is None:
-            return self._workers.producer(self, cursor, indices)
-        return self._native_producer(plan.native, cursor, indices)
+        if plan.native is not None:
+            return self._native_producer(plan.native, cursor, indices)
+
+        def make(batches: Iterator[IndexBatch]) -> Producer:
+            if plan.gather is not None:
+                return GatherProducer(plan.gather, batches, pinned=self.pin_memory)
+            return self._workers.producer(self, cursor, batches)
+
+        streamed = isinstance(self.dataset, IterableDataset)
+        if self.batch_transform is None or streamed or not self.in_order:
+            return make(indices)
+        return Keyed(make, indices, cursor.random_key, self._samples())
 
     def _native_producer(
         self, plan: NativePlan, cursor: Cursor, indices: Iterator[IndexBatch]
@@ -387,10 +417,18 @@ class DataLoader(TorchDataLoader[Any]):
         """Batches of `nbytes` bytes that may be in flight beside one that the user holds."""
         return max(1, self.memory_budget // max(1, nbytes) - 1)
 
-    def _feed(self, plan: Plan) -> InPlace:
-        cast = plan.native is None
-        dtype = self.dtype if cast else None
-        return InPlace(Cast(dtype, self.memory_format if cast else torch.contiguous_format))
+    def _feed(self, plan: Plan) -> InPlace | Feed:
+        """What takes batches to the device, and does there what the plan and the user want done."""
+        prepare: Step | None = None
+        cast = Cast(self.dtype, self.memory_format)
+        if plan.native is None:
+            prepare = None if cast.changes_nothing() else cast
+        elif plan.native.suffix is not None and plan.native.suffix.on_device:
+            prepare = Postprocess(plan.native.suffix)
+        finish: Step | None = None
+        if self.batch_transform is not None:
+            finish = BatchTransform(self.batch_transform, resolve_device(self.device))
+        return InPlace(prepare, finish) if self.device is None else Feed(self.device, prepare, finish)
 
     def _batches(self) -> Batches:
         if isinstance(self.dataset, IterableDataset):

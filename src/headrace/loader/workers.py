@@ -15,12 +15,19 @@ from headrace.engine.placing import SlotShelf
 from headrace.engine.probe import probe
 from headrace.engine.producer import Producer
 from headrace.engine.python import Requests, TorchProducer, begin_epoch, guarded_loader, stream_loader
+from headrace.engine.relay import Leg, Relay
 from headrace.engine.threads import ThreadEpoch, ThreadProducer
 from headrace.measure.machine import usable_cores
 from headrace.order.batches import IndexBatch
 from headrace.order.cursor import Cursor
 from headrace.tuning.climb import Knob, Settings, ladder
-from headrace.tuning.policy import Workers, batches_in_flight, choose_workers, insist_on_threads
+from headrace.tuning.policy import (
+    Workers,
+    batches_in_flight,
+    choose_workers,
+    insist_on_threads,
+    processes_may_win,
+)
 
 if TYPE_CHECKING:
     from headrace.loader.dataloader import DataLoader
@@ -39,19 +46,27 @@ class PythonWorkers:
         self._stream: TorchDataLoader[Any] | None = None
         self._crew: Crew | None = None
         self._shelf: SlotShelf | None = None
+        self._try_processes = False
 
     def producer(self, loader: DataLoader, cursor: Cursor, indices: Iterator[IndexBatch]) -> Producer:
         """Begins an epoch of the dataset."""
         if isinstance(loader.dataset, IterableDataset):
             return self._begin_stream(loader, cursor)
         if self.chosen is None:
-            self.chosen, indices = _choose(loader, indices)
-        if self.chosen.kind == "thread":
-            return self._begin_threads(loader, self.chosen, indices)
-        if self._guarded is None:
-            self._guarded = guarded_loader(loader, self.chosen.count, loader.on_error)
-        batches = begin_epoch(*self._guarded, cursor.random_key, indices)
-        return TorchProducer(batches, loader.failures)
+            self.chosen, self._try_processes, indices = _choose(loader, indices)
+        if self.chosen.kind != "thread":
+            return self._begin_processes(loader, self.chosen.count, cursor, indices)
+        settings = _begin_tuning(loader, self.chosen, self._try_processes)
+
+        def make(processes: int, batches: Iterator[IndexBatch]) -> Leg:
+            if processes:
+                return self._begin_processes(loader, usable_cores(), cursor, batches)
+            return self._begin_threads(loader, settings, batches)
+
+        relay = self._try_processes
+        producer: Leg = Relay(make, indices, settings["processes"]) if relay else make(0, indices)
+        loader.tuning.attach(producer)
+        return producer
 
     @property
     def live_nbytes(self) -> int:
@@ -64,17 +79,24 @@ class PythonWorkers:
             self._stream = stream_loader(loader, cursor)
         return TorchProducer(iter(self._stream), loader.failures)
 
+    def _begin_processes(
+        self, loader: DataLoader, count: int, cursor: Cursor, indices: Iterator[IndexBatch]
+    ) -> TorchProducer:
+        if self._guarded is None:
+            self._guarded = guarded_loader(loader, count, loader.on_error)
+        batches = begin_epoch(*self._guarded, cursor.random_key, indices)
+        return TorchProducer(batches, loader.failures)
+
     def _begin_threads(
-        self, loader: DataLoader, workers: Workers, indices: Iterator[IndexBatch]
+        self, loader: DataLoader, settings: Settings, indices: Iterator[IndexBatch]
     ) -> ThreadProducer:
-        settings = _begin_tuning(loader, workers)
         if self._crew is None:
             self._crew = Crew(settings["threads"])
             self._shelf = SlotShelf(pinned=loader.pin_memory, keep=settings["depth"] + 2)
         self._crew.use(settings["threads"])
         own_collate = loader.collate_fn is not default_collate
         epoch = ThreadEpoch(loader.memory_budget, loader.timeout, loader.batched, pinned=loader.pin_memory)
-        producer = ThreadProducer(
+        return ThreadProducer(
             self._crew,
             Guarded(loader.dataset, loader.collate_fn, loader.on_error),
             indices,
@@ -84,42 +106,46 @@ class PythonWorkers:
             loader.meter,
             loader.failures,
         )
-        loader.tuning.attach(producer)
-        return producer
 
 
-def _begin_tuning(loader: DataLoader, workers: Workers) -> Settings:
-    """Threads and batches in flight."""
+def _begin_tuning(loader: DataLoader, workers: Workers, try_processes: bool) -> Settings:
+    """Threads, batches in flight and, where that is to be tried, whether processes make the samples."""
     given = loader.prefetch_factor_given
     size = loader.samples_of_a_batch
     depth = batches_in_flight(workers, size) if given is None else max(1, given * workers.count)
+    start = {"threads": workers.count, "depth": depth}
     knobs = []
+    if try_processes:
+        start["processes"] = 0
+        knobs.append(Knob("processes", (0, 1), always=True))
     if loader.workers_given is None:
         knobs.append(Knob("threads", ladder(workers.count, MAX_THREADS)))
     if given is None:
         knobs.append(Knob("depth", ladder(depth, 4 * depth, least=2)))
-    start = {"threads": workers.count, "depth": depth}
     return loader.tuning.begin(f"{loader.what()}\non threads", start, knobs)
 
 
-def _choose(loader: DataLoader, indices: Iterator[IndexBatch]) -> tuple[Workers, Iterator[IndexBatch]]:
-    """The workers, and the batches of `indices` again where some had to be looked at."""
+def _choose(loader: DataLoader, indices: Iterator[IndexBatch]) -> tuple[Workers, bool, Iterator[IndexBatch]]:
+    """The workers, whether processes should be tried in place of threads, and the batches of `indices`, of
+    which some had to be looked at."""
     count = loader.workers_given
     if count == 0:
-        return Workers("caller", 0, "num_workers=0"), indices
+        return Workers("caller", 0, "num_workers=0"), False, indices
     kind = loader.worker_kind
     if kind == "process":
-        return Workers(kind, count or usable_cores(), "worker_kind='process'"), indices
+        return Workers(kind, count or usable_cores(), "worker_kind='process'"), False, indices
     if kind == "auto":
         for name in ("worker_init_fn", "multiprocessing_context"):
             if getattr(loader, name) is not None:
-                return Workers("process", count or usable_cores(), f"{name} is meant for processes"), indices
+                reason = f"{name} is meant for processes"
+                return Workers("process", count or usable_cores(), reason), False, indices
     first = next(indices, None)
     if first is None:
-        return Workers("caller", 0, "there are no batches"), indices
+        return Workers("caller", 0, "there are no batches"), False, indices
     measured = probe(Guarded(loader.dataset, loader.collate_fn, "raise"), first.listed())
     cores, size = usable_cores(), loader.samples_of_a_batch
     workers = choose_workers(measured, batch_size=size, cores=cores, count=count)
     if kind == "thread":
         workers = insist_on_threads(workers, measured, cores, count)
-    return workers, chain((first,), indices)
+    tried = kind == "auto" and workers.kind == "thread" and processes_may_win(measured, workers, cores)
+    return workers, tried, chain((first,), indices)

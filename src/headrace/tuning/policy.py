@@ -82,6 +82,15 @@ def insist_on_threads(workers: Workers, probe: Probe | str, cores: int, count: i
     return Workers("thread", count or waiting, f"worker_kind='thread'; left to itself: {workers}")
 
 
+def processes_may_win(probe: Probe | str, workers: Workers, cores: int) -> bool:
+    """Whether as many processes as cores could make samples about as fast as the threads that were chosen.
+    Whether they do is for measurement: threads take the GIL from the training step."""
+    if isinstance(probe, str):
+        return False
+    threads = min(workers.count / max(probe.seconds, 1e-9), cores / max(probe.cpu_seconds, 1e-9))
+    return cores / max(probe.seconds, 1e-9) >= 0.8 * threads
+
+
 def waiting_threads(probe: Probe, cores: int) -> int:
     """Threads that keep `cores` busy with samples that wait, as far as that is sensible."""
     needed = math.ceil(cores * probe.seconds / max(probe.cpu_seconds, 1e-9))
