@@ -58,6 +58,11 @@ class SelfTuning:
             self._tuner = Tuner(known or start, knobs, partial(_keep, key))
         return self._tuner.settings
 
+    @property
+    def settings(self) -> Settings:
+        """Those in use; none before the first epoch, or where there is nothing to set."""
+        return {} if self._tuner is None else self._tuner.settings
+
     def attach(self, producer: Tunable) -> None:
         """The producer that `begin`'s settings were for."""
         self._producer = producer

@@ -1,0 +1,101 @@
+"""A dataset whose every 50th sample takes 300 ms: how long does a training step wait for it?
+
+    python benchmarks/straggler.py [--steps 150] [--json FILE]
+
+Other samples take 2 ms, all of it waiting; batches of 32; a step of 60 ms. Headrace begins a batch when the
+one that is `depth` before it is received, so that depth - 1 steps cover whatever a sample takes: a step waits
+at most 300 ms (and the time of the other samples that share its threads) less that cover. torch's worker makes
+a batch's samples one after the other, and the next batch's after them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import headrace
+
+SLOW_EVERY = 50
+SLOW_SECONDS = 0.300
+SECONDS = 0.002
+STEP_SECONDS = 0.060
+BATCH = 32
+
+
+class Stragglers(Dataset[int]):
+    """Samples that wait, some of them long."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(SLOW_SECONDS if index % SLOW_EVERY == 0 else SECONDS)
+        return index
+
+
+def waits(batches: Any) -> list[float]:
+    """Seconds that each step waited."""
+    out, epoch = [], iter(batches)
+    while True:
+        start = time.perf_counter()
+        if next(epoch, None) is None:
+            return out
+        out.append(time.perf_counter() - start)
+        time.sleep(STEP_SECONDS)
+
+
+def summary(name: str, seconds: list[float]) -> dict[str, Any]:
+    """Of the steps after the first."""
+    rest = sorted(seconds[1:])
+    return {
+        "loader": name,
+        "first_ms": round(seconds[0] * 1e3, 1),
+        "median_ms": round(rest[len(rest) // 2] * 1e3, 2),
+        "p95_ms": round(rest[int(len(rest) * 0.95)] * 1e3, 1),
+        "longest_ms": round(rest[-1] * 1e3, 1),
+        "stall_share": round(sum(rest) / (sum(rest) + STEP_SECONDS * len(rest)), 4),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    dataset = Stragglers(arguments.steps * BATCH)
+    rows = []
+    loader = headrace.DataLoader(dataset, BATCH)
+    row = summary("headrace", waits(loader))
+    settings = loader.tuning.settings
+    # Samples that are in flight at once are made by the threads side by side, some rounds of them.
+    threads, depth = settings["threads"], settings["depth"]
+    slow = -(-BATCH // SLOW_EVERY) * SLOW_SECONDS * max(1.0, BATCH * depth / threads / BATCH)
+    row["cover_ms"] = round((depth - 1) * STEP_SECONDS * 1e3)
+    row["predicted_longest_ms"] = round(max(0.0, slow - (depth - 1) * STEP_SECONDS) * 1e3)
+    row["settings"] = dict(settings)
+    rows.append(row)
+    for workers in (2, 4, 8, 16):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rows.append(
+                summary(f"torch, {workers} workers", waits(DataLoader(dataset, BATCH, num_workers=workers)))
+            )
+    for row in rows:
+        print(json.dumps(row))
+    if arguments.json:
+        result = {"torch": torch.__version__, "headrace": "this checkout", "rows": rows}
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
