@@ -26,7 +26,7 @@ class Postprocess:
         return [self.images(batch[0], keys), *batch[1:]]
 
     def images(self, images: torch.Tensor, keys: BatchKeys | None) -> torch.Tensor:
-        """Images [n, channels, height, width], done. Without a table the given tensor is changed in place.
+        """Images [n, channels, height, width], done; without a table the given tensor may be changed.
 
         Args:
             keys: of the samples; needed for erasing.
@@ -36,6 +36,8 @@ class Postprocess:
             if self._table is None or self._table.device != images.device:
                 self._table = suffix.table.to(images.device)
             images = look_up_batch(images, self._table, suffix.memory_format)
+        else:
+            images = images.contiguous(memory_format=suffix.memory_format)
         if suffix.erasing is not None:
             if keys is None or len(keys) != len(images):
                 raise ValueError(f"erasing {len(images)} images needs the keys of as many samples")
