@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.io import savemat
 from torchvision import datasets
 
 COUNT = 23
@@ -75,6 +74,7 @@ def _cifar(cls: type[Any], key: str) -> Callable[[Path, Any], Any]:
 
 
 def _svhn(root: Path, transform: Any) -> Any:
+    savemat = pytest.importorskip("scipy.io").savemat
     savemat(root / "test_32x32.mat", {"X": _pixels(32, 32, 3, COUNT), "y": _labels()[:, None] + 1})
     return datasets.SVHN(root, split="test", transform=transform)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 
+from headrace.device.pointwise import BITS
 from headrace.device.postprocess import Postprocess
 from headrace.engine.producer import Made
 from headrace.engine.seeding import batch_keys
@@ -49,7 +51,6 @@ class GatherProducer:
         rows = torch.as_tensor(batch.indices, dtype=torch.int64)
         if plan.rows is not None:
             rows = plan.rows[rows]
-        # Not tensor[rows]: on a busy machine its threads wait for each other, a hundred times as long.
         rows = torch.where(rows < 0, rows + len(plan.tensors[0]), rows)
         gathered = [_take(tensor, rows) for tensor in plan.tensors]
         keys = None if self._key is None else batch_keys(self._key, batch, len(plan))
@@ -77,9 +78,19 @@ class GatherProducer:
         """Nothing is in flight."""
 
 
+def _take_on_cpu(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    bits = BITS.get(tensor.element_size())
+    plain = not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg()) and tensor.is_contiguous()
+    if bits is None or not plain:
+        return tensor.index_select(0, rows)
+    # torch would share rows of some size out among its threads, which wait for each other where the machine
+    # is busy: thirty times as long.
+    return torch.from_numpy(np.take(tensor.view(bits).numpy(), rows.numpy(), axis=0)).view(tensor.dtype)
+
+
 def _take(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     if tensor.device.type == "cpu":
-        return tensor.index_select(0, rows)
+        return _take_on_cpu(tensor, rows)
     # A device notices a bad index late, and then stops for good.
     outside = (rows < 0) | (rows >= len(tensor))
     if outside.any():
