@@ -7,10 +7,25 @@ from typing import Any
 import numpy as np
 import torch
 
+from headrace.device.feed import Step
 from headrace.device.pointwise import look_up_batch
 from headrace.plan.erasing import draw_boxes, draw_noise
 from headrace.plan.suffix import ErasingStep, Suffix
 from headrace.records import BatchKeys
+
+
+def in_turn(*steps: Step | None) -> Step | None:
+    """`steps` one after another, leaving out what is None; None if all are."""
+    wanted = [step for step in steps if step is not None]
+    if len(wanted) < 2:
+        return wanted[0] if wanted else None
+
+    def run(batch: Any, keys: BatchKeys | None) -> Any:
+        for step in wanted:
+            batch = step(batch, keys)
+        return batch
+
+    return run
 
 
 class Postprocess:

@@ -53,7 +53,7 @@ class GatherProducer:
             rows = plan.rows[rows]
         rows = torch.where(rows < 0, rows + len(plan.tensors[0]), rows)
         gathered = [_take(tensor, rows) for tensor in plan.tensors]
-        keys = None if self._key is None else batch_keys(self._key, batch, len(plan))
+        keys = None if self._key is None else batch_keys(self._key, batch, plan.samples)
         if self._postprocess is not None:
             gathered[0] = self._postprocess.images(gathered[0], keys)
         if self._pinned:

@@ -36,7 +36,9 @@ class GatherPlan:
     suffix: Suffix | None = None
     notes: tuple[StepNote, ...] = ()
 
-    def __len__(self) -> int:
+    @property
+    def samples(self) -> int:
+        """Of the dataset."""
         return len(self.tensors[0]) if self.rows is None else len(self.rows)
 
     @property

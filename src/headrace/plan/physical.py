@@ -135,6 +135,12 @@ class Plan:
         if [self.native, self.gather, self.python].count(None) != 2:
             raise ValueError("a plan is either native, a gather, or Python")
 
+    @property
+    def suffix(self) -> Suffix | None:
+        """What is done to whole batches; None: nothing."""
+        made = self.native or self.gather
+        return None if made is None else made.suffix
+
 
 def make_plan(
     dataset: Any,
