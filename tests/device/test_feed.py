@@ -101,6 +101,9 @@ class Streams:
             def __exit__(self, *error: object) -> None:
                 streams.current.pop()
 
+            def wait_stream(self, other: Stream) -> None:
+                log.append(("wait for", self.name, other.name))
+
             def wait_event(self, event: Event) -> None:
                 log.append(("wait", self.name, event.number))
 
@@ -222,6 +225,16 @@ def test_what_is_there_already_stays_as_it_is(streams: Streams) -> None:
     sent = feed.send(batch)
     assert feed.receive(sent) is batch
     assert [entry[0] for entry in streams.log] == ["event", "event", "wait"]
+
+
+def test_prepare_waits_for_what_others_made_on_the_device(streams: Streams) -> None:
+    feed = Feed("meta", prepare=lambda batch, _: [batch[0] * 2, batch[1]])
+    feed.send([torch.zeros(2, device=META), torch.zeros(3)])
+    waits = ("wait for", "side", "consumer"), ("record", (2,), "side")
+    assert [entry for entry in streams.log if entry[0] not in ("event", "copy")][:2] == list(waits)
+    streams.log.clear()
+    feed.send([torch.zeros(2), torch.zeros(3)])
+    assert "wait for" not in [entry[0] for entry in streams.log]
 
 
 class Opaque:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torchvision import transforms as v1
-from torchvision.datasets import ImageFolder
+from torchvision.datasets import MNIST, ImageFolder
 from torchvision.transforms import v2
 
 from headrace.plan import Decision, Plan, PythonPlan, explain, make_plan
@@ -94,6 +94,16 @@ def test_erasing_on_the_host() -> None:
     transform = v2.Compose([*VALIDATE.transforms, v2.RandomErasing(value=(0.1, 0.2, 0.3)), v2.ToPureTensor()])
     for device in (None, torch.device("cpu")):
         compare("erasing", explain(make_plan(folder(transform), device=device)))
+
+
+def test_pictures_in_memory() -> None:
+    dataset = MNIST.__new__(MNIST)
+    dataset.data = torch.zeros(60, 28, 28, dtype=torch.uint8)
+    dataset.targets = torch.zeros(60, dtype=torch.int64)
+    dataset.transform = v1.Compose([v1.ToTensor(), v1.Normalize([0.1307], [0.3081])])
+    dataset.target_transform = None
+    compare("gather", explain(make_plan(dataset)))
+    compare("gather_device", explain(make_plan(dataset, dtype=torch.float16, device=torch.device("xpu"))))
 
 
 def test_refused() -> None:

@@ -62,7 +62,7 @@ class Feed:
         device: None: the CPU. An accelerator without an index: the current one, now.
         prepare: what is left to do to the batch on the device, by us: called with the batch and its keys on
             the feed's stream, so that it too runs beside the training step. On the device it may read the
-            tensors that were copied and those that it made itself, no others.
+            tensors of the batch and those that it made itself, no others.
         finish: the same by the user: called by `receive`, on the consumer's stream.
         ahead: batches to be sent before they are asked for, each taking its bytes on the device. One would
             do if every batch were there in time; the second covers one that is late.
@@ -111,6 +111,7 @@ class Feed:
             sent.data = map_leaves(batch, lambda leaf: self._copied(leaf, non_blocking=False))
             self._run_prepare(sent)
             return sent
+        user = torch.accelerator.current_stream(self.device)
         with self._stream:
             begin, end = self._event(timed=True), self._event(timed=True)
             kept = [*leaves(batch), *tensors(batch)]  # objects may move in place, and drop what they held
@@ -120,6 +121,7 @@ class Feed:
             self._flights.append(_Flight(kept, begin, end))
             sent.ready = end
             if self._prepare is not None:
+                self._wait_for_others(kept, user)
                 self._run_prepare(sent)
                 sent.ready = self._event()
                 sent.ready.record()
@@ -144,6 +146,15 @@ class Feed:
         for flight in self._flights:
             flight.end.synchronize()
         self._land()
+
+    def _wait_for_others(self, kept: list[Any], user: torch.Stream) -> None:
+        """Lets the side stream read tensors that were on the device already, made on the `user`'s."""
+        assert self._stream is not None
+        found = [t for t in kept if isinstance(t, torch.Tensor) and t.device == self.device]
+        if found:
+            self._stream.wait_stream(user)
+            for tensor in filter(_is_plain, found):
+                tensor.record_stream(self._stream)
 
     def _made_since(self, before: list[Any], data: Any) -> list[torch.Tensor]:
         old = set(map(id, before))

@@ -7,10 +7,25 @@ from typing import Any
 import numpy as np
 import torch
 
+from headrace.device.feed import Step
 from headrace.device.pointwise import look_up_batch
 from headrace.plan.erasing import draw_boxes, draw_noise
 from headrace.plan.suffix import ErasingStep, Suffix
 from headrace.records import BatchKeys
+
+
+def in_turn(*steps: Step | None) -> Step | None:
+    """`steps` one after another, leaving out what is None; None if all are."""
+    wanted = [step for step in steps if step is not None]
+    if len(wanted) < 2:
+        return wanted[0] if wanted else None
+
+    def run(batch: Any, keys: BatchKeys | None) -> Any:
+        for step in wanted:
+            batch = step(batch, keys)
+        return batch
+
+    return run
 
 
 class Postprocess:
@@ -26,7 +41,7 @@ class Postprocess:
         return [self.images(batch[0], keys), *batch[1:]]
 
     def images(self, images: torch.Tensor, keys: BatchKeys | None) -> torch.Tensor:
-        """Images [n, channels, height, width], done. Without a table the given tensor is changed in place.
+        """Images [n, channels, height, width], done; without a table the given tensor may be changed.
 
         Args:
             keys: of the samples; needed for erasing.
@@ -36,6 +51,8 @@ class Postprocess:
             if self._table is None or self._table.device != images.device:
                 self._table = suffix.table.to(images.device)
             images = look_up_batch(images, self._table, suffix.memory_format)
+        else:
+            images = images.contiguous(memory_format=suffix.memory_format)
         if suffix.erasing is not None:
             if keys is None or len(keys) != len(images):
                 raise ValueError(f"erasing {len(images)} images needs the keys of as many samples")

@@ -1,13 +1,16 @@
-"""Batches of tensors that are in memory: rows gathered in the caller's thread, when it asks."""
+"""Batches of what is in memory: rows gathered in the caller's thread, when it asks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
-from torch.utils.data._utils.pin_memory import pin_memory
 
+from headrace.device.pointwise import BITS
+from headrace.device.postprocess import Postprocess
 from headrace.engine.producer import Made
+from headrace.engine.seeding import batch_keys
 from headrace.order.batches import IndexBatch
 from headrace.plan.gather import GatherPlan
 
@@ -15,14 +18,31 @@ from headrace.plan.gather import GatherPlan
 class GatherProducer:
     """For each batch what torch's collation makes of its samples: a list of new tensors [n, …].
 
-    An index outside the dataset raises IndexError; the batches after it can still be asked for, as in torch.
+    They are on the device of the plan's tensors. An index outside the dataset raises IndexError; the batches
+    after it can still be asked for, as in torch.
+
+    Args:
+        plan: what to gather.
+        batches: in order.
+        pinned: page-locked batches, of tensors on the host.
+        key: (seed, epoch) of the batches' keys; None: they have none.
     """
 
-    def __init__(self, plan: GatherPlan, batches: Iterator[IndexBatch], *, pinned: bool) -> None:
+    def __init__(
+        self,
+        plan: GatherPlan,
+        batches: Iterator[IndexBatch],
+        *,
+        pinned: bool,
+        key: tuple[int, int] | None = None,
+    ) -> None:
         self._plan = plan
         self._batches = batches
         self._pinned = pinned
+        self._key = key
         self._taken = 0
+        suffix = plan.suffix
+        self._postprocess = None if suffix is None or suffix.on_device else Postprocess(suffix)
 
     def __next__(self) -> Made:
         batch = next(self._batches)
@@ -31,12 +51,14 @@ class GatherProducer:
         rows = torch.as_tensor(batch.indices, dtype=torch.int64)
         if plan.rows is not None:
             rows = plan.rows[rows]
-        # Not tensor[rows]: on a busy machine its threads wait for each other, a hundred times as long.
         rows = torch.where(rows < 0, rows + len(plan.tensors[0]), rows)
-        gathered = [tensor.index_select(0, rows.to(tensor.device)) for tensor in plan.tensors]
+        gathered = [_take(tensor, rows) for tensor in plan.tensors]
+        keys = None if self._key is None else batch_keys(self._key, batch, plan.samples)
+        if self._postprocess is not None:
+            gathered[0] = self._postprocess.images(gathered[0], keys)
         if self._pinned:
-            gathered = pin_memory(gathered)  # type: ignore[no-untyped-call]
-        return Made(gathered, len(rows), self._taken)
+            gathered = [t.pin_memory() if t.device.type == "cpu" else t for t in gathered]
+        return Made(gathered, len(rows), self._taken, keys=keys)
 
     def ready(self) -> bool:
         """Always: a batch is a copy of rows."""
@@ -54,3 +76,25 @@ class GatherProducer:
 
     def close(self) -> None:
         """Nothing is in flight."""
+
+
+def _take_on_cpu(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    bits = BITS.get(tensor.element_size())
+    plain = not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg()) and tensor.is_contiguous()
+    if bits is None or not plain:
+        return tensor.index_select(0, rows)
+    # torch would share rows of some size out among its threads, which wait for each other where the machine
+    # is busy: thirty times as long.
+    return torch.from_numpy(np.take(tensor.view(bits).numpy(), rows.numpy(), axis=0)).view(tensor.dtype)
+
+
+def _take(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    if tensor.device.type == "cpu":
+        return _take_on_cpu(tensor, rows)
+    # A device notices a bad index late, and then stops for good.
+    outside = (rows < 0) | (rows >= len(tensor))
+    if outside.any():
+        raise IndexError(f"index {int(rows[outside][0])} is out of range for {len(tensor)} rows")
+    if tensor.device.type != "mps":
+        rows = rows.pin_memory()  # or else the copy waits for all that is queued on the device
+    return tensor.index_select(0, rows.to(tensor.device, non_blocking=True))

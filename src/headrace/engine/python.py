@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from headrace.device.structure import batch_size
 from headrace.engine.guarded import EMPTY, Guarded, GuardedBatch, Request, WorkerInit, as_it_is
 from headrace.engine.meter import Failures
 from headrace.engine.producer import Made
@@ -117,7 +118,7 @@ class TorchProducer:
             batch = record_failures(batch, self._failures)
             if isinstance(batch, str) and batch == EMPTY:
                 continue
-            return Made(batch, samples_in(batch), self._taken, stream)
+            return Made(batch, batch_size(batch), self._taken, stream)
 
     def ready(self) -> bool:
         """Not known: whoever asks waits."""
@@ -188,14 +189,3 @@ def record_failures(batch: Any, failures: Failures) -> Any:
     for failure in batch.failures:
         failures.add(failure)
     return batch.data
-
-
-def samples_in(batch: Any) -> int:
-    """Samples in a batch as far as its shape tells; 1 where it doesn't."""
-    if isinstance(batch, torch.Tensor):
-        return batch.shape[0] if batch.ndim else 1
-    if isinstance(batch, dict):
-        return samples_in(next(iter(batch.values()))) if batch else 1
-    if isinstance(batch, (list, tuple)) and batch:
-        return samples_in(batch[0])
-    return 1

@@ -33,6 +33,8 @@ def sample_seeds(key: tuple[int, int], batch: IndexBatch, samples: int) -> list[
 def batch_keys(key: tuple[int, int], batch: IndexBatch, samples: int) -> BatchKeys:
     """The keys of the samples of `batch`; the arguments are those of `sample_seeds`. An index that is text
     is known by its checksum."""
+    if isinstance(batch.indices, np.ndarray) and (not len(batch.indices) or batch.indices.min() >= 0):
+        return BatchKeys(*key, batch.indices, batch.occurrences)
     numbers = np.empty(len(batch.indices), np.uint64)
     for i, index in enumerate(batch.listed()):
         number = index_number(index)

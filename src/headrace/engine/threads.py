@@ -13,12 +13,13 @@ from typing import Any
 
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from headrace.device.structure import batch_size
 from headrace.engine.crew import Crew, Task
 from headrace.engine.guarded import EMPTY, Guarded, Replaced
 from headrace.engine.meter import Failures, Meter
 from headrace.engine.placing import Placing, SlotShelf
 from headrace.engine.producer import Made
-from headrace.engine.python import record_failures, samples_in
+from headrace.engine.python import record_failures
 from headrace.order.batches import IndexBatch
 
 
@@ -107,7 +108,7 @@ class ThreadProducer:
             self._fill()
             if isinstance(data, str) and data == EMPTY:
                 continue
-            return Made(data, samples_in(data), self._taken, times=(batch.submitted_ns, batch.made_ns))
+            return Made(data, batch_size(data), self._taken, times=(batch.submitted_ns, batch.made_ns))
 
     def __del__(self) -> None:
         self.close()

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler, TensorDataset
 from headrace._native import ffi
 from headrace.device.feed import Feed, Step
 from headrace.device.place import check_device, resolve_device
-from headrace.device.postprocess import Postprocess
+from headrace.device.postprocess import Postprocess, in_turn
 from headrace.engine.epoch import Epoch, NativeProducer
 from headrace.engine.finish import BatchTransform
 from headrace.engine.front import Front, InPlace
@@ -419,12 +419,11 @@ class DataLoader(TorchDataLoader[Any]):
 
     def _feed(self, plan: Plan) -> InPlace | Feed:
         """What takes batches to the device, and does there what the plan and the user want done."""
-        prepare: Step | None = None
-        cast = Cast(self.dtype, self.memory_format)
-        if plan.native is None:
-            prepare = None if cast.changes_nothing() else cast
-        elif plan.native.suffix is not None and plan.native.suffix.on_device:
-            prepare = Postprocess(plan.native.suffix)
+        suffix, cast = plan.suffix, Cast(self.dtype, self.memory_format)
+        prepare = in_turn(
+            Postprocess(suffix) if suffix is not None and suffix.on_device else None,
+            cast if plan.native is None and not cast.changes_nothing() else None,
+        )
         finish: Step | None = None
         if self.batch_transform is not None:
             finish = BatchTransform(self.batch_transform, resolve_device(self.device))

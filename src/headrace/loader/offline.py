@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset
 
-from headrace.engine.python import samples_in
+from headrace.device.structure import batch_size
 from headrace.errors import ConfigError
 from headrace.loader.dataloader import DataLoader
 from headrace.measure.machine import usable_cores
@@ -152,7 +152,7 @@ def measure(batches: Iterable[Any], seconds: float) -> tuple[float, float]:
     first = began = time.perf_counter()
     samples, now = 0, first
     for batch in epoch:
-        samples += samples_in(batch)
+        samples += batch_size(batch)
         now = time.perf_counter()
         if now - began > seconds:
             break

@@ -135,6 +135,12 @@ class Plan:
         if [self.native, self.gather, self.python].count(None) != 2:
             raise ValueError("a plan is either native, a gather, or Python")
 
+    @property
+    def suffix(self) -> Suffix | None:
+        """What is done to whole batches; None: nothing."""
+        made = self.native or self.gather
+        return None if made is None else made.suffix
+
 
 def make_plan(
     dataset: Any,
@@ -162,8 +168,8 @@ def make_plan(
     collate = None if collate_fn is default_collate else collate_fn
     gather = plan_gather(dataset) if batch_size is not None and collate is None else None
     if gather is not None:
-        line = Decision(gather.what, "native", "rows are gathered a batch at a time", "exact", source=True)
-        return Plan((line,), gather=gather)
+        to = None if device is None or device.type == "cpu" else device
+        return _gather_plan(gather, dtype, memory_format, to)
     recognised = recognise_source(dataset)
     problems = _batching_refusals(batch_size)
     if isinstance(recognised, Refusal):
@@ -193,6 +199,28 @@ def with_batch_transform(
     where: Where = "python" if device is None or device.type == "cpu" else "device"
     reason = "called with each batch" + (" after the copy" if where == "device" else "")
     return replace(plan, decisions=(*plan.decisions, Decision(f"batch_transform: {text}", where, reason)))
+
+
+def _gather_plan(
+    gather: GatherPlan,
+    dtype: torch.dtype | None,
+    memory_format: torch.memory_format,
+    device: torch.device | None,
+) -> Plan:
+    line = Decision(gather.what, "native", "rows are gathered a batch at a time", "exact", source=True)
+    if gather.values is None:
+        return Plan((line,), gather=gather)
+    table = cast_table(gather.values, dtype)
+    cast = "" if isinstance(table, str) else _name(table.dtype)
+    # Fractions that a cast cuts off aren't the table's business: torch casts the batch.
+    values = gather.values if isinstance(table, str) else table
+    suffix = Suffix(values.values, None, memory_format, on_device=device is not None)
+    lines = [Decision(n.step, "native", n.reason, n.parity) for n in gather.notes]
+    if cast and values.dtype != gather.values.dtype:
+        lines.append(Decision(f"cast to {cast}", "native", IN_TABLE, "exact"))
+    if device is not None:
+        lines = [replace(each, where="device") for each in lines]
+    return Plan((line, *lines), gather=replace(gather, suffix=suffix))
 
 
 def _check_output(dtype: torch.dtype | None, memory_format: torch.memory_format) -> Layout:

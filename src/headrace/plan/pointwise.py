@@ -7,7 +7,7 @@ transforms, run once on a picture of all 256 levels, tell everything: looking pi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,14 +24,16 @@ class PointwiseTable:
     """What the levels become.
 
     Attributes:
-        values: [3, 256] of `dtype`; None when every level stays itself (uint8).
+        values: [channels, 256] of `dtype`; None when every level stays itself (uint8).
         dtype: one of OUTPUT_DTYPES.
         sample_type: the class of tensor that the transforms return.
+        channels: of the pictures: 3 or 1.
     """
 
     values: torch.Tensor | None
     dtype: torch.dtype
     sample_type: type[torch.Tensor]
+    channels: int = 3
 
 
 def run_suffix(image: Image.Image, transforms: Sequence[Callable[[Any], Any]]) -> Any:
@@ -42,21 +44,21 @@ def run_suffix(image: Image.Image, transforms: Sequence[Callable[[Any], Any]]) -
     return value
 
 
-def build_table(transforms: Sequence[Callable[[Any], Any]]) -> PointwiseTable | str:
-    """The table of `transforms`, or a reason why they can't be one."""
+def build_table(transforms: Sequence[Callable[[Any], Any]], channels: int = 3) -> PointwiseTable | str:
+    """The table of `transforms` for pictures of 3 (RGB) or 1 (L) channels, or a reason why there is none."""
     levels = np.arange(LEVELS, dtype=np.uint8)
     try:
-        result = run_suffix(_picture(levels, levels, levels, height=1), transforms)
+        result = run_suffix(_picture([levels] * channels, height=1), transforms)
     except Exception as error:  # the user's arguments may be wrong in any way: Python will show it
         return f"raises {type(error).__name__}: {error}"
-    problem = _problem(result)
+    problem = _problem(result, channels)
     if problem is not None:
         return problem
     values = _plain(result[:, 0, :])
-    if not _agrees(values, transforms):
+    if not _agrees(values, transforms, channels):
         return "treats pixels by their place or channels together: no table of levels can do that"
     is_identity = values.dtype == torch.uint8 and bool((values == torch.from_numpy(levels)).all())
-    return PointwiseTable(None if is_identity else values, values.dtype, type(result))
+    return PointwiseTable(None if is_identity else values, values.dtype, type(result), channels)
 
 
 def cast_table(table: PointwiseTable, dtype: torch.dtype | None) -> PointwiseTable | str:
@@ -65,14 +67,14 @@ def cast_table(table: PointwiseTable, dtype: torch.dtype | None) -> PointwiseTab
         return table
     if table.dtype.is_floating_point and not dtype.is_floating_point:
         return f"the transform gives {table.dtype}: a cast to {dtype} would cut off fractions"
-    return PointwiseTable(as_values(table).to(dtype), dtype, table.sample_type)
+    return replace(table, values=as_values(table).to(dtype), dtype=dtype)
 
 
 def as_values(table: PointwiseTable) -> torch.Tensor:
-    """[3, 256] of the table's dtype, the identity spelt out."""
+    """[channels, 256] of the table's dtype, the identity spelt out."""
     if table.values is not None:
         return table.values
-    return torch.arange(LEVELS, dtype=torch.uint8).expand(3, LEVELS).contiguous()
+    return torch.arange(LEVELS, dtype=torch.uint8).expand(table.channels, LEVELS).contiguous()
 
 
 def look_up(image: Image.Image, values: torch.Tensor | None) -> torch.Tensor:
@@ -83,22 +85,25 @@ def look_up(image: Image.Image, values: torch.Tensor | None) -> torch.Tensor:
     if image.mode != "RGB":
         raise ValueError(f"the image must be RGB, not {image.mode}")
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
-    if values is None:
-        return pixels
-    channels = [values[c][pixels[c].to(torch.int64)] for c in range(3)]
-    return torch.stack(channels)
+    return pixels if values is None else look_up_levels(pixels, values)
 
 
-def _picture(*channels: np.ndarray[Any, np.dtype[np.uint8]], height: int) -> Image.Image:
+def look_up_levels(pixels: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """`pixels`, uint8 [channels, height, width], with each level replaced by its value."""
+    return torch.stack([values[c][pixels[c].to(torch.int64)] for c in range(len(pixels))])
+
+
+def _picture(channels: Sequence[np.ndarray[Any, np.dtype[np.uint8]]], height: int) -> Image.Image:
     pixels = np.stack([channel.reshape(height, -1) for channel in channels], axis=-1)
-    return Image.fromarray(pixels)
+    return Image.fromarray(pixels if len(channels) == 3 else pixels[:, :, 0])
 
 
-def _problem(result: Any) -> str | None:
+def _problem(result: Any, channels: int) -> str | None:
     if not isinstance(result, torch.Tensor):
         return f"gives {type(result).__name__} rather than a tensor: batches can't be made of that"
-    if tuple(result.shape) != (3, 1, LEVELS):
-        return f"gives shape {list(result.shape)} for an RGB picture of 1×{LEVELS}, not [3, 1, {LEVELS}]"
+    if tuple(result.shape) != (channels, 1, LEVELS):
+        given = f"a picture of {channels} channels and 1×{LEVELS} pixels"
+        return f"gives shape {list(result.shape)} for {given}, not [{channels}, 1, {LEVELS}]"
     if result.dtype not in OUTPUT_DTYPES:
         allowed = ", ".join(str(d).removeprefix("torch.") for d in OUTPUT_DTYPES)
         return f"gives {result.dtype}: native code writes {allowed}"
@@ -111,19 +116,21 @@ def _plain(values: torch.Tensor) -> torch.Tensor:
     return values.as_subclass(torch.Tensor).clone(memory_format=torch.contiguous_format)
 
 
-def _agrees(values: torch.Tensor, transforms: Sequence[Callable[[Any], Any]]) -> bool:
+def _agrees(values: torch.Tensor, transforms: Sequence[Callable[[Any], Any]], channels: int) -> bool:
     """Whether the table foretells another picture: other places, other neighbours, other frequencies."""
     order = np.arange(LEVELS)
     shuffles = [((order * step + 7) % LEVELS) ** 2 // LEVELS for step in (77, 165, 211)]
-    image = _picture(*(levels.astype(np.uint8) for levels in shuffles), height=16)
+    picture = [levels.astype(np.uint8) for levels in shuffles[:channels]]
+    image = _picture(picture, height=16)
     try:
         result = run_suffix(image, transforms)
     except Exception:  # such as statistics of the first picture's very shape
         return False
-    if tuple(result.shape) != (3, 16, 16) or result.dtype != values.dtype:
+    if tuple(result.shape) != (channels, 16, 16) or result.dtype != values.dtype:
         return False
     # Bits, not values: NaN must agree too, and 0.0 isn't -0.0.
-    return torch.equal(_bits(look_up(image, values)), _bits(_plain(result)))
+    pixels = torch.from_numpy(np.stack(picture)).view(channels, 16, 16)
+    return torch.equal(_bits(look_up_levels(pixels, values)), _bits(_plain(result)))
 
 
 def _bits(values: torch.Tensor) -> torch.Tensor:

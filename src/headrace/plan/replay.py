@@ -24,7 +24,7 @@ from headrace.plan.logical import (
     Step,
 )
 from headrace.plan.physical import NativePlan
-from headrace.plan.pointwise import look_up
+from headrace.plan.pointwise import look_up, look_up_levels
 from headrace.plan.suffix import Suffix
 from headrace.records import Draw
 
@@ -68,8 +68,7 @@ def replay_suffix(
     if suffix is None:
         return image
     if suffix.table is not None:
-        channels = [suffix.table[c][image[c].to(torch.int64)] for c in range(len(image))]
-        image = torch.stack(channels)
+        image = look_up_levels(image, suffix.table)
     if suffix.erasing is None or not box[2] * box[3]:
         return image
     value = suffix.erasing.erase.value

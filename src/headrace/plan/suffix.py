@@ -30,7 +30,7 @@ class Suffix:
 
     Attributes:
         table: [channels, 256], the value of each level of each channel, for images of uint8; None: they have
-            their values.
+            their values already.
         erasing: None: nothing is erased.
         memory_format: of the result.
         on_device: it is done after the copy to the device, not before.

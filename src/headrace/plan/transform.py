@@ -114,6 +114,15 @@ def lower_transform(transform: Any) -> LoweredTransform | RefusedTransform:
     return LoweredTransform(steps, extent.height, extent.width, table, _native_notes(items), erase)
 
 
+def lower_values(transform: Any, channels: int) -> tuple[PointwiseTable, tuple[StepNote, ...]] | None:
+    """The table of a transform that has pointwise steps only, for pictures of 3 (RGB) or 1 (L) channels."""
+    items = [_read(leaf) for leaf in _flatten(transform)]
+    if any(item.problem or not isinstance(item.row, Pointwise) for item in items):
+        return None
+    table = build_table([item.transform for item in items], channels)
+    return None if isinstance(table, str) else (table, _native_notes(items))
+
+
 def _flatten(transform: Any, depth: int = 0) -> Iterator[Any]:
     """The transforms inside containers, in the order in which they are called."""
     if type(transform) in CONTAINERS and depth < MAX_DEPTH and _customised(transform) is None:

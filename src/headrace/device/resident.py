@@ -1,0 +1,111 @@
+"""Small data that lives on the device: gathered there, so that nothing is copied per batch but indices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+
+from headrace.errors import ConfigError
+from headrace.plan.gather import GatherPlan
+
+# What data may take of the device's free memory unless the user insists: the model, its gradients and the
+# optimizer's state aren't there yet when the first epoch begins.
+SHARE = 1 / 8
+
+Wanted = bool | Literal["auto"]
+
+
+def check_resident(resident: Any) -> Wanted:
+    """`resident` itself. Raises ConfigError where it is none of "auto", True and False."""
+    if resident != "auto" and not isinstance(resident, bool):
+        raise ConfigError(f"resident ({resident!r}) must be 'auto', True or False.")
+    wanted: Wanted = resident
+    return wanted
+
+
+class Residence:
+    """Keeps a gathered dataset's tensors on `device` from epoch to epoch.
+
+    Args:
+        device: with an index, where it is an accelerator. On the CPU everything is there already.
+        wanted: "auto": what fits in an eighth of the memory that is free when the first epoch begins. True:
+            whatever its size. False: nothing.
+
+    Attributes:
+        reason: in words, what was decided last.
+    """
+
+    def __init__(self, device: torch.device, wanted: Wanted) -> None:
+        self.device = device
+        self.wanted = wanted
+        self.reason = "not decided yet"
+        self._hosts: tuple[tuple[torch.Tensor, int], ...] = ()
+        self._there: tuple[torch.Tensor, ...] = ()
+        self._decided: dict[int, bool] = {}  # by bytes: later the free memory is less by what is there
+
+    def settle(self, plan: GatherPlan) -> GatherPlan:
+        """`plan` with its tensors on the device, and what is done to a batch done there; or `plan` itself.
+
+        Tensors are copied again in an epoch before which they were changed, or made anew (as those of NumPy
+        arrays are each time). Changes during an epoch aren't seen.
+
+        Raises:
+            ConfigError: True was asked for, and it doesn't fit.
+        """
+        if not self._is_wanted(plan):
+            self._hosts = self._there = ()
+            return plan
+        same = len(self._hosts) == len(plan.tensors) and all(
+            tensor is host and _version(tensor) == version
+            for tensor, (host, version) in zip(plan.tensors, self._hosts, strict=True)
+        )
+        if not same:
+            self._there = ()  # given back first: both may not fit
+            self._there = tuple(tensor.to(self.device) for tensor in plan.tensors)
+            self._hosts = tuple((tensor, _version(tensor)) for tensor in plan.tensors)
+        suffix = None if plan.suffix is None else replace(plan.suffix, on_device=False)
+        return replace(plan, tensors=self._there, suffix=suffix)
+
+    def _is_wanted(self, plan: GatherPlan) -> bool:
+        if self.device.type == "cpu" or self.wanted is False:
+            self.reason = "not resident: " + ("the device is the CPU" if self.wanted else "resident=False")
+            return False
+        if any(tensor.requires_grad for tensor in plan.tensors):
+            self.reason = "not resident: gradients flow to the tensors themselves"
+            return False
+        if plan.nbytes not in self._decided:
+            self._decided[plan.nbytes] = self._fits(plan.nbytes)
+        return self._decided[plan.nbytes]
+
+    def _fits(self, nbytes: int) -> bool:
+        free = free_memory(self.device)
+        size = f"{nbytes / 1e6:,.0f} MB"
+        if free is None:
+            self.reason = f"{size}; {self.device} doesn't tell how much memory is free"
+            return self.wanted is True
+        share = 1.0 if self.wanted is True else SHARE
+        fits = nbytes <= free * share
+        bound = "" if share == 1.0 else f"{share:.3g} of "
+        self.reason = (
+            f"{'' if fits else 'not '}resident on {self.device}: {size} {'≤' if fits else '>'} {bound}"
+            f"{free / 1e6:,.0f} MB free"
+        )
+        if self.wanted is True and not fits:
+            raise ConfigError(
+                f"resident=True: the data takes {size}, and {self.device} has {free / 1e6:,.0f} MB free."
+                " Leave resident at 'auto' to copy batches instead, or use fewer or smaller samples."
+            )
+        return fits
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """Goes up with every change that torch makes; an inference tensor, which has none, isn't followed."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes free on an accelerator; None where it doesn't tell."""
+    tell = getattr(torch.get_device_module(device), "mem_get_info", None)
+    return None if tell is None else int(tell(device)[0])
