@@ -49,6 +49,12 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
     return torch.device(asked.type, torch.accelerator.current_device_index())
 
 
+def pinning_helps() -> bool:
+    """Whether there is an accelerator with memory of its own, to which page-locked memory is copied faster."""
+    kind, count = _accelerators()
+    return count > 0 and kind != "mps"
+
+
 def _accelerators() -> tuple[str, int]:
     """The kind of accelerator that this torch is built for, and how many of it there are."""
     built = torch.accelerator.current_accelerator()

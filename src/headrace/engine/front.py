@@ -37,6 +37,9 @@ class Feed(Protocol):
     def receive(self, sent: Any) -> Any:
         """The batch on the device, usable in the caller's current stream."""
 
+    def close(self) -> None:
+        """Waits for the copies that were begun."""
+
 
 class InPlace:
     """Batches stay where they were made.
@@ -62,6 +65,9 @@ class InPlace:
         for step in self._steps:
             batch = step(batch, keys)
         return batch
+
+    def close(self) -> None:
+        """Nothing is copied."""
 
 
 class Front(Iterator[Any]):
@@ -134,6 +140,7 @@ class Front(Iterator[Any]):
         producer = getattr(self, "_producer", None)
         if producer is not None:
             producer.close()
+            self._feed.close()
             self._meter.end(finished=False)
 
     @property

@@ -6,6 +6,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -15,8 +16,9 @@ from torch.utils.data import Dataset, IterableDataset, Sampler, TensorDataset
 
 from headrace._native import ffi
 from headrace.device.feed import Feed, Step
-from headrace.device.place import check_device, resolve_device
+from headrace.device.place import check_device, pinning_helps, resolve_device
 from headrace.device.postprocess import Postprocess, in_turn
+from headrace.device.resident import Residence, check_resident
 from headrace.engine.epoch import Epoch, NativeProducer
 from headrace.engine.finish import BatchTransform
 from headrace.engine.front import Front, InPlace
@@ -103,6 +105,9 @@ class DataLoader(TorchDataLoader[Any]):
         device: where batches are wanted, as "cuda". They are copied there beside the training step, and what
             the transform does to values (`ToTensor`, `Normalize`, …) is done there, to the same bits; see
             docs/feed.md. None (the default): batches stay where they are made.
+        resident: whether a dataset that is gathered from memory (a `TensorDataset`, torchvision's MNIST, CIFAR
+            and their like) lives on `device`, so that no batch has to be copied. "auto" (the default): where
+            it fits in an eighth of the device's free memory; True: whatever it takes; False: never.
         batch_transform: called with each batch once it is on the device: `batch_transform(images, labels)`
             for a batch of two, else `batch_transform(batch)`; v2.MixUp and v2.CutMix, for example. All
             generators are seeded for it by (seed, epoch, first sample).
@@ -163,6 +168,7 @@ class DataLoader(TorchDataLoader[Any]):
         remainder: Remainder = "pad",
         worker_kind: WorkerKind = "auto",
         device: str | torch.device | None = None,
+        resident: bool | Literal["auto"] = "auto",
         batch_transform: Callable[..., Any] | None = None,
     ) -> None:
         if memory_budget is None:
@@ -180,12 +186,14 @@ class DataLoader(TorchDataLoader[Any]):
         self.remainder = remainder
         self.worker_kind = worker_kind
         self.device = None if device is None else check_device(device)
+        self.resident = check_resident(resident)
         self.batch_transform = batch_transform
         self.workers_given = None if num_workers == "auto" else num_workers
         self.prefetch_factor_given = prefetch_factor
         self._progress = Progress(seed)
         self._runtime = Runtime()
         self._workers = PythonWorkers()
+        self._residence: Residence | None = None
         self.tuning = SelfTuning()
         super().__init__(
             dataset,
@@ -214,7 +222,7 @@ class DataLoader(TorchDataLoader[Any]):
         make_plan(None, batch_size=1, dtype=dtype, memory_format=memory_format)  # now, not at the first epoch
 
     def __iter__(self) -> Any:
-        plan, batches = self.plan(), self._batches()
+        plan, batches = self._settled(self.plan()), self._batches()
         self.tuning.forget_producer()
         self._warn_of_duplicates(batches)
         if isinstance(batches, StreamBatches) and not batches.resumable:
@@ -323,7 +331,12 @@ class DataLoader(TorchDataLoader[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads and memory stay here; the copy makes its own.
-        fresh = {"_runtime": Runtime(), "_workers": PythonWorkers(), "tuning": SelfTuning()}
+        fresh = {
+            "_runtime": Runtime(),
+            "_workers": PythonWorkers(),
+            "tuning": SelfTuning(),
+            "_residence": None,
+        }
         return {**self.__dict__, **fresh}
 
     def stats(self) -> LoaderStats:
@@ -416,6 +429,19 @@ class DataLoader(TorchDataLoader[Any]):
     def batches_that_fit(self, nbytes: int) -> int:
         """Batches of `nbytes` bytes that may be in flight beside one that the user holds."""
         return max(1, self.memory_budget // max(1, nbytes) - 1)
+
+    def _settled(self, plan: Plan) -> Plan:
+        """`plan` with a gathered dataset's tensors on the device, where they are to live there."""
+        if plan.gather is None or self.device is None:
+            if self.resident is True:
+                why = (
+                    "no device is given" if self.device is None else "its batches aren't gathered from memory"
+                )
+                raise ConfigError(f"resident=True: the dataset can't live on a device, as {why}.")
+            return plan
+        if self._residence is None:
+            self._residence = Residence(resolve_device(self.device), self.resident)
+        return replace(plan, gather=self._residence.settle(plan.gather))
 
     def _feed(self, plan: Plan) -> InPlace | Feed:
         """What takes batches to the device, and does there what the plan and the user want done."""
@@ -533,7 +559,8 @@ class DataLoader(TorchDataLoader[Any]):
         """Who makes the samples, and why, in words."""
         plan = self.plan()
         if plan.gather is not None:
-            return "none, batches are made when they are asked for"
+            where = "" if self._residence is None else f"; {self._residence.reason}"
+            return f"none, batches are made when they are asked for{where}"
         if plan.native is not None:
             return f"{self.num_workers} decode threads; {self.tuning}"
         if isinstance(self.dataset, IterableDataset):
@@ -569,7 +596,7 @@ def _workers(given: int | str, dataset: Any) -> int:
 
 def _pin(given: bool | str) -> bool:
     if given == "auto":
-        return torch.cuda.is_available()
+        return pinning_helps()
     if not isinstance(given, bool):
         raise ConfigError(f"pin_memory ({given!r}) must be 'auto', True or False.")
-    return given and torch.cuda.is_available()
+    return given and pinning_helps()
