@@ -16,6 +16,7 @@ from headrace.order.batches import IndexBatch
 from headrace.records import SampleFailure
 
 MAX_REPLACEMENTS = 16
+FORKED_CUDA_SIGN = "Cannot re-initialize CUDA in forked subprocess"  # in the message of torch's error
 EMPTY = "headrace: every sample of this batch was skipped"
 
 
@@ -84,7 +85,7 @@ class Guarded(Dataset[Any]):
         try:
             return self._draw(index, seed)
         except Exception as error:
-            if self.on_error == "raise":
+            if self.on_error == "raise" or FORKED_CUDA_SIGN in str(error):  # no fault of the sample's
                 self._name(error, index)
                 raise
             cause = f"{type(error).__name__}: {error}"

@@ -13,6 +13,7 @@ from headrace.engine.crew import MAX_THREADS, Crew
 from headrace.engine.guarded import Guarded
 from headrace.engine.placing import SlotShelf
 from headrace.engine.probe import probe
+from headrace.engine.processes import ProcessEpoch, Processes
 from headrace.engine.producer import Producer
 from headrace.engine.python import Requests, TorchProducer, begin_epoch, guarded_loader, stream_loader
 from headrace.engine.relay import Leg, Relay
@@ -43,6 +44,7 @@ class PythonWorkers:
     def __init__(self) -> None:
         self.chosen: Workers | None = None
         self._guarded: tuple[TorchDataLoader[Any], Requests] | None = None
+        self._processes = Processes()
         self._stream: TorchDataLoader[Any] | None = None
         self._crew: Crew | None = None
         self._shelf: SlotShelf | None = None
@@ -82,6 +84,10 @@ class PythonWorkers:
     def _begin_processes(
         self, loader: DataLoader, count: int, cursor: Cursor, indices: Iterator[IndexBatch]
     ) -> TorchProducer:
+        if count > 0:
+            samples = len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0
+            wanted = ProcessEpoch(count, loader.on_error, samples, loader.memory_budget)
+            return self._processes.begin(loader, wanted, cursor.random_key, indices, loader.failures)
         if self._guarded is None:
             self._guarded = guarded_loader(loader, count, loader.on_error)
         batches = begin_epoch(*self._guarded, cursor.random_key, indices)

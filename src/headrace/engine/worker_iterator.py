@@ -1,0 +1,268 @@
+"""torch's iterator over worker processes, with knobs that can be turned while it runs."""
+
+from __future__ import annotations
+
+import os
+import queue
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import repeat
+from multiprocessing.connection import wait
+from typing import Any
+
+from torch._utils import ExceptionWrapper
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import signal_handling
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+from headrace.engine.in_worker import Refused, WorkerRequest
+from headrace.engine.parcel import Received
+from headrace.engine.shared_memory import free_bytes, too_small
+from headrace.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What may be changed while an epoch runs.
+
+    Attributes:
+        limit: batches in flight at most, 1 or more.
+        used: workers that are given work: the first so many.
+        budget: bytes that batches in flight may take, once it is known how large they are; one batch always
+            may be made.
+    """
+
+    limit: int
+    used: int
+    budget: int
+
+
+class WorkerIterator(_MultiProcessingDataLoaderIter):
+    """Gives the batches of the workers of `loader`, in order, a bounded number of them in flight.
+
+    A batch that doesn't fit in /dev/shm is asked for again when others have been taken from there.
+
+    Args:
+        loader: torch's, of a `WorkerDataset`, with persistent workers; its sampler gives `WorkerRequest`s.
+        knobs: as they are at first.
+
+    Attributes:
+        knobs: call `fill` after a change.
+        batch_nbytes: of the largest batch that has come; 0: none has.
+    """
+
+    def __init__(self, loader: DataLoader[Any], knobs: Knobs) -> None:
+        self.knobs = knobs
+        self.batch_nbytes = 0
+        self._pid = os.getpid()
+        self._shared = 0  # bytes of the largest batch in /dev/shm
+        self._last = -1  # worker that was given work last
+        self._asked: WorkerRequest | None = None  # by the sampler, last
+        self._requests: dict[int, WorkerRequest] = {}  # by number of the batch, while a worker has it
+        self._refused: set[int] = set()
+        self._alone: int | None = None  # sent again while nothing else was being made
+        self._trouble: Exception | None = None
+        super().__init__(loader)
+
+    def __next__(self) -> Any:
+        """The next batch; blocks."""
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                "this iterator's worker processes belong to the process that was forked; begin another epoch"
+                " here with iter(loader)."
+            )
+        if self._trouble is not None:
+            raise self._trouble
+        return super().__next__().data
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that are being made, or wait to be taken."""
+        return len(self._task_info)
+
+    @property
+    def nbytes_in_flight(self) -> int:
+        """Memory that they take, those that haven't come being as large as the largest that has."""
+        come = [info[1] for info in self._task_info.values() if len(info) == 2]
+        known = sum(batch.nbytes for batch in come if isinstance(batch, Received))
+        return known + (len(self._task_info) - len(come)) * self.batch_nbytes
+
+    def ready(self) -> bool:
+        """Whether `next` would return, or raise, without waiting."""
+        if not self._in_order:
+            return not self._task_info or not self._data_queue.empty()
+        self._take_what_has_come()
+        first = self._task_info.get(self._rcvd_idx)
+        return self._trouble is not None or first is None or len(first) == 2
+
+    def begin(self, loader: DataLoader[Any]) -> None:
+        """Begins another epoch; workers first finish what they were at."""
+        timeout, self._timeout = self._timeout, 0  # not for batches that nobody waits for
+        self._reset(loader)
+        self._timeout = timeout
+
+    def end(self) -> None:
+        """Gives up the batches in flight."""
+        if os.getpid() != self._pid or self._shutdown:
+            return
+        self._sampler_iter = iter(())
+        self._task_info.clear()
+        self._requests.clear()
+        self._refused.clear()
+        for waiting in self._index_queues:
+            with suppress(queue.Empty, OSError):  # closed where Python is ending
+                while True:
+                    waiting.get_nowait()
+
+    def usable(self) -> bool:
+        """Whether all workers live, and are of this process."""
+        return (
+            os.getpid() == self._pid
+            and not self._shutdown
+            and self._trouble is None
+            and all(worker.is_alive() for worker in self._workers)
+        )
+
+    def shut_down(self) -> None:
+        """Ends the workers."""
+        self._shutdown_workers()
+
+    def fill(self) -> None:
+        """Gives work to the workers as far as limit and memory allow."""
+        while self._has_room():
+            before = self._send_idx
+            # torch goes through workers in turn, and asserts that this times their number isn't exceeded.
+            self._worker_queue_idx_cycle: Any = repeat(self._least_busy())
+            self._prefetch_factor = self.knobs.limit
+            super()._try_put_index()
+            if self._send_idx == before:
+                return
+            assert self._asked is not None
+            self._requests[before] = self._asked
+            self._last = self._task_info[before][0]
+
+    # What torch calls.
+
+    def _try_put_index(self) -> None:
+        self.fill()
+
+    def _next_index(self) -> Any:
+        self._asked = super()._next_index()  # type: ignore[no-untyped-call]
+        return self._asked
+
+    def _get_data(self) -> Any:
+        while True:
+            if self._refused and len(self._refused) == self._tasks_outstanding:
+                self._ask_again()
+            try:
+                number, data = super()._get_data()  # type: ignore[no-untyped-call]
+            except (OSError, EOFError) as error:
+                raise self._without_a_worker(error) from error
+            if not isinstance(data, Refused) or number not in self._task_info:
+                return number, self._noted(number, data)
+            final = self._refuse(number, data)
+            if final is not None:
+                return number, final
+
+    def _shutdown_workers(self) -> None:
+        if os.getpid() != self._pid:
+            return  # a forked child would end its parent's workers
+        if self._worker_pids_set and not all(worker.is_alive() for worker in self._workers):
+            # The end of any other child would raise the error of the dead one again, here.
+            signal_handling._remove_worker_pids(id(self))  # type: ignore[attr-defined]
+            self._worker_pids_set = False
+        super()._shutdown_workers()
+
+    def _has_room(self) -> bool:
+        waiting = len(self._task_info)
+        if waiting == 0 or self.batch_nbytes == 0:
+            return waiting < self.knobs.limit
+        if (
+            self._refused
+            or waiting >= self.knobs.limit
+            or (waiting + 1) * self.batch_nbytes > self.knobs.budget
+        ):
+            return False
+        return self._shared == 0 or (self._tasks_outstanding + 1) * self._shared <= free_bytes()
+
+    def _least_busy(self) -> int:
+        busy = [0] * self.knobs.used
+        for number, info in self._task_info.items():
+            if len(info) == 1 and info[0] < self.knobs.used and number not in self._refused:
+                busy[info[0]] += 1
+        return min(
+            range(self.knobs.used),
+            key=lambda worker: (busy[worker], (worker - self._last - 1) % self.knobs.used),
+        )
+
+    def _take_what_has_come(self) -> None:
+        while self._trouble is None and self._tasks_outstanding > 0:
+            try:
+                number, data = self._data_queue.get_nowait()
+            except queue.Empty:
+                break
+            except Exception as error:
+                self._trouble = self._without_a_worker(error)
+                return
+            final: Any = data
+            if isinstance(data, Refused):
+                final = self._refuse(number, data)
+            if final is not None:
+                self._tasks_outstanding -= 1
+                self._task_info[number] += (self._noted(number, final),)
+        if self._refused and len(self._refused) == self._tasks_outstanding:
+            self._ask_again()
+
+    def _without_a_worker(self, error: Exception) -> Exception:
+        """What to raise where a batch can't be received: mostly as its worker died while it sent it."""
+        ended = wait([worker.sentinel for worker in self._workers], timeout=2)
+        for worker in self._workers:
+            if worker.sentinel in ended:
+                worker.join()  # its files are closed a moment before it counts as dead
+        pids = ", ".join(str(worker.pid) for worker in self._workers if not worker.is_alive())
+        return RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly") if pids else error
+
+    def _noted(self, number: Any, data: Any) -> Any:
+        if isinstance(data, Received):
+            self.batch_nbytes = max(self.batch_nbytes, data.nbytes)
+            self._shared = max(self._shared, data.shared)
+        if number == self._alone:
+            self._alone = None
+        self._requests.pop(number, None)
+        return data
+
+    def _refuse(self, number: int, refused: Refused) -> Any:
+        """Remembers a batch that found no room; what to give instead if it had all there is."""
+        self._shared = max(self._shared, refused.needed)
+        self.batch_nbytes = max(self.batch_nbytes, refused.needed)
+        if number == self._alone:
+            return _Final(ConfigError(too_small(refused.needed)))
+        self._refused.add(number)
+        return None
+
+    def _ask_again(self) -> None:
+        """Only refused batches are missing: what has come makes room for them."""
+        if not self._pin_memory:
+            for number, info in self._task_info.items():
+                if len(info) == 2 and isinstance(info[1], Received):
+                    self._task_info[number] = (info[0], deepcopy(info[1]))
+        fit = max(1, free_bytes() // max(1, self._shared)) if self._shared else 1
+        chosen = sorted(self._refused)[:fit]
+        self._alone = chosen[0] if len(chosen) == 1 else None
+        for number in chosen:
+            self._refused.discard(number)
+            worker = self._task_info[number][0]
+            self._index_queues[worker].put((number, self._requests[number]))
+
+
+class _Final(ExceptionWrapper):
+    """An error of this process in place of a batch."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__((type(error), error, None))  # type: ignore[no-untyped-call]
+        self._error = error
+
+    def reraise(self) -> None:
+        """Raises it as it is, not as one of a worker."""
+        raise self._error

@@ -1,0 +1,222 @@
+"""Workers that don't start by fork: what they are handed, once for all of them, and what can't be."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import multiprocessing
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, Subset
+from torchvision import transforms
+
+import headrace
+from headrace.engine.shared_pickle import SharedPickle
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+
+class Table(Dataset[Any]):
+    """Of all kinds of members that are handed over in different ways."""
+
+    def __init__(self, count: Path | None = None) -> None:
+        self.count = count
+        self.names = [f"{i:06}" for i in range(3000)]
+        self.array = np.arange(30_000, dtype=np.float64)
+        self.fortran = np.asfortranarray(np.arange(20_000).reshape(100, 200))
+        self.small = np.arange(3000)[::-1]
+        self.tensor = torch.arange(30_000.0)
+        self.view = self.tensor[100:]
+        self.image = torch.nn.Parameter(torch.arange(8000.0).reshape(80, 100))
+        self.counter = multiprocessing.get_context("spawn").Value("i", 0)
+        self.shared = torch.zeros(1).share_memory_()
+        self.empty = torch.empty(0), np.empty(0)
+        self.step = functools.partial(scaled, by=2)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.count is not None:
+            with self.count.open("a") as file:
+                file.write("x")
+        return self.__dict__
+
+    def __len__(self) -> int:
+        return 3000
+
+    def __getitem__(self, index: int) -> tuple[float, ...]:
+        with self.counter.get_lock():
+            self.counter.value += 1
+        self.shared[0] = 7
+        return (
+            float(self.names[index]) + self.array[index] + self.small[index] + float(self.tensor[index]),
+            float(self.view[index]) + float(self.image.detach()[index % 80, index % 100]),
+            float(self.fortran[index % 100, index % 200]),
+            self.step(index),
+        )
+
+
+def scaled(value: float, by: float) -> float:
+    return by * value
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_get_the_dataset_pickled_once(method: str, tmp_path: Path) -> None:
+    table = Table(tmp_path / "count")
+    subset = Subset(table, range(60))
+    loader = headrace.DataLoader(
+        subset, batch_size=4, num_workers=2, worker_kind="process", multiprocessing_context=method
+    )
+    batches = [[part.tolist() for part in batch] for batch in loader]
+    assert (tmp_path / "count").read_text() == "x"
+    assert table.counter.value == 60  # the same counter in all processes
+    assert int(table.shared) == 7
+    here = torch.utils.data.DataLoader(subset, batch_size=4)
+    assert batches == [[part.tolist() for part in batch] for batch in here]
+    assert [[part.tolist() for part in batch] for batch in loader] == batches
+
+
+def pickled_and_back(*values: Any) -> tuple[Any, ...]:
+    """In this process, as in one that was handed it."""
+    shared = SharedPickle({str(i): value for i, value in enumerate(values)})
+
+    class Handed:
+        def __init__(self, fd: int) -> None:
+            self.fd = os.dup(fd)
+
+        def detach(self) -> int:
+            return self.fd
+
+    from headrace.engine import shared_pickle
+
+    arrived = shared_pickle._Arrived(
+        Handed(shared._stream), Handed(shared._buffers), shared._places, shared._beside
+    )
+    shared.close()
+    loaded: tuple[Any, ...] = arrived.load()
+    return loaded
+
+
+def test_arrays_and_tensors_arrive_writable_and_their_own() -> None:
+    array, tensor = np.arange(10_000), torch.arange(10_000)
+    first = pickled_and_back(array, tensor)
+    first[0][0] = -1
+    first[1][0] = -1
+    assert array[0] == 0
+    assert tensor[0] == 0
+    assert np.array_equal(first[0][1:], array[1:])
+    assert torch.equal(first[1][1:], tensor[1:])
+
+
+def test_tensors_on_one_storage_stay_so() -> None:
+    tensor = torch.arange(10_000.0)
+    a, b = pickled_and_back([tensor, tensor[10:20]])[0]
+    a[10] = -1
+    assert b[0] == -1
+    assert b.storage_offset() == 10
+
+
+def test_no_files_stay_open() -> None:
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    pickled_and_back(np.arange(10_000))
+    with pytest.raises(headrace.ConfigError):
+        SharedPickle({"dataset": lambda: 0})
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+class Holder(Dataset[Any]):
+    def __init__(self, member: Any) -> None:
+        self.transform = member
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def local_class() -> Any:
+    class Local:
+        pass
+
+    return Local()
+
+
+HERE = Path(__file__).name
+UNPICKLABLE = {
+    "a lambda in a transform": (
+        lambda: transforms.Compose([transforms.Lambda(scaled), transforms.Lambda(lambda x: x)]),
+        r"dataset\.dataset\.transform\.transforms\[1\]\.lambd: <lambda> \("
+        + HERE
+        + r":\d+\) can't be pickled: .*; use"
+        " a module-level function, or multiprocessing_context='fork'",
+    ),
+    "a lock": (
+        lambda: {"locks": [threading.Lock()]},
+        r"dataset\.dataset\.transform\['locks'\]\[0\]: a lock can't be pickled: .*; make it where it is",
+    ),
+    "a file": (
+        lambda: open(os.devnull),  # noqa: SIM115
+        r"dataset\.dataset\.transform: a TextIOWrapper can't be pickled",
+    ),
+    "a partial": (
+        lambda: functools.partial(scaled, by=lambda: 0),
+        r"dataset\.dataset\.transform\.keywords\['by'\]: <lambda> ",
+    ),
+    "a class made in a function": (
+        local_class,
+        r"dataset\.dataset\.transform: a local_class\.<locals>\.Local can't be pickled: .*; define its class",
+    ),
+    "a method of something": (
+        lambda: Holder(threading.Lock()).__len__,
+        r"transform\.__self__\.transform: a lock",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNPICKLABLE)
+def test_an_unpicklable_member_is_named_before_a_process_starts(name: str) -> None:
+    make, message = UNPICKLABLE[name]
+    member = make()
+    dataset = Subset(Holder(member), range(4))
+    loader = headrace.DataLoader(
+        dataset, num_workers=2, worker_kind="process", multiprocessing_context="spawn"
+    )
+    before = multiprocessing.active_children()
+    with pytest.raises(headrace.ConfigError, match=message):
+        iter(loader)
+    assert multiprocessing.active_children() == before
+    forked = headrace.DataLoader(
+        dataset, num_workers=2, worker_kind="process", multiprocessing_context="fork"
+    )
+    assert len(list(forked)) == 4
+    getattr(member, "close", int)()
+
+
+def test_collate_and_worker_init_are_named_too() -> None:
+    for name in ("collate_fn", "worker_init_fn"):
+        options: dict[str, Any] = {name: lambda given: given}
+        loader = headrace.DataLoader(
+            Holder(0), num_workers=1, worker_kind="process", multiprocessing_context="spawn", **options
+        )
+        with pytest.raises(headrace.ConfigError, match=f"^{name}: <lambda> "):
+            iter(loader)
+
+
+class FailsToLoad(Holder):
+    def __setstate__(self, state: Any) -> None:
+        raise OSError("no such licence server")
+
+
+def test_an_error_of_unpickling_is_the_first_batch_s() -> None:
+    loader = headrace.DataLoader(
+        FailsToLoad(0), num_workers=1, worker_kind="process", multiprocessing_context="spawn"
+    )
+    with pytest.raises(OSError, match="no such licence server"):
+        next(iter(loader))
