@@ -3,9 +3,9 @@
     python benchmarks/straggler.py [--steps 150] [--json FILE]
 
 Other samples take 2 ms, all of it waiting; batches of 32; a step of 60 ms. Headrace begins a batch when the
-one that is `depth` before it is received, so that depth - 1 steps cover whatever a sample takes: a step waits
-at most 300 ms (and the time of the other samples that share its threads) less that cover. torch's worker makes
-a batch's samples one after the other, and the next batch's after them.
+one that is `depth` before it is received, so that depth - 1 steps cover whatever a sample takes: a step
+waits at most 300 ms (and the time of the other samples that share its threads) less that cover. A worker of
+torch's makes a batch's samples one after the other, and the next batch's after them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python benchmarks/tuning.py --data DIR [--rounds 3] [--seconds 4] [--json FILE]
 
-- native: JPEGs of DIR/pictures-2000 (`make pictures`), RandomResizedCrop(224): decode threads are what counts;
+- native: JPEGs of DIR/pictures-2000 (`make pictures`), RandomResizedCrop(224): decode threads count;
 - gil: 2 ms of pure Python a sample: processes;
 - sleeping: 5 ms of waiting a sample: many threads;
 - tiny: a row of 32 floats: no workers at all.

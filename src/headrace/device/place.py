@@ -50,7 +50,7 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
 
 
 def pinning_helps() -> bool:
-    """Whether there is an accelerator with memory of its own, to which page-locked memory is copied faster."""
+    """Whether there is an accelerator to whose own memory page-locked memory is copied faster."""
     kind, count = _accelerators()
     return count > 0 and kind != "mps"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +100,11 @@ class ProcessProducer(TorchProducer):
     def max_workers(self) -> int:
         """Processes that were started."""
         return len(self._iterator._workers)
+
+    def tune(self, settings: Mapping[str, int]) -> None:
+        """From now on `workers` of the processes, and `depth` batches in flight, at least one for each."""
+        self._owner.used, self._owner.limit = settings["workers"], max(settings["depth"], settings["workers"])
+        self._turn_knobs()
 
     def limit(self, batches: int) -> None:
         """Batches in flight from now on, at most; 1 or more. Memory may allow fewer."""
@@ -247,6 +252,13 @@ class Group:
         return settings == self.settings and self.look.same(*_copied(loader).values())
 
 
+class _Inner(DataLoader[Any]):
+    """torch's loader, which says nothing of more workers than cores: not all of them work at a time."""
+
+    def check_worker_number_rationality(self) -> None:
+        """Nothing."""
+
+
 def _inner(loader: DataLoader[Any], wanted: ProcessEpoch, requests: WorkerRequests) -> DataLoader[Any]:
     """torch's loader with the settings of the user's."""
     batched = loader.batch_sampler is not None
@@ -254,7 +266,7 @@ def _inner(loader: DataLoader[Any], wanted: ProcessEpoch, requests: WorkerReques
     copied = _copied(loader)
     by_fork = context.get_start_method() == "fork"
     packed = Forked(tuple(copied.values())) if by_fork else SharedPickle(copied)
-    return DataLoader(
+    return _Inner(
         WorkerDataset(packed, wanted.on_error, Room(context.Lock(), wanted.workers)),
         batch_size=1 if batched else None,
         sampler=None if batched else requests,

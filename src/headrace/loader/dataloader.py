@@ -6,15 +6,14 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler, TensorDataset
 
-from headrace._native import ffi
 from headrace.device.feed import Feed, Step
 from headrace.device.place import check_device, pinning_helps, resolve_device
 from headrace.device.postprocess import Postprocess, in_turn
@@ -24,9 +23,8 @@ from headrace.engine.finish import BatchTransform
 from headrace.engine.front import Front, InPlace
 from headrace.engine.gather import GatherProducer
 from headrace.engine.keyed import Keyed
-from headrace.engine.lower import decoder_choice
 from headrace.engine.meter import Failures, Meter
-from headrace.engine.native import READ_THREADS, NativeEngine
+from headrace.engine.native import NativeEngine
 from headrace.engine.producer import Producer
 from headrace.engine.python import Cast, TorchProducer
 from headrace.engine.runtime import Runtime
@@ -34,6 +32,7 @@ from headrace.engine.stream import has_state
 from headrace.errors import ConfigError
 from headrace.export.perfetto import write_trace
 from headrace.export.prometheus import MetricsServer
+from headrace.loader.describe import native_text, sharing_text
 from headrace.loader.tuning import SelfTuning
 from headrace.loader.workers import PythonWorkers
 from headrace.measure.machine import available_memory, usable_cores
@@ -105,8 +104,8 @@ class DataLoader(TorchDataLoader[Any]):
         device: where batches are wanted, as "cuda". They are copied there beside the training step, and what
             the transform does to values (`ToTensor`, `Normalize`, …) is done there, to the same bits; see
             docs/feed.md. None (the default): batches stay where they are made.
-        resident: whether a dataset that is gathered from memory (a `TensorDataset`, torchvision's MNIST, CIFAR
-            and their like) lives on `device`, so that no batch has to be copied. "auto" (the default): where
+        resident: whether a dataset that is gathered from memory (a `TensorDataset`, torchvision's MNIST,
+            CIFAR and their like) lives on `device`, so that no batch has to be copied. "auto" (the default): where
             it fits in an eighth of the device's free memory; True: whatever it takes; False: never.
         batch_transform: called with each batch once it is on the device: `batch_transform(images, labels)`
             for a batch of two, else `batch_transform(batch)`; v2.MixUp and v2.CutMix, for example. All
@@ -327,7 +326,10 @@ class DataLoader(TorchDataLoader[Any]):
     def explain(self) -> str:
         """The plan as a table: each step, where it runs, how it compares with torchvision, and why."""
         plan = self.plan()
-        return f"{explain(plan)}\n{self._sharing()}\n{self._resources(plan)}"
+        batches = self._batches()
+        seed = self._progress.seed_of(batches)
+        sharing = sharing_text(batches, seed, rank_given=self.rank is not None)
+        return f"{explain(plan)}\n{sharing}\n{self._resources(plan)}"
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads and memory stay here; the copy makes its own.
@@ -538,23 +540,6 @@ class DataLoader(TorchDataLoader[Any]):
         except TypeError:
             return None  # the user's batch sampler has no len()
 
-    def _sharing(self) -> str:
-        batches = self._batches()
-        order = f"order: {batches.identity()}"
-        if isinstance(batches, OrderedBatches) and batches.shuffles:
-            seed = self._progress.seed_of(batches)
-            order += ", seed drawn by torch for each epoch" if seed is None else f", seed {seed}"
-        if not isinstance(batches, OrderedBatches):
-            return f"{order}\nranks: left to it"
-        shard = batches.shard
-        if shard.world_size == 1:
-            others = detect_rank()[1] if self.rank is None else 1
-            return f"{order}\nranks: not shared" + (f", though there are {others}" if others > 1 else "")
-        return (
-            f"{order}\nranks: {shard.rank} of {shard.world_size}, global batches of {shard.global_batch},"
-            f" remainder {'dropped' if shard.drop_last else shard.remainder}"
-        )
-
     def workers_text(self) -> str:
         """Who makes the samples, and why, in words."""
         plan = self.plan()
@@ -568,21 +553,22 @@ class DataLoader(TorchDataLoader[Any]):
         chosen = self._workers.chosen
         if chosen is None:
             return "chosen when the first epoch begins, by measuring a few samples in a process of its own"
-        return f"{chosen}; {self.tuning}" if chosen.kind == "thread" else str(chosen)
+        return f"{chosen}; {self.tuning}" if self.tuning.settings else str(chosen)
 
     def _resources(self, plan: Plan) -> str:
         if plan.native is None:
             return f"workers: {self.workers_text()}"
         batch = self._batch_nbytes(plan.native)
-        depth = max(1, min(self._depth(), self.memory_budget // max(1, batch) - 1))
-        pinned = ", pinned" if self.pin_memory else ""
-        return (
-            f"threads: {self.num_workers} decode, {READ_THREADS} more to read ahead once reads block\n"
-            f"memory: up to {depth} batches in flight of {batch / 1e6:.1f} MB{pinned};"
-            f" budget {self.memory_budget / 1e6:,.0f} MB\n"
-            f"decoders: {', '.join(decoder_choice(self.decoder))} ({ffi.simd_active()})\n"
-            f"tuning: {self.tuning}"
+        settings = self.tuning.settings or {"decode_threads": self.num_workers, "depth": self._depth()}
+        words = native_text(
+            threads=settings["decode_threads"],
+            depth=min(settings["depth"], self.batches_that_fit(batch)),
+            batch_nbytes=batch,
+            pinned=self.pin_memory,
+            budget=self.memory_budget,
+            decoder=self.decoder,
         )
+        return f"{words}\ntuning: {self.tuning}"
 
 
 def _workers(given: int | str, dataset: Any) -> int:

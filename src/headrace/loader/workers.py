@@ -13,7 +13,7 @@ from headrace.engine.crew import MAX_THREADS, Crew
 from headrace.engine.guarded import Guarded
 from headrace.engine.placing import SlotShelf
 from headrace.engine.probe import probe
-from headrace.engine.processes import ProcessEpoch, Processes
+from headrace.engine.processes import ProcessEpoch, Processes, ProcessProducer
 from headrace.engine.producer import Producer
 from headrace.engine.python import Requests, TorchProducer, begin_epoch, guarded_loader, stream_loader
 from headrace.engine.relay import Leg, Relay
@@ -27,7 +27,7 @@ from headrace.tuning.policy import (
     batches_in_flight,
     choose_workers,
     insist_on_threads,
-    processes_may_win,
+    worth_trying,
 )
 
 if TYPE_CHECKING:
@@ -48,25 +48,25 @@ class PythonWorkers:
         self._stream: TorchDataLoader[Any] | None = None
         self._crew: Crew | None = None
         self._shelf: SlotShelf | None = None
-        self._try_processes = False
+        self._try_both = False
 
     def producer(self, loader: DataLoader, cursor: Cursor, indices: Iterator[IndexBatch]) -> Producer:
         """Begins an epoch of the dataset."""
         if isinstance(loader.dataset, IterableDataset):
             return self._begin_stream(loader, cursor)
         if self.chosen is None:
-            self.chosen, self._try_processes, indices = _choose(loader, indices)
-        if self.chosen.kind != "thread":
-            return self._begin_processes(loader, self.chosen.count, cursor, indices)
-        settings = _begin_tuning(loader, self.chosen, self._try_processes)
+            self.chosen, self._try_both, indices = _choose(loader, indices)
+        chosen, settings = self.chosen, _begin_tuning(loader, self.chosen, self._try_both)
 
         def make(processes: int, batches: Iterator[IndexBatch]) -> Leg:
             if processes:
-                return self._begin_processes(loader, usable_cores(), cursor, batches)
-            return self._begin_threads(loader, settings, batches)
+                return self._begin_processes(loader, chosen, settings, cursor, batches)
+            if chosen.kind == "thread":
+                return self._begin_threads(loader, settings, batches)
+            return self._begin_here(loader, cursor, batches)
 
-        relay = self._try_processes
-        producer: Leg = Relay(make, indices, settings["processes"]) if relay else make(0, indices)
+        kind = settings["processes"]
+        producer: Leg = Relay(make, indices, kind) if self._try_both else make(kind, indices)
         loader.tuning.attach(producer)
         return producer
 
@@ -81,17 +81,26 @@ class PythonWorkers:
             self._stream = stream_loader(loader, cursor)
         return TorchProducer(iter(self._stream), loader.failures)
 
-    def _begin_processes(
-        self, loader: DataLoader, count: int, cursor: Cursor, indices: Iterator[IndexBatch]
-    ) -> TorchProducer:
-        if count > 0:
-            samples = len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0
-            wanted = ProcessEpoch(count, loader.on_error, samples, loader.memory_budget)
-            return self._processes.begin(loader, wanted, cursor.random_key, indices, loader.failures)
+    def _begin_here(self, loader: DataLoader, cursor: Cursor, indices: Iterator[IndexBatch]) -> TorchProducer:
         if self._guarded is None:
-            self._guarded = guarded_loader(loader, count, loader.on_error)
-        batches = begin_epoch(*self._guarded, cursor.random_key, indices)
-        return TorchProducer(batches, loader.failures)
+            self._guarded = guarded_loader(loader, 0, loader.on_error)
+        return TorchProducer(begin_epoch(*self._guarded, cursor.random_key, indices), loader.failures)
+
+    def _begin_processes(
+        self,
+        loader: DataLoader,
+        chosen: Workers,
+        settings: Settings,
+        cursor: Cursor,
+        indices: Iterator[IndexBatch],
+    ) -> ProcessProducer:
+        samples = len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0
+        count = chosen.count if chosen.kind == "process" else usable_cores()
+        most = count if loader.workers_given is not None else most_processes(count)
+        wanted = ProcessEpoch(most, loader.on_error, samples, loader.memory_budget)
+        if loader.workers_given is None or loader.prefetch_factor_given is None:
+            self._processes.used, self._processes.limit = settings["workers"], settings["depth"]
+        return self._processes.begin(loader, wanted, cursor.random_key, indices, loader.failures)
 
     def _begin_threads(
         self, loader: DataLoader, settings: Settings, indices: Iterator[IndexBatch]
@@ -114,26 +123,37 @@ class PythonWorkers:
         )
 
 
-def _begin_tuning(loader: DataLoader, workers: Workers, try_processes: bool) -> Settings:
-    """Threads, batches in flight and, where that is to be tried, whether processes make the samples."""
+def _begin_tuning(loader: DataLoader, chosen: Workers, try_both: bool) -> Settings:
+    """What to begin an epoch with: whether by processes, how many workers, how many batches in flight."""
     given = loader.prefetch_factor_given
-    size = loader.samples_of_a_batch
-    depth = batches_in_flight(workers, size) if given is None else max(1, given * workers.count)
-    start = {"threads": workers.count, "depth": depth}
-    knobs = []
-    if try_processes:
-        start["processes"] = 0
-        knobs.append(Knob("processes", (0, 1), always=True))
-    if loader.workers_given is None:
-        knobs.append(Knob("threads", ladder(workers.count, MAX_THREADS)))
-    if given is None:
-        knobs.append(Knob("depth", ladder(depth, 4 * depth, least=2)))
-    return loader.tuning.begin(f"{loader.what()}\non threads", start, knobs)
+    in_processes = chosen.kind == "process"
+    processes = chosen.count if in_processes else usable_cores()
+    depth = batches_in_flight(chosen, loader.samples_of_a_batch)
+    if given is not None:
+        depth = max(1, given * chosen.count)
+    start = {"processes": int(in_processes), "workers": processes, "depth": depth}
+    knobs = [Knob("processes", (0, 1), always=chosen.kind == "thread")] if try_both else []
+    if chosen.kind == "thread":
+        start["threads"] = chosen.count
+        if loader.workers_given is None:
+            knobs.append(Knob("threads", ladder(chosen.count, MAX_THREADS), where=("processes", 0)))
+    if loader.workers_given is None and (in_processes or try_both):
+        most = most_processes(processes)
+        knobs.append(Knob("workers", ladder(processes, most), where=("processes", 1)))
+    if given is None and (chosen.kind != "caller" or try_both):
+        where = None if chosen.kind == "thread" else ("processes", 1)
+        knobs.append(Knob("depth", ladder(depth, 4 * depth, least=2), where=where))
+    return loader.tuning.begin(f"{loader.what()}\nby {chosen.kind}", start, knobs)
+
+
+def most_processes(count: int) -> int:
+    """Processes to start where `count` are to work at first: half as many again, for samples that wait."""
+    return count + (count + 1) // 2
 
 
 def _choose(loader: DataLoader, indices: Iterator[IndexBatch]) -> tuple[Workers, bool, Iterator[IndexBatch]]:
-    """The workers, whether processes should be tried in place of threads, and the batches of `indices`, of
-    which some had to be looked at."""
+    """The workers, whether the other kind should be tried too, and the batches of `indices`, some of which
+    had to be looked at."""
     count = loader.workers_given
     if count == 0:
         return Workers("caller", 0, "num_workers=0"), False, indices
@@ -153,5 +173,5 @@ def _choose(loader: DataLoader, indices: Iterator[IndexBatch]) -> tuple[Workers,
     workers = choose_workers(measured, batch_size=size, cores=cores, count=count)
     if kind == "thread":
         workers = insist_on_threads(workers, measured, cores, count)
-    tried = kind == "auto" and workers.kind == "thread" and processes_may_win(measured, workers, cores)
-    return workers, tried, chain((first,), indices)
+    tried = kind == "auto" and worth_trying(measured, workers, batch_size=size, cores=cores)
+    return workers, tried and count is None, chain((first,), indices)

@@ -21,11 +21,13 @@ class Knob:
         name: such as "decode_threads" or "depth".
         values: that it may have, ascending.
         always: to be tried even where nothing waits, as it may slow the training step itself.
+        where: name and value of another setting, without which this one changes nothing; None: none.
     """
 
     name: str
     values: tuple[int, ...]
     always: bool = False
+    where: tuple[str, int] | None = None
 
     def next_to(self, value: int, direction: int) -> int | None:
         """The value after (direction 1) or before (-1) `value`; None: there is none."""
@@ -54,6 +56,8 @@ def climb(start: Settings, knobs: Sequence[Knob]) -> Generator[Settings, Window,
     """
     best, measured = start, (yield start)
     for knob in knobs:
+        if knob.where is not None and best[knob.where[0]] != knob.where[1]:
+            continue
         for direction in (1, -1):
             moved = False
             while knob.always or measured.stall >= STALL_THAT_MATTERS:

@@ -14,9 +14,13 @@ Kind = Literal["caller", "thread", "process"]
 WAITING_BELOW = 0.5
 # Threads that wait cost little; more than this at a time begin to cost switching between them.
 MOST_WAITING_THREADS = 64
-# Handing a batch from a process to another costs about this, in seconds: a batch that takes no longer is made
-# sooner than sent (measured with torch's workers: 0.2 to 0.5 ms).
-SENDING_SECONDS = 4e-4
+# What a worker process spends on handing a batch over, beside making it, in seconds: shared memory for each
+# tensor, pickling, a pipe. (torch's workers on two cores of an AMD EPYC made 256 rows in 0.6 ms, and brought
+# a batch every 1.7 ms, two of them.)
+SENDING_SECONDS = 2.5e-3
+# A batch that takes longer is worth trying in a process, whatever the above says of it; one that takes less
+# than the other is worth trying in the caller's thread.
+TRY_PROCESSES_FROM, TRY_CALLER_UP_TO = 3e-4, 2e-2
 # Two threads that hold the GIL by turns reach 1; two that don't need it reach 2.
 GAIN_OF_FREE_THREADS = 1.7
 # Batches ready ahead of the step: one being copied, and some for steps that end sooner than others.
@@ -64,8 +68,9 @@ def choose_workers(probe: Probe | str, *, batch_size: int, cores: int, count: in
     if _waits(probe):
         threads = count or waiting_threads(probe, cores)
         return Workers("thread", threads, f"{_cost(probe)}; threads can wait side by side")
-    if probe.seconds * batch_size < SENDING_SECONDS and count is None:
-        made = f"a batch takes {_time(probe.seconds * batch_size)}, no more than sending it from a worker"
+    made_in = probe.seconds * batch_size
+    if count is None and made_in * (cores - 1) < SENDING_SECONDS:
+        made = f"a batch of them takes {_time(made_in)}, and sending it from a worker would take longer"
         return Workers("caller", 0, f"{_cost(probe)}; {made}")
     if probe.gain is not None and probe.gain >= GAIN_OF_FREE_THREADS:
         made = f"two threads made {probe.gain:.1f} times as many as one"
@@ -82,11 +87,20 @@ def insist_on_threads(workers: Workers, probe: Probe | str, cores: int, count: i
     return Workers("thread", count or waiting, f"worker_kind='thread'; left to itself: {workers}")
 
 
-def processes_may_win(probe: Probe | str, workers: Workers, cores: int) -> bool:
-    """Whether as many processes as cores could make samples about as fast as the threads that were chosen.
-    Whether they do is for measurement: threads take the GIL from the training step."""
+def worth_trying(probe: Probe | str, workers: Workers, *, batch_size: int, cores: int) -> bool:
+    """Whether the other kind should be tried as well, live: processes in the place of threads or of the
+    caller's thread, or the caller's thread in the place of processes.
+
+    Whether it is better is for measurement: threads take the GIL from the training step, the step waits for
+    what the caller's thread makes, and what a process makes must be sent.
+    """
     if isinstance(probe, str):
         return False
+    made_in = probe.seconds * batch_size
+    if workers.kind == "caller":
+        return made_in > TRY_PROCESSES_FROM
+    if workers.kind == "process":
+        return made_in < TRY_CALLER_UP_TO
     threads = min(workers.count / max(probe.seconds, 1e-9), cores / max(probe.cpu_seconds, 1e-9))
     return cores / max(probe.seconds, 1e-9) >= 0.8 * threads
 
