@@ -22,6 +22,9 @@ def public_names(module: ModuleType) -> list[str]:
 
 
 def test_all_is_sorted_and_complete() -> None:
+    assert [name for name in dir(headrace) if name in headrace.__all__] == headrace.__all__
+    for name in headrace.__all__:
+        getattr(headrace, name)  # imported when it is asked for
     assert headrace.__all__ == public_names(headrace)
     assert headrace.export.__all__ == public_names(headrace.export)
     assert headrace.testing.__all__ == public_names(headrace.testing)
@@ -36,6 +39,15 @@ def test_importing_loads_no_native_library_and_starts_no_cuda() -> None:
     assert done.returncode == 0, done.stderr
     assert "libheadrace" not in done.stdout
     assert done.stdout.endswith("False\n")
+
+
+def test_a_worker_process_imports_little_but_torch() -> None:
+    code = "import sys, headrace.engine.in_worker; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert {"torchvision", "PIL", "pyarrow", "rich", "psutil"}.isdisjoint(done.stdout.split())
 
 
 def test_the_example_in_the_docstring_works() -> None:

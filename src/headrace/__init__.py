@@ -1,10 +1,14 @@
 """Headrace: a drop-in for torch.utils.data.DataLoader that runs image pipelines natively, bit for bit."""
 
-from headrace.errors import ConfigError, HeadraceError, NativeError, PackError, SampleError
-from headrace.loader import DataLoader
-from headrace.packs.pack import pack
-from headrace.sources.image import ImageDataset
-from headrace.sources.packed import PackedDataset
+import importlib
+import typing
+
+if typing.TYPE_CHECKING:
+    from headrace.errors import ConfigError, HeadraceError, NativeError, PackError, SampleError
+    from headrace.loader import DataLoader
+    from headrace.packs.pack import pack
+    from headrace.sources.image import ImageDataset
+    from headrace.sources.packed import PackedDataset
 
 __all__ = [
     "ConfigError",
@@ -17,3 +21,27 @@ __all__ = [
     "SampleError",
     "pack",
 ]
+
+# Imported when they are first asked for: a worker process that doesn't start by fork imports this package for
+# a small part of it, and torchvision alone would take it as long as torch does.
+_PLACES = {
+    **dict.fromkeys(
+        ("ConfigError", "HeadraceError", "NativeError", "PackError", "SampleError"), "headrace.errors"
+    ),
+    "DataLoader": "headrace.loader",
+    "ImageDataset": "headrace.sources.image",
+    "PackedDataset": "headrace.sources.packed",
+    "pack": "headrace.packs.pack",
+}
+
+
+def __getattr__(name: str) -> typing.Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_PLACES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
