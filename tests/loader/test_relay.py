@@ -101,7 +101,7 @@ def test_threads_and_processes_take_turns_in_one_epoch(monkeypatch: pytest.Monke
         producer = loader.tuning._producer
         assert isinstance(producer, Relay)
         if number % 10 == 4:
-            producer.tune({"processes": number // 10 % 2, "threads": 3, "depth": 4})
+            producer.tune({"processes": number // 10 % 2, "threads": 3, "workers": 2, "depth": 4})
     alone = headrace.DataLoader(Squares(), 5, seed=1, shuffle=True, num_workers=0)
     assert received == [i for batch in alone for i in batch.tolist()]
     assert isinstance(loader._workers, PythonWorkers)

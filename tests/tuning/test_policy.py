@@ -23,7 +23,7 @@ def probe(seconds: float, cpu: float, **others: Any) -> Probe:
         (probe(5e-3, 1e-4, against_threads="dataset.f is a File"), "process", "dataset.f is a File"),
         (probe(5e-3, 5e-3, gain=1.0), "process", "holds the GIL"),
         (probe(5e-3, 5e-3, gain=1.9), "thread", "1.9 times"),
-        (probe(1e-6, 1e-6, gain=1.0), "caller", "a batch takes 64 µs"),
+        (probe(1e-6, 1e-6, gain=1.0), "caller", "takes 64 µs"),
         (
             probe(5e-5, 1e-5),
             "process",

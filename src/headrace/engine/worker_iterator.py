@@ -90,6 +90,8 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
 
     def ready(self) -> bool:
         """Whether `next` would return, or raise, without waiting."""
+        if os.getpid() != self._pid:
+            return True  # it raises; what is in the pipe is the parent's
         if not self._in_order:
             return not self._task_info or not self._data_queue.empty()
         self._take_what_has_come()

@@ -105,8 +105,8 @@ class DataLoader(TorchDataLoader[Any]):
             the transform does to values (`ToTensor`, `Normalize`, …) is done there, to the same bits; see
             docs/feed.md. None (the default): batches stay where they are made.
         resident: whether a dataset that is gathered from memory (a `TensorDataset`, torchvision's MNIST,
-            CIFAR and their like) lives on `device`, so that no batch has to be copied. "auto" (the default): where
-            it fits in an eighth of the device's free memory; True: whatever it takes; False: never.
+            CIFAR and their like) lives on `device`, so that no batch has to be copied. "auto" (the default):
+            where it fits in an eighth of the device's free memory; True: whatever it takes; False: never.
         batch_transform: called with each batch once it is on the device: `batch_transform(images, labels)`
             for a batch of two, else `batch_transform(batch)`; v2.MixUp and v2.CutMix, for example. All
             generators are seeded for it by (seed, epoch, first sample).
