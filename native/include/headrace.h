@@ -26,7 +26,7 @@ extern "C" {
 
 /* Raised with every change of a struct or signature below; Python refuses a library of another
  * number. */
-#define HR_ABI_VERSION 6
+#define HR_ABI_VERSION 7
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
@@ -205,6 +205,11 @@ HR_API void hr_batch_free(hr_batch* batch);
 HR_API int32_t hr_draw_steps(const hr_pipeline* pipeline, uint64_t seed, uint64_t epoch,
                              int64_t index, int64_t occurrence, int32_t width, int32_t height,
                              hr_draw* draws);
+
+/* Finished pictures as samples of the pipeline: of its height, width, dtype and layout, levels
+ * replaced by its table; its steps are ignored. levels: [count][3][height][width]. */
+HR_API int32_t hr_look_up(const hr_pipeline* pipeline, const uint8_t* levels, int64_t count,
+                          void* output);
 
 /* Single operations, for tests and tools. */
 /* Entry points of a JPEG, packed, into out[capacity]; *out_size bytes, 0 where the file needs none.

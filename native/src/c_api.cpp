@@ -16,8 +16,11 @@
 #include "jpeg/entry_points.h"
 #include "jpeg/transcode.h"
 #include "pool.h"
+#include "resize/store.h"
+#include "sample.h"
 
 using headrace::Code;
+using headrace::Dtype;
 using headrace::fail;
 using headrace::guarded;
 using headrace::kMaxEdge;
@@ -248,6 +251,24 @@ int32_t hr_draw_steps(const hr_pipeline* pipeline, uint64_t seed, uint64_t epoch
     return code == Code::kOk
                ? HR_OK
                : fail(code, "a crop is larger than its input, or an edge is too long");
+  });
+}
+
+int32_t hr_look_up(const hr_pipeline* pipeline, const uint8_t* levels, int64_t count,
+                   void* output) {
+  return guarded([&]() -> int32_t {
+    if (const char* problem = check_pipeline(pipeline))
+      return fail(Code::kInvalidArgument, problem);
+    if (levels == nullptr || output == nullptr || count < 0) return fail(Code::kInvalidArgument);
+    const size_t values =
+        size_t{3} * static_cast<size_t>(pipeline->height) * static_cast<size_t>(pipeline->width);
+    const size_t bytes = values * headrace::dtype_size(static_cast<Dtype>(pipeline->dtype));
+    for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+      headrace::store_planes(
+          levels + i * values,
+          headrace::output_at(*pipeline, static_cast<uint8_t*>(output) + i * bytes));
+    }
+    return HR_OK;
   });
 }
 

@@ -53,11 +53,10 @@ Rect in_source(const Geometry& geometry, const Rect& rect) {
 
 SampleOutput output_of(const hr_request& request, int64_t position) {
   const hr_pipeline& p = *request.pipeline;
-  const auto dtype = static_cast<Dtype>(p.dtype);
-  const size_t bytes =
-      size_t{3} * static_cast<size_t>(p.height) * static_cast<size_t>(p.width) * dtype_size(dtype);
-  uint8_t* data = static_cast<uint8_t*>(request.output) + bytes * static_cast<size_t>(position);
-  return {data, p.height, p.width, dtype, static_cast<Layout>(p.layout), p.table};
+  const size_t bytes = size_t{3} * static_cast<size_t>(p.height) * static_cast<size_t>(p.width) *
+                       dtype_size(static_cast<Dtype>(p.dtype));
+  return output_at(p,
+                   static_cast<uint8_t*>(request.output) + bytes * static_cast<size_t>(position));
 }
 
 jpeg::EntryPoints entries_of(const hr_source& source, int64_t index, const Bytes& bytes,
@@ -80,6 +79,15 @@ int64_t now_nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
+}
+
+SampleOutput output_at(const hr_pipeline& pipeline, void* data) {
+  return {data,
+          pipeline.height,
+          pipeline.width,
+          static_cast<Dtype>(pipeline.dtype),
+          static_cast<Layout>(pipeline.layout),
+          pipeline.table};
 }
 
 SampleMaker::SampleMaker() {

@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 from headrace.plan import Decision, Plan, PythonPlan, explain, make_plan
 from headrace.plan import catalogue as catalogue_module
 from headrace.plan.physical import with_batch_transform
-from headrace.plan.transform import NO_NATIVE_FORM
+from headrace.plan.transform import NO_NATIVE_FORM, PER_SAMPLE
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "explain"
 IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
@@ -110,6 +110,17 @@ def test_refused() -> None:
     compare("refused", explain(make_plan(folder(RICH), batch_size=None)))
 
 
+def test_split() -> None:
+    transform = v1.Compose([*TRAIN.transforms[:2], v1.RandAugment(), *TRAIN.transforms[2:]])
+    compare("split", explain(make_plan(folder(transform), dtype=torch.float16)))
+
+
+def test_split_for_a_device() -> None:
+    steps = [v1.Resize(256), v1.ColorJitter(0.4), v1.CenterCrop(224), v1.ToTensor(), v1.RandomErasing()]
+    plan = make_plan(folder(v1.Compose(steps)), dtype=torch.float16, device=torch.device("cuda"))
+    compare("split_device", explain(plan))
+
+
 def test_other_formats() -> None:
     compare("png", explain(make_plan(folder(TRAIN, ["a.png", "b.jpg"]))))
 
@@ -118,7 +129,7 @@ def test_a_plan_made_by_hand() -> None:
     """Only the plan speaks: no file, no version, no dataset is looked at."""
     decisions = (
         Decision("Recordings (data.py:7)", "python", "a dataset of its own kind", source=True, refused=True),
-        Decision("blur (aug.py:41)", "python", NO_NATIVE_FORM, refused=True),
+        Decision("blur (aug.py:41)", "python", f"{NO_NATIVE_FORM}; {PER_SAMPLE}", refused=True),
     )
     compare("by_hand", explain(Plan(decisions, python=PythonPlan(("two",)))))
 

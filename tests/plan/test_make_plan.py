@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from PIL.ImageOps import exif_transpose
+from torch import nn
 from torch.utils.data import TensorDataset, default_collate
 from torchvision import transforms as v1
 from torchvision import tv_tensors
@@ -15,9 +17,11 @@ from torchvision.transforms import v2
 
 from headrace.errors import ConfigError
 from headrace.plan import NativePlan, Plan, PythonPlan, make_plan
-from headrace.plan.logical import CenterCrop
+from headrace.plan.logical import CenterCrop, ResizeShorter
+from headrace.plan.physical import SplitPlan
 from headrace.plan.pointwise import run_suffix
 from headrace.plan.replay import replay_sample
+from headrace.plan.transform import PER_SAMPLE
 from pictures import image_folder
 
 TRANSFORM = v1.Compose([v1.CenterCrop((8, 6)), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.25] * 3)])
@@ -37,8 +41,13 @@ def native(plan: Plan) -> NativePlan:
 def python(plan: Plan) -> PythonPlan:
     assert plan.python is not None, plan
     assert plan.native is None
-    assert all(decision.where == "python" for decision in plan.decisions)
     return plan.python
+
+
+def split(plan: Plan) -> SplitPlan:
+    told = python(plan).split
+    assert told is not None
+    return told
 
 
 def steps(plan: Plan) -> list[tuple[str, str]]:
@@ -105,19 +114,73 @@ def test_the_users_own_python_stays_python(folder: ImageFolder) -> None:
     plan = make_plan(folder, collate_fn=my_collate)
     told = native(plan)
     assert (told.target_transform, told.collate) == (abs, my_collate)
-    assert steps(plan)[-3] == ("target_transform: abs", "python")
-    assert steps(plan)[-2] == ("images: float32 [N, 3, 8, 6] NCHW", "native")
+    assert steps(plan)[-3] == ("images: float32 [N, 3, 8, 6] NCHW", "native")
+    assert steps(plan)[-2] == ("target_transform: abs", "python")
     assert steps(plan)[-1][0].startswith("collate_fn: my_collate (")
     assert steps(plan)[-1][1] == "python"
 
 
-def test_one_unknown_step_makes_all_python(folder: ImageFolder) -> None:
-    folder.transform = v1.Compose([v1.ColorJitter(), *TRANSFORM.transforms])
-    plan = make_plan(folder, dtype=torch.float16, memory_format=torch.channels_last)
-    told = python(plan)
-    assert told.reasons == ("ColorJitter: no native form; runs as Python with everything around it",)
-    assert (told.dtype, told.memory_format) == (torch.float16, torch.channels_last)
-    assert [(d.step, d.reason) for d in plan.decisions][2] == ("CenterCrop(8×6)", "has a native form")
+def test_an_unknown_step_runs_between_prefix_and_table(folder: ImageFolder) -> None:
+    jitter = v1.ColorJitter()
+    folder.transform = v1.Compose([v1.Resize(9), jitter, *TRANSFORM.transforms])
+    folder.target_transform = abs
+    plan = make_plan(folder, dtype=torch.float16, memory_format=torch.channels_last, collate_fn=my_collate)
+    told = split(plan)
+    assert python(plan).reasons == (f"ColorJitter: no native form; {PER_SAMPLE}",)
+    assert (python(plan).dtype, python(plan).memory_format) == (torch.float16, torch.channels_last)
+    assert told.prefix.steps == (ResizeShorter(9, None, 2),)
+    assert told.varies
+    assert (told.prefix.target_transform, told.prefix.collate) == (abs, my_collate)
+    assert told.middle == (jitter, TRANSFORM.transforms[0])
+    assert told.suffix == tuple(TRANSFORM.transforms[1:])
+    assert told.table is not None
+    assert told.pointwise is not None
+    assert (told.table.dtype, told.pointwise.dtype, told.layout) == (torch.float16, torch.float32, "NHWC")
+    assert not told.keeps_info
+    where = "".join(place[0] for _, place in steps(plan))
+    assert where == "nnppnnnpp"
+    assert steps(plan)[-3] == ("cast to float16", "native")
+
+
+def test_what_cant_be_a_table_runs_as_python(folder: ImageFolder) -> None:
+    erasing = v1.RandomErasing()
+    folder.transform = v1.Compose([*TRANSFORM.transforms, erasing, abs])
+    told = split(make_plan(folder))
+    assert (told.varies, told.prefix.height, told.prefix.width) == (False, 8, 6)
+    assert told.middle == (*TRANSFORM.transforms[1:], erasing, abs)
+    assert (told.suffix, told.pointwise, told.table) == ((), None, None)
+
+
+def test_erasing_ends_a_split_plan_too(folder: ImageFolder) -> None:
+    erasing = v1.RandomErasing()
+    folder.transform = v1.Compose([TRANSFORM.transforms[0], abs, *TRANSFORM.transforms[1:], erasing])
+    told = split(make_plan(folder))
+    assert told.suffix == (*TRANSFORM.transforms[1:], erasing)
+    assert told.erasing is not None
+    assert (told.erasing.number, told.erasing.dtype) == (1, torch.float32)
+
+
+def test_no_transform_at_all(folder: ImageFolder) -> None:
+    folder.transform = None
+    told = split(make_plan(folder, collate_fn=my_collate))
+    assert (told.prefix.steps, told.varies, told.middle, told.suffix) == ((), True, (), ())
+
+
+@pytest.mark.parametrize(
+    ("transform", "only"),
+    [
+        (v1.RandAugment(), True),
+        (v2.ColorJitter(), True),
+        (v1.RandomOrder([nn.Identity(), v1.ColorJitter()]), True),
+        (v1.RandomApply([v1.ColorJitter()]), True),
+        (v1.RandomApply([v1.RandomChoice([v1.ColorJitter(), exif_transpose])]), False),
+        (v1.Lambda(exif_transpose), False),
+        (exif_transpose, False),
+    ],
+)
+def test_who_sees_pixels_only(folder: ImageFolder, transform: Any, only: bool) -> None:
+    folder.transform = v1.Compose([transform, *TRANSFORM.transforms])
+    assert split(make_plan(folder)).keeps_info == (not only)
 
 
 def test_other_datasets_are_python() -> None:
@@ -129,11 +192,13 @@ def test_no_batching_is_python_and_every_reason_is_given(folder: ImageFolder) ->
     folder.transform = v1.Compose([v1.Resize(9), v1.ToTensor()])
     told = python(make_plan(folder, batch_size=None))
     assert told.reasons == (
-        "output: output size varies with the picture: give Resize both sizes, or crop at the end",
+        "output: size varies with the picture: give Resize both sizes, or crop at the end",
         "batching: batch_size=None turns batching off: there is no batch to write into",
     )
     folder.transform = TRANSFORM
-    assert python(make_plan(folder, batch_size=None)).reasons == told.reasons[1:]
+    whole = make_plan(folder, batch_size=None)
+    assert python(whole).reasons == told.reasons[1:]
+    assert (split(whole).middle, split(whole).varies) == ((), False)
 
 
 def test_a_cast_that_cuts_fractions_off_is_python(folder: ImageFolder) -> None:

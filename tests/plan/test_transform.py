@@ -11,7 +11,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from headrace.plan import logical
-from headrace.plan.transform import HAS_NATIVE_FORM, LoweredTransform, RefusedTransform, lower_transform
+from headrace.plan.transform import IN_TABLE, PER_SAMPLE, LoweredTransform, SplitTransform, lower_transform
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 CENTER = logical.CenterCrop(8, 8)
@@ -26,7 +26,7 @@ def lowered(transform: Any) -> LoweredTransform:
 def refused(transform: Any) -> dict[str, str]:
     """The steps to blame, and why."""
     result = lower_transform(transform)
-    assert isinstance(result, RefusedTransform), result
+    assert isinstance(result, SplitTransform), result
     found = {note.step: note.reason for note in result.notes if note.refused}
     assert found
     return found
@@ -71,15 +71,13 @@ def test_geometry_after_the_conversion() -> None:
 
 
 def test_conversions_are_needed() -> None:
-    assert refused(None) == {
-        "transform: None": "gives PIL images, which can't be stacked to batches: end with ToTensor()"
-    }
-    assert "can't be stacked" in refused(v1.CenterCrop(8))["output"]
+    assert refused(None) == {"output": "gives PIL images rather than tensors"}
+    assert refused(v1.CenterCrop(8)) == {"output": "gives PIL images rather than tensors"}
 
 
 def test_the_size_must_be_known() -> None:
     assert refused(v1.Compose([v1.Resize(256), v1.ToTensor()])) == {
-        "output": "output size varies with the picture: give Resize both sizes, or crop at the end"
+        "output": "size varies with the picture: give Resize both sizes, or crop at the end"
     }
 
 
@@ -95,17 +93,18 @@ def blur(image: Any) -> Any:
 def test_all_that_isnt_known_is_named_with_its_place() -> None:
     transforms = [v2.RandAugment(), MyCrop(8), blur, v1.CenterCrop(8), lambda image: image, v1.ToTensor()]
     result = lower_transform(v1.Compose(transforms))
-    assert isinstance(result, RefusedTransform)
+    assert isinstance(result, SplitTransform)
+    assert result.middle == tuple(transforms[:-1])
     notes = [(note.step, note.reason, note.refused) for note in result.notes]
-    assert notes[0] == ("RandAugment", "no native form; runs as Python with everything around it", True)
+    assert notes[0] == ("RandAugment", f"no native form; {PER_SAMPLE}", True)
     assert notes[1][0].startswith("MyCrop (")
     assert notes[1][1].startswith("a subclass of CenterCrop, which may do anything; runs as Python")
     line = blur.__code__.co_firstlineno
     assert notes[2][0].startswith("blur (")
     assert notes[2][0].endswith(f"test_transform.py:{line})")
-    assert notes[3] == ("CenterCrop(8×8)", HAS_NATIVE_FORM, False)
+    assert notes[3] == ("CenterCrop(8×8)", PER_SAMPLE, False)
     assert "<lambda> (" in notes[4][0]
-    assert notes[5] == ("ToTensor()", HAS_NATIVE_FORM, False)
+    assert notes[5] == ("ToTensor()", IN_TABLE, False)
 
 
 def test_arguments_without_a_native_form_are_named() -> None:
@@ -141,9 +140,9 @@ def compiled() -> Any:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (hooked, "has forward hooks: no native form"),
-        (patched, "transform replaced on this object: no native form"),
-        (compiled, "is compiled: no native form"),
+        (hooked, "has forward hooks; runs"),
+        (patched, "transform replaced on this object; runs"),
+        (compiled, "is compiled; runs"),
     ],
 )
 def test_an_object_that_was_tampered_with_isnt_its_class(make: Any, reason: str) -> None:
@@ -155,7 +154,7 @@ def test_an_object_that_was_tampered_with_isnt_its_class(make: Any, reason: str)
 def test_a_class_that_was_tampered_with(cls: Any, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cls, method, lambda _self, image, *_: image)
     found = refused(v1.Compose([cls(8), v1.ToTensor()]))
-    assert found["CenterCrop"].startswith(f"{method} replaced on its class: no native form")
+    assert found["CenterCrop"].startswith(f"{method} replaced on its class; runs")
 
 
 def test_an_object_without_its_attributes() -> None:

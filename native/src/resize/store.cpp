@@ -122,8 +122,8 @@ const uint8_t* channel_table(const SampleOutput& out, int c) {
   return static_cast<const uint8_t*>(out.table) + c * 256 * dtype_size(out.dtype);
 }
 
-void store_planes(const ImageView& source, const SampleOutput& out, const Target& target,
-                  const StoreKernels& kernels) {
+void store_in_planes(const ImageView& source, const SampleOutput& out, const Target& target,
+                     const StoreKernels& kernels) {
   const Lookup lookup = target.element == 2 ? kernels.lookup16 : kernels.lookup32;
   const bool stream = target.channel * 3 >= kStreamedBytes;
   for_each_run(source, source.width == out.width, kChunk, [&](const Run& run) {
@@ -155,6 +155,23 @@ void store_interleaved(const ImageView& source, const SampleOutput& out, const T
   if (stream) kernels.publish();
 }
 
+// Values of any size, one by one, from planes.
+template <typename Value>
+void store_values(const uint8_t* levels, size_t pixels, const Target& target, const void* table) {
+  Value tables[3][256];
+  for (int level = 0; level < 256; ++level) {
+    for (auto& channel : tables) channel[level] = static_cast<Value>(level);
+  }
+  if (table != nullptr) std::memcpy(tables, table, sizeof(tables));
+  for (int c = 0; c < 3; ++c) {
+    const uint8_t* from = levels + pixels * c;
+    uint8_t* to = target.at(0, c);
+    for (size_t i = 0; i < pixels; ++i, to += target.pixel) {
+      std::memcpy(to, &tables[c][from[i]], sizeof(Value));
+    }
+  }
+}
+
 void rgb(const uint8_t* rgbx, int width, uint8_t* out) {
   for (int x = 0; x < width; ++x, rgbx += 4, out += 3) std::memcpy(out, rgbx, 3);
 }
@@ -179,7 +196,7 @@ void store_rows(const ImageView& source, const SampleOutput& out, int x, int y) 
   } else if (out.dtype == Dtype::kUint8) {
     store_values<uint8_t>(source, target, out.table);
   } else if (out.layout == Layout::kNchw) {
-    store_planes(source, out, target, kernels);
+    store_in_planes(source, out, target, kernels);
   } else if (kernels.interleave32 != nullptr) {
     store_interleaved(source, out, target, kernels);
   } else if (target.element == 2) {
@@ -187,6 +204,36 @@ void store_rows(const ImageView& source, const SampleOutput& out, int x, int y) 
   } else {
     store_values<uint32_t>(source, target, out.table);
   }
+}
+
+void store_planes(const uint8_t* levels, const SampleOutput& out) {
+  const StoreKernels& kernels = active_kernels();
+  const Target target(out, 0, 0);
+  const size_t pixels = static_cast<size_t>(out.height) * static_cast<size_t>(out.width);
+  const bool interleaved = out.layout == Layout::kNhwc;
+  const bool two = target.element == 2;
+  if (target.element == 1) return store_values<uint8_t>(levels, pixels, target, out.table);
+  if (interleaved && kernels.interleave32 == nullptr) {
+    return two ? store_values<uint16_t>(levels, pixels, target, out.table)
+               : store_values<uint32_t>(levels, pixels, target, out.table);
+  }
+  const Lookup lookup = two ? kernels.lookup16 : kernels.lookup32;
+  const Interleave interleave = two ? kernels.interleave16 : kernels.interleave32;
+  const bool stream = target.element * 3 * pixels >= kStreamedBytes;
+  for (size_t first = 0; first < pixels; first += kInterleavedChunk) {
+    const size_t count = std::min<size_t>(kInterleavedChunk, pixels - first);
+    alignas(64)
+        uint8_t chunk[kInterleavedChunk];  // kernels read past the end of what they are given
+    alignas(64) uint8_t values[3][kInterleavedChunk * sizeof(float)];
+    for (int c = 0; c < 3; ++c) {
+      std::copy_n(levels + pixels * c + first, count, chunk);
+      void* const to = interleaved ? values[c] : target.at(0, c) + target.pixel * first;
+      lookup(chunk, count, channel_table(out, c), to, stream && !interleaved);
+    }
+    const void* const planes[3] = {values[0], values[1], values[2]};
+    if (interleaved) interleave(planes, count, target.at(0, 0) + target.pixel * first, stream);
+  }
+  if (stream) kernels.publish();
 }
 
 }  // namespace headrace

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 STAGES = 5
 DECODERS = 8
 
@@ -146,6 +146,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         c_int32,
         (POINTER(Pipeline), c_uint64, c_uint64, c_int64, c_int64, c_int32, c_int32, POINTER(Draw)),
     ),
+    "hr_look_up": (c_int32, (POINTER(Pipeline), c_void_p, c_int64, c_void_p)),
     "hr_jpeg_size": (c_int32, (c_void_p, c_uint64, POINTER(c_int32), POINTER(c_int32))),
     "hr_jpeg_entry_points": (c_int32, (c_void_p, c_uint64, c_int32, c_void_p, c_uint64, POINTER(c_uint64))),
     "hr_jpeg_transcode": (

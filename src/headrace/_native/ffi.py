@@ -195,6 +195,11 @@ class Pipeline:
         _check(code)
         return tuple((d.value[0], d.value[1], d.value[2], d.value[3]) for d in draws[: self.step_count])
 
+    def look_up(self, levels: int, count: int, output: int) -> None:
+        """Puts `count` pictures, uint8 [count, 3, height, width] at `levels`, through the table, to `output`:
+        both addresses."""
+        _check(library().hr_look_up(byref(self.struct), levels, count, output))
+
 
 class Source:
     """Where the samples' bytes are: hr_source and the memory that it points to."""

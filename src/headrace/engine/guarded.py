@@ -12,6 +12,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.engine.seeding import GeneratorStates, generators_kept, sample_seeds, seed_generators
 from headrace.engine.stream import Stream
+from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
 from headrace.records import SampleFailure
 
@@ -82,18 +83,22 @@ class Guarded(Dataset[Any]):
 
     def sample(self, index: Any, seed: int | None) -> Any:
         """The sample, or what stands in for it: `Replaced`, `Failed`. Raises where `on_error` is "raise"."""
+        return self._attempt(index, lambda other: self._draw(other, seed))
+
+    def _attempt(self, index: Any, make: Callable[[Any], Any]) -> Any:
+        """What `make` gives for `index`, or what stands in for it."""
         try:
-            return self._draw(index, seed)
+            return make(index)
         except Exception as error:
             if self.on_error == "raise" or FORKED_CUDA_SIGN in str(error):  # no fault of the sample's
                 self._name(error, index)
                 raise
-            cause = f"{type(error).__name__}: {error}"
-        path = _path(self.dataset, index)
+            cause = error.cause if isinstance(error, SampleError) else f"{type(error).__name__}: {error}"
+        path = self._path(index)
         if self.on_error == "replace":
             for other in _others(index, len(self.dataset)):
                 try:
-                    sample = self._draw(other, seed)
+                    sample = make(other)
                 except Exception:
                     continue
                 return Replaced(sample, SampleFailure(index, path, cause, "replaced"))
@@ -176,10 +181,22 @@ class Guarded(Dataset[Any]):
         return self.collated(samples, first, batched=batched)
 
     def _name(self, error: Exception, index: Any) -> None:
-        if hasattr(error, "add_note"):  # Python 3.11
-            error.add_note(
-                f"headrace: this was sample {index}{_in_file(self.dataset, index)} of the dataset."
-            )
+        # Python 3.11; a SampleError says it itself.
+        if hasattr(error, "add_note") and not isinstance(error, SampleError):
+            path = self._path(index)
+            in_file = "" if path is None else f" ({path})"
+            error.add_note(f"headrace: this was sample {index}{in_file} of the dataset.")
+
+    def _path(self, index: Any) -> str | None:
+        """The file of a sample, where the dataset lists files the way torchvision's do."""
+        samples = getattr(self.dataset, "samples", None)
+        if not isinstance(samples, Sequence) or not isinstance(index, int):
+            return None
+        if not -len(samples) <= index < len(samples):
+            return None
+        entry = samples[index]
+        first = entry[0] if isinstance(entry, Sequence) and len(entry) > 0 else entry
+        return first if isinstance(first, str) else None
 
     def _batch_getter(self) -> Callable[[list[Any]], Any] | None:
         return _batch_getter(self.dataset) if self.on_error == "raise" else None
@@ -250,20 +267,3 @@ class WorkerInit:
 
 def _others(index: int, size: int) -> range | list[int]:
     return [(index + step) % size for step in range(1, min(MAX_REPLACEMENTS, size - 1) + 1)]
-
-
-def _path(dataset: Any, index: Any) -> str | None:
-    """The file of a sample, where the dataset lists files the way torchvision's do."""
-    samples = getattr(dataset, "samples", None)
-    if not isinstance(samples, Sequence) or not isinstance(index, int):
-        return None
-    if not -len(samples) <= index < len(samples):
-        return None
-    entry = samples[index]
-    first = entry[0] if isinstance(entry, Sequence) and len(entry) > 0 else entry
-    return first if isinstance(first, str) else None
-
-
-def _in_file(dataset: Any, index: Any) -> str:
-    path = _path(dataset, index)
-    return "" if path is None else f" ({path})"

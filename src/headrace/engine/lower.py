@@ -18,7 +18,8 @@ from headrace.plan.logical import (
     Step,
     VerticalFlip,
 )
-from headrace.plan.physical import NativePlan
+from headrace.plan.physical import Layout, NativePlan
+from headrace.plan.pointwise import PointwiseTable
 
 KINDS: dict[type, int] = {
     RandomResizedCrop: 1,
@@ -46,6 +47,23 @@ def lower_pipeline(plan: NativePlan, decoders: int) -> ffi.Pipeline:
         decoders=decoders,
         max_pixels=Image.MAX_IMAGE_PIXELS or 0,
         pillow_vertical_first=pillow_resizes_vertically_first(),
+    )
+
+
+def lower_table(table: PointwiseTable, height: int, width: int, layout: Layout) -> ffi.Pipeline:
+    """The native form of `table` alone, for `look_up` of pictures of height × width."""
+    values = table.values
+    return ffi.Pipeline(
+        [],
+        height,
+        width,
+        dtype=DTYPES[table.dtype],
+        nhwc=layout == "NHWC",
+        table=None if values is None else values.data_ptr(),
+        keep=values,
+        decoders=0,
+        max_pixels=0,
+        pillow_vertical_first=False,
     )
 
 

@@ -83,7 +83,8 @@ class Threads:
         self._pool = self._python = None
 
 
-def _native_source(plan: NativePlan) -> ffi.Source:
+def native_source(plan: NativePlan) -> ffi.Source:
+    """Where the samples of `plan` are, as native code takes it."""
     source = plan.source
     if isinstance(source, PackSource):
         return ffi.Source.of_extents(source.paths, source.offsets, source.extents, plan.entries)
@@ -137,7 +138,7 @@ class NativeEngine:
         self.slots = slots
         self.threads = threads
         self._pipeline = lower_pipeline(plan, decoder_bits(decoder))
-        self._source = _native_source(plan)
+        self._source = native_source(plan)
 
     def submit(self, batch: IndexBatch, seed: int, epoch: int) -> Pending:
         """Begins a batch.

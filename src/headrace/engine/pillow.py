@@ -8,7 +8,7 @@ from PIL import Image
 from headrace._native import ffi
 from headrace.errors import SampleError
 from headrace.plan.physical import NativePlan
-from headrace.plan.replay import replay_sample
+from headrace.plan.replay import apply_pointwise, replay
 from headrace.records import Draw, SampleKey
 from headrace.sources.image import load_rgb
 
@@ -20,10 +20,15 @@ def make_sample(plan: NativePlan, pipeline: ffi.Pipeline, key: SampleKey) -> tor
         SampleError: whatever kept torchvision's own loader or transforms from doing it, with index, path and
             cause.
     """
+    return apply_pointwise(make_picture(plan, pipeline, key), plan)
+
+
+def make_picture(plan: NativePlan, pipeline: ffi.Pipeline, key: SampleKey) -> Image.Image:
+    """The picture of `key` after the steps of `plan`, as torchvision gives it. Raises SampleError."""
     path = plan.source.path(key.sample)
     try:
         image = load_rgb(plan.source.open(key.sample))
-        return replay_sample(image, plan, _draws(plan, pipeline, key, image))
+        return replay(image, plan.steps, _draws(plan, pipeline, key, image))
     except Exception as error:  # Pillow and torchvision raise anything for a bad file: SyntaxError, …
         raise SampleError.at(key.sample, path, f"{type(error).__name__}: {error}") from error
 

@@ -38,13 +38,15 @@ class Requests:
         return (Request(batch, key, self._samples) for batch in batches)
 
 
-def guarded_loader(loader: DataLoader[Any], workers: int, on_error: str) -> tuple[DataLoader[Any], Requests]:
-    """torch's own DataLoader with the settings of `loader` and its map-style dataset guarded, and what it
-    follows. Its generator is its own: the caller has drawn what torch would draw."""
+def guarded_loader(
+    loader: DataLoader[Any], workers: int, guarded: Guarded
+) -> tuple[DataLoader[Any], Requests]:
+    """torch's own DataLoader with the settings of `loader` and its map-style dataset in `guarded`, and what
+    it follows. Its generator is its own: the caller has drawn what torch would draw."""
     batched = loader.batch_sampler is not None
     requests: Any = Requests(len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0)
     inner = DataLoader(
-        Guarded(loader.dataset, loader.collate_fn, on_error),
+        guarded,
         batch_size=1 if batched else None,
         sampler=None if batched else requests,
         batch_sampler=requests if batched else None,

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import weakref
 
+import torch
+
 from headrace.engine.front import Front
 from headrace.engine.meter import Failures, Meter
 from headrace.engine.native import Threads
 from headrace.engine.slots import Slots
 from headrace.records import LoaderStats, NativeStats
+
+# Free slots kept where batches are finished one at a time.
+KEPT = 2
 
 
 class Runtime:
@@ -44,6 +49,12 @@ class Runtime:
         if self._slots is None or self._slots.nbytes != nbytes:
             self._slots = Slots(nbytes, pinned=pinned, keep=keep)
         return self._slots
+
+    def take(self, nbytes: int, *, pinned: bool) -> torch.Tensor:
+        """Memory for one batch of any size up to the largest so far: uint8, at least `nbytes`."""
+        if self._slots is None or self._slots.nbytes < nbytes:
+            self._slots = Slots(nbytes, pinned=pinned, keep=KEPT)
+        return self._slots.take()
 
     def stats(self, budget: int, held: int) -> LoaderStats:
         """What was done so far. For any thread.

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -25,6 +26,7 @@ from headrace.engine.gather import GatherProducer
 from headrace.engine.keyed import Keyed
 from headrace.engine.meter import Failures, Meter
 from headrace.engine.native import NativeEngine
+from headrace.engine.prefixed import FinishLevels
 from headrace.engine.producer import Producer
 from headrace.engine.python import Cast, TorchProducer
 from headrace.engine.runtime import Runtime
@@ -34,7 +36,7 @@ from headrace.export.perfetto import write_trace
 from headrace.export.prometheus import MetricsServer
 from headrace.loader.describe import native_text, sharing_text
 from headrace.loader.tuning import SelfTuning
-from headrace.loader.workers import PythonWorkers
+from headrace.loader.workers import PythonWorkers, split_workers
 from headrace.measure.machine import available_memory, usable_cores
 from headrace.options import DEFAULT_MEMORY_SHARE, OnError, WorkerKind, check_options, check_ranks
 from headrace.order import Order, Sequential, Shuffled
@@ -373,17 +375,21 @@ class DataLoader(TorchDataLoader[Any]):
 
     def plan(self) -> Plan:
         """Who runs what. Made for every epoch: a user may change the dataset's transform between epochs."""
-        plan = make_plan(
-            self.dataset,
-            batch_size=1 if self._auto_collation else None,
-            collate_fn=self._given_collate,
-            dtype=self.dtype,
-            memory_format=self.memory_format,
-            device=self.device,
-        )
+        plan = make_plan(self.dataset, **self.plan_options())
         if self.batch_transform is None:
             return plan
         return with_batch_transform(plan, self.batch_transform, self.device)
+
+    def plan_options(self) -> dict[str, Any]:
+        """What the plan depends on beside the dataset: arguments of `make_plan`."""
+        return {
+            "batch_size": 1 if self._auto_collation else None,
+            "collate_fn": self._given_collate,
+            "dtype": self.dtype,
+            "memory_format": self.memory_format,
+            "device": self.device,
+            "split": self.worker_kind != "thread",
+        }
 
     def _producer(self, plan: Plan, cursor: Cursor, indices: Iterator[IndexBatch]) -> Producer:
         if plan.native is not None:
@@ -392,7 +398,7 @@ class DataLoader(TorchDataLoader[Any]):
         def make(batches: Iterator[IndexBatch]) -> Producer:
             if plan.gather is not None:
                 return GatherProducer(plan.gather, batches, pinned=self.pin_memory)
-            return self._workers.producer(self, cursor, batches)
+            return self._workers.producer(self, plan.split, cursor, batches)
 
         streamed = isinstance(self.dataset, IterableDataset)
         if self.batch_transform is None or streamed or not self.in_order:
@@ -448,8 +454,11 @@ class DataLoader(TorchDataLoader[Any]):
     def _feed(self, plan: Plan) -> InPlace | Feed:
         """What takes batches to the device, and does there what the plan and the user want done."""
         suffix, cast = plan.suffix, Cast(self.dtype, self.memory_format)
+        split = self._workers.split if plan.split is not None else None
+        take = partial(self._runtime.take, pinned=self.pin_memory)
         prepare = in_turn(
             Postprocess(suffix) if suffix is not None and suffix.on_device else None,
+            FinishLevels(split, take) if split is not None else None,
             cast if plan.native is None and not cast.changes_nothing() else None,
         )
         finish: Step | None = None
@@ -548,6 +557,8 @@ class DataLoader(TorchDataLoader[Any]):
             return f"none, batches are made when they are asked for{where}"
         if plan.native is not None:
             return f"{self.num_workers} decode threads; {self.tuning}"
+        if plan.split is not None:
+            return str(split_workers(self))
         if isinstance(self.dataset, IterableDataset):
             return f"{self.num_workers} processes: an IterableDataset decides itself what comes next"
         chosen = self._workers.chosen

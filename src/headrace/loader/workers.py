@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset, default_collate
 from headrace.engine.crew import MAX_THREADS, Crew
 from headrace.engine.guarded import Guarded
 from headrace.engine.placing import SlotShelf
+from headrace.engine.prefixed import PrefixedSamples
 from headrace.engine.probe import probe
 from headrace.engine.processes import ProcessEpoch, Processes, ProcessProducer
 from headrace.engine.producer import Producer
@@ -21,6 +22,7 @@ from headrace.engine.threads import ThreadEpoch, ThreadProducer
 from headrace.measure.machine import usable_cores
 from headrace.order.batches import IndexBatch
 from headrace.order.cursor import Cursor
+from headrace.plan.physical import SplitPlan
 from headrace.tuning.climb import Knob, Settings, ladder
 from headrace.tuning.policy import (
     Workers,
@@ -45,13 +47,19 @@ class PythonWorkers:
         self.chosen: Workers | None = None
         self._guarded: tuple[TorchDataLoader[Any], Requests] | None = None
         self._processes = Processes()
+        self._prefixed: tuple[TorchDataLoader[Any], Requests] | None = None
+        self._samples: PrefixedSamples | None = None
         self._stream: TorchDataLoader[Any] | None = None
         self._crew: Crew | None = None
         self._shelf: SlotShelf | None = None
         self._try_both = False
 
-    def producer(self, loader: DataLoader, cursor: Cursor, indices: Iterator[IndexBatch]) -> Producer:
-        """Begins an epoch of the dataset."""
+    def producer(
+        self, loader: DataLoader, split: SplitPlan | None, cursor: Cursor, indices: Iterator[IndexBatch]
+    ) -> Producer:
+        """Begins an epoch of the dataset; `split`: what native code does of its samples."""
+        if split is not None:
+            return self._begin_split(loader, split, cursor, indices)
         if isinstance(loader.dataset, IterableDataset):
             return self._begin_stream(loader, cursor)
         if self.chosen is None:
@@ -71,9 +79,33 @@ class PythonWorkers:
         return producer
 
     @property
+    def split(self) -> SplitPlan | None:
+        """What samples are made of where native code begins them: workers that stay keep their plan, as
+        torch's keep the dataset that they were given."""
+        return None if self._samples is None else self._samples.plan
+
+    @property
     def live_nbytes(self) -> int:
         """Bytes of batches that threads make or that the user holds, as far as they are known."""
         return 0 if self._shelf is None else self._shelf.live_nbytes
+
+    def _begin_split(
+        self, loader: DataLoader, split: SplitPlan, cursor: Cursor, indices: Iterator[IndexBatch]
+    ) -> Producer:
+        if self._samples is None or self._prefixed is None:
+            self._samples = PrefixedSamples(
+                loader.dataset,
+                loader.collate_fn,
+                loader.on_error,
+                split,
+                loader.plan_options(),
+                loader.decoder,
+            )
+            self._prefixed = guarded_loader(loader, split_workers(loader).count, self._samples)
+        elif not loader.persistent_workers:
+            self._samples.plan = split
+        batches = begin_epoch(*self._prefixed, cursor.random_key, indices)
+        return TorchProducer(batches, loader.failures)
 
     def _begin_stream(self, loader: DataLoader, cursor: Cursor) -> Producer:
         # A resumed stream's state must not come again: only workers that stay have dropped it themselves.
@@ -83,7 +115,8 @@ class PythonWorkers:
 
     def _begin_here(self, loader: DataLoader, cursor: Cursor, indices: Iterator[IndexBatch]) -> TorchProducer:
         if self._guarded is None:
-            self._guarded = guarded_loader(loader, 0, loader.on_error)
+            guarded = Guarded(loader.dataset, loader.collate_fn, loader.on_error)
+            self._guarded = guarded_loader(loader, 0, guarded)
         return TorchProducer(begin_epoch(*self._guarded, cursor.random_key, indices), loader.failures)
 
     def _begin_processes(
@@ -121,6 +154,14 @@ class PythonWorkers:
             loader.meter,
             loader.failures,
         )
+
+
+def split_workers(loader: DataLoader) -> Workers:
+    """Who makes samples that native code begins and the user's Python goes on with."""
+    if loader.workers_given == 0:
+        return Workers("caller", 0, "num_workers=0")
+    reason = "steps that run as Python may draw random numbers, which threads share"
+    return Workers("process", loader.workers_given or usable_cores(), reason)
 
 
 def _begin_tuning(loader: DataLoader, chosen: Workers, try_both: bool) -> Settings:

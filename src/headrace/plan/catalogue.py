@@ -1,7 +1,8 @@
 """What Headrace knows of torchvision: one row per transform. Start here.
 
 A transform is matched by its exact class. A subclass, a function, or a class that isn't here is the user's
-own business: a pipeline with one of those runs as Python. The tests run every row against torchvision itself.
+own business: it runs as Python, between the steps before it and the table at the end. The tests run every row
+against torchvision itself.
 """
 
 from __future__ import annotations
@@ -140,6 +141,11 @@ _ROWS: dict[type, Row] = {row.cls: row for row in _ALL}
 def find_row(transform: Any) -> Row | None:
     """The row of `transform`'s exact class, or None."""
     return _ROWS.get(type(transform))
+
+
+def keeps_everything(row: Row) -> bool:
+    """Whether `row`'s transform hands on what it is given, picture or tensor."""
+    return row.cls in UNCHANGING and row.cls is not v2.ToPureTensor
 
 
 def known_base(transform: Any) -> type | None:

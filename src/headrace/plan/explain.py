@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from headrace.plan.physical import Decision, Plan
+from headrace.plan.physical import Decision, Plan, SplitPlan
 
 HEADINGS = ("step", "where", "parity", "reason")
 
@@ -28,7 +28,16 @@ def _title(plan: Plan) -> str:
         return "plan: native (C++ threads read, decode, transform and write the batch)"
     if plan.gather is not None:
         return "plan: gather (the data is in memory: no workers, whatever num_workers says)"
+    if plan.split is not None:
+        return _split_title(plan.split)
     return "plan: python (the dataset runs as it is written, in worker processes)"
+
+
+def _split_title(split: SplitPlan) -> str:
+    work = "reads, decodes and transforms" if split.prefix.steps else "reads and decodes"
+    count = len(split.middle)
+    steps = "1 step runs" if count == 1 else f"{count} steps run" if count else "batches are made"
+    return f"plan: split (native code {work}; {steps} as Python in worker processes)"
 
 
 def _name(i: int, decision: Decision) -> str:

@@ -101,6 +101,27 @@ def check_geometry(steps: Sequence[Placed]) -> tuple[Verdict, ...]:
     return tuple(state.verdicts)
 
 
+def final_size(steps: Sequence[Step], height: int, width: int) -> tuple[int, int]:
+    """(height, width) of a picture of height × width after `steps`."""
+    for step in steps:
+        if isinstance(step, ResizeShorter):
+            height, width = step.output_size(height, width)
+        elif not isinstance(step, (HorizontalFlip, VerticalFlip)):
+            height, width = step.height, step.width
+    return height, width
+
+
+def adds_pixels(steps: Sequence[Step], height: int, width: int) -> bool:
+    """Whether one of `steps` pads a picture of height × width."""
+    for step in steps:
+        if isinstance(step, RandomCrop) and any(step.total_padding(height, width)):
+            return True
+        if isinstance(step, CenterCrop) and (step.height > height or step.width > width):
+            return True
+        height, width = final_size([step], height, width)
+    return False
+
+
 def _judge(placed: Placed, state: _State) -> Verdict:
     step = placed.step
     if isinstance(step, (HorizontalFlip, VerticalFlip)):

@@ -11,16 +11,18 @@ from torch.utils.data import default_collate
 
 from headrace.errors import ConfigError
 from headrace.plan.gather import GatherPlan, plan_gather
+from headrace.plan.geometry import Extent
 from headrace.plan.logical import Step
 from headrace.plan.origin import describe_callable, located
+from headrace.plan.pixels import sees_pixels_only
 from headrace.plan.pointwise import OUTPUT_DTYPES, PointwiseTable, cast_table
 from headrace.plan.recognise import Recognised, Refusal, recognise_source
 from headrace.plan.suffix import ErasingStep, Suffix
 from headrace.plan.transform import (
-    HAS_NATIVE_FORM,
     IN_TABLE,
     LoweredTransform,
-    RefusedTransform,
+    SplitTransform,
+    StepNote,
     lower_transform,
 )
 from headrace.records import EntryPoints
@@ -107,19 +109,51 @@ class NativePlan:
         return self.dtype if self.suffix is None or self.suffix.table is None else self.suffix.table.dtype
 
 
-@dataclass(frozen=True)
-class PythonPlan:
-    """The dataset runs as the user wrote it.
+@dataclass(frozen=True, eq=False)
+class SplitPlan:
+    """What native code does in the worker that makes a sample, and what the user's Python does after it.
 
     Attributes:
-        reasons: why native code can't do it, at least one.
+        prefix: makes uint8 pictures of layout "NHWC" and no table; where `varies`, their height and width
+            depend on the picture, and those of `prefix` mean nothing.
+        varies: see above.
+        middle: the user's transforms after that, called one after another with a PIL RGB image.
+        suffix: the user's transforms that end the pipeline, for what `pointwise` isn't made for.
+        pointwise: what becomes of an RGB picture after `middle`; None: it stays what it is.
+        table: `pointwise` with the loader's cast behind it.
+        erasing: what overwrites part of that; None: nothing.
+        layout: of batches made by `table`.
+        on_device: `table` and `erasing` are for the device.
+        keeps_info: `middle` may look at more than pixels: at what the file says of itself.
+    """
+
+    prefix: NativePlan
+    varies: bool
+    middle: tuple[Callable[[Any], Any], ...]
+    suffix: tuple[Callable[[Any], Any], ...]
+    pointwise: PointwiseTable | None
+    table: PointwiseTable | None
+    erasing: ErasingStep | None
+    layout: Layout
+    on_device: bool
+    keeps_info: bool
+
+
+@dataclass(frozen=True)
+class PythonPlan:
+    """Samples are made by the user's Python, in workers.
+
+    Attributes:
+        reasons: why native code can't do all of it, at least one.
         dtype: a cast that the user asked for, still to be made on floating-point batches; None: none.
         memory_format: what the user asked for.
+        split: what native code does in the workers; None: the dataset runs as it is.
     """
 
     reasons: tuple[str, ...]
     dtype: torch.dtype | None = None
     memory_format: torch.memory_format = torch.contiguous_format
+    split: SplitPlan | None = None
 
 
 @dataclass(frozen=True)
@@ -136,6 +170,11 @@ class Plan:
             raise ValueError("a plan is either native, a gather, or Python")
 
     @property
+    def split(self) -> SplitPlan | None:
+        """What native code does of samples that the user's Python makes; None: nothing."""
+        return None if self.python is None else self.python.split
+
+    @property
     def suffix(self) -> Suffix | None:
         """What is done to whole batches; None: nothing."""
         made = self.native or self.gather
@@ -150,6 +189,7 @@ def make_plan(
     dtype: torch.dtype | None = None,
     memory_format: torch.memory_format = torch.contiguous_format,
     device: torch.device | None = None,
+    split: bool = True,
 ) -> Plan:
     """Decides where each step of `dataset` runs. Reads attributes of the dataset, and none of its samples.
 
@@ -160,6 +200,7 @@ def make_plan(
         dtype: cast the images to this after the transform.
         memory_format: `torch.contiguous_format` or `torch.channels_last`.
         device: that batches are copied to; None or the CPU: none. What works on values is then done there.
+        split: whether native code may do parts; False: everything or nothing.
 
     Raises:
         ConfigError: `dtype` or `memory_format` isn't one that batches of images come in.
@@ -174,21 +215,25 @@ def make_plan(
     problems = _batching_refusals(batch_size)
     if isinstance(recognised, Refusal):
         head = Decision(recognised.what, "python", recognised.reason, source=True, refused=True)
-        return _python_plan((head, *problems), dtype, memory_format)
+        return _python_plan((head, *problems), PythonPlan((), dtype, memory_format))
     head = Decision(recognised.what, "native", recognised.note, source=True)
     lowered = lower_transform(recognised.transform)
-    lines = [Decision(n.step, "native", n.reason, n.parity, refused=n.refused) for n in lowered.notes]
-    if isinstance(lowered, RefusedTransform):
-        return _python_plan((head, *lines, *problems), dtype, memory_format)
-    table = cast_table(lowered.pointwise, dtype)
+    lines = [_decision(note) for note in lowered.notes]
+    table = None if lowered.pointwise is None else cast_table(lowered.pointwise, dtype)
     if isinstance(table, str):
         problems = (*problems, Decision(f"cast to {_name(dtype)}", "python", table, refused=True))
-    elif not problems:
-        # A collation of the user's own is given what the transform gives, on the host.
-        to = None if device is None or device.type == "cpu" or collate is not None else device
+        table = lowered.pointwise
+    # A collation of the user's own is given what the transform gives, on the host.
+    to = None if device is None or device.type == "cpu" or collate is not None or problems else device
+    if table is not None and isinstance(lowered, LoweredTransform) and not problems:
         native = _native_plan(recognised, lowered, table, layout, collate, on_device=to is not None)
         return Plan((head, *_placed_decisions(lines, lowered, native, to)), native=native)
-    return _python_plan((head, *lines, *problems), dtype, memory_format)
+    if not split:
+        lines = [replace(line, where="python", parity="") for line in (head, *lines, *problems)]
+        return _python_plan(lines, PythonPlan((), dtype, memory_format))
+    parts = _split_plan(recognised, lowered, table, layout, collate, on_device=to is not None)
+    lines = [head, *_split_decisions(lines, lowered, parts, to), *problems]
+    return _python_plan(lines, PythonPlan((), dtype, memory_format, parts))
 
 
 def with_batch_transform(
@@ -244,18 +289,56 @@ def _batching_refusals(batch_size: int | None) -> tuple[Decision, ...]:
     return (Decision("batching", "python", reason, refused=True),)
 
 
-def _python_plan(
-    decisions: Sequence[Decision], dtype: torch.dtype | None, memory_format: torch.memory_format
-) -> Plan:
-    lines = tuple(replace(d, where="python", reason=_python_reason(d), parity="") for d in decisions)
-    reasons = tuple(f"{d.step}: {d.reason}" for d in lines if d.refused)
-    return Plan(lines, python=PythonPlan(reasons, dtype, memory_format))
+def _python_plan(decisions: Sequence[Decision], plan: PythonPlan) -> Plan:
+    reasons = tuple(f"{d.step}: {d.reason}" for d in decisions if d.refused)
+    return Plan(tuple(decisions), python=replace(plan, reasons=reasons))
 
 
-def _python_reason(decision: Decision) -> str:
-    if decision.source and not decision.refused:
-        return ""  # what was said is how native code would read it
-    return decision.reason if decision.refused else HAS_NATIVE_FORM
+def _decision(note: StepNote) -> Decision:
+    where: Where = "python" if note.python else "native"
+    return Decision(note.step, where, note.reason, note.parity, refused=note.refused)
+
+
+def _split_plan(
+    recognised: Recognised,
+    lowered: LoweredTransform | SplitTransform,
+    table: PointwiseTable | None,
+    layout: Layout,
+    collate: Callable[[list[Any]], Any] | None,
+    *,
+    on_device: bool,
+) -> SplitPlan:
+    if isinstance(lowered, LoweredTransform):
+        extent = Extent(lowered.height, lowered.width, exact=True)
+        middle: tuple[Callable[[Any], Any], ...] = ()
+        suffix = middle
+    else:
+        extent, middle, suffix = lowered.extent, lowered.middle, lowered.suffix
+    prefix = NativePlan(
+        source=recognised.source,
+        steps=lowered.steps,
+        height=extent.height,
+        width=extent.width,
+        table=None,
+        dtype=torch.uint8,
+        layout="NHWC",
+        sample_type=torch.Tensor,
+        target_transform=recognised.target_transform,
+        collate=collate,
+        entries=recognised.entries,
+    )
+    return SplitPlan(
+        prefix=prefix,
+        varies=not extent.exact,
+        middle=middle,
+        suffix=suffix,
+        pointwise=lowered.pointwise,
+        table=table,
+        erasing=_erasing_step(lowered),
+        layout=layout,
+        on_device=on_device,
+        keeps_info=not all(map(sees_pixels_only, middle)),
+    )
 
 
 def _native_plan(
@@ -267,9 +350,7 @@ def _native_plan(
     *,
     on_device: bool,
 ) -> NativePlan:
-    erasing = None
-    if lowered.erase is not None:
-        erasing = ErasingStep(lowered.erase, len(lowered.steps), lowered.pointwise.dtype)
+    erasing = _erasing_step(lowered)
     left = table.values if on_device else None
     memory_format = torch.channels_last if layout == "NHWC" else torch.contiguous_format
     suffix = Suffix(left, erasing, memory_format, on_device)
@@ -289,38 +370,80 @@ def _native_plan(
     )
 
 
+def _erasing_step(lowered: LoweredTransform | SplitTransform) -> ErasingStep | None:
+    if lowered.erase is None or lowered.pointwise is None:
+        return None
+    return ErasingStep(lowered.erase, len(lowered.steps), lowered.pointwise.dtype)
+
+
 def _placed_decisions(
     lines: Sequence[Decision], lowered: LoweredTransform, native: NativePlan, device: torch.device | None
 ) -> list[Decision]:
     """`lines` in the order in which they are run, where they are run, and what comes of them."""
-    casts = []
-    if native.final_dtype != lowered.pointwise.dtype:
-        casts.append(Decision(f"cast to {_name(native.final_dtype)}", "native", IN_TABLE, "exact"))
+    casts = _cast_decisions(lowered.pointwise.dtype, native.final_dtype)
+    shape = _shape_text(native, native.dtype)
+    what = "batch" if native.collate is None else "images"
+    written = Decision(f"{what}: {shape}", "native", "written in place", "exact")
     if device is None:
-        return [*lines, *casts, *_output_decisions(native)]
-    values = [line for line, note in zip(lines, lowered.notes, strict=True) if note.suffix]
-    size, final = native.final_dtype.itemsize, _shape_text(native, native.final_dtype)
-    saved = f", 1 byte a value rather than {size}" if size > 1 else ""
+        return [*lines, *casts, written, *_user_decisions(native)]
+    final = _shape_text(native, native.final_dtype)
     return [
         *(line for line, note in zip(lines, lowered.notes, strict=True) if not note.suffix),
-        *_output_decisions(native),
-        Decision(f"to {device}", "device", f"copied beside the training step{saved}", "exact"),
-        *(replace(line, where="device") for line in (*values, *casts)),
+        written,
+        *_user_decisions(native),
+        *_device_decisions(lines, lowered.notes, casts, device, native.final_dtype),
         Decision(f"images: {final}", "device", "made beside the training step", "exact"),
     ]
 
 
-def _output_decisions(native: NativePlan) -> list[Decision]:
+def _split_decisions(
+    lines: Sequence[Decision],
+    lowered: LoweredTransform | SplitTransform,
+    split: SplitPlan,
+    device: torch.device | None,
+) -> list[Decision]:
+    """The same of a split plan."""
+    user = _user_decisions(split.prefix)
+    if split.table is None or lowered.pointwise is None:
+        return [*lines, *user]
+    casts = _cast_decisions(lowered.pointwise.dtype, split.table.dtype)
+    if device is None:
+        return [*lines, *casts, *user]
+    return [
+        *(line for line, note in zip(lines, lowered.notes, strict=True) if not note.suffix),
+        *user,
+        *_device_decisions(lines, lowered.notes, casts, device, split.table.dtype),
+    ]
+
+
+def _device_decisions(
+    lines: Sequence[Decision],
+    notes: Sequence[StepNote],
+    casts: Sequence[Decision],
+    device: torch.device,
+    final: torch.dtype,
+) -> list[Decision]:
+    """The copy, and what is done to values after it."""
+    values = [line for line, note in zip(lines, notes, strict=True) if note.suffix]
+    saved = f", 1 byte a value rather than {final.itemsize}" if final.itemsize > 1 else ""
+    return [
+        Decision(f"to {device}", "device", f"copied beside the training step{saved}", "exact"),
+        *(replace(line, where="device") for line in (*values, *casts)),
+    ]
+
+
+def _cast_decisions(before: torch.dtype, after: torch.dtype) -> list[Decision]:
+    return [] if before == after else [Decision(f"cast to {_name(after)}", "native", IN_TABLE, "exact")]
+
+
+def _user_decisions(native: NativePlan) -> list[Decision]:
+    """The user's functions besides the transform."""
     lines = []
     if native.target_transform is not None:
         target = located(describe_callable(native.target_transform), native.target_transform)
         lines.append(Decision(f"target_transform: {target}", "python", "called with each label"))
-    shape = _shape_text(native, native.dtype)
-    if native.collate is None:
-        lines.append(Decision(f"batch: {shape}", "native", "written in place", "exact"))
-    else:
+    if native.collate is not None:
         collate = located(describe_callable(native.collate), native.collate)
-        lines.append(Decision(f"images: {shape}", "native", "written in place", "exact"))
         lines.append(Decision(f"collate_fn: {collate}", "python", "called with the list of (image, target)"))
     return lines
 

@@ -1,16 +1,16 @@
-"""From the user's transform to steps and a table, or to the reasons why not.
+"""From the user's transform to steps and a table, and to what stays the user's Python between them.
 
-All or nothing: one step that isn't understood makes the whole transform run as the user's Python.
+All of it native where every step is understood; else the longest beginning, and a table at the end where the
+end treats every level by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from headrace.plan import geometry
 from headrace.plan.arguments import NotLowerable
@@ -22,9 +22,11 @@ from headrace.plan.catalogue import (
     Pointwise,
     Row,
     find_row,
+    keeps_everything,
     known_base,
     parity_text,
 )
+from headrace.plan.changed import find_change
 from headrace.plan.logical import RandomErasing, Step
 from headrace.plan.origin import describe_callable, located
 from headrace.plan.pointwise import PointwiseTable, build_table
@@ -32,8 +34,8 @@ from headrace.plan.pointwise import PointwiseTable, build_table
 # Deeper than anyone nests by hand; a list that contains itself ends here instead of never.
 MAX_DEPTH = 32
 
-NO_NATIVE_FORM = "no native form; runs as Python with everything around it"
-HAS_NATIVE_FORM = "has a native form"
+NO_NATIVE_FORM = "no native form"
+PER_SAMPLE = "runs as Python, sample by sample"
 IN_TABLE = "in the table of 256 levels per channel"
 ERASED = "drawn by sample, written into the batch"
 NOT_LAST = "erases before other steps; put it at the end"
@@ -44,12 +46,16 @@ OUT_OF_RANGE = "may erase with what uint8 doesn't hold"
 class StepNote:
     """One transform of the user's in words: what it is, and why it was decided on as it was.
 
-    `suffix`: it works on values, and so may be done to whole batches, wherever they are.
+    Attributes:
+        python: it runs as the user's Python.
+        refused: it keeps the transform from running natively as a whole.
+        suffix: it works on values, and so may be done to whole batches, wherever they are.
     """
 
     step: str
     reason: str = ""
     parity: str = ""
+    python: bool = False
     refused: bool = False
     suffix: bool = False
 
@@ -67,11 +73,27 @@ class LoweredTransform:
     erase: RandomErasing | None = None
 
 
-@dataclass(frozen=True)
-class RefusedTransform:
-    """A transform that stays Python; at least one of `notes` is `refused`."""
+@dataclass(frozen=True, eq=False)
+class SplitTransform:
+    """A transform that native code begins, the user's Python goes on with, and a table may end.
 
+    Attributes:
+        steps: done natively on the decoded picture; may be none.
+        extent: of the picture after them.
+        middle: the user's transforms that follow, called one after another with a PIL RGB image.
+        suffix: the user's pointwise transforms at the end, an erasing after them; may be none.
+        pointwise: what the pointwise ones make of an RGB picture; None where there are none.
+        erase: what overwrites part of that.
+        notes: at least one is `refused`.
+    """
+
+    steps: tuple[Step, ...]
+    extent: geometry.Extent
+    middle: tuple[Callable[[Any], Any], ...]
+    suffix: tuple[Callable[[Any], Any], ...]
+    pointwise: PointwiseTable | None
     notes: tuple[StepNote, ...]
+    erase: RandomErasing | None = None
 
 
 @dataclass
@@ -87,31 +109,83 @@ class _Item:
     note: str = ""
 
 
-def lower_transform(transform: Any) -> LoweredTransform | RefusedTransform:
-    """What native code makes of `transform` (None: no transform), or why it can't."""
-    if transform is None:
-        return RefusedTransform((_not_tensors("transform: None"),))
-    items = [_read(leaf) for leaf in _flatten(transform)]
+def lower_transform(transform: Any) -> LoweredTransform | SplitTransform:
+    """What native code makes of `transform` (None: no transform), and why not all of it."""
+    items = [] if transform is None else [_read(leaf) for leaf in _flatten(transform)]
     _mark_tensors(items)
     verdicts = _check_geometry(items)
-    erase = _check_erasing(items)
-    if any(item.problem for item in items):
-        return RefusedTransform(_refused_notes(items))
+    _check_erasing(items)
+    whole = None if any(item.problem for item in items) else _lower_whole(items, verdicts)
+    return whole if isinstance(whole, LoweredTransform) else _split(items, verdicts, whole)
+
+
+def _lower_whole(items: Sequence[_Item], verdicts: Sequence[geometry.Verdict]) -> LoweredTransform | StepNote:
     pointwise = [item for item in items if isinstance(item.row, Pointwise)]
     if not pointwise:
-        return RefusedTransform((*_refused_notes(items), _not_tensors("output")))
+        return _refusal("output", "gives PIL images rather than tensors")
     extent = verdicts[-1].extent if verdicts else geometry.UNKNOWN
     if not extent.exact:
-        reason = "output size varies with the picture: give Resize both sizes, or crop at the end"
-        return RefusedTransform((*_refused_notes(items), StepNote("output", reason, refused=True)))
+        return _refusal("output", "size varies with the picture: give Resize both sizes, or crop at the end")
     table = build_table([item.transform for item in pointwise])
     if isinstance(table, str):
-        names = ", ".join(item.text for item in pointwise)
-        return RefusedTransform((*_refused_notes(items), StepNote(names, table, refused=True)))
+        return _refusal(", ".join(item.text for item in pointwise), table)
+    erase = next((item.erase for item in items if item.erase is not None), None)
     if erase is not None and not _holds(table.dtype, erase):
-        return RefusedTransform((*_refused_notes(items), StepNote(str(erase), OUT_OF_RANGE, refused=True)))
+        return _refusal(str(erase), OUT_OF_RANGE)
     steps = tuple(v.step for v in verdicts if v.step is not None)
-    return LoweredTransform(steps, extent.height, extent.width, table, _native_notes(items), erase)
+    notes = tuple(_native_note(item) for item in items)
+    return LoweredTransform(steps, extent.height, extent.width, table, notes, erase)
+
+
+def _split(
+    items: Sequence[_Item], verdicts: Sequence[geometry.Verdict], why: StepNote | None
+) -> SplitTransform:
+    """The longest beginning that native code does, and the longest end that is a table.
+
+    `why`: what keeps the transform from running natively as a whole, where no step of it alone does.
+    """
+    begin = 0
+    while begin < len(items) and _keeps_pictures(items[begin]):
+        begin += 1
+    done = verdicts[: sum(item.placed is not None for item in items[:begin])]
+    end = len(items)
+    while end > begin and _works_on_values(items[end - 1]):
+        end -= 1
+    table, erase = _end_of(items[end:])
+    if table is None:
+        end = len(items)
+    notes = [_native_note(item) for item in items[:begin]]
+    notes += [_python_note(item) for item in items[begin:end]]
+    notes += [_native_note(item) for item in items[end:]]
+    return SplitTransform(
+        steps=tuple(verdict.step for verdict in done if verdict.step is not None),
+        extent=done[-1].extent if done else geometry.UNKNOWN,
+        middle=tuple(item.transform for item in items[begin:end]),
+        suffix=tuple(item.transform for item in items[end:]),
+        pointwise=table,
+        notes=(*notes, why) if why is not None else tuple(notes),
+        erase=erase,
+    )
+
+
+def _works_on_values(item: _Item) -> bool:
+    return isinstance(item.row, (Pointwise, Erasing)) and not item.problem
+
+
+def _end_of(items: Sequence[_Item]) -> tuple[PointwiseTable | None, RandomErasing | None]:
+    """The table of the steps at the end, and the erasing; no table: the end is the user's Python."""
+    table = build_table([item.transform for item in items if item.erase is None]) if items else ""
+    erase = next((item.erase for item in items if item.erase is not None), None)
+    if isinstance(table, str) or (erase is not None and not _holds(table.dtype, erase)):
+        return None, None
+    return table, erase
+
+
+def _keeps_pictures(item: _Item) -> bool:
+    """Whether native code can do `item` where everything before it was done by it, on a picture."""
+    if item.problem:
+        return False
+    return isinstance(item.row, Geometry) or (item.row is not None and keeps_everything(item.row))
 
 
 def lower_values(transform: Any, channels: int) -> tuple[PointwiseTable, tuple[StepNote, ...]] | None:
@@ -120,12 +194,12 @@ def lower_values(transform: Any, channels: int) -> tuple[PointwiseTable, tuple[S
     if any(item.problem or not isinstance(item.row, Pointwise) for item in items):
         return None
     table = build_table([item.transform for item in items], channels)
-    return None if isinstance(table, str) else (table, _native_notes(items))
+    return None if isinstance(table, str) else (table, tuple(map(_native_note, items)))
 
 
 def _flatten(transform: Any, depth: int = 0) -> Iterator[Any]:
     """The transforms inside containers, in the order in which they are called."""
-    if type(transform) in CONTAINERS and depth < MAX_DEPTH and _customised(transform) is None:
+    if type(transform) in CONTAINERS and depth < MAX_DEPTH and find_change(transform) is None:
         for inner in transform.transforms:
             yield from _flatten(inner, depth + 1)
     else:
@@ -138,9 +212,9 @@ def _read(transform: Any) -> _Item:
         problem = _unknown_reason(transform)
         return _Item(transform, text=located(describe_callable(transform), transform), problem=problem)
     name = type(transform).__name__
-    customised = _customised(transform)
-    if customised is not None:
-        return _Item(transform, row, text=name, problem=f"{customised}: {NO_NATIVE_FORM}")
+    change = find_change(transform)
+    if change is not None:
+        return _Item(transform, row, text=name, problem=change)
     if isinstance(row, Pointwise):
         return _Item(transform, row, text=_pointwise_text(transform, row))
     try:
@@ -149,49 +223,17 @@ def _read(transform: Any) -> _Item:
             return _Item(transform, row, text=str(erase), erase=erase)
         step = row.read(transform)
     except (NotLowerable, AttributeError) as verdict:  # an object of another version may lack an attribute
-        return _Item(
-            transform, row, text=name, problem=f"{verdict}; runs as Python with everything around it"
-        )
+        return _Item(transform, row, text=name, problem=str(verdict))
     return _Item(transform, row, geometry.Placed(step), text=str(step))
 
 
 def _unknown_reason(transform: Any) -> str:
     base = known_base(transform)
     if base is not None:
-        return (
-            f"a subclass of {base.__name__}, which may do anything; runs as Python with everything around it"
-        )
+        return f"a subclass of {base.__name__}, which may do anything"
     if type(transform) in CONTAINERS:
-        customised = _customised(transform) or f"nested more than {MAX_DEPTH} deep"
-        return f"{customised}; runs as Python with everything around it"
+        return find_change(transform) or f"nested more than {MAX_DEPTH} deep"
     return NO_NATIVE_FORM
-
-
-def _customised(transform: Any) -> str | None:
-    """Why an instance may not do what its class does; None when nothing was changed on it."""
-    attributes = vars(transform) if hasattr(transform, "__dict__") else {}
-    if attributes.get("_forward_hooks") or attributes.get("_forward_pre_hooks"):
-        return "has forward hooks"
-    if attributes.get("_compiled_call_impl") is not None:
-        return "is compiled"
-    replaced = [name for name in attributes if callable(getattr(type(transform), name, None))]
-    if replaced:
-        return f"{', '.join(sorted(replaced))} replaced on this object"
-    foreign = [
-        name for name in _working_methods(transform) if not _is_librarys(getattr(type(transform), name))
-    ]
-    return f"{', '.join(foreign)} replaced on its class" if foreign else None
-
-
-def _working_methods(transform: Any) -> list[str]:
-    """The methods that make a transform what it is, as far as it has them."""
-    names = ("forward", "transform", "make_params", "get_params")
-    wanted = names if isinstance(transform, nn.Module) else ("__call__",)
-    return [name for name in wanted if hasattr(type(transform), name)]
-
-
-def _is_librarys(method: Any) -> bool:
-    return str(getattr(method, "__module__", "")).partition(".")[0] in ("torch", "torchvision")
 
 
 def _mark_tensors(items: Sequence[_Item]) -> None:
@@ -209,9 +251,9 @@ def _converts(row: Pointwise) -> bool:
 
 
 def _check_geometry(items: Sequence[_Item]) -> tuple[geometry.Verdict, ...]:
-    moved = [(item, item.placed) for item in items if item.placed is not None]
-    verdicts = geometry.check_geometry([placed for _, placed in moved])
-    for (item, _), verdict in zip(moved, verdicts, strict=True):
+    moved = [item.placed for item in items if item.placed is not None]
+    verdicts = geometry.check_geometry(moved)
+    for item, verdict in _judged(items, verdicts):
         item.problem = item.problem or verdict.problem
         item.note = verdict.note
         if verdict.step is not None:
@@ -219,15 +261,12 @@ def _check_geometry(items: Sequence[_Item]) -> tuple[geometry.Verdict, ...]:
     return verdicts
 
 
-def _check_erasing(items: Sequence[_Item]) -> RandomErasing | None:
-    """The erasing at the end, if there is one; elsewhere it is a problem."""
+def _check_erasing(items: Sequence[_Item]) -> None:
+    """An erasing anywhere but at the end is a problem."""
     for i, item in enumerate(items):
-        if item.erase is not None:
-            rest = items[i + 1 :]
-            if all(type(after.transform) in UNCHANGING for after in rest):
-                return item.erase
+        last = all(type(after.transform) in UNCHANGING for after in items[i + 1 :])
+        if item.erase is not None and not last:
             item.problem = NOT_LAST
-    return None
 
 
 def _holds(dtype: torch.dtype, erase: RandomErasing) -> bool:
@@ -237,27 +276,29 @@ def _holds(dtype: torch.dtype, erase: RandomErasing) -> bool:
     return erase.value is not None and all(0 <= value <= 255 for value in erase.value)
 
 
-def _native_notes(items: Sequence[_Item]) -> tuple[StepNote, ...]:
-    notes = []
-    for item in items:
-        if isinstance(item.row, Geometry):
-            notes.append(StepNote(item.text, item.note, parity_text(item.row.parity)))
-        else:
-            reason = ERASED if isinstance(item.row, Erasing) else IN_TABLE
-            notes.append(StepNote(item.text, reason, "exact", suffix=True))
-    return tuple(notes)
+def _judged(
+    items: Sequence[_Item], verdicts: Sequence[geometry.Verdict]
+) -> list[tuple[_Item, geometry.Verdict]]:
+    """Geometric items with their verdicts."""
+    return list(zip((item for item in items if item.placed is not None), verdicts, strict=True))
 
 
-def _refused_notes(items: Sequence[_Item]) -> tuple[StepNote, ...]:
-    return tuple(
-        StepNote(item.text, item.problem or HAS_NATIVE_FORM, refused=bool(item.problem)) for item in items
-    )
+def _native_note(item: _Item) -> StepNote:
+    if isinstance(item.row, Geometry):
+        return StepNote(item.text, item.note, parity_text(item.row.parity))
+    if item.row is not None and keeps_everything(item.row):
+        return StepNote(item.text, "changes nothing", "exact")
+    reason = ERASED if isinstance(item.row, Erasing) else IN_TABLE
+    return StepNote(item.text, reason, "exact", suffix=True)
 
 
-def _not_tensors(step: str) -> StepNote:
-    return StepNote(
-        step, "gives PIL images, which can't be stacked to batches: end with ToTensor()", refused=True
-    )
+def _python_note(item: _Item) -> StepNote:
+    reason = f"{item.problem}; {PER_SAMPLE}" if item.problem else PER_SAMPLE
+    return StepNote(item.text, reason, python=True, refused=bool(item.problem))
+
+
+def _refusal(step: str, reason: str) -> StepNote:
+    return StepNote(step, reason, python=True, refused=True)
 
 
 def _pointwise_text(transform: Any, row: Pointwise) -> str:

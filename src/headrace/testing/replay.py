@@ -1,18 +1,23 @@
-"""Samples of a natively planned loader, made again by Pillow and torchvision."""
+"""Samples that native code makes or begins, made again by Pillow, torchvision and the user's Python."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
 
 from headrace.engine.lower import lower_pipeline
-from headrace.engine.pillow import make_sample
+from headrace.engine.pillow import make_picture, make_sample
+from headrace.engine.seeding import generators_kept, seed_generators, seed_of
 from headrace.errors import ConfigError
 from headrace.loader import DataLoader
 from headrace.plan.erasing import draw_boxes, draw_noise
 from headrace.plan.logical import RandomErasing, Step
-from headrace.plan.physical import NativePlan
+from headrace.plan.physical import NativePlan, SplitPlan
+from headrace.plan.pointwise import look_up, run_suffix
 from headrace.plan.replay import replay_suffix
+from headrace.plan.suffix import ErasingStep, Suffix
 from headrace.records import BatchKeys, Draw, SampleKey
 from headrace.sources.image import load_rgb
 
@@ -23,7 +28,8 @@ def draws(
     """What is drawn for each step of sample `index` in `epoch`: the crop's box, whether it is flipped, …
 
     Args:
-        loader: natively planned.
+        loader: natively planned, as a whole or as far as `explain()` says; the steps after that draw from
+            torch's, NumPy's and Python's generators.
         index: in the dataset, 0 or more.
         epoch: its number; None: the epoch begun last. Without a seed only that one can be told.
         occurrence: of this index in the epoch: 0 (the default) where it comes once. See
@@ -33,52 +39,76 @@ def draws(
         (step, draw) pairs in order; see `headrace.records.Draw` for the four numbers.
 
     Raises:
-        ConfigError: the loader isn't natively planned, or the epoch's seed isn't known.
+        ConfigError: native code has no part in this loader, or the epoch's seed isn't known.
         ValueError: a crop of the pipeline is larger than this image.
     """
-    plan = _native_plan(loader)
+    plan, split = _plans(loader)
     key = SampleKey(*loader.random_key(epoch), index, occurrence)
     image = load_rgb(plan.source.open(index))
     drawn = lower_pipeline(plan, decoders=0).draw(key, image.width, image.height)
     if drawn is None:
         raise ValueError(f"sample {index} is {image.width}×{image.height}: a crop of the pipeline is larger")
     steps = tuple(zip(plan.steps, drawn, strict=True))
-    if plan.suffix is None or plan.suffix.erasing is None:
+    erasing = None if plan.suffix is None else plan.suffix.erasing
+    if erasing is None or split is not None:  # split: the size of what is erased isn't known before
         return steps
-    return (*steps, (plan.suffix.erasing.erase, _erased_box(plan, key)))
+    return (*steps, (erasing.erase, _erased_box(erasing, key, plan.height, plan.width)))
 
 
-def replay(loader: DataLoader, index: int, epoch: int | None = None, occurrence: int = 0) -> torch.Tensor:
-    """Sample `index` as torchvision makes it on a PIL image with the parameters that `draws` tells.
+def replay(loader: DataLoader, index: int, epoch: int | None = None, occurrence: int = 0) -> Any:
+    """Sample `index` as torchvision makes it on a PIL image with the parameters that `draws` tells. Steps
+    that run as Python are called as in the loader, with the generators seeded alike.
 
     Returns:
-        [3, height, width] of the loader's dtype, on the CPU: bit for bit the row of its batch.
+        [3, height, width] of the loader's dtype, on the CPU: bit for bit the row of its batch. Where the
+        transform ends in Python, whatever that gives.
 
     Raises:
         ConfigError: as `draws`.
         SampleError: the sample can't be loaded.
     """
-    plan = _native_plan(loader)
+    plan, split = _plans(loader)
     key = SampleKey(*loader.random_key(epoch), index, occurrence)
-    image = make_sample(plan, lower_pipeline(plan, decoders=0), key)
-    box = _erased_box(plan, key)
-    noise = None
-    if plan.suffix is not None and plan.suffix.erasing is not None:
-        noise = torch.from_numpy(draw_noise(key, plan.suffix.erasing.number, *box[2:]))
-    return replay_suffix(image, plan.suffix, box, noise)
+    if split is None:
+        image = make_sample(plan, lower_pipeline(plan, decoders=0), key)
+        return _ended(image, plan.suffix, key)
+    sample = _replay_split(split, key)
+    if loader.dtype is not None and isinstance(sample, torch.Tensor) and sample.ndim == 3:
+        sample = sample.to(loader.dtype)
+    return sample
 
 
-def _erased_box(plan: NativePlan, key: SampleKey) -> Draw:
-    if plan.suffix is None or plan.suffix.erasing is None:
-        return (0, 0, 0, 0)
-    step = plan.suffix.erasing
+def _replay_split(split: SplitPlan, key: SampleKey) -> Any:
+    sample: Any = make_picture(split.prefix, lower_pipeline(split.prefix, decoders=0), key)
+    with generators_kept():
+        seed_generators(seed_of(key))
+        sample = run_suffix(sample, split.middle)
+        if split.pointwise is None or getattr(sample, "mode", None) != "RGB":
+            return run_suffix(sample, split.suffix)
+    if split.suffix and split.erasing is None:  # the user's own objects, rather than a table of them
+        return run_suffix(sample, split.suffix)
+    return _ended(look_up(sample, split.pointwise.values), Suffix(None, split.erasing), key)
+
+
+def _ended(image: torch.Tensor, suffix: Suffix | None, key: SampleKey) -> torch.Tensor:
+    if suffix is None or suffix.erasing is None:
+        return replay_suffix(image, suffix, (0, 0, 0, 0), None)
+    box = _erased_box(suffix.erasing, key, image.shape[1], image.shape[2])
+    noise = torch.from_numpy(draw_noise(key, suffix.erasing.number, *box[2:]))
+    return replay_suffix(image, suffix, box, noise)
+
+
+def _erased_box(step: ErasingStep, key: SampleKey, rows: int, columns: int) -> Draw:
     one = BatchKeys(key.seed, key.epoch, np.array([key.sample]), np.array([key.occurrence]))
-    top, left, height, width = draw_boxes(step.erase, one, step.number, plan.height, plan.width)[0].tolist()
+    top, left, height, width = draw_boxes(step.erase, one, step.number, rows, columns)[0].tolist()
     return top, left, height, width
 
 
-def _native_plan(loader: DataLoader) -> NativePlan:
+def _plans(loader: DataLoader) -> tuple[NativePlan, SplitPlan | None]:
+    """What native code does, and, where that isn't all, what is done after it."""
     plan = loader.plan()
-    if plan.native is None:
+    if plan.native is not None:
+        return plan.native, None
+    if plan.split is None:
         raise ConfigError(f"This loader runs as Python, so nothing can be replayed:\n{loader.explain()}")
-    return plan.native
+    return plan.split.prefix, plan.split

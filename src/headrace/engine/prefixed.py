@@ -1,0 +1,276 @@
+"""Samples that native code begins in the worker and the user's Python goes on with."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import default_collate, get_worker_info
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from headrace._native import abi
+from headrace.device.postprocess import Postprocess
+from headrace.engine.guarded import Guarded, Request
+from headrace.engine.lower import decoder_bits, lower_pipeline, lower_table
+from headrace.engine.native import WAIT_SLICE_MS, Threads, native_source
+from headrace.engine.pillow import make_picture
+from headrace.engine.seeding import generators_kept, seed_generators
+from headrace.plan.geometry import adds_pixels, final_size
+from headrace.plan.physical import Layout, SplitPlan, make_plan
+from headrace.plan.pointwise import PointwiseTable, run_suffix
+from headrace.plan.suffix import Suffix
+from headrace.records import BatchKeys, SampleKey
+
+
+class PrefixedSamples(Guarded):
+    """A dataset of image files, each sample made of `plan` rather than asked of the dataset.
+
+    Where the batch is torch's default one and all of its pictures are RGB and of one size, the pointwise end
+    of the transform is left to whoever takes the batch: it has `Levels` in place of the images, a quarter of
+    the bytes that floats would take on their way from a worker process. `FinishLevels` does the rest.
+
+    Args:
+        dataset, collate, on_error: as for `Guarded`.
+        plan: what to make; may be replaced between epochs.
+        options: that `make_plan` makes it with.
+        decoder: as for `headrace.DataLoader`.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        collate: Callable[[Any], Any],
+        on_error: str,
+        plan: SplitPlan,
+        options: Mapping[str, Any],
+        decoder: str,
+    ) -> None:
+        super().__init__(dataset, collate, on_error)
+        self.plan = plan
+        self.options = options
+        self.decoder = decoder
+        self._pictures: Pictures | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A spawned worker plans for itself: entry points and a pack's index may take gigabytes.
+        return {name: value for name, value in self.__dict__.items() if name not in ("plan", "_pictures")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _pictures=None)
+        plan = make_plan(self.dataset, **self.options).split
+        if plan is None:
+            raise RuntimeError(f"{type(self.dataset).__name__} is another dataset once it was pickled")
+        self.plan = plan
+
+    def _make(self, request: Request, *, batched: bool) -> Any:
+        if self._pictures is None or self._pictures.plan is not self.plan:
+            self._pictures = Pictures(self.plan, self.decoder)
+        seeds = request.seeds()
+        samples = zip(request.batch.listed(), seeds, request.batch.occurrences.tolist(), strict=True)
+        # A worker process has nobody else's generators.
+        with generators_kept() if get_worker_info() is None else nullcontext():
+            made = [self._sample(request.key, *sample) for sample in samples]
+            collate = self._batch if batched else self._single
+            return self.collated(made, seeds[0] if seeds else None, batched=batched, collate=collate)
+
+    def _sample(self, key: tuple[int, int], index: Any, seed: int, occurrence: int) -> Any:
+        return self._attempt(index, lambda other: self._begun(key, other, seed, occurrence))
+
+    def _begun(self, key: tuple[int, int], index: Any, seed: int, occurrence: int) -> Any:
+        """(image, target), but for a table at the end: an RGB picture waits for it."""
+        plan, position = self.plan, self._position(index)
+        assert self._pictures is not None
+        sample = SampleKey(*key, position, occurrence)
+        image: Any = self._pictures.make(sample)
+        seed_generators(seed)
+        image = run_suffix(image, plan.middle)
+        if plan.pointwise is not None and is_rgb(image):
+            image = Begun(image, sample)
+        else:
+            image = run_suffix(image, plan.suffix)
+        target: Any = plan.prefix.source.label(position)
+        if plan.prefix.target_transform is not None:
+            target = plan.prefix.target_transform(target)
+        return image, target
+
+    def _batch(self, samples: Any) -> Any:
+        images = [image for image, _ in samples]
+        if self.plan.prefix.collate is None and alike(images):
+            return [levels_of(images), default_collate([target for _, target in samples])]
+        return self.collate([(self._finished(image), target) for image, target in samples])
+
+    def _single(self, sample: Any) -> Any:
+        image, target = sample
+        return self.collate((self._finished(image), target))
+
+    def _finished(self, image: Any) -> Any:
+        table = self.plan.pointwise
+        if table is None or not isinstance(image, Begun):
+            return image
+        levels = levels_of([image])
+        finished = look_up(levels.images, table, "NCHW", empty)
+        if self.plan.erasing is not None:
+            Postprocess(Suffix(None, self.plan.erasing)).images(finished, levels.keys)
+        return finished[0].as_subclass(table.sample_type)
+
+    def _path(self, index: Any) -> str | None:
+        try:
+            return self.plan.prefix.source.path(self._position(index))
+        except (IndexError, TypeError):
+            return None
+
+    def _position(self, index: Any) -> int:
+        size = len(self.plan.prefix.source)
+        number = operator.index(index)
+        if not -size <= number < size:
+            raise IndexError(f"index {number} is out of range for {size} samples")
+        return number % size
+
+
+class Pictures:
+    """Pictures after the native steps of `plan`, made by the thread that asks; of one process."""
+
+    def __init__(self, plan: SplitPlan, decoder: str) -> None:
+        self.plan = plan
+        self._decoders = decoder_bits(decoder)
+        self._pipeline = lower_pipeline(plan.prefix, self._decoders)
+        self._source = native_source(plan.prefix)
+        self._threads = Threads(0)
+
+    def make(self, key: SampleKey) -> Image.Image:
+        """What torchvision gives for `key` as an RGB picture. Raises SampleError."""
+        prefix = self.plan.prefix
+        pixels, status = self._run(key, prefix.height, prefix.width)
+        height, width = int(status["height"]), int(status["width"])
+        if self.plan.varies and status["code"] != abi.OK and height > 0:
+            # Refused for its size, which is known now.
+            pixels, status = self._run(key, *final_size(prefix.steps, height, width))
+        if status["code"] != abi.OK:
+            return make_picture(prefix, self._pipeline, key)
+        image = Image.fromarray(pixels)
+        if self.plan.keeps_info and not adds_pixels(prefix.steps, height, width):
+            with prefix.source.open(key.sample) as file:
+                image.info = dict(Image.open(file).info)
+        return image
+
+    def _run(self, key: SampleKey, height: int, width: int) -> tuple[np.ndarray[Any, Any], np.void]:
+        prefix, pipeline = self.plan.prefix, self._pipeline
+        if (height, width) != (prefix.height, prefix.width):
+            pipeline = lower_pipeline(replace(prefix, height=height, width=width), self._decoders)
+        pixels = np.empty((height, width, 3), np.uint8)
+        batch = self._threads.pool().submit(
+            pipeline,
+            self._source,
+            np.array([key.sample]),
+            np.array([key.occurrence]),
+            seed=key.seed,
+            epoch=key.epoch,
+            output=pixels.ctypes.data,
+        )
+        while not batch.wait(WAIT_SLICE_MS):
+            pass
+        return pixels, batch.statuses[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Begun:
+    """An RGB picture on its way, that its table, and what comes after it, is still to be done to."""
+
+    picture: Image.Image
+    key: SampleKey
+
+
+@dataclass(frozen=True, eq=False)
+class Levels:
+    """In place of a batch's images: what its table is to be looked up with, uint8 [n, 3, height, width], and
+    the samples' keys."""
+
+    images: torch.Tensor
+    keys: BatchKeys
+
+    def pin_memory(self) -> Levels:
+        """As torch's loader asks for it."""
+        return replace(self, images=pin_memory(self.images))  # type: ignore[no-untyped-call]
+
+
+class FinishLevels:
+    """Gives a batch that has `Levels` its images; others stay what they are.
+
+    Args:
+        plan: that the batches are of.
+        take: gives memory of a number of bytes, as uint8; see `headrace.engine.slots`.
+    """
+
+    def __init__(self, plan: SplitPlan, take: Callable[[int], torch.Tensor]) -> None:
+        self._plan = plan
+        self._take = take
+        table = None if plan.table is None or not plan.on_device else plan.table.values
+        memory_format = torch.channels_last if plan.layout == "NHWC" else torch.contiguous_format
+        self._rest = Postprocess(Suffix(table, plan.erasing, memory_format, plan.on_device))
+
+    def __call__(self, batch: Any, keys: BatchKeys | None) -> Any:  # noqa: ARG002
+        """The batch, whose tensors are where it is finished: on the device, or on the host."""
+        table = self._plan.table
+        if table is None or type(batch) is not list or not batch or not isinstance(batch[0], Levels):
+            return batch
+        images = batch[0].images
+        if not self._plan.on_device:
+            images = look_up(images, table, self._plan.layout, self._take)
+        return [self._rest.images(images, batch[0].keys), *batch[1:]]
+
+
+def empty(nbytes: int) -> torch.Tensor:
+    """New memory."""
+    return torch.empty(nbytes, dtype=torch.uint8)
+
+
+def look_up(
+    levels: torch.Tensor, table: PointwiseTable, layout: Layout, take: Callable[[int], torch.Tensor]
+) -> torch.Tensor:
+    """The values of `levels`, uint8 [n, 3, height, width] on the host, in memory of `take`."""
+    n, _, height, width = levels.shape
+    nbytes = levels.numel() * table.dtype.itemsize
+    flat = take(nbytes)[:nbytes].view(table.dtype)
+    lower_table(table, height, width, layout).look_up(levels.data_ptr(), n, flat.data_ptr())
+    if layout == "NHWC":
+        return flat.view(n, height, width, 3).permute(0, 3, 1, 2)
+    return flat.view(n, 3, height, width)
+
+
+def is_rgb(image: Any) -> bool:
+    """Whether `image` is a picture that a table of levels is made for."""
+    return type(image) is Image.Image and image.mode == "RGB" and image.width > 0 and image.height > 0
+
+
+def alike(images: Sequence[Any]) -> bool:
+    """Whether `images` are all `Begun`, and of one size; at least one."""
+    return bool(images) and all(
+        isinstance(image, Begun) and image.picture.size == images[0].picture.size for image in images
+    )
+
+
+def levels_of(images: Sequence[Begun]) -> Levels:
+    """The pixels of pictures of one size; in a worker process, in memory that is shared."""
+    width, height = images[0].picture.size
+    shape = (len(images), 3, height, width)
+    if get_worker_info() is None:
+        levels = torch.empty(shape, dtype=torch.uint8)
+    else:
+        # What torch's own collation does: memory that is shared later is copied for it.
+        storage = torch.UntypedStorage._new_shared(math.prod(shape))  # type: ignore[no-untyped-call]
+        levels = torch.empty(0, dtype=torch.uint8).set_(storage, 0, shape)  # type: ignore[call-overload]
+    planes = levels.numpy()
+    for i, image in enumerate(images):
+        for c, band in enumerate("RGB"):
+            plane = np.frombuffer(image.picture.tobytes("raw", band), np.uint8)
+            planes[i, c] = plane.reshape(height, width)
+    keys = [image.key for image in images]
+    samples, occurrences = np.array([key.sample for key in keys]), np.array([key.occurrence for key in keys])
+    return Levels(levels, BatchKeys(keys[0].seed, keys[0].epoch, samples, occurrences))
