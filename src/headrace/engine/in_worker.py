@@ -65,7 +65,7 @@ class WorkerDataset(Dataset[Any]):
     """What torch's loader takes for the dataset.
 
     Args:
-        packed: holds the user's dataset, collate_fn, and worker_init_fn or None.
+        packed: holds the user's dataset, collate_fn, worker_init_fn or None, and what makes a `Guarded`.
         on_error: as `Guarded` takes it.
         room: in /dev/shm.
     """
@@ -98,8 +98,8 @@ class WorkerDataset(Dataset[Any]):
 
     def _begin(self, worker: int) -> None:
         packed, self._packed = self._packed, None
-        dataset, collate, user_init = packed.load()
-        self._guarded = Guarded(dataset, partial(_collate, collate, self._room), self._on_error)
+        dataset, collate, user_init, guard = packed.load()
+        self._guarded = guard(dataset, partial(_collate, collate, self._room), self._on_error)
         # Code that asks where it runs is shown the user's dataset, not the guard around it.
         object.__setattr__(get_worker_info(), "dataset", dataset)  # torch means it to be read only
         if "cv2" in sys.modules:

@@ -29,6 +29,32 @@ from headrace.plan.suffix import Suffix
 from headrace.records import BatchKeys, SampleKey
 
 
+@dataclass
+class PrefixedGuard:
+    """Makes `PrefixedSamples`, where the workers are.
+
+    Attributes:
+        plan: what to make. A spawned worker plans for itself: entry points and a pack's index may take
+            gigabytes.
+        options: that `make_plan` makes it with.
+        decoder: as for `headrace.DataLoader`.
+    """
+
+    plan: SplitPlan | None
+    options: Mapping[str, Any]
+    decoder: str
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "plan": None}
+
+    def __call__(self, dataset: Any, collate: Callable[[Any], Any], on_error: str) -> PrefixedSamples:
+        """The guard of `dataset`."""
+        plan = self.plan or make_plan(dataset, **self.options).split
+        if plan is None:
+            raise RuntimeError(f"{type(dataset).__name__} is another dataset once it was pickled")
+        return PrefixedSamples(dataset, collate, on_error, plan, self.decoder)
+
+
 class PrefixedSamples(Guarded):
     """A dataset of image files, each sample made of `plan` rather than asked of the dataset.
 
@@ -39,7 +65,6 @@ class PrefixedSamples(Guarded):
     Args:
         dataset, collate, on_error: as for `Guarded`.
         plan: what to make; may be replaced between epochs.
-        options: that `make_plan` makes it with.
         decoder: as for `headrace.DataLoader`.
     """
 
@@ -49,25 +74,12 @@ class PrefixedSamples(Guarded):
         collate: Callable[[Any], Any],
         on_error: str,
         plan: SplitPlan,
-        options: Mapping[str, Any],
         decoder: str,
     ) -> None:
         super().__init__(dataset, collate, on_error)
         self.plan = plan
-        self.options = options
         self.decoder = decoder
         self._pictures: Pictures | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A spawned worker plans for itself: entry points and a pack's index may take gigabytes.
-        return {name: value for name, value in self.__dict__.items() if name not in ("plan", "_pictures")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _pictures=None)
-        plan = make_plan(self.dataset, **self.options).split
-        if plan is None:
-            raise RuntimeError(f"{type(self.dataset).__name__} is another dataset once it was pickled")
-        self.plan = plan
 
     def _make(self, request: Request, *, batched: bool) -> Any:
         if self._pictures is None or self._pictures.plan is not self.plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from headrace.engine.changes import Look
-from headrace.engine.guarded import Request, as_it_is
+from headrace.engine.guarded import Guarded, Request, as_it_is
 from headrace.engine.in_worker import Forked, WorkerDataset, WorkerRequest, begin_worker
 from headrace.engine.meter import Failures
 from headrace.engine.python import TorchProducer
@@ -30,12 +30,14 @@ class ProcessEpoch:
         on_error: as `Guarded` takes it.
         samples: of the dataset; 0: not known.
         budget: bytes that batches in flight may take; one batch always may be made.
+        guard: makes a `Guarded` of dataset, collate function and `on_error`, in the worker.
     """
 
     workers: int
     on_error: str
     samples: int
     budget: int
+    guard: Callable[[Any, Callable[[Any], Any], str], Guarded] = Guarded
 
 
 class ProcessProducer(TorchProducer):
@@ -95,6 +97,11 @@ class ProcessProducer(TorchProducer):
     def batch_nbytes(self) -> int:
         """Of the largest batch that these processes have made; 0: none yet."""
         return self._iterator.batch_nbytes
+
+    @property
+    def guard(self) -> Any:
+        """That of the `ProcessEpoch` that the processes were started for."""
+        return None if self._group is None else self._group.guard
 
     @property
     def max_workers(self) -> int:
@@ -182,7 +189,8 @@ class Processes:
                 iterator = WorkerIterator(inner, self._knobs(inner, wanted.budget))
             finally:
                 inner.dataset.started()  # type: ignore[attr-defined]
-            group = Group(iterator, inner, requests, settings, Look(*_copied(loader).values()))
+            look = Look(*_copied(loader).values())
+            group = Group(iterator, inner, requests, settings, look, wanted.guard)
         else:
             group.iterator.knobs = self._knobs(group.inner, wanted.budget)
             group.iterator.begin(group.inner)
@@ -239,6 +247,7 @@ class Group:
         requests: its sampler.
         settings: that it was made with.
         look: at what they have a copy of, when they got it.
+        guard: see `ProcessEpoch`.
     """
 
     iterator: WorkerIterator
@@ -246,6 +255,7 @@ class Group:
     requests: WorkerRequests
     settings: dict[str, Any]
     look: Look
+    guard: Any
 
     def fits(self, loader: DataLoader[Any], settings: dict[str, Any]) -> bool:
         """Whether they would be started the same way now."""
@@ -263,7 +273,7 @@ def _inner(loader: DataLoader[Any], wanted: ProcessEpoch, requests: WorkerReques
     """torch's loader with the settings of the user's."""
     batched = loader.batch_sampler is not None
     context: Any = loader.multiprocessing_context or torch.multiprocessing
-    copied = _copied(loader)
+    copied = {**_copied(loader), "guard": wanted.guard}
     by_fork = context.get_start_method() == "fork"
     packed = Forked(tuple(copied.values())) if by_fork else SharedPickle(copied)
     return _Inner(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset, default_collate
 from headrace.engine.crew import MAX_THREADS, Crew
 from headrace.engine.guarded import Guarded
 from headrace.engine.placing import SlotShelf
-from headrace.engine.prefixed import PrefixedSamples
+from headrace.engine.prefixed import PrefixedGuard
 from headrace.engine.probe import probe
 from headrace.engine.processes import ProcessEpoch, Processes, ProcessProducer
 from headrace.engine.producer import Producer
@@ -47,8 +47,7 @@ class PythonWorkers:
         self.chosen: Workers | None = None
         self._guarded: tuple[TorchDataLoader[Any], Requests] | None = None
         self._processes = Processes()
-        self._prefixed: tuple[TorchDataLoader[Any], Requests] | None = None
-        self._samples: PrefixedSamples | None = None
+        self._split: SplitPlan | None = None
         self._stream: TorchDataLoader[Any] | None = None
         self._crew: Crew | None = None
         self._shelf: SlotShelf | None = None
@@ -58,12 +57,13 @@ class PythonWorkers:
         self, loader: DataLoader, split: SplitPlan | None, cursor: Cursor, indices: Iterator[IndexBatch]
     ) -> Producer:
         """Begins an epoch of the dataset; `split`: what native code does of its samples."""
-        if split is not None:
-            return self._begin_split(loader, split, cursor, indices)
         if isinstance(loader.dataset, IterableDataset):
             return self._begin_stream(loader, cursor)
-        if self.chosen is None:
+        if split is not None:
+            self.chosen, self._try_both = split_workers(loader), False
+        elif self.chosen is None or self._split is not None:
             self.chosen, self._try_both, indices = _choose(loader, indices)
+        self._split = split
         chosen, settings = self.chosen, _begin_tuning(loader, self.chosen, self._try_both)
 
         def make(processes: int, batches: Iterator[IndexBatch]) -> Leg:
@@ -80,32 +80,13 @@ class PythonWorkers:
 
     @property
     def split(self) -> SplitPlan | None:
-        """What samples are made of where native code begins them: workers that stay keep their plan, as
-        torch's keep the dataset that they were given."""
-        return None if self._samples is None else self._samples.plan
+        """What samples are made of in the epoch begun last, where native code begins them."""
+        return self._split
 
     @property
     def live_nbytes(self) -> int:
         """Bytes of batches that threads make or that the user holds, as far as they are known."""
         return 0 if self._shelf is None else self._shelf.live_nbytes
-
-    def _begin_split(
-        self, loader: DataLoader, split: SplitPlan, cursor: Cursor, indices: Iterator[IndexBatch]
-    ) -> Producer:
-        if self._samples is None or self._prefixed is None:
-            self._samples = PrefixedSamples(
-                loader.dataset,
-                loader.collate_fn,
-                loader.on_error,
-                split,
-                loader.plan_options(),
-                loader.decoder,
-            )
-            self._prefixed = guarded_loader(loader, split_workers(loader).count, self._samples)
-        elif not loader.persistent_workers:
-            self._samples.plan = split
-        batches = begin_epoch(*self._prefixed, cursor.random_key, indices)
-        return TorchProducer(batches, loader.failures)
 
     def _begin_stream(self, loader: DataLoader, cursor: Cursor) -> Producer:
         # A resumed stream's state must not come again: only workers that stay have dropped it themselves.
@@ -114,8 +95,8 @@ class PythonWorkers:
         return TorchProducer(iter(self._stream), loader.failures)
 
     def _begin_here(self, loader: DataLoader, cursor: Cursor, indices: Iterator[IndexBatch]) -> TorchProducer:
-        if self._guarded is None:
-            guarded = Guarded(loader.dataset, loader.collate_fn, loader.on_error)
+        if self._guarded is None or self._split is not None:
+            guarded = self._guard(loader)(loader.dataset, loader.collate_fn, loader.on_error)
             self._guarded = guarded_loader(loader, 0, guarded)
         return TorchProducer(begin_epoch(*self._guarded, cursor.random_key, indices), loader.failures)
 
@@ -130,10 +111,19 @@ class PythonWorkers:
         samples = len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0
         count = chosen.count if chosen.kind == "process" else usable_cores()
         most = count if loader.workers_given is not None else most_processes(count)
-        wanted = ProcessEpoch(most, loader.on_error, samples, loader.memory_budget)
+        guard = self._guard(loader)
+        wanted = ProcessEpoch(most, loader.on_error, samples, loader.memory_budget, guard)
         if loader.workers_given is None or loader.prefetch_factor_given is None:
             self._processes.used, self._processes.limit = settings["workers"], settings["depth"]
-        return self._processes.begin(loader, wanted, cursor.random_key, indices, loader.failures)
+        producer = self._processes.begin(loader, wanted, cursor.random_key, indices, loader.failures)
+        started_for = producer.guard  # workers that stay keep their plan
+        self._split = started_for.plan if isinstance(started_for, PrefixedGuard) else None
+        return producer
+
+    def _guard(self, loader: DataLoader) -> Callable[[Any, Callable[[Any], Any], str], Guarded]:
+        if self._split is None:
+            return Guarded
+        return PrefixedGuard(self._split, loader.plan_options(), loader.decoder)
 
     def _begin_threads(
         self, loader: DataLoader, settings: Settings, indices: Iterator[IndexBatch]
