@@ -11,6 +11,8 @@ import pickle
 import select
 import signal
 import statistics
+import struct
+import threading
 import time
 import warnings
 from collections.abc import Sequence
@@ -25,11 +27,12 @@ from headrace.engine.seeding import GeneratorStates
 from headrace.engine.sharing import changed, snapshot, unshareable
 from headrace.records import Probe
 
-# Enough samples to see past the first one's imports; what they may take together.
+# Enough samples to see past the first one's imports; what they may take together, two being made anyway.
 MAX_SAMPLES = 8
-MAX_SECONDS = 0.02
+MAX_SECONDS = 0.01
 # Long enough for the GIL to change hands a few times (it does so every 5 ms).
 GAIN_SECONDS = 0.03
+LENGTH = struct.Struct("=I")
 # A child that hangs (a lock that another thread held at the fork) is given up.
 DEADLINE_SECONDS = 5.0
 
@@ -53,7 +56,8 @@ def probe(guarded: Guarded, indices: Sequence[Any]) -> Probe | str:
     finally:
         os.close(read_end)
         os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        # Its memory, a copy of this process's, takes as long to be given back as the samples took.
+        threading.Thread(target=os.waitpid, args=(child, 0), daemon=True).start()
 
 
 def _in_child(guarded: Guarded, indices: Sequence[Any], read_end: int, write_end: int) -> None:
@@ -65,7 +69,8 @@ def _in_child(guarded: Guarded, indices: Sequence[Any], read_end: int, write_end
             result: Probe | str = measure(guarded, indices)
         except Exception as error:  # the user's code may raise anything
             result = f"a sample raised {type(error).__name__}: {error}"[:1000]
-        os.write(write_end, pickle.dumps(result))
+        answer = pickle.dumps(result)
+        os.write(write_end, LENGTH.pack(len(answer)) + answer)
         status = 0
     finally:
         os._exit(status)
@@ -80,12 +85,12 @@ def _answer(read_end: int) -> Probe | str:
         if not chunk:
             break
         data += chunk
+        if len(data) >= LENGTH.size and len(data) == LENGTH.size + LENGTH.unpack_from(data)[0]:
+            result: Probe | str = pickle.loads(data[LENGTH.size :])
+            return result
     else:
         return f"measuring took more than {DEADLINE_SECONDS:g} s"
-    if not data:
-        return "the process that measured samples died"
-    result: Probe | str = pickle.loads(data)
-    return result
+    return "the process that measured samples died"
 
 
 def measure(guarded: Guarded, indices: Sequence[Any]) -> Probe:
