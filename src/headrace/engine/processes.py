@@ -77,10 +77,15 @@ class ProcessProducer(TorchProducer):
     def __del__(self) -> None:
         self.close()
 
-    def ready(self) -> bool:
-        """Whether the next batch, an error or the end could be had without waiting. (One that is a batch of
-        nothing but skipped samples is followed by a wait.)"""
-        return self._group is None or self._iterator.ready()
+    def ready(self) -> int:
+        """Batches, an error or the end among them, that could be had without waiting. (Those of nothing but
+        skipped samples are counted, though they aren't given out.)"""
+        return 1 if self._group is None else self._iterator.ready()
+
+    @property
+    def depth(self) -> int:
+        """Batches that may be in flight now, memory permitting."""
+        return self._iterator.knobs.limit
 
     @property
     def in_flight(self) -> int:

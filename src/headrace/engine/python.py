@@ -122,9 +122,9 @@ class TorchProducer:
                 continue
             return Made(batch, batch_size(batch), self._taken, stream)
 
-    def ready(self) -> bool:
+    def ready(self) -> int:
         """Not known: whoever asks waits."""
-        return False
+        return 0
 
     @property
     def depth(self) -> int:

@@ -7,7 +7,7 @@ import queue
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import repeat, takewhile
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -88,15 +88,17 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
         known = sum(batch.nbytes for batch in come if isinstance(batch, Received))
         return known + (len(self._task_info) - len(come)) * self.batch_nbytes
 
-    def ready(self) -> bool:
-        """Whether `next` would return, or raise, without waiting."""
+    def ready(self) -> int:
+        """How often `next` would return, or raise, without waiting, as far as that is known."""
         if os.getpid() != self._pid:
-            return True  # it raises; what is in the pipe is the parent's
+            return 1  # it raises; what is in the pipe is the parent's
         if not self._in_order:
-            return not self._task_info or not self._data_queue.empty()
+            return int(not self._task_info or not self._data_queue.empty())
         self._take_what_has_come()
-        first = self._task_info.get(self._rcvd_idx)
-        return self._trouble is not None or first is None or len(first) == 2
+        if self._trouble is not None or not self._task_info:
+            return 1
+        come = (len(self._task_info[number]) == 2 for number in range(self._rcvd_idx, self._send_idx))
+        return sum(1 for _ in takewhile(bool, come))
 
     def begin(self, loader: DataLoader[Any]) -> None:
         """Begins another epoch; workers first finish what they were at."""
@@ -132,7 +134,7 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
 
     def fill(self) -> None:
         """Gives work to the workers as far as limit and memory allow."""
-        while self._has_room():
+        while os.getpid() == self._pid and self._has_room():
             before = self._send_idx
             # torch goes through workers in turn, and asserts that this times their number isn't exceeded.
             self._worker_queue_idx_cycle: Any = repeat(self._least_busy())
