@@ -110,19 +110,20 @@ def run(
         progress: called with the name of what is run next.
     """
     dataset = SlowItems(items)
-    plans: list[str] = []
-    loaders = _loaders(dataset, batch_size, torch.device(device), plans)
+    last: list[DataLoader] = []
+    loaders = _loaders(dataset, batch_size, torch.device(device), last)
     seconds: dict[str, list[float]] = {name: [] for name in loaders}
     for _ in range(rounds):
         for name, batches in loaders.items():
             progress(name)
+            last.clear()  # a loader's memory and threads aren't the next one's business
             seconds[name].append(_train(batches, torch.device(device)))
     rows = [Row(name, times) for name, times in seconds.items()]
-    return Overlap(items, batch_size, device, rows, plans[-1])
+    return Overlap(items, batch_size, device, rows, f"workers: {last[-1].workers_text()}")
 
 
 def _loaders(
-    dataset: SlowItems, batch_size: int, device: torch.device, plans: list[str]
+    dataset: SlowItems, batch_size: int, device: torch.device, last: list[DataLoader]
 ) -> dict[str, Callable[[], Iterable[Any]]]:
     pinned, items = device.type != "cpu", len(dataset)
     pictures, labels = dataset.pictures.to(device), dataset.labels.to(device)
@@ -136,10 +137,10 @@ def _loaders(
             warnings.simplefilter("ignore")  # more workers than cores are the point here
             return TorchDataLoader(dataset, batch_size, num_workers=workers, pin_memory=pinned)
 
-    def ours() -> Iterator[Any]:
+    def ours() -> Iterable[Any]:
         loader = DataLoader(dataset, batch_size, device=device)
-        yield from loader
-        plans.append(loader.explain().splitlines()[-1])
+        last.append(loader)
+        return loader
 
     loaders: dict[str, Callable[[], Iterable[Any]]] = {
         "floor (batches in memory)": ready,

@@ -8,6 +8,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 # Beyond this the switching between threads costs more than more samples waiting at once bring.
 MAX_THREADS = 256
@@ -31,7 +32,9 @@ class Crew:
         self._lock = threading.Lock()
         self._tasks: deque[Task] = deque()
         self._running = 0
-        self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="headrace-sample")
+        self._threads = ThreadPoolExecutor(
+            MAX_THREADS, thread_name_prefix="headrace-sample", initializer=_as_batch_work
+        )
         self._end = weakref.finalize(self, _end, self._threads, self._tasks, self._pid)
 
     def use(self, limit: int) -> None:
@@ -71,3 +74,10 @@ def _end(threads: ThreadPoolExecutor, tasks: deque[Task], pid: int) -> None:
     if os.getpid() == pid:
         tasks.clear()
         threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _as_batch_work() -> None:
+    """Samples are made ahead: a thread that wakes for one shouldn't interrupt the training step."""
+    if hasattr(os, "sched_setscheduler"):
+        with suppress(OSError):  # where a sandbox forbids it, it was only a hint
+            os.sched_setscheduler(threading.get_native_id(), os.SCHED_BATCH, os.sched_param(0))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import random
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -48,6 +50,22 @@ def unshareable(dataset: Any) -> str | None:
         if isinstance(value, HANDLES) or package in HANDLE_PACKAGES or _is_opaque(value):
             return f"{path} is a {kind.__name__}, which threads may not be able to share"
     return None
+
+
+def code_stamp(*roots: Any) -> tuple[str, ...] | None:
+    """The files that the classes and functions of `roots` and of the objects in them come from, with their
+    times of modification: the same where their code is. None: some come from no file."""
+    modules = set()
+    for root in roots:
+        modules.add(getattr(root, "__module__", None))  # a function's own; a class's, of its instances
+        modules |= {type(value).__module__ for _, value in _walk(root)}
+    stamps = []
+    for name in modules - {"builtins"}:
+        path = getattr(sys.modules.get(str(name)), "__file__", None)
+        if path is None or not os.path.exists(path):
+            return None
+        stamps.append(f"{path} {os.stat(path).st_mtime_ns}")
+    return tuple(sorted(stamps))
 
 
 def _walk(dataset: Any) -> Iterator[tuple[str, Any]]:

@@ -46,9 +46,7 @@ class SelfTuning:
                 "what": what,
                 "knobs": {knob.name: knob.values for knob in knobs},
                 "given": {name: value for name, value in start.items() if name not in _names(knobs)},
-                "processor": processor_name(),
-                "cores": usable_cores(),
-                "torch": torch.__version__,
+                **machine_parts(),
             }
         )
         if self._tuner is None or key != self._key:
@@ -89,6 +87,11 @@ class SelfTuning:
         if tuner.climbing:
             return f"at {settings}, {len(tuner.history)} windows measured"
         return f"settled at {settings} after {len(tuner.history)} windows"
+
+
+def machine_parts() -> dict[str, Any]:
+    """What settings depend on beside dataset and plan: parts of a cache's key."""
+    return {"processor": processor_name(), "cores": usable_cores(), "torch": torch.__version__}
 
 
 def _keep(key: str, settings: Settings, rate: float) -> None:

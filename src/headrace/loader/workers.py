@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +19,15 @@ from headrace.engine.processes import ProcessEpoch, Processes, ProcessProducer
 from headrace.engine.producer import Producer
 from headrace.engine.python import Requests, TorchProducer, begin_epoch, guarded_loader, stream_loader
 from headrace.engine.relay import Leg, Relay
+from headrace.engine.sharing import code_stamp
 from headrace.engine.threads import ThreadEpoch, ThreadProducer
+from headrace.loader.tuning import machine_parts
 from headrace.measure.machine import usable_cores
 from headrace.order.batches import IndexBatch
 from headrace.order.cursor import Cursor
 from headrace.plan.physical import SplitPlan
+from headrace.records import Probe
+from headrace.tuning import cache
 from headrace.tuning.climb import Knob, Settings, ladder
 from headrace.tuning.policy import (
     Workers,
@@ -196,6 +201,10 @@ def _choose(loader: DataLoader, indices: Iterator[IndexBatch]) -> tuple[Workers,
             if getattr(loader, name) is not None:
                 reason = f"{name} is meant for processes"
                 return Workers("process", count or usable_cores(), reason), False, indices
+    key = _choice_key(loader)
+    known = None if key is None else cache.load(key)
+    if known is not None:
+        return Workers(**known["workers"]), known["both"], indices
     first = next(indices, None)
     if first is None:
         return Workers("caller", 0, "there are no batches"), False, indices
@@ -204,5 +213,24 @@ def _choose(loader: DataLoader, indices: Iterator[IndexBatch]) -> tuple[Workers,
     workers = choose_workers(measured, batch_size=size, cores=cores, count=count)
     if kind == "thread":
         workers = insist_on_threads(workers, measured, cores, count)
-    tried = kind == "auto" and worth_trying(measured, workers, batch_size=size, cores=cores)
-    return workers, tried and count is None, chain((first,), indices)
+    both = kind == "auto" and count is None
+    both = both and worth_trying(measured, workers, batch_size=size, cores=cores)
+    if key is not None and isinstance(measured, Probe):
+        cache.save(key, {"workers": asdict(workers), "both": both})
+    return workers, both, chain((first,), indices)
+
+
+def _choice_key(loader: DataLoader) -> str | None:
+    """What a choice is kept by: code and machine; None: the code may have changed unseen."""
+    stamp = code_stamp(loader.dataset, loader.collate_fn)
+    if stamp is None:
+        return None
+    return cache.key_of(
+        {
+            "workers of": loader.what(),
+            "code": stamp,
+            "samples": len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0,
+            "asked": [loader.worker_kind, loader.workers_given],
+            **machine_parts(),
+        }
+    )

@@ -12,7 +12,10 @@ Kind = Literal["caller", "thread", "process"]
 
 # Below this share of the processor's time a sample mostly waits: for a disk, a network, a lock, a sleep.
 WAITING_BELOW = 0.5
-# Threads that wait cost little; more than this at a time begin to cost switching between them.
+# Threads hand the GIL from one to the other a few times for each sample, which takes about this long however
+# many they are (two cores of an AMD EPYC: samples of 5 ms come every 0.23 ms from 24 threads; from 64 they
+# come no sooner, and take twice as much of the processor).
+HANDOVER_SECONDS = 2e-4
 MOST_WAITING_THREADS = 64
 # What a worker process spends on handing a batch over, beside making it, in seconds: shared memory for each
 # tensor, pickling, a pipe. (torch's workers on two cores of an AMD EPYC made 256 rows in 0.6 ms, and brought
@@ -23,8 +26,9 @@ SENDING_SECONDS = 2.5e-3
 TRY_PROCESSES_FROM, TRY_CALLER_UP_TO = 3e-4, 2e-2
 # Two threads that hold the GIL by turns reach 1; two that don't need it reach 2.
 GAIN_OF_FREE_THREADS = 1.7
-# Batches ready ahead of the step: one being copied, and some for steps that end sooner than others.
-DEPTH = 4
+# Batches ready ahead of the step: one being copied, and some for steps that end sooner than others. Threads
+# work on one batch after the other, so that fewer will do.
+DEPTH, DEPTH_OF_THREADS = 4, 3
 
 
 @dataclass(frozen=True)
@@ -106,16 +110,17 @@ def worth_trying(probe: Probe | str, workers: Workers, *, batch_size: int, cores
 
 
 def waiting_threads(probe: Probe, cores: int) -> int:
-    """Threads that keep `cores` busy with samples that wait, as far as that is sensible."""
-    needed = math.ceil(cores * probe.seconds / max(probe.cpu_seconds, 1e-9))
-    return max(2 * cores, min(MOST_WAITING_THREADS, needed))
+    """Threads for samples that wait: as many as keep `cores` busy, or as can take turns with the GIL."""
+    by_cores = cores * probe.seconds / max(probe.cpu_seconds, 1e-9)
+    by_turns = probe.seconds / HANDOVER_SECONDS
+    return max(2 * cores, min(MOST_WAITING_THREADS, math.ceil(min(by_cores, by_turns))))
 
 
 def batches_in_flight(workers: Workers, batch_size: int) -> int:
     """Batches ahead: enough for every thread to have a sample, beside `DEPTH`."""
     if workers.kind == "process":
         return max(DEPTH, 2 * workers.count)
-    return max(DEPTH, math.ceil(2 * workers.count / max(1, batch_size)) + 1)
+    return max(DEPTH_OF_THREADS, math.ceil(2 * workers.count / max(1, batch_size)) + 1)
 
 
 def _waits(probe: Probe) -> bool:
