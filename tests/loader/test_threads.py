@@ -228,3 +228,20 @@ def test_the_limit_of_a_crew_is_kept_and_can_be_changed() -> None:
         for _ in range(30):
             assert left.acquire(timeout=60)
         assert most == limit
+
+
+@pytest.mark.parametrize("own_collate", [False, True])
+def test_the_budget_bounds_what_is_in_flight(own_collate: bool) -> None:
+    nbytes = 4 * picture(0).nbytes
+    loader = headrace.DataLoader(
+        Waiting(80, picture),
+        4,
+        num_workers=4,
+        worker_kind="thread",
+        prefetch_factor=4,
+        memory_budget=3 * nbytes,
+        collate_fn=torch.stack if own_collate else None,
+    )
+    for number, _ in enumerate(loader):
+        if number > 0:  # how large a batch is, its first sample tells
+            assert loader.stats().in_flight <= 3

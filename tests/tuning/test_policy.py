@@ -46,8 +46,8 @@ def test_a_number_that_was_given_is_obeyed() -> None:
 def test_threads_as_many_as_wait() -> None:
     assert waiting_threads(probe(10e-3, 5e-3), cores=8) == 16
     assert waiting_threads(probe(10e-3, 4e-3), cores=8) == 20
-    assert waiting_threads(probe(10e-3, 1e-5), cores=8) == 64
-    assert waiting_threads(probe(10e-3, 0.0), cores=8) == 64
+    assert waiting_threads(probe(10e-3, 1e-5), cores=8) == 50  # they take turns with the GIL
+    assert waiting_threads(probe(50e-3, 0.0), cores=8) == 64
 
 
 def test_threads_that_are_insisted_on_say_what_would_have_been() -> None:

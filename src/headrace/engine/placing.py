@@ -124,17 +124,6 @@ class Placing:
         return rows
 
 
-def tensor_bytes(value: Any) -> int:
-    """Bytes of the tensors and arrays in a sample or batch of lists, tuples and dicts."""
-    if isinstance(value, (torch.Tensor, np.ndarray)):
-        return int(value.nbytes)
-    if isinstance(value, dict):
-        return sum(tensor_bytes(item) for item in value.values())
-    if isinstance(value, (list, tuple)):
-        return sum(tensor_bytes(item) for item in value)
-    return 0
-
-
 def _collate_placed(batch: list[Any], *, collate_fn_map: Any) -> Any:
     if not all(type(item) is _Placed for item in batch):
         return _collate_tensors([_restored(item) for item in batch], collate_fn_map=collate_fn_map)

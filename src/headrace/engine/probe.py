@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from headrace.engine.guarded import Guarded
-from headrace.engine.placing import tensor_bytes
 from headrace.engine.seeding import GeneratorStates
+from headrace.engine.shared_memory import tensor_bytes
 from headrace.engine.sharing import changed, snapshot, unshareable
 from headrace.records import Probe
 
@@ -116,7 +116,15 @@ def measure(guarded: Guarded, indices: Sequence[Any]) -> Probe:
     gain = None
     if against is None and not draws and cpu_typical > 0.5 * typical:
         gain = _gain(guarded, list(indices), typical)
-    return Probe(len(seconds), typical, min(typical, cpu_typical), tensor_bytes(sample), draws, against, gain)
+    return Probe(
+        len(seconds),
+        typical,
+        min(typical, cpu_typical),
+        tensor_bytes(sample, arrays=True),
+        draws,
+        against,
+        gain,
+    )
 
 
 def _gain(guarded: Guarded, indices: list[Any], typical: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -20,6 +21,7 @@ from headrace.engine.meter import Failures, Meter
 from headrace.engine.placing import Placing, SlotShelf
 from headrace.engine.producer import Made
 from headrace.engine.python import record_failures
+from headrace.engine.shared_memory import tensor_bytes
 from headrace.order.batches import IndexBatch
 
 
@@ -105,6 +107,7 @@ class ThreadProducer:
             if batch.error is not None:
                 raise batch.error
             data = record_failures(batch.result, self._failures)
+            self._largest = max(self._largest, tensor_bytes(data, arrays=True))
             self._fill()
             if isinstance(data, str) and data == EMPTY:
                 continue
@@ -142,7 +145,7 @@ class ThreadProducer:
         self._pending = deque()
 
     def _fill(self) -> None:
-        while self._batches is not None and len(self._pending) < self._depth:
+        while self._batches is not None and len(self._pending) < self._allowed():
             if self._pending and self._nbytes() + self._largest > self._epoch.budget:
                 return
             try:
@@ -152,10 +155,16 @@ class ThreadProducer:
                 return
             self._pending.append(self._submit(indices))
 
+    def _allowed(self) -> int:
+        if self._largest > 0 or not self._pending:
+            return self._depth
+        # Until it is known how large a batch is: what all threads can begin with.
+        needed = math.ceil(self._crew.limit / max(1, len(self._pending[0].indices.indices))) + 1
+        return min(self._depth, needed)
+
     def _nbytes(self) -> int:
-        if self._shelf is not None and self._shelf.live_nbytes:
-            return self._shelf.live_nbytes
-        return len(self._pending) * self._largest
+        made = len(self._pending) * self._largest
+        return made if self._shelf is None else max(made, self._shelf.live_nbytes)
 
     def _submit(self, indices: IndexBatch) -> _Batch:
         listed = indices.listed()
@@ -181,6 +190,8 @@ class ThreadProducer:
         try:
             with self._meter.timed("python", 1, threads=self._crew.limit):
                 sample = self._guarded.sample(index, None)
+            if self._largest == 0:
+                self._largest = max(1, len(batch.samples) * tensor_bytes(sample, arrays=True))
             if batch.placing is not None:
                 sample = _placed(batch.placing, position, sample)
             batch.samples[position] = sample
