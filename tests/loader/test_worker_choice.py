@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, default_collate
 import headrace
 from headrace.engine.guarded import Guarded
 from headrace.engine.probe import measure, probe
-from headrace.engine.sharing import changed, snapshot, unshareable
+from headrace.engine.sharing import changed, code_stamp, snapshot, unshareable
 from headrace.records import Probe
 
 
@@ -174,3 +174,21 @@ def test_what_is_meant_for_processes_gets_them() -> None:
     loader = headrace.DataLoader(Samples(), 4, num_workers=1, worker_init_fn=lambda worker: None)
     assert len(list(loader)) == 4
     assert "1 process: worker_init_fn is meant for processes" in loader.explain()
+
+
+def test_a_choice_is_kept_for_the_same_code_and_flags_only() -> None:
+    first = code_stamp(Samples(time.sleep, augment=False), default_collate)
+    assert first is not None
+    assert first == code_stamp(Samples(time.sleep, augment=False), default_collate)
+    for other in (Samples(time.sleep, augment=True), Samples(lambda i: i, augment=False)):
+        assert code_stamp(other, default_collate) != first
+    assert code_stamp(Samples(lambda i: i), default_collate) != code_stamp(
+        Samples(lambda i: i + 1), default_collate
+    )
+    assert code_stamp(Samples(time.sleep, augment=False), list) != first
+
+
+def test_code_that_comes_from_no_file_is_measured_each_time() -> None:
+    names: dict[str, Any] = {"__name__": "nowhere"}
+    exec("class Made:\n    def __len__(self): return 3\n    def __getitem__(self, i): return i", names)
+    assert code_stamp(names["Made"]()) is None

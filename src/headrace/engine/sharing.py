@@ -8,6 +8,7 @@ import random
 import sys
 import types
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,8 @@ def unshareable(dataset: Any) -> str | None:
     """Why threads can't share what `dataset` holds, with its path; None: nothing is known against it."""
     for path, value in _walk(dataset):
         kind = type(value)
+        if isinstance(value, STATELESS):
+            continue
         if isinstance(value, GENERATORS):
             return f"{path} is a {kind.__name__}, from which threads would draw in any order"
         package = kind.__module__.partition(".")[0]
@@ -52,20 +55,31 @@ def unshareable(dataset: Any) -> str | None:
     return None
 
 
-def code_stamp(*roots: Any) -> tuple[str, ...] | None:
-    """The files that the classes and functions of `roots` and of the objects in them come from, with their
-    times of modification: the same where their code is. None: some come from no file."""
-    modules = set()
+def code_stamp(*roots: Any) -> str | None:
+    """The same for objects whose code, and whose plain attributes, are the same: the files that their classes
+    and functions come from, with times of modification; functions; numbers, flags and texts. None: some code
+    comes from no file."""
+    modules, parts = set(), []
     for root in roots:
-        modules.add(getattr(root, "__module__", None))  # a function's own; a class's, of its instances
-        modules |= {type(value).__module__ for _, value in _walk(root)}
+        for path, value in _walk(root):
+            modules.add(getattr(value, "__module__", None) or type(value).__module__)
+            parts.append((path, _plainly(value)))
     stamps = []
-    for name in modules - {"builtins"}:
-        path = getattr(sys.modules.get(str(name)), "__file__", None)
-        if path is None or not os.path.exists(path):
+    for name in modules - set(sys.builtin_module_names):
+        file = getattr(sys.modules.get(str(name)), "__file__", None)
+        if file is None or not os.path.exists(file):
             return None
-        stamps.append(f"{path} {os.stat(path).st_mtime_ns}")
-    return tuple(sorted(stamps))
+        stamps.append(f"{file} {os.stat(file).st_mtime_ns}")
+    return sha256(repr((sorted(stamps), sorted(parts))).encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def _plainly(value: Any) -> str:
+    if isinstance(value, PLAIN):
+        return repr(value)
+    code = getattr(value, "__code__", None)
+    if code is not None:
+        return f"{value.__qualname__} {code.co_firstlineno} {code.co_code.hex()} {code.co_names}"
+    return f"{type(value).__qualname__} {getattr(value, '__qualname__', '')}"
 
 
 def _walk(dataset: Any) -> Iterator[tuple[str, Any]]:
@@ -74,12 +88,12 @@ def _walk(dataset: Any) -> Iterator[tuple[str, Any]]:
     waiting = [("dataset", dataset, 0)]
     while waiting and len(seen) < MAX_NODES:
         path, value, depth = waiting.pop()
-        if id(value) in seen or isinstance(value, STATELESS):
+        if id(value) in seen:
             continue
         if not isinstance(value, PLAIN):
             seen.add(id(value))
         yield path, value
-        if depth < MAX_DEPTH:
+        if depth < MAX_DEPTH and not isinstance(value, STATELESS):
             waiting += [(f"{path}{name}", inner, depth + 1) for name, inner in _inner(value)]
 
 
