@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler, TensorDataset
 
 from headrace.device.feed import Feed, Step
@@ -24,29 +23,28 @@ from headrace.engine.finish import BatchTransform
 from headrace.engine.front import Front, InPlace
 from headrace.engine.gather import GatherProducer
 from headrace.engine.keyed import Keyed
-from headrace.engine.meter import Failures, Meter
 from headrace.engine.native import NativeEngine
 from headrace.engine.prefixed import FinishLevels
 from headrace.engine.producer import Producer
 from headrace.engine.python import Cast, TorchProducer
 from headrace.engine.runtime import Runtime
-from headrace.engine.stream import has_state
 from headrace.errors import ConfigError
 from headrace.export.perfetto import write_trace
 from headrace.export.prometheus import MetricsServer
+from headrace.loader.asked import Asked
 from headrace.loader.describe import native_text, sharing_text
 from headrace.loader.tuning import SelfTuning
 from headrace.loader.workers import PythonWorkers, split_workers
 from headrace.measure.machine import available_memory, usable_cores
 from headrace.options import DEFAULT_MEMORY_SHARE, OnError, WorkerKind, check_options, check_ranks
-from headrace.order import Order, Sequential, Shuffled
-from headrace.order.batches import IndexBatch, OrderedBatches, SampledBatches, StreamBatches
+from headrace.order import Order
+from headrace.order.batches import IndexBatch, OrderedBatches, StreamBatches
 from headrace.order.cursor import Cursor
 from headrace.order.progress import Batches, Progress
-from headrace.order.shard import Remainder, Shard, detect_rank
+from headrace.order.shard import Remainder, detect_rank
 from headrace.plan.explain import explain
 from headrace.plan.identity import dataset_identity
-from headrace.plan.physical import NativePlan, Plan, make_plan, with_batch_transform
+from headrace.plan.physical import NativePlan, Plan, make_plan
 from headrace.records import LoaderStats
 from headrace.tuning.climb import Knob, Settings, ladder
 
@@ -55,7 +53,7 @@ from headrace.tuning.climb import Knob, Settings, ladder
 DEFAULT_DEPTH = 4
 
 
-class DataLoader(TorchDataLoader[Any]):
+class DataLoader(Asked):
     """A `torch.utils.data.DataLoader` that runs what it understands of the dataset in native threads.
 
     An `ImageFolder` (or `DatasetFolder`, `ImageNet`, `headrace.ImageDataset`, a `Subset` of these) with
@@ -304,27 +302,6 @@ class DataLoader(TorchDataLoader[Any]):
             )
         return key
 
-    @property
-    def meter(self) -> Meter:
-        """Counts what is done."""
-        return self._runtime.meter
-
-    @property
-    def failures(self) -> Failures:
-        """Records of samples that were skipped or replaced."""
-        return self._runtime.failures
-
-    @property
-    def batched(self) -> bool:
-        """Whether samples are collated to batches."""
-        return bool(self._auto_collation)
-
-    @property
-    def samples_of_a_batch(self) -> int:
-        """As far as it is known: a batch sampler of the user's own need not say how large its batches are."""
-        size = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
-        return size if isinstance(size, int) else 1
-
     def explain(self) -> str:
         """The plan as a table: each step, where it runs, how it compares with torchvision, and why."""
         plan = self.plan()
@@ -373,24 +350,6 @@ class DataLoader(TorchDataLoader[Any]):
     def check_worker_number_rationality(self) -> None:
         """Says nothing here: torch's own loader says it where workers are processes."""
 
-    def plan(self) -> Plan:
-        """Who runs what. Made for every epoch: a user may change the dataset's transform between epochs."""
-        plan = make_plan(self.dataset, **self.plan_options())
-        if self.batch_transform is None:
-            return plan
-        return with_batch_transform(plan, self.batch_transform, self.device)
-
-    def plan_options(self) -> dict[str, Any]:
-        """What the plan depends on beside the dataset: arguments of `make_plan`."""
-        return {
-            "batch_size": 1 if self._auto_collation else None,
-            "collate_fn": self._given_collate,
-            "dtype": self.dtype,
-            "memory_format": self.memory_format,
-            "device": self.device,
-            "split": self.worker_kind != "thread",
-        }
-
     def _producer(self, plan: Plan, cursor: Cursor, indices: Iterator[IndexBatch]) -> Producer:
         if plan.native is not None:
             return self._native_producer(plan.native, cursor, indices)
@@ -430,14 +389,6 @@ class DataLoader(TorchDataLoader[Any]):
             knobs.append(Knob("depth", ladder(start["depth"], most, least=2)))
         return self.tuning.begin(self.what(), start, knobs)
 
-    def what(self) -> str:
-        """Dataset, plan and batch size in words: what settings that were found are good for."""
-        return f"{explain(self.plan())}\nbatches of {self.samples_of_a_batch}"
-
-    def batches_that_fit(self, nbytes: int) -> int:
-        """Batches of `nbytes` bytes that may be in flight beside one that the user holds."""
-        return max(1, self.memory_budget // max(1, nbytes) - 1)
-
     def _settled(self, plan: Plan) -> Plan:
         """`plan` with a gathered dataset's tensors on the device, where they are to live there."""
         if plan.gather is None or self.device is None:
@@ -465,43 +416,6 @@ class DataLoader(TorchDataLoader[Any]):
         if self.batch_transform is not None:
             finish = BatchTransform(self.batch_transform, resolve_device(self.device))
         return InPlace(prepare, finish) if self.device is None else Feed(self.device, prepare, finish)
-
-    def _batches(self) -> Batches:
-        if isinstance(self.dataset, IterableDataset):
-            return StreamBatches(self.num_workers, has_state(self.dataset))
-        order = self._order()
-        if order is not None:
-            rank, world_size = self._place()
-            shard = Shard(rank, world_size, self.batch_size or 1, self.drop_last, self.remainder)
-            return OrderedBatches(order, shard)
-        source: Any = self.batch_sampler if self._by_batches else self.sampler
-        return SampledBatches(source, self._samples(), self.batch_size, self.drop_last, self._by_batches)
-
-    def _order(self) -> Order | None:
-        """Ours; None: the user's sampler, batch sampler or generator decides."""
-        if isinstance(self._given_sampler, Order):
-            return self._given_sampler
-        if self._given_sampler is not None or self._by_batches:
-            return None
-        if not self._shuffle:
-            return Sequential(len(self.dataset))  # type: ignore[arg-type]  # torch would ask it too
-        return Shuffled(len(self.dataset)) if self.generator is None else None  # type: ignore[arg-type]
-
-    def _place(self) -> tuple[int, int]:
-        if self.rank == "auto":
-            return detect_rank()
-        return (0, 1) if self.rank is None else (self.rank, self.world_size or 1)
-
-    def _generators(self) -> list[torch.Generator]:
-        holders = [self, self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None)]
-        found = [getattr(holder, "generator", None) for holder in holders]
-        return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
-
-    def _samples(self) -> int:
-        try:
-            return len(self.dataset)  # type: ignore[arg-type]
-        except TypeError:
-            return 0
 
     def _identity(self) -> str:
         if self._runtime.identity is None:

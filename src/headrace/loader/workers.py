@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset, default_collate
@@ -21,6 +21,7 @@ from headrace.engine.python import Requests, TorchProducer, begin_epoch, guarded
 from headrace.engine.relay import Leg, Relay
 from headrace.engine.sharing import code_stamp
 from headrace.engine.threads import ThreadEpoch, ThreadProducer
+from headrace.loader.asked import Asked
 from headrace.loader.tuning import machine_parts
 from headrace.measure.machine import usable_cores
 from headrace.order.batches import IndexBatch
@@ -36,9 +37,6 @@ from headrace.tuning.policy import (
     insist_on_threads,
     worth_trying,
 )
-
-if TYPE_CHECKING:
-    from headrace.loader.dataloader import DataLoader
 
 
 class PythonWorkers:
@@ -59,7 +57,7 @@ class PythonWorkers:
         self._try_both = False
 
     def producer(
-        self, loader: DataLoader, split: SplitPlan | None, cursor: Cursor, indices: Iterator[IndexBatch]
+        self, loader: Asked, split: SplitPlan | None, cursor: Cursor, indices: Iterator[IndexBatch]
     ) -> Producer:
         """Begins an epoch of the dataset; `split`: what native code does of its samples."""
         if isinstance(loader.dataset, IterableDataset):
@@ -93,13 +91,13 @@ class PythonWorkers:
         """Bytes of batches that threads make or that the user holds, as far as they are known."""
         return 0 if self._shelf is None else self._shelf.live_nbytes
 
-    def _begin_stream(self, loader: DataLoader, cursor: Cursor) -> Producer:
+    def _begin_stream(self, loader: Asked, cursor: Cursor) -> Producer:
         # A resumed stream's state must not come again: only workers that stay have dropped it themselves.
         if self._stream is None or cursor.start or not loader.persistent_workers:
             self._stream = stream_loader(loader, cursor)
         return TorchProducer(iter(self._stream), loader.failures)
 
-    def _begin_here(self, loader: DataLoader, cursor: Cursor, indices: Iterator[IndexBatch]) -> TorchProducer:
+    def _begin_here(self, loader: Asked, cursor: Cursor, indices: Iterator[IndexBatch]) -> TorchProducer:
         if self._guarded is None or self._split is not None:
             guarded = self._guard(loader)(loader.dataset, loader.collate_fn, loader.on_error)
             self._guarded = guarded_loader(loader, 0, guarded)
@@ -107,7 +105,7 @@ class PythonWorkers:
 
     def _begin_processes(
         self,
-        loader: DataLoader,
+        loader: Asked,
         chosen: Workers,
         settings: Settings,
         cursor: Cursor,
@@ -125,13 +123,13 @@ class PythonWorkers:
         self._split = started_for.plan if isinstance(started_for, PrefixedGuard) else None
         return producer
 
-    def _guard(self, loader: DataLoader) -> Callable[[Any, Callable[[Any], Any], str], Guarded]:
+    def _guard(self, loader: Asked) -> Callable[[Any, Callable[[Any], Any], str], Guarded]:
         if self._split is None:
             return Guarded
         return PrefixedGuard(self._split, loader.plan_options(), loader.decoder)
 
     def _begin_threads(
-        self, loader: DataLoader, settings: Settings, indices: Iterator[IndexBatch]
+        self, loader: Asked, settings: Settings, indices: Iterator[IndexBatch]
     ) -> ThreadProducer:
         if self._crew is None:
             self._crew = Crew(settings["threads"])
@@ -151,7 +149,7 @@ class PythonWorkers:
         )
 
 
-def split_workers(loader: DataLoader) -> Workers:
+def split_workers(loader: Asked) -> Workers:
     """Who makes samples that native code begins and the user's Python goes on with."""
     if loader.workers_given == 0:
         return Workers("caller", 0, "num_workers=0")
@@ -159,7 +157,7 @@ def split_workers(loader: DataLoader) -> Workers:
     return Workers("process", loader.workers_given or usable_cores(), reason)
 
 
-def _begin_tuning(loader: DataLoader, chosen: Workers, try_both: bool) -> Settings:
+def _begin_tuning(loader: Asked, chosen: Workers, try_both: bool) -> Settings:
     """What to begin an epoch with: whether by processes, how many workers, how many batches in flight."""
     given = loader.prefetch_factor_given
     in_processes = chosen.kind == "process"
@@ -187,7 +185,7 @@ def most_processes(count: int) -> int:
     return count + (count + 1) // 2
 
 
-def _choose(loader: DataLoader, indices: Iterator[IndexBatch]) -> tuple[Workers, bool, Iterator[IndexBatch]]:
+def _choose(loader: Asked, indices: Iterator[IndexBatch]) -> tuple[Workers, bool, Iterator[IndexBatch]]:
     """The workers, whether the other kind should be tried too, and the batches of `indices`, some of which
     had to be looked at."""
     count = loader.workers_given
@@ -220,7 +218,7 @@ def _choose(loader: DataLoader, indices: Iterator[IndexBatch]) -> tuple[Workers,
     return workers, both, chain((first,), indices)
 
 
-def _choice_key(loader: DataLoader) -> str | None:
+def _choice_key(loader: Asked) -> str | None:
     """What a choice is kept by: code and machine; None: the code may have changed unseen."""
     stamp = code_stamp(loader.dataset, loader.collate_fn)
     if stamp is None:
