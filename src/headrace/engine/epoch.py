@@ -125,10 +125,10 @@ class NativeProducer:
         return self._depth
 
     def tune(self, settings: Mapping[str, int]) -> None:
-        """From now on `decode_threads` threads, and `depth` batches in flight."""
+        """From now on as many decode and read threads, and `depth` batches in flight."""
         self._depth = settings["depth"]
-        if self._engine.threads.decode_threads != settings["decode_threads"]:
-            self._engine.threads.use(settings["decode_threads"])
+        if settings["decode_threads"] > 0:
+            self._engine.threads.use(settings["decode_threads"], settings["read_threads"])
 
     @property
     def in_flight(self) -> int:

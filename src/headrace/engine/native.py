@@ -22,7 +22,8 @@ from headrace.plan.physical import NativePlan
 from headrace.records import NativeStats, SampleKey
 from headrace.sources.pack import PackSource
 
-# More reads than this in flight bring nothing on any storage tried, and each costs a stack and a buffer.
+# Reads in flight once reads are seen to block, unless tuning finds another number; each costs a stack and a
+# buffer.
 READ_THREADS = 32
 
 # How long to sleep in native code before Python gets a chance to see Ctrl-C, in milliseconds.
@@ -37,6 +38,7 @@ class Threads:
 
     def __init__(self, decode_threads: int) -> None:
         self.decode_threads = decode_threads
+        self.read_threads = READ_THREADS
         self._pid = -1
         self._pool: ffi.Pool | None = None
         self._python: ThreadPoolExecutor | None = None
@@ -46,16 +48,18 @@ class Threads:
         """The native pool of this process."""
         if self._pool is None or self._pid != os.getpid():
             self.forget()
-            self._pool = ffi.Pool(self.decode_threads, READ_THREADS)
+            self._pool = ffi.Pool(self.decode_threads, self.read_threads)
             self._pid = os.getpid()
             self._end = weakref.finalize(self, _end_pool, self._pool, self._pid)
         return self._pool
 
-    def use(self, decode_threads: int) -> None:
-        """Changes the number of decode threads while they work; not from or to 0."""
-        self.decode_threads = decode_threads
+    def use(self, decode_threads: int, read_threads: int) -> None:
+        """Changes the numbers of threads while they work; not from or to 0 decode threads."""
+        if (decode_threads, read_threads) == (self.decode_threads, self.read_threads):
+            return
+        self.decode_threads, self.read_threads = decode_threads, read_threads
         if self._pool is not None and self._pid == os.getpid():
-            self._pool.use(decode_threads, READ_THREADS)
+            self._pool.use(decode_threads, read_threads)
 
     def python(self) -> ThreadPoolExecutor:
         """Python threads for Pillow, as many as decode threads: it releases the GIL for most of its work."""

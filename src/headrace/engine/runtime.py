@@ -37,11 +37,9 @@ class Runtime:
         return Runtime, ()
 
     def threads_for(self, count: int) -> Threads:
-        """The native threads, made at the first use."""
+        """The native threads, made at the first use, `count` of them."""
         if self._threads is None:
             self._threads = Threads(count)
-        elif self._threads.decode_threads != count:
-            self._threads.use(count)
         return self._threads
 
     def slots_for(self, nbytes: int, *, pinned: bool, keep: int) -> Slots:

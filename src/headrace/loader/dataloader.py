@@ -23,7 +23,7 @@ from headrace.engine.finish import BatchTransform
 from headrace.engine.front import Front, InPlace
 from headrace.engine.gather import GatherProducer
 from headrace.engine.keyed import Keyed
-from headrace.engine.native import NativeEngine
+from headrace.engine.native import READ_THREADS, NativeEngine
 from headrace.engine.prefixed import FinishLevels
 from headrace.engine.producer import Producer
 from headrace.engine.python import Cast, TorchProducer
@@ -51,6 +51,8 @@ from headrace.tuning.climb import Knob, Settings, ladder
 # Batches in flight unless the user says otherwise. All decode threads work on one batch at a time, so that
 # two already keep them busy; two more cover a training step that takes longer now and then.
 DEFAULT_DEPTH = 4
+# More reads in flight have brought nothing on any storage tried.
+MOST_READ_THREADS = 128
 
 
 class DataLoader(Asked):
@@ -369,9 +371,12 @@ class DataLoader(Asked):
     ) -> NativeProducer:
         runtime = self._runtime
         settings = self._begin_tuning(self.batches_that_fit(self._batch_nbytes(plan)))
-        threads, depth = settings["decode_threads"], settings["depth"]
+        depth = settings["depth"]
+        threads = runtime.threads_for(self.num_workers)
+        if self.num_workers > 0:
+            threads.use(settings["decode_threads"], settings["read_threads"])
         slots = runtime.slots_for(self._batch_nbytes(plan), pinned=self.pin_memory, keep=depth + 2)
-        engine = NativeEngine(plan, runtime.threads_for(threads), slots, runtime.meter, self.decoder)
+        engine = NativeEngine(plan, threads, slots, runtime.meter, self.decoder)
         key = cursor.random_key
         epoch = Epoch(*key, self.memory_budget, self.timeout, self.on_error)
         producer = NativeProducer(engine, indices, epoch, depth, runtime.failures)
@@ -380,10 +385,15 @@ class DataLoader(Asked):
 
     def _begin_tuning(self, most_batches: int) -> Settings:
         """Threads and batches in flight of the native engine."""
-        start = {"decode_threads": self.num_workers, "depth": min(self._depth(), most_batches)}
+        start = {
+            "decode_threads": self.num_workers,
+            "read_threads": READ_THREADS,
+            "depth": min(self._depth(), most_batches),
+        }
         knobs = []
         if self.workers_given is None:
             knobs.append(Knob("decode_threads", ladder(self.num_workers, 2 * self.num_workers)))
+            knobs.append(Knob("read_threads", ladder(READ_THREADS, MOST_READ_THREADS, least=8)))
         if self.prefetch_factor_given is None and self.num_workers > 0:
             most = max(start["depth"], min(4 * DEFAULT_DEPTH, most_batches))
             knobs.append(Knob("depth", ladder(start["depth"], most, least=2)))
@@ -484,10 +494,11 @@ class DataLoader(Asked):
         if plan.native is None:
             return f"workers: {self.workers_text()}"
         batch = self._batch_nbytes(plan.native)
-        settings = self.tuning.settings or {"decode_threads": self.num_workers, "depth": self._depth()}
+        settings = self.tuning.settings
         words = native_text(
-            threads=settings["decode_threads"],
-            depth=min(settings["depth"], self.batches_that_fit(batch)),
+            threads=settings.get("decode_threads", self.num_workers),
+            readers=settings.get("read_threads", READ_THREADS),
+            depth=min(settings.get("depth", self._depth()), self.batches_that_fit(batch)),
             batch_nbytes=batch,
             pinned=self.pin_memory,
             budget=self.memory_budget,

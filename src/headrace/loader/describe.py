@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from headrace._native import ffi
 from headrace.engine.lower import decoder_choice
-from headrace.engine.native import READ_THREADS
 from headrace.order.batches import OrderedBatches
 from headrace.order.progress import Batches
 from headrace.order.shard import detect_rank
@@ -33,11 +32,11 @@ def sharing_text(batches: Batches, seed: int | None, *, rank_given: bool) -> str
 
 
 def native_text(
-    *, threads: int, depth: int, batch_nbytes: int, pinned: bool, budget: int, decoder: str
+    *, threads: int, readers: int, depth: int, batch_nbytes: int, pinned: bool, budget: int, decoder: str
 ) -> str:
     """What the native engine uses."""
     return (
-        f"threads: {threads} decode, {READ_THREADS} more to read ahead once reads block\n"
+        f"threads: {threads} decode, {readers} more to read ahead once reads block\n"
         f"memory: up to {depth} batches in flight of {batch_nbytes / 1e6:.1f} MB"
         f"{', pinned' if pinned else ''}; budget {budget / 1e6:,.0f} MB\n"
         f"decoders: {', '.join(decoder_choice(decoder))} ({ffi.simd_active()})"

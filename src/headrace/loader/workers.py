@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import chain
@@ -51,6 +52,7 @@ class PythonWorkers:
         self._guarded: tuple[TorchDataLoader[Any], Requests] | None = None
         self._processes = Processes()
         self._split: SplitPlan | None = None
+        self._sent: weakref.ref[ProcessProducer] | None = None  # the latest
         self._stream: TorchDataLoader[Any] | None = None
         self._crew: Crew | None = None
         self._shelf: SlotShelf | None = None
@@ -88,8 +90,10 @@ class PythonWorkers:
 
     @property
     def live_nbytes(self) -> int:
-        """Bytes of batches that threads make or that the user holds, as far as they are known."""
-        return 0 if self._shelf is None else self._shelf.live_nbytes
+        """Bytes of batches in flight, and of those from threads that the user holds, as far as is known."""
+        on_threads = 0 if self._shelf is None else self._shelf.live_nbytes
+        sent = None if self._sent is None else self._sent()
+        return on_threads + (0 if sent is None else sent.nbytes_in_flight)
 
     def _begin_stream(self, loader: Asked, cursor: Cursor) -> Producer:
         # A resumed stream's state must not come again: only workers that stay have dropped it themselves.
@@ -119,6 +123,7 @@ class PythonWorkers:
         if loader.workers_given is None or loader.prefetch_factor_given is None:
             self._processes.used, self._processes.limit = settings["workers"], settings["depth"]
         producer = self._processes.begin(loader, wanted, cursor.random_key, indices, loader.failures)
+        self._sent = weakref.ref(producer)
         started_for = producer.guard  # workers that stay keep their plan
         self._split = started_for.plan if isinstance(started_for, PrefixedGuard) else None
         return producer

@@ -30,7 +30,7 @@ def _title(plan: Plan) -> str:
         return "plan: gather (the data is in memory: no workers, whatever num_workers says)"
     if plan.split is not None:
         return _split_title(plan.split)
-    return "plan: python (the dataset runs as it is written, in worker processes)"
+    return "plan: python (the dataset runs as it is written)"
 
 
 def _split_title(split: SplitPlan) -> str:

@@ -9,6 +9,7 @@ Settings = Mapping[str, int]
 
 # A step that waits less than this share of its time has nothing to gain from a faster loader.
 STALL_THAT_MATTERS = 0.02
+SMALL = 8
 # A setting must be better by this to be kept: windows of the same setting differ by a few per cent.
 GAIN_THAT_COUNTS = 1.05
 
@@ -79,14 +80,16 @@ def climb(start: Settings, knobs: Sequence[Knob]) -> Generator[Settings, Window,
 
 
 def ladder(value: int, most: int, *, least: int = 1) -> tuple[int, ...]:
-    """Values to try around `value`: halves of it down to `least`, doubles and one and a half times it up to
-    `most`."""
-    values = {value, min(most, value + 1), max(least, value - 1)}
+    """Values to try around `value`: one and a half times it, twice it, and so on up to `most`; halves of it
+    down to `least`; the numbers next to it where it is small, as one more of 30 would make no difference."""
+    values = {value}
+    if value < SMALL:
+        values |= {value + 1, value - 1}
     up = down = value
     while up < most:
-        values |= {min(most, up + (up + 1) // 2), min(most, 2 * up)}
+        values |= {up + (up + 1) // 2, 2 * up}
         up *= 2
     while down > least:
-        down = max(least, down // 2)
+        down //= 2
         values.add(down)
-    return tuple(sorted(v for v in values if least <= v <= most))
+    return tuple(sorted({min(most, max(least, v)) for v in values}))
