@@ -211,7 +211,7 @@ from pathlib import Path
 import numpy as np, psutil, pyarrow as pa
 from headrace.sources.pack_index import COLUMNS, PackAbout, Shard
 from headrace.sources.tar_index import write_index
-import headrace
+from headrace import PackedDataset
 
 n = 1_000_000
 shard = Path(sys.argv[1]) / "0.tar"
@@ -221,7 +221,7 @@ columns = [empty[t] if t in empty else np.zeros(n, t.to_pandas_dtype()) for t in
 write_index(shard.with_name("index.arrow"), columns, PackAbout("tar", (Shard("0.tar", 0),)))
 del columns, empty
 before = psutil.Process().memory_info()
-assert len(headrace.PackedDataset(sys.argv[1])) == n
+assert len(PackedDataset(sys.argv[1])) == n
 after = psutil.Process().memory_info()
 print(after.rss - before.rss, shard.with_name("index.arrow").stat().st_size)
 """
