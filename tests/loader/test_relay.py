@@ -98,7 +98,8 @@ def test_threads_and_processes_take_turns_in_one_epoch(monkeypatch: pytest.Monke
     received = []
     for number, batch in enumerate(epoch):
         received += batch.tolist()
-        producer = loader.tuning._producer
+        assert loader.tuning._producer is not None
+        producer = loader.tuning._producer()
         assert isinstance(producer, Relay)
         if number % 10 == 4:
             producer.tune({"processes": number // 10 % 2, "threads": 3, "workers": 2, "depth": 4})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -324,3 +325,28 @@ def test_many_epochs_leave_no_files_open() -> None:
 
     list(left(5))
     assert list(left(5)) == list(left(20))
+
+
+class Drawing(Dataset[Any]):
+    """Samples that draw: processes make them, where they cost enough."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> float:
+        time.sleep(0.003)
+        return torch.rand(1).item()
+
+
+@pytest.mark.parametrize("in_a_cycle", [False, True])
+def test_a_loader_that_is_dropped_takes_its_processes_along(in_a_cycle: bool) -> None:
+    loader = headrace.DataLoader(Drawing(), 8, seed=0)
+    assert len(list(loader)) == 8
+    assert multiprocessing.active_children()
+    holder: dict[str, Any] = {"loader": loader}
+    if in_a_cycle:
+        holder["holder"] = holder
+    del loader, holder
+    if in_a_cycle:
+        gc.collect()
+    assert not multiprocessing.active_children()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import runpy
 import sys
@@ -70,9 +71,9 @@ def _loader(target: str, args: list[str], number: int) -> Any:
         raise typer.BadParameter(f"{path} isn't a file; give a script, or FILE.py:NAME.")
     # As Python itself does it for a script.
     sys.path.insert(0, str(Path(path).resolve().parent))
+    sys.argv = [path, *args]
     if name:
         return _named(Path(path), name)
-    sys.argv = [path, *args]
     run: Callable[[], object] = lambda: runpy.run_path(path, run_name="__main__")  # noqa: E731
     loader = capture(lambda: _until_exit(run), number)
     if loader is None:
@@ -98,4 +99,10 @@ def _named(path: Path, name: str) -> Any:
     found = getattr(module, name, None)
     if found is None:
         raise typer.BadParameter(f"{path} has no {name}.")
-    return found() if callable(found) else found
+    if not callable(found):
+        return found
+    try:
+        inspect.signature(found).bind()
+    except TypeError as error:
+        raise typer.BadParameter(f"{name} of {path} can't be called without arguments: {error}.") from error
+    return found()

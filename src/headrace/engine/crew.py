@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 # Beyond this the switching between threads costs more than more samples waiting at once bring.
 MAX_THREADS = 256
+# At the interpreter's end tasks that run are waited for: a thread must not be in the middle of one when
+# Python is taken down. One that takes longer is left behind.
+PATIENCE_SECONDS = 5.0
 
 Task = Callable[[], None]
 
@@ -29,13 +33,10 @@ class Crew:
 
     def _begin(self) -> None:
         self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._tasks: deque[Task] = deque()
-        self._running = 0
-        self._threads = ThreadPoolExecutor(
-            MAX_THREADS, thread_name_prefix="headrace-sample", initializer=_as_batch_work
-        )
-        self._end = weakref.finalize(self, _end, self._threads, self._tasks, self._pid)
+        self._state = _State(self.limit)
+        self._end = weakref.finalize(self, _State.end, self._state)
+        self._end.atexit = False  # `_end_all` does it, and waits
+        _all.add(self._state)
 
     def use(self, limit: int) -> None:
         """From now on `limit` tasks at a time, at most `MAX_THREADS`; what runs is let finish."""
@@ -47,33 +48,77 @@ class Crew:
         if self._pid != os.getpid():  # a forked child has none of its parent's threads
             self._end.detach()
             self._begin()
-        with self._lock:
+        self._state.add(self.limit, tasks)
+
+
+class _State:
+    """What a crew and its threads share: it doesn't keep the crew alive."""
+
+    def __init__(self, limit: int) -> None:
+        self.pid = os.getpid()
+        self._changed = threading.Condition()
+        self._tasks: deque[Task] = deque()
+        self._limit = limit
+        self._threads = 0
+        self._running = 0
+        self._ended = False
+
+    def add(self, limit: int, tasks: Iterable[Task]) -> None:
+        """See `Crew.add`."""
+        with self._changed:
+            self._limit = limit
             self._tasks.extend(tasks)
-            more = max(0, min(self.limit - self._running, len(self._tasks)))
-            self._running += more
+            wanted = min(limit, self._running + len(self._tasks))
             # They wait for the lock: a thread starts in 0.1 ms beside threads that wait, and in 2 ms beside
             # threads that work.
-            for _ in range(more):
-                self._threads.submit(self._work)
+            while self._threads < wanted:
+                self._threads += 1
+                name = f"headrace-sample-{self._threads}"
+                threading.Thread(target=self._work, name=name, daemon=True).start()
+            self._changed.notify_all()
 
-    def clear(self) -> None:
-        """Drops the tasks that nobody has begun."""
-        self._tasks.clear()
+    def end(self) -> None:
+        """Drops what nobody has begun; threads end once they are done with their task."""
+        if os.getpid() == self.pid:
+            with self._changed:
+                self._ended = True
+                self._tasks.clear()
+                self._changed.notify_all()
+
+    def busy(self) -> bool:
+        """Whether a task is being done."""
+        return os.getpid() == self.pid and self._running > 0
 
     def _work(self) -> None:
-        while True:
-            with self._lock:
-                if not self._tasks or self._running > self.limit:
-                    self._running -= 1
+        _as_batch_work()
+        with self._changed:
+            while True:
+                while not self._ended and (not self._tasks or self._running >= self._limit):
+                    self._changed.wait()
+                if self._ended:
                     return
                 task = self._tasks.popleft()
-            task()
+                self._running += 1
+                self._changed.release()
+                try:
+                    task()
+                finally:
+                    del task
+                    self._changed.acquire()
+                    self._running -= 1
 
 
-def _end(threads: ThreadPoolExecutor, tasks: deque[Task], pid: int) -> None:
-    if os.getpid() == pid:
-        tasks.clear()
-        threads.shutdown(wait=False, cancel_futures=True)
+_all: weakref.WeakSet[_State] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    states = list(_all)
+    for state in states:
+        state.end()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while any(state.busy() for state in states) and time.monotonic() < deadline:
+        time.sleep(0.001)
 
 
 def _as_batch_work() -> None:

@@ -17,6 +17,7 @@ from headrace.order.batches import IndexBatch
 from headrace.records import SampleFailure
 
 MAX_REPLACEMENTS = 16
+NOT_THE_END = "a sample raised StopIteration, which would have ended the epoch without a word"
 FORKED_CUDA_SIGN = "Cannot re-initialize CUDA in forked subprocess"  # in the message of torch's error
 EMPTY = "headrace: every sample of this batch was skipped"
 
@@ -161,6 +162,10 @@ class Guarded(Dataset[Any]):
         try:
             for index in indices:
                 samples.append(dataset[index])
+        except StopIteration as error:
+            named = RuntimeError(NOT_THE_END)
+            self._name(named, index)
+            raise named from error
         except Exception as error:
             self._name(error, index)
             raise
@@ -203,7 +208,10 @@ class Guarded(Dataset[Any]):
 
     def _draw(self, index: Any, seed: int | None) -> Any:
         _seed(seed)
-        return self.dataset[index]
+        try:
+            return self.dataset[index]
+        except StopIteration as error:
+            raise RuntimeError(NOT_THE_END) from error
 
 
 def as_it_is(batch: Any) -> Any:

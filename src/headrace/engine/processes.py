@@ -31,6 +31,7 @@ class ProcessEpoch:
         samples: of the dataset; 0: not known.
         budget: bytes that batches in flight may take; one batch always may be made.
         guard: makes a `Guarded` of dataset, collate function and `on_error`, in the worker.
+        in_turn: see `Knobs`.
     """
 
     workers: int
@@ -38,6 +39,7 @@ class ProcessEpoch:
     samples: int
     budget: int
     guard: Callable[[Any, Callable[[Any], Any], str], Guarded] = Guarded
+    in_turn: bool = False
 
 
 class ProcessProducer(TorchProducer):
@@ -191,26 +193,27 @@ class Processes:
         if group is None:
             inner = _inner(loader, wanted, requests)
             try:
-                iterator = WorkerIterator(inner, self._knobs(inner, wanted.budget))
+                iterator = WorkerIterator(inner, self._knobs(inner, wanted.budget, wanted.in_turn))
             finally:
                 inner.dataset.started()  # type: ignore[attr-defined]
             look = Look(*_copied(loader).values())
             group = Group(iterator, inner, requests, settings, look, wanted.guard)
         else:
-            group.iterator.knobs = self._knobs(group.inner, wanted.budget)
+            group.iterator.knobs = self._knobs(group.inner, wanted.budget, wanted.in_turn)
             group.iterator.begin(group.inner)
         return ProcessProducer(group, self, failures)
 
     def turn_knobs(self, group: Group) -> None:
         """Passes `limit` and `used` on."""
-        group.iterator.knobs = self._knobs(group.inner, group.iterator.knobs.budget)
+        before = group.iterator.knobs
+        group.iterator.knobs = self._knobs(group.inner, before.budget, before.in_turn)
         group.iterator.fill()
 
-    def _knobs(self, inner: DataLoader[Any], budget: int) -> Knobs:
+    def _knobs(self, inner: DataLoader[Any], budget: int, in_turn: bool) -> Knobs:
         workers = inner.num_workers
         limit = workers * (inner.prefetch_factor or 1) if self.limit is None else max(1, self.limit)
         used = workers if self.used is None else min(max(1, self.used), workers)
-        return Knobs(limit, used, budget)
+        return Knobs(limit, used, budget, in_turn)
 
     def take_back(self, group: Group, *, failed: bool) -> None:
         """After an epoch."""

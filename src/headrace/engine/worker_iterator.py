@@ -9,6 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from itertools import repeat, takewhile
 from multiprocessing.connection import wait
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from torch._utils import ExceptionWrapper
@@ -31,11 +32,14 @@ class Knobs:
         used: workers that are given work: the first so many.
         budget: bytes that batches in flight may take, once it is known how large they are; one batch always
             may be made.
+        in_turn: workers are given work strictly in turn, as by torch, so that what they draw from generators
+            of their own repeats; otherwise the one with the least to do is.
     """
 
     limit: int
     used: int
     budget: int
+    in_turn: bool = False
 
 
 class WorkerIterator(_MultiProcessingDataLoaderIter):
@@ -176,7 +180,19 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
             # The end of any other child would raise the error of the dead one again, here.
             signal_handling._remove_worker_pids(id(self))  # type: ignore[attr-defined]
             self._worker_pids_set = False
+        if not self._shutdown:
+            self._tell_workers()
         super()._shutdown_workers()
+
+    def _tell_workers(self) -> None:
+        """Writes the end to the workers' pipes at once. torch leaves that to a queue's thread, which cyclic
+        garbage may have closed before: then each worker would be waited for in vain."""
+        self._workers_done_event.set()
+        for waiting in self._index_queues:
+            with suppress(OSError, ValueError):  # closed already
+                queue_: Any = waiting
+                if queue_._sem.acquire(False):  # as put() does, for get() to release
+                    queue_._writer.send_bytes(ForkingPickler.dumps(None))
 
     def _has_room(self) -> bool:
         waiting = len(self._task_info)
@@ -197,7 +213,10 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
                 busy[info[0]] += 1
         return min(
             range(self.knobs.used),
-            key=lambda worker: (busy[worker], (worker - self._last - 1) % self.knobs.used),
+            key=lambda worker: (
+                0 if self.knobs.in_turn else busy[worker],
+                (worker - self._last - 1) % self.knobs.used,
+            ),
         )
 
     def _take_what_has_come(self) -> None:

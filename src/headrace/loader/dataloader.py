@@ -188,6 +188,8 @@ class DataLoader(Asked):
         self.worker_kind = worker_kind
         self.device = None if device is None else check_device(device)
         self.resident = check_resident(resident)
+        if batch_transform is not None and not callable(batch_transform):
+            raise ConfigError(f"batch_transform ({batch_transform!r}) must be callable, or None.")
         self.batch_transform = batch_transform
         self.workers_given = None if num_workers == "auto" else num_workers
         self.prefetch_factor_given = prefetch_factor

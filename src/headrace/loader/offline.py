@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -77,13 +77,14 @@ def tune(
 
     Args:
         loader: torch's or Headrace's; it is left alone, others like it are made.
-        seconds: to measure each setting for, once its first batch is there; an epoch that is over sooner is
-            not begun again.
+        seconds: to measure each setting for; see `measure`.
         progress: called with what is tried next.
 
     Raises:
         ConfigError: an `IterableDataset`, whose samples more workers would repeat.
     """
+    if not isinstance(loader, TorchDataLoader):
+        raise ConfigError(f"{type(loader).__name__} isn't a DataLoader; give one, torch's or Headrace's.")
     if isinstance(loader.dataset, IterableDataset):
         raise ConfigError(
             f"{type(loader.dataset).__name__} is an IterableDataset: it alone knows how many workers it can"
@@ -144,19 +145,40 @@ def arguments_of(loader: TorchDataLoader[Any]) -> dict[str, Any]:
     return {**arguments, **sized, **({} if loader.batch_size is None else {"drop_last": loader.drop_last})}
 
 
-def measure(batches: Iterable[Any], seconds: float) -> tuple[float, float]:
-    """(samples per second once the first batch is there, seconds until then); (0, …) for a single batch."""
-    start = time.perf_counter()
-    epoch = iter(batches)
-    next(epoch, None)
-    first = began = time.perf_counter()
-    samples, now = 0, first
-    for batch in epoch:
-        samples += batch_size(batch)
-        now = time.perf_counter()
-        if now - began > seconds:
+def measure(loader: TorchDataLoader[Any], seconds: float) -> tuple[float, float]:
+    """(samples per second, seconds until the first batch).
+
+    What is made ahead while the first batch is waited for must not count as made in no time: of a long epoch
+    the batches of the first twentieth aren't counted; short epochs are begun again, and counted with their
+    start-up.
+    """
+    skip = _batches(loader) // 20
+    start = began = time.perf_counter()
+    first, samples, received = 0.0, 0, 0
+    while time.perf_counter() - began < seconds:
+        empty = True
+        for batch in loader:
+            empty, received = False, received + 1
+            first = first or time.perf_counter() - start
+            if received <= skip:
+                began = time.perf_counter()
+                if began - start > 2 * seconds:
+                    break  # too slow to wait for: start-up it is
+                continue
+            samples += batch_size(batch)
+            if time.perf_counter() - began > seconds:
+                break
+        if empty:
             break
-    return (samples / (now - began) if samples else 0.0), first - start
+    elapsed = time.perf_counter() - began
+    return (samples / elapsed if samples else 0.0), first
+
+
+def _batches(loader: TorchDataLoader[Any]) -> int:
+    try:
+        return len(loader)
+    except TypeError:
+        return 0
 
 
 class Captured(BaseException):

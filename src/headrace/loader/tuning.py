@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -12,6 +13,14 @@ from headrace.measure.machine import processor_name, usable_cores
 from headrace.tuning import cache
 from headrace.tuning.climb import Knob, Settings
 from headrace.tuning.tuner import Tuner
+
+WORDS = {
+    "decode_threads": "decode threads",
+    "read_threads": "reads in flight",
+    "threads": "threads",
+    "workers": "processes",
+    "depth": "batches in flight",
+}
 
 
 class Tunable(Protocol):
@@ -31,7 +40,8 @@ class SelfTuning:
     def __init__(self) -> None:
         self._tuner: Tuner | None = None
         self._key = ""
-        self._producer: Tunable | None = None
+        self._from_cache = False
+        self._producer: weakref.ref[Tunable] | None = None
 
     def begin(self, what: str, start: Settings, knobs: Sequence[Knob]) -> Settings:
         """The settings to begin an epoch with.
@@ -52,6 +62,7 @@ class SelfTuning:
         if self._tuner is None or key != self._key:
             self._key = key
             known = _known(cache.load(key), start, knobs) if knobs else None
+            self._from_cache = known is not None
             # Not a method: a loader must end with the last reference to it, not with the next collection.
             self._tuner = Tuner(known or start, knobs, partial(_keep, key))
         return self._tuner.settings
@@ -63,14 +74,16 @@ class SelfTuning:
 
     def attach(self, producer: Tunable) -> None:
         """The producer that `begin`'s settings were for."""
-        self._producer = producer
+        # It may know the loader, which must end with the last reference to it.
+        self._producer = weakref.ref(producer)
         if self._tuner is not None:
-            self._tuner.attach(producer.tune, producer.in_flight)
+            self._tuner.attach(partial(_tune, self._producer), producer.in_flight)
 
     def after_step(self, waited: float, period: float) -> None:
         """One more batch was received; see `Tuner.after_step`."""
-        if self._tuner is not None and self._producer is not None:
-            self._tuner.after_step(waited, period, self._producer.in_flight)
+        producer = None if self._producer is None else self._producer()
+        if self._tuner is not None and producer is not None:
+            self._tuner.after_step(waited, period, producer.in_flight)
 
     def forget_producer(self) -> None:
         """What comes next has no settings."""
@@ -83,10 +96,27 @@ class SelfTuning:
             return "not begun"
         if not tuner.knobs:
             return "off: all settings were given"
-        settings = ", ".join(f"{name} {value}" for name, value in tuner.settings.items())
-        if tuner.climbing:
-            return f"at {settings}, {len(tuner.history)} windows measured"
-        return f"settled at {settings} after {len(tuner.history)} windows"
+        settings = ", ".join(
+            f"{WORDS[name]} {value}" for name, value in tuner.settings.items() if self._counts(name)
+        )
+        if tuner.history:
+            how = f"{'trying' if tuner.climbing else 'settled at'}"
+            return f"{how} {settings} ({len(tuner.history)} measurements)"
+        return f"begun with {settings}" + (", found in an earlier run" if self._from_cache else "")
+
+    def _counts(self, name: str) -> bool:
+        """Whether a setting means anything beside the others."""
+        settings = self.settings
+        if name == "processes":
+            return False
+        where = {"threads": 0, "workers": 1}.get(name)
+        return where is None or settings.get("processes") == where
+
+
+def _tune(producer: weakref.ref[Tunable], settings: Settings) -> None:
+    found = producer()
+    if found is not None:
+        found.tune(settings)
 
 
 def machine_parts() -> dict[str, Any]:

@@ -119,7 +119,9 @@ class PythonWorkers:
         count = chosen.count if chosen.kind == "process" else usable_cores()
         most = count if loader.workers_given is not None else most_processes(count)
         guard = self._guard(loader)
-        wanted = ProcessEpoch(most, loader.on_error, samples, loader.memory_budget, guard)
+        # A number that was given is torch's way, by which generators of the dataset's own repeat.
+        in_turn = loader.workers_given is not None
+        wanted = ProcessEpoch(most, loader.on_error, samples, loader.memory_budget, guard, in_turn)
         if loader.workers_given is None or loader.prefetch_factor_given is None:
             self._processes.used, self._processes.limit = settings["workers"], settings["depth"]
         producer = self._processes.begin(loader, wanted, cursor.random_key, indices, loader.failures)

@@ -94,6 +94,8 @@ def from_state(state: dict[str, Any], *, dataset: str, order: str, seed: int | N
     Raises:
         ConfigError: the state is of another dataset, order or seed, or isn't one of this version.
     """
+    if not isinstance(state, dict):
+        raise ConfigError(f"state_dict must be a dict that state_dict() gave, not {type(state).__name__}.")
     if state.get("version") != VERSION:
         raise ConfigError(
             f"This isn't a state of a headrace.DataLoader of version {VERSION}: its version is"

@@ -65,6 +65,10 @@ def choose_workers(probe: Probe | str, *, batch_size: int, cores: int, count: in
     processes = cores if count is None else count
     if isinstance(probe, str):
         return Workers("process", processes, probe)
+    made_in = probe.seconds * batch_size
+    if count is None and made_in * (cores - 1) < SENDING_SECONDS:
+        made = f"a batch of them takes {_time(made_in)}, and sending it from a worker would take longer"
+        return Workers("caller", 0, f"{_cost(probe)}; {made}")
     if probe.draws:
         return Workers("process", processes, f"{_cost(probe)}; random numbers are drawn, which threads share")
     if probe.against_threads is not None:
@@ -72,10 +76,6 @@ def choose_workers(probe: Probe | str, *, batch_size: int, cores: int, count: in
     if _waits(probe):
         threads = count or waiting_threads(probe, cores)
         return Workers("thread", threads, f"{_cost(probe)}; threads can wait side by side")
-    made_in = probe.seconds * batch_size
-    if count is None and made_in * (cores - 1) < SENDING_SECONDS:
-        made = f"a batch of them takes {_time(made_in)}, and sending it from a worker would take longer"
-        return Workers("caller", 0, f"{_cost(probe)}; {made}")
     if probe.gain is not None and probe.gain >= GAIN_OF_FREE_THREADS:
         made = f"two threads made {probe.gain:.1f} times as many as one"
         return Workers("thread", processes, f"{_cost(probe)}; {made}")
@@ -98,8 +98,8 @@ def worth_trying(probe: Probe | str, workers: Workers, *, batch_size: int, cores
     Whether it is better is for measurement: threads take the GIL from the training step, the step waits for
     what the caller's thread makes, and what a process makes must be sent.
     """
-    if isinstance(probe, str):
-        return False
+    if isinstance(probe, str) or probe.against_threads is not None:
+        return False  # what one opens or remembers, the other must not have
     made_in = probe.seconds * batch_size
     if workers.kind == "caller":
         return made_in > TRY_PROCESSES_FROM
