@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -18,3 +19,15 @@ def no_memory_of_other_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterato
         del os.environ["XDG_CACHE_HOME"]
     else:
         os.environ["XDG_CACHE_HOME"] = before
+
+
+@pytest.fixture
+def gpu() -> torch.device:
+    """The current accelerator. Without one the test is skipped; with HEADRACE_REQUIRE_GPU set it fails."""
+    if not torch.accelerator.is_available():
+        if os.environ.get("HEADRACE_REQUIRE_GPU"):
+            pytest.fail("HEADRACE_REQUIRE_GPU is set, and torch finds no accelerator")
+        pytest.skip("no accelerator")
+    kind = torch.accelerator.current_accelerator()
+    assert kind is not None
+    return torch.device(kind.type, torch.accelerator.current_device_index())

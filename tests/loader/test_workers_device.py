@@ -123,9 +123,8 @@ def to_cuda(index: int) -> Any:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_on_a_real_device(method: str) -> None:
+def test_on_a_real_device(gpu: torch.device, method: str) -> None:
     torch.zeros(1).cuda()
     loader = headrace.DataLoader(
         Made(to_cuda), num_workers=1, worker_kind="process", multiprocessing_context=method, pin_memory=False
@@ -135,8 +134,7 @@ def test_on_a_real_device(method: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_pinned_batches_are_ready_when_they_are_pinned() -> None:
+def test_pinned_batches_are_ready_when_they_are_pinned(gpu: torch.device) -> None:
     from worker_bench import Bench, all_of
 
     producer = Bench(Made(torch.tensor), workers=2, pin_memory=True).begin()
