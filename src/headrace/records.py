@@ -81,6 +81,7 @@ class Probe:
         draws: whether they drew from the generators of the process (torch's, NumPy's or Python's).
         against_threads: why threads can't share the dataset; None: nothing is known against it.
         gain: samples per second of two threads as a multiple of one thread's; None: not measured.
+        on_device: whether a sample's tensors are on a device, where a forked process can't use them.
     """
 
     samples: int
@@ -90,6 +91,7 @@ class Probe:
     draws: bool
     against_threads: str | None
     gain: float | None
+    on_device: bool = False
 
 
 @dataclass(frozen=True)

@@ -192,3 +192,11 @@ def test_code_that_comes_from_no_file_is_measured_each_time() -> None:
     names: dict[str, Any] = {"__name__": "nowhere"}
     exec("class Made:\n    def __len__(self): return 3\n    def __getitem__(self, i): return i", names)
     assert code_stamp(names["Made"]()) is None
+
+
+def test_samples_on_a_device_are_made_here() -> None:
+    """As with torch's own default, num_workers=0: a dataset that keeps its tensors on the GPU works."""
+    dataset = Samples(lambda i: (time.sleep(0.002), torch.zeros(2, device="meta"))[1])
+    loader = headrace.DataLoader(dataset, 4)
+    assert [batch.device.type for batch in loader] == ["meta"] * 4
+    assert "none: samples are on a device" in loader.explain()

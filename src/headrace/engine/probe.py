@@ -21,7 +21,8 @@ from typing import Any
 
 import torch
 
-from headrace.engine.guarded import Guarded
+from headrace.device.structure import tensors
+from headrace.engine.guarded import FORKED_CUDA_SIGN, Guarded
 from headrace.engine.seeding import GeneratorStates
 from headrace.engine.shared_memory import tensor_bytes
 from headrace.engine.sharing import changed, snapshot, unshareable
@@ -68,7 +69,10 @@ def _in_child(guarded: Guarded, indices: Sequence[Any], read_end: int, write_end
         try:
             result: Probe | str = measure(guarded, indices)
         except Exception as error:  # the user's code may raise anything
-            result = f"a sample raised {type(error).__name__}: {error}"[:1000]
+            if FORKED_CUDA_SIGN in str(error):
+                result = Probe(1, 0.0, 0.0, 0, draws=False, against_threads=None, gain=None, on_device=True)
+            else:
+                result = f"a sample raised {type(error).__name__}: {error}"[:1000]
         answer = pickle.dumps(result)
         os.write(write_end, LENGTH.pack(len(answer)) + answer)
         status = 0
@@ -116,15 +120,10 @@ def measure(guarded: Guarded, indices: Sequence[Any]) -> Probe:
     gain = None
     if against is None and not draws and cpu_typical > 0.5 * typical:
         gain = _gain(guarded, list(indices), typical)
-    return Probe(
-        len(seconds),
-        typical,
-        min(typical, cpu_typical),
-        tensor_bytes(sample, arrays=True),
-        draws,
-        against,
-        gain,
-    )
+    nbytes = tensor_bytes(sample, arrays=True)
+    on_device = any(tensor.device.type != "cpu" for tensor in tensors(sample))
+    typical_cpu = min(typical, cpu_typical)
+    return Probe(len(seconds), typical, typical_cpu, nbytes, draws, against, gain, on_device)
 
 
 def _gain(guarded: Guarded, indices: list[Any], typical: float) -> float:

@@ -65,6 +65,8 @@ def choose_workers(probe: Probe | str, *, batch_size: int, cores: int, count: in
     processes = cores if count is None else count
     if isinstance(probe, str):
         return Workers("process", processes, probe)
+    if probe.on_device and count is None:
+        return Workers("caller", 0, "samples are on a device, which worker processes can't share")
     made_in = probe.seconds * batch_size
     if count is None and made_in * (cores - 1) < SENDING_SECONDS:
         made = f"a batch of them takes {_time(made_in)}, and sending it from a worker would take longer"
@@ -98,7 +100,7 @@ def worth_trying(probe: Probe | str, workers: Workers, *, batch_size: int, cores
     Whether it is better is for measurement: threads take the GIL from the training step, the step waits for
     what the caller's thread makes, and what a process makes must be sent.
     """
-    if isinstance(probe, str) or probe.against_threads is not None:
+    if isinstance(probe, str) or probe.against_threads is not None or probe.on_device:
         return False  # what one opens or remembers, the other must not have
     made_in = probe.seconds * batch_size
     if workers.kind == "caller":
