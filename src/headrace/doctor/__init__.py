@@ -1,0 +1,1 @@
+"""Opinions on what was measured: findings, a diagnosis, advice; no measuring here."""

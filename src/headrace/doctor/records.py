@@ -1,0 +1,253 @@
+"""What the doctor says, as plain data: made by `doctor`, drawn by the renderers, to JSON by `to_json`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Judgement = Literal["good", "note", "bad", "unknown"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        name: what, as a short title: "shared memory", "empty classes".
+        value: what was found, with its unit: "64 MB free at /dev/shm".
+        judgement: "good"; "note": worth knowing; "bad": something to mend; "unknown": it can't be found out.
+        remedy: what to do, as the user would type or write it; empty where there is nothing to do.
+        details: the same as numbers and names, for programs; JSON types only.
+    """
+
+    name: str
+    value: str
+    judgement: Judgement
+    remedy: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """Findings of one subject, in the order in which to read them.
+
+    Attributes:
+        subject: "machine", or the folder or pack that was looked at.
+        sections: (heading, its findings).
+    """
+
+    subject: str
+    sections: tuple[tuple[str, tuple[Finding, ...]], ...]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All of them."""
+        return tuple(finding for _, findings in self.sections for finding in findings)
+
+    @property
+    def healthy(self) -> bool:
+        """Nothing is bad."""
+        return all(finding.judgement != "bad" for finding in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of JSON types."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How fast something went in one phase of the examination.
+
+    Attributes:
+        name: "supply": the loader alone; "demand": the step alone, on repeated batches; "actual": both.
+        samples_per_second: the mean over the phase, start-up left out.
+        low, high: bounds of the mean with 95 % confidence (bootstrap over steps).
+        batches, seconds: that it was measured over.
+    """
+
+    name: str
+    samples_per_second: float
+    low: float
+    high: float
+    batches: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """What one stage of loading costs.
+
+    Attributes:
+        name: "read", "decode", a transform's class, "collate", "transfer", "pin", "copy", a function of the
+            user's as "name (file.py:12)".
+        place: "worker", "main" (the training thread), "pin thread", "native thread".
+        seconds_per_sample: of one worker's wall time.
+        waiting: 0 to 1: of that, spent blocked (reads, sleep), not computing.
+        samples_per_second: that all workers together could do of this stage alone.
+        evidence: stack samples that it rests on; 0 where it was timed directly.
+    """
+
+    name: str
+    place: str
+    seconds_per_sample: float
+    waiting: float
+    samples_per_second: float
+    evidence: int
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Something that holds the training up, or may.
+
+    Attributes:
+        kind: one of `KINDS`.
+        sentence: what it is, with the figures that show it.
+        evidence: what was measured, a line each.
+        cost: 0 to 1: the share of the step's time that would go away without it, as far as is known.
+        confidence: 0 to 1: the share of resamplings of the measurements in which it stays the first.
+    """
+
+    kind: str
+    sentence: str
+    evidence: tuple[str, ...]
+    cost: float
+    confidence: float
+
+
+# Kinds of cause, with the title each is printed under.
+KINDS = {
+    "healthy": "the step itself is the limit: nothing starves it",
+    "workers": "too few workers",
+    "read": "reading",
+    "decode": "decoding",
+    "transform": "one transform",
+    "dataset": "the dataset's own code",
+    "collate": "collate",
+    "transfer": "the way from workers to the training process",
+    "pin": "pinning",
+    "copy": "the copy to the device",
+    "synchronise": "the step waits for the device again and again",
+    "gil": "threads that take turns with the GIL",
+    "startup": "starting workers, each epoch anew",
+    "first_batch": "the wait for the first batch",
+    "straggler": "single samples that take long",
+    "oversubscribed": "more threads than cores",
+    "memory": "memory",
+}
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One change, ready to be made.
+
+    Attributes:
+        cause: the kind of cause that it answers.
+        summary: one line: "num_workers=4 → 12".
+        diff: lines as in a unified diff of the user's own call, each begun by "-", "+" or " ".
+        predicted: times as fast as now; 1.0: no faster, or only memory.
+        settings: how `--try` applies it: {"loader": {"num_workers": 12}}, {"threads": 2},
+            {"without": "stage name"}, {"headrace": true}; empty: only the user can.
+        measured: times as fast, where it was tried; None: it wasn't.
+        ideal: the gain is what there would be if the stage cost nothing: a bound, not a change.
+    """
+
+    cause: str
+    summary: str
+    diff: tuple[str, ...]
+    predicted: float
+    settings: dict[str, Any] = field(default_factory=dict)
+    measured: float | None = None
+    ideal: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the training, on the timeline.
+
+    Attributes:
+        phase: in which it was taken: "actual", "demand".
+        start: seconds since the script began.
+        wait: seconds in next().
+        compute: seconds from the batch to the next call of next().
+        device: seconds that the device was busy in it; None: no device, or not measured.
+    """
+
+    phase: str
+    start: float
+    wait: float
+    compute: float
+    device: float | None = None
+
+
+@dataclass(frozen=True)
+class Usage:
+    """The machine at one moment, of the script and its workers.
+
+    Attributes:
+        time: seconds since the script began.
+        phase: of the examination, "" outside of all.
+        cpu: cores in use, by its processes: 1.7.
+        disk_read: bytes per second that its processes had read from storage, not from the page cache.
+        memory: bytes resident (USS) of all of them.
+        workers_memory: bytes (USS) of the workers alone.
+        gpu: 0 to 1, by NVML; None: no GPU.
+        gpu_memory: bytes; None: no GPU.
+    """
+
+    time: float
+    phase: str
+    cpu: float
+    disk_read: float
+    memory: int
+    workers_memory: int
+    gpu: float | None = None
+    gpu_memory: int | None = None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What starves the training step, and what to change.
+
+    Attributes:
+        command: that was examined.
+        loader: which of its loaders, as code: "DataLoader(ImageFolder, batch_size=64, num_workers=4)".
+        where: "train.py:41", where it is iterated over.
+        causes: likeliest and dearest first; the first is the verdict.
+        advice: by predicted gain.
+        rates: supply, demand, actual, in this order, then supplies with other settings.
+        stall: 0 to 1: of the step's time, what it waited in next().
+        stages: of loading, in their order.
+        cores: that may be used.
+        memory: findings on memory.
+        steps, usage: over time.
+        watching: seconds that watching cost, per second of the actual phase.
+        notes: what couldn't be measured, and why.
+    """
+
+    command: tuple[str, ...]
+    loader: str
+    where: str
+    causes: tuple[Cause, ...]
+    advice: tuple[Advice, ...]
+    rates: tuple[Rate, ...]
+    stall: float
+    stages: tuple[StageCost, ...]
+    cores: int
+    memory: tuple[Finding, ...] = ()
+    steps: tuple[Step, ...] = ()
+    usage: tuple[Usage, ...] = ()
+    watching: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Cause:
+        """What to mend first, or "healthy"."""
+        return self.causes[0]
+
+    def rate(self, name: str) -> Rate:
+        """That of "supply", "demand" or "actual"."""
+        return next(rate for rate in self.rates if rate.name == name)
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict of JSON types."""
+        return asdict(self)
