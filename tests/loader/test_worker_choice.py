@@ -18,6 +18,7 @@ from headrace.engine.guarded import Guarded
 from headrace.engine.probe import measure, probe
 from headrace.engine.sharing import changed, code_stamp, snapshot, unshareable
 from headrace.records import Probe
+from headrace.tuning import cache
 
 
 class Samples(Dataset[Any]):
@@ -200,3 +201,20 @@ def test_samples_on_a_device_are_made_here() -> None:
     loader = headrace.DataLoader(dataset, 4)
     assert [batch.device.type for batch in loader] == ["meta"] * 4
     assert "none: samples are on a device" in loader.explain()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {},
+        {"workers": None, "both": False},
+        {"workers": {"kind": "thread", "count": 2}, "both": False},
+        {"workers": {"kind": "fibre", "count": 2, "reason": ""}, "both": False},
+        {"workers": {"kind": "process", "count": 0, "reason": ""}, "both": False},
+        {"workers": {"kind": "thread", "count": 2, "reason": ""}},
+    ],
+)
+def test_a_damaged_choice_is_made_anew(damage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "load", lambda key: damage)
+    loader = headrace.DataLoader(Samples(), batch_size=8)
+    assert [batch.tolist() for batch in loader] == [list(range(8)), list(range(8, 16))]

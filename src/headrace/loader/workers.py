@@ -207,9 +207,9 @@ def _choose(loader: Asked, indices: Iterator[IndexBatch]) -> tuple[Workers, bool
                 reason = f"{name} is meant for processes"
                 return Workers("process", count or usable_cores(), reason), False, indices
     key = _choice_key(loader)
-    known = None if key is None else cache.load(key)
+    known = None if key is None else _known(cache.load(key))
     if known is not None:
-        return Workers(**known["workers"]), known["both"], indices
+        return *known, indices
     first = next(indices, None)
     if first is None:
         return Workers("caller", 0, "there are no batches"), False, indices
@@ -223,6 +223,21 @@ def _choose(loader: Asked, indices: Iterator[IndexBatch]) -> tuple[Workers, bool
     if key is not None and isinstance(measured, Probe):
         cache.save(key, {"workers": asdict(workers), "both": both})
     return workers, both, chain((first,), indices)
+
+
+def _known(entry: dict[str, Any] | None) -> tuple[Workers, bool] | None:
+    """A choice that was kept; None: none was, or it was damaged since."""
+    match entry:
+        case {
+            "workers": {
+                "kind": "thread" | "process" | "caller" as kind,
+                "count": int(count),
+                "reason": str(reason),
+            },
+            "both": bool(both),
+        } if count >= (kind != "caller"):
+            return Workers(kind, count, reason), both
+    return None
 
 
 def _choice_key(loader: Asked) -> str | None:

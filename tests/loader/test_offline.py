@@ -1,0 +1,101 @@
+"""Measuring and trying settings without a training step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset, IterableDataset
+
+import headrace
+from headrace.errors import ConfigError
+from headrace.loader.offline import arguments_of, capture, measure, tune
+
+
+class Rows(Dataset[Any]):
+    """Rows that take a while."""
+
+    def __init__(self, count: int, seconds: float = 0.0) -> None:
+        self.count, self.seconds = count, seconds
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(self.seconds)
+        return torch.tensor(float(index))
+
+
+class CountedLoader(TorchDataLoader[Any]):
+    """Knows how many epochs were begun."""
+
+    begun = 0
+
+    def __iter__(self) -> Any:
+        self.begun += 1
+        return super().__iter__()
+
+
+def test_a_slow_loader_is_measured_in_the_epoch_that_was_begun() -> None:
+    # The first twentieth of this epoch, which isn't counted where there is time, takes a second by itself.
+    loader = CountedLoader(Rows(2000, 0.01), batch_size=1)
+    rate, first = measure(loader, seconds=0.1)
+    assert loader.begun == 1
+    assert 0 < rate <= 100
+    assert first >= 0.01
+
+
+def test_a_short_epoch_is_begun_again() -> None:
+    loader = CountedLoader(Rows(4, 0.005), batch_size=2)
+    rate, _ = measure(loader, seconds=0.1)
+    assert loader.begun > 1
+    assert 0 < rate <= 200
+
+
+def test_nothing_comes_of_an_empty_loader() -> None:
+    assert measure(TorchDataLoader(Rows(1), batch_size=2, drop_last=True), seconds=0.1) == (0.0, 0.0)
+
+
+def test_both_loaders_are_tried_with_the_same_arguments() -> None:
+    report = tune(TorchDataLoader(Rows(64), batch_size=8, drop_last=True), seconds=0.05)
+    assert {trial.loader for trial in report.trials} == {"torch", "headrace"}
+    assert report.trials[0].arguments == {"num_workers": 0}
+    best = report.best("torch")
+    assert best.samples_per_second == max(t.samples_per_second for t in report.trials if t.loader == "torch")
+    assert best.code().startswith("torch.utils.data.DataLoader(dataset, …, num_workers=")
+
+
+def test_an_iterable_dataset_is_refused() -> None:
+    class Stream(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(3))
+
+    with pytest.raises(ConfigError, match="Stream is an IterableDataset"):
+        tune(TorchDataLoader(Stream()))
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_another_loader_gives_the_same_batches(batched: bool) -> None:
+    loader = TorchDataLoader(Rows(10), batch_size=4 if batched else None)
+    again = TorchDataLoader(**arguments_of(loader))
+    assert [batch.tolist() for batch in again] == [batch.tolist() for batch in loader]
+
+
+def test_the_loader_that_a_script_iterates_over_is_found() -> None:
+    loaders = [TorchDataLoader(Rows(2)), headrace.DataLoader(Rows(2))]
+    reached = []
+
+    def script() -> None:
+        for loader in loaders:
+            list(loader)
+            reached.append(loader)
+
+    original = TorchDataLoader.__iter__
+    assert capture(script, 2) is loaders[1]
+    assert reached == loaders[:1]
+    assert capture(script, 3) is None
+    assert TorchDataLoader.__iter__ is original
