@@ -78,6 +78,8 @@ def native(data: Path) -> Dataset[Any]:
     return headrace.ImageDataset(paths, [0] * len(paths), v2.Compose(steps))
 
 
+# Batches that the sweep doesn't count: while the first one was waited for, others were made.
+SKIP = 20
 # (batch size, settings of the sweep)
 THREADS = [{"worker_kind": "thread", "num_workers": n} for n in (1, 2, 4, 8, 16, 32, 64, 128, 256)]
 PROCESSES = [{"worker_kind": "process", "num_workers": n} for n in (1, 2, 3, 4, 8)]
@@ -139,12 +141,12 @@ def main() -> None:
                 loader = headrace.DataLoader(dataset, batch_size, prefetch_factor=_ahead(setting), **setting)
                 name = f"{setting.get('worker_kind', 'threads' if load == 'native' else 'caller')}"
                 name += f" {setting['num_workers']}"
-                rates.setdefault(name, []).append(rate(loader, batch_size, arguments.seconds / 2, 4))
+                rates.setdefault(name, []).append(rate(loader, batch_size, arguments.seconds, SKIP))
                 del loader
             for workers in (0, 1, 2, 4):
                 torchs = DataLoader(dataset, batch_size, num_workers=workers)
                 rates.setdefault(f"torch {workers}", []).append(
-                    rate(torchs, batch_size, arguments.seconds / 2, 4)
+                    rate(torchs, batch_size, arguments.seconds, SKIP)
                 )
                 del torchs
         medians = {name: round(statistics.median(values), 1) for name, values in rates.items()}

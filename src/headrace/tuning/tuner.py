@@ -14,7 +14,8 @@ log = logging.getLogger("headrace")
 # from each worker), short enough that a dozen windows are a small part of an epoch.
 WINDOW_BATCHES = 8
 WINDOW_SECONDS = 0.1
-# A step that took this many times as long as the typical one held something else: a checkpoint, validation.
+# A step that worked, its wait aside, this many times as long as a typical one takes held something else: a
+# checkpoint, validation. Its wait counts all the same: of batches that come in bursts, most wait for nothing.
 ODD_STEP = 10.0
 # Once settled: windows to watch the stall by, and how far it must move for another climb.
 WATCH_BATCHES = 64
@@ -115,7 +116,9 @@ class Tuner:
 
 
 def _window(periods: Sequence[float], waits: Sequence[float]) -> Window:
-    limit = ODD_STEP * statistics.median(periods)
-    kept = [(period, wait) for period, wait in zip(periods, waits, strict=True) if period <= limit]
-    seconds = sum(period for period, _ in kept)
-    return Window(len(kept) / seconds, min(1.0, sum(wait for _, wait in kept) / seconds))
+    works = [period - wait for period, wait in zip(periods, waits, strict=True)]
+    usual = statistics.median(works)
+    limit = ODD_STEP * max(usual, statistics.median(periods))
+    waited = sum(waits)
+    seconds = waited + sum(work if work <= limit else usual for work in works)
+    return Window(len(periods) / seconds, min(1.0, waited / seconds))
