@@ -1,0 +1,344 @@
+"""A thread that looks, 200 times a second, at what the other threads of its process are at.
+
+It writes what it counted, every half second and whenever the phase changes, as a line of JSON to the end of a
+file: the last line of a (pid, phase) holds all of that phase. `read_counts` reads such files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from headrace.measure.fetch_times import FetchTimes, note_into
+from headrace.measure.stacks import Stacks, name_of_thread
+from headrace.measure.stages import Stage
+from headrace.measure.thread_state import ThreadState, count_running, run_delays
+
+WRITE_SECONDS = 0.5
+MOST_LINES = 20
+LATE_SECONDS = 0.001
+# While the sampler waits for the GIL, the thread that holds it goes on, to where it lets go of it by itself:
+# then that place would be counted for all before it. Python's own 5 ms are too long a wait.
+SWITCH_SECONDS = 0.0002
+CONTENDED_LOOKS = 200  # without threads that compete for the GIL, before the wait is made short again
+
+
+@dataclass
+class Counts:
+    """What was counted in one phase; `to_json` describes it.
+
+    Attributes:
+        stages: thread kind → stage → [looks, of these blocked, seconds, of these blocked]. A look stands for
+            the seconds since the one before: looks come late while the GIL is held, so that seconds,
+            not looks, are shares of time.
+    """
+
+    phase: str
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    own_cpu_seconds: float = 0.0
+    run_delay_seconds: float = 0.0
+    rounds: int = 0
+    late_seconds: float = 0.0
+    late_over_1ms: int = 0
+    late_run_delay_seconds: float = 0.0
+    running_sum: int = 0
+    running_rounds: int = 0
+    wanting_sum: int = 0
+    stages: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    fetches: FetchTimes = field(default_factory=FetchTimes)
+
+    def add(self, stage: Stage, seconds: float) -> None:
+        """Counts one look at one thread."""
+        row = self.stages.setdefault(stage.kind, {}).setdefault(stage.key, [0, 0, 0.0, 0.0])
+        row[0] += 1
+        row[2] += seconds
+        if stage.waiting:
+            row[1] += 1
+            row[3] += seconds
+
+    def to_json(self, role: str) -> dict[str, Any]:
+        """One line of the file.
+
+        Returns:
+            "pid", "role", "phase"; "seconds" sampled; "cpu_seconds" of the process, and of these
+            "own_cpu_seconds" of the sampler; "run_delay_seconds" that its threads, the sampler left out,
+            waited for a core, summed over them; "rounds": looks; "late": {"seconds" that the sampler
+            woke too late, "over_1ms": how often, "run_delay_seconds": as far as no core was free: the
+            rest is the GIL's}; "threads_running": mean number of the system's threads on a core or
+            waiting for one; "threads_wanting_gil": mean number of Python threads that hold or want the
+            GIL (of threads in C code that has released it, some are counted too); "stages": {thread
+            kind: {stage: [looks, looks blocked, seconds, seconds blocked]}}; "lines": {"file.py:41
+            function": looks}: the main thread's innermost line of the user's; "samples" and "batches":
+            as of `FetchTimes`.
+        """
+        top = sorted(self.lines.items(), key=lambda item: -item[1])[:MOST_LINES]
+        return {
+            "pid": os.getpid(),
+            "role": role,
+            "phase": self.phase,
+            "seconds": round(self.seconds, 6),
+            "cpu_seconds": round(self.cpu_seconds, 6),
+            "own_cpu_seconds": round(self.own_cpu_seconds, 6),
+            "run_delay_seconds": round(self.run_delay_seconds, 6),
+            "rounds": self.rounds,
+            "late": {
+                "seconds": round(self.late_seconds, 6),
+                "over_1ms": self.late_over_1ms,
+                "run_delay_seconds": round(self.late_run_delay_seconds, 6),
+            },
+            "threads_running": round(self.running_sum / max(1, self.running_rounds), 4),
+            "threads_wanting_gil": round(self.wanting_sum / max(1, self.rounds), 4),
+            "stages": {
+                kind: {key: [row[0], row[1], round(row[2], 6), round(row[3], 6)] for key, row in rows.items()}
+                for kind, rows in self.stages.items()
+            },
+            "lines": dict(top),
+            **self.fetches.to_json(),
+        }
+
+
+class Sampler:
+    """Samples this process's threads, itself left out.
+
+    Args:
+        path: of the file that lines are added to.
+        role: of this process, written on each line: "main", "worker".
+        interval_seconds: between looks, on average; they come at random moments, so as not to keep time with
+            a loop of the user's.
+        phase_file: a file with the phase's name, read whenever it is replaced; None: `phase` alone says it.
+    """
+
+    def __init__(
+        self, path: Path, role: str, interval_seconds: float = 0.005, phase_file: Path | None = None
+    ) -> None:
+        self._path = path
+        self._role = role
+        self._interval = interval_seconds
+        self._phase_file = phase_file
+        self._phase_sign: tuple[int, int] | None = None
+        self._asked = ""
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._phases: dict[str, Counts] = {}
+        self._stacks = Stacks()
+        self._known: dict[int, _Known] = {}
+        self._switch_before = sys.getswitchinterval()
+        self._contended = 0
+
+    def start(self) -> None:
+        """Starts the thread. Once."""
+        self._read_phase()
+        self._begin(self._asked)
+        self._thread = threading.Thread(target=self._run, name="headrace-sampler", daemon=True)
+        self._thread.start()
+
+    def phase(self, name: str) -> None:
+        """Counts under another name from the next look on; on a known name, adds to what was counted."""
+        self._asked = name
+
+    def stop(self) -> None:
+        """Ends the thread; all that was counted is in the file then. Does nothing in a forked child."""
+        thread, self._thread = self._thread, None
+        self._stopping = True
+        if thread is not None and thread.is_alive():
+            thread.join()
+
+    def _run(self) -> None:
+        jitter = random.Random()  # not the user's random numbers
+        self._tid = threading.get_native_id()
+        self._delay_file = os.open(f"/proc/self/task/{self._tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        self._set_switch(SWITCH_SECONDS)
+        self._mark = self._marks()
+        written = last = time.perf_counter()
+        self._count_at = last
+        delay = self._own_delay()
+        try:
+            while not self._stopping:
+                pause = self._interval * (0.5 + jitter.random())
+                due = time.perf_counter() + pause
+                time.sleep(pause)
+                now = time.perf_counter()
+                waited = self._own_delay()
+                self._look(now - last, now - due, waited - delay)
+                last, delay = now, waited
+                self._read_phase()
+                if self._asked != self._counts.phase or now - written > WRITE_SECONDS:
+                    self._write()
+                    written = now
+                    if self._asked != self._counts.phase:
+                        self._begin(self._asked)
+            self._write()
+        finally:
+            sys.setswitchinterval(self._switch_before)
+            note_into(None)
+            os.close(self._delay_file)
+            for known in self._known.values():
+                known.state.close()
+
+    def _look(self, seconds: float, late: float, late_run_delay: float) -> None:
+        counts = self._counts
+        main = threading.main_thread().ident
+        if main in self._known:  # first of all, while it is still what it was at the moment of waking up
+            self._known[main].blocked = self._known[main].state.look()
+        frames = sys._current_frames()
+        counts.seconds += seconds
+        counts.rounds += 1
+        counts.late_seconds += late
+        counts.late_over_1ms += late > LATE_SECONDS
+        counts.late_run_delay_seconds += late_run_delay
+        if frames.keys() != self._known.keys():
+            self._meet(frames)
+        wanting = 0
+        for ident, innermost in frames.items():
+            known = self._known[ident]
+            if known.native_id == self._tid:
+                continue
+            stage, line = known.stage(innermost, self._stacks, fresh=ident != main)
+            if stage is not None:
+                counts.add(stage, seconds)
+                wanting += not stage.waiting and known.blocked in ("running", "futex", "blocked")
+            if ident == main and line:
+                counts.lines[line] = counts.lines.get(line, 0) + 1
+        # Where nobody held the GIL, nobody wanted it.
+        if late - late_run_delay >= 0.8 * min(sys.getswitchinterval(), LATE_SECONDS):
+            counts.wanting_sum += max(1, wanting)
+        self._mind_contention(wanting)
+        self._count_running(counts)
+
+    def _meet(self, frames: dict[int, FrameType]) -> None:
+        """Takes up threads that are new, and drops those that have ended."""
+        for ident in self._known.keys() - frames.keys():
+            self._known.pop(ident).state.close()
+        new = frames.keys() - self._known.keys()
+        threads = {thread.ident: thread for thread in threading.enumerate()} if new else {}
+        main = threading.main_thread()
+        for ident in new:
+            thread = threads.get(ident)
+            name = "" if thread is main else name_of_thread(thread.name) if thread else "native"
+            self._known[ident] = _Known(name, (thread.native_id if thread else None) or -1)
+
+    def _mind_contention(self, wanting: int) -> None:
+        """Waits for the GIL as the user's threads do while they compete for it, so that these take turns as ever.
+
+        A worker has one thread of the user's, and one that sends what this has made.
+        """
+        if self._role == "worker":
+            return
+        if wanting > 1:
+            if not self._contended:
+                self._set_switch(self._switch_before)
+            self._contended = CONTENDED_LOOKS
+        elif self._contended:
+            self._contended -= 1
+            if not self._contended:
+                self._set_switch(SWITCH_SECONDS)
+
+    def _set_switch(self, seconds: float) -> None:
+        sys.setswitchinterval(min(seconds, self._switch_before))
+
+    def _count_running(self, counts: Counts) -> None:
+        """Counts threads on cores; so seldom that it takes a thousandth of the time, however many they are."""
+        before = time.perf_counter()
+        if before >= self._count_at:
+            counts.running_sum += count_running(but=self._tid)
+            counts.running_rounds += 1
+            after = time.perf_counter()
+            self._count_at = after + max(0.05, 1000 * (after - before))
+
+    def _own_delay(self) -> float:
+        """Seconds that this thread has waited for a core."""
+        return int(os.pread(self._delay_file, 100, 0).split()[1]) / 1e9
+
+    def _marks(self) -> tuple[float, float, dict[int, float]]:
+        delays = run_delays()
+        delays.pop(self._tid, None)
+        return time.process_time(), time.thread_time(), delays
+
+    def _read_phase(self) -> None:
+        if self._phase_file is None:
+            return
+        try:
+            about = os.stat(self._phase_file)
+            sign = about.st_ino, about.st_mtime_ns
+            if sign != self._phase_sign:
+                self._phase_sign, self._asked = sign, self._phase_file.read_text()
+        except FileNotFoundError:
+            return  # no phase has begun
+
+    def _begin(self, phase: str) -> None:
+        self._counts = self._phases.setdefault(phase, Counts(phase))
+        note_into(self._counts.fetches)
+
+    def _write(self) -> None:
+        counts = self._counts
+        before, self._mark = self._mark, self._marks()
+        counts.cpu_seconds += self._mark[0] - before[0]
+        counts.own_cpu_seconds += self._mark[1] - before[1]
+        counts.run_delay_seconds += sum(
+            max(0.0, delay - before[2].get(thread, 0.0)) for thread, delay in self._mark[2].items()
+        )
+        line = (json.dumps(counts.to_json(self._role)) + "\n").encode()
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(file, line)
+        finally:
+            os.close(file)
+
+
+class _Known:
+    """A thread that has been seen before."""
+
+    def __init__(self, name: str, native_id: int) -> None:
+        self.name = name
+        self.native_id = native_id
+        self.state = ThreadState(native_id)
+        self.blocked = self.state.look()
+        self._seen: tuple[Any, int] | None = None
+        self._idle: tuple[Stage | None, str] = None, ""
+
+    def stage(self, innermost: FrameType, stacks: Stacks, fresh: bool) -> tuple[Stage | None, str]:
+        """What it is at, and the innermost line of the user's; the same as before where it hasn't moved.
+
+        Args:
+            innermost: its innermost frame.
+            stacks: that tell.
+            fresh: ask the system what the thread does; else `blocked` has been asked already.
+        """
+        seen = innermost.f_code, innermost.f_lasti
+        if fresh:
+            if seen == self._seen:
+                return self._idle
+            self.blocked = self.state.look()
+        told = stacks.stage(innermost, self.blocked, self.name)
+        idle = fresh and told[0] is not None and told[0].key == "idle"
+        self._seen, self._idle = (seen, told) if idle else (None, (None, ""))
+        return told
+
+
+def read_counts(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """The last line of each (pid, phase) in samplers' files, as `Counts.to_json` describes it.
+
+    A line that was cut short, as its writer was killed, is left out.
+    """
+    found: dict[tuple[int, str], dict[str, Any]] = {}
+    for path in paths:
+        for text in path.read_bytes().split(b"\n"):
+            if not text.endswith(b"}"):
+                continue
+            try:
+                line = json.loads(text)
+            except ValueError:
+                continue
+            found[line["pid"], line["phase"]] = line
+    return list(found.values())
