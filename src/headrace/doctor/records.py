@@ -89,7 +89,7 @@ class StageCost:
 
     name: str
     place: str
-    seconds_per_sample: float
+    seconds_per_sample: float = 0.0
     waiting: float
     samples_per_second: float
     evidence: int
@@ -218,6 +218,7 @@ class Diagnosis:
         stall: 0 to 1: of the step's time, what it waited in next().
         stages: of loading, in their order.
         cores: that may be used.
+        seconds_per_sample: as the script is, starts of epochs included.
         memory: findings on memory.
         steps, usage: over time.
         watching: seconds that watching cost, per second of the actual phase.
@@ -233,6 +234,7 @@ class Diagnosis:
     stall: float
     stages: tuple[StageCost, ...]
     cores: int
+    seconds_per_sample: float = 0.0
     memory: tuple[Finding, ...] = ()
     steps: tuple[Step, ...] = ()
     usage: tuple[Usage, ...] = ()

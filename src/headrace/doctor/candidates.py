@@ -1,0 +1,377 @@
+"""What could be changed, each with what the model says would come of it: one function a kind of change."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headrace.doctor.model import Costs, StageTime, costs_of, per_sample, sample_durations, stage_times
+from headrace.measure.observed import ACTUAL, DEMAND, SUPPLY, Observation, Phase
+
+# Of several numbers of workers, the least is advised that comes so near to the best.
+NEAR_ENOUGH = 0.97
+# A stage that takes less of a worker's time isn't named as a cause: something else is as dear.
+STAGE_THAT_MATTERS = 0.35
+# Mean number of threads that hold or want the GIL: one is a busy thread, two take turns.
+GIL_CONTENDED = 1.3
+# Of the time of all samples, what those hold that take over ten times as long as the median one.
+STRAGGLERS_MATTER = 0.2
+
+KIND_OF_STAGE = {
+    "read": "read",
+    "decode": "decode",
+    "transform": "transform",
+    "dataset": "dataset",
+    "code": "dataset",
+    "collate": "collate",
+    "send": "transfer",
+    "receive": "transfer",
+    "pin": "pin",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """An observation, and what was computed of it once.
+
+    Attributes:
+        actual: seconds of a sample as the script is, starts of epochs included.
+        steady: the same without these.
+        stall: 0 to 1; of the steps' time, what they waited.
+        residual: seconds of a sample that the model doesn't explain.
+    """
+
+    observation: Observation
+    costs: Costs
+    actual: float
+    steady: float
+    stall: float
+    residual: float
+    stages: tuple[StageTime, ...]
+    stragglers: dict[str, Any]
+    gil: float
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The loader's."""
+        return self.observation.loader.arguments if self.observation.loader else {}
+
+    @property
+    def workers(self) -> int:
+        """That make samples; 1 where the training thread does it itself."""
+        return max(1, int(self.arguments.get("num_workers", 0)))
+
+    def gain(self, after: Costs, saved: float = 0.0) -> float:
+        """Times as fast as now, with other costs, and `saved` seconds of a sample less beside them."""
+        now = max(self.actual, self.costs.seconds)
+        return now / max(1e-9, after.seconds + self.residual - saved)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A change, and what it would bring.
+
+    Attributes:
+        kind: of the cause that it answers; of `headrace.doctor.records.KINDS`.
+        gain: times as fast as now.
+        change: one line: "num_workers=4 → 12".
+        arguments: of the loader, that change; None: something else changes.
+        lines: of the diff, where no argument of the loader changes.
+        why: what is the matter, as a sentence with figures.
+        evidence: what was measured, a line each.
+        settings, ideal: as of `headrace.doctor.records.Advice`.
+    """
+
+    kind: str
+    gain: float
+    change: str
+    why: str
+    evidence: tuple[str, ...] = ()
+    arguments: dict[str, Any] | None = None
+    lines: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+    ideal: bool = False
+
+
+def case_of(observation: Observation) -> Case | None:
+    """None: too little was measured."""
+    costs, actual = costs_of(observation), observation.phase(ACTUAL)
+    if costs is None or actual is None:
+        return None
+    steady, _ = per_sample(actual)
+    whole = steady + start_of_epoch(observation, actual)
+    looks = [
+        look
+        for look in observation.looks
+        if look["role"] == "main" and look["phase"] == ACTUAL and look["rounds"]
+    ]
+    return Case(
+        observation=observation,
+        costs=costs,
+        actual=whole,
+        steady=steady,
+        stall=actual.stall,
+        residual=max(0.0, whole - costs.seconds),
+        stages=tuple(stage_times(observation)),
+        stragglers=sample_durations(observation, ACTUAL),
+        gil=max((look["threads_wanting_gil"] for look in looks), default=0.0),
+    )
+
+
+def start_of_epoch(observation: Observation, phase: Phase) -> float:
+    """Seconds of a sample that go to starting epochs; 0 where none began, or their length isn't known."""
+    batches = observation.loader.batches if observation.loader else None
+    if not phase.startups or not batches:
+        return 0.0
+    return statistics.median(phase.startups) / (batches * statistics.fmean(phase.samples))
+
+
+def seconds_of(observation: Observation) -> float | None:
+    """Of a sample as the script is, starts of epochs included; None: too little was measured."""
+    actual = observation.phase(ACTUAL)
+    return None if actual is None else per_sample(actual)[0] + start_of_epoch(observation, actual)
+
+
+def candidates(case: Case) -> list[Candidate]:
+    """All changes that would bring anything, or nothing; unordered."""
+    return [candidate for make in MAKERS for candidate in make(case)]
+
+
+def more_workers(case: Case) -> Iterator[Candidate]:
+    """Another number of workers, as measured."""
+    tried = {
+        phase.settings["loader"]["num_workers"]: phase
+        for phase in case.observation.others(SUPPLY)
+        if phase.settings.get("loader", {}).keys() == {"num_workers"}
+    }
+    if not tried or case.stall < 0.02:
+        return
+    after = {count: case.costs.with_supply(phase) for count, phase in tried.items()}
+    best = min(costs.seconds for costs in after.values())
+    count = min(count for count, costs in after.items() if costs.seconds <= best / NEAR_ENOUGH)
+    now = case.arguments.get("num_workers", 0)
+    rates = ", ".join(f"{n}: {phase.samples_per_second:,.0f}" for n, phase in sorted(tried.items()))
+    supply, demand = 1 / case.costs.supply, 1 / case.costs.demand
+    who = f"{now} workers supply" if now else "without workers the loader supplies"
+    kind = "gil" if takes_turns(case) else "straggler" if has_stragglers(case) else "workers"
+    yield Candidate(
+        kind=kind,
+        gain=case.gain(after[count]),
+        change=f"num_workers={now} → {count}",
+        why=f"{who} {supply:,.0f} samples/s, the step could take {demand:,.0f}"
+        + ("" if now else ", and each waits for the other"),
+        evidence=(f"samples/s by number of workers: {now}: {supply:,.0f} (now), {rates}",),
+        arguments={"num_workers": count},
+        settings={"loader": {"num_workers": count}},
+    )
+
+
+def smoother(case: Case) -> Iterator[Candidate]:
+    """A longer queue, or batches in the order in which they are done, where single samples take long."""
+    if not has_stragglers(case):
+        return
+    slow = case.stragglers
+    share = slow["slow_seconds"] / max(1e-9, slow["seconds"])
+    longest = slow["slowest"][0] if slow["slowest"] else [0.0, None]
+    why = (
+        f"{slow['slow_count']} of {slow['count']:,} samples took over ten times the median of"
+        f" {1e3 * slow['median']:.1f} ms, and {share:.0%} of all loading time"
+    )
+    evidence = [f"the longest: sample {longest[1]}, {longest[0]:.2f} s"]
+    evidence += [f"sample {index}: {seconds:.2f} s" for seconds, index in slow["slowest"][1:4]]
+    for phase in case.observation.others(SUPPLY):
+        arguments = phase.settings.get("loader", {})
+        if len(arguments) != 1 or "num_workers" in arguments:
+            continue
+        ((name, value),) = arguments.items()
+        yield Candidate(
+            kind="straggler",
+            gain=case.gain(case.costs.with_supply(phase)),
+            change=f"{name}={case.arguments.get(name)} → {value}",
+            why=why,
+            evidence=tuple(evidence),
+            arguments=arguments,
+            settings=phase.settings,
+        )
+
+
+def workers_that_stay(case: Case) -> Iterator[Candidate]:
+    """Workers that are kept from epoch to epoch."""
+    actual = case.observation.phase(ACTUAL)
+    if actual is None or not case.arguments.get("num_workers") or case.arguments.get("persistent_workers"):
+        return
+    spent = start_of_epoch(case.observation, actual)
+    if not spent:
+        return
+    # What remains of a start is the first batch, which workers make as fast as any.
+    batch = sum(actual.samples) / len(actual.samples)
+    first = sum(stage.seconds for stage in case.stages if stage.place == "worker") * batch
+    seconds = statistics.median(actual.startups)
+    saved = spent * max(0.0, 1 - first / seconds)
+    loader = case.observation.loader
+    yield Candidate(
+        kind="startup",
+        gain=case.gain(case.costs, saved),
+        change="persistent_workers=False → True",
+        why=f"each epoch starts workers for {seconds:.2f} s, {spent / case.actual:.0%} of its time",
+        evidence=(
+            f"starts of epochs: {', '.join(f'{start:.2f} s' for start in actual.startups[:6])}",
+            f"batches of an epoch: {loader.batches if loader else '?'}",
+        ),
+        arguments={"persistent_workers": True},
+        settings={"loader": {"persistent_workers": True}},
+    )
+
+
+def fewer_threads(case: Case) -> Iterator[Candidate]:
+    """As many threads for operators as there are cores."""
+    for phase in case.observation.others(DEMAND):
+        threads = phase.settings.get("threads")
+        if threads is None:
+            continue
+        after = case.costs.with_demand(phase)
+        now = case.observation.threads
+        yield Candidate(
+            kind="oversubscribed",
+            gain=case.gain(after),
+            change=f"torch.set_num_threads({now}) → {threads}",
+            why=f"the step's operators use {now} threads on {case.costs.cores} cores",
+            evidence=(
+                f"the step alone: {1 / case.costs.demand:,.0f} samples/s with {now} threads,"
+                f" {1 / after.demand:,.0f} with {threads}",
+            ),
+            lines=(f"-torch.set_num_threads({now})", f"+torch.set_num_threads({threads})"),
+            settings={"threads": threads},
+        )
+
+
+def without_a_stage(case: Case) -> Iterator[Candidate]:
+    """The dearest stages of loading, if they cost nothing: what there is to win there at most."""
+    place = "worker" if case.arguments.get("num_workers") else "main"
+    stages = [stage for stage in case.stages if stage.place == place]
+    whole = sum(stage.seconds for stage in stages)
+    computing = sum(stage.seconds - stage.waiting for stage in stages)
+    for stage in stages:
+        share = stage.seconds / whole if whole else 0.0
+        if share < STAGE_THAT_MATTERS:
+            continue
+        of_cpu = (stage.seconds - stage.waiting) / computing if computing else 0.0
+        costs = case.costs
+        after = replace(costs, supply=costs.supply * (1 - share), supply_cpu=costs.supply_cpu * (1 - of_cpu))
+        name = stage.key.partition(":")[2] or stage.key
+        kind = KIND_OF_STAGE.get(stage.key.partition(":")[0], "dataset")
+        yield Candidate(
+            kind=kind,
+            gain=case.gain(after),
+            change=f"{name}: {1e3 * stage.seconds:.1f} ms of a sample's {1e3 * whole:.1f} ms",
+            why=f"{name} takes {share:.0%} of a {place if place == 'worker' else 'sample'}'s time",
+            evidence=(
+                f"{stage.looks} looks at the stacks;"
+                f" {stage.waiting / max(stage.seconds, 1e-9):.0%} of it blocked",
+            ),
+            lines=tuple(f" {line}" for line in REMEDIES[kind].format(name=name).splitlines()),
+            settings={"without": stage.key},
+            ideal=True,
+        )
+
+
+def headrace_instead(case: Case) -> Iterator[Candidate]:
+    """Headrace's loader in the place of torch's."""
+    for phase in case.observation.others(SUPPLY):
+        if not phase.settings.get("headrace"):
+            continue
+        yield Candidate(
+            kind="",
+            gain=case.gain(case.costs.with_supply(phase)),
+            change="torch.utils.data.DataLoader → headrace.DataLoader",
+            why="",
+            evidence=(f"Headrace's loader alone: {phase.samples_per_second:,.0f} samples/s",),
+            settings={"headrace": True},
+        )
+
+
+def freer_device(case: Case) -> Iterator[Candidate]:
+    """A step that doesn't wait for the device, and copies that it doesn't wait for."""
+    device, demand = case.observation.device, case.observation.phase(DEMAND)
+    if device is None or demand is None:
+        return
+    batch = statistics.fmean(demand.samples)
+    step = case.costs.demand * batch
+    for kind, seconds, change, lines in (
+        (
+            "synchronise",
+            device.synchronise_seconds,
+            "read losses every so many steps, not each",
+            (
+                "-    total += loss.item()",
+                "+    total += loss.detach()   # .item() once, at the end of the epoch",
+            ),
+        ),
+        (
+            "copy",
+            device.blocking_copy_seconds,
+            "pin_memory=True and .to(device, non_blocking=True)",
+            (
+                "-loader = DataLoader(…)",
+                "+loader = DataLoader(…, pin_memory=True)",
+                "-images = images.to(device)",
+                "+images = images.to(device, non_blocking=True)",
+            ),
+        ),
+    ):
+        # The device has its work to do all the same.
+        left = max(step - seconds, device.busy_seconds)
+        if seconds <= 0.02 * step:
+            continue
+        calls = ", ".join(f"{name} {count:.1f}" for name, count in device.synchronisations.items())
+        yield Candidate(
+            kind=kind,
+            gain=case.gain(replace(case.costs, demand=left / batch)),
+            change=change,
+            why=f"the training thread waits so for {1e3 * seconds:.1f} ms of a step's {1e3 * step:.1f} ms",
+            evidence=(
+                f"the device is busy for {1e3 * device.busy_seconds:.1f} ms of a step",
+                f"waits a step: {calls or 'none'}; {device.pageable_bytes / 1e6:.1f} MB copied from pageable"
+                f" memory, {device.pinned_bytes / 1e6:.1f} MB from pinned",
+                *device.lines,
+            ),
+            lines=lines,
+            settings={"loader": {"pin_memory": True}} if kind == "copy" else {},
+        )
+
+
+def takes_turns(case: Case) -> bool:
+    """Threads of the training process compete for the GIL, and the step suffers."""
+    return case.gil >= GIL_CONTENDED and case.steady > 1.1 * max(case.costs.demand, case.costs.supply)
+
+
+def has_stragglers(case: Case) -> bool:
+    """Few samples hold much of the loading time."""
+    slow = case.stragglers
+    return bool(slow["slow_count"]) and slow["slow_seconds"] >= STRAGGLERS_MATTER * slow["seconds"]
+
+
+MAKERS: tuple[Callable[[Case], Iterator[Candidate]], ...] = (
+    more_workers,
+    smoother,
+    workers_that_stay,
+    fewer_threads,
+    without_a_stage,
+    headrace_instead,
+    freer_device,
+)
+
+# What a user can do about a stage that costs too much; {name} is the stage's.
+REMEDIES = {
+    "read": "copy the data to a local disk, or read large files in order: headrace pack SRC DEST",
+    "decode": "store pictures as large as they are used, once: decoding costs by the pixel\n"
+    "or decode only what a crop needs: headrace.DataLoader, headrace index FOLDER",
+    "transform": "{name}: do it once beforehand, on smaller pictures (after the resize),\n"
+    "or on whole batches on the device (headrace: batch_transform=)",
+    "dataset": "{name}: do it once beforehand and keep what came of it, or vectorise it",
+    "collate": "collate_fn: torch.stack of tensors of one shape; pad in the dataset, or on the device",
+    "transfer": "send less: uint8 instead of float32 (normalise on the device), fewer and larger tensors",
+    "pin": "pin less: uint8 instead of float32, fewer and larger tensors",
+}

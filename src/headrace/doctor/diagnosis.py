@@ -1,0 +1,278 @@
+"""From an observation to a diagnosis: causes in order, with confidence, and advice in order of its gain."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from headrace.doctor.candidates import Candidate, Case, candidates, case_of
+from headrace.doctor.memory import memory_findings
+from headrace.doctor.records import Advice, Cause, Diagnosis, Rate, StageCost, Step, Usage
+from headrace.errors import HeadraceError
+from headrace.measure.observed import ACTUAL, DEMAND, SUPPLY, Observation, Phase
+
+# A gain below this is not told from noise.
+GAIN_THAT_COUNTS = 1.1
+# Steps that wait for less than this share of their time aren't starved: TensorFlow's profiler, too, calls a
+# program input-bound from 5 % on.
+STALL_THAT_MATTERS = 0.05
+# What a stage would bring if it cost nothing is a bound, an argument can be changed at once: a bound must
+# promise more to come first.
+WEIGHT_OF_BOUNDS = 0.7
+RESAMPLINGS = 200
+SEED = 7  # of the resampling: the same measurements give the same report
+ABOUT_LOADING = (
+    "workers",
+    "read",
+    "decode",
+    "transform",
+    "dataset",
+    "collate",
+    "transfer",
+    "pin",
+    "straggler",
+)
+
+
+def diagnose(observation: Observation) -> Diagnosis:
+    """What starves the step of this observation, and what to change.
+
+    Raises:
+        HeadraceError: too little was measured; the message says what.
+    """
+    case = case_of(observation)
+    if case is None or observation.loader is None:
+        raise HeadraceError(too_little(observation))
+    found = candidates(case)
+    ranked = rank(case, found)
+    loader = observation.loader
+    return Diagnosis(
+        command=tuple(observation.command),
+        loader=loader.code,
+        where=loader.where,
+        causes=causes(observation, case, ranked),
+        advice=advice(case, found, ranked),
+        rates=rates(observation),
+        stall=case.stall,
+        stages=stage_costs(case),
+        cores=observation.cores,
+        seconds_per_sample=case.actual,
+        memory=memory_findings(observation),
+        steps=steps(observation),
+        usage=tuple(Usage(**usage) for usage in observation.usage),
+        watching=watching(observation),
+        notes=tuple(observation.notes),
+    )
+
+
+def too_little(observation: Observation) -> str:
+    """Why nothing can be said, and what to do."""
+    if observation.loader is None:
+        return "The script iterated over no DataLoader: " + (
+            "nothing starves where nothing is loaded."
+            if observation.ended == "script ended"
+            else f"it ended before that ({observation.ended})."
+        )
+    return (
+        f"Too few steps were made to measure anything ({observation.ended}): give the script more epochs or"
+        " more data."
+    )
+
+
+def rank(case: Case, found: Sequence[Candidate]) -> list[Candidate]:
+    """The best candidate of each cause that matters, first what to mend first; empty: healthy."""
+    best: dict[str, Candidate] = {}
+    for candidate in found:
+        if not candidate.kind or candidate.gain < GAIN_THAT_COUNTS:
+            continue
+        if candidate.kind in ABOUT_LOADING and case.stall < STALL_THAT_MATTERS:
+            continue
+        known = best.get(candidate.kind)
+        if known is None or weight(candidate) > weight(known):
+            best[candidate.kind] = candidate
+    return sorted(best.values(), key=weight, reverse=True)
+
+
+def weight(candidate: Candidate) -> float:
+    """By which candidates are ordered."""
+    return math.log(candidate.gain) * (WEIGHT_OF_BOUNDS if candidate.ideal else 1.0)
+
+
+def causes(observation: Observation, case: Case, ranked: Sequence[Candidate]) -> tuple[Cause, ...]:
+    """With the confidence of the first: how often it stays the first when the measurements are resampled."""
+    firsts: dict[str, int] = {}
+    generator = random.Random(SEED)
+    for _ in range(RESAMPLINGS):
+        other = case_of(resampled(observation, generator))
+        if other is not None:
+            order = rank(other, candidates(other))
+            kind = order[0].kind if order else "healthy"
+            firsts[kind] = firsts.get(kind, 0) + 1
+    made = max(1, sum(firsts.values()))
+    if not ranked:
+        return (healthy(case, firsts.get("healthy", 0) / made),)
+    return tuple(
+        Cause(
+            kind=one.kind,
+            sentence=one.why,
+            evidence=one.evidence,
+            cost=1 - 1 / one.gain,
+            confidence=firsts.get(one.kind, 0) / made,
+        )
+        for one in ranked
+    )
+
+
+def healthy(case: Case, confidence: float) -> Cause:
+    """Nothing starves the step."""
+    costs = case.costs
+    return Cause(
+        kind="healthy",
+        sentence=f"the step waits for {case.stall:.0%} of its time; alone it could take"
+        f" {1 / costs.demand:,.0f} samples/s, and takes {1 / case.steady:,.0f}",
+        evidence=(f"the loader alone supplies {1 / costs.supply:,.0f} samples/s",),
+        cost=max(0.0, 1 - costs.demand / case.steady),
+        confidence=confidence,
+    )
+
+
+def resampled(observation: Observation, generator: random.Random) -> Observation:
+    """The same measurements, drawn from with replacement: steps of each phase, looks at each stage."""
+    phases = []
+    for phase in observation.phases:
+        count = len(phase.waits)
+        drawn = [generator.randrange(count) for _ in range(count)]
+        phases.append(
+            replace(
+                phase,
+                waits=[phase.waits[i] for i in drawn],
+                computes=[phase.computes[i] for i in drawn],
+                samples=[phase.samples[i] for i in drawn],
+            )
+        )
+    looks = [{**look, "stages": _resampled_looks(look["stages"], generator)} for look in observation.looks]
+    return replace(observation, phases=phases, looks=looks)
+
+
+def _resampled_looks(stages: dict[str, Any], generator: random.Random) -> dict[str, Any]:
+    # A count of n looks varies by its root, as a Poisson process does.
+    drawn: dict[str, Any] = {}
+    for kind, rows in stages.items():
+        drawn[kind] = {}
+        for key, (looks, blocked, seconds, waiting) in rows.items():
+            factor = max(0.0, generator.gauss(1.0, 1 / math.sqrt(max(1, looks))))
+            drawn[kind][key] = (looks * factor, blocked * factor, seconds * factor, waiting * factor)
+    return drawn
+
+
+def advice(case: Case, found: Sequence[Candidate], ranked: Sequence[Candidate]) -> tuple[Advice, ...]:
+    """What would bring something, changes of torch's loader first where they bring as much."""
+    kinds = [candidate.kind for candidate in ranked]
+    first = kinds[0] if kinds else "healthy"
+    wanted = [
+        candidate
+        for candidate in found
+        if candidate.gain >= GAIN_THAT_COUNTS and (candidate.kind in kinds or (ranked and not candidate.kind))
+    ]
+    ordered = sorted(
+        wanted, key=lambda one: (one.kind != first, bool(one.settings.get("headrace")), -weight(one))
+    )
+    return tuple(
+        Advice(
+            cause=one.kind or first,
+            summary=one.change,
+            diff=one.lines or diff(case, one),
+            predicted=one.gain,
+            settings=one.settings,
+            ideal=one.ideal,
+        )
+        for one in ordered
+    )
+
+
+def diff(case: Case, candidate: Candidate) -> tuple[str, ...]:
+    """Of the user's own call."""
+    known = {name: value for name, value in case.arguments.items() if name != "in_order" or not value}
+    if not case.arguments.get("pin_memory"):
+        known.pop("pin_memory", None)
+    before = ", ".join(["dataset", *(f"{name}={value!r}" for name, value in known.items())])
+    if candidate.settings.get("headrace"):
+        size = case.arguments.get("batch_size")
+        return (
+            f"-loader = torch.utils.data.DataLoader({before})",
+            f"+loader = headrace.DataLoader(dataset, batch_size={size!r})",
+        )
+    after = {**known, **(candidate.arguments or {})}
+    text = ", ".join(["dataset", *(f"{name}={value!r}" for name, value in after.items())])
+    return (f"-loader = DataLoader({before})", f"+loader = DataLoader({text})")
+
+
+def rates(observation: Observation) -> tuple[Rate, ...]:
+    """Supply, demand and actual, then supplies with other settings."""
+    named = {phase.name: phase for phase in observation.phases if phase.seconds > 0}
+    if DEMAND not in named and ACTUAL in named:
+        actual = named[ACTUAL]
+        named[DEMAND] = replace(actual, name=DEMAND, waits=[0.0] * len(actual.waits))
+    first = [named[name] for name in (SUPPLY, DEMAND, ACTUAL) if name in named]
+    others = [phase for name, phase in named.items() if name not in (SUPPLY, DEMAND, ACTUAL)]
+    return tuple(rate(phase) for phase in [*first, *others])
+
+
+def rate(phase: Phase) -> Rate:
+    """With bounds by bootstrap over its steps."""
+    generator, count = random.Random(SEED), len(phase.waits)
+    means = []
+    for _ in range(RESAMPLINGS):
+        drawn = [generator.randrange(count) for _ in range(count)]
+        seconds = sum(phase.waits[i] + phase.computes[i] for i in drawn)
+        means.append(sum(phase.samples[i] for i in drawn) / max(1e-9, seconds))
+    means.sort()
+    low, high = means[int(0.025 * RESAMPLINGS)], means[int(0.975 * RESAMPLINGS)]
+    return Rate(phase.name, phase.samples_per_second, low, high, count, phase.seconds)
+
+
+def stage_costs(case: Case) -> tuple[StageCost, ...]:
+    """As the report shows them; Headrace's own stages from its own counts."""
+    loader = case.observation.loader
+    if loader is not None and loader.stages:
+        return tuple(
+            StageCost(name, "native thread", seconds / max(1.0, samples), 0.0, samples * threads / seconds, 0)
+            for name, (samples, seconds, threads) in loader.stages.items()
+            if seconds > 0
+        )
+    return tuple(
+        StageCost(
+            name=stage.key.removeprefix("transform:").removeprefix("dataset:").removeprefix("code:"),
+            place=stage.place,
+            seconds_per_sample=stage.seconds,
+            waiting=stage.waiting / stage.seconds,
+            samples_per_second=(case.workers if stage.place == "worker" else 1) / stage.seconds,
+            evidence=stage.looks,
+        )
+        for stage in case.stages
+        if stage.seconds > 0
+    )
+
+
+def steps(observation: Observation) -> tuple[Step, ...]:
+    """Of the phases in which the script made steps."""
+    return tuple(
+        Step(phase.name, start, wait, compute)
+        for phase in observation.phases
+        if phase.steps_at
+        for start, wait, compute in zip(phase.steps_at, phase.waits, phase.computes, strict=False)
+    )
+
+
+def watching(observation: Observation) -> float:
+    """Seconds of the training process's processor time that watching took, per second of the actual phase."""
+    shares = [
+        look["own_cpu_seconds"] / look["seconds"]
+        for look in observation.looks
+        if look["phase"] == ACTUAL and look["seconds"] > 0
+    ]
+    return statistics.fmean(shares) if shares else 0.0

@@ -1,0 +1,177 @@
+"""How fast a loader and a training step are together, from what each costs alone.
+
+The model is that of operational analysis (Denning and Buzen, 1978; for input pipelines Kuchnik et al., Plumber,
+MLSys 2022): in the long run a sample takes as long as the busiest of what it needs: the step, the loader, and
+the cores that both compute on. Where they don't overlap, it takes as long as both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headrace.measure.observed import ACTUAL, DEMAND, SUPPLY, Observation, Phase
+
+# Stages that aren't work on samples.
+IDLE = ("idle", "start", "wait", "stop", "next", "index", "step")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of one sample, in seconds.
+
+    Attributes:
+        demand: the step alone.
+        supply: the loader alone: the time from one sample to the next.
+        demand_cpu, supply_cpu: processor time of each, all threads and processes.
+        cores: that may be used.
+        overlaps: the loader works while the step does.
+    """
+
+    demand: float
+    supply: float
+    demand_cpu: float
+    supply_cpu: float
+    cores: int
+    overlaps: bool
+
+    @property
+    def seconds(self) -> float:
+        """That both together take for a sample."""
+        if not self.overlaps:
+            return self.demand + self.supply
+        return max(self.demand, self.supply, (self.demand_cpu + self.supply_cpu) / self.cores)
+
+    def with_supply(self, phase: Phase, *, overlaps: bool = True) -> Costs:
+        """With another loader, as it was measured."""
+        supply, cpu = per_sample(phase)
+        return replace(self, supply=supply, supply_cpu=cpu, overlaps=overlaps)
+
+    def with_demand(self, phase: Phase) -> Costs:
+        """With another step, as it was measured."""
+        demand, cpu = per_sample(phase)
+        return replace(self, demand=demand, demand_cpu=cpu)
+
+
+def costs_of(observation: Observation) -> Costs | None:
+    """Those of the script as it is; None: too little was measured."""
+    actual, supply = observation.phase(ACTUAL), observation.phase(SUPPLY)
+    if actual is None or supply is None or observation.loader is None:
+        return None
+    demand = observation.phase(DEMAND)
+    if demand is None:
+        samples = sum(actual.samples)
+        demand_seconds, demand_cpu = sum(actual.computes) / samples, 0.0
+    else:
+        demand_seconds, demand_cpu = per_sample(demand)
+    supply_seconds, supply_cpu = per_sample(supply)
+    overlaps = observation.loader.kind == "headrace" or bool(observation.loader.arguments.get("num_workers"))
+    return Costs(demand_seconds, supply_seconds, demand_cpu, supply_cpu, observation.cores, overlaps)
+
+
+def per_sample(phase: Phase) -> tuple[float, float]:
+    """Seconds and processor seconds of a sample."""
+    samples = max(1, sum(phase.samples))
+    # Processor time was counted over all of the phase, its steps may be a part.
+    share = min(1.0, phase.seconds / max(1e-9, phase.ended - phase.began))
+    return phase.seconds / samples, share * (phase.cpu_seconds + phase.worker_cpu_seconds) / samples
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """What the stack samplers saw of a stage.
+
+    Attributes:
+        key: as `headrace.measure.stages` names it.
+        place: "worker", "main", "pin thread".
+        seconds: of thread time per sample.
+        waiting: seconds of these that it was blocked.
+        looks: that this rests on.
+    """
+
+    key: str
+    place: str
+    seconds: float
+    waiting: float
+    looks: int
+
+
+def stage_times(observation: Observation, name: str = SUPPLY) -> list[StageTime]:
+    """Of a phase, in the order in which a sample goes through them."""
+    phase = observation.phase(name)
+    if phase is None:
+        return []
+    rows: dict[tuple[str, str], list[float]] = {}
+    for look in observation.looks:
+        if look["phase"] != name:
+            continue
+        for kind, stages in look["stages"].items():
+            for key, (looks, _, seconds, waiting) in stages.items():
+                place = place_of(look["role"], kind, key)
+                if place:
+                    row = rows.setdefault((key, place), [0.0, 0.0, 0.0])
+                    row[0] += looks
+                    row[1] += seconds
+                    row[2] += waiting
+    # Looks go on over the whole of the phase, its steps may be a part.
+    samples = max(1, sum(phase.samples)) * max(1.0, (phase.ended - phase.began) / max(phase.seconds, 1e-9))
+    found = [
+        StageTime(key, place, seconds / samples, waiting / samples, int(looks))
+        for (key, place), (looks, seconds, waiting) in rows.items()
+    ]
+    return sorted(found, key=lambda stage: (_rank(stage.key), -stage.seconds))
+
+
+def place_of(role: str, kind: str, key: str) -> str:
+    """Where a stage ran, for readers; "": it is no work on samples."""
+    if key in IDLE:
+        return ""
+    if kind == "pin":
+        return "pin thread"
+    if role == "worker":
+        return "worker" if kind in ("fetch", "send") or kind.startswith("other:") else ""
+    return "main" if kind in ("fetch", "wait") or kind.startswith("other:") and key != "code" else ""
+
+
+def _rank(key: str) -> int:
+    order = ("read", "decode", "dataset", "code", "transform", "collate", "send", "receive", "pin")
+    kind = key.partition(":")[0]
+    return order.index(kind) if kind in order else len(order)
+
+
+def sample_durations(observation: Observation, name: str) -> dict[str, Any]:
+    """How long single samples took in a phase, over all processes.
+
+    Returns:
+        "count", "seconds": of all; "median": seconds, within half an octave; "slow_count", "slow_seconds":
+        of samples that took over ten times the median; "slowest": [[seconds, index], …], longest first.
+    """
+    bins: dict[float, int] = {}
+    slowest: list[list[Any]] = []
+    for look in observation.looks:
+        if look["phase"] != name:
+            continue
+        for edge, count in look["samples"]["bins"]:
+            bins[float("inf") if edge is None else edge] = bins.get(edge, 0) + count
+        slowest += look["samples"]["slowest"]
+    count = sum(bins.values())
+    median = _median_of(bins)
+    slow = {edge: n for edge, n in bins.items() if edge > 10 * median * 2**0.5}
+    middle = 2**-0.25  # of a bin of half an octave, from its upper edge
+    return {
+        "count": count,
+        "seconds": sum(min(edge, 200.0) * middle * n for edge, n in bins.items()),
+        "median": median * middle,
+        "slow_count": sum(slow.values()),
+        "slow_seconds": sum(min(edge, 200.0) * middle * n for edge, n in slow.items()),
+        "slowest": sorted(slowest, key=lambda row: -row[0])[:10],
+    }
+
+
+def _median_of(bins: dict[float, int]) -> float:
+    half, seen = sum(bins.values()) / 2, 0
+    for edge in sorted(bins):
+        seen += bins[edge]
+        if seen >= half:
+            return edge
+    return 0.0

@@ -1,0 +1,423 @@
+"""A training loop, examined from inside its own loader: as it is, the step alone, the loader alone.
+
+The script's loop stays the driver. Its loader gives it batches as always for a while (*actual*), then the
+same few batches again and again (*demand*: what the step would do if loading cost nothing). After that the
+loop gets nothing more, and batches are taken from the loader as fast as it makes them (*supply*), with its
+own settings and with others.
+"""
+
+from __future__ import annotations
+
+import _thread
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader
+
+from headrace.measure.clock import times, wait_until_quiet
+from headrace.measure.machine import usable_cores
+from headrace.measure.observed import ACTUAL, DEMAND, EXAMINED, SUPPLY, LoaderFacts, Observation, Phase
+from headrace.measure.replay import batch_samples, clone, nbytes
+from headrace.measure.settings import name_of, with_settings
+from headrace.measure.subject import (
+    describe,
+    is_full,
+    is_headrace,
+    more_workers,
+    prefetched,
+    where_from,
+)
+
+WARM_STEPS = 3  # the first ones allocate, compile and choose kernels
+WARM_SECONDS = 8.0  # to use up what was ready before the first step
+LEAST_STEPS, LEAST_SECONDS, MOST_SECONDS = 20, 4.0, 30.0
+DEMAND_SECONDS, SUPPLY_SECONDS, SLOW_SUPPLY_SECONDS = 2.0, 2.0, 10.0
+KEPT_BATCHES = 4
+# Numbers of workers are tried upwards until so many in a row brought less than this.
+TRIES_IN_VAIN = 2
+GAIN_THAT_COUNTS = 1.05
+# A loader that supplies so many times the demand needs no other settings.
+AMPLE = 1.5
+
+
+class Enough(BaseException):
+    """Ends the script: all is measured."""
+
+
+class Looker(Protocol):
+    """Samples stacks, in this process and in the workers."""
+
+    def phase(self, name: str) -> None:
+        """What is seen from now on belongs to this phase."""
+
+
+@dataclass
+class Goal:
+    """What to measure.
+
+    Attributes:
+        steps: of the actual phase; None: as many as take a few seconds.
+        actual_only: nothing after that.
+    """
+
+    steps: int | None = None
+    actual_only: bool = False
+
+    def reached(self, phase: Phase, seconds: float, began: int) -> bool:
+        """Whether the actual phase is over, `seconds` after it began, in the `began`-th epoch of it."""
+        steps = len(phase.computes)
+        if phase.epochs_ended and began < 2 and seconds < MOST_SECONDS:
+            return False  # what an epoch's start costs shows in the second
+        if self.steps is not None:
+            return steps >= self.steps
+        return (steps >= LEAST_STEPS and seconds >= LEAST_SECONDS) or (steps >= 5 and seconds >= MOST_SECONDS)
+
+
+@dataclass
+class Watched:
+    """One loader of the script, and how far its examination is.
+
+    Attributes:
+        loader: that the script made.
+        begin: its own iter().
+        where: it is iterated over, for the first time.
+    """
+
+    loader: DataLoader[Any]
+    begin: Callable[[], Iterator[Any]]
+    where: str
+    phase: Phase = field(default_factory=lambda: Phase("warm-up"))
+    kept: list[Any] = field(default_factory=list)
+    batch_nbytes: int = 0
+
+
+class Examination:
+    """Of one script.
+
+    Args:
+        observation: what is measured goes there.
+        goal: what to measure.
+        looker: told of the phases.
+        headrace: Headrace's DataLoader, to be tried in the place of torch's; None: it isn't.
+    """
+
+    def __init__(
+        self,
+        observation: Observation,
+        goal: Goal,
+        looker: Looker,
+        headrace: type[DataLoader[Any]] | None,
+    ) -> None:
+        self.observation = observation
+        self.busy = False  # with loaders of its own
+        self._goal = goal
+        self._looker = looker
+        self._headrace = headrace
+        self._began = observation.began = time.perf_counter()
+        self._watched: dict[int, Watched] = {}
+        self._over = False
+
+    def iterate(self, loader: DataLoader[Any], begin: Callable[[], Iterator[Any]]) -> WatchedIterator:
+        """What the script gets in the place of iter(loader), which `begin` is."""
+        if self._over:
+            self._end()
+        watched = self._watched.get(id(loader))
+        if watched is None:
+            watched = self._watched[id(loader)] = Watched(loader, begin, where_from())
+        inner_began = time.perf_counter()
+        with self._own_work():
+            inner = begin()
+        return WatchedIterator(inner, self._epoch(watched, inner, inner_began))
+
+    def script_ended(self) -> None:
+        """By itself: what can still be measured is."""
+        if self._over or not self._watched:
+            return
+        watched = max(self._watched.values(), key=lambda one: one.phase.seconds)
+        if not watched.phase.computes:
+            return
+        if watched.phase.name != ACTUAL:
+            self.observation.notes.append(
+                f"the script ended after {len(watched.phase.computes)} steps, the first ones included: give"
+                " it more steps or epochs for surer figures"
+            )
+            watched.phase.name = ACTUAL
+        self._end_phase(watched)
+        if not self._goal.actual_only:
+            self.observation.notes.append("the script ended before its step could be measured by itself")
+            self._measure_supplies(watched, None)
+
+    def _next(self, inner: Iterator[Any]) -> Any:
+        with self._own_work():
+            return next(inner)
+
+    @contextmanager
+    def _own_work(self) -> Iterator[None]:
+        """Loaders that are iterated over meanwhile are parts of this one, or the examination's own."""
+        before, self.busy = self.busy, True
+        try:
+            yield
+        finally:
+            self.busy = before
+
+    def _end(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            _thread.interrupt_main()
+        raise Enough("all is measured")
+
+    def _describe(self, watched: Watched) -> LoaderFacts:
+        return describe(watched.loader, watched.where, watched.batch_nbytes)
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._began
+
+    def _epoch(self, watched: Watched, inner: Iterator[Any], began: float) -> Iterator[Any]:
+        """Batches for the script, in whichever phase."""
+        try:
+            batch = self._next(inner)
+        except StopIteration:
+            return
+        self._enter(watched)
+        watched.phase.startups.append(time.perf_counter() - began)
+        wait = 0.0
+        while True:
+            yield from self._step(watched, batch, wait)
+            if watched.phase.name == ACTUAL and self._is_over(watched):
+                yield from self._rest(watched, inner)
+            if watched.phase.name == "warm-up" and self._is_warm(watched):
+                self._begin_phase(watched, ACTUAL)
+            asked = time.perf_counter()
+            try:
+                batch = self._next(inner)
+            except StopIteration:
+                watched.phase.epochs_ended += 1
+                return
+            wait = time.perf_counter() - asked
+
+    def _step(self, watched: Watched, batch: Any, wait: float) -> Iterator[Any]:
+        phase = watched.phase
+        if phase.name == "warm-up":
+            watched.kept = [*watched.kept[1 - KEPT_BATCHES :], clone(batch)]
+        samples = batch_samples(batch, watched.loader.batch_size)
+        watched.batch_nbytes = watched.batch_nbytes or nbytes(batch)
+        phase.steps_at.append(self._now() - wait)
+        given = time.perf_counter()
+        yield batch
+        phase.computes.append(time.perf_counter() - given)
+        phase.waits.append(wait)
+        phase.samples.append(samples)
+
+    def _enter(self, watched: Watched) -> None:
+        if not watched.phase.began:
+            self._begin_phase(watched, watched.phase.name)
+
+    def _is_warm(self, watched: Watched) -> bool:
+        phase, ahead = watched.phase, prefetched(watched.loader)
+        steps = len(phase.computes)
+        return steps >= WARM_STEPS and (steps >= 2 * ahead or self._now() - phase.began >= WARM_SECONDS)
+
+    def _is_over(self, watched: Watched) -> bool:
+        phase = watched.phase
+        # The epoch that the phase began in was begun before.
+        return self._goal.reached(phase, self._now() - phase.began, len(phase.startups) + 1)
+
+    def _rest(self, watched: Watched, inner: Iterator[Any]) -> Iterator[Any]:
+        """All phases after the actual one; ends the script."""
+        self._end_phase(watched)
+        if not self._goal.actual_only:
+            wait_until_quiet(lambda: is_full(inner))
+            yield from self._demand(watched, {})
+            threads, cores = torch.get_num_threads(), usable_cores()
+            if threads > cores:
+                torch.set_num_threads(cores)
+                yield from self._demand(watched, {"threads": cores})
+                torch.set_num_threads(threads)
+            self._measure_supplies(watched, inner)
+        self._over = True
+        self.observation.ended = EXAMINED
+        self._end()
+
+    def _demand(self, watched: Watched, settings: dict[str, Any]) -> Iterator[Any]:
+        phase = self._begin_phase(watched, name_of(DEMAND, settings), settings)
+        samples = [batch_samples(batch, watched.loader.batch_size) for batch in watched.kept]
+        for number in itertools.count():
+            if self._now() - phase.began >= DEMAND_SECONDS and number >= 2 * KEPT_BATCHES:
+                break
+            which = number % len(watched.kept)
+            batch = clone(watched.kept[which])  # its time is neither waited for nor computed
+            phase.steps_at.append(self._now())
+            given = time.perf_counter()
+            yield batch
+            phase.computes.append(time.perf_counter() - given)
+            phase.waits.append(0.0)
+            phase.samples.append(samples[which])
+        self._end_phase(watched)
+
+    def _measure_supplies(self, watched: Watched, inner: Iterator[Any] | None) -> None:
+        with self._own_work():
+            supply = self._supply(watched, {}, watched.begin, inner)
+            demand = self.observation.phase(DEMAND) or self.observation.phase(ACTUAL)
+            wanted = sum(demand.samples) / max(1e-9, sum(demand.computes)) if demand else 0.0
+            if supply.samples_per_second < AMPLE * wanted:
+                self._try_others(watched, supply, wanted)
+
+    def _try_others(self, watched: Watched, supply: Phase, wanted: float) -> None:
+        loader, best, in_vain = watched.loader, supply.samples_per_second, 0
+        ours = is_headrace(loader)
+        for workers in () if ours else more_workers(loader.num_workers):
+            rate = self._try(watched, {"loader": {"num_workers": workers}})
+            in_vain = 0 if rate > GAIN_THAT_COUNTS * best else in_vain + 1
+            best = max(best, rate)
+            if in_vain == TRIES_IN_VAIN or best > AMPLE * wanted:
+                break
+        if not ours and loader.num_workers and is_uneven(supply):
+            self._try(watched, {"loader": {"prefetch_factor": 4 * (loader.prefetch_factor or 2)}})
+            if hasattr(loader, "in_order"):
+                self._try(watched, {"loader": {"in_order": False}})
+        if not ours and self._headrace is not None:
+            self._try(watched, {"headrace": True})
+
+    def _try(self, watched: Watched, settings: dict[str, Any]) -> float:
+        begun: list[Any] = []
+
+        def begin() -> Iterator[Any]:
+            stop_workers(begun)
+            iterator: Iterator[Any] = iter(other)
+            begun.append(iterator)
+            return iterator
+
+        try:
+            other = with_settings(watched.loader, settings, self._headrace)
+            return self._supply(watched, settings, begin, None).samples_per_second
+        except Exception as error:  # a loader of the user's own making may refuse in its own way
+            self.observation.notes.append(f"{name_of('the loader', settings)} can't be tried: {error}")
+            return 0.0
+        finally:
+            stop_workers(begun)
+
+    def _supply(
+        self,
+        watched: Watched,
+        settings: dict[str, Any],
+        begin: Callable[[], Iterator[Any]],
+        inner: Iterator[Any] | None,
+    ) -> Phase:
+        """The loader alone, without what was made ahead before it was asked."""
+        phase = Phase(name_of(SUPPLY, settings), settings)
+        ahead = prefetched(watched.loader, settings)
+        started = time.perf_counter()
+        inner, skip = (begin(), ahead + 1) if inner is None else (inner, ahead)
+        batches = self._endless(phase, begin, inner)
+        for number in range(skip):
+            next(batches, None)
+            if number == 0 and not phase.startups and settings:
+                phase.startups.append(time.perf_counter() - started)
+            if time.perf_counter() - started > SLOW_SUPPLY_SECONDS:
+                break
+        self._begin_phase(watched, phase.name, settings, phase)
+        while not self._pulled_enough(phase):
+            asked = time.perf_counter()
+            before = sum(phase.startups)
+            batch = next(batches, None)
+            if batch is None:
+                break
+            # The start of an epoch isn't part of the rate.
+            phase.waits.append(max(0.0, time.perf_counter() - asked - (sum(phase.startups) - before)))
+            phase.computes.append(0.0)
+            phase.samples.append(batch_samples(batch, watched.loader.batch_size))
+        self._end_phase(watched)
+        return phase
+
+    def _pulled_enough(self, phase: Phase) -> bool:
+        seconds, batches = self._now() - phase.began, len(phase.waits)
+        if seconds >= SLOW_SUPPLY_SECONDS:
+            return batches >= 2
+        return seconds >= SUPPLY_SECONDS and batches >= 8
+
+    def _endless(
+        self, phase: Phase, begin: Callable[[], Iterator[Any]], inner: Iterator[Any]
+    ) -> Iterator[Any]:
+        while True:
+            empty = True
+            for batch in inner:
+                empty = False
+                yield batch
+            if empty:
+                return
+            phase.epochs_ended += 1
+            started = time.perf_counter()
+            inner = begin()
+            first = next(inner, None)
+            if first is None:
+                return
+            phase.startups.append(time.perf_counter() - started)
+            yield first
+
+    def _begin_phase(
+        self,
+        watched: Watched,
+        name: str,
+        settings: dict[str, Any] | None = None,
+        phase: Phase | None = None,
+    ) -> Phase:
+        if name == ACTUAL:
+            self.observation.loader = self._describe(watched)
+        synchronise()
+        watched.phase = phase or Phase(name, settings or {})
+        watched.phase.began = self._now()
+        self._times = times()
+        self._looker.phase(name)
+        return watched.phase
+
+    def _end_phase(self, watched: Watched) -> None:
+        synchronise()
+        phase, spent = watched.phase, times().since(self._times)
+        phase.ended = self._now()
+        phase.cpu_seconds, phase.worker_cpu_seconds = spent.own, spent.children
+        self._looker.phase("")
+        if self.observation.loader is None:
+            self.observation.loader = self._describe(watched)
+        self.observation.phases.append(phase)
+
+
+class WatchedIterator(Iterator[Any]):
+    """What the script iterates over; all else that it asks for is its own iterator's."""
+
+    def __init__(self, inner: Iterator[Any], batches: Iterator[Any]) -> None:
+        self._inner = inner
+        self._batches = batches
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def __len__(self) -> int:
+        return len(self._inner)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def stop_workers(iterators: list[Any]) -> None:
+    """Ends the workers of torch's iterators at once: workers that are forked later would inherit them."""
+    while iterators:
+        stop = getattr(iterators.pop(), "_shutdown_workers", None)
+        if stop is not None:
+            stop()
+
+
+def is_uneven(phase: Phase) -> bool:
+    """Whether a few of its waits hold much of the time: a tenth of them half of it."""
+    waits = sorted(phase.waits, reverse=True)
+    return sum(waits[: max(1, len(waits) // 10)]) > 0.5 * sum(waits)
+
+
+def synchronise() -> None:
+    """Waits for the device, so that what was asked of it counts in the phase that asked."""
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()

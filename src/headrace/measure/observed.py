@@ -1,0 +1,179 @@
+"""What an examination of a training script records, as plain data; to a file and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+# The phases of an examination; supplies with other settings are named by these: "supply num_workers=8".
+ACTUAL = "actual"
+DEMAND = "demand"
+SUPPLY = "supply"
+
+OBSERVED = "observed.json"
+EXAMINED = "examined"
+
+
+@dataclass
+class Phase:
+    """What one phase measured, step by step.
+
+    Attributes:
+        name: ACTUAL, DEMAND, SUPPLY, or one of these with the settings that differ.
+        settings: that differ from the script's own; see `headrace.measure.settings`.
+        began, ended: seconds since the examination began.
+        waits: seconds in next(), of each step but the first of an epoch.
+        computes: seconds from a batch until the next was asked for; as many as waits. 0 in supplies.
+        samples: in the batch of each step.
+        startups: seconds from iter() to the first batch, of each epoch begun.
+        cpu_seconds: of the training process, all its threads.
+        worker_cpu_seconds: of its worker processes, those that ended included.
+        steps_at: when each step began, in seconds since the examination began.
+        epochs_ended: in it.
+    """
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    began: float = 0.0
+    ended: float = 0.0
+    waits: list[float] = field(default_factory=list)
+    computes: list[float] = field(default_factory=list)
+    samples: list[int] = field(default_factory=list)
+    startups: list[float] = field(default_factory=list)
+    steps_at: list[float] = field(default_factory=list)
+    cpu_seconds: float = 0.0
+    worker_cpu_seconds: float = 0.0
+    epochs_ended: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """Of all steps counted."""
+        return sum(self.waits) + sum(self.computes)
+
+    @property
+    def samples_per_second(self) -> float:
+        """Start-ups left out; 0 where nothing was measured."""
+        return sum(self.samples) / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def stall(self) -> float:
+        """0 to 1: of the steps' time, what they waited."""
+        return sum(self.waits) / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass
+class LoaderFacts:
+    """The loader that was examined.
+
+    Attributes:
+        kind: "torch" or "headrace".
+        code: as a call: "DataLoader(ImageFolder(2000), batch_size=64, num_workers=4)".
+        where: "train.py:41", where the script iterates over it.
+        arguments: num_workers, prefetch_factor, persistent_workers, pin_memory, batch_size, in_order, …
+        batches: of an epoch; None: not known.
+        batch_nbytes: of the tensors of one batch.
+        samples: of the dataset; None: not known.
+        explanation: Headrace's own explain() and stats(), for its loaders.
+        stages: of Headrace's own loader: name → [samples, thread seconds, threads], in the supply phase.
+    """
+
+    kind: str
+    code: str
+    where: str
+    arguments: dict[str, Any]
+    batches: int | None
+    batch_nbytes: int
+    samples: int | None
+    explanation: str = ""
+    stages: dict[str, list[float]] = field(default_factory=dict)
+
+
+@dataclass
+class DeviceFacts:
+    """What a few profiled steps did on a device; all per step.
+
+    Attributes:
+        name: of the device.
+        busy_seconds: in which it computed or copied.
+        synchronisations: calls that waited for it, by name: {"aten::item": 1, "cudaStreamSynchronize": 2}.
+        synchronise_seconds: that the training thread spent in these.
+        pageable_bytes, pinned_bytes: copied to the device from such memory.
+        copy_seconds: of copies to the device.
+        blocking_copy_seconds: that the training thread spent in copies to the device.
+        memory_peak, memory_total: bytes of the device.
+        lines: where the script synchronises: "train.py:52 loss.item()".
+    """
+
+    name: str
+    busy_seconds: float = 0.0
+    synchronisations: dict[str, float] = field(default_factory=dict)
+    synchronise_seconds: float = 0.0
+    pageable_bytes: float = 0.0
+    pinned_bytes: float = 0.0
+    copy_seconds: float = 0.0
+    blocking_copy_seconds: float = 0.0
+    memory_peak: int = 0
+    memory_total: int = 0
+    lines: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Observation:
+    """All that was measured of one script.
+
+    Attributes:
+        command: the script and its arguments.
+        cores: that may be used.
+        threads: of the training process's operators (`torch.get_num_threads()`).
+        loader: which was examined; None: the script iterated over none.
+        phases: in the order in which they ran.
+        looks: what the stack samplers saw: one dict per process and phase; see `headrace.measure.sampler`.
+        usage: what was seen from outside, several times a second: dicts with the fields of `Usage`.
+        device: None: there is none, or it wasn't profiled.
+        memory: of the processes: see `headrace.measure.outside`.
+        began: the moment that times count from, by `time.perf_counter()`.
+        ended: EXAMINED; "script ended": before everything was measured; or the error that ended it.
+        notes: what couldn't be measured, and why.
+    """
+
+    command: list[str]
+    cores: int
+    threads: int
+    loader: LoaderFacts | None = None
+    phases: list[Phase] = field(default_factory=list)
+    looks: list[dict[str, Any]] = field(default_factory=list)
+    usage: list[dict[str, Any]] = field(default_factory=list)
+    device: DeviceFacts | None = None
+    memory: dict[str, Any] = field(default_factory=dict)
+    began: float = 0.0
+    ended: str = "script ended"
+    notes: list[str] = field(default_factory=list)
+
+    def phase(self, name: str) -> Phase | None:
+        """The phase of that name that measured anything."""
+        return next((phase for phase in self.phases if phase.name == name and phase.seconds > 0), None)
+
+    def others(self, kind: str) -> Iterator[Phase]:
+        """Phases of that kind with other settings."""
+        return (phase for phase in self.phases if phase.name.startswith(f"{kind} ") and phase.seconds > 0)
+
+    def save(self, folder: Path) -> None:
+        """Writes it into the folder, whole or not at all."""
+        unfinished = folder / f"{OBSERVED}.part"
+        unfinished.write_text(json.dumps(asdict(self)))
+        unfinished.replace(folder / OBSERVED)
+
+    @classmethod
+    def load(cls, folder: Path) -> Observation | None:
+        """That of the folder; None: nothing was saved there."""
+        try:
+            fields = json.loads((folder / OBSERVED).read_text())
+        except FileNotFoundError:
+            return None
+        fields["loader"] = LoaderFacts(**fields["loader"]) if fields["loader"] else None
+        fields["device"] = DeviceFacts(**fields["device"]) if fields["device"] else None
+        fields["phases"] = [Phase(**phase) for phase in fields["phases"]]
+        return cls(**fields)

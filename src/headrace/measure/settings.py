@@ -1,0 +1,70 @@
+"""Other settings of a loader, or of a process, from a plain dict, so that they travel to other processes.
+
+A dict of settings has any of these keys, each as in `headrace.doctor.records.Advice.settings`:
+
+- "loader": arguments of `torch.utils.data.DataLoader` that differ;
+- "headrace": True: Headrace's loader in the place of torch's;
+- "threads": operators' threads in the training process;
+- "worker_threads": in each worker;
+- "without": a stage of loading whose work is done once and then given again.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+# What torch's DataLoader keeps of its arguments under their names.
+_KEPT = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "generator", "in_order")
+_OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
+
+
+def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    """What makes another loader of the same batches, of torch's."""
+    known = inspect.signature(DataLoader.__init__).parameters
+    names = [name for name in _KEPT if name in known]
+    if loader.num_workers:
+        names += _OF_WORKERS
+    arguments = {"dataset": loader.dataset, "collate_fn": loader.collate_fn}
+    arguments |= {name: getattr(loader, name) for name in names}
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        return {**arguments, "batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    if loader.batch_size is None and loader.batch_sampler is not None:
+        return {**arguments, "batch_sampler": loader.batch_sampler}
+    sized = {"batch_size": loader.batch_size, "sampler": loader.sampler}
+    return {**arguments, **sized, **({} if loader.batch_size is None else {"drop_last": loader.drop_last})}
+
+
+def with_settings(
+    loader: DataLoader[Any], settings: dict[str, Any], headrace: type[DataLoader[Any]] | None
+) -> DataLoader[Any]:
+    """Another loader of the same batches.
+
+    Args:
+        loader: torch's; it is left alone.
+        settings: "loader" and "headrace" matter here.
+        headrace: Headrace's DataLoader; None: settings don't ask for it.
+    """
+    arguments = arguments_of(loader)
+    if settings.get("headrace") and headrace is not None:
+        for name in ("num_workers", "in_order", "worker_init_fn", *_OF_WORKERS):
+            arguments.pop(name, None)
+        return headrace(**arguments)
+    arguments |= settings.get("loader", {})
+    if not arguments["num_workers"]:
+        for name in _OF_WORKERS:
+            arguments.pop(name, None)
+    return DataLoader(**arguments)
+
+
+def name_of(kind: str, settings: dict[str, Any]) -> str:
+    """Of a phase with these settings: "supply num_workers=8"."""
+    words = [f"{name}={value!r}" for name, value in settings.get("loader", {}).items()]
+    words += ["headrace"] if settings.get("headrace") else []
+    words += [
+        f"{key}={settings[key]!r}" for key in ("threads", "worker_threads", "without") if key in settings
+    ]
+    return f"{kind} {' '.join(words)}" if words else kind
