@@ -98,7 +98,7 @@ class StageRow:
     Attributes:
         name: the stage's; of a place's last row, which holds the sum: "all of these".
         samples_per_second: that it could do alone.
-        seconds_per_sample, waiting: as in `StageCost`.
+        seconds_per_sample, waiting, evidence: as in `StageCost`.
         short: it can't keep up with demand.
         total: it is the sum of the place's stages.
     """
@@ -107,6 +107,7 @@ class StageRow:
     samples_per_second: float
     seconds_per_sample: float
     waiting: float
+    evidence: int
     short: bool
     total: bool = False
 
@@ -124,9 +125,14 @@ def stages_by_place(diagnosis: Diagnosis) -> list[tuple[str, list[StageRow]]]:
         stages = list(group)
         rows = [
             StageRow(
-                s.name, s.samples_per_second, s.seconds_per_sample, s.waiting, s.samples_per_second < limit
+                stage.name,
+                stage.samples_per_second,
+                stage.seconds_per_sample,
+                stage.waiting,
+                stage.evidence,
+                short=stage.samples_per_second < limit,
             )
-            for s in stages
+            for stage in stages
         ]
         if len(rows) > 1:
             rows.append(_together(stages, limit))
@@ -141,7 +147,8 @@ def _together(stages: list[StageCost], limit: float) -> StageRow:
     seconds = sum(stage.seconds_per_sample for stage in stages)
     waited = sum(stage.seconds_per_sample * stage.waiting for stage in stages)
     share = waited / seconds if seconds else 0.0
-    return StageRow("all of these", capacity, seconds, share, capacity < limit, total=True)
+    evidence = sum(stage.evidence for stage in stages)
+    return StageRow("all of these", capacity, seconds, share, evidence, short=capacity < limit, total=True)
 
 
 def tally(judgements: Iterable[str]) -> str:
