@@ -1,0 +1,10 @@
+const button = document.getElementById("download");
+button.hidden = false;
+button.addEventListener("click", () => {
+  const record = document.getElementById("record").textContent;
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([record], { type: "application/json" }));
+  link.download = "diagnosis.json";
+  link.click();
+  URL.revokeObjectURL(link.href);
+});

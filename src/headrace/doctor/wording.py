@@ -1,0 +1,161 @@
+"""How figures and findings are worded, alike in every rendering."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+
+from headrace.doctor.records import KINDS, Advice, Cause, Diagnosis, Rate, StageCost
+
+# A mark and a word, so that a judgement is told without colour and without the mark.
+MARKS = {"good": ("✓", "good"), "note": ("!", "note"), "bad": ("✗", "bad"), "unknown": ("?", "unknown")}
+
+# What was run for each rate.
+METHOD = {
+    "supply": "the loader alone",
+    "demand": "the step alone",
+    "actual": "both together",
+}
+
+PLACES = {
+    "worker": "in the workers",
+    "native thread": "in native threads",
+    "pin thread": "in the pin thread",
+    "main": "in the training thread",
+}
+
+
+def plain(text: str) -> str:
+    """The text with everything that a terminal would obey or UTF-8 can't hold written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def figure(value: float) -> str:
+    """Three digits that count, thousands separated: 12,300, 41.2, 0.87."""
+    if not math.isfinite(value):
+        return "no limit" if value > 0 else "unknown"
+    size = abs(value)
+    if size >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
+
+
+def percent(share: float) -> str:
+    """0.031 as "3 %"; below 2 % with one digit after the point."""
+    return f"{share:.1%}".replace("%", " %") if 0 < share < 0.02 else f"{share:.0%}".replace("%", " %")
+
+
+def amount(size: float) -> str:
+    """Bytes in the unit that fits: 12.3 GB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(size) < 999.5:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{figure(size)} {unit}"
+        size /= 1000
+    return f"{figure(size)} TB"
+
+
+def title(cause: Cause) -> str:
+    """What the kind of cause is called, as a heading."""
+    name = KINDS.get(cause.kind, cause.kind)
+    return name[:1].upper() + name[1:]
+
+
+def certainty(cause: Cause) -> str:
+    """How sure it is, and what it costs where that is known."""
+    sure = f"confidence {percent(cause.confidence)}"
+    return f"{sure}; costs {percent(cause.cost)} of the step's time" if cause.cost > 0 else sure
+
+
+def times(factor: float) -> str:
+    """1.92 as "1.9×"; from 10 on without a digit after the point."""
+    return f"{factor:,.0f}×" if factor >= 9.95 else f"{factor:.1f}×"
+
+
+def gain(advice: Advice) -> str:
+    """What a change gives: predicted, measured, or at most."""
+    if advice.ideal:
+        told = f"at most {times(advice.predicted)}, if it cost nothing"
+    elif advice.predicted > 1:
+        told = f"predicted {times(advice.predicted)}"
+    else:
+        told = "saves memory, no faster" if advice.cause == "memory" else "predicted no faster"
+    return told if advice.measured is None else f"{told}, measured {times(advice.measured)}"
+
+
+def rate_named(diagnosis: Diagnosis, name: str) -> Rate | None:
+    """That rate, or None where it couldn't be measured."""
+    return next((rate for rate in diagnosis.rates if rate.name == name), None)
+
+
+@dataclass(frozen=True)
+class StageRow:
+    """One bar of the chart of stages.
+
+    Attributes:
+        name: the stage's; of a place's last row, which holds the sum: "all of these".
+        samples_per_second: that it could do alone.
+        seconds_per_sample, waiting, evidence: as in `StageCost`.
+        short: it can't keep up with demand.
+        total: it is the sum of the place's stages.
+    """
+
+    name: str
+    samples_per_second: float
+    seconds_per_sample: float
+    waiting: float
+    evidence: int
+    short: bool
+    total: bool = False
+
+
+def stages_by_place(diagnosis: Diagnosis) -> list[tuple[str, list[StageRow]]]:
+    """The stages in their order, put together by where they run, each place with its sum.
+
+    Stages of one place take turns, so what the place can do is the harmonic sum: each may keep up with
+    demand alone while all together can't.
+    """
+    demand = rate_named(diagnosis, "demand")
+    limit = demand.samples_per_second if demand else 0.0
+    places = []
+    for place, group in groupby(diagnosis.stages, key=lambda stage: stage.place):
+        stages = list(group)
+        rows = [
+            StageRow(
+                stage.name,
+                stage.samples_per_second,
+                stage.seconds_per_sample,
+                stage.waiting,
+                stage.evidence,
+                short=stage.samples_per_second < limit,
+            )
+            for stage in stages
+        ]
+        if len(rows) > 1:
+            rows.append(_together(stages, limit))
+        places.append((PLACES.get(place, place), rows))
+    return places
+
+
+def _together(stages: list[StageCost], limit: float) -> StageRow:
+    inverse = sum(1 / stage.samples_per_second for stage in stages if stage.samples_per_second > 0)
+    stuck = any(stage.samples_per_second <= 0 for stage in stages)
+    capacity = 0.0 if stuck else 1 / inverse if inverse else math.inf
+    seconds = sum(stage.seconds_per_sample for stage in stages)
+    waited = sum(stage.seconds_per_sample * stage.waiting for stage in stages)
+    share = waited / seconds if seconds else 0.0
+    evidence = sum(stage.evidence for stage in stages)
+    return StageRow("all of these", capacity, seconds, share, evidence, short=capacity < limit, total=True)
+
+
+def tally(judgements: Iterable[str]) -> str:
+    """How many are bad and how many notes: "1 bad, 2 notes, 1 unknown, of 14"."""
+    found = list(judgements)
+    bad, notes, unknown = (found.count(kind) for kind in ("bad", "note", "unknown"))
+    parts = [f"{bad} bad", f"{notes} note" + "s" * (notes != 1)]
+    if unknown:
+        parts.append(f"{unknown} unknown")
+    return f"{', '.join(parts)}, of {len(found)}."
