@@ -1,4 +1,8 @@
-"""The `headrace` command: one file a verb."""
+"""The `headrace` command: one file a verb.
+
+A verb imports what does its work when it is called: torch alone takes seconds, and `headrace --help` needs
+none of it.
+"""
 
 import typer
 
