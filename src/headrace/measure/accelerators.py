@@ -33,6 +33,7 @@ class Gpu:
 
     Attributes:
         name: its model.
+        uuid: "GPU-…", by which torch's order and NVML's are matched.
         memory: bytes.
         memory_used: bytes, by all processes.
         link: now; idle GPUs lower the generation.
@@ -42,6 +43,7 @@ class Gpu:
     """
 
     name: str
+    uuid: str
     memory: int
     memory_used: int
     link: Link | None
@@ -112,6 +114,7 @@ def _gpu(nvml: Any, handle: Any) -> Gpu:
     memory = tell(nvml.nvmlDeviceGetMemoryInfo)
     return Gpu(
         name=_text(nvml.nvmlDeviceGetName(handle)),
+        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
         memory=memory.total if memory else 0,
         memory_used=memory.used if memory else 0,
         link=link(nvml.nvmlDeviceGetCurrPcieLinkGeneration, nvml.nvmlDeviceGetCurrPcieLinkWidth),

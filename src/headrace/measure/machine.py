@@ -44,9 +44,13 @@ def usable_cores() -> int:
 
     `os.cpu_count()` reports the host's cores inside a container.
     """
-    quota = cpu_quota()
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota, affinity = cpu_quota(), affine_cores()
     return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
+
+
+def affine_cores() -> int:
+    """Cores that the process may be put on, whatever share of their time it gets."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor_name() -> str:

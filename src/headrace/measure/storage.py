@@ -53,6 +53,27 @@ class Reads:
 
 
 @dataclass(frozen=True)
+class Rates:
+    """How fast the files were read.
+
+    Attributes:
+        direct: by O_DIRECT, around the page cache; otherwise the kernel was asked to drop their pages first
+            (posix_fadvise), which is a request only.
+        random: 128 KiB at random places, whole files where they are smaller, one read at a time.
+        parallel: the same with 32 reads in flight.
+        sequential: 1 MiB after the other, of large files if there are any, else whole files in their folders'
+            order.
+        failures: files that couldn't be read, each with the system's reason.
+    """
+
+    direct: bool
+    random: Reads
+    parallel: Reads
+    sequential: Reads
+    failures: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Storage:
     """What a folder or file is kept on, and how fast it gives its bytes.
 
@@ -64,13 +85,7 @@ class Storage:
         complete: these are all: the search ended before its time.
         cached: 0 to 1: of random places in them, how many were in the page cache before anything was read;
             None: the file system doesn't tell.
-        direct: read by O_DIRECT, around the page cache; otherwise the kernel was asked to drop their pages
-            first (posix_fadvise), which is a request only.
-        random: 128 KiB at random places, whole files where they are smaller, one read at a time.
-        parallel: the same with 32 reads in flight.
-        sequential: 1 MiB after the other, of large files if there are any, else whole files in their folders'
-            order.
-        failures: files that couldn't be read, each with the system's reason.
+        rates: None: there are no files.
     """
 
     path: Path
@@ -79,11 +94,7 @@ class Storage:
     bytes: int
     complete: bool
     cached: float | None = None
-    direct: bool = False
-    random: Reads | None = None
-    parallel: Reads | None = None
-    sequential: Reads | None = None
-    failures: tuple[str, ...] = ()
+    rates: Rates | None = None
 
 
 @dataclass(frozen=True)
@@ -115,18 +126,11 @@ def measure_storage(path: Path) -> Storage:
     direct = any(_is_direct(file) for file in files[:10])
     # One pass over the places, not three: what lies below (a server, a hypervisor) has a cache of its own.
     endless = itertools.cycle(places)
+    large = [file for file in files if file.size >= LARGE_FILE]
     alone = _read_places(endless, direct, 1, RANDOM, failures)
     parallel = _read_places(endless, direct, IN_FLIGHT, PARALLEL, failures)
-    large = [file for file in files if file.size >= LARGE_FILE]
-    return replace(
-        found,
-        cached=cached,
-        direct=direct,
-        random=alone,
-        parallel=parallel,
-        sequential=_read_rows(large or files, direct, failures),
-        failures=tuple(failures),
-    )
+    sequential = _read_rows(large or files, direct, failures)
+    return replace(found, cached=cached, rates=Rates(direct, alone, parallel, sequential, tuple(failures)))
 
 
 def _find(path: Path) -> tuple[list[_File], bool]:
