@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from headrace.doctor.records import Finding, Judgement
 from headrace.doctor.units import size
 from headrace.measure.jpeg import Decoding
 from headrace.measure.machine import FileLimit, Space
 from headrace.measure.survey import Cores, Memory
 
+# Of the cores' time, before anything is measured: more than the few percent of a desktop or of daemons.
+BUSY = 0.2
 # What a usual loader has in flight: 64 × 3 × 224 × 224 float32, and torch's default prefetch_factor.
 BATCH_BYTES = 64 * 3 * 224 * 224 * 4
 PREFETCH = 2
-# Private memory (USS) of a worker that runs an ImageFolder with torchvision, by torch 2.15 on Linux: forked, 16
-# to 48 MB at first; by spawn or forkserver, the default from Python 3.14 on, 410 to 440 MB.
+# Private memory (USS) of a worker that runs an ImageFolder with torchvision, by torch 2.15 on Linux: forked,
+# 16 to 48 MB at first; by spawn or forkserver, the default from Python 3.14 on, 410 to 440 MB.
 FORKED_WORKER = 50_000_000
 SPAWNED_WORKER = 440_000_000
-# Files open in the training process, measured there too: five of each worker's pipes and its sentinel, and one
-# for each tensor handed over in shared memory (torch's sharing strategy "file_descriptor"), two a batch.
+# Files open in the training process, measured there too: five for each worker's pipes and its sentinel, and
+# one for each tensor handed over in shared memory (torch's sharing strategy "file_descriptor"), two a batch.
 FILES_PER_WORKER = 5 + 2 * PREFETCH
 # Python, torch, CUDA and a few logs.
 OWN_FILES = 200
-# A quarter of what a Zen 4 core does (1,040 images of 500 × 375 per second): one below is shared, throttled or
-# emulated, or very old.
+# A quarter of what a Zen 4 core does (1,040 images of 500 × 375 per second): one below it is shared,
+# throttled, emulated, or very old.
 SLOW_CORE = 260.0
 # Two hyperthreads do 1.2 to 1.3 times what one does, so cores at work together should each give 60 %.
 TOGETHER = 0.5
 
 
 def cores_finding(cores: Cores) -> Finding:
-    """More cores in sight than may be used make for too many workers and threads: a note."""
+    """A note where more cores are in sight than may be used, or others use them."""
     limits = []
     if cores.affinity < cores.host:
         limits.append(f"affinity {cores.affinity}")
@@ -36,18 +40,22 @@ def cores_finding(cores: Cores) -> Finding:
         limits.append(f"cgroup quota {cores.quota:g}")
     value = f"{cores.usable} of {cores.host}" + (f" ({', '.join(limits)})" if limits else "")
     remedy = ""
+    busy = cores.busy > BUSY
+    if busy:
+        value += f", {cores.busy:.0%} busy already"
+        remedy = "Other processes take part of them; the rates below are lower than on a quiet machine. "
     if limits:
         times = cores.host / cores.usable
-        remedy = f"num_workers={cores.usable}: os.cpu_count() is {times:.3g} times too many here."
+        remedy += f"num_workers={cores.usable}: os.cpu_count() is {times:.3g} times too many here."
     if cores.quota is not None and cores.quota < cores.affinity:
         # torch and OpenMP follow the affinity, and the kernel stops all threads once the quota is used up.
         remedy += f" Set OMP_NUM_THREADS={cores.usable}: torch doesn't see the quota."
     return Finding(
         "usable cores",
         value,
-        "note" if limits else "good",
-        remedy,
-        {"host": cores.host, "affinity": cores.affinity, "quota": cores.quota, "usable": cores.usable},
+        "note" if limits or busy else "good",
+        remedy.strip(),
+        asdict(cores),
     )
 
 

@@ -37,8 +37,8 @@ def storage_findings(storage: Storage, decoding: Decoding, cores: int, available
 
     Random reads are bad where many in flight give fewer bytes than `cores` cores decode with Pillow, as
     torchvision's datasets do, and a note where it is fewer than they decode with Headrace: then the storage,
-    not the processor, is the loader's limit. Bytes are compared, so that it holds for files of any size. A note
-    instead of bad where the files fit into the memory available: later epochs get them from there.
+    not the processor, is the loader's limit. Bytes are compared, so that it holds for files of any size. A
+    note instead of bad where the files fit into the memory available: later epochs get them from there.
 
     Args:
         available: bytes of memory.

@@ -32,12 +32,15 @@ def measure_copies(device: int) -> Copies:
 
     Args:
         device: index of torch's current kind of accelerator, which must be there.
+
+    Raises:
+        RuntimeError: no room for 64 MiB on the device, or it fails.
     """
     import torch
 
-    kind = torch.accelerator.current_accelerator()
+    kind = torch.accelerator.current_accelerator(check_available=True)
     if kind is None:
-        raise ValueError("There is no accelerator to copy to.")
+        raise RuntimeError("torch reaches no accelerator to copy to.")
     target = torch.empty(COPY_BYTES, dtype=torch.uint8, device=torch.device(kind.type, device))
     rates = []
     for pinned in (True, False):

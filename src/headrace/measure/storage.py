@@ -139,7 +139,8 @@ def _find(path: Path) -> tuple[list[_File], bool]:
         return [_File(str(path), path.stat().st_size)], True
     end = time.perf_counter() + FIND
     files: list[_File] = []
-    folders, seen = [str(path)], set()
+    status = path.stat()
+    folders, seen = [str(path)], {(status.st_dev, status.st_ino)}
     while folders:
         folder = folders.pop()
         try:

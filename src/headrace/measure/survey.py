@@ -16,6 +16,9 @@ from headrace.measure.jpeg import Decoding, measure_decoding
 from headrace.measure.storage import Storage, measure_storage
 from headrace.measure.torch_build import TorchBuild, torch_build
 
+# Seconds for which the machine is watched before it is made to work.
+QUIET = 0.5
+
 
 @dataclass(frozen=True)
 class Cores:
@@ -27,6 +30,7 @@ class Cores:
         affinity: that this process may be put on.
         quota: cores' worth of time that the cgroup allows; None: no limit.
         usable: of all this, for workers and threads.
+        busy: 0 to 1: of the host's cores, what was in use over half a second before anything was measured.
     """
 
     processor: str
@@ -34,6 +38,7 @@ class Cores:
     affinity: int
     quota: float | None
     usable: int
+    busy: float
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,8 @@ def survey(paths: Sequence[Path] = (), progress: Callable[[str], None] = lambda 
     Raises:
         OSError: one of the paths isn't there, or can't be listed.
     """
+    progress("watching the processor")
+    busy = psutil.cpu_percent(interval=QUIET) / 100
     storages = []
     for path in paths:
         progress(f"reading {path}")
@@ -88,6 +95,7 @@ def survey(paths: Sequence[Path] = (), progress: Callable[[str], None] = lambda 
         affinity=machine.affine_cores(),
         quota=machine.cpu_quota(),
         usable=machine.usable_cores(),
+        busy=busy,
     )
     memory = Memory(
         total=psutil.virtual_memory().total,
