@@ -1,8 +1,13 @@
-"""The `headrace` command: one file a verb."""
+"""The `headrace` command: one file a verb.
+
+A verb imports what does its work when it is called: torch alone takes seconds, and `headrace --help` needs
+none of it.
+"""
 
 import typer
 
 from headrace.cli.bench import bench
+from headrace.cli.doctor import doctor
 from headrace.cli.index import index
 from headrace.cli.info import info
 from headrace.cli.pack import pack
@@ -18,6 +23,7 @@ app.command()(verify)
 app.command()(info)
 app.command()(tune)
 app.add_typer(bench, name="bench")
+app.add_typer(doctor, name="doctor")
 
 
 def main() -> None:

@@ -10,8 +10,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from headrace.bench import overlap as experiment
-
 bench = typer.Typer(no_args_is_help=True, help="Experiments that anyone can rerun.")
 
 
@@ -33,6 +31,8 @@ def overlap(
     One item after the other, torch's DataLoader with 2 to 16 workers, Headrace, and the floor: all batches
     ready in memory.
     """
+    from headrace.bench import overlap as experiment
+
     console = Console()
     with console.status("making the items") as status:
         result = experiment.run(

@@ -9,9 +9,6 @@ import typer
 from rich.console import Console
 
 from headrace.cli.progress import failing, progress_bar
-from headrace.packs.entry_index import DEFAULT_EVERY, build_entry_index
-from headrace.packs.shard_index import build_shard_index
-from headrace.sources.tar_index import LMDB_FILE
 
 
 def index(
@@ -22,7 +19,7 @@ def index(
     workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: the usable cores.")] = None,
     every: Annotated[
         int, typer.Option(min=0, help="Image folders: MCUs between entry points; 0: by size.")
-    ] = DEFAULT_EVERY,
+    ] = 0,
 ) -> None:
     """Makes crops of PATH's JPEGs cheaper, without changing a byte of them.
 
@@ -36,6 +33,8 @@ def index(
 
     Exit codes: 0 indexed; 2 wrong usage, or a file that can't be read or written.
     """
+    from headrace.sources.tar_index import LMDB_FILE
+
     console = Console(stderr=True)
     with failing("index", console):
         if path.is_file() or any(path.glob("*.tar")) or (path / LMDB_FILE).is_file():
@@ -45,12 +44,16 @@ def index(
 
 
 def _index_shards(path: Path, workers: int | None, console: Console) -> None:
+    from headrace.packs.shard_index import build_shard_index
+
     with progress_bar("indexing", console) as progress:
         summary = build_shard_index(path, workers=workers, progress=progress)
     _tell(summary.path, summary.indexed, summary.samples, "samples", summary.index_bytes, summary.data_bytes)
 
 
 def _index_folder(path: Path, workers: int | None, every: int, console: Console) -> None:
+    from headrace.packs.entry_index import build_entry_index
+
     with progress_bar("indexing", console) as progress:
         summary = build_entry_index(path, workers=workers, every=every, progress=progress)
     files = f"files ({summary.reused:,} reused)"

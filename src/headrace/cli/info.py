@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from headrace.cli.progress import failing
-from headrace.packs.info import Histogram, PackInfo
-from headrace.packs.info import info as run
+
+if TYPE_CHECKING:
+    from headrace.packs.info import Histogram, PackInfo
 
 # What `made` holds beside options.
 NOT_ASKED = ("checksum", "kept", "records", "state")
@@ -23,6 +24,8 @@ def info(pack: Annotated[Path, typer.Argument(help="The folder that headrace pac
 
     Exit codes: 0; 2 wrong usage, or an index that can't be read.
     """
+    from headrace.packs.info import info as run
+
     with failing("info", Console(stderr=True)):
         found = run(pack)
     console = Console(highlight=False, soft_wrap=True)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from headrace.cli.progress import failing, progress_bar
-from headrace.packs.pack import DEFAULT_SHARD_SIZE, PackSummary
-from headrace.packs.pack import pack as run
+from headrace.packs.records import DEFAULT_SHARD_SIZE
+
+if TYPE_CHECKING:
+    from headrace.packs.pack import PackSummary
 
 MB = 1_000_000
 
@@ -67,6 +69,8 @@ def pack(
 
     Exit codes: 0 packed; 2 wrong usage, or a file that can't be read or written.
     """
+    from headrace.packs.pack import pack as run
+
     console = Console(stderr=True)
     with failing("pack", console), progress_bar("packing", console) as progress:
         summary = run(

@@ -9,15 +9,16 @@ import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from headrace.errors import ConfigError
-from headrace.loader.offline import TuneReport, capture
-from headrace.loader.offline import tune as try_settings
+
+if TYPE_CHECKING:
+    from headrace.loader.offline import TuneReport
 
 
 def tune(
@@ -36,6 +37,8 @@ def tune(
     A script is run, unmodified, until it begins to iterate over its loader; options of the script itself come
     after a --.
     """
+    from headrace.loader.offline import tune as try_settings
+
     console = Console()
     loader = _loader(target, args or [], number)
     try:
@@ -66,6 +69,8 @@ def _print(console: Console, report: TuneReport) -> None:
 
 
 def _loader(target: str, args: list[str], number: int) -> Any:
+    from headrace.loader.offline import capture
+
     path, _, name = target.partition(":")
     if not Path(path).is_file():
         raise typer.BadParameter(f"{path} isn't a file; give a script, or FILE.py:NAME.")

@@ -9,7 +9,6 @@ import typer
 from rich.console import Console
 
 from headrace.cli.progress import BAD_RECORDS, failing, progress_bar
-from headrace.packs.verify import verify as run
 
 
 def verify(
@@ -27,6 +26,8 @@ def verify(
     Exit codes: 0 all is well; 1 bad records were found, one line each; 2 wrong
     usage, or an index or source that can't be read.
     """
+    from headrace.packs.verify import verify as run
+
     console = Console(stderr=True)
     with failing("verify", console), progress_bar("verifying", console) as progress:
         verdict = run(pack, against=against, workers=workers, progress=progress)

@@ -1,10 +1,13 @@
-"""Cores and memory that this process may really use, as opposed to those that the host has."""
+"""What this process may really use of cores, memory and files, as opposed to what the host has."""
 
 from __future__ import annotations
 
 import math
 import os
+import resource
+import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from platform import machine
 
@@ -12,6 +15,28 @@ import psutil
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
+SHARED_MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class Space:
+    """Room on a file system, in bytes."""
+
+    total: int
+    free: int
+
+
+@dataclass(frozen=True)
+class FileLimit:
+    """Files that a process may have open; None: no limit.
+
+    Attributes:
+        soft: the limit in force.
+        hard: how far the process itself may raise it.
+    """
+
+    soft: int | None
+    hard: int | None
 
 
 def usable_cores() -> int:
@@ -19,9 +44,13 @@ def usable_cores() -> int:
 
     `os.cpu_count()` reports the host's cores inside a container.
     """
-    quota = cpu_quota()
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota, affinity = cpu_quota(), affine_cores()
     return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
+
+
+def affine_cores() -> int:
+    """Cores that the process may be put on, whatever share of their time it gets."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor_name() -> str:
@@ -49,6 +78,30 @@ def available_memory(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> int:
     for group in _groups(root / "memory", own, "memory"):
         limits += _left(group / "memory.limit_in_bytes", group / "memory.usage_in_bytes")
     return max(0, min(limits))
+
+
+def memory_limit(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> int | None:
+    """Bytes that the cgroup and its ancestors allow; None where that is no less than the host's memory."""
+    files = [group / "memory.max" for group in _groups(root, own, "")]
+    files += [group / "memory.limit_in_bytes" for group in _groups(root / "memory", own, "memory")]
+    limits = [int(text) for file in files if (text := _read(file).strip()).isdigit()]
+    # Version 1 writes "no limit" as a number near 2^63.
+    return min((limit for limit in limits if limit < psutil.virtual_memory().total), default=None)
+
+
+def shared_memory(path: Path = SHARED_MEMORY) -> Space | None:
+    """Room for the batches that worker processes hand over; None where there is no such file system."""
+    try:
+        usage = shutil.disk_usage(path)
+    except OSError:
+        return None
+    return Space(usage.total, usage.free)
+
+
+def file_limit() -> FileLimit:
+    """Of this process, which its children inherit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return FileLimit(*(None if limit == resource.RLIM_INFINITY else limit for limit in (soft, hard)))
 
 
 def _groups(root: Path, own: Path, controller: str) -> Iterator[Path]:

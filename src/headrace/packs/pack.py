@@ -17,16 +17,13 @@ from headrace.packs.changes import Changes, Encoding
 from headrace.packs.inputs.detect import open_input
 from headrace.packs.lmdb_shards import TRANSACTION_BYTES, LmdbShards
 from headrace.packs.pipeline import Progress, Shards, write_shards
-from headrace.packs.records import Plan, make_plan
+from headrace.packs.records import DEFAULT_SHARD_SIZE, Plan, make_plan
 from headrace.packs.rows import Part
 from headrace.packs.tar_shards import TarShards
 from headrace.packs.workplace import workplace
 from headrace.sources.pack_index import FILE_NAME, PackAbout, PackIndex
 
 Format = Literal["tar", "lmdb"]
-
-# Large enough to be read at a disk's full rate, small enough that an interruption costs seconds.
-DEFAULT_SHARD_SIZE = 500_000_000
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,9 @@ from typing import Any, Protocol
 
 from headrace.errors import PackError
 
+# Large enough to be read at a disk's full rate, small enough that an interruption costs seconds.
+DEFAULT_SHARD_SIZE = 500_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Record:

@@ -1,0 +1,53 @@
+"""`headrace doctor`: what may starve the GPU on this machine, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from headrace.cli.progress import failing
+
+doctor = typer.Typer(invoke_without_command=True)
+
+# Exit code: something is to be mended.
+BAD = 1
+
+
+@doctor.callback()
+def machine(
+    context: typer.Context,
+    paths: Annotated[
+        list[Path] | None,
+        typer.Option("--path", help="A folder or file whose storage is measured; give one for each."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--json", help="Write the findings here.")] = None,
+) -> None:
+    """Says what may starve a GPU, and what to do.
+
+    Without a command, of this machine: usable cores, memory, /dev/shm, open
+    files, the rate of decoding, GPUs with their driver and connection, and with
+    --path the storage of the data, which is only read. It takes about 10 seconds.
+
+    Exit codes: 0 nothing is bad; 1 something is to be mended; 2 wrong usage, or
+    a path that can't be read.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from headrace.doctor.machine import examine
+    from headrace.doctor.text import print_checkup
+    from headrace.measure.survey import survey
+
+    console = Console()
+    with failing("doctor", Console(stderr=True)):
+        with Console(stderr=True).status("measuring") as status:
+            measured = survey(paths or (), progress=status.update)
+        checkup = examine(measured)
+        if out is not None:
+            out.write_text(json.dumps(checkup.to_json(), indent=1) + "\n")
+    print_checkup(console, checkup)
+    if not checkup.healthy:
+        raise typer.Exit(BAD)

@@ -1,0 +1,197 @@
+"""Opinions on cores, memory, limits and decoding: may this machine run a loader at full speed?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from headrace.doctor.records import Finding, Judgement
+from headrace.doctor.units import size
+from headrace.measure.jpeg import Decoding
+from headrace.measure.machine import FileLimit, Space
+from headrace.measure.survey import Cores, Memory
+
+# Of the cores' time, before anything is measured: more than the few percent of a desktop or of daemons.
+BUSY = 0.2
+# What a usual loader has in flight: 64 × 3 × 224 × 224 float32, and torch's default prefetch_factor.
+BATCH_BYTES = 64 * 3 * 224 * 224 * 4
+PREFETCH = 2
+# Private memory (USS) of a worker that runs an ImageFolder with torchvision, by torch 2.15 on Linux: forked,
+# 16 to 48 MB at first; by spawn or forkserver, the default from Python 3.14 on, 410 to 440 MB.
+FORKED_WORKER = 50_000_000
+SPAWNED_WORKER = 440_000_000
+# Files open in the training process, measured there too: five for each worker's pipes and its sentinel, and
+# one for each tensor handed over in shared memory (torch's sharing strategy "file_descriptor"), two a batch.
+FILES_PER_WORKER = 5 + 2 * PREFETCH
+# Python, torch, CUDA and a few logs.
+OWN_FILES = 200
+# A quarter of what a Zen 4 core does (1,040 images of 500 × 375 per second): one below it is shared,
+# throttled, emulated, or very old.
+SLOW_CORE = 260.0
+# Two hyperthreads do 1.2 to 1.3 times what one does, so cores at work together should each give 60 %.
+TOGETHER = 0.5
+
+
+def cores_finding(cores: Cores) -> Finding:
+    """A note where more cores are in sight than may be used, or others use them."""
+    limits = []
+    if cores.affinity < cores.host:
+        limits.append(f"affinity {cores.affinity}")
+    if cores.quota is not None and cores.quota < cores.affinity:
+        limits.append(f"cgroup quota {cores.quota:g}")
+    value = f"{cores.usable} of {cores.host}" + (f" ({', '.join(limits)})" if limits else "")
+    remedy = ""
+    busy = cores.busy > BUSY
+    if busy:
+        value += f", {cores.busy:.0%} busy already"
+        remedy = "Other processes take part of them; the rates below are lower than on a quiet machine. "
+    if limits:
+        times = cores.host / cores.usable
+        remedy += f"num_workers={cores.usable}: os.cpu_count() is {times:.3g} times too many here."
+    if cores.quota is not None and cores.quota < cores.affinity:
+        # torch and OpenMP follow the affinity, and the kernel stops all threads once the quota is used up.
+        remedy += f" Set OMP_NUM_THREADS={cores.usable}: torch doesn't see the quota."
+    return Finding(
+        "usable cores",
+        value,
+        "note" if limits or busy else "good",
+        remedy.strip(),
+        asdict(cores),
+    )
+
+
+def memory_finding(memory: Memory, cores: int) -> Finding:
+    """Bad where a forked worker per core and its batches don't fit, a note where spawned ones don't."""
+    batches = cores * PREFETCH * BATCH_BYTES
+    forked, spawned = cores * FORKED_WORKER + batches, cores * SPAWNED_WORKER + batches
+    value = f"{size(memory.available)} available of {size(memory.limit or memory.total)}"
+    if memory.limit is not None:
+        value += f" (cgroup limit; the host has {size(memory.total)})"
+    judgement: Judgement = "good"
+    remedy = ""
+    if memory.available < forked:
+        judgement = "bad"
+        remedy = f"{cores} workers with their batches need {size(forked)}: fewer workers, or more memory."
+    elif memory.available < spawned:
+        judgement = "note"
+        remedy = (
+            f"{cores} workers started by spawn or forkserver need {size(spawned)}:"
+            ' multiprocessing_context="fork", or fewer workers.'
+        )
+    return Finding(
+        "memory",
+        value,
+        judgement,
+        remedy,
+        {"total": memory.total, "limit": memory.limit, "available": memory.available},
+    )
+
+
+def shared_memory_finding(shared: Space | None, cores: int) -> Finding:
+    """Bad where the batches of a worker per core don't fit, a note where those of two per core don't.
+
+    A worker that finds no room there dies of a bus error.
+    """
+    name = "shared memory"
+    if shared is None:
+        return Finding(
+            name, "no /dev/shm", "bad", "mount -t tmpfs tmpfs /dev/shm, or num_workers=0: workers need it."
+        )
+    one, two = cores * PREFETCH * BATCH_BYTES, 2 * cores * PREFETCH * BATCH_BYTES
+    judgement: Judgement = "bad" if shared.free < one else "note" if shared.free < two else "good"
+    remedy = ""
+    if judgement != "good":
+        wanted = -(-two // 2**30)
+        remedy = (
+            f"{2 * cores} workers with batches of 64 × 3 × 224 × 224 float32 need {size(two)}:"
+            f" docker run --shm-size={wanted}g (or --ipc=host), in Kubernetes an emptyDir of medium Memory at"
+            f" /dev/shm, else mount -o remount,size={wanted}g /dev/shm."
+        )
+    value = f"{size(shared.free)} free of {size(shared.total)} at /dev/shm"
+    return Finding(name, value, judgement, remedy, {"total": shared.total, "free": shared.free})
+
+
+def files_finding(limit: FileLimit, cores: int) -> Finding:
+    """Bad where a worker per core needs more files than may be open, a note where two per core do.
+
+    Beyond it torch says "Too many open files", or "received 0 items of ancdata".
+    """
+    one, two = (OWN_FILES + workers * FILES_PER_WORKER for workers in (cores, 2 * cores))
+    judgement: Judgement = "good"
+    remedy = ""
+    if limit.soft is not None and limit.soft < two:
+        judgement = "bad" if limit.soft < one else "note"
+        wanted = max(65536, two)
+        enough = limit.hard is None or limit.hard >= wanted
+        remedy = (
+            f"ulimit -n {wanted}"
+            if enough
+            else f"docker run --ulimit nofile={wanted}, or nofile in /etc/security/limits.conf (the hard"
+            f" limit, {limit.hard:,}, has to go up too)"
+        )
+        remedy += f", before the training starts: {2 * cores} workers need {two:,}."
+    hard = "" if limit.hard == limit.soft else f" (may be raised to {_number(limit.hard)})"
+    return Finding(
+        "open files",
+        f"{_number(limit.soft)} a process{hard}",
+        judgement,
+        remedy,
+        {"soft": limit.soft, "hard": limit.hard},
+    )
+
+
+def decoding_findings(decoding: Decoding, cores: int) -> tuple[Finding, ...]:
+    """By Pillow, as torchvision's datasets do it; by Headrace; what both are built with."""
+    shape = f"{decoding.width} × {decoding.height} JPEGs"
+    slow = decoding.pillow_per_core < SLOW_CORE
+    pillow = Finding(
+        "Pillow",
+        f"{decoding.pillow_per_core:,.0f} {shape} per second and core",
+        "bad" if decoding.pillow_turbo is None else "note" if slow else "good",
+        "pip install --force-reinstall pillow: this one lacks libjpeg-turbo, which is 2 to 6 times as fast."
+        if decoding.pillow_turbo is None
+        else f"Below {SLOW_CORE:.0f}, a core is shared, throttled or emulated: compare on another machine."
+        if slow
+        else "",
+        {
+            "images_per_second_per_core": decoding.pillow_per_core,
+            "width": decoding.width,
+            "height": decoding.height,
+            "image_bytes": decoding.image_bytes,
+            "libjpeg_turbo": decoding.pillow_turbo,
+        },
+    )
+    native = decoding.native
+    if native is None:
+        missing = Finding("Headrace", "no native library", "bad", decoding.native_missing)
+        return (pillow, missing)
+    share = native.together / (native.per_core * cores)
+    ours = Finding(
+        "Headrace",
+        f"{native.per_core:,.0f} per second and core, {native.together:,.0f} by {cores} together",
+        "note" if share < TOGETHER else "good",
+        f"Together the cores do {share:.0%} of what each does alone: something else runs, or they are shared."
+        if share < TOGETHER
+        else "",
+        {
+            "images_per_second_per_core": native.per_core,
+            "images_per_second": native.together,
+            "cores": cores,
+            "libjpeg_turbo": native.libjpeg_turbo,
+        },
+    )
+    scalar = native.simd_active == "scalar"
+    simd = Finding(
+        "SIMD",
+        f"{native.simd_active} in use, of {', '.join(native.simd)}; libjpeg-turbo {native.libjpeg_turbo}",
+        "note" if scalar else "good",
+        "This processor shows no AVX2 or NEON, so all runs as scalar code. In a virtual machine, pass the"
+        " host's processor through (-cpu host)."
+        if scalar
+        else "",
+        {"active": native.simd_active, "available": list(native.simd)},
+    )
+    return (pillow, ours, simd)
+
+
+def _number(limit: int | None) -> str:
+    return "unlimited" if limit is None else f"{limit:,}"

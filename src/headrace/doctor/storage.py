@@ -1,0 +1,185 @@
+"""Opinions on storage: does it give files as fast as the cores can decode them?"""
+
+from __future__ import annotations
+
+from headrace.doctor.records import Finding, Judgement
+from headrace.doctor.units import rate, size
+from headrace.measure.jpeg import Decoding
+from headrace.measure.mounts import Mount
+from headrace.measure.storage import IN_FLIGHT, LARGE_FILE, RANDOM_READ, Rates, Reads, Storage
+
+# Less is read in no time, and mostly from caches: it says nothing about an epoch.
+LEAST_BYTES = 8_000_000
+# As good as all of it: single pages are dropped now and then.
+IN_MEMORY = 0.95
+# Files of a data set may take this share of the memory available, and still be there in the next epoch.
+FITS = 0.5
+# Failures that are named.
+NAMED = 3
+
+COPY_HERE = "Copy the data to a local disk before the training, or pack it into large files: headrace pack."
+PLACES: dict[str, tuple[str, Judgement, str]] = {
+    "local": ("", "good", ""),
+    "memory": ("in memory", "good", ""),
+    "network": ("over the network", "note", f"Each open and read waits for the server. {COPY_HERE}"),
+    "host": ("shared by the host", "note", f"Each open and read is a request to the host. {COPY_HERE}"),
+    "fuse": ("by a program, FUSE", "note", f"Each open and read goes through another process. {COPY_HERE}"),
+    "layers": (
+        "the container's layers",
+        "note",
+        "Data belongs into a volume: docker run -v /path/of/data:/data.",
+    ),
+}
+
+
+def storage_findings(storage: Storage, decoding: Decoding, cores: int, available: int) -> tuple[Finding, ...]:
+    """What the files are kept on, whether they are in memory, and how fast they are read.
+
+    Random reads are bad where many in flight give fewer bytes than `cores` cores decode with Pillow, as
+    torchvision's datasets do, and a note where it is fewer than they decode with Headrace: then the storage,
+    not the processor, is the loader's limit. Bytes are compared, so that it holds for files of any size. A
+    note instead of bad where the files fit into the memory available: later epochs get them from there.
+
+    Args:
+        available: bytes of memory.
+    """
+    findings = [_mount_finding(storage.mount), _files_finding(storage, available)]
+    if storage.rates is None:
+        return tuple(findings)
+    if storage.rates.failures:
+        findings.append(_failures_finding(storage.rates.failures))
+    if storage.bytes < LEAST_BYTES:
+        text = f"only {size(storage.bytes)} to read: too little to measure"
+        findings.append(Finding("reads", text, "unknown", "Give the folder of the whole data set."))
+        return tuple(findings)
+    by_pillow = cores * decoding.pillow_per_core * decoding.image_bytes
+    by_headrace = cores * decoding.native.per_core * decoding.image_bytes if decoding.native else by_pillow
+    findings += [
+        _random_finding(storage, storage.rates, (by_pillow, by_headrace), cores, available),
+        _sequential_finding(storage.rates.sequential, storage, by_pillow),
+    ]
+    return tuple(findings)
+
+
+def _mount_finding(mount: Mount | None) -> Finding:
+    name = "file system"
+    if mount is None:
+        return Finding(name, "not known", "unknown")
+    where, judgement, remedy = PLACES[mount.place]
+    disk = ""
+    if mount.virtual:
+        disk = "a virtual disk"
+    elif mount.rotational is not None:
+        disk = "a turning disk" if mount.rotational else "no turning disk"
+    about = ", ".join(part for part in (where, disk) if part)
+    value = f"{mount.kind} of {mount.source} at {mount.point}" + (f" ({about})" if about else "")
+    details = {
+        "kind": mount.kind,
+        "place": mount.place,
+        "source": mount.source,
+        "point": str(mount.point),
+        "rotational": mount.rotational,
+        "virtual": mount.virtual,
+    }
+    return Finding(name, value, judgement, remedy, details)
+
+
+def _files_finding(storage: Storage, available: int) -> Finding:
+    details = {
+        "files": storage.files,
+        "bytes": storage.bytes,
+        "complete": storage.complete,
+        "cached": storage.cached,
+    }
+    if not storage.files:
+        return Finding(
+            "files", "none of 4 KiB or more", "unknown", "Give the data set's own folder.", details
+        )
+    more = "" if storage.complete else "more than "
+    value = f"{more}{size(storage.bytes)} in {storage.files:,}"
+    judgement: Judgement = "good"
+    remedy = ""
+    if storage.mount is not None and storage.mount.place == "memory":
+        pass
+    elif storage.cached is None:
+        value += "; the file system doesn't tell what is in the page cache"
+        judgement = "unknown"
+    elif storage.cached >= IN_MEMORY:
+        value += ", in the page cache already"
+        judgement = "note"
+        remedy = "Epochs read from memory as long as they stay there; the rates below are those without it."
+    else:
+        value += f", {storage.cached:.0%} in the page cache"
+        if not _fits(storage, available):
+            value += "; all don't fit" if storage.complete else ""
+    return Finding("files", value, judgement, remedy, details)
+
+
+def _failures_finding(failures: tuple[str, ...]) -> Finding:
+    more = f", and {len(failures) - NAMED:,} more" if len(failures) > NAMED else ""
+    return Finding(
+        "unreadable files",
+        f"{', '.join(failures[:NAMED])}{more}",
+        "bad",
+        "Permission denied: chmod -R a+rX the folder. Input/output error: the disk or the server fails.",
+        {"failures": list(failures)},
+    )
+
+
+def _random_finding(
+    storage: Storage, rates: Rates, wanted: tuple[float, float], cores: int, available: int
+) -> Finding:
+    alone, parallel = rates.random, rates.parallel
+    by_pillow, by_headrace = wanted
+    kind = "whole files" if storage.bytes / storage.files < RANDOM_READ else "128 KiB each"
+    value = (
+        f"{parallel.reads / parallel.seconds:,.0f}/s with {IN_FLIGHT} in flight"
+        f" ({rate(parallel.bytes_per_second)}, {kind}), {alone.reads / alone.seconds:,.0f}/s one at a time"
+        f" ({1000 * alone.seconds / max(1, alone.reads):.2g} ms each)"
+    )
+    value += "" if rates.direct else "; page cache dropped by request, not passed by"
+    judgement: Judgement = "good"
+    remedy = ""
+    if parallel.bytes_per_second < by_headrace:
+        slower = parallel.bytes_per_second < by_pillow
+        decoder, most = ("Pillow", by_pillow) if slower else ("Headrace", by_headrace)
+        remedy = f"{cores} cores decode {rate(most)} with {decoder}: reads are the limit."
+        cached = storage.cached is not None and storage.cached >= IN_MEMORY
+        judgement = "bad" if slower and not cached and not _fits(storage, available) else "note"
+        if slower and judgement == "note":
+            remedy += " Only in the first epoch: the files fit into memory."
+        else:
+            remedy += f" {COPY_HERE}"
+    details = {
+        "direct": rates.direct,
+        "alone_reads_per_second": alone.reads / alone.seconds,
+        "alone_bytes_per_second": alone.bytes_per_second,
+        "parallel_reads_per_second": parallel.reads / parallel.seconds,
+        "parallel_bytes_per_second": parallel.bytes_per_second,
+        "in_flight": IN_FLIGHT,
+        "pillow_bytes_per_second": by_pillow,
+        "headrace_bytes_per_second": by_headrace,
+    }
+    return Finding("random reads", value, judgement, remedy, details)
+
+
+def _sequential_finding(reads: Reads, storage: Storage, by_pillow: float) -> Finding:
+    """A note where even reading in a row is slower than decoding: then packing alone doesn't help."""
+    slow = reads.bytes_per_second < by_pillow
+    large = storage.bytes / storage.files >= LARGE_FILE
+    what = "of large files" if large else f"of files of {size(storage.bytes / storage.files)}, one by one"
+    return Finding(
+        "sequential reads",
+        f"{rate(reads.bytes_per_second)} {what}",
+        "note" if slow else "good",
+        f"One after the other they come slower than {rate(by_pillow)}, what the cores decode: more workers"
+        " or readers at once."
+        if slow
+        else "",
+        {"bytes_per_second": reads.bytes_per_second, "bytes": reads.bytes},
+    )
+
+
+def _fits(storage: Storage, available: int) -> bool:
+    """All files stay in the page cache from one epoch to the next."""
+    return storage.complete and storage.bytes <= FITS * available

@@ -1,0 +1,290 @@
+"""How fast the user's own files can be read from where they are kept, not from memory.
+
+Nothing is written: what is there is read, for about two seconds a path.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import mmap
+import os
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headrace.measure.mounts import Mount, mount_of
+
+# Offsets and lengths of direct reads are multiples of the device's block, at most this on today's devices.
+BLOCK = 4096
+# Linux reads ahead, and splits, in units of 128 KiB to 1 MiB: sequential reads by less measure system calls.
+SEQUENTIAL_READ = 1 << 20
+SEQUENTIAL_BYTES = 256 << 20
+# An image of ImageNet has 115 kB on average (147.9 GB in 1,281,167 files).
+RANDOM_READ = 128 << 10
+# As many as Headrace keeps in flight once reads wait, and as 32 workers of torch's DataLoader do.
+IN_FLIGHT = 32
+# Files above it are containers of many samples (tar shards, LMDB): read in part, and in a row.
+LARGE_FILE = 8 << 20
+
+# Seconds for each part, together about two.
+FIND, PROBE, RANDOM, PARALLEL, SEQUENTIAL = 0.4, 0.2, 0.4, 0.5, 0.5
+MOST_FILES = 50_000
+MOST_PLACES = 8192
+PROBES = 256
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What was read in which time, opening the files included."""
+
+    reads: int
+    bytes: int
+    seconds: float
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Of all threads together."""
+        return self.bytes / max(self.seconds, 1e-9)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How fast the files were read.
+
+    Attributes:
+        direct: by O_DIRECT, around the page cache; otherwise the kernel was asked to drop their pages first
+            (posix_fadvise), which is a request only.
+        random: 128 KiB at random places, whole files where they are smaller, one read at a time.
+        parallel: the same with 32 reads in flight.
+        sequential: 1 MiB after the other, of large files if there are any, else whole files in their folders'
+            order.
+        failures: files that couldn't be read, each with the system's reason.
+    """
+
+    direct: bool
+    random: Reads
+    parallel: Reads
+    sequential: Reads
+    failures: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What a folder or file is kept on, and how fast it gives its bytes.
+
+    Attributes:
+        path: as the user gave it.
+        mount: the file system of the files that were read; None: not known.
+        files: that were found, of 4 KiB and more.
+        bytes: of those.
+        complete: these are all: the search ended before its time.
+        cached: 0 to 1: of random places in them, how many were in the page cache before anything was read;
+            None: the file system doesn't tell.
+        rates: None: there are no files.
+    """
+
+    path: Path
+    mount: Mount | None
+    files: int
+    bytes: int
+    complete: bool
+    cached: float | None = None
+    rates: Rates | None = None
+
+
+@dataclass(frozen=True)
+class _File:
+    path: str
+    size: int
+
+
+def measure_storage(path: Path) -> Storage:
+    """Reads files at or below `path`, which must exist, for about two seconds.
+
+    Raises:
+        OSError: there is no such path, or it can't be listed.
+    """
+    files, complete = _find(path)
+    found = Storage(
+        path=path,
+        mount=mount_of(Path(files[0].path) if files else path),
+        files=len(files),
+        bytes=sum(file.size for file in files),
+        complete=complete,
+    )
+    if not files:
+        return found
+    failures: dict[str, None] = {}  # in their order, each once
+    rng = random.Random()
+    places = _places(files, rng)
+    cached = _cached(places, rng)
+    direct = any(_is_direct(file) for file in files[:10])
+    # One pass over the places, not three: what lies below (a server, a hypervisor) has a cache of its own.
+    endless = itertools.cycle(places)
+    large = [file for file in files if file.size >= LARGE_FILE]
+    alone = _read_places(endless, direct, 1, RANDOM, failures)
+    parallel = _read_places(endless, direct, IN_FLIGHT, PARALLEL, failures)
+    sequential = _read_rows(large or files, direct, failures)
+    return replace(found, cached=cached, rates=Rates(direct, alone, parallel, sequential, tuple(failures)))
+
+
+def _find(path: Path) -> tuple[list[_File], bool]:
+    """Files at or below `path`, and whether these are all."""
+    if path.is_file():
+        return [_File(str(path), path.stat().st_size)], True
+    end = time.perf_counter() + FIND
+    files: list[_File] = []
+    status = path.stat()
+    folders, seen = [str(path)], {(status.st_dev, status.st_ino)}
+    while folders:
+        folder = folders.pop()
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            if folder == str(path):
+                raise
+            continue  # a folder that this user can't list: not what is measured here
+        for entry in entries:
+            if time.perf_counter() > end or len(files) >= MOST_FILES:
+                return files, False
+            try:
+                status = entry.stat()
+                is_folder = entry.is_dir()
+            except OSError:
+                continue  # a broken link, or deleted meanwhile
+            if not is_folder:
+                if entry.is_file() and status.st_size >= BLOCK:
+                    files.append(_File(entry.path, status.st_size))
+            elif (identity := (status.st_dev, status.st_ino)) not in seen:  # links to folders may go round
+                seen.add(identity)
+                folders.append(entry.path)
+    return files, True
+
+
+def _places(files: list[_File], rng: random.Random) -> list[tuple[_File, int]]:
+    """(file, offset) of random reads in random order, each place once where there are few."""
+    counts = [max(1, file.size // RANDOM_READ) for file in files]
+    if sum(counts) <= MOST_PLACES:
+        places = [(f, i * RANDOM_READ) for f, n in zip(files, counts, strict=True) for i in range(n)]
+        rng.shuffle(places)
+        return places
+    chosen = rng.choices(range(len(files)), counts, k=MOST_PLACES)
+    return [(files[i], rng.randrange(counts[i]) * RANDOM_READ) for i in chosen]
+
+
+def _cached(places: list[tuple[_File, int]], rng: random.Random) -> float | None:
+    """The share of places that are read without waiting for storage."""
+    hits = 0
+    misses: list[tuple[str, int]] = []
+    end = time.perf_counter() + PROBE
+    page = [bytearray(BLOCK)]
+    for file, offset in places[:PROBES]:
+        if time.perf_counter() > end:
+            break
+        # Any page of it: readers of headers have had the first one of many files.
+        offset += rng.randrange(max(1, min(RANDOM_READ, file.size - offset) // BLOCK)) * BLOCK
+        try:
+            handle = os.open(file.path, os.O_RDONLY)
+        except OSError:
+            continue
+        try:
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)  # no reading ahead
+            hits += os.preadv(handle, page, offset, os.RWF_NOWAIT) > 0
+        except BlockingIOError:
+            misses.append((file.path, offset))
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                return None
+        finally:
+            os.close(handle)
+    _forget(misses)
+    return hits / (hits + len(misses)) if hits or misses else None
+
+
+def _forget(pages: list[tuple[str, int]]) -> None:
+    """Drops pages from the page cache that asking for them has brought in (Linux 5.10 and later)."""
+    for path, offset in pages:
+        with suppress(OSError), open(path, "rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), offset, BLOCK, os.POSIX_FADV_DONTNEED)
+
+
+def _is_direct(file: _File) -> bool:
+    """Whether the file system takes reads by O_DIRECT."""
+    if not hasattr(os, "O_DIRECT"):
+        return False
+    try:
+        handle = os.open(file.path, os.O_RDONLY | os.O_DIRECT)
+    except OSError:
+        return False
+    try:
+        with mmap.mmap(-1, BLOCK) as page:
+            return os.preadv(handle, [page], 0) > 0
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _opened(file: _File, direct: bool) -> Iterator[int]:
+    handle = os.open(file.path, os.O_RDONLY | (os.O_DIRECT if direct else 0))
+    try:
+        if not direct:
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _read_places(
+    places: Iterator[tuple[_File, int]],
+    direct: bool,
+    threads: int,
+    seconds: float,
+    failures: dict[str, None],
+) -> Reads:
+    begin = time.perf_counter()
+    end = begin + seconds
+
+    def read() -> tuple[int, int]:
+        reads = size = 0
+        with mmap.mmap(-1, RANDOM_READ) as buffer:  # aligned to pages, as direct reads need it
+            while time.perf_counter() < end:
+                file, offset = next(places)
+                try:
+                    with _opened(file, direct) as handle:
+                        if not direct:
+                            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)
+                        size += os.preadv(handle, [buffer], offset)
+                        reads += 1
+                except OSError as error:
+                    failures[f"{file.path}: {error.strerror}"] = None
+        return reads, size
+
+    with ThreadPoolExecutor(threads) as pool:
+        done = [future.result() for future in [pool.submit(read) for _ in range(threads)]]
+    return Reads(sum(r for r, _ in done), sum(s for _, s in done), time.perf_counter() - begin)
+
+
+def _read_rows(files: list[_File], direct: bool, failures: dict[str, None]) -> Reads:
+    """Reads whole files one after the other."""
+    reads = size = 0
+    begin = time.perf_counter()
+    end = begin + SEQUENTIAL
+    with mmap.mmap(-1, SEQUENTIAL_READ) as buffer:
+        for file in files:
+            try:
+                with _opened(file, direct) as handle:
+                    for offset in range(0, file.size, SEQUENTIAL_READ):
+                        size += os.preadv(handle, [buffer], offset)
+                        reads += 1
+                        if size >= SEQUENTIAL_BYTES or time.perf_counter() > end:
+                            return Reads(reads, size, time.perf_counter() - begin)
+            except OSError as error:
+                failures[f"{file.path}: {error.strerror}"] = None
+    return Reads(reads, size, time.perf_counter() - begin)

@@ -1,0 +1,133 @@
+"""Reading the user's own files to learn how fast their storage is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from headrace.measure import storage
+from headrace.measure.storage import RANDOM_READ, measure_storage
+
+
+@pytest.fixture(autouse=True)
+def in_no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What must be complete gets all the time it needs, what only has to happen gets little."""
+    for name in ("FIND", "PROBE", "SEQUENTIAL"):
+        monkeypatch.setattr(storage, name, 60.0)
+    for name in ("RANDOM", "PARALLEL"):
+        monkeypatch.setattr(storage, name, 0.05)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """20 files of 4 to 194 KiB in three folders, and what doesn't count."""
+    root = tmp_path / "data"
+    for i in range(20):
+        path = root / ("." if i == 0 else f"class_{i % 2}") / f"{i:02}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(os.urandom(4200 + i * 10_000))
+    (root / "small.txt").write_text("too small")
+    (root / "broken").symlink_to(root / "nowhere")
+    (root / "class_0" / "up").symlink_to(root)
+    os.mkfifo(root / "pipe")
+    return root
+
+
+def drop(root: Path) -> None:
+    for path in root.rglob("*.jpg"):
+        with open(path, "rb+") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def test_all_files_are_found_once(folder: Path) -> None:
+    found = measure_storage(folder)
+    assert found.complete
+    assert found.path == folder
+    assert found.files == 20
+    assert found.bytes == 20 * 4200 + 190 * 10_000
+    assert found.mount is not None
+    assert found.mount.point in (folder, *folder.resolve().parents)
+
+
+def test_a_search_that_is_cut_short_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "MOST_FILES", 5)
+    found = measure_storage(folder)
+    assert (found.files, found.complete) == (5, False)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_every_way_of_reading_reads(folder: Path, direct: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not direct:
+        monkeypatch.setattr(storage, "_is_direct", lambda _: False)
+    found = measure_storage(folder)
+    assert found.rates is not None
+    if not direct:
+        assert not found.rates.direct
+    assert found.rates.failures == ()
+    for reads in (found.rates.random, found.rates.parallel):
+        assert reads.reads > 0
+        assert 4200 * reads.reads <= reads.bytes <= RANDOM_READ * reads.reads
+        assert reads.bytes_per_second == pytest.approx(reads.bytes / reads.seconds)
+    # Each file whole, to its last byte, though that is no multiple of a block.
+    assert found.rates.sequential.bytes == found.bytes
+
+
+def test_large_files_are_read_in_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "LARGE_FILE", 1 << 20)
+    (tmp_path / "a.jpg").write_bytes(bytes(50_000))
+    (tmp_path / "b.tar").write_bytes(bytes(3 << 20))
+    found = measure_storage(tmp_path)
+    assert found.rates is not None
+    assert (found.rates.sequential.reads, found.rates.sequential.bytes) == (3, 3 << 20)
+
+
+def test_one_file(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(bytes(1 << 20))
+    found = measure_storage(tmp_path / "a.tar")
+    assert (found.files, found.bytes, found.complete) == (1, 1 << 20, True)
+    assert found.rates is not None
+
+
+def test_nothing_to_read(tmp_path: Path) -> None:
+    found = measure_storage(tmp_path)
+    assert (found.files, found.rates, found.cached) == (0, None, None)
+    with pytest.raises(FileNotFoundError):
+        measure_storage(tmp_path / "nowhere")
+
+
+def test_files_that_fail_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = storage._File(str(folder / "gone.jpg"), 5000)
+    kept = storage._File(str(folder / "00.jpg"), 4200)
+    monkeypatch.setattr(storage, "_find", lambda _: ([gone, kept], True))
+    found = measure_storage(folder)
+    assert found.rates is not None
+    assert found.rates.failures == (f"{gone.path}: No such file or directory",)
+    assert found.rates.sequential.bytes == 4200
+
+
+def test_what_is_in_the_page_cache_is_told_and_left_as_it_was(folder: Path) -> None:
+    drop(folder)
+    before = measure_storage(folder)
+    if before.cached is None or (before.mount is not None and before.mount.place == "memory"):
+        pytest.skip("this file system has no page cache to look into")
+    if before.rates is None or not before.rates.direct:
+        pytest.skip("this file system takes no direct reads: measuring fills its cache")
+    assert before.cached < 0.1
+    # Asking for a page that isn't there brings it in: it has been dropped again.
+    assert (measure_storage(folder).cached or 0) < 0.1
+    for path in folder.rglob("*.jpg"):
+        path.read_bytes()
+    assert (measure_storage(folder).cached or 0) > 0.9
+
+
+def test_nothing_is_written(folder: Path) -> None:
+    def state() -> list[tuple[str, int, int, int]]:
+        paths = (folder, *sorted(folder.rglob("*")))
+        return [(str(p), s.st_size, s.st_mtime_ns, s.st_ctime_ns) for p in paths for s in (p.lstat(),)]
+
+    before = state()
+    measure_storage(folder)
+    assert state() == before
