@@ -33,8 +33,11 @@ ALLOWED: dict[str, set[str]] = {
     "bench": {"loader"},
     # The doctor has opinions on numbers that others measured, and on torch's DataLoader as well as on ours.
     "doctor": BASE | {"measure"},
-    "cli": BASE | {"packs", "sources", "measure", "loader", "bench", "doctor", "export", "_native"},
-    "__init__": BASE | {"loader", "packs", "sources"},
+    # Where measuring, opinions and both loaders meet.
+    "examine": BASE | {"measure", "doctor", "loader"},
+    "cli": BASE
+    | {"packs", "sources", "measure", "loader", "bench", "doctor", "examine", "export", "_native"},
+    "__init__": BASE | {"examine", "loader", "packs", "sources"},
 }
 
 

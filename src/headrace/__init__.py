@@ -5,6 +5,7 @@ import typing
 
 if typing.TYPE_CHECKING:
     from headrace.errors import ConfigError, HeadraceError, NativeError, PackError, SampleError
+    from headrace.examine import diagnose
     from headrace.loader import DataLoader
     from headrace.packs.pack import pack
     from headrace.sources.image import ImageDataset
@@ -19,6 +20,7 @@ __all__ = [
     "PackError",
     "PackedDataset",
     "SampleError",
+    "diagnose",
     "pack",
 ]
 
@@ -30,6 +32,7 @@ _PLACES = {
     ),
     "DataLoader": "headrace.loader",
     "ImageDataset": "headrace.sources.image",
+    "diagnose": "headrace.examine",
     "PackedDataset": "headrace.sources.packed",
     "pack": "headrace.packs.pack",
 }

@@ -15,20 +15,29 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
+from headrace.doctor.diagnosis import diagnose as judge
+from headrace.doctor.records import Diagnosis
 from headrace.loader.dataloader import DataLoader
-from headrace.measure.examination import Examination, Goal
+from headrace.measure.examination import Enough, Examination, Goal
 from headrace.measure.machine import usable_cores
 from headrace.measure.observed import EXAMINED, Observation
-from headrace.measure.sampler import Sampler
+from headrace.measure.outside import Outside
+from headrace.measure.sampler import Sampler, read_counts
 from headrace.measure.settings import with_settings
 from headrace.measure.subject import where_from
 from headrace.measure.without import without
-from headrace.measure.worker_sampling import PHASE_FILE, announce_phase, install_in_workers
+from headrace.measure.worker_sampling import (
+    PHASE_FILE,
+    announce_phase,
+    install_in_workers,
+    uninstall_in_workers,
+)
 
 JOB = "job.json"
 
@@ -83,6 +92,50 @@ class Looks:
     def stop(self) -> None:
         """All is written."""
         self._sampler.stop()
+
+
+def diagnose(
+    loader: TorchDataLoader[Any], step: Callable[[Any], object], *, steps: int | None = None
+) -> Diagnosis:
+    """What starves `step`, and what to change: `headrace doctor run` for a loop of one's own.
+
+    Takes half a minute to two. The step is made on real batches, then on some of them again and again: what
+    it learns meanwhile is of no use. Afterwards the loader is measured by itself, with other settings, too.
+
+    Args:
+        loader: torch's or Headrace's.
+        step: called with each batch.
+        steps: to measure as they are; None: as many as take 4 seconds, at least 20.
+
+    Returns:
+        A `headrace.doctor.records.Diagnosis`: `verdict`, `advice`, `rates`, `stages`, …; `to_json()`.
+
+    Raises:
+        HeadraceError: the loader has too few batches to measure anything.
+    """
+    with TemporaryDirectory(prefix="headrace-doctor-") as name:
+        folder = Path(name)
+        observation = Observation([], usable_cores(), torch.get_num_threads())
+        looks, outside = Looks(folder), Outside(os.getpid(), folder)
+        examination = Examination(observation, Goal(steps), looks, DataLoader)
+        begin = functools.partial(type(loader).__iter__, loader)
+        try:
+            made = True
+            while made:
+                made = False
+                for batch in examination.iterate(loader, begin):
+                    step(batch)
+                    made = True
+        except Enough:
+            pass
+        finally:
+            looks.stop()
+            outside.stop()
+            uninstall_in_workers()
+        observation.usage = outside.usage(observation.began)
+        observation.memory = dict(outside.memory())
+        observation.looks = read_counts(sorted(folder.glob("*.jsonl")))
+    return judge(observation)
 
 
 def main() -> None:

@@ -33,8 +33,8 @@ def run(
     """Runs a training script, unmodified, and says what starves its steps and what to change.
 
     The script is ended once all is measured: it makes some steps as ever, some on repeated batches, and then
-    its loader is measured alone. What it has learned by then is of no use. Options of the script come after its
-    name.
+    its loader is measured alone. What it has learned by then is of no use. Options of the script come after
+    its name.
     """
     from rich.console import Console
 

@@ -236,21 +236,17 @@ def rate(phase: Phase) -> Rate:
 
 
 def stage_costs(case: Case) -> tuple[StageCost, ...]:
-    """As the report shows them; Headrace's own stages from its own counts."""
+    """As the report shows them."""
     loader = case.observation.loader
-    if loader is not None and loader.stages:
-        return tuple(
-            StageCost(name, "native thread", seconds / max(1.0, samples), 0.0, samples * threads / seconds, 0)
-            for name, (samples, seconds, threads) in loader.stages.items()
-            if seconds > 0
-        )
+    own = loader.stages if loader is not None else {}
+    threads = {"worker": case.workers, "native thread": max((row[2] for row in own.values()), default=1)}
     return tuple(
         StageCost(
             name=stage.key.removeprefix("transform:").removeprefix("dataset:").removeprefix("code:"),
             place=stage.place,
             seconds_per_sample=stage.seconds,
             waiting=stage.waiting / stage.seconds,
-            samples_per_second=(case.workers if stage.place == "worker" else 1) / stage.seconds,
+            samples_per_second=threads.get(stage.place, 1) / stage.seconds,
             evidence=stage.looks,
         )
         for stage in case.stages

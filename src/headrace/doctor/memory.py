@@ -53,11 +53,14 @@ def _prefetched(observation: Observation) -> list[Finding]:
     ahead = batches * loader.batch_nbytes
     shm, allowed = observation.memory.get("shm_total", 0), observation.memory.get("allowed", 0)
     too_much_for = "/dev/shm" if shm and ahead > MUCH * shm else "memory" if ahead > 0.5 * allowed > 0 else ""
-    pinned = (
-        f", and {_size(loader.batch_nbytes)} pinned for each that is ready"
-        if loader.arguments.get("pin_memory")
-        else ""
-    )
+    remedy = ""
+    if too_much_for:
+        fewer = f"prefetch_factor={max(1, batches // workers // 2)}, fewer workers, or uint8 batches"
+        remedy = f"too much for {too_much_for}: {fewer} that are normalised on the device"
+    if too_much_for == "/dev/shm":
+        remedy += "; or a larger /dev/shm: docker run --shm-size=16g"
+    pins = loader.arguments.get("pin_memory")
+    pinned = f", and {_size(loader.batch_nbytes)} pinned for each that is ready" if pins else ""
     return [
         Finding(
             name="batches made ahead",
@@ -89,8 +92,9 @@ def _growth(observation: Observation) -> list[Finding]:
             name="workers that grow",
             value=f"{_size(per_sample * 1000)} for every 1,000 samples{epoch}",
             judgement="bad",
-            remedy="forked workers copy a page of memory as soon as they touch a Python object on it, even to count"
-            " references: keep lists of paths and labels in NumPy arrays or tensors, and caches out of datasets",
+            remedy="forked workers copy a page of memory as soon as they touch a Python object on it, even to"
+            " count references: keep lists of paths and labels in NumPy arrays or tensors, and caches out of"
+            " datasets",
             details={"bytes_per_sample": per_sample, "bytes_per_second": slope},
         )
     ]
@@ -98,8 +102,8 @@ def _growth(observation: Observation) -> list[Finding]:
 
 def _device(observation: Observation) -> list[Finding]:
     remedy = (
-        "in this order: autocast to bfloat16, a smaller batch with gradient accumulation, activation checkpointing"
-        " (torch.utils.checkpoint), fewer batches in flight to the device"
+        "in this order: autocast to bfloat16, a smaller batch with gradient accumulation, activation"
+        " checkpointing (torch.utils.checkpoint), fewer batches in flight to the device"
     )
     if observation.ended.startswith("out of memory on the device"):
         return [Finding("memory of the device", observation.ended, "bad", remedy)]
@@ -119,7 +123,7 @@ def _device(observation: Observation) -> list[Finding]:
 
 
 def slope_of(times: Sequence[float], values: Sequence[float]) -> float:
-    """Of the line between them by Theil and Sen: the median of all pairs' slopes, which outliers don't bend."""
+    """By Theil and Sen: the median of the slopes of all pairs, which outliers don't bend."""
     slopes = [
         (values[j] - values[i]) / (times[j] - times[i])
         for i in range(len(times))

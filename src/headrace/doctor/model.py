@@ -1,8 +1,8 @@
 """How fast a loader and a training step are together, from what each costs alone.
 
-The model is that of operational analysis (Denning and Buzen, 1978; for input pipelines Kuchnik et al., Plumber,
-MLSys 2022): in the long run a sample takes as long as the busiest of what it needs: the step, the loader, and
-the cores that both compute on. Where they don't overlap, it takes as long as both.
+The model is that of operational analysis (Denning and Buzen, 1978; for input pipelines Kuchnik et al.,
+Plumber, MLSys 2022): in the long run a sample takes as long as the busiest of what it needs: the step, the
+loader, and the cores that both compute on. Where they don't overlap, it takes as long as both.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class StageTime:
 
     Attributes:
         key: as `headrace.measure.stages` names it.
-        place: "worker", "main", "pin thread".
+        place: "worker", "main", "pin thread", "native thread".
         seconds: of thread time per sample.
         waiting: seconds of these that it was blocked.
         looks: that this rests on.
@@ -99,8 +99,14 @@ class StageTime:
 def stage_times(observation: Observation, name: str = SUPPLY) -> list[StageTime]:
     """Of a phase, in the order in which a sample goes through them."""
     phase = observation.phase(name)
-    if phase is None:
+    if phase is None or observation.loader is None:
         return []
+    if observation.loader.stages:
+        return [
+            StageTime(key, "native thread", seconds / samples, 0.0, 0)
+            for key, (samples, seconds, _) in observation.loader.stages.items()
+            if samples
+        ]
     rows: dict[tuple[str, str], list[float]] = {}
     for look in observation.looks:
         if look["phase"] != name:
@@ -130,7 +136,7 @@ def place_of(role: str, kind: str, key: str) -> str:
         return "pin thread"
     if role == "worker":
         return "worker" if kind in ("fetch", "send") or kind.startswith("other:") else ""
-    return "main" if kind in ("fetch", "wait") or kind.startswith("other:") and key != "code" else ""
+    return "main" if kind in ("fetch", "wait") or kind.startswith("other:") else ""
 
 
 def _rank(key: str) -> int:

@@ -89,7 +89,7 @@ class StageCost:
 
     name: str
     place: str
-    seconds_per_sample: float = 0.0
+    seconds_per_sample: float
     waiting: float
     samples_per_second: float
     evidence: int

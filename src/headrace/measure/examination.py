@@ -8,8 +8,8 @@ own settings and with others.
 
 from __future__ import annotations
 
-import _thread
 import itertools
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +21,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from headrace.measure.clock import times, wait_until_quiet
+from headrace.measure.device_profile import Event, device_facts, profiling
 from headrace.measure.machine import usable_cores
 from headrace.measure.observed import ACTUAL, DEMAND, EXAMINED, SUPPLY, LoaderFacts, Observation, Phase
 from headrace.measure.replay import batch_samples, clone, nbytes
@@ -30,7 +31,9 @@ from headrace.measure.subject import (
     is_full,
     is_headrace,
     more_workers,
+    own_stages,
     prefetched,
+    stages_between,
     where_from,
 )
 
@@ -39,6 +42,7 @@ WARM_SECONDS = 8.0  # to use up what was ready before the first step
 LEAST_STEPS, LEAST_SECONDS, MOST_SECONDS = 20, 4.0, 30.0
 DEMAND_SECONDS, SUPPLY_SECONDS, SLOW_SUPPLY_SECONDS = 2.0, 2.0, 10.0
 KEPT_BATCHES = 4
+PROFILED_STEPS = 6
 # Numbers of workers are tried upwards until so many in a row brought less than this.
 TRIES_IN_VAIN = 2
 GAIN_THAT_COUNTS = 1.05
@@ -168,7 +172,9 @@ class Examination:
 
     def _end(self) -> None:
         if threading.current_thread() is not threading.main_thread():
-            _thread.interrupt_main()
+            main = threading.main_thread().ident
+            assert main is not None
+            signal.pthread_kill(main, signal.SIGINT)  # which waits for this thread, perhaps
         raise Enough("all is measured")
 
     def _describe(self, watched: Watched) -> LoaderFacts:
@@ -238,6 +244,8 @@ class Examination:
                 torch.set_num_threads(cores)
                 yield from self._demand(watched, {"threads": cores})
                 torch.set_num_threads(threads)
+            if torch.accelerator.is_available():
+                yield from self._profiled(watched)
             self._measure_supplies(watched, inner)
         self._over = True
         self.observation.ended = EXAMINED
@@ -259,16 +267,37 @@ class Examination:
             phase.samples.append(samples[which])
         self._end_phase(watched)
 
+    def _profiled(self, watched: Watched) -> Iterator[Any]:
+        """A few repeated batches under the profiler; their times are its own, and not kept."""
+        self._looker.phase("profile")
+        events: list[Event] = []
+        with profiling(events.extend):
+            for number in range(PROFILED_STEPS):
+                yield clone(watched.kept[number % len(watched.kept)])
+            synchronise()
+        kind = torch.accelerator.current_accelerator()
+        name = str(kind) if kind is None or kind.type != "cuda" else torch.cuda.get_device_name()
+        device = device_facts(events, PROFILED_STEPS, watched.batch_nbytes, name)
+        if torch.cuda.is_available():
+            device.memory_peak = torch.cuda.max_memory_reserved()
+            device.memory_total = torch.cuda.get_device_properties().total_memory
+        self.observation.device = device
+
     def _measure_supplies(self, watched: Watched, inner: Iterator[Any] | None) -> None:
         with self._own_work():
+            before = own_stages(watched.loader)
             supply = self._supply(watched, {}, watched.begin, inner)
+            if self.observation.loader is not None:
+                self.observation.loader.stages = stages_between(before, own_stages(watched.loader))
             demand = self.observation.phase(DEMAND) or self.observation.phase(ACTUAL)
             wanted = sum(demand.samples) / max(1e-9, sum(demand.computes)) if demand else 0.0
             if supply.samples_per_second < AMPLE * wanted:
                 self._try_others(watched, supply, wanted)
 
     def _try_others(self, watched: Watched, supply: Phase, wanted: float) -> None:
-        loader, best, in_vain = watched.loader, supply.samples_per_second, 0
+        # One worker needs no more than to be as fast as none: it works beside the step.
+        loader, in_vain = watched.loader, 0
+        best = supply.samples_per_second if watched.loader.num_workers else 0.0
         ours = is_headrace(loader)
         for workers in () if ours else more_workers(loader.num_workers):
             rate = self._try(watched, {"loader": {"num_workers": workers}})

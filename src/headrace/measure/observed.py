@@ -104,7 +104,6 @@ class DeviceFacts:
         copy_seconds: of copies to the device.
         blocking_copy_seconds: that the training thread spent in copies to the device.
         memory_peak, memory_total: bytes of the device.
-        lines: where the script synchronises: "train.py:52 loss.item()".
     """
 
     name: str
@@ -117,7 +116,6 @@ class DeviceFacts:
     blocking_copy_seconds: float = 0.0
     memory_peak: int = 0
     memory_total: int = 0
-    lines: list[str] = field(default_factory=list)
 
 
 @dataclass

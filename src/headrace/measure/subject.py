@@ -32,6 +32,24 @@ def is_headrace(loader: DataLoader[Any]) -> bool:
     return type(loader).__module__.startswith("headrace")
 
 
+def own_stages(loader: DataLoader[Any]) -> dict[str, list[float]]:
+    """What Headrace's loader has counted: stage → [samples, thread seconds, threads]; empty for torch's."""
+    if not is_headrace(loader):
+        return {}
+    stages: Any = loader.stats().stages  # type: ignore[attr-defined]
+    return {stage.name: [stage.samples, stage.seconds, stage.threads] for stage in stages}
+
+
+def stages_between(before: dict[str, list[float]], after: dict[str, list[float]]) -> dict[str, list[float]]:
+    """What was counted in between, of stages that did anything."""
+    found = {}
+    for name, (samples, seconds, threads) in after.items():
+        then = before.get(name, [0.0, 0.0, 0.0])
+        if samples > then[0]:
+            found[name] = [samples - then[0], seconds - then[1], threads]
+    return found
+
+
 def is_full(inner: Iterator[Any]) -> bool:
     """Whether torch's workers made all batches that they were asked for; True where it can't be known."""
     outstanding = getattr(inner, "_tasks_outstanding", None)

@@ -1,0 +1,115 @@
+"""headrace doctor run on scripts in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headrace
+
+STARVED = """
+import sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 4000
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return torch.tensor([float(index)])
+
+def main():
+    assert sys.argv[1:] == ["--epochs", "3"], sys.argv
+    assert __name__ == "__main__"
+    for epoch in range(3):
+        for batch in DataLoader(Rows(), 4, num_workers=1):
+            time.sleep(0.005)
+    raise SystemExit("it went on to its end")
+
+if __name__ == "__main__":
+    main()
+"""
+
+IN_A_THREAD = STARVED.replace(
+    "        for batch in DataLoader(Rows(), 4, num_workers=1):\n            time.sleep(0.005)\n",
+    """        import threading, queue
+        batches = queue.Queue(2)
+        def fill():
+            for batch in DataLoader(Rows(), 4):
+                batches.put(batch)
+        threading.Thread(target=fill, daemon=True).start()
+        while True:
+            batches.get()
+            time.sleep(0.005)
+""",
+)
+
+
+def doctor(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(headrace.__file__).parent.parent), "COLUMNS": "100"}
+    command = [sys.executable, "-c", "from headrace.cli import main; main()", "doctor", "run", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=240)
+
+
+@pytest.mark.slow
+def test_a_starved_script_is_diagnosed_and_the_advice_tried(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(STARVED)
+    ran = doctor(
+        "--steps",
+        "20",
+        "--try",
+        "--json",
+        "out.json",
+        "--html",
+        "out.html",
+        "train.py",
+        "--epochs",
+        "3",
+        cwd=tmp_path,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "too few workers" in ran.stdout.lower()
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["command"] == ["train.py", "--epochs", "3"]
+    assert found["where"] == "train.py:17"
+    assert found["causes"][0]["kind"] == "workers"
+    first = found["advice"][0]
+    assert re.fullmatch(r"num_workers=1 → \d+", first["summary"])
+    assert first["predicted"] > 1.5
+    assert first["measured"] > 1.5
+    assert [rate["name"] for rate in found["rates"][:3]] == ["supply", "demand", "actual"]
+    assert {usage["phase"] for usage in found["usage"]} >= {"actual", "demand", "supply"}
+    assert (tmp_path / "out.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.slow
+def test_a_loader_in_another_thread_ends_the_script_too(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(IN_A_THREAD)
+    ran = doctor("--quiet", "--steps", "10", "train.py", "--epochs", "3", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert "How it was measured" in ran.stdout
+
+
+def test_what_goes_wrong_in_the_script_is_said(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("raise ValueError('no such data')\n")
+    ran = doctor("--quiet", "train.py", cwd=tmp_path)
+    assert ran.returncode == 1
+    assert "ValueError: no such data" in ran.stdout
+    assert "iterated over no DataLoader" in ran.stdout
+
+
+def test_a_module_is_run_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "__main__.py").write_text(
+        "import sys; sys.exit(f'I am {__name__}, {sys.argv[1:]}')"
+    )
+    ran = doctor("--quiet", "-m", "training", "--lr", "1", cwd=tmp_path)
+    assert ran.returncode == 1
+    assert "I am __main__, ['--lr', '1']" in ran.stdout

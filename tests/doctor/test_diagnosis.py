@@ -1,0 +1,168 @@
+"""From observations made by hand to causes and advice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import observations as made
+import pytest
+
+from headrace.doctor.diagnosis import diagnose
+from headrace.doctor.records import KINDS
+from headrace.errors import HeadraceError
+from headrace.measure.observed import ACTUAL, DEMAND, SUPPLY, DeviceFacts, Observation
+
+CASES: dict[str, Callable[[], Observation]] = {
+    "healthy": made.healthy,
+    "workers": made.too_few_workers,
+    "read": lambda: made.one_stage("read", 0.95),
+    "decode": lambda: made.one_stage("decode", 0.0),
+    "transform": lambda: made.one_stage("transform:ElasticTransform", 0.0),
+    "collate": lambda: made.one_stage("collate", 0.0),
+    "dataset": lambda: made.one_stage("dataset:parse (set.py:12)", 0.0),
+    "startup": made.startup,
+    "oversubscribed": made.oversubscribed,
+    "straggler": made.straggler,
+    "gil": made.turns_with_the_gil,
+}
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_the_illness_is_named_first(kind: str) -> None:
+    diagnosis = diagnose(CASES[kind]())
+    assert diagnosis.verdict.kind == kind
+    assert diagnosis.verdict.confidence > 0.9
+    assert all(cause.kind in KINDS for cause in diagnosis.causes)
+    json.dumps(diagnosis.to_json())
+
+
+def test_the_healthy_one_gets_no_advice() -> None:
+    diagnosis = diagnose(made.healthy())
+    assert diagnosis.advice == ()
+    assert diagnosis.stall < 0.01
+    assert "waits for 0% of its time" in diagnosis.verdict.sentence
+
+
+def test_workers_are_advised_as_a_diff_with_a_prediction() -> None:
+    advice = diagnose(made.too_few_workers()).advice[0]
+    assert advice.summary == "num_workers=2 → 6"
+    assert advice.settings == {"loader": {"num_workers": 6}}
+    # From 100 ms of a step to 40, which the step itself takes.
+    assert advice.predicted == pytest.approx(2.5, rel=0.05)
+    assert advice.diff[0].endswith("num_workers=2, prefetch_factor=2, persistent_workers=True)")
+    assert advice.diff[1].endswith("num_workers=6, prefetch_factor=2, persistent_workers=True)")
+
+
+def test_the_least_number_of_workers_that_suffices_is_advised() -> None:
+    observation = made.too_few_workers()
+    more = made.phase("supply num_workers=8", 0.033, 0, 0.06, settings={"loader": {"num_workers": 8}})
+    observation.phases.append(more)
+    assert diagnose(observation).advice[0].summary == "num_workers=2 → 6"
+
+
+def test_a_stage_promises_no_more_than_the_rest_allows() -> None:
+    advice = diagnose(made.one_stage("collate", 0.0)).advice[0]
+    assert advice.ideal
+    assert advice.settings == {"without": "collate"}
+    # 80 % of the loader's 100 ms go; what is left is as much as the step takes.
+    assert advice.predicted == pytest.approx(5.0, rel=0.05)
+
+
+def test_the_cores_bound_what_workers_bring() -> None:
+    # Twice as many workers would give a batch every 20 ms, but all four cores are busy for 90 ms of it.
+    observation = made.observation(
+        made.phase(ACTUAL, 0.06, 0.04, 0.36),
+        made.phase(DEMAND, 0, 0.04, 0.06),
+        made.phase(SUPPLY, 0.1, 0, 0.3),
+        made.phase("supply num_workers=4", 0.02, 0, 0.3, settings={"loader": {"num_workers": 4}}),
+    )
+    advice = diagnose(observation).advice[0]
+    assert advice.predicted == pytest.approx(100 / 90, rel=0.05)
+
+
+def test_headrace_comes_after_torchs_own_remedies() -> None:
+    observation = made.too_few_workers()
+    observation.phases.append(made.phase("supply headrace", 0.01, 0, 0.02, settings={"headrace": True}))
+    summaries = [advice.summary for advice in diagnose(observation).advice]
+    assert summaries[0] == "num_workers=2 → 6"
+    assert summaries[-1] == "torch.utils.data.DataLoader → headrace.DataLoader"
+
+
+@pytest.mark.parametrize(("field", "kind"), [("synchronise", "synchronise"), ("blocking_copy", "copy")])
+def test_waits_for_the_device_are_found(field: str, kind: str) -> None:
+    device = DeviceFacts("GPU", busy_seconds=0.05, **{f"{field}_seconds": 0.04})
+    device.synchronisations = {"aten::item": 1.0}
+    observation = made.healthy()
+    observation.device = device
+    diagnosis = diagnose(observation)
+    assert diagnosis.verdict.kind == kind
+    assert diagnosis.advice[0].predicted == pytest.approx(100.5 / 60.5, rel=0.02)
+
+
+def test_rates_come_in_order_with_their_range() -> None:
+    rates = diagnose(made.too_few_workers()).rates
+    assert [rate.name for rate in rates[:3]] == ["supply", "demand", "actual"]
+    for rate in rates:
+        assert rate.low <= rate.samples_per_second <= rate.high
+    assert rates[0].samples_per_second == pytest.approx(320, rel=0.01)
+
+
+def test_a_noisy_measurement_is_less_sure() -> None:
+    def with_waits(spread: float) -> float:
+        observation = made.too_few_workers()
+        for one in observation.phases:
+            if one.name.startswith("supply"):
+                one.waits = [wait * (spread if i % 8 == 0 else 1.0) for i, wait in enumerate(one.waits)]
+        return diagnose(observation).verdict.confidence
+
+    assert with_waits(1.0) > 0.95
+    assert with_waits(40.0) < with_waits(1.0)
+
+
+def test_nothing_measured_is_an_error_that_says_why() -> None:
+    with pytest.raises(HeadraceError, match="iterated over no DataLoader"):
+        diagnose(Observation(["train.py"], 4, 1))
+    with pytest.raises(HeadraceError, match=r"ended before that \(ValueError: no data\)"):
+        diagnose(Observation(["train.py"], 4, 1, ended="ValueError: no data"))
+    few = made.observation(made.phase(ACTUAL, 0.1, 0.1, 0.1))
+    with pytest.raises(HeadraceError, match="Too few steps"):
+        diagnose(few)
+
+
+def test_workers_that_grow_are_found() -> None:
+    observation = made.healthy()
+    observation.memory = {"allowed": 10**10, "shm_total": 10**9, "shm_free": 10**9}
+    observation.usage = [
+        {
+            "time": 0.25 * i,
+            "phase": ACTUAL,
+            "cpu": 1.0,
+            "disk_read": 0.0,
+            "memory": 10**9 + 2 * 10**7 * i,
+            "workers_memory": 5 * 10**8 + 2 * 10**7 * i,
+            "gpu": None,
+            "gpu_memory": None,
+        }
+        for i in range(16)
+    ]
+    findings = {finding.name: finding for finding in diagnose(observation).memory}
+    assert findings["workers that grow"].judgement == "bad"
+    assert findings["workers that grow"].details["bytes_per_second"] == pytest.approx(8e7)
+    assert findings["memory of all processes"].judgement == "good"
+
+
+def test_batches_ahead_that_shared_memory_cannot_hold_are_found() -> None:
+    observation = made.healthy()
+    observation.memory = {"allowed": 10**10, "shm_total": 4 * 10**6, "shm_free": 0}
+    (finding,) = (one for one in diagnose(observation).memory if one.name == "batches made ahead")
+    assert finding.judgement == "bad"
+    assert "docker run --shm-size" in finding.remedy
+
+
+def test_a_device_out_of_memory_is_the_finding() -> None:
+    observation = made.healthy()
+    observation.ended = "out of memory on the device: tried to allocate 2 GiB"
+    (finding,) = (one for one in diagnose(observation).memory if one.name == "memory of the device")
+    assert finding.judgement == "bad"
+    assert "gradient accumulation" in finding.remedy

@@ -1,0 +1,69 @@
+"""What a profile of steps says of a device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from headrace.measure.device_profile import Event, device_facts, profiling
+
+
+def test_waits_are_told_apart_by_what_they_are_part_of() -> None:
+    events = [
+        Event("aten::item", 0.000, 0.010, False, 1),
+        Event("aten::_local_scalar_dense", 0.001, 0.010, False, 1),
+        Event("cudaStreamSynchronize", 0.002, 0.009, False, 1),
+        Event("aten::_to_copy", 0.020, 0.030, False, 1),
+        Event("aten::copy_", 0.021, 0.030, False, 1),
+        Event("cudaMemcpyAsync", 0.021, 0.022, False, 1),
+        Event("cudaStreamSynchronize", 0.022, 0.029, False, 1),
+        Event("cudaDeviceSynchronize", 0.040, 0.041, False, 1),
+        Event("Memcpy HtoD (Pageable -> Device)", 0.021, 0.029, True),
+        Event("kernel", 0.025, 0.035, True),
+        Event("kernel", 0.030, 0.040, True),
+    ]
+    facts = device_facts(events, 2, 1000, "GPU")
+    assert facts.synchronise_seconds == pytest.approx((0.007 + 0.001) / 2)
+    assert facts.blocking_copy_seconds == pytest.approx(0.007 / 2)
+    assert facts.busy_seconds == pytest.approx(0.019 / 2)
+    assert facts.synchronisations == {"aten::item": 0.5, "cudaDeviceSynchronize": 0.5}
+    assert (facts.pageable_bytes, facts.pinned_bytes) == (1000, 0)
+
+
+def test_copies_from_pinned_memory_are_not_pageable() -> None:
+    facts = device_facts([Event("Memcpy HtoD (Pinned -> Device)", 0.0, 0.004, True)], 1, 1000, "GPU")
+    assert (facts.pageable_bytes, facts.pinned_bytes) == (0, 1000)
+    assert facts.copy_seconds == pytest.approx(0.004)
+
+
+def test_a_step_without_a_device_has_nothing_on_it() -> None:
+    facts = device_facts([], 1, 1000, "GPU")
+    assert facts.busy_seconds == 0
+    assert (facts.pageable_bytes, facts.pinned_bytes) == (0, 0)
+
+
+def test_the_profiler_gives_such_events() -> None:
+    events: list[Event] = []
+    with profiling(events.extend):
+        total = (torch.rand(64, 64) @ torch.rand(64, 64)).sum()
+        total.item()
+    names = {event.name for event in events}
+    assert {"aten::item", "aten::_local_scalar_dense", "aten::matmul"} <= names
+    item = next(event for event in events if event.name == "aten::item")
+    assert 0 <= item.end - item.start < 60
+    assert not item.on_device
+
+
+def test_reading_back_is_seen_on_a_gpu(gpu: torch.device) -> None:
+    x = torch.rand(2048, 2048, device=gpu)
+    events: list[Event] = []
+    with profiling(events.extend):
+        for _ in range(3):
+            (x @ x).sum().item()
+            torch.rand(1 << 22).to(gpu)
+    facts = device_facts(events, 3, 1 << 24, "GPU")
+    assert facts.busy_seconds > 0
+    assert facts.synchronisations["aten::item"] == pytest.approx(1.0)
+    assert facts.synchronise_seconds > 0
+    assert facts.blocking_copy_seconds > 0
+    assert facts.pageable_bytes == 1 << 24

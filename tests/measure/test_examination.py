@@ -1,0 +1,163 @@
+"""A loop examined from inside its loader: the phases that it goes through, and what it sees meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+import headrace
+from headrace.measure import examination as module
+from headrace.measure.examination import Enough, Examination, Goal
+from headrace.measure.observed import ACTUAL, DEMAND, EXAMINED, SUPPLY, Observation
+from headrace.measure.subject import more_workers
+
+
+class Rows(Dataset[Any]):
+    def __init__(self, count: int, seconds: float = 0.0) -> None:
+        self.count, self.seconds = count, seconds
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(self.seconds)
+        return torch.tensor([float(index)])
+
+
+class Phases(list[str]):
+    """A looker that only remembers."""
+
+    def phase(self, name: str) -> None:
+        self.append(name)
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DEMAND_SECONDS", "SUPPLY_SECONDS", "LEAST_SECONDS"):
+        monkeypatch.setattr(module, name, 0.1)
+    monkeypatch.setattr(module, "SLOW_SUPPLY_SECONDS", 1.0)
+    monkeypatch.setattr(module, "wait_until_quiet", lambda filled: True)
+
+
+def examine(loader: DataLoader[Any], step: Any, goal: Goal, epochs: int = 1000) -> tuple[Observation, Phases]:
+    observation, phases = Observation(["test"], 4, 1), Phases()
+    examination = Examination(observation, goal, phases, headrace.DataLoader)
+    try:
+        for _ in range(epochs):
+            for batch in examination.iterate(loader, partial(iter, loader)):
+                step(batch)
+        examination.script_ended()
+    except Enough:
+        pass
+    return observation, phases
+
+
+def test_all_phases_are_gone_through() -> None:
+    seen: list[float] = []
+
+    def step(batch: torch.Tensor) -> None:
+        seen.append(float(batch[0]))
+        batch.fill_(-1)  # must not reach the batches that come again
+        time.sleep(0.002)
+
+    loader = DataLoader(Rows(200, 0.004), batch_size=1)
+    observation, phases = examine(loader, step, Goal(steps=8))
+    assert observation.ended == EXAMINED
+    assert phases[:6] == ["warm-up", ACTUAL, "", DEMAND, "", SUPPLY]
+    actual, demand, supply = (observation.phase(name) for name in (ACTUAL, DEMAND, SUPPLY))
+    assert actual is not None
+    assert demand is not None
+    assert supply is not None
+    assert len(actual.waits) == len(actual.computes) == len(actual.samples) == 8
+    assert actual.stall > 0.4
+    assert sum(demand.waits) == sum(supply.computes) == 0
+    assert min(demand.computes) >= 0.002
+    assert min(supply.waits) >= 0.004
+    # The first ones in order, then some of them again.
+    assert seen[:11] == [float(i) for i in range(11)]
+    assert set(seen[11:]) <= set(seen[:11])
+    assert -1.0 not in seen
+    others = {phase.name for phase in observation.others(SUPPLY)}
+    assert others >= {"supply num_workers=1", "supply headrace"}
+
+
+def test_a_loader_that_is_fast_enough_is_left_as_it_is() -> None:
+    observation, _ = examine(DataLoader(Rows(400), 1), lambda batch: time.sleep(0.005), Goal(steps=6))
+    assert list(observation.others(SUPPLY)) == []
+
+
+def test_starts_of_epochs_are_not_waits() -> None:
+    class Slow(DataLoader[Any]):
+        def __iter__(self) -> Any:
+            time.sleep(0.05)
+            return super().__iter__()
+
+    observation, _ = examine(Slow(Rows(6), 1), lambda batch: time.sleep(0.001), Goal(steps=12))
+    actual = observation.phase(ACTUAL)
+    assert actual is not None
+    assert actual.epochs_ended >= 1
+    assert len(actual.startups) >= 1
+    assert min(actual.startups) >= 0.05
+    assert max(actual.waits) < 0.05
+
+
+def test_a_script_that_ends_early_is_measured_as_far_as_it_goes() -> None:
+    observation, _ = examine(DataLoader(Rows(8), 1), lambda batch: None, Goal(steps=50), epochs=1)
+    assert observation.ended == "script ended"
+    assert observation.phase(ACTUAL) is not None
+    assert observation.phase(SUPPLY) is not None
+    assert observation.phase(DEMAND) is None
+    assert any("ended" in note for note in observation.notes)
+
+
+def test_only_the_actual_phase_where_nothing_else_is_asked() -> None:
+    observation, _ = examine(DataLoader(Rows(100), 1), lambda batch: None, Goal(steps=6, actual_only=True))
+    assert [phase.name for phase in observation.phases] == [ACTUAL]
+
+
+def test_streams_are_examined_too() -> None:
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            return iter(torch.arange(500.0))
+
+    observation, _ = examine(DataLoader(Stream(), 2), lambda batch: None, Goal(steps=6))
+    assert observation.ended == EXAMINED
+    assert observation.loader is not None
+    assert observation.loader.samples is None
+
+
+def test_headraces_own_loader_says_what_its_stages_cost() -> None:
+    loader = headrace.DataLoader(Rows(2000, 0.001), 4, num_workers=2, worker_kind="thread")
+    observation, _ = examine(loader, lambda batch: None, Goal(steps=6))
+    assert observation.loader is not None
+    assert observation.loader.kind == "headrace"
+    assert "python" in observation.loader.stages
+    assert list(observation.others(SUPPLY)) == []
+
+
+def test_the_facts_of_a_loader() -> None:
+    observation, _ = examine(DataLoader(Rows(100), 2), lambda batch: None, Goal(steps=6))
+    loader = observation.loader
+    assert loader is not None
+    assert loader.where.startswith("test_examination.py:")
+    assert loader.code.startswith("DataLoader(Rows of 100, batch_size=2, num_workers=0")
+    assert (loader.batches, loader.samples, loader.batch_nbytes) == (50, 100, 8)
+
+
+def test_it_comes_back_from_a_file_as_it_was(tmp_path: Any) -> None:
+    observation, _ = examine(DataLoader(Rows(100), 2), lambda batch: None, Goal(steps=6))
+    assert Observation.load(tmp_path) is None
+    observation.save(tmp_path)
+    assert Observation.load(tmp_path) == observation
+
+
+def test_numbers_of_workers_are_tried_upwards() -> None:
+    assert more_workers(0)[:4] == [1, 2, 3, 4]
+    assert more_workers(2)[0] == 3
+    assert more_workers(1000) == []
