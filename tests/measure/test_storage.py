@@ -115,9 +115,9 @@ def test_what_is_in_the_page_cache_is_told_and_left_as_it_was(folder: Path) -> N
         pytest.skip("this file system has no page cache to look into")
     if before.rates is None or not before.rates.direct:
         pytest.skip("this file system takes no direct reads: measuring fills its cache")
-    assert before.cached < 0.1
+    assert before.cached < 0.3
     # Asking for a page that isn't there brings it in: it has been dropped again.
-    assert (measure_storage(folder).cached or 0) < 0.1
+    assert (measure_storage(folder).cached or 0) < 0.3
     for path in folder.rglob("*.jpg"):
         path.read_bytes()
     assert (measure_storage(folder).cached or 0) > 0.9
