@@ -19,7 +19,15 @@ def run(*arguments: str, open_files: int | None = None) -> subprocess.CompletedP
         if open_files is not None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
 
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, preexec_fn=limit)
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        preexec_fn=limit,
+        env={**os.environ, "COLUMNS": "200"},
+    )
 
 
 @pytest.fixture

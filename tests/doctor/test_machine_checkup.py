@@ -171,6 +171,18 @@ def test_decoding_that_is_slower_than_it_should_be() -> None:
     assert by_name(host.decoding_findings(replace(DECODING, native=scalar), 16))["SIMD"].judgement == "note"
 
 
+def test_a_quota_within_a_core_is_no_slow_machine() -> None:
+    half = replace(CORES, quota=0.5, usable=1)
+    native = DECODING.native
+    assert native is not None
+    decoding = replace(DECODING, native=replace(native, per_core=1600, together=790))
+    found = by_name(examine(machine(cores=half, decoding=decoding, storages=(storage(90),))).findings)
+    assert found["Headrace"].judgement == "good"
+    assert found["Headrace"].value == "1,600 per second and core, 790 by 0.5 together"
+    # 0.5 cores × 1,600 × 100 kB: 80 MB/s.
+    assert found["random reads"].judgement == "good"
+
+
 def reads(of: Storage, available: int = 50 * GB) -> Finding:
     return by_name(storage_findings(of, DECODING, 16, available))["random reads"]
 

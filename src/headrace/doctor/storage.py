@@ -32,7 +32,9 @@ PLACES: dict[str, tuple[str, Judgement, str]] = {
 }
 
 
-def storage_findings(storage: Storage, decoding: Decoding, cores: int, available: int) -> tuple[Finding, ...]:
+def storage_findings(
+    storage: Storage, decoding: Decoding, cores: float, available: int
+) -> tuple[Finding, ...]:
     """What the files are kept on, whether they are in memory, and how fast they are read.
 
     Random reads are bad where many in flight give fewer bytes than `cores` cores decode with Pillow, as
@@ -127,7 +129,7 @@ def _failures_finding(failures: tuple[str, ...]) -> Finding:
 
 
 def _random_finding(
-    storage: Storage, rates: Rates, wanted: tuple[float, float], cores: int, available: int
+    storage: Storage, rates: Rates, wanted: tuple[float, float], cores: float, available: int
 ) -> Finding:
     alone, parallel = rates.random, rates.parallel
     by_pillow, by_headrace = wanted
@@ -143,7 +145,7 @@ def _random_finding(
     if parallel.bytes_per_second < by_headrace:
         slower = parallel.bytes_per_second < by_pillow
         decoder, most = ("Pillow", by_pillow) if slower else ("Headrace", by_headrace)
-        remedy = f"{cores} cores decode {rate(most)} with {decoder}: reads are the limit."
+        remedy = f"{cores:g} cores decode {rate(most)} with {decoder}: reads are the limit."
         cached = storage.cached is not None and storage.cached >= IN_MEMORY
         judgement = "bad" if slower and not cached and not _fits(storage, available) else "note"
         if slower and judgement == "note":
