@@ -206,6 +206,25 @@ def test_slow_storage_is_no_illness_where_memory_keeps_the_files() -> None:
     assert (files.judgement, files.value) == ("note", "100 GB in 1,000,000, in the page cache already")
 
 
+def test_one_reader_that_is_too_slow() -> None:
+    rates = storage(5000).rates
+    assert rates is not None
+    row = replace(rates.sequential, bytes=GB)
+    found = [
+        by_name(storage_findings(storage(5000, rates=changed), DECODING, 16, 50 * GB))["sequential reads"]
+        for changed in (rates, replace(rates, sequential=row), replace(rates, parallel=row, sequential=row))
+    ]
+    assert [one.judgement for one in found] == ["good", "note", "note"]
+    assert "with several workers or threads" in found[1].remedy
+    assert found[2].remedy == "", "more readers don't get more"
+
+
+def test_large_files_are_not_to_be_packed_again() -> None:
+    assert reads(storage(200, files=1000)).remedy.endswith(
+        "Copy the data to a faster disk before the training."
+    )
+
+
 def test_too_little_to_measure_is_no_verdict() -> None:
     found = by_name(storage_findings(storage(1, bytes=MB), DECODING, 16, GB))
     assert found["reads"].judgement == "unknown"
