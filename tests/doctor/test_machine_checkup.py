@@ -134,7 +134,7 @@ def test_memory_for_forked_and_for_spawned_workers() -> None:
     # 16 workers, 2 batches of 38.5 MB each: 2.03 GB forked, 8.27 GB spawned.
     judged = [
         host.memory_finding(replace(MEMORY, available=available), 16).judgement
-        for available in (2 * GB, 3 * GB, 8 * GB, 9 * GB)
+        for available in (2_000 * MB, 2_100 * MB, 8_200 * MB, 8_300 * MB)
     ]
     assert judged == ["bad", "note", "note", "good"]
     limited = host.memory_finding(replace(MEMORY, limit=8 * GB), 16)
