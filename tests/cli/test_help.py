@@ -21,7 +21,18 @@ finally:
 
 
 @pytest.mark.parametrize(
-    "verb", [(), ("index",), ("pack",), ("verify",), ("info",), ("tune",), ("bench",), ("bench", "overlap")]
+    "verb",
+    [
+        (),
+        ("index",),
+        ("pack",),
+        ("verify",),
+        ("info",),
+        ("tune",),
+        ("bench",),
+        ("bench", "overlap"),
+        ("doctor",),
+    ],
 )
 def test_help_imports_nothing_heavy(verb: tuple[str, ...]) -> None:
     code = f"import sys; sys.argv[0] = {' '.join(HEAVY)!r}\n{CODE}"

@@ -139,8 +139,8 @@ def files_finding(limit: FileLimit, cores: int) -> Finding:
     )
 
 
-def decoding_findings(decoding: Decoding, cores: int) -> tuple[Finding, ...]:
-    """By Pillow, as torchvision's datasets do it; by Headrace; what both are built with."""
+def decoding_findings(decoding: Decoding, cores: float) -> tuple[Finding, ...]:
+    """By Pillow, as torchvision's datasets do it; by Headrace on `cores`; what both are built with."""
     shape = f"{decoding.width} × {decoding.height} JPEGs"
     slow = decoding.pillow_per_core < SLOW_CORE
     pillow = Finding(
@@ -167,7 +167,7 @@ def decoding_findings(decoding: Decoding, cores: int) -> tuple[Finding, ...]:
     share = native.together / (native.per_core * cores)
     ours = Finding(
         "Headrace",
-        f"{native.per_core:,.0f} per second and core, {native.together:,.0f} by {cores} together",
+        f"{native.per_core:,.0f} per second and core, {native.together:,.0f} by {cores:g} together",
         "note" if share < TOGETHER else "good",
         f"Together the cores do {share:.0%} of what each does alone: something else runs, or they are shared."
         if share < TOGETHER

@@ -24,11 +24,13 @@ def examine(machine: Machine) -> Checkup:
                     host.files_finding(machine.files, cores),
                 ),
             ),
-            ("decoding", host.decoding_findings(machine.decoding, cores)),
+            ("decoding", host.decoding_findings(machine.decoding, machine.cores.worth)),
             *(
                 (
                     str(storage.path),
-                    storage_findings(storage, machine.decoding, cores, machine.memory.available),
+                    storage_findings(
+                        storage, machine.decoding, machine.cores.worth, machine.memory.available
+                    ),
                 )
                 for storage in machine.storages
             ),

@@ -6,7 +6,7 @@ from headrace.doctor.records import Finding, Judgement
 from headrace.doctor.units import rate, size
 from headrace.measure.jpeg import Decoding
 from headrace.measure.mounts import Mount
-from headrace.measure.storage import IN_FLIGHT, LARGE_FILE, RANDOM_READ, Rates, Reads, Storage
+from headrace.measure.storage import IN_FLIGHT, LARGE_FILE, RANDOM_READ, Rates, Storage
 
 # Less is read in no time, and mostly from caches: it says nothing about an epoch.
 LEAST_BYTES = 8_000_000
@@ -14,10 +14,13 @@ LEAST_BYTES = 8_000_000
 IN_MEMORY = 0.95
 # Files of a data set may take this share of the memory available, and still be there in the next epoch.
 FITS = 0.5
+# Reading in parallel is worth advising from here on, in times the rate of one reader.
+MORE = 1.5
 # Failures that are named.
 NAMED = 3
 
 COPY_HERE = "Copy the data to a local disk before the training, or pack it into large files: headrace pack."
+COPY_ELSEWHERE = "Copy the data to a faster disk before the training."
 PLACES: dict[str, tuple[str, Judgement, str]] = {
     "local": ("", "good", ""),
     "memory": ("in memory", "good", ""),
@@ -32,7 +35,9 @@ PLACES: dict[str, tuple[str, Judgement, str]] = {
 }
 
 
-def storage_findings(storage: Storage, decoding: Decoding, cores: int, available: int) -> tuple[Finding, ...]:
+def storage_findings(
+    storage: Storage, decoding: Decoding, cores: float, available: int
+) -> tuple[Finding, ...]:
     """What the files are kept on, whether they are in memory, and how fast they are read.
 
     Random reads are bad where many in flight give fewer bytes than `cores` cores decode with Pillow, as
@@ -56,7 +61,7 @@ def storage_findings(storage: Storage, decoding: Decoding, cores: int, available
     by_headrace = cores * decoding.native.per_core * decoding.image_bytes if decoding.native else by_pillow
     findings += [
         _random_finding(storage, storage.rates, (by_pillow, by_headrace), cores, available),
-        _sequential_finding(storage.rates.sequential, storage, by_pillow),
+        _sequential_finding(storage, storage.rates, by_pillow),
     ]
     return tuple(findings)
 
@@ -127,7 +132,7 @@ def _failures_finding(failures: tuple[str, ...]) -> Finding:
 
 
 def _random_finding(
-    storage: Storage, rates: Rates, wanted: tuple[float, float], cores: int, available: int
+    storage: Storage, rates: Rates, wanted: tuple[float, float], cores: float, available: int
 ) -> Finding:
     alone, parallel = rates.random, rates.parallel
     by_pillow, by_headrace = wanted
@@ -143,13 +148,15 @@ def _random_finding(
     if parallel.bytes_per_second < by_headrace:
         slower = parallel.bytes_per_second < by_pillow
         decoder, most = ("Pillow", by_pillow) if slower else ("Headrace", by_headrace)
-        remedy = f"{cores} cores decode {rate(most)} with {decoder}: reads are the limit."
+        remedy = f"{cores:g} cores decode {rate(most)} with {decoder}: reads are the limit."
         cached = storage.cached is not None and storage.cached >= IN_MEMORY
         judgement = "bad" if slower and not cached and not _fits(storage, available) else "note"
-        if slower and judgement == "note":
+        if slower and cached:
+            remedy += " Not as long as the files stay in memory."
+        elif slower and judgement == "note":
             remedy += " Only in the first epoch: the files fit into memory."
         else:
-            remedy += f" {COPY_HERE}"
+            remedy += f" {COPY_ELSEWHERE if _large(storage) else COPY_HERE}"
     details = {
         "direct": rates.direct,
         "alone_reads_per_second": alone.reads / alone.seconds,
@@ -163,21 +170,25 @@ def _random_finding(
     return Finding("random reads", value, judgement, remedy, details)
 
 
-def _sequential_finding(reads: Reads, storage: Storage, by_pillow: float) -> Finding:
-    """A note where even reading in a row is slower than decoding: then packing alone doesn't help."""
-    slow = reads.bytes_per_second < by_pillow
-    large = storage.bytes / storage.files >= LARGE_FILE
-    what = "of large files" if large else f"of files of {size(storage.bytes / storage.files)}, one by one"
+def _sequential_finding(storage: Storage, rates: Rates, by_pillow: float) -> Finding:
+    """A note where one reader is slower than decoding; what to do is said where more of them do better."""
+    found = rates.sequential.bytes_per_second
+    slow = found < by_pillow
+    what = "of large files" if _large(storage) else f"of files of {size(storage.bytes / storage.files)}"
     return Finding(
         "sequential reads",
-        f"{rate(reads.bytes_per_second)} {what}",
+        f"{rate(found)} {what}, one by one",
         "note" if slow else "good",
-        f"One after the other they come slower than {rate(by_pillow)}, what the cores decode: more workers"
-        " or readers at once."
-        if slow
+        f"Less than the cores decode ({rate(by_pillow)}): read with several workers or threads at once."
+        if slow and rates.parallel.bytes_per_second > found * MORE
         else "",
-        {"bytes_per_second": reads.bytes_per_second, "bytes": reads.bytes},
+        {"bytes_per_second": found, "bytes": rates.sequential.bytes},
     )
+
+
+def _large(storage: Storage) -> bool:
+    """Packing has no more to give."""
+    return storage.bytes / storage.files >= LARGE_FILE
 
 
 def _fits(storage: Storage, available: int) -> bool:

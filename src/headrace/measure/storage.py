@@ -122,7 +122,7 @@ def measure_storage(path: Path) -> Storage:
     failures: dict[str, None] = {}  # in their order, each once
     rng = random.Random()
     places = _places(files, rng)
-    cached = _cached(places, rng)
+    cached, missed = _cached(places, rng)
     direct = any(_is_direct(file) for file in files[:10])
     # One pass over the places, not three: what lies below (a server, a hypervisor) has a cache of its own.
     endless = itertools.cycle(places)
@@ -130,6 +130,7 @@ def measure_storage(path: Path) -> Storage:
     alone = _read_places(endless, direct, 1, RANDOM, failures)
     parallel = _read_places(endless, direct, IN_FLIGHT, PARALLEL, failures)
     sequential = _read_rows(large or files, direct, failures)
+    _forget(missed)  # by now they have come
     return replace(found, cached=cached, rates=Rates(direct, alone, parallel, sequential, tuple(failures)))
 
 
@@ -177,8 +178,10 @@ def _places(files: list[_File], rng: random.Random) -> list[tuple[_File, int]]:
     return [(files[i], rng.randrange(counts[i]) * RANDOM_READ) for i in chosen]
 
 
-def _cached(places: list[tuple[_File, int]], rng: random.Random) -> float | None:
-    """The share of places that are read without waiting for storage."""
+def _cached(
+    places: list[tuple[_File, int]], rng: random.Random
+) -> tuple[float | None, list[tuple[str, int]]]:
+    """The share of places that are read without waiting for storage, and the pages that weren't."""
     hits = 0
     misses: list[tuple[str, int]] = []
     end = time.perf_counter() + PROBE
@@ -199,11 +202,10 @@ def _cached(places: list[tuple[_File, int]], rng: random.Random) -> float | None
             misses.append((file.path, offset))
         except OSError as error:
             if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                return None
+                return None, []
         finally:
             os.close(handle)
-    _forget(misses)
-    return hits / (hits + len(misses)) if hits or misses else None
+    return (hits / (hits + len(misses)) if hits or misses else None), misses
 
 
 def _forget(pages: list[tuple[str, int]]) -> None:

@@ -40,6 +40,11 @@ class Cores:
     usable: int
     busy: float
 
+    @property
+    def worth(self) -> float:
+        """Cores' worth of work: a quota may end within a core."""
+        return self.usable if self.quota is None else min(self.usable, self.quota)
+
 
 @dataclass(frozen=True)
 class Memory:

@@ -1,0 +1,361 @@
+"""Opinions on a machine, from figures made by hand: what is good, what is bad, and what to do."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headrace.doctor import gpus, host
+from headrace.doctor.machine import examine
+from headrace.doctor.records import Finding
+from headrace.doctor.storage import storage_findings
+from headrace.doctor.units import rate, size
+from headrace.measure.accelerators import Accelerators, Gpu, Link
+from headrace.measure.copies import Copies
+from headrace.measure.jpeg import Decoding, NativeDecoding
+from headrace.measure.machine import FileLimit, Space
+from headrace.measure.mounts import Mount
+from headrace.measure.storage import Rates, Reads, Storage
+from headrace.measure.survey import Cores, Machine, Memory
+from headrace.measure.torch_build import TorchBuild
+
+GB = 10**9
+MB = 10**6
+
+CORES = Cores("AMD EPYC", host=16, affinity=16, quota=None, usable=16, busy=0.02)
+MEMORY = Memory(total=64 * GB, limit=None, available=50 * GB)
+DECODING = Decoding(
+    width=500,
+    height=375,
+    image_bytes=100_000,
+    pillow_per_core=1000,
+    pillow_turbo="3.1.0",
+    native=NativeDecoding(1600, 24_000, ("scalar", "avx2"), "avx2", "3.1.0"),
+)
+LOCAL = Mount(Path("/data"), "ext4", "local", "/dev/nvme0n1", rotational=False)
+GPU = Gpu("NVIDIA A100", "GPU-a", 80 * GB, GB, Link(4, 16), Link(4, 16), 0, 40)
+TORCH = TorchBuild("2.15.0+cu132", cuda=(13, 2), hip=None, devices=1, accelerator="cuda")
+NVML = Accelerators(driver="580.65.06", cuda=(13, 2), gpus=(GPU,))
+
+
+def storage(megabytes_per_second: float, **changes: object) -> Storage:
+    """100 GB of files of 100 kB, none of them cached, of which so much is read in a second."""
+    count = round(megabytes_per_second * 10)
+    reads = Reads(count, count * 100_000, 1.0)
+    whole = Storage(
+        path=Path("/data"),
+        mount=LOCAL,
+        files=1_000_000,
+        bytes=100 * GB,
+        complete=True,
+        cached=0.0,
+        rates=Rates(direct=True, random=reads, parallel=reads, sequential=reads, failures=()),
+    )
+    return replace(whole, **changes)  # type: ignore[arg-type]
+
+
+def machine(**changes: object) -> Machine:
+    healthy = Machine(
+        cores=CORES,
+        memory=MEMORY,
+        shared=Space(32 * GB, 32 * GB),
+        files=FileLimit(65536, 65536),
+        decoding=DECODING,
+        storages=(storage(5000),),
+        torch=TORCH,
+        accelerators=NVML,
+        copies=(Copies(0, "GPU-a", pinned=25e9, pageable=9e9),),
+    )
+    return replace(healthy, **changes)  # type: ignore[arg-type]
+
+
+def by_name(findings: tuple[Finding, ...]) -> dict[str, Finding]:
+    return {finding.name: finding for finding in findings}
+
+
+def test_a_healthy_machine_has_nothing_to_mend() -> None:
+    checkup = examine(machine())
+    assert {finding.judgement for finding in checkup.findings} == {"good"}
+    assert {finding.remedy for finding in checkup.findings} == {""}
+    assert [heading for heading, _ in checkup.sections] == [
+        "AMD EPYC",
+        "decoding",
+        "/data",
+        "torch and GPU",
+        "GPU 0: NVIDIA A100, 1 GB of 80 GB in use",
+    ]
+    assert json.loads(json.dumps(checkup.to_json()))["subject"] == "machine"
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"memory": replace(MEMORY, available=GB)}, "memory"),
+        ({"shared": Space(64 * MB, 64 * MB)}, "shared memory"),
+        ({"shared": None}, "shared memory"),
+        ({"files": FileLimit(256, 4096)}, "open files"),
+        ({"decoding": replace(DECODING, pillow_turbo=None)}, "Pillow"),
+        ({"decoding": replace(DECODING, native=None, native_missing="no file")}, "Headrace"),
+        ({"storages": (storage(200),)}, "random reads"),
+        ({"torch": replace(TORCH, accelerator="", devices=0)}, "torch and driver"),
+        ({"accelerators": replace(NVML, gpus=(replace(GPU, link=Link(4, 8)),))}, "PCIe"),
+        ({"accelerators": replace(NVML, gpus=(replace(GPU, clock_reasons=0x40),))}, "clocks"),
+        ({"copies": (Copies(0, "GPU-a", 6e9, 5e9),)}, "copies"),
+    ],
+)
+def test_each_illness_is_bad_alone_and_comes_with_a_remedy(change: dict[str, object], name: str) -> None:
+    checkup = examine(machine(**change))
+    bad = [finding for finding in checkup.findings if finding.judgement == "bad"]
+    assert [finding.name for finding in bad] == [name]
+    assert bad[0].remedy
+    assert not checkup.healthy
+
+
+def test_cores_beyond_the_quota() -> None:
+    inside = replace(CORES, host=64, affinity=64, quota=3.5, usable=4)
+    found = host.cores_finding(inside)
+    assert (found.judgement, found.value) == ("note", "4 of 64 (cgroup quota 3.5)")
+    assert "num_workers=4: os.cpu_count() is 16 times too many here." in found.remedy
+    assert "OMP_NUM_THREADS=4" in found.remedy
+    pinned = host.cores_finding(replace(CORES, affinity=8, usable=8))
+    assert pinned.value == "8 of 16 (affinity 8)"
+    assert "OMP" not in pinned.remedy
+
+
+def test_cores_that_others_use() -> None:
+    found = host.cores_finding(replace(CORES, busy=0.5))
+    assert (found.judgement, found.value) == ("note", "16 of 16, 50% busy already")
+
+
+def test_memory_for_forked_and_for_spawned_workers() -> None:
+    # 16 workers, 2 batches of 38.5 MB each: 2.03 GB forked, 8.27 GB spawned.
+    judged = [
+        host.memory_finding(replace(MEMORY, available=available), 16).judgement
+        for available in (2_000 * MB, 2_100 * MB, 8_200 * MB, 8_300 * MB)
+    ]
+    assert judged == ["bad", "note", "note", "good"]
+    limited = host.memory_finding(replace(MEMORY, limit=8 * GB), 16)
+    assert limited.value == "50 GB available of 8 GB (cgroup limit; the host has 64 GB)"
+
+
+def test_shared_memory_for_one_and_for_two_workers_a_core() -> None:
+    # 4 cores × 2 batches × 38.5 MB = 308 MB, twice that for 8 workers.
+    found = [host.shared_memory_finding(Space(GB, free * MB), 4) for free in (300, 320, 600, 620)]
+    assert [one.judgement for one in found] == ["bad", "note", "note", "good"]
+    assert "docker run --shm-size=1g" in found[0].remedy
+    # Docker's default never suffices.
+    assert host.shared_memory_finding(Space(64 * MB, 64 * MB), 1).judgement == "bad"
+
+
+def test_open_files() -> None:
+    # 200 + 9 for each worker: 776 with 64, 1352 with 128.
+    found = [host.files_finding(FileLimit(soft, 1_048_576), 64) for soft in (700, 1024, 1400, None)]
+    assert [one.judgement for one in found] == ["bad", "note", "good", "good"]
+    assert found[1].remedy == "ulimit -n 65536, before the training starts: 128 workers need 1,352."
+    assert found[1].value == "1,024 a process (may be raised to 1,048,576)"
+    assert "--ulimit nofile=65536" in host.files_finding(FileLimit(1024, 4096), 64).remedy
+
+
+def test_decoding_that_is_slower_than_it_should_be() -> None:
+    slow = host.decoding_findings(replace(DECODING, pillow_per_core=200), 16)
+    assert by_name(slow)["Pillow"].judgement == "note"
+    native = DECODING.native
+    assert native is not None
+    crowded = host.decoding_findings(replace(DECODING, native=replace(native, together=10_000)), 16)
+    assert by_name(crowded)["Headrace"].judgement == "note"
+    assert "39% of what each does alone" in by_name(crowded)["Headrace"].remedy
+    scalar = replace(native, simd=("scalar",), simd_active="scalar")
+    assert by_name(host.decoding_findings(replace(DECODING, native=scalar), 16))["SIMD"].judgement == "note"
+
+
+def test_a_quota_within_a_core_is_no_slow_machine() -> None:
+    half = replace(CORES, quota=0.5, usable=1)
+    native = DECODING.native
+    assert native is not None
+    decoding = replace(DECODING, native=replace(native, per_core=1600, together=790))
+    found = by_name(examine(machine(cores=half, decoding=decoding, storages=(storage(90),))).findings)
+    assert found["Headrace"].judgement == "good"
+    assert found["Headrace"].value == "1,600 per second and core, 790 by 0.5 together"
+    # 0.5 cores × 1,600 × 100 kB: 80 MB/s.
+    assert found["random reads"].judgement == "good"
+
+
+def reads(of: Storage, available: int = 50 * GB) -> Finding:
+    return by_name(storage_findings(of, DECODING, 16, available))["random reads"]
+
+
+def test_storage_against_what_the_cores_decode() -> None:
+    # 16 cores × 100 kB × 1,000 per second by Pillow: 1.6 GB/s; × 1,600 by Headrace: 2.56 GB/s.
+    found = [reads(storage(speed)) for speed in (1500, 1700, 2500, 2600)]
+    assert [one.judgement for one in found] == ["bad", "note", "note", "good"]
+    assert "16 cores decode 1.6 GB/s with Pillow" in found[0].remedy
+    assert "16 cores decode 2.56 GB/s with Headrace" in found[1].remedy
+    assert "headrace pack" in found[0].remedy
+
+
+def test_slow_storage_is_no_illness_where_memory_keeps_the_files() -> None:
+    assert reads(storage(200, bytes=20 * GB)).judgement == "note"
+    assert reads(storage(200, bytes=20 * GB), available=30 * GB).judgement == "bad"
+    assert reads(storage(200, bytes=20 * GB, complete=False)).judgement == "bad"
+    cached = storage(200, cached=1.0)
+    assert reads(cached).judgement == "note"
+    files = by_name(storage_findings(cached, DECODING, 16, 50 * GB))["files"]
+    assert (files.judgement, files.value) == ("note", "100 GB in 1,000,000, in the page cache already")
+
+
+def test_one_reader_that_is_too_slow() -> None:
+    rates = storage(5000).rates
+    assert rates is not None
+    row = replace(rates.sequential, bytes=GB)
+    found = [
+        by_name(storage_findings(storage(5000, rates=changed), DECODING, 16, 50 * GB))["sequential reads"]
+        for changed in (rates, replace(rates, sequential=row), replace(rates, parallel=row, sequential=row))
+    ]
+    assert [one.judgement for one in found] == ["good", "note", "note"]
+    assert "with several workers or threads" in found[1].remedy
+    assert found[2].remedy == "", "more readers don't get more"
+
+
+def test_large_files_are_not_to_be_packed_again() -> None:
+    assert reads(storage(200, files=1000)).remedy.endswith(
+        "Copy the data to a faster disk before the training."
+    )
+
+
+def test_too_little_to_measure_is_no_verdict() -> None:
+    found = by_name(storage_findings(storage(1, bytes=MB), DECODING, 16, GB))
+    assert found["reads"].judgement == "unknown"
+    assert "random reads" not in found
+    empty = storage(1, files=0, bytes=0, cached=None, rates=None)
+    assert by_name(storage_findings(empty, DECODING, 16, GB))["files"].judgement == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("mount", "judgement", "value"),
+    [
+        (LOCAL, "good", "ext4 of /dev/nvme0n1 at /data (no turning disk)"),
+        (
+            Mount(Path("/"), "ext4", "local", "/dev/vda", rotational=True, virtual=True),
+            "good",
+            "ext4 of /dev/vda at / (a virtual disk)",
+        ),
+        (
+            Mount(Path("/d"), "nfs4", "network", "filer:/d"),
+            "note",
+            "nfs4 of filer:/d at /d (over the network)",
+        ),
+        (
+            Mount(Path("/"), "overlay", "layers", "overlay"),
+            "note",
+            "overlay of overlay at / (the container's layers)",
+        ),
+        (None, "unknown", "not known"),
+    ],
+)
+def test_kinds_of_file_systems(mount: Mount | None, judgement: str, value: str) -> None:
+    found = by_name(storage_findings(storage(5000, mount=mount), DECODING, 16, GB))["file system"]
+    assert (found.judgement, found.value) == (judgement, value)
+    assert bool(found.remedy) == (judgement == "note")
+
+
+def test_files_that_cannot_be_read_are_bad() -> None:
+    rates = storage(5000).rates
+    assert rates is not None
+    failures = tuple(f"/data/{i}.jpg: Permission denied" for i in range(5))
+    found = by_name(
+        storage_findings(storage(5000, rates=replace(rates, failures=failures)), DECODING, 16, GB)
+    )["unreadable files"]
+    assert found.judgement == "bad"
+    assert found.value.endswith("/data/2.jpg: Permission denied, and 2 more")
+
+
+NOT_REACHED = replace(TORCH, accelerator="", devices=0)
+
+
+@pytest.mark.parametrize(
+    ("build", "accelerators", "judgement", "remedy"),
+    [
+        (replace(NOT_REACHED, cuda=None, version="2.15.0+cpu"), NVML, "bad", "built without CUDA"),
+        (replace(NOT_REACHED, visible="-1"), NVML, "bad", "unset CUDA_VISIBLE_DEVICES: it is '-1'"),
+        (NOT_REACHED, replace(NVML, cuda=(12, 8)), "bad", "a driver for CUDA 13: update it (580 or newer)"),
+        (replace(NOT_REACHED, reason="out of order"), NVML, "bad", "out of order"),
+        (TORCH, replace(NVML, cuda=(13, 0)), "note", "built for CUDA 13.2. It runs on this older driver"),
+        (TORCH, replace(NVML, cuda=(14, 0)), "good", ""),
+        (replace(TORCH, visible="1"), replace(NVML, gpus=(GPU, GPU)), "note", "CUDA_VISIBLE_DEVICES=1 hides"),
+        (NOT_REACHED, Accelerators(missing="no driver"), "note", "docker run --gpus all"),
+        (replace(TORCH, accelerator="xpu", cuda=None), Accelerators(missing="no driver"), "good", ""),
+    ],
+)
+def test_torch_and_its_driver(
+    build: TorchBuild, accelerators: Accelerators, judgement: str, remedy: str
+) -> None:
+    found = gpus.torch_finding(build, accelerators)
+    assert found.judgement == judgement
+    assert remedy in found.remedy
+    assert bool(found.remedy) == (judgement != "good")
+
+
+def test_connections_of_gpus() -> None:
+    idle = gpus.link_finding(replace(GPU, link=Link(1, 16)))
+    assert (idle.judgement, idle.value) == ("note", "generation 1 × 16 now, 4 × 16 at most")
+    assert "8 of 16 lanes" in gpus.link_finding(replace(GPU, link=Link(4, 8))).remedy
+    assert gpus.link_finding(replace(GPU, link_most=None)).judgement == "unknown"
+
+
+def test_clocks_lowered_by_a_setting_and_by_heat() -> None:
+    limited = gpus.clocks_finding(replace(GPU, clock_reasons=0x4))
+    assert (limited.judgement, limited.value) == ("note", "lowered: power limit; 40 °C")
+    hot = gpus.clocks_finding(replace(GPU, clock_reasons=0x44, temperature=91))
+    assert (hot.judgement, hot.value) == ("bad", "lowered: power limit, too hot (hardware); 91 °C")
+    assert gpus.clocks_finding(replace(GPU, clock_reasons=1)).value == "not throttled, 40 °C"
+    assert gpus.clocks_finding(replace(GPU, clock_reasons=None)).judgement == "unknown"
+
+
+def test_copies_against_their_connection() -> None:
+    # 4.0 × 16 carries 31.5 GB/s.
+    judged = [
+        gpus.copies_finding(Copies(0, "GPU-a", pinned, 5e9), Link(4, 16), "copies").judgement
+        for pinned in (15e9, 16e9)
+    ]
+    assert judged == ["bad", "good"]
+    assert gpus.copies_finding(Copies(0, "", 15e9, 5e9), None, "copies").judgement == "note"
+
+
+def test_copies_are_told_of_the_gpu_they_went_to() -> None:
+    second = replace(GPU, uuid="GPU-b")
+    copies = (Copies(0, "GPU-b", 25e9, 9e9), Copies(1, "MIG-c", 5e9, 4e9))
+    sections = gpus.gpu_sections(TORCH, replace(NVML, gpus=(GPU, second)), copies, "")
+    names = [[finding.name for finding in findings] for _, findings in sections]
+    assert names == [
+        ["torch and driver", "copies to device 1"],
+        ["PCIe", "clocks"],
+        ["PCIe", "clocks", "copies"],
+    ]
+
+
+def test_failed_copies_and_a_missing_library_are_said() -> None:
+    missing = Accelerators(missing="nvidia-ml-py is not installed")
+    ((_, findings),) = gpus.gpu_sections(TORCH, missing, (), "CUDA out of memory")
+    found = by_name(findings)
+    assert (found["GPUs by NVML"].judgement, found["GPUs by NVML"].value) == ("unknown", missing.missing)
+    assert (found["copies"].judgement, found["copies"].value) == ("unknown", "failed: CUDA out of memory")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1 kB"),
+        (25_276_502_016, "25.3 GB"),
+        (999_600_000, "1 GB"),
+        (123_456_789, "123 MB"),
+        (5e15, "5000 TB"),
+    ],
+)
+def test_sizes_as_people_read_them(count: float, text: str) -> None:
+    assert size(count) == text
+    assert rate(count) == f"{text}/s"

@@ -1,0 +1,107 @@
+"""Rates of decoding and copying: what is decoded, and what happens where something is missing."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from headrace._native import ffi
+from headrace.errors import NativeError
+from headrace.measure import jpeg
+from headrace.measure.copies import measure_copies
+from headrace.measure.jpeg import HEIGHT, WIDTH, measure_decoding, pictures
+from headrace.measure.survey import survey
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jpeg, "SECONDS", 0.02)
+    monkeypatch.setattr(jpeg, "PICTURES", 2)
+
+
+def test_pictures_are_like_photos() -> None:
+    files = pictures(3)
+    assert len(set(files)) == 3
+    assert files == pictures(3), "the same on every machine"
+    for file in files:
+        with Image.open(BytesIO(file)) as image:
+            assert (image.size, image.mode) == ((WIDTH, HEIGHT), "RGB")
+            # Components' sampling: brightness in full, colours at half of both sides, as cameras do it.
+            assert [component[1:3] for component in image.layer] == [(2, 2), (1, 1), (1, 1)]  # type: ignore[attr-defined]
+            assert 0.3 < len(file) / (WIDTH * HEIGHT) < 0.6  # photos of that size: 0.42 bytes a pixel
+            gray = np.asarray(image.convert("L"), np.float64)
+        # A photo's neighbours are alike, far pixels aren't.
+        near = np.corrcoef(gray[:, :-1].ravel(), gray[:, 1:].ravel())[0, 1]
+        far = np.corrcoef(gray[:, :-100].ravel(), gray[:, 100:].ravel())[0, 1]
+        assert near > 0.9 > 0.6 > far
+
+
+def test_the_own_decoder_takes_the_pictures() -> None:
+    for file in pictures(2):
+        ours = ffi.jpeg_decode(file, "headrace", (0, 0, WIDTH, HEIGHT))
+        assert np.array_equal(ours, ffi.jpeg_decode(file, "libjpeg-full", (0, 0, WIDTH, HEIGHT)))
+
+
+@pytest.mark.usefixtures("quick")
+def test_rates_of_both_decoders() -> None:
+    found = measure_decoding(2)
+    assert (found.width, found.height) == (WIDTH, HEIGHT)
+    assert found.image_bytes == sum(map(len, pictures(2))) / 2
+    assert found.pillow_per_core > 0
+    assert found.native is not None
+    assert found.native.per_core > 0
+    assert found.native.together > 0
+    assert found.native.simd_active in found.native.simd
+    assert found.native_missing == ""
+
+
+@pytest.mark.usefixtures("quick")
+def test_without_the_native_library_pillow_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise NativeError("it isn't there")
+
+    monkeypatch.setattr(ffi, "library", missing)
+    found = measure_decoding(1)
+    assert found.native is None
+    assert found.native_missing == "it isn't there"
+    assert found.pillow_per_core > 0
+
+
+def test_nothing_to_copy_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
+    with pytest.raises(RuntimeError, match="torch reaches no accelerator"):
+        measure_copies(0)
+
+
+@pytest.mark.gpu
+def test_copies_to_each_device(gpu: torch.device) -> None:
+    found = measure_copies(gpu.index)
+    assert found.device == gpu.index
+    assert found.pinned > 0
+    assert found.pageable > 0
+    if gpu.type == "cuda":
+        assert found.uuid.startswith("GPU-")
+        nvml = survey().accelerators
+        assert nvml.missing or found.uuid in {one.uuid for one in nvml.gpus}
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_survey_measures_everything_and_each_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x.jpg").write_bytes(bytes(9000))
+    said: list[str] = []
+    found = survey([tmp_path / "a", tmp_path / "a" / "x.jpg"], said.append)
+    assert [(one.files, one.bytes) for one in found.storages] == [(1, 9000)] * 2
+    assert f"reading {tmp_path / 'a'}" in said
+    assert 1 <= found.cores.usable <= found.cores.affinity <= found.cores.host
+    assert 0 <= found.cores.busy <= 1
+    assert 0 < found.memory.available <= found.memory.total
+    assert found.torch.version == torch.__version__
+    assert len(found.copies) == found.torch.devices or found.copies_failed
+    with pytest.raises(FileNotFoundError):
+        survey([tmp_path / "nowhere"])
