@@ -1,7 +1,7 @@
-"""A recurrent classifier of texts. Illness: a thread makes the batches ahead, in pure Python, beside the step.
+"""A recurrent classifier of texts. Illness: a thread beside the step makes its batches, in pure Python.
 
-A loader that fills a queue from a thread is what people write to "prefetch without worker processes". It helps
-where reading waits; where it computes in Python, thread and step hold the GIL in turns.
+A loader that fills a queue from a thread is what people write to "prefetch without worker processes". It
+helps where reading waits; where it computes in Python, thread and step hold the GIL in turns.
 Shows: the loader alone and the step alone are each fast enough, both together take as long as one after the
 other; the process keeps little more than one core busy.
 Heals: worker processes (num_workers=2) in place of the thread.

@@ -1,4 +1,4 @@
-"""Small CNN on photographs as the camera wrote them. Illness: 7-megapixel JPEGs are decoded for a crop of 160.
+"""Small CNN on photographs as cameras write them. Illness: 7 megapixels are decoded for a crop of 160.
 
 Shows: both workers are busy all the time, most of it in the JPEG decoder; the step waits.
 Heals: the photographs made smaller once, beforehand; or a decoder that reads no more than the crop needs.

@@ -1,4 +1,4 @@
-"""Convolutions over sensor recordings of unequal length. Illness: collate pads them as lists of Python numbers.
+"""Convolutions over sensor recordings of unequal length. Illness: collate pads lists of Python numbers.
 
 Shows: both workers are busy all the time, nearly all of it in collate_fn; samples cost next to nothing.
 Heals: torch.nn.utils.rnn.pad_sequence instead.

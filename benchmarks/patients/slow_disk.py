@@ -50,7 +50,12 @@ def main():
         ),
     )
     loader = DataLoader(
-        train, args.batch_size, shuffle=True, num_workers=args.workers, persistent_workers=True, drop_last=True
+        train,
+        args.batch_size,
+        shuffle=True,
+        num_workers=args.workers,
+        persistent_workers=True,
+        drop_last=True,
     )
     model = SmallNet(len(train.classes)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

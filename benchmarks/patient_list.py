@@ -1,0 +1,137 @@
+"""The scripts in `patients/`: what each trains on, what it needs, and the lines that heal it."""
+
+import re
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import patient_data
+import slow_mount
+
+FOLDER = Path(__file__).resolve().parent / "patients"
+MEGABYTES_PER_SECOND = 8.0
+
+
+@dataclass(frozen=True)
+class Patient:
+    """A script with one illness.
+
+    Attributes:
+        name: of its file in `patients/`, without the suffix.
+        data: a name that `patient_data` knows.
+        heal: (line as it is, line as it should be): the script with these exchanged is the healed one.
+        healed_data: what the healed one trains on, where that is the cure; else the same.
+        cuda: it needs a GPU.
+        slow_mount: it is given its data through a throttled mount; the healed one isn't.
+    """
+
+    name: str
+    data: str
+    heal: tuple[tuple[str, str], ...] = ()
+    healed_data: str = ""
+    cuda: bool = False
+    slow_mount: bool = False
+
+    @property
+    def script(self) -> Path:
+        return FOLDER / f"{self.name}.py"
+
+    @property
+    def expected(self) -> tuple[str, ...]:
+        """Kinds of cause of which any is right: of its line "# expected: KIND KIND…"."""
+        found = re.search(r"^# expected: (.+)$", self.script.read_text(encoding="utf-8"), re.MULTILINE)
+        if found is None:
+            raise ValueError(f"{self.script} has no line that begins with '# expected: '")
+        return tuple(found[1].split())
+
+    def healed(self) -> str:
+        """The healed script's source.
+
+        Raises ValueError where a line to be exchanged isn't there just once.
+        """
+        source = self.script.read_text(encoding="utf-8")
+        for old, new in self.heal:
+            if source.count(old) != 1:
+                raise ValueError(f"{self.script} has {old!r} {source.count(old)} times instead of once")
+            source = source.replace(old, new)
+        return source
+
+    def missing(self) -> str:
+        """Why it can't be run here; empty where it can."""
+        if self.cuda and not torch.cuda.is_available():
+            return "no CUDA device"
+        return slow_mount.missing() if self.slow_mount else ""
+
+    def mounted(self, data: Path, healed: bool = False) -> AbstractContextManager[Path]:
+        """What it is given as --data, made first where it isn't there; mounted until the block ends."""
+        path = patient_data.ensure(data, (healed and self.healed_data) or self.data)
+        slow = self.slow_mount and not healed
+        return slow_mount.mounted(path, MEGABYTES_PER_SECOND) if slow else nullcontext(path)
+
+
+COLLATE_ILL = """        row = values.tolist()
+        row += [[0.0] * values.shape[1]] * (longest - len(row))
+        rows.append(row)
+    return torch.tensor(rows), """
+COLLATE_HEALED = """        rows.append(nn.functional.pad(values, (0, 0, 0, longest - len(values))))
+    return torch.stack(rows), """
+ITEM_ILL = """                norms.setdefault(name, []).append(parameter.grad.norm().item())
+            optimizer.step()"""
+ITEM_HEALED = """                if seen % (100 * args.batch_size) == 0:
+                    norms.setdefault(name, []).append(parameter.grad.norm().item())
+            optimizer.step()"""
+COPY_ILL = "frames, labels = frames.to(device), labels.to(device)"
+COPY_HEALED = "frames, labels = (x.to(device, non_blocking=True) for x in (frames, labels))"
+STARTUP_ILL = '        multiprocessing_context="spawn",\n'
+
+PATIENTS = (
+    Patient(
+        "too_few_workers",
+        "pictures",
+        (("shuffle=True)", "shuffle=True, num_workers=2, persistent_workers=True)"),),
+    ),
+    Patient("slow_disk", "pictures", slow_mount=True),
+    Patient("huge_pictures", "huge", healed_data="pictures"),
+    Patient(
+        "heavy_transform",
+        "pictures",
+        (("        transforms.ElasticTransform(alpha=60.0, sigma=6.0),\n", ""),),
+    ),
+    Patient("slow_collate", "recordings.npz", ((COLLATE_ILL, COLLATE_HEALED),)),
+    Patient(
+        "pageable_copy",
+        "frames.npy",
+        (
+            ("        drop_last=True,\n", "        drop_last=True,\n        pin_memory=True,\n"),
+            (COPY_ILL, COPY_HEALED),
+        ),
+        cuda=True,
+    ),
+    Patient("item_each_step", "features.pt", ((ITEM_ILL, ITEM_HEALED),), cuda=True),
+    Patient(
+        "gil_threads",
+        "reviews.tsv",
+        (
+            ("loader = BackgroundLoader(", "loader = DataLoader("),
+            ("shuffle=True)", "shuffle=True, num_workers=2, persistent_workers=True)"),
+        ),
+    ),
+    Patient(
+        "startup_each_epoch",
+        "pictures",
+        ((STARTUP_ILL, STARTUP_ILL + "        persistent_workers=True,\n"),),
+    ),
+    Patient(
+        "straggler",
+        "recordings.npz",
+        (("persistent_workers=True)", "persistent_workers=True, prefetch_factor=16)"),),
+    ),
+    Patient(
+        "too_many_threads",
+        "pictures",
+        (('"--threads", type=int, default=32', '"--threads", type=int, default=1'),),
+    ),
+    Patient("healthy", "pictures"),
+)
