@@ -2,9 +2,9 @@
 
     python benchmarks/doctor.py --data data [--only NAME…] [--json FILE]
 
-Runs `headrace doctor run --try --json FILE SCRIPT ARGUMENTS` on each script in `patients/`, in a fresh process.
-Right: the first cause is of the kind that the script's line "# expected:" names. The advice that counts is the
-first for that cause that was tried; its prediction counts where it is within 25 % of what was measured.
+Runs `headrace doctor run --try --json FILE SCRIPT ARGUMENTS` on each script in `patients/`, in a fresh
+process. Right: the first cause is of the kind that the script's line "# expected:" names. Near: of the advice
+that was tried, the first for that cause was predicted within 25 % of what was measured.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def examine(patient: Patient, data: Path, limit: float) -> dict[str, Any]:
 
 
 def judge(expected: tuple[str, ...], diagnosis: dict[str, Any]) -> dict[str, Any]:
-    """What counts of a Diagnosis: named, right, confidence, predicted, measured, near; and the whole of it."""
+    """What counts of a Diagnosis, and all of it but its timelines."""
     verdict = diagnosis["causes"][0]
     row = {
         "named": verdict["kind"],
@@ -111,8 +111,9 @@ def show(rows: list[dict[str, Any]]) -> None:
                 console.print(f"{row['name']}: {key}: {row[key]}", markup=False)
     count = totals(rows)
     console.print(
-        f"right first: {count['right']} of {count['examined']} examined; prediction within 25 %: {count['near']} of "
-        f"{count['tried']} tried; healthy called ill: {count['healthy_called_ill']}; skipped: {count['skipped']}"
+        f"right first: {count['right']} of {count['examined']} examined; "
+        f"predicted within 25 %: {count['near']} of {count['tried']} tried; "
+        f"healthy called ill: {count['healthy_called_ill']}; skipped: {count['skipped']}"
     )
 
 

@@ -2,8 +2,8 @@
 
     python benchmarks/healed.py --data data [--only NAME…] [--json FILE]
 
-Both run the same number of epochs in fresh processes, turn by turn; a figure is the median, over the runs, of the
-rates that the script prints for its epochs after the first.
+Both run the same number of epochs in fresh processes, turn by turn; a figure is the median of the rates that
+the script prints for its epochs after the first.
 """
 
 from __future__ import annotations

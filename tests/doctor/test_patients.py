@@ -1,0 +1,118 @@
+"""Ordinary scripts, each with a cause that the doctor knows, and how its answers count."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from jpegs import image_folder
+
+from headrace.doctor.records import KINDS, Advice, Cause, Diagnosis, Rate
+
+BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
+NAMES = sorted(path.stem for path in (BENCHMARKS / "patients").glob("*.py"))
+
+RATES = tuple(Rate(name, 100.0, 90.0, 110.0, 20, 1.0) for name in ("supply", "demand", "actual"))
+DIAGNOSIS = Diagnosis(
+    command=("train.py",),
+    loader="DataLoader(ImageFolder, batch_size=4)",
+    where="train.py:9",
+    causes=(Cause("workers", "0 workers", (), 0.5, 0.9), Cause("decode", "slow", (), 0.2, 0.4)),
+    advice=(
+        Advice("decode", "smaller pictures", (), 3.0, measured=1.0),
+        Advice("workers", "num_workers=0 → 2", (), 1.9, {"loader": {"num_workers": 2}}, measured=1.6),
+    ),
+    rates=RATES,
+    stall=0.5,
+    stages=(),
+    cores=2,
+)
+
+
+def module(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module(name)
+
+
+def test_each_script_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    patients = module(monkeypatch, "patient_list").PATIENTS
+    assert sorted(patient.name for patient in patients) == NAMES
+    assert len(NAMES) == 12
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_compiles_healed_too_and_looks_ordinary(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    patients = module(monkeypatch, "patient_list").PATIENTS
+    patient = next(patient for patient in patients if patient.name == name)
+    source = patient.script.read_text(encoding="utf-8")
+    compile(source, name, "exec")
+    compile(patient.healed(), name, "exec")
+    assert "headrace" not in source.lower()
+    assert set(patient.expected) <= set(KINDS)
+    cured = patient.healed() != source or patient.healed_data or patient.slow_mount
+    assert bool(cured) == (patient.expected != ("healthy",))
+
+
+def test_a_cure_that_no_longer_fits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    patient = module(monkeypatch, "patient_list").PATIENTS[0]
+    with pytest.raises(ValueError, match="0 times instead of once"):
+        replace(patient, heal=(("no such line", ""),)).healed()
+
+
+def test_the_advice_for_the_cause_that_was_named_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = module(monkeypatch, "doctor").judge
+    row = judge(("workers",), DIAGNOSIS.to_json())
+    assert (row["named"], row["right"], row["confidence"]) == ("workers", True, 0.9)
+    assert (row["predicted"], row["measured"], row["near"]) == (1.9, 1.6, True)
+    assert not judge(("read", "decode"), DIAGNOSIS.to_json())["right"]
+    advice = (replace(DIAGNOSIS.advice[1], measured=1.5),)
+    assert not judge(("workers",), replace(DIAGNOSIS, advice=advice).to_json())["near"]
+
+
+def test_totals_count_errors_as_wrong_and_leave_out_what_was_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    doctor = module(monkeypatch, "doctor")
+    rows = [
+        {"name": "a", "expected": ("workers",), **doctor.judge(("workers",), DIAGNOSIS.to_json())},
+        {"name": "b", "expected": ("healthy",), **doctor.judge(("healthy",), DIAGNOSIS.to_json())},
+        {"name": "c", "expected": ("gil",), "error": "exit code 1"},
+        {"name": "d", "expected": ("copy",), "skipped": "no CUDA device"},
+    ]
+    assert doctor.totals(rows) == {
+        "examined": 3,
+        "skipped": 1,
+        "right": 1,
+        "near": 2,
+        "tried": 2,
+        "healthy_called_ill": 1,
+    }
+
+
+def run(name: str, data: Path, *arguments: str) -> str:
+    command = [
+        sys.executable,
+        str(BENCHMARKS / "patients" / f"{name}.py"),
+        "--data",
+        str(data),
+        "--epochs",
+        "1",
+    ]
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.slow
+def test_three_steps_on_pictures(tmp_path: Path) -> None:
+    image_folder(tmp_path, 12)
+    assert " samples/s\n" in run("too_few_workers", tmp_path, "--batch-size", "4")
+
+
+@pytest.mark.slow
+def test_three_steps_on_recordings(tmp_path: Path) -> None:
+    values = np.zeros((12 * 200, 16), np.float32)
+    np.savez(tmp_path / "r.npz", values=values, starts=np.arange(0, 2600, 200), labels=np.zeros(12, np.int64))
+    assert " samples/s\n" in run("slow_collate", tmp_path / "r.npz", "--batch-size", "4")
