@@ -29,10 +29,10 @@ CPP_FILES     = $(shell git ls-files -co --exclude-standard 'native/*.cpp' 'nati
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test quick check lint format tidy asan tsan native-test neon-test fuzz libfuzzer bench \
-        bench-quick bench-peers stages crop-area pictures wheel clean distclean
+        bench-quick bench-peers stages crop-area pictures doctor-patients wheel clean distclean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(SYSTEM_STAMP): tools/setup-system.sh
 	tools/setup-system.sh $(PYTHON)
@@ -130,6 +130,9 @@ stages: $(PACKAGE) ## What each stage of a sample costs, by instructions and by 
 
 crop-area: $(PACKAGE) ## Milliseconds per picture against the crop's share of it, by decoder
 	$(BIN)/python benchmarks/crop_area.py --data $(DATA) $(ARGS)
+
+doctor-patients: $(PACKAGE) ## The doctor on twelve scripts with one planted illness each: how often is it right?
+	$(BIN)/python benchmarks/doctor.py --data $(DATA) $(ARGS)
 
 bench-quick: $(PACKAGE) ## The same on few images, once: it shows that the benchmark runs, not a figure
 	$(BIN)/python benchmarks/peers.py --data $(DATA) --peers $(PEERS) --count 200 --repetitions 1 --any-load $(ARGS)

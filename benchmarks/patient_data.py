@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageFilter
+from PIL import Image, ImageChops
 
 import pictures
 
 PICTURES = 2000
-HUGE, HUGE_SIZE = 160, (3072, 2304)
-RECORDINGS, CHANNELS = 2000, 16
-REVIEWS = 4000
+HUGE, HUGE_SIZE, NAMES_OF_HUGE = 200, (3072, 2304), 5
+RECORDINGS, CHANNELS = 6000, 16
+REVIEWS = 6000
 FRAMES = 2048
 FEATURES, FEATURE_WIDTH = 400_000, 128
 CLASSES = 10
@@ -39,16 +39,18 @@ def ensure(data: Path, name: str) -> Path:
 
 
 def _huge(data: Path, out: Path) -> None:
-    """The pictures enlarged to about 7 megapixels, with grain as a camera's: some 2.5 MB each."""
-    sources = sorted(ensure(data, "pictures").glob("class_*/*.jpg"))[: 10 * HUGE : 10]
-    grain = np.random.default_rng(0).normal(0, 5, (HUGE_SIZE[1], HUGE_SIZE[0], 1))
+    """The pictures enlarged to 7 megapixels, with a camera's noise; each under several names."""
+    sources = sorted(ensure(data, "pictures").glob("class_*/*.jpg"))[:: PICTURES // HUGE]
+    noise = Image.effect_noise(HUGE_SIZE, 10)
+    noise = Image.merge("RGB", (noise, noise, noise))
     for number, source in enumerate(sources):
         image = Image.open(source).convert("RGB").resize(HUGE_SIZE, Image.Resampling.BICUBIC)
-        image = image.filter(ImageFilter.UnsharpMask(6))
-        pixels = np.clip(np.asarray(image) + np.roll(grain, 97 * number, axis=(0, 1)), 0, 255)
         folder = out / f"class_{number % CLASSES}"
         folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{number:04}.jpg", quality=92)
+        first = folder / f"{number:04}-0.jpg"
+        ImageChops.add(image, noise, offset=-128).save(first, quality=90)
+        for name in range(1, NAMES_OF_HUGE):
+            first.with_name(f"{number:04}-{name}.jpg").hardlink_to(first)
 
 
 def _recordings(_data: Path, out: Path) -> None:
@@ -68,7 +70,7 @@ def _reviews(_data: Path, out: Path) -> None:
     with out.open("w", encoding="utf-8") as file:
         for _ in range(REVIEWS):
             label = rng.randrange(2)
-            text = rng.choices(words[label * 500 :], k=rng.randint(40, 60))
+            text = rng.choices(words[label * 500 :], k=rng.randint(90, 110))
             file.write(f"{label}\t{' '.join(text)}\n")
 
 
