@@ -97,7 +97,7 @@ PATIENTS = (
     Patient(
         "heavy_transform",
         "pictures",
-        (("        transforms.ElasticTransform(alpha=60.0, sigma=6.0),\n", ""),),
+        (("        transforms.ElasticTransform(alpha=50.0, sigma=4.0),\n", ""),),
     ),
     Patient("slow_collate", "recordings.npz", ((COLLATE_ILL, COLLATE_HEALED),)),
     Patient(

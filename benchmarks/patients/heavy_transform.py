@@ -42,7 +42,7 @@ def main():
     augment = [
         transforms.RandomResizedCrop(160),
         transforms.RandomHorizontalFlip(),
-        transforms.ElasticTransform(alpha=60.0, sigma=6.0),
+        transforms.ElasticTransform(alpha=50.0, sigma=4.0),
         transforms.ToTensor(),
         transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     ]

@@ -18,15 +18,15 @@ from torchvision.datasets import ImageFolder
 
 def make_model(classes):
     return nn.Sequential(
-        nn.Conv2d(3, 16, 7, stride=4, padding=3),
+        nn.Conv2d(3, 24, 7, stride=4, padding=3),
         nn.ReLU(),
-        nn.Conv2d(16, 32, 3, stride=2, padding=1),
+        nn.Conv2d(24, 48, 3, stride=2, padding=1),
         nn.ReLU(),
-        nn.Conv2d(32, 64, 3, stride=2, padding=1),
+        nn.Conv2d(48, 96, 3, stride=2, padding=1),
         nn.ReLU(),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
-        nn.Linear(64, classes),
+        nn.Linear(96, classes),
     )
 
 
