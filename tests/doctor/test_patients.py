@@ -11,6 +11,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
 from jpegs import image_folder
 
 from headrace.doctor.records import KINDS, Advice, Cause, Diagnosis, Rate
@@ -116,3 +117,12 @@ def test_three_steps_on_recordings(tmp_path: Path) -> None:
     values = np.zeros((12 * 200, 16), np.float32)
     np.savez(tmp_path / "r.npz", values=values, starts=np.arange(0, 2600, 200), labels=np.zeros(12, np.int64))
     assert " samples/s\n" in run("slow_collate", tmp_path / "r.npz", "--batch-size", "4")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("name", ["pageable_copy", "item_each_step"])
+def test_without_a_gpu_those_for_one_say_so(tmp_path: Path, name: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        run(name, tmp_path)
+    assert error.value.stderr == "this script needs a GPU: torch.cuda.is_available() is False\n"
