@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -92,6 +93,35 @@ def test_totals_count_errors_as_wrong_and_leave_out_what_was_skipped(monkeypatch
         "tried": 2,
         "healthy_called_ill": 1,
     }
+
+
+FAKE = """
+import json, pathlib, sys
+verb, script = sys.argv[1:6], sys.argv[6:]
+if verb[:4] != ["doctor", "run", "--try", "--json"] or script[1] != "--data":
+    sys.exit(f"not asked for that: {sys.argv}")
+if script[2] != "ill":
+    pathlib.Path(verb[4]).write_text(pathlib.Path(script[2]).read_text())
+sys.exit(0 if script[2] != "ill" else "nothing measured")
+"""
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_a_diagnosis_is_read_and_its_lack_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: bool
+) -> None:
+    doctor = module(monkeypatch, "doctor")
+    (tmp_path / "diagnosis.json").write_text(json.dumps(DIAGNOSIS.to_json()))
+    (tmp_path / "fake.py").write_text(FAKE)
+    data = tmp_path / "diagnosis.json" if found else Path("ill")
+    monkeypatch.setattr(doctor, "HEADRACE", [sys.executable, str(tmp_path / "fake.py")])
+    monkeypatch.setattr("patient_data.ensure", lambda *_: data)
+    row = doctor.examine(module(monkeypatch, "patient_list").PATIENTS[0], tmp_path, limit=60.0)
+    if found:
+        assert row["right"]
+        assert row["named"] == "workers"
+    else:
+        assert row["error"] == "exit code 1, no diagnosis: nothing measured\n"
 
 
 def run(name: str, data: Path, *arguments: str) -> str:
