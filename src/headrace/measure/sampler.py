@@ -229,7 +229,7 @@ class Sampler:
             self._known[ident] = _Known(name, (thread.native_id if thread else None) or -1)
 
     def _mind_contention(self, wanting: int) -> None:
-        """Waits for the GIL as the user's threads do while they compete for it, so that these take turns as ever.
+        """Waits for the GIL as the user's threads do while they compete for it: they take turns as ever.
 
         A worker has one thread of the user's, and one that sends what this has made.
         """
@@ -248,7 +248,7 @@ class Sampler:
         sys.setswitchinterval(min(seconds, self._switch_before))
 
     def _count_running(self, counts: Counts) -> None:
-        """Counts threads on cores; so seldom that it takes a thousandth of the time, however many they are."""
+        """Counts threads on cores; seldom, to take a thousandth of the time, however many there are."""
         before = time.perf_counter()
         if before >= self._count_at:
             counts.running_sum += count_running(but=self._tid)

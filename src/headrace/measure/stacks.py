@@ -90,7 +90,7 @@ class Stacks:
 
     def _frames(self, walked: list[tuple[CodeType, int, str]]) -> list[Frame]:
         """Outermost first. Of what was walked, not of the frames: these may have run on since."""
-        frames = []
+        frames: list[Frame] = []
         for code, instruction, name in walked:
             with_source = not frames or self._codes[code].fetches
             frames.append(self._frame(code, instruction, name, with_source))

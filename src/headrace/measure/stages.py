@@ -75,7 +75,7 @@ READING_FILES = re.compile(
 )
 READING_FUNCTION = re.compile(r"_*(p?read|open)(?![a-z])|_*read(into|lines?|all|exactly|bytes|file)")
 READING_CALL = re.compile(
-    r"(?<![\w.])open\(|\.(read|readinto|readline|readlines|read_bytes|read_text|pread|recv|getdents)\("
+    r"(?<![\w.])(open|read)\(|\.(read|readinto|readline|readlines|read_bytes|read_text|pread|recv|getdents)\("
     r"|\b(np|numpy)\.(load|fromfile|memmap)\(|\bos\.(open|read|pread|stat|scandir|listdir|path\.\w+)\("
     r"|\btorch\.load\(|\bread_file\("
 )

@@ -82,9 +82,9 @@ class ThreadState:
             return False
 
 
-def of_call(text: bytes) -> Blocked:
+def of_call(text: bytes, calls: dict[bytes, Blocked] = CALLS) -> Blocked:
     """What /proc/…/syscall says: "running", or the number of the call and its arguments."""
-    return "running" if text[:1] == b"r" else CALLS.get(text.split(b" ", 1)[0], "waiting")
+    return "running" if text[:1] == b"r" else calls.get(text.split(b" ", 1)[0], "waiting")
 
 
 def of_letter(letter: bytes) -> Blocked:
