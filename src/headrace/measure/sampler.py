@@ -6,13 +6,15 @@ file: the last line of a (pid, phase) holds all of that phase. `read_counts` rea
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -170,7 +172,8 @@ class Sampler:
                 time.sleep(pause)
                 now = time.perf_counter()
                 waited = self._own_delay()
-                self._look(now - last, now - due, waited - delay)
+                with _no_collection():
+                    self._look(now - last, now - due, waited - delay)
                 last, delay = now, waited
                 self._read_phase()
                 if self._asked != self._counts.phase or now - written > WRITE_SECONDS:
@@ -294,6 +297,22 @@ class Sampler:
             os.write(file, line)
         finally:
             os.close(file)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keeps the garbage collector from running in this thread, while it has its hands on others' frames.
+
+    Before Python 3.12 it may run in the midst of making a frame object, and give way to other threads there.
+    """
+    collects = gc.isenabled()
+    if collects:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 class _Known:
