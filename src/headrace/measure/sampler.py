@@ -23,7 +23,7 @@ from typing import Any
 from headrace.measure.fetch_times import FetchTimes, note_into
 from headrace.measure.stacks import Stacks, name_of_thread
 from headrace.measure.stages import Stage
-from headrace.measure.thread_state import ThreadState, count_running, run_delays
+from headrace.measure.thread_state import OwnDelay, ThreadState, count_running, run_delays
 
 WRITE_SECONDS = 0.5
 MOST_LINES = 20
@@ -159,19 +159,19 @@ class Sampler:
     def _run(self) -> None:
         jitter = random.Random()  # not the user's random numbers
         self._tid = threading.get_native_id()
-        self._delay_file = os.open(f"/proc/self/task/{self._tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        self._own = OwnDelay(self._tid)
         self._set_switch(SWITCH_SECONDS)
         self._mark = self._marks()
         written = last = time.perf_counter()
         self._count_at = last
-        delay = self._own_delay()
+        delay = self._own.seconds()
         try:
             while not self._stopping:
                 pause = self._interval * (0.5 + jitter.random())
                 due = time.perf_counter() + pause
                 time.sleep(pause)
                 now = time.perf_counter()
-                waited = self._own_delay()
+                waited = self._own.seconds()
                 with _no_collection():
                     self._look(now - last, now - due, waited - delay)
                 last, delay = now, waited
@@ -185,7 +185,7 @@ class Sampler:
         finally:
             sys.setswitchinterval(self._switch_before)
             note_into(None)
-            os.close(self._delay_file)
+            self._own.close()
             for known in self._known.values():
                 known.state.close()
 
@@ -259,10 +259,6 @@ class Sampler:
             after = time.perf_counter()
             self._count_at = after + max(0.05, 1000 * (after - before))
 
-    def _own_delay(self) -> float:
-        """Seconds that this thread has waited for a core."""
-        return int(os.pread(self._delay_file, 100, 0).split()[1]) / 1e9
-
     def _marks(self) -> tuple[float, float, dict[int, float]]:
         delays = run_delays()
         delays.pop(self._tid, None)
@@ -305,7 +301,7 @@ def _no_collection() -> Iterator[None]:
 
     Before Python 3.12 it may run in the midst of making a frame object, and give way to other threads there.
     """
-    collects = gc.isenabled()
+    collects = sys.version_info < (3, 12) and gc.isenabled()
     if collects:
         gc.disable()
     try:
