@@ -6,13 +6,15 @@ file: the last line of a (pid, phase) holds all of that phase. `read_counts` rea
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -21,7 +23,7 @@ from typing import Any
 from headrace.measure.fetch_times import FetchTimes, note_into
 from headrace.measure.stacks import Stacks, name_of_thread
 from headrace.measure.stages import Stage
-from headrace.measure.thread_state import ThreadState, count_running, run_delays
+from headrace.measure.thread_state import OwnDelay, ThreadState, count_running, run_delays
 
 WRITE_SECONDS = 0.5
 MOST_LINES = 20
@@ -157,20 +159,21 @@ class Sampler:
     def _run(self) -> None:
         jitter = random.Random()  # not the user's random numbers
         self._tid = threading.get_native_id()
-        self._delay_file = os.open(f"/proc/self/task/{self._tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        self._own = OwnDelay(self._tid)
         self._set_switch(SWITCH_SECONDS)
         self._mark = self._marks()
         written = last = time.perf_counter()
         self._count_at = last
-        delay = self._own_delay()
+        delay = self._own.seconds()
         try:
             while not self._stopping:
                 pause = self._interval * (0.5 + jitter.random())
                 due = time.perf_counter() + pause
                 time.sleep(pause)
                 now = time.perf_counter()
-                waited = self._own_delay()
-                self._look(now - last, now - due, waited - delay)
+                waited = self._own.seconds()
+                with _no_collection():
+                    self._look(now - last, now - due, waited - delay)
                 last, delay = now, waited
                 self._read_phase()
                 if self._asked != self._counts.phase or now - written > WRITE_SECONDS:
@@ -182,7 +185,7 @@ class Sampler:
         finally:
             sys.setswitchinterval(self._switch_before)
             note_into(None)
-            os.close(self._delay_file)
+            self._own.close()
             for known in self._known.values():
                 known.state.close()
 
@@ -229,7 +232,7 @@ class Sampler:
             self._known[ident] = _Known(name, (thread.native_id if thread else None) or -1)
 
     def _mind_contention(self, wanting: int) -> None:
-        """Waits for the GIL as the user's threads do while they compete for it: these take turns as ever.
+        """Waits for the GIL as the user's threads do while they compete for it: they take turns as ever.
 
         A worker has one thread of the user's, and one that sends what this has made.
         """
@@ -248,17 +251,13 @@ class Sampler:
         sys.setswitchinterval(min(seconds, self._switch_before))
 
     def _count_running(self, counts: Counts) -> None:
-        """Counts threads on cores; so seldom that it takes a thousandth of the time, with many, too."""
+        """Counts threads on cores; seldom, to take a thousandth of the time, however many there are."""
         before = time.perf_counter()
         if before >= self._count_at:
             counts.running_sum += count_running(but=self._tid)
             counts.running_rounds += 1
             after = time.perf_counter()
             self._count_at = after + max(0.05, 1000 * (after - before))
-
-    def _own_delay(self) -> float:
-        """Seconds that this thread has waited for a core."""
-        return int(os.pread(self._delay_file, 100, 0).split()[1]) / 1e9
 
     def _marks(self) -> tuple[float, float, dict[int, float]]:
         delays = run_delays()
@@ -294,6 +293,22 @@ class Sampler:
             os.write(file, line)
         finally:
             os.close(file)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keeps the garbage collector from running in this thread, while it has its hands on others' frames.
+
+    Before Python 3.12 it may run in the midst of making a frame object, and give way to other threads there.
+    """
+    collects = sys.version_info < (3, 12) and gc.isenabled()
+    if collects:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 class _Known:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import linecache
 import re
+import sys
 from dataclasses import dataclass
-from functools import partial
 from os.path import basename
 from types import CodeType, FrameType
 from typing import Any
 
 from headrace.measure.stages import (
     OURS,
-    TRANSFORM_FILES,
     Blocked,
     Frame,
     Stage,
@@ -22,8 +21,6 @@ from headrace.measure.stages import (
     is_waiting,
 )
 
-# Names that Compose, Sequential and their like give to the transform that they run at the moment.
-RUNNING_NAMES = ("t", "transform", "_transform", "module", "tr", "op", "fn", "aug", "f")
 MOST_CACHED = 20_000  # stacks whose stage is remembered
 
 
@@ -37,14 +34,10 @@ class Code:
     users: bool
     anchored: bool
     worker: bool  # outermost of a worker process
-    runs: str  # the name of the local that holds the transform that is run; "": isn't a container
-    transform: bool  # of a library of transforms
+    owner: str  # the class that it is a method of
+    container: bool  # runs transforms, one after the other
+    calls_module: bool
     fetches: bool
-
-    @property
-    def named(self) -> bool:
-        """A local tells which transform it is."""
-        return bool(self.runs) or self.transform
 
 
 class Stacks:
@@ -72,8 +65,9 @@ class Stacks:
             about = codes.get(code)
             if about is None:
                 about = codes[code] = describe(code)
-            # One code object runs all of v2's transforms: only the object tells them apart.
-            walked.append((code, frame.f_lasti, name_in(frame, about) if about.named else ""))
+            walked.append(
+                (code, frame.f_lasti, class_of_module(frame) if about.calls_module else about.owner)
+            )
             anchored = anchored or about.anchored
             if about.users and not line:
                 line = f"{basename(about.filename)}:{frame.f_lineno} {about.function}"
@@ -91,12 +85,12 @@ class Stacks:
     def _frames(self, walked: list[tuple[CodeType, int, str]]) -> list[Frame]:
         """Outermost first. Of what was walked, not of the frames: these may have run on since."""
         frames: list[Frame] = []
-        for code, instruction, name in walked:
+        for code, instruction, owner in walked:
             with_source = not frames or self._codes[code].fetches
-            frames.append(self._frame(code, instruction, name, with_source))
+            frames.append(self._frame(code, instruction, owner, with_source))
         return frames[::-1]
 
-    def _frame(self, code: CodeType, instruction: int, name: str, with_source: bool) -> Frame:
+    def _frame(self, code: CodeType, instruction: int, owner: str, with_source: bool) -> Frame:
         about = self._codes[code]
         line = line_of(code, instruction)
         return Frame(
@@ -104,8 +98,8 @@ class Stacks:
             about.function,
             about.first_line,
             line,
-            owner="" if about.runs else name,
-            runs=name if about.runs else "",
+            owner=owner,
+            container=about.container,
             source=linecache.getline(about.filename, line).strip() if with_source else "",
         )
 
@@ -116,11 +110,6 @@ def line_of(code: CodeType, instruction: int) -> int:
         if start <= instruction < end and line is not None:
             return line
     return code.co_firstlineno
-
-
-def name_in(frame: FrameType, about: Code) -> str:
-    """Of a container, which transform it runs; of a library's transform, its class."""
-    return running(frame, about.runs) if about.runs else owner(frame)
 
 
 def describe(code: CodeType) -> Code:
@@ -134,50 +123,45 @@ def describe(code: CodeType) -> Code:
         is_users(filename),
         bool(anchor(frame)),
         worker=anchor(frame) == "worker" and OURS in filename,
-        runs=_container_variable(code),
-        transform=bool(TRANSFORM_FILES.search(filename)),
+        owner=class_of(code),
+        container=_is_container(code),
+        calls_module=filename.endswith("/torch/nn/modules/module.py") and function == "_wrapped_call_impl",
         fetches=anchor(frame) == "fetch",
     )
 
 
-def _container_variable(code: CodeType) -> str:
-    """The local in which a Compose, a Sequential or their like holds what it runs; "" of other code."""
+def _is_container(code: CodeType) -> bool:
+    """The code is of a Compose, a Sequential or their like, whoever wrote it."""
     if code.co_name not in ("__call__", "forward", "execute_compose"):
-        return ""
-    sequential = code.co_filename.endswith("/torch/nn/modules/container.py")
-    if not sequential and not any("transforms" in name for name in (*code.co_names, *code.co_varnames)):
-        return ""
-    return next((name for name in RUNNING_NAMES if name in code.co_varnames), "")
+        return False
+    if code.co_filename.endswith("/torch/nn/modules/container.py"):
+        return True
+    return "transforms" in code.co_names
 
 
-def running(frame: FrameType, variable: str) -> str:
-    """The transform that a container runs, by name; "" before its first."""
-    transform = frame.f_locals.get(variable)
-    return name_of(transform) if callable(transform) else ""
+def class_of_module(frame: FrameType) -> str:
+    """The class of the module that a frame of `Module._wrapped_call_impl` calls.
+
+    Before Python 3.13, `f_locals` copies the locals into a dict that stays with the frame. A second copy
+    would free what the first has held, and to free a tensor may give way to other threads, so that the frame
+    ends while it is copied, and Python crashes. This function's locals never change: nothing is freed.
+    """
+    return type(frame.f_locals.get("self")).__name__
 
 
-def owner(frame: FrameType) -> str:
-    """The class of the frame's `self`; "" if it has none."""
-    code = frame.f_code
-    if code.co_argcount == 0 or code.co_varnames[0] != "self":
-        return ""
-    this = frame.f_locals.get("self")
-    return "" if this is None else type(this).__name__
-
-
-def name_of(transform: Any) -> str:
-    """A transform's class; "name (file.py:12)" of a function of Python."""
-    while isinstance(transform, partial):
-        transform = transform.func
-    code = getattr(transform, "__code__", None)
-    if code is not None:
-        return f"{transform.__name__} ({basename(code.co_filename)}:{code.co_firstlineno})"
-    original = getattr(transform, "original_name", None)  # of a scripted module
-    if isinstance(original, str):
-        return original
-    if isinstance(transform, type(len)):
-        return str(transform.__qualname__)
-    return type(transform).__name__
+def class_of(code: CodeType) -> str:
+    """The class that a method is written in; "" of a function."""
+    if sys.version_info >= (3, 11):
+        outer = code.co_qualname.split(".")[:-1]
+        return outer[-1] if outer and outer[-1] != "<locals>" else ""
+    for module in list(sys.modules.values()):
+        if getattr(module, "__file__", None) == code.co_filename:
+            for value in list(vars(module).values()):
+                if isinstance(value, type) and value.__module__ == module.__name__:
+                    method = vars(value).get(code.co_name)
+                    if getattr(method, "__code__", None) is code:
+                        return value.__name__
+    return ""
 
 
 def name_of_thread(name: str) -> str:

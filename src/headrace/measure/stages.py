@@ -21,9 +21,8 @@ class Frame(NamedTuple):
     Attributes:
         filename, function, first_line: of its code.
         line: that it is at.
-        owner: of a library's transform: the class of its `self`; may be left empty elsewhere.
-        runs: of a container of transforms (Compose, Sequential): which one it runs at the moment, by its
-            class, or as "name (file.py:12)" if it is a function; empty elsewhere.
+        owner: the class that the function is a method of; of nn.Module's own call, the module's class.
+        container: it runs transforms one after the other, as Compose and Sequential do.
         source: the text of the line, needed of the innermost frame only, as calls into C have no frame.
     """
 
@@ -32,7 +31,7 @@ class Frame(NamedTuple):
     first_line: int
     line: int
     owner: str = ""
-    runs: str = ""
+    container: bool = False
     source: str = ""
 
 
@@ -75,7 +74,7 @@ READING_FILES = re.compile(
 )
 READING_FUNCTION = re.compile(r"_*(p?read|open)(?![a-z])|_*read(into|lines?|all|exactly|bytes|file)")
 READING_CALL = re.compile(
-    r"(?<![\w.])open\(|\.(read|readinto|readline|readlines|read_bytes|read_text|pread|recv|getdents)\("
+    r"(?<![\w.])(open|read)\(|\.(read|readinto|readline|readlines|read_bytes|read_text|pread|recv|getdents)\("
     r"|\b(np|numpy)\.(load|fromfile|memmap)\(|\bos\.(open|read|pread|stat|scandir|listdir|path\.\w+)\("
     r"|\btorch\.load\(|\bread_file\("
 )
@@ -275,18 +274,32 @@ def _labelled(frame: Frame, innermost: bool, transformed: bool) -> str:
 def _transform(stack: Sequence[Frame]) -> tuple[int, str] | None:
     """Where in the stack a transform begins, and its name; None if none runs."""
     for depth, frame in enumerate(stack):
-        if frame.runs:
-            return _innermost_container(stack, depth)
+        if frame.container:
+            return _contained(stack, depth)
         if TRANSFORM_FILES.search(frame.filename):
-            return depth, frame.owner or frame.function
+            module = _module(stack[max(0, depth - 2) : depth])
+            return depth, module or frame.owner or frame.function
     return None
 
 
-def _innermost_container(stack: Sequence[Frame], depth: int) -> tuple[int, str]:
-    """A container that runs a container: the transform that the last of them runs."""
+def _contained(stack: Sequence[Frame], depth: int) -> tuple[int, str]:
+    """What the container at `depth` runs; of a container in a container, what that runs."""
     following = depth + 1
-    while following < len(stack) and stack[following].function in CALLING_SHIMS:
+    while following < len(stack) and _calls_module(stack[following]):
         following += 1
-    if following < len(stack) and stack[following].runs:
-        return _innermost_container(stack, following)
-    return depth, stack[depth].runs
+    module = _module(stack[depth + 1 : following])
+    if following == len(stack):
+        return depth, module or stack[depth].owner or stack[depth].function
+    frame = stack[following]
+    if frame.container:
+        return _contained(stack, following)
+    return depth, module or frame.owner or place(frame)
+
+
+def _calls_module(frame: Frame) -> bool:
+    return frame.filename.endswith("/torch/nn/modules/module.py") and frame.function in CALLING_SHIMS
+
+
+def _module(shims: Sequence[Frame]) -> str:
+    """The class of the module that is called by these frames; "" if none is."""
+    return next((frame.owner for frame in shims if frame.function == "_wrapped_call_impl"), "")

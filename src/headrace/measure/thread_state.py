@@ -82,9 +82,31 @@ class ThreadState:
             return False
 
 
-def of_call(text: bytes) -> Blocked:
+class OwnDelay:
+    """How long the calling thread has waited for a core.
+
+    Args:
+        native_id: of that thread.
+    """
+
+    def __init__(self, native_id: int) -> None:
+        path = f"/proc/self/task/{native_id}/schedstat"
+        # Kernels may be built without it.
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if os.path.exists(path) else -1
+
+    def seconds(self) -> float:
+        """Since the thread began; 0 where it isn't known."""
+        return int(os.pread(self._file, 100, 0).split()[1]) / 1e9 if self._file >= 0 else 0.0
+
+    def close(self) -> None:
+        """Gives the file back."""
+        if self._file >= 0:
+            os.close(self._file)
+
+
+def of_call(text: bytes, calls: dict[bytes, Blocked] = CALLS) -> Blocked:
     """What /proc/…/syscall says: "running", or the number of the call and its arguments."""
-    return "running" if text[:1] == b"r" else CALLS.get(text.split(b" ", 1)[0], "waiting")
+    return "running" if text[:1] == b"r" else calls.get(text.split(b" ", 1)[0], "waiting")
 
 
 def of_letter(letter: bytes) -> Blocked:
