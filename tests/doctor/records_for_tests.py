@@ -81,7 +81,7 @@ def timeline(
                 disk_read=84e6 * (1 + math.sin(tick / 7)) if phase in ("actual", "supply") else 0.0,
                 memory=6 * GB + grown,
                 workers_memory=3 * GB + grown,
-                gpu=min(1.0, busy[1] + 0.02 * math.sin(tick)) if gpu else None,
+                gpu=min(1.0, abs(busy[1] + 0.02 * math.sin(tick))) if gpu else None,
                 gpu_memory=21 * GB if gpu else None,
             )
         )

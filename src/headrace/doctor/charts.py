@@ -102,7 +102,7 @@ def plot(
 ) -> Plot:
     """A plot with its axes; values are labelled as multiples of the unit."""
     values = [
-        Tick(round(height * (1 - value * unit / top), 1), _label(value)) for value in ticks(0, top / unit, 3)
+        Tick(round(height * (1 - value * unit / top), 1), _label(value)) for value in ticks(0, top / unit, 4)
     ]
     bands = []
     for phase, band in phases:

@@ -73,7 +73,7 @@ def render_html(diagnosis: Diagnosis) -> str:
     )
     style, script = _asset("report.css"), _asset("report.js")
     demand = rate_named(diagnosis, "demand")
-    most = max((rate.samples_per_second for rate in diagnosis.rates), default=0.0)
+    most = max((rate.high for rate in diagnosis.rates), default=0.0)
     return environment.from_string(_asset("report.html")).render(
         record=diagnosis,
         healthy=diagnosis.verdict.kind == "healthy",
@@ -85,8 +85,10 @@ def render_html(diagnosis: Diagnosis) -> str:
         demand=demand.samples_per_second if demand else 0.0,
         demand_at=charts.DEMAND_AT,
         places=_places(diagnosis),
+        within=span(diagnosis),
         panels=_panels(diagnosis),
         width=charts.WIDTH,
+        lines=("device", "whole", "part"),
         marks=MARKS,
         certainty=certainty,
         figure=figure,
@@ -106,7 +108,10 @@ def _asset(name: str) -> str:
 
 
 def _finalized(value: object) -> object:
-    return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """Strings as they may be shown: without control characters, a figure and its unit in one line."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return plain(value).replace(" %", "\u00a0%")
 
 
 def _hash(content: str) -> str:
