@@ -15,7 +15,7 @@ import pytest
 import records_for_tests as records
 
 from headrace.doctor.html import render_html
-from headrace.doctor.records import Diagnosis, Step, Usage
+from headrace.doctor.records import Advice, Diagnosis, Step, Usage
 from headrace.doctor.wording import plain
 
 
@@ -171,3 +171,10 @@ def test_extreme_values_are_drawn_without_nonsense() -> None:
     page = Page(html)
     numbers = " ".join(value or "" for _, a in page.elements for key, value in a.items() if key != "content")
     assert not re.search(r"\b(nan|inf)\b", numbers)
+
+
+def test_code_to_be_copied_is_left_as_it_is() -> None:
+    advice = Advice("decode", "x", ("+n = 5 % 3",), 1.5)
+    page = Page(render_html(replace(records.healthy(), advice=(advice,))))
+    assert "n = 5 % 3" in page.text
+    assert "\u00a0" in page.text  # as in "confidence 100 %"

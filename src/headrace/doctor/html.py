@@ -6,13 +6,14 @@ import base64
 import hashlib
 import json
 import math
+import re
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from statistics import fmean
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from headrace.doctor import charts
 from headrace.doctor.charts import Plot, RateBar, StageBar
@@ -71,6 +72,7 @@ def render_html(diagnosis: Diagnosis) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_finalized
     )
+    environment.filters["prose"] = _prose
     style, script = _asset("report.css"), _asset("report.js")
     demand = rate_named(diagnosis, "demand")
     most = max((rate.high for rate in diagnosis.rates), default=0.0)
@@ -108,10 +110,12 @@ def _asset(name: str) -> str:
 
 
 def _finalized(value: object) -> object:
-    """Strings as they may be shown: without control characters, a figure and its unit in one line."""
-    if not isinstance(value, str) or isinstance(value, Markup):
-        return value
-    return plain(value).replace(" %", "\u00a0%")
+    return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _prose(text: str) -> Markup:
+    """A sentence, where no line ends between a figure and its percent sign; not for code, which is copied."""
+    return escape(re.sub(r"(\d) %", "\\1\u00a0%", plain(text)))
 
 
 def _hash(content: str) -> str:
