@@ -76,7 +76,8 @@ class Plot:
 
 def rate_bar(rate: Rate, most: float) -> RateBar:
     """A rate, where `most` is as long as a bar can be."""
-    kind = rate.name if rate.name in METHOD else "other"
+    subject = rate.name.partition(" ")[0]
+    kind = rate.name if rate.name in METHOD else f"other-{subject}" if subject in METHOD else "other-supply"
     return RateBar(kind, *(_percent(value, most) for value in (rate.samples_per_second, rate.low, rate.high)))
 
 

@@ -81,7 +81,12 @@ def render_html(diagnosis: Diagnosis) -> str:
         healthy=diagnosis.verdict.kind == "healthy",
         verdict_title=title(diagnosis.verdict),
         rates=[
-            RateRow(rate, charts.rate_bar(rate, most), METHOD.get(rate.name, ""), HOW.get(rate.name, ""))
+            RateRow(
+                rate,
+                charts.rate_bar(rate, most),
+                METHOD.get(rate.name, ""),
+                HOW.get(rate.name.partition(" ")[0], ""),
+            )
             for rate in diagnosis.rates
         ],
         demand=demand.samples_per_second if demand else 0.0,
