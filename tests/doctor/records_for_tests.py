@@ -81,7 +81,7 @@ def timeline(
                 disk_read=84e6 * (1 + math.sin(tick / 7)) if phase in ("actual", "supply") else 0.0,
                 memory=6 * GB + grown,
                 workers_memory=3 * GB + grown,
-                gpu=min(1.0, busy[1] + 0.02 * math.sin(tick)) if gpu else None,
+                gpu=min(1.0, abs(busy[1] + 0.02 * math.sin(tick))) if gpu else None,
                 gpu_memory=21 * GB if gpu else None,
             )
         )
@@ -163,8 +163,8 @@ def input_bound() -> Diagnosis:
             Rate("supply", 418.2, 409.7, 426.5, 180, 27.6),
             Rate("demand", 1306.1, 1294.0, 1318.4, 600, 29.4),
             Rate("actual", 405.3, 398.8, 411.6, 1400, 221.1),
-            Rate("supply, num_workers=12", 1020.4, 1001.3, 1040.2, 400, 25.1),
-            Rate("supply, headrace", 1262.0, 1238.5, 1281.9, 500, 25.4),
+            Rate("supply num_workers=12", 1020.4, 1001.3, 1040.2, 400, 25.1),
+            Rate("supply headrace", 1262.0, 1238.5, 1281.9, 500, 25.4),
         ),
         stall=0.684,
         stages=(
@@ -262,6 +262,7 @@ def cpu_only() -> Diagnosis:
             Rate("supply", 612.0, 590.0, 634.0, 40, 8.4),
             Rate("demand", 427.0, 421.0, 433.0, 22, 6.6),
             Rate("actual", 376.0, 361.0, 391.0, 52, 17.7),
+            Rate("demand threads=1", 455.0, 447.0, 462.0, 20, 5.6),
         ),
         stall=0.117,
         stages=(StageCost("ToTensor", "worker", 0.0031, 0.0, 645.2, 410),),

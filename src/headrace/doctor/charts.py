@@ -76,7 +76,8 @@ class Plot:
 
 def rate_bar(rate: Rate, most: float) -> RateBar:
     """A rate, where `most` is as long as a bar can be."""
-    kind = rate.name if rate.name in METHOD else "other"
+    subject = rate.name.partition(" ")[0]
+    kind = rate.name if rate.name in METHOD else f"other-{subject}" if subject in METHOD else "other-supply"
     return RateBar(kind, *(_percent(value, most) for value in (rate.samples_per_second, rate.low, rate.high)))
 
 
@@ -102,7 +103,7 @@ def plot(
 ) -> Plot:
     """A plot with its axes; values are labelled as multiples of the unit."""
     values = [
-        Tick(round(height * (1 - value * unit / top), 1), _label(value)) for value in ticks(0, top / unit, 3)
+        Tick(round(height * (1 - value * unit / top), 1), _label(value)) for value in ticks(0, top / unit, 4)
     ]
     bands = []
     for phase, band in phases:

@@ -6,13 +6,14 @@ import base64
 import hashlib
 import json
 import math
+import re
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from statistics import fmean
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from headrace.doctor import charts
 from headrace.doctor.charts import Plot, RateBar, StageBar
@@ -71,22 +72,30 @@ def render_html(diagnosis: Diagnosis) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_finalized
     )
+    environment.filters["prose"] = _prose
     style, script = _asset("report.css"), _asset("report.js")
     demand = rate_named(diagnosis, "demand")
-    most = max((rate.samples_per_second for rate in diagnosis.rates), default=0.0)
+    most = max((rate.high for rate in diagnosis.rates), default=0.0)
     return environment.from_string(_asset("report.html")).render(
         record=diagnosis,
         healthy=diagnosis.verdict.kind == "healthy",
         verdict_title=title(diagnosis.verdict),
         rates=[
-            RateRow(rate, charts.rate_bar(rate, most), METHOD.get(rate.name, ""), HOW.get(rate.name, ""))
+            RateRow(
+                rate,
+                charts.rate_bar(rate, most),
+                METHOD.get(rate.name, ""),
+                HOW.get(rate.name.partition(" ")[0], ""),
+            )
             for rate in diagnosis.rates
         ],
         demand=demand.samples_per_second if demand else 0.0,
         demand_at=charts.DEMAND_AT,
         places=_places(diagnosis),
+        within=span(diagnosis),
         panels=_panels(diagnosis),
         width=charts.WIDTH,
+        lines=("device", "whole", "part"),
         marks=MARKS,
         certainty=certainty,
         figure=figure,
@@ -107,6 +116,11 @@ def _asset(name: str) -> str:
 
 def _finalized(value: object) -> object:
     return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _prose(text: str) -> Markup:
+    """A sentence, where no line ends between a figure and its percent sign; not for code, which is copied."""
+    return escape(re.sub(r"(\d) %", "\\1\u00a0%", plain(text)))
 
 
 def _hash(content: str) -> str:

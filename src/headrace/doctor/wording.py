@@ -39,23 +39,18 @@ def figure(value: float) -> str:
     if not math.isfinite(value):
         return "no limit" if value > 0 else "unknown"
     size = abs(value)
+    if size < 0.005:
+        return "<0.01" if size else "0"
     if size >= 99.95:
         return f"{value:,.0f}"
     return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
 
 
 def percent(share: float) -> str:
-    """0.031 as "3 %"; below 2 % with one digit after the point."""
-    return f"{share:.1%}".replace("%", " %") if 0 < share < 0.02 else f"{share:.0%}".replace("%", " %")
-
-
-def amount(size: float) -> str:
-    """Bytes in the unit that fits: 12.3 GB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(size) < 999.5:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{figure(size)} {unit}"
-        size /= 1000
-    return f"{figure(size)} TB"
+    """0.31 as "31 %"; below 2 % with one digit after the point."""
+    if 0 < share < 0.0005:
+        return "<0.1 %"
+    return f"{100 * share:.1f} %" if 0 < share < 0.0195 else f"{100 * share:.0f} %"
 
 
 def title(cause: Cause) -> str:

@@ -1,0 +1,100 @@
+"""The page in Chromium: nothing on the console, nothing wider than a phone, and what its script adds."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+import records_for_tests as records
+
+from headrace.doctor.html import render_html
+
+CHROMIUM = shutil.which("chromium")
+
+WIDTHS = (360, 390, 1280)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on PATH"),
+]
+
+# A page that holds the report in frames as wide as screens, and writes what it finds there.
+FRAMES = """<!doctype html><meta charset="utf-8"><pre></pre><script>
+const examine = (view) => {
+  const page = view.document;
+  const right = page.documentElement.clientWidth;
+  const found = {
+    width: right,
+    scroll: page.documentElement.scrollWidth,
+    wide: [...page.body.querySelectorAll("*")].filter((e) => !e.ownerSVGElement)
+      .filter((e) => e.getBoundingClientRect().right > right + 0.5).map((e) => e.outerHTML.slice(0, 80)),
+    sheet: view.getComputedStyle(page.body).maxWidth,
+  };
+  const chart = page.querySelector(".chart");
+  if (chart) {
+    const box = chart.getBoundingClientRect();
+    const clientX = box.left + box.width / 2;
+    chart.dispatchEvent(new view.PointerEvent("pointermove", { clientX }));
+    found.readout = page.getElementById("readout").textContent;
+  }
+  view.Blob = function (parts) { found.record = parts.join(""); };
+  view.URL.createObjectURL = () => "#";
+  page.getElementById("download").click();
+  return found;
+};
+for (const width of WIDTHS) {
+  const frame = document.createElement("iframe");
+  frame.style = `border: 0; width: ${width}px; height: 800px`;
+  frame.src = "report.html";
+  document.body.append(frame);
+}
+// All of it within the event: Chromium takes the document as it is right after.
+addEventListener("load", () => {
+  const found = [...document.querySelectorAll("iframe")].map((frame) => examine(frame.contentWindow));
+  document.querySelector("pre").textContent = JSON.stringify(found);
+});
+</script>""".replace("WIDTHS", str(list(WIDTHS)))
+
+
+def opened(folder: Path, html: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """What the script found in each frame, and what went to the console."""
+    (folder / "report.html").write_text(html, encoding="utf-8")
+    (folder / "frames.html").write_text(FRAMES, encoding="utf-8")
+    assert CHROMIUM is not None
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    command += ["--allow-file-access-from-files", "--enable-logging=stderr"]
+    command += [f"--user-data-dir={folder / 'profile'}", "--dump-dom", (folder / "frames.html").as_uri()]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+    written = run.stdout.split("<pre>", 1)[1].split("</pre>", 1)[0]
+    assert written, run.stderr
+    return json.loads(unescape(written)), [line for line in run.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.parametrize("name", records.ALL)
+def test_the_page_fits_and_works(name: str, tmp_path: Path) -> None:
+    diagnosis = records.ALL[name]()
+    frames, console = opened(tmp_path, render_html(diagnosis))
+    assert console == []
+    assert [(f["width"], f["scroll"], f["wide"]) for f in frames] == [(width, width, []) for width in WIDTHS]
+    assert {f["sheet"] for f in frames} == {"992px"}  # the page's style was applied
+    assert json.loads(frames[0]["record"])["command"] == list(diagnosis.command)
+
+
+def test_pointing_at_a_chart_tells_its_figures(tmp_path: Path) -> None:
+    frames, _ = opened(tmp_path, render_html(records.input_bound()))
+    told = frames[0]["readout"].split(" · ")
+    assert told[1] == "actual"
+    named = [part.split()[0] for part in told[2:]]
+    assert named == ["step", "computes", "device", "GPU", "CPU", "disk", "memory"]
+
+
+def test_a_foreign_script_or_picture_is_refused(tmp_path: Path) -> None:
+    """This is what the console of the other tests would hold."""
+    foreign = '<img src="https://example.com/x.png"><script>1</script>'
+    _, console = opened(tmp_path, render_html(records.empty()).replace("<footer>", f"{foreign}<footer>"))
+    assert sum("Content Security Policy" in line for line in console) == 2 * len(WIDTHS)

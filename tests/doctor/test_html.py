@@ -1,0 +1,180 @@
+"""The page: whole in itself, escaped, light, and right in a real browser."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+import records_for_tests as records
+
+from headrace.doctor.html import render_html
+from headrace.doctor.records import Advice, Diagnosis, Step, Usage
+from headrace.doctor.wording import plain
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, and the text outside and inside of scripts and styles."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.raw: dict[str, list[str]] = {"script": [], "style": []}
+        self._inside = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag in self.raw:
+            self._inside = tag
+            self.raw[tag].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._inside:
+            self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.raw[self._inside][-1] += data
+        else:
+            self.text += data
+
+    def all(self, name: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.elements if tag == name]
+
+    @property
+    def record(self) -> Any:
+        return json.loads(self.raw["script"][0])
+
+
+@pytest.mark.parametrize("name", records.ALL)
+def test_the_record_is_in_the_page(name: str) -> None:
+    diagnosis = records.ALL[name]()
+    expected = json.loads(json.dumps(diagnosis.to_json()).replace("Infinity", "null"))
+    assert Page(render_html(diagnosis)).record == expected
+
+
+@pytest.mark.parametrize("name", records.ALL)
+def test_nothing_is_loaded_and_the_policy_forbids_it(name: str) -> None:
+    page = Page(render_html(records.ALL[name]()))
+    assert [a for tag, a in page.elements if "src" in a or "srcset" in a or "style" in a] == []
+    assert [a["href"] for _, a in page.elements if "href" in a] == ["data:,"]
+    assert re.findall(r"url\((?!#)|@import|https?:", page.raw["style"][0] + page.raw["script"][1]) == []
+    policy = next(a["content"] for a in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None
+    assert policy.startswith("default-src 'none';")
+    for content in (page.raw["style"][0], page.raw["script"][1]):
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+    assert "unsafe" not in policy
+
+
+def test_what_users_name_is_text_wherever_it_stands() -> None:
+    html = render_html(records.hostile())
+    page = Page(html)
+    assert len(page.all("script")) == 2
+    assert page.all("img") == []
+    assert [a for _, a in page.elements if any(name.startswith("on") for name in a)] == []
+    shown = plain(records.HOSTILE)
+    # head 4, advice 4, a rate, a stage and its place, causes 4, memory 3, a note; four plots, each with a
+    # phase that has its name as a label and as a title
+    assert page.text.count(shown) == 27
+    html.encode()  # no lone surrogate is left
+    assert not {"\x1b", "\u2028"} & set(html)
+
+
+def test_names_in_attributes_stay_there() -> None:
+    usage = tuple(Usage(float(n), '"><script>"', 1.0, 0.0, 1, 1) for n in range(9))
+    page = Page(render_html(replace(records.healthy(), usage=usage, steps=())))
+    assert len(page.all("script")) == 2
+
+
+def test_sections_are_there_where_there_is_something_to_say() -> None:
+    full, bare = (Page(render_html(d)) for d in (records.input_bound(), records.empty()))
+    for heading in ("What to change", "How it was measured", "Over time", "Memory", "GPU memory", "Notes"):
+        assert heading in full.text
+    for heading in ("What to change", "How it was measured", "Over time", "Memory"):
+        assert heading not in bare.text
+    assert "GPU" not in Page(render_html(records.cpu_only())).text.replace("No GPU was found", "")
+
+
+def test_figures_of_the_verdict_the_method_and_the_advice() -> None:
+    text = " ".join(Page(render_html(records.input_bound())).text.split())
+    for figure in (
+        "confidence 97 %",
+        "1,400 batches in 221 s",
+        "samples/s, 1,294 to 1,318",
+        "predicted 3.1×, measured 2.9×",
+        "at most 1.2×, if it cost nothing",
+        "Watching cost 0.4 %",
+        "6,120 samples",
+    ):
+        assert figure in text
+
+
+def test_a_healthy_script_is_not_told_what_holds_it_up() -> None:
+    page = Page(render_html(records.healthy()))
+    assert "what holds the training up" not in page.text
+    assert {"class": "good"} in page.all("h1")
+
+
+def test_only_stages_below_demand_are_marked() -> None:
+    page = Page(render_html(records.input_bound()))
+    kinds = [a["class"] for a in page.all("rect") if a.get("y") == "3"]
+    assert kinds == ["cut", "short", "cut", "cut", "cut", "cut", "short", "cut", "cut", "cut", "cut"]
+    without = Page(render_html(replace(records.input_bound(), rates=())))
+    assert "short" not in [a["class"] for a in without.all("rect")]
+
+
+def drawn(page: Page, kind: str) -> list[str]:
+    return [str(a["d"]) for a in page.all("path") if a.get("class") == kind]
+
+
+def long(count: int) -> Diagnosis:
+    steps, usage = records.timeline(count, wait=0.1, compute=0.05, gpu=True)
+    return replace(records.input_bound(), steps=steps, usage=usage)
+
+
+def test_many_steps_stay_light() -> None:
+    html = render_html(long(20_000))
+    page = Page(html)
+    assert len(html) - len(page.raw["script"][0]) < 250_000
+    for kind in ("compute", "wait", "longest", "device"):
+        (path,) = drawn(page, kind)
+        assert 100 < path.count("M") <= 600
+    assert all(path.count("L") < 600 for path in drawn(page, "whole"))
+
+
+def test_a_step_beyond_the_scale_is_marked_and_told() -> None:
+    steps = tuple(Step("actual", float(n), 7.0 if n == 98 else 0.01, 0.1) for n in range(99))
+    page = Page(render_html(replace(records.healthy(), steps=steps, usage=())))
+    assert drawn(page, "beyond")[0].count("M") == 1
+    assert "up to 7,100 ms" in page.text
+
+
+def test_extreme_values_are_drawn_without_nonsense() -> None:
+    usage = tuple(Usage(float(n), "actual", 0.0, 0.0, 0, 0, 0.0, 0) for n in range(3))
+    steps = (Step("actual", 0.0, 0.0, 0.0),)
+    stages = tuple(
+        replace(stage, samples_per_second=value)
+        for stage, value in zip(records.input_bound().stages, (0.0, math.inf, 1e300), strict=False)
+    )
+    html = render_html(replace(records.input_bound(), steps=steps, usage=usage, stages=stages))
+    page = Page(html)
+    numbers = " ".join(value or "" for _, a in page.elements for key, value in a.items() if key != "content")
+    assert not re.search(r"\b(nan|inf)\b", numbers)
+
+
+def test_code_to_be_copied_is_left_as_it_is() -> None:
+    advice = Advice("decode", "x", ("+n = 5 % 3",), 1.5)
+    page = Page(render_html(replace(records.healthy(), advice=(advice,))))
+    assert "n = 5 % 3" in page.text
+    assert "\u00a0" in page.text  # as in "confidence 100 %"

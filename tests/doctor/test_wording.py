@@ -1,0 +1,66 @@
+"""Wording of figures, alike in text and in HTML."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from headrace.doctor.records import Advice
+from headrace.doctor.wording import figure, gain, percent, plain, tally, times
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (0.0, "0"),
+        (0.004, "<0.01"),
+        (0.005, "0.01"),
+        (0.871, "0.87"),
+        (9.994, "9.99"),
+        (9.996, "10.0"),
+        (99.94, "99.9"),
+        (99.96, "100"),
+        (1234567.0, "1,234,567"),
+        (math.inf, "no limit"),
+        (math.nan, "unknown"),
+    ],
+)
+def test_figure(value: float, told: str) -> None:
+    assert figure(value) == told
+
+
+@pytest.mark.parametrize(
+    ("share", "told"),
+    [(0.0, "0 %"), (0.0004, "<0.1 %"), (0.0123, "1.2 %"), (0.0196, "2 %"), (0.684, "68 %"), (1.0, "100 %")],
+)
+def test_percent(share: float, told: str) -> None:
+    assert percent(share) == told
+
+
+def test_times() -> None:
+    assert [times(factor) for factor in (1.04, 1.96, 9.94, 9.96, 1200.0)] == [
+        "1.0×",
+        "2.0×",
+        "9.9×",
+        "10×",
+        "1,200×",
+    ]
+
+
+def test_gain() -> None:
+    assert gain(Advice("decode", "", (), 1.92)) == "predicted 1.9×"
+    assert gain(Advice("decode", "", (), 1.92, measured=1.8)) == "predicted 1.9×, measured 1.8×"
+    assert gain(Advice("transform", "", (), 1.3, ideal=True)) == "at most 1.3×, if it cost nothing"
+    assert gain(Advice("decode", "", (), 1.0)) == "predicted no faster"
+    assert gain(Advice("memory", "", (), 1.0)) == "saves memory, no faster"
+
+
+def test_plain_leaves_what_is_printable_and_line_ends() -> None:
+    assert plain("é 字\n√") == "é 字\n√"
+    assert plain("a\x1b[0m\udcff\u202e") == r"a\x1b[0m\udcff\u202e"
+
+
+def test_tally() -> None:
+    assert tally(["good", "bad", "note"]) == "1 bad, 1 note, of 3."
+    assert tally(["unknown", "note", "note"]) == "0 bad, 2 notes, 1 unknown, of 3."
