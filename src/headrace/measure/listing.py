@@ -1,0 +1,223 @@
+"""Lists the files of a split as torchvision's ImageFolder does, and goes on where that would stop."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.measure.pictures import Pictures, Split, State
+
+Progress = Callable[[int, int], None]
+
+# Bytes that tell most formats of pictures.
+HEAD = 16
+
+# Files beside the pictures whose beginnings are read, at most a class.
+SNIFFED = 1000
+
+
+@dataclass
+class _Class:
+    """What one class folder holds."""
+
+    names: list[bytes] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    states: list[int] = field(default_factory=list)
+    reasons: dict[int, str] = field(default_factory=dict)
+    passed_over: list[str] = field(default_factory=list)
+    images: list[str] = field(default_factory=list)
+    closed: list[tuple[str, str]] = field(default_factory=list)
+    loops: list[str] = field(default_factory=list)
+
+
+def list_split(
+    name: str,
+    path: str,
+    extensions: Sequence[str],
+    *,
+    flat: bool = False,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Split:
+    """The files below `path`; none of them is opened but those whose extension isn't a picture's.
+
+    Args:
+        name: of the split.
+        extensions: that ImageFolder takes, in lower case, with the dot.
+        flat: pictures lie in `path` itself, and it has no classes.
+        workers: threads, each with one class folder at a time.
+        progress: called with (folders listed, folders in all).
+
+    Raises:
+        OSError: `path` itself can't be listed.
+    """
+    taken = tuple(extensions)
+    with os.scandir(path) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    classes = () if flat else tuple(entry.name for entry in entries if entry.is_dir())
+    folders = [""] if flat else list(classes)
+    parts: list[_Class] = []
+    with ThreadPoolExecutor(workers) as pool:
+        for part in pool.map(lambda folder: _list_class(path, folder, taken), folders):
+            parts.append(part)
+            if progress is not None:
+                progress(len(parts), len(folders))
+    split = Split(name, path, classes, _joined(parts, -1 if flat else 0))
+    for part in parts:
+        split.passed_over += part.passed_over
+        split.images_passed_over += part.images
+        split.closed += part.closed
+        split.loops += part.loops
+    if not flat:
+        split.loose = [e.name for e in entries if not e.is_dir() and e.name.lower().endswith(taken)]
+        split.lost_folders = [
+            e.name
+            for e in entries
+            if e.is_symlink() and not os.path.exists(e.path) and not os.path.splitext(e.name)[1]
+        ]
+    return split
+
+
+def who_may(info: os.stat_result) -> str:
+    """Whose a file is, and who this process is: ``-rw------- of ann (uid 1000); this is bob (uid 1001)``."""
+    return (
+        f"{stat.filemode(info.st_mode)} of {_user(info.st_uid)}, group {info.st_gid}; this process is"
+        f" {_user(os.geteuid())}"
+    )
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _joined(parts: list[_Class], first_label: int) -> Pictures:
+    counts = [len(part.names) for part in parts]
+    labels = np.repeat(np.arange(first_label, first_label + len(parts), dtype=np.int32), counts)
+    # Class by class: no list of all names ever exists.
+    names = pa.chunked_array([pa.array(part.names, pa.large_binary()) for part in parts], pa.large_binary())
+    pictures = Pictures(
+        pa.concat_arrays(names.chunks) if parts else pa.array([], pa.large_binary()),
+        labels,
+        np.concatenate([np.zeros(0, np.int64), *(np.array(part.sizes, np.int64) for part in parts)]),
+        np.concatenate([np.zeros(0, np.uint8), *(np.array(part.states, np.uint8) for part in parts)]),
+    )
+    first = 0
+    for part, count in zip(parts, counts, strict=True):
+        pictures.reasons.update((first + i, why) for i, why in part.reasons.items())
+        first += count
+    return pictures
+
+
+def _list_class(root: str, folder: str, extensions: tuple[str, ...]) -> _Class:
+    part = _Class()
+    start = os.path.join(root, folder) if folder else root
+    for place, names in sorted(_walk(root, start, part, deep=bool(folder))):
+        below = os.path.relpath(place, root)
+        for name in sorted(names):
+            path = name if below == "." else f"{below}/{name}"
+            if name.lower().endswith(extensions):
+                _add(part, root, path)
+            else:
+                part.passed_over.append(path)
+    part.images = [p for p in part.passed_over[:SNIFFED] if _begins_as_picture(os.path.join(root, p))]
+    return part
+
+
+def _walk(root: str, start: str, part: _Class, *, deep: bool) -> Iterator[tuple[str, list[str]]]:
+    """(folder, names of its files) from `start` down, through links but not round a loop of them."""
+    waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [(start, frozenset())]
+    while waiting:
+        place, above = waiting.pop()
+        try:
+            info = os.stat(place)
+            if (info.st_dev, info.st_ino) in above:
+                part.loops.append(os.path.relpath(place, root))
+                continue
+            with os.scandir(place) as found:
+                entries = list(found)
+        except OSError as error:
+            part.closed.append((os.path.relpath(place, root), _why(place, error)))
+            continue
+        here = above | {(info.st_dev, info.st_ino)}
+        folders = [entry for entry in entries if entry.is_dir()]
+        if deep:
+            waiting += [(entry.path, here) for entry in folders]
+        names = {entry.name for entry in folders}
+        yield place, [entry.name for entry in entries if entry.name not in names]
+
+
+def _add(part: _Class, root: str, name: str) -> None:
+    path = os.path.join(root, name)
+    size, state, reason = 0, State.UNSEEN, ""
+    try:
+        info = os.stat(path)
+        size = info.st_size
+        if not stat.S_ISREG(info.st_mode):
+            state, reason = State.ALIEN, "a pipe, socket or device, not a file"
+        elif size == 0:
+            state = State.EMPTY
+        elif not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+            state, reason = State.UNREADABLE, who_may(info)
+    except OSError as error:
+        lost = os.path.islink(path)
+        state = State.LINK if lost else State.UNREADABLE
+        reason = f"→ {os.readlink(path)}: {error.strerror}" if lost else _why(path, error)
+    if reason:
+        part.reasons[len(part.names)] = reason
+    part.names.append(os.fsencode(name))
+    part.sizes.append(size)
+    part.states.append(state)
+
+
+def _why(path: str, error: OSError) -> str:
+    reason = error.strerror or str(error)
+    try:
+        return f"{reason}: {who_may(os.stat(path))}"
+    except OSError:
+        return reason  # what is above it is closed too, or it is gone
+
+
+def _begins_as_picture(path: str) -> bool:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return False
+        with open(path, "rb", buffering=0) as file:
+            return picture_format(file.read(HEAD)) != ""
+    except OSError:
+        return False  # no picture for ImageFolder in any case
+
+
+def picture_format(head: bytes) -> str:
+    """The format of a picture that begins with `head` (16 bytes or more); empty: it doesn't look like one."""
+    if head[4:8] == b"ftyp":
+        brand = head[8:12]
+        return "AVIF" if brand in (b"avif", b"avis") else "HEIF" if brand in HEIF_BRANDS else ""
+    if head[:4] == b"RIFF":
+        return "WEBP" if head[8:12] == b"WEBP" else ""
+    if head[:2] == b"BM":
+        return "BMP" if head[6:10] == bytes(4) else ""
+    return next((name for start, name in STARTS if head.startswith(start)), "")
+
+
+HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"mif1", b"msf1")
+
+STARTS = (
+    (b"\xff\xd8\xff", "JPEG"),
+    (b"\x89PNG\r\n\x1a\n", "PNG"),
+    (b"GIF87a", "GIF"),
+    (b"GIF89a", "GIF"),
+    (b"II*\0", "TIFF"),
+    (b"MM\0*", "TIFF"),
+    (b"\0\0\0\x0cjP  ", "JPEG2000"),
+    (b"\xffO\xffQ", "JPEG2000"),
+)
