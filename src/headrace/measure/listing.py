@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.measure.pictures import Pictures, Split, State
+from headrace.measure.tree import is_folder
 
 Progress = Callable[[int, int], None]
 
@@ -61,7 +62,7 @@ def list_split(
     taken = tuple(extensions)
     with os.scandir(path) as found:
         entries = sorted(found, key=lambda entry: entry.name)
-    classes = () if flat else tuple(entry.name for entry in entries if entry.is_dir())
+    classes = () if flat else tuple(entry.name for entry in entries if is_folder(entry))
     folders = [""] if flat else list(classes)
     parts: list[_Class] = []
     with ThreadPoolExecutor(workers) as pool:
@@ -76,7 +77,7 @@ def list_split(
         split.closed += part.closed
         split.loops += part.loops
     if not flat:
-        split.loose = [e.name for e in entries if not e.is_dir() and e.name.lower().endswith(taken)]
+        split.loose = [e.name for e in entries if not is_folder(e) and e.name.lower().endswith(taken)]
         split.lost_folders = [
             e.name
             for e in entries
@@ -149,7 +150,7 @@ def _walk(root: str, start: str, part: _Class, *, deep: bool) -> Iterator[tuple[
             part.closed.append((os.path.relpath(place, root), _why(place, error)))
             continue
         here = above | {(info.st_dev, info.st_ino)}
-        folders = [entry for entry in entries if entry.is_dir()]
+        folders = [entry for entry in entries if is_folder(entry)]
         if deep:
             waiting += [(entry.path, here) for entry in folders]
         names = {entry.name for entry in folders}

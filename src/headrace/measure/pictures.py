@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+# Names that are text at a time.
+CHUNK = 1 << 16
 
 
 class State(IntEnum):
@@ -23,9 +27,8 @@ class State(IntEnum):
     ALIEN = 5  # no picture
     CUT = 6  # ends before its picture does
     DAMAGED = 7  # Pillow raises for other reasons
-    ZEROS = 8  # decodes, but its end is nothing but zero bytes
-    DOUBTFUL = 9  # decodes, but libjpeg warns of broken data
-    HUGE = 10  # more pixels than Pillow takes
+    DOUBTFUL = 8  # decodes, but libjpeg warns of broken data
+    HUGE = 9  # more pixels than Pillow takes
 
 
 # Those that raise an error in an epoch.
@@ -79,17 +82,14 @@ class Pictures:
         """The path of file `i` below the split's folder."""
         return os.fsdecode(self.names[i].as_py())
 
-    def extension(self, i: int) -> str:
-        """That of file `i`, as it is written, with its dot."""
-        return os.path.splitext(self.name(i))[1]
+    def each_name(self) -> Iterator[str]:
+        """All of them; few are text at a time."""
+        for start in range(0, len(self), CHUNK):
+            yield from map(os.fsdecode, self.names[start : start + CHUNK].to_pylist())
 
     def extensions(self) -> Counter[str]:
-        """Files by extension, as they are written."""
-        found: Counter[str] = Counter()
-        for start in range(0, len(self), 1 << 16):
-            part = self.names[start : start + (1 << 16)].to_pylist()
-            found.update(os.path.splitext(os.fsdecode(name))[1] for name in part)
-        return found
+        """Files by extension, as they are written, with its dot."""
+        return Counter(os.path.splitext(name)[1] for name in self.each_name())
 
 
 @dataclass(eq=False)
@@ -123,4 +123,5 @@ class Split:
     def counts(self) -> npt.NDArray[np.int64]:
         """Pictures of each class, [classes]."""
         labels = self.pictures.labels
-        return np.bincount(labels[labels >= 0], minlength=len(self.classes))
+        known = labels[(labels >= 0) & (labels < len(self.classes))]
+        return np.bincount(known, minlength=len(self.classes))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from itertools import islice
 from typing import Literal
 
@@ -58,7 +59,11 @@ class Place:
         folders, pictures: how many of them it holds directly.
         archives: names of those that it holds directly.
         entries: some of its names, sorted.
-        why: the system's message, where it can't be listed.
+        why: the system's message, where it can't be listed; where a link points whose target is missing.
+        nearest: the first folder above a missing one that is there; `entries` are then its.
+        similar: names there that are nearly the missing one.
+        mount: it is where a file system is mounted.
+        siblings: folders beside it that hold pictures, where it holds nothing but them.
     """
 
     path: str
@@ -69,6 +74,10 @@ class Place:
     archives: tuple[str, ...] = ()
     entries: tuple[str, ...] = ()
     why: str = ""
+    nearest: str = ""
+    similar: tuple[str, ...] = ()
+    mount: bool = False
+    siblings: int = 0
 
     def leaves(self, split: str = "") -> list[tuple[str, Place]]:
         """(split, place) of all places that hold pictures or could, from here down."""
@@ -112,9 +121,41 @@ def look_at(path: str, extensions: Sequence[str], depth: int = DEPTH) -> Place:
     )
 
 
+def with_surroundings(place: Place, extensions: Sequence[str]) -> Place:
+    """`place`, and what lies around it that tells why it isn't what was expected."""
+    path = os.path.abspath(place.path)
+    if place.kind == "missing":
+        nearest = os.path.dirname(path)
+        while not os.path.isdir(nearest):
+            path, nearest = nearest, os.path.dirname(nearest)
+        names = sorted(entry.name for entry in _peek(nearest))
+        lower = {name.lower(): name for name in names}
+        close = get_close_matches(os.path.basename(path).lower(), lower, n=3, cutoff=0.7)
+        return replace(
+            place,
+            why=os.readlink(place.path) if os.path.islink(place.path) else "",
+            nearest=nearest,
+            similar=tuple(lower[name] for name in close),
+            entries=tuple(names[:REMEMBERED]),
+        )
+    if place.kind == "pictures":
+        beside = [entry.path for entry in _peek(os.path.dirname(path)) if is_folder(entry)][:BREADTH]
+        count = sum(_has_picture(folder, tuple(extensions)) for folder in beside if folder != path)
+        return replace(place, siblings=count)
+    return replace(place, mount=os.path.ismount(path))
+
+
 def is_debris(name: str) -> bool:
     """Whether a folder of this name was left by a tool, and is no class."""
     return name.startswith(".") or name in DEBRIS
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is one, or a link to one, as ImageFolder sees it."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # a link that can't be followed
 
 
 def split_of(name: str) -> str:
@@ -128,7 +169,7 @@ def _names(path: str, extensions: tuple[str, ...]) -> _Names:
         for entry in entries:
             if len(names.entries) < REMEMBERED or entry.name == PACK_INDEX:
                 names.entries.append(entry.name)
-            if entry.is_dir():
+            if is_folder(entry):
                 names.folders.append(entry.name)
             elif entry.name.lower().endswith(extensions):
                 names.pictures += 1
@@ -174,7 +215,7 @@ def _holds_any(place: Place, extensions: Sequence[str]) -> bool:
 
 
 def _has_folders(path: str) -> bool:
-    return any(entry.is_dir() for entry in _peek(path))
+    return any(is_folder(entry) for entry in _peek(path))
 
 
 def _has_picture(path: str, extensions: tuple[str, ...]) -> bool:
