@@ -45,7 +45,7 @@ def judge_pack(
     found = [
         Finding(
             "records",
-            listed(len(problems), "records aren't as they were packed", problems),
+            listed("record", "not as packed", problems),
             "bad",
             "Copy the pack again, or make it again: headrace pack. headrace verify names all.",
             {"problems": list(problems)},

@@ -43,7 +43,7 @@ def _empty(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
         return
     yield Finding(
         "empty classes",
-        listed(len(found), "class folders without a picture: ImageFolder raises FileNotFoundError", found),
+        listed("class folder", "without a picture: ImageFolder raises FileNotFoundError", found),
         "bad",
         "Fill or remove them; if they shall stay, and keep their labels: ImageFolder(…, allow_empty=True).",
         {"folders": found},
@@ -55,8 +55,8 @@ def _debris(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
     if found:
         paths = " ".join(repr(os.path.join(subject, path)) for path in found[:3])
         yield Finding(
-            "no real classes",
-            listed(len(found), "folders that tools left behind: ImageFolder takes each for a class", found),
+            "folders of tools",
+            listed("folder", "left behind by tools: a class, for ImageFolder", found),
             "bad",
             f"Remove them: rm -r {paths}",
             {"folders": found},
@@ -68,7 +68,7 @@ def _loose(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
     if found:
         yield Finding(
             "loose pictures",
-            listed(len(found), "pictures beside the class folders: ImageFolder doesn't see them", found),
+            listed("picture", "beside the class folders, not seen by ImageFolder", found),
             "note",
             "Move them into their classes' folders.",
             {"files": found},
@@ -77,7 +77,7 @@ def _loose(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
     if lost:
         yield Finding(
             "lost classes",
-            listed(len(lost), "links to folders that aren't there: ImageFolder passes over them", lost),
+            listed("link", "to folders that aren't there, passed over by ImageFolder", lost),
             "bad",
             "Mount what they point to, or make them anew. In a container, links are followed inside of it.",
             {"links": lost},

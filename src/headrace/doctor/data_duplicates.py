@@ -36,21 +36,21 @@ def duplicates(subject: str, splits: Sequence[Split]) -> tuple[Finding, ...]:
         _finding(
             "in two splits",
             [group for group in groups if group.leak],
-            "contents are in more than one split: what is measured on one was trained on in the other",
+            "in more than one split: what is measured on one was trained on in the other",
             "bad",
             "Remove them from one of the splits; from train, to keep results comparable.",
         ),
         _finding(
             "in two classes",
             [group for group in groups if group.contradict],
-            "contents are in more than one class: their labels contradict each other",
+            "in more than one class: their labels contradict each other",
             "bad",
             "Remove all but the right one.",
         ),
         _finding(
             "in one class",
             [group for group in groups if not group.leak and not group.contradict],
-            "contents are more than once in a class: they count more often than others",
+            "more than once in a class: they count more often than others",
             "note",
             "Remove all but one of each.",
         ),
@@ -67,7 +67,7 @@ def _finding(
     groups.sort(key=lambda group: (-len(group.paths), group.paths))
     return Finding(
         name,
-        listed(len(groups), what, [" = ".join(group.paths[:4]) for group in groups]),
+        listed("content", what, [" = ".join(group.paths[:4]) for group in groups]),
         judgement,
         remedy,
         {"groups": [list(group.paths) for group in groups]},

@@ -23,43 +23,49 @@ PROMISED = {
     ".webp": "WEBP",
 }
 
-# (state, title, what it means, what to do) of the files that need something done.
+# (state, title, noun, what of it, what to do) of the files that need something done.
 TROUBLES = (
     (
         State.LINK,
         "broken links",
-        "links to files that aren't there",
+        "link",
+        "to files that aren't there",
         "Mount what they point to (in a container, links are followed inside of it), or copy with cp -rL.",
     ),
     (
         State.UNREADABLE,
         "unreadable files",
-        "files that this user can't read",
+        "file",
+        "closed to this user",
         "As their owner: chmod -R a+rX {path}. In a container: docker run --user $(id -u):$(id -g).",
     ),
-    (State.EMPTY, "empty files", "files of 0 bytes", "Copy or download them again, or remove them."),
+    (State.EMPTY, "empty files", "file", "of 0 bytes", "Copy or download them again, or remove them."),
     (
         State.CUT,
         "cut short",
-        "pictures that end too early: Pillow raises",
+        "picture",
+        "cut off too early: Pillow raises an error",
         "Copy or download them again, or remove them.",
     ),
     (
         State.DAMAGED,
         "damaged",
-        "pictures that Pillow can't decode",
+        "picture",
+        "beyond decoding: Pillow raises an error",
         "Copy or download them again, or remove them.",
     ),
     (
         State.ALIEN,
         "not pictures",
-        "files of other kinds with a picture's extension",
+        "file",
+        "of another kind with a picture's extension",
         "Replace or remove them.",
     ),
     (
         State.HUGE,
         "too large for Pillow",
-        "pictures of more pixels than Pillow takes: it raises DecompressionBombError",
+        "picture",
+        "of more pixels than Pillow takes: it raises DecompressionBombError",
         "Make them smaller (headrace pack --max-side N), or raise PIL.Image.MAX_IMAGE_PIXELS if you trust"
         " where they come from.",
     ),
@@ -101,8 +107,8 @@ def _extensions(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
         yield Finding(
             "pictures passed over",
             listed(
-                len(images),
-                "pictures that ImageFolder doesn't take by their extension"
+                "picture",
+                "with extensions that ImageFolder doesn't take"
                 f" ({in_a_row([f'{name} {n:,}' for name, n in count.most_common()])})",
                 images,
             ),
@@ -130,8 +136,8 @@ def _folders(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
         yield Finding(
             "closed folders",
             listed(
-                len(closed),
-                "folders that can't be listed: ImageFolder takes them for empty",
+                "folder",
+                "closed to this user: empty, for ImageFolder",
                 with_reasons(closed),
             ),
             "bad",
@@ -143,8 +149,8 @@ def _folders(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
         yield Finding(
             "links in a circle",
             listed(
-                len(loops),
-                "links that lead back to a folder above: ImageFolder goes round and round, and takes each"
+                "link",
+                "back to a folder above: ImageFolder goes round and round, and takes each"
                 " picture up to 40 times",
                 loops,
             ),
@@ -156,18 +162,18 @@ def _folders(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
 
 def _troubles(subject: str, splits: Sequence[Split], *, decoded: bool) -> Iterator[Finding]:
     clean = True
-    for state, title, what, remedy in TROUBLES:
+    for state, title, noun, what, remedy in TROUBLES:
         found = files_in(subject, splits, [state])
         if found:
             clean = False
-            value = listed(len(found), what, with_reasons(found))
+            value = listed(noun, what, with_reasons(found))
             yield Finding(title, value, "bad", remedy.format(path=subject), {"files": found})
     good = sum(int((split.pictures.states == State.GOOD).sum()) for split in splits)
     unseen = files_in(subject, splits, [State.UNSEEN])
     if clean and good and not unseen:
         yield Finding("every picture", f"{good:,} read and decoded to the last pixel", "good")
     if unseen and decoded:
-        value = listed(len(unseen), "pictures could not be looked at", with_reasons(unseen))
+        value = listed("picture", "that could not be opened", with_reasons(unseen))
         yield Finding("not decoded", value, "unknown", "", {"files": unseen})
     elif unseen:
         yield Finding(
@@ -179,19 +185,33 @@ def _troubles(subject: str, splits: Sequence[Split], *, decoded: bool) -> Iterat
 
 
 def _doubtful(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
-    found = files_in(subject, splits, [State.DOUBTFUL])
-    if found:
+    broken = list(files_in(subject, splits, [State.BROKEN]))
+    if broken:
         yield Finding(
-            "partly broken",
+            "silently damaged",
             listed(
-                len(found),
-                "JPEGs whose data breaks a rule, where Pillow goes on without a word; part of the picture may"
-                " be gray or shifted",
-                list(found),
+                "JPEG",
+                "with codes that don't exist: Pillow goes on without a word, and part of the picture is gray,"
+                " shifted or noise",
+                broken,
+            ),
+            "bad",
+            "Copy or download them again, or remove them.",
+            {"files": broken},
+        )
+    odd = list(files_in(subject, splits, [State.DOUBTFUL]))
+    if odd:
+        yield Finding(
+            "odd data",
+            listed(
+                "JPEG",
+                "with more or less data than the picture needs: harmless, or a sign of damage; Pillow goes on"
+                " without a word",
+                odd,
             ),
             "note",
-            "Look at them; copy or download them again if they are.",
-            {"files": found},
+            "Look at some of them; where they look damaged, copy or download them again.",
+            {"files": odd},
         )
 
 
@@ -236,7 +256,7 @@ def _misnamed(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
     if found:
         yield Finding(
             "misnamed",
-            listed(len(found), "pictures of another format than their extension says", with_reasons(found)),
+            listed("picture", "of another format than the extension says", with_reasons(found)),
             "note",
             "Pillow and Headrace go by the content; readers that go by the name fail. Rename them if you use"
             " such.",

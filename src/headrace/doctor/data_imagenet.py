@@ -123,7 +123,7 @@ def _counts(split: Split) -> Iterator[Finding]:
         value = f"{total:,} pictures, as there should be, but not where they should be"
     if wrong:
         lines = [f"{wnid}: {count:,}" for wnid, count in wrong.items()]
-        value += "\n" + listed(len(wrong), f"classes without {should}", lines)
+        value += "\n" + listed("class", f"without {should}", lines)
     yield Finding(
         title,
         value,

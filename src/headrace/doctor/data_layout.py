@@ -177,10 +177,10 @@ def _missing(place: Place, details: dict[str, object]) -> Finding:
 def _archives(place: Place, judgement: Judgement, name: str = "archives") -> Finding:
     names = list(place.archives)
     ending = next((end for end in UNPACK if names[0].lower().endswith(end)), ".tar")
-    rest = "" if judgement == "note" else ", and no pictures: they are still packed"
+    rest = "beside them" if judgement == "note" else "and no pictures: still packed"
     return Finding(
         name,
-        listed(len(names), f"{'archive' if len(names) == 1 else 'archives'}{rest}", names),
+        listed("archive", rest, names),
         judgement,
         _unpacking(place.path, names, ending) if judgement == "bad" else "",
         {"archives": names},

@@ -88,9 +88,9 @@ def _large(subject: str, splits: Sequence[Split], known: Numbers, pixels: Number
         Finding(
             "large pictures",
             listed(
-                len(found),
-                f"pictures of more than {limit / 1e6:.1f} megapixels, {len(found) / len(pixels):.1%} of all,"
-                f" hold {share:.0%} of the pixels: about this share of the time to decode",
+                "picture",
+                f"of more than {limit / 1e6:.1f} megapixels, {len(found) / len(pixels):.1%} of all, with"
+                f" {share:.0%} of all pixels: about this share of the time to decode",
                 [f"{name}: {count / 1e6:.1f} megapixels" for name, count in found.items()],
             ),
             "note",
@@ -113,7 +113,7 @@ def _small(subject: str, splits: Sequence[Split], known: Numbers, short: Numbers
     return [
         Finding(
             "small pictures",
-            listed(len(found), f"pictures with an edge below {SMALL_EDGE} pixels", lines),
+            listed("picture", f"with an edge below {SMALL_EDGE} pixels", lines),
             "note",
             "Look whether they are thumbnails or icons that came along.",
             {"files": found},

@@ -33,11 +33,11 @@ def files_in(subject: str, splits: Iterable[Split], states: Iterable[State]) -> 
     return found
 
 
-def listed(count: int, noun: str, names: Sequence[str]) -> str:
-    """A count, and the first names in lines of their own: ``12 files\\na.jpg\\n…\\nand 2 more``."""
-    lines = [f"{count:,} {noun}", *names[:NAMED]]
-    if count > NAMED:
-        lines.append(f"and {count - NAMED:,} more")
+def listed(noun: str, what: str, names: Sequence[str]) -> str:
+    """How many there are, and the first of them, a line each: ``12 files of 0 bytes\\na.jpg\\n…``."""
+    lines = [f"{plural(len(names), noun)} {what}", *names[:NAMED]]
+    if len(names) > NAMED:
+        lines.append(f"and {len(names) - NAMED:,} more")
     return "\n".join(lines)
 
 

@@ -27,8 +27,9 @@ class State(IntEnum):
     ALIEN = 5  # no picture
     CUT = 6  # ends before its picture does
     DAMAGED = 7  # Pillow raises for other reasons
-    DOUBTFUL = 8  # decodes, but libjpeg warns of broken data
-    HUGE = 9  # more pixels than Pillow takes
+    BROKEN = 8  # Pillow decodes it without a word, though codes in it don't exist
+    DOUBTFUL = 9  # the same, where only the number of bytes is odd: it may be harmless
+    HUGE = 10  # more pixels than Pillow takes
 
 
 # Those that raise an error in an epoch.
