@@ -191,8 +191,8 @@ def _doubtful(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
             "silently damaged",
             listed(
                 "JPEG",
-                "with codes that don't exist: Pillow goes on without a word, and part of the picture is gray,"
-                " shifted or noise",
+                "with missing or impossible data: Pillow goes on without a word, and part of the picture is"
+                " gray, shifted or noise",
                 broken,
             ),
             "bad",

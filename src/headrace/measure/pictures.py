@@ -27,7 +27,7 @@ class State(IntEnum):
     ALIEN = 5  # no picture
     CUT = 6  # ends before its picture does
     DAMAGED = 7  # Pillow raises for other reasons
-    BROKEN = 8  # Pillow decodes it without a word, though codes in it don't exist
+    BROKEN = 8  # Pillow decodes it without a word, though data is missing or impossible
     DOUBTFUL = 9  # the same, where only the number of bytes is odd: it may be harmless
     HUGE = 10  # more pixels than Pillow takes
 

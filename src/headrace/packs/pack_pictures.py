@@ -29,7 +29,9 @@ def open_pack(path: str) -> tuple[PackIndex, Split]:
         raise PackError(
             f"{index.path} is damaged: {error}. Make it again by headrace index or pack."
         ) from None
-    names = pc.binary_join_element_wise(index.batch["key"], index.batch["extension"], ".")
+    names = pc.binary_join_element_wise(
+        index.batch["key"], index.batch["extension"], pa.scalar(".", pa.large_string())
+    )
     pictures = Pictures(
         names.cast(pa.large_binary()),
         index.numbers("label").astype(np.int32),
