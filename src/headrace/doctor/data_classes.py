@@ -23,12 +23,26 @@ def classes(subject: str, splits: Sequence[Split]) -> tuple[Finding, ...]:
     """The findings on class folders."""
     sorted_ones = [split for split in splits if split.classes]
     return (
+        *_single(subject, sorted_ones),
         *_empty(subject, sorted_ones),
         *_debris(subject, sorted_ones),
         *_loose(subject, sorted_ones),
         *_different(subject, sorted_ones),
         *(_balance(subject, split) for split in sorted_ones if len(split.pictures)),
     )
+
+
+def _single(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
+    for split in splits:
+        real = [name for name in split.classes if not is_debris(name)]
+        if len(real) == 1:
+            yield Finding(
+                "a single class",
+                f"{below(subject, split)}{real[0]}: every picture gets the same label",
+                "note",
+                f"If that folder holds the classes, give {os.path.join(split.path, real[0])}.",
+                {"folder": below(subject, split) + real[0]},
+            )
 
 
 def _empty(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
@@ -102,7 +116,7 @@ def _different(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
             if more
         ]
         shifted = sum(train.classes.index(each) != other.classes.index(each) for each in ours & theirs)
-        effect = f"\n{plural(shifted, 'class')} of both have another label in {name}" if shifted else ""
+        effect = f"\nanother label in {name}: {plural(shifted, 'class')} of both" if shifted else ""
         alone = len(theirs) == 1 and not ours & theirs
         yield Finding(
             f"classes of {name}",

@@ -113,17 +113,16 @@ def _counts(split: Split) -> Iterator[Finding]:
         for i in np.flatnonzero((counts < fewest) | (counts > most)).tolist()
         if WNID.fullmatch(split.classes[i])
     }
+    span = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
     if total == expected and not wrong:
-        span = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
         yield Finding(title, f"{total:,} pictures, {span} in each class: complete", "good")
         return
-    should = f"{fewest:,}" if fewest == most else f"between {fewest:,} and {most:,}"
     value = f"{total:,} pictures, {abs(total - expected):,} {'too few' if total < expected else 'too many'}"
     if total == expected:
         value = f"{total:,} pictures, as there should be, but not where they should be"
     if wrong:
         lines = [f"{wnid}: {count:,}" for wnid, count in wrong.items()]
-        value += "\n" + listed("class", f"without {should}", lines)
+        value += "\n" + listed("class", f"with another number than {span}", lines)
     yield Finding(
         title,
         value,

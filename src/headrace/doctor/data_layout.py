@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from headrace.doctor.naming import in_a_row, listed, plural
 from headrace.doctor.records import Finding, Judgement
-from headrace.measure.tree import Place, is_debris
+from headrace.measure.tree import Place
 
 UNPACK = {
     ".tar": "tar xf",
@@ -57,19 +57,7 @@ def _of_place(place: Place) -> Finding:
         return _above(place)
     if place.kind == "pictures":
         return _pictures(place)
-    if place.kind == "classes" and place.folders == 1:
-        return Finding(
-            "folder",
-            f"holds a single class folder, {_single(place)}: every picture gets label 0",
-            "note",
-            f"If that folder holds the classes, give {os.path.join(path, _single(place))}.",
-            details,
-        )
     return Finding("folder", f"holds {plural(place.folders, 'class folder')}", "good", details=details)
-
-
-def _single(place: Place) -> str:
-    return next((name for name in place.entries if not is_debris(name)), "")
 
 
 def _above(place: Place) -> Finding:
