@@ -17,8 +17,8 @@ from headrace.doctor.text import print_checkup
 from headrace.measure.listing import list_split
 from headrace.measure.machine import usable_cores
 from headrace.measure.tree import Place, look_at, split_of, with_surroundings
+from headrace.packs.decoding import decode_all
 from headrace.packs.pack_pictures import decode_pack, open_pack
-from headrace.packs.survey import decode_all
 from headrace.packs.verify import verify
 from headrace.packs.wnids import known_wnids
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from headrace.doctor.naming import below, listed, plural
 from headrace.doctor.records import Finding
+from headrace.doctor.wording import amount, percent
 from headrace.measure.pictures import Split
 
 Numbers = npt.NDArray[np.int64]
@@ -48,8 +49,8 @@ def _bytes(file_sizes: Numbers) -> Finding:
     low, middle, high = _spread(file_sizes)
     return Finding(
         "bytes",
-        f"{_amount(total)} in {plural(len(file_sizes), 'file')}; {_amount(low)} to {_amount(high)} each,"
-        f" median {_amount(middle)}",
+        f"{amount(total)} in {plural(len(file_sizes), 'file')}; {amount(low)} to {amount(high)} each,"
+        f" median {amount(middle)}",
         "good",
         details={"total": total, "min": low, "median": middle, "max": high},
     )
@@ -89,8 +90,8 @@ def _large(subject: str, splits: Sequence[Split], known: Numbers, pixels: Number
             "large pictures",
             listed(
                 "picture",
-                f"of more than {limit / 1e6:.1f} megapixels, {len(found) / len(pixels):.1%} of all, with"
-                f" {share:.0%} of all pixels: about this share of the time to decode",
+                f"of more than {limit / 1e6:.1f} megapixels, {percent(len(found) / len(pixels))} of all, with"
+                f" {percent(share)} of all pixels: about this share of the time to decode",
                 [f"{name}: {count / 1e6:.1f} megapixels" for name, count in found.items()],
             ),
             "note",
@@ -137,11 +138,3 @@ def _side_for(short: Numbers, long: Numbers) -> int:
 
 def _spread(values: Numbers) -> tuple[int, int, int]:
     return int(values.min()), int(np.median(values)), int(values.max())
-
-
-def _amount(size: float) -> str:
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:,.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from headrace.errors import PackError
 from headrace.measure.pictures import Pictures, Split, State
+from headrace.packs.decoding import decode_all
 from headrace.packs.stored import read_image
-from headrace.packs.survey import decode_all
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 
 

@@ -18,8 +18,8 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 import headrace
 from headrace.measure.listing import list_split, picture_format
 from headrace.measure.pictures import Split, State
+from headrace.packs.decoding import decode_all, looks_like
 from headrace.packs.pack_pictures import decode_pack, open_pack
-from headrace.packs.survey import decode_all, looks_like
 
 NOBODY = 65534
 
@@ -210,8 +210,8 @@ def test_the_number_of_threads_and_chunks_changes_nothing(
     image_folder(tmp_path, 30)
     (tmp_path / "class2" / "bad.jpg").write_bytes(GOOD[:300])
     one = survey(tmp_path, workers=1).pictures
-    monkeypatch.setattr("headrace.packs.survey.CHUNK_BYTES", 10_000)
-    monkeypatch.setattr("headrace.packs.survey.CHUNK", 3)
+    monkeypatch.setattr("headrace.packs.decoding.CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("headrace.packs.decoding.CHUNK", 3)
     many = survey(tmp_path, workers=4).pictures
     for name in ("states", "widths", "heights", "digests", "sizes", "labels"):
         assert np.array_equal(getattr(one, name), getattr(many, name)), name
