@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from torchvision.datasets.folder import IMG_EXTENSIONS
 
 from headrace.cli.progress import BAD_RECORDS, failing, progress_bar
-from headrace.doctor.data import judge_folder, judge_pack
-from headrace.doctor.records import Checkup
-from headrace.doctor.text import print_checkup
-from headrace.measure.listing import list_split
-from headrace.measure.machine import usable_cores
-from headrace.measure.tree import Place, look_at, split_of, with_surroundings
-from headrace.packs.decoding import decode_all
-from headrace.packs.pack_pictures import decode_pack, open_pack
-from headrace.packs.verify import verify
-from headrace.packs.wnids import known_wnids
+
+if TYPE_CHECKING:
+    from headrace.doctor.records import Checkup
+    from headrace.measure.tree import Place
 
 
 def data(
@@ -41,6 +34,12 @@ def data(
 
     Exit codes: 0 all is well; 1 something is bad; 2 wrong usage.
     """
+    from torchvision.datasets.folder import IMG_EXTENSIONS
+
+    from headrace.doctor.text import print_checkup
+    from headrace.measure.machine import usable_cores
+    from headrace.measure.tree import look_at, with_surroundings
+
     console = Console(stderr=True)
     with failing("doctor data", console):
         place = with_surroundings(look_at(str(path), IMG_EXTENSIONS), IMG_EXTENSIONS)
@@ -54,6 +53,14 @@ def data(
 
 
 def _of_folder(place: Place, quick: bool, workers: int, console: Console) -> Checkup:
+    from torchvision.datasets.folder import IMG_EXTENSIONS
+
+    from headrace.doctor.data import judge_folder
+    from headrace.measure.listing import list_split
+    from headrace.measure.tree import split_of
+    from headrace.packs.decoding import decode_all
+    from headrace.packs.wnids import known_wnids
+
     splits = []
     for name, leaf in place.leaves(split_of(Path(place.path).resolve().name)):
         if leaf.kind in ("classes", "pictures"):
@@ -69,6 +76,10 @@ def _of_folder(place: Place, quick: bool, workers: int, console: Console) -> Che
 
 
 def _of_pack(place: Place, quick: bool, workers: int, console: Console) -> Checkup:
+    from headrace.doctor.data import judge_pack
+    from headrace.packs.pack_pictures import decode_pack, open_pack
+    from headrace.packs.verify import verify
+
     with progress_bar("verifying", console) as progress:
         verdict = verify(place.path, workers=workers, progress=progress)
     index, split = open_pack(place.path)
