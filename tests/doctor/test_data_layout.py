@@ -203,6 +203,25 @@ def test_archives_beside_the_folders_are_a_note(tmp_path: Path) -> None:
     assert found["archives"].judgement == "note"
 
 
+def test_a_folder_closed_to_this_user(tmp_path: Path) -> None:
+    closed = tree(tmp_path, "data/a/1.jpg") / "data"
+    for folder in (tmp_path, *tmp_path.parents[:-1]):
+        if folder.owner() == tmp_path.owner():
+            folder.chmod(folder.stat().st_mode | 0o055)  # pytest's own are closed to others
+    closed.chmod(0)
+    me = os.geteuid()
+    if me == 0:
+        os.seteuid(65534)  # root may list anything
+    try:
+        folder = findings(closed)["folder"]
+    finally:
+        os.seteuid(me)
+        closed.chmod(0o755)
+    assert folder.judgement == "bad"
+    assert folder.value.startswith("can't be listed: Permission denied: d--------- of ")
+    assert f"chmod -R a+rX {closed}" in folder.remedy
+
+
 def test_other_files_alone(tmp_path: Path) -> None:
     folder = findings(tree(tmp_path, "a.csv", "b.csv"))["folder"]
     assert (folder.judgement, folder.value) == ("bad", "holds no pictures and no folders, only: a.csv, b.csv")

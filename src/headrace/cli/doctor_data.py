@@ -42,6 +42,8 @@ def data(
 
     console = Console(stderr=True)
     with failing("doctor data", console):
+        if out is not None:
+            out.touch()  # an hour later would be late to find that it can't be written
         place = with_surroundings(look_at(str(path), IMG_EXTENSIONS), IMG_EXTENSIONS)
         examine = _of_pack if place.kind == "pack" else _of_folder
         checkup = examine(place, quick, workers or usable_cores() + 1, console)

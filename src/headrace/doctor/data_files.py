@@ -113,8 +113,7 @@ def _extensions(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
                 images,
             ),
             "bad",
-            "Convert or rename them; or, where Pillow opens them, ImageFolder(…, is_valid_file=lambda path:"
-            " True).",
+            "Rename those that are JPEG or PNG inside (.jfif → .jpg); convert the others (HEIC, GIF, AVIF).",
             {"files": images},
         )
     others = [below(subject, split) + name for split in splits for name in split.passed_over]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from headrace.measure.access import refusal, who_may
 from headrace.measure.pictures import Pictures, Split, State
 from headrace.measure.tree import is_folder
 
@@ -20,7 +20,10 @@ Progress = Callable[[int, int], None]
 # Bytes that tell most formats of pictures.
 HEAD = 16
 
-# Files beside the pictures whose beginnings are read, at most a class.
+# Extensions of pictures that ImageFolder doesn't take.
+OTHER_PICTURES = (".jfif", ".jpe", ".gif", ".heic", ".heif", ".avif", ".jp2", ".jxl")
+
+# Further files beside the pictures whose beginnings are read, at most a class.
 SNIFFED = 1000
 
 
@@ -86,21 +89,6 @@ def list_split(
     return split
 
 
-def who_may(info: os.stat_result) -> str:
-    """Whose a file is, and who this process is: ``-rw------- of ann (uid 1000); this is bob (uid 1001)``."""
-    return (
-        f"{stat.filemode(info.st_mode)} of {_user(info.st_uid)}, group {info.st_gid}; this process is"
-        f" {_user(os.geteuid())}"
-    )
-
-
-def _user(uid: int) -> str:
-    try:
-        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
-    except KeyError:
-        return f"uid {uid}"
-
-
 def _joined(parts: list[_Class], first_label: int) -> Pictures:
     counts = [len(part.names) for part in parts]
     labels = np.repeat(np.arange(first_label, first_label + len(parts), dtype=np.int32), counts)
@@ -130,7 +118,12 @@ def _list_class(root: str, folder: str, extensions: tuple[str, ...]) -> _Class:
                 _add(part, root, path)
             else:
                 part.passed_over.append(path)
-    part.images = [p for p in part.passed_over[:SNIFFED] if _begins_as_picture(os.path.join(root, p))]
+    part.images = [
+        path
+        for i, path in enumerate(part.passed_over)
+        if path.lower().endswith(OTHER_PICTURES)
+        or (i < SNIFFED and _begins_as_picture(os.path.join(root, path)))
+    ]
     return part
 
 
@@ -147,7 +140,7 @@ def _walk(root: str, start: str, part: _Class, *, deep: bool) -> Iterator[tuple[
             with os.scandir(place) as found:
                 entries = list(found)
         except OSError as error:
-            part.closed.append((os.path.relpath(place, root), _why(place, error)))
+            part.closed.append((os.path.relpath(place, root), refusal(place, error)))
             continue
         here = above | {(info.st_dev, info.st_ino)}
         folders = [entry for entry in entries if is_folder(entry)]
@@ -172,20 +165,12 @@ def _add(part: _Class, root: str, name: str) -> None:
     except OSError as error:
         lost = os.path.islink(path)
         state = State.LINK if lost else State.UNREADABLE
-        reason = f"→ {os.readlink(path)}: {error.strerror}" if lost else _why(path, error)
+        reason = f"→ {os.readlink(path)}: {error.strerror}" if lost else refusal(path, error)
     if reason:
         part.reasons[len(part.names)] = reason
     part.names.append(os.fsencode(name))
     part.sizes.append(size)
     part.states.append(state)
-
-
-def _why(path: str, error: OSError) -> str:
-    reason = error.strerror or str(error)
-    try:
-        return f"{reason}: {who_may(os.stat(path))}"
-    except OSError:
-        return reason  # what is above it is closed too, or it is gone
 
 
 def _begins_as_picture(path: str) -> bool:

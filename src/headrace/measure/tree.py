@@ -9,6 +9,8 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Literal
 
+from headrace.measure.access import refusal
+
 # What a split's folder is called, in lower case.
 SPLITS = {
     "train": ("train", "training"),
@@ -108,7 +110,7 @@ def look_at(path: str, extensions: Sequence[str], depth: int = DEPTH) -> Place:
     except NotADirectoryError:
         return Place(path, "file" if os.path.exists(path) else "missing")
     except OSError as error:
-        return Place(path, "unreadable", why=error.strerror or str(error))
+        return Place(path, "unreadable", why=refusal(path, error))
     kind, inside = _judge(path, names, extensions, depth)
     return Place(
         path,

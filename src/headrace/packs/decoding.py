@@ -18,7 +18,8 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from headrace._native import abi, ffi
-from headrace.measure.listing import HEAD, picture_format, who_may
+from headrace.measure.access import refusal
+from headrace.measure.listing import HEAD, picture_format
 from headrace.measure.machine import usable_cores
 from headrace.measure.pictures import Pictures, Split, State
 from headrace.packs.ordered import in_order
@@ -62,9 +63,8 @@ def read_file(split: Split, row: int) -> bytes | None:
         with open(path, "rb", buffering=0) as file:
             data = file.read()
     except OSError as error:
-        reason = error.strerror or str(error)
         pictures.states[row] = State.UNREADABLE
-        pictures.reasons[row] = f"{reason}: {who_may(os.stat(path))}" if os.path.exists(path) else reason
+        pictures.reasons[row] = refusal(path, error)
         return None
     return data
 
