@@ -14,7 +14,7 @@ WNIDS = ("n01440764", "n01443537", "n01484850")
 
 def write_meta(folder: Path) -> None:
     """As torchvision's ImageNet does."""
-    torch.save(({wnid: ("a name",) for wnid in reversed(WNIDS)}, list(WNIDS)), folder / META)
+    torch.save((dict.fromkeys(reversed(WNIDS), ("a name",)), list(WNIDS)), folder / META)
 
 
 def test_torchvisions_meta_file_beside_or_above(tmp_path: Path) -> None:
