@@ -29,16 +29,25 @@ SNIFFED = 1000
 
 @dataclass
 class _Class:
-    """What one class folder holds."""
+    """What one class folder holds; its pictures as (name, size, state)."""
 
-    names: list[bytes] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    states: list[int] = field(default_factory=list)
+    found: list[tuple[bytes, int, int]] = field(default_factory=list)
     reasons: dict[int, str] = field(default_factory=dict)
     passed_over: list[str] = field(default_factory=list)
     images: list[str] = field(default_factory=list)
     closed: list[tuple[str, str]] = field(default_factory=list)
     loops: list[str] = field(default_factory=list)
+
+    def pictures(self, label: int) -> Pictures:
+        """In flat arrays: the list of all tuples of a large data set would take a gigabyte."""
+        names, sizes, states = zip(*self.found, strict=True) if self.found else ((), (), ())
+        return Pictures(
+            pa.array(names, pa.large_binary()),
+            np.full(len(names), label, np.int32),
+            np.array(sizes, np.int64),
+            np.array(states, np.uint8),
+            reasons=self.reasons,
+        )
 
 
 def list_split(
@@ -67,18 +76,18 @@ def list_split(
         entries = sorted(found, key=lambda entry: entry.name)
     classes = () if flat else tuple(entry.name for entry in entries if is_folder(entry))
     folders = [""] if flat else list(classes)
-    parts: list[_Class] = []
+    split = Split(name, path, classes, Pictures.joined([]))
+    parts: list[Pictures] = []
     with ThreadPoolExecutor(workers) as pool:
         for part in pool.map(lambda folder: _list_class(path, folder, taken), folders):
-            parts.append(part)
+            split.passed_over += part.passed_over
+            split.images_passed_over += part.images
+            split.closed += part.closed
+            split.loops += part.loops
+            parts.append(part.pictures(-1 if flat else len(parts)))
             if progress is not None:
                 progress(len(parts), len(folders))
-    split = Split(name, path, classes, _joined(parts, -1 if flat else 0))
-    for part in parts:
-        split.passed_over += part.passed_over
-        split.images_passed_over += part.images
-        split.closed += part.closed
-        split.loops += part.loops
+    split.pictures = Pictures.joined(parts)
     if not flat:
         split.loose = [e.name for e in entries if not is_folder(e) and e.name.lower().endswith(taken)]
         split.lost_folders = [
@@ -87,24 +96,6 @@ def list_split(
             if e.is_symlink() and not os.path.exists(e.path) and not os.path.splitext(e.name)[1]
         ]
     return split
-
-
-def _joined(parts: list[_Class], first_label: int) -> Pictures:
-    counts = [len(part.names) for part in parts]
-    labels = np.repeat(np.arange(first_label, first_label + len(parts), dtype=np.int32), counts)
-    # Class by class: no list of all names ever exists.
-    names = pa.chunked_array([pa.array(part.names, pa.large_binary()) for part in parts], pa.large_binary())
-    pictures = Pictures(
-        pa.concat_arrays(names.chunks) if parts else pa.array([], pa.large_binary()),
-        labels,
-        np.concatenate([np.zeros(0, np.int64), *(np.array(part.sizes, np.int64) for part in parts)]),
-        np.concatenate([np.zeros(0, np.uint8), *(np.array(part.states, np.uint8) for part in parts)]),
-    )
-    first = 0
-    for part, count in zip(parts, counts, strict=True):
-        pictures.reasons.update((first + i, why) for i, why in part.reasons.items())
-        first += count
-    return pictures
 
 
 def _list_class(root: str, folder: str, extensions: tuple[str, ...]) -> _Class:
@@ -167,10 +158,8 @@ def _add(part: _Class, root: str, name: str) -> None:
         state = State.LINK if lost else State.UNREADABLE
         reason = f"→ {os.readlink(path)}: {error.strerror}" if lost else refusal(path, error)
     if reason:
-        part.reasons[len(part.names)] = reason
-    part.names.append(os.fsencode(name))
-    part.sizes.append(size)
-    part.states.append(state)
+        part.reasons[len(part.found)] = reason
+    part.found.append((os.fsencode(name), size, int(state)))
 
 
 def _begins_as_picture(path: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -75,6 +75,22 @@ class Pictures:
         n = len(self.labels)
         self.widths, self.heights = np.zeros(n, np.uint32), np.zeros(n, np.uint32)
         self.kinds, self.digests = np.full(n, -1, np.int16), np.zeros(n, np.uint64)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Pictures]) -> Pictures:
+        """Of several folders one after the other, as listed: what decoding tells isn't taken over."""
+        empty = np.zeros(0, np.uint8)
+        joined = cls(
+            pa.concat_arrays([pa.array([], pa.large_binary()), *(part.names for part in parts)]),
+            np.concatenate([empty, *(part.labels for part in parts)]).astype(np.int32),
+            np.concatenate([empty, *(part.sizes for part in parts)]).astype(np.int64),
+            np.concatenate([empty, *(part.states for part in parts)]),
+        )
+        first = 0
+        for part in parts:
+            joined.reasons.update((first + i, why) for i, why in part.reasons.items())
+            first += len(part)
+        return joined
 
     def __len__(self) -> int:
         return len(self.labels)
