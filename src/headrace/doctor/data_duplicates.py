@@ -50,7 +50,7 @@ def duplicates(subject: str, splits: Sequence[Split]) -> tuple[Finding, ...]:
         _finding(
             "in one class",
             [group for group in groups if not group.leak and not group.contradict],
-            "more than once in a class: they count more often than others",
+            "there more than once in a class, and so drawn more often than others",
             "note",
             "Remove all but one of each.",
         ),
@@ -67,7 +67,7 @@ def _finding(
     groups.sort(key=lambda group: (-len(group.paths), group.paths))
     return Finding(
         name,
-        listed("content", what, [" = ".join(group.paths[:4]) for group in groups]),
+        listed("picture", what, [" = ".join(group.paths[:4]) for group in groups]),
         judgement,
         remedy,
         {"groups": [list(group.paths) for group in groups]},
