@@ -191,7 +191,7 @@ def test_sizes_and_the_few_that_cost_most() -> None:
     split.pictures.widths[7], split.pictures.heights[7] = 8000, 6000
     split.pictures.widths[8] = 16
     found = by_name(sizes(ROOT, [split]))
-    assert found["bytes"].value == ("100 kB in 100 files; 1.00 kB to 1.00 kB each, median 1.00 kB")
+    assert found["bytes"].value == ("100 kB in 100 files; 1 kB to 1 kB each, median 1 kB")
     assert found["edges, in pixels"].value.startswith("shorter 16 to 6,000, median 300; longer 300 to 8,000")
     large = found["large pictures"]
     assert large.judgement == "note"

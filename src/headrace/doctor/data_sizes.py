@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from headrace.doctor.naming import below, listed, plural
 from headrace.doctor.records import Finding
-from headrace.doctor.wording import amount, percent
+from headrace.doctor.units import size
+from headrace.doctor.wording import percent
 from headrace.measure.pictures import Split
 
 Numbers = npt.NDArray[np.int64]
@@ -49,8 +50,8 @@ def _bytes(file_sizes: Numbers) -> Finding:
     low, middle, high = _spread(file_sizes)
     return Finding(
         "bytes",
-        f"{amount(total)} in {plural(len(file_sizes), 'file')}; {amount(low)} to {amount(high)} each,"
-        f" median {amount(middle)}",
+        f"{size(total)} in {plural(len(file_sizes), 'file')}; {size(low)} to {size(high)} each,"
+        f" median {size(middle)}",
         "good",
         details={"total": total, "min": low, "median": middle, "max": high},
     )
