@@ -47,7 +47,7 @@ ZEROS = 512
 RESIZE, BOX = 2, 4
 
 # Only libjpeg's own way through a whole file notices what is too much or missing before its end; the other
-# decoders are a quarter faster. It doesn't tell that from codes that don't exist: Headrace's, which stops at
+# decoders take 40 % less time. It doesn't tell that from codes that don't exist: Headrace's, which stops at
 # those, does.
 THOROUGH, STRICT = "libjpeg-full", "headrace"
 
