@@ -96,7 +96,7 @@ def test_numbers_are_the_headers() -> None:
     values |= {name: int(value) for name, value in re.findall(r"#define (HR_\w+) (\d+)", TEXT)}
     assert values["HR_ABI_VERSION"] == abi.ABI_VERSION
     assert (values["HR_STAGES"], values["HR_DECODERS"]) == (abi.STAGES, abi.DECODERS)
-    for name in ("OK", "UNSUPPORTED", "TIMEOUT"):
+    for name in ("OK", "UNSUPPORTED", "CORRUPT", "TIMEOUT"):
         assert values[f"HR_{name}"] == getattr(abi, name)
     for step, kind in lower.KINDS.items():
         words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", step.__name__).upper()

@@ -18,6 +18,7 @@ from torchvision.datasets import ImageFolder
 import headrace
 from headrace.packs.inputs.mat5 import read_structs
 from headrace.packs.verify import verify
+from headrace.packs.wnids import known_wnids
 from headrace.sources.pack_index import PackIndex
 
 lmdb = pytest.importorskip("lmdb")
@@ -225,6 +226,7 @@ def test_ilsvrc_downloads_equal_the_extracted_folder(ilsvrc: Path, split: str) -
 
 def test_ilsvrc_downloads_that_lack_something(ilsvrc: Path) -> None:
     download = ilsvrc / "download"
+    assert known_wnids(str(download)) == tuple(sorted(WNIDS))
     with pytest.raises(headrace.PackError, match=r"holds two data sets: pack .*train\.tar and .*val\.tar"):
         headrace.pack(download, ilsvrc / "dest")
     (download / "ILSVRC2012_img_train.tar").unlink()

@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from headrace.cli.doctor_data import data
 from headrace.cli.doctor_run import run
 from headrace.cli.progress import failing
 
 doctor = typer.Typer(invoke_without_command=True)
+doctor.command()(data)
 doctor.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})(run)
 
 # Exit code: something is to be mended.

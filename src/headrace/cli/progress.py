@@ -36,7 +36,7 @@ class RateColumn(ProgressColumn):
 def progress_bar(doing: str, console: Console) -> Iterator[Callable[[int, int], None]]:
     """A bar with count, rate and remaining time: call what this gives with (done, total)."""
     columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 

@@ -72,7 +72,7 @@ class IlsvrcInput:
         with open(self._path, "rb") as file:
             members = [member for member in read_members(file, self._path) if member.isreg()]
         members.sort(key=lambda member: os.path.basename(member.name))
-        wnids = _validation_wnids(self._path.with_name(DEVKIT))
+        wnids = validation_wnids(self._path.with_name(DEVKIT))
         if len(members) != len(wnids):
             raise PackError(
                 f"{self._path} holds {len(members):,} images, and {DEVKIT} labels {len(wnids):,}."
@@ -81,8 +81,8 @@ class IlsvrcInput:
             yield wnid, os.path.basename(member.name), member.offset_data, member.size
 
 
-def _validation_wnids(devkit: Path) -> list[str]:
-    """The class of each validation image."""
+def validation_wnids(devkit: Path) -> list[str]:
+    """The class of each validation image, by the devkit. Raises PackError."""
     try:
         with tarfile.open(devkit, "r:gz") as tar:
             files = {

@@ -1,0 +1,65 @@
+"""How files are named in findings: some of them for people, all of them for programs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from headrace.measure.pictures import Split, State
+
+# Files that a finding names; its details name all.
+NAMED = 10
+
+# Characters of a reason that are printed beside a name.
+REASON = 120
+
+
+def below(subject: str, split: Split) -> str:
+    """The split's folder as seen from the one that was given: "train/"; empty: the same."""
+    path = os.path.relpath(split.path, subject)
+    return "" if path == "." else f"{path}/"
+
+
+def files_in(subject: str, splits: Iterable[Split], states: Iterable[State]) -> dict[str, str]:
+    """Reason by path of the pictures in one of `states`; the reason may be empty."""
+    wanted = [int(state) for state in states]
+    found: dict[str, str] = {}
+    for split in splits:
+        pictures, prefix = split.pictures, below(subject, split)
+        for row in np.flatnonzero(np.isin(pictures.states, wanted)).tolist():
+            found[prefix + pictures.name(row)] = pictures.reasons.get(row, "")
+    return found
+
+
+def listed(noun: str, what: str, names: Sequence[str]) -> str:
+    """How many there are, and the first of them, a line each: ``12 files of 0 bytes\\na.jpg\\n…``."""
+    lines = [f"{plural(len(names), noun)} {what}", *names[:NAMED]]
+    if len(names) > NAMED:
+        lines.append(f"and {len(names) - NAMED:,} more")
+    return "\n".join(lines)
+
+
+def with_reasons(found: dict[str, str]) -> list[str]:
+    """``path: reason``, a line each."""
+    return [f"{path}: {shortened(why)}" if why else path for path, why in found.items()]
+
+
+def shortened(text: str) -> str:
+    """One line of at most REASON characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= REASON else line[: REASON - 1] + "…"
+
+
+def in_a_row(names: Sequence[str], most: int = NAMED) -> str:
+    """``a, b, c and 7 more``."""
+    rest = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 class``, ``1,000 classes``."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun}{'es' if noun.endswith(('s', 'x')) else 's'}"

@@ -1,0 +1,232 @@
+"""Where in a tree of folders the pictures lie. Names are looked at, files aren't opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from itertools import islice
+from typing import Literal
+
+from headrace.measure.access import refusal
+
+# What a split's folder is called, in lower case.
+SPLITS = {
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation"),
+    "test": ("test", "testing"),
+}
+
+ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip", ".rar", ".7z")
+
+PACK_INDEX = "index.arrow"
+
+# How deep to look for the pictures below the folder that was given, and into how many folders a level.
+DEPTH = 4
+BREADTH = 64
+
+# Entries of a folder that are looked at to see whether it holds a picture.
+PEEKED = 1000
+
+# How many of a folder's entries are remembered, to be named.
+REMEMBERED = 12
+
+# Folders that tools leave behind: ImageFolder takes each of them for a class.
+DEBRIS = ("__MACOSX", "@eaDir", "lost+found", "System Volume Information", "$RECYCLE.BIN", "__pycache__")
+
+Kind = Literal[
+    "missing",  # nothing has this path
+    "file",  # it isn't a folder
+    "unreadable",  # this user can't list it
+    "empty",
+    "pack",  # made by headrace pack
+    "splits",  # train, val, …: in `inside`
+    "classes",  # class folders: what ImageFolder gets
+    "pictures",  # pictures, and no folders that hold any
+    "above",  # the pictures lie further down: in `inside`
+    "archives",  # archives, and no pictures
+    "nothing",  # other files
+]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder, as far as its names tell.
+
+    Attributes:
+        path: of the folder.
+        kind: see `Kind`.
+        inside: (split or "", place): what is to be looked at instead of it.
+        folders, pictures: how many of them it holds directly.
+        archives: names of those that it holds directly.
+        entries: some of its names, sorted.
+        why: the system's message, where it can't be listed; where a link points whose target is missing.
+        nearest: the first folder above a missing one that is there; `entries` are then its.
+        similar: names there that are nearly the missing one.
+        mount: it is where a file system is mounted.
+        siblings: folders beside it that hold pictures, where it holds nothing but them.
+    """
+
+    path: str
+    kind: Kind
+    inside: tuple[tuple[str, Place], ...] = ()
+    folders: int = 0
+    pictures: int = 0
+    archives: tuple[str, ...] = ()
+    entries: tuple[str, ...] = ()
+    why: str = ""
+    nearest: str = ""
+    similar: tuple[str, ...] = ()
+    mount: bool = False
+    siblings: int = 0
+
+    def leaves(self, split: str = "") -> list[tuple[str, Place]]:
+        """(split, place) of all places that hold pictures or could, from here down."""
+        if self.inside:
+            return [leaf for name, place in self.inside for leaf in place.leaves(name or split)]
+        return [(split, self)]
+
+
+@dataclass
+class _Names:
+    folders: list[str] = field(default_factory=list)
+    pictures: int = 0
+    archives: list[str] = field(default_factory=list)
+    entries: list[str] = field(default_factory=list)
+
+
+def look_at(path: str, extensions: Sequence[str], depth: int = DEPTH) -> Place:
+    """What lies at `path`.
+
+    Args:
+        extensions: of pictures, in lower case, with the dot.
+        depth: levels to go down where there are no pictures.
+    """
+    try:
+        names = _names(path, tuple(extensions))
+    except FileNotFoundError:
+        return Place(path, "missing")
+    except NotADirectoryError:
+        return Place(path, "file" if os.path.exists(path) else "missing")
+    except OSError as error:
+        return Place(path, "unreadable", why=refusal(path, error))
+    kind, inside = _judge(path, names, extensions, depth)
+    return Place(
+        path,
+        kind,
+        inside,
+        len(names.folders),
+        names.pictures,
+        tuple(sorted(names.archives)),
+        tuple(sorted(names.entries)),
+    )
+
+
+def with_surroundings(place: Place, extensions: Sequence[str]) -> Place:
+    """`place`, and what lies around it that tells why it isn't what was expected."""
+    path = os.path.abspath(place.path)
+    if place.kind == "missing":
+        nearest = os.path.dirname(path)
+        while not os.path.isdir(nearest):
+            path, nearest = nearest, os.path.dirname(nearest)
+        names = sorted(entry.name for entry in _peek(nearest))
+        lower = {name.lower(): name for name in names}
+        close = get_close_matches(os.path.basename(path).lower(), lower, n=3, cutoff=0.7)
+        return replace(
+            place,
+            why=os.readlink(place.path) if os.path.islink(place.path) else "",
+            nearest=nearest,
+            similar=tuple(lower[name] for name in close),
+            entries=tuple(names[:REMEMBERED]),
+        )
+    if place.kind == "pictures":
+        beside = [entry.path for entry in _peek(os.path.dirname(path)) if is_folder(entry)][:BREADTH]
+        count = sum(_has_picture(folder, tuple(extensions)) for folder in beside if folder != path)
+        return replace(place, siblings=count)
+    return replace(place, mount=os.path.ismount(path))
+
+
+def is_debris(name: str) -> bool:
+    """Whether a folder of this name was left by a tool, and is no class."""
+    return name.startswith(".") or name in DEBRIS
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is one, or a link to one, as ImageFolder sees it."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # a link that can't be followed
+
+
+def split_of(name: str) -> str:
+    """The split that a folder of this name holds; empty: none."""
+    return next((split for split, known in SPLITS.items() if name.lower() in known), "")
+
+
+def _names(path: str, extensions: tuple[str, ...]) -> _Names:
+    names = _Names()
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if len(names.entries) < REMEMBERED or entry.name == PACK_INDEX:
+                names.entries.append(entry.name)
+            if is_folder(entry):
+                names.folders.append(entry.name)
+            elif entry.name.lower().endswith(extensions):
+                names.pictures += 1
+            elif entry.name.lower().endswith(ARCHIVES):
+                names.archives.append(entry.name)
+    names.folders.sort()
+    return names
+
+
+def _judge(
+    path: str, names: _Names, extensions: Sequence[str], depth: int
+) -> tuple[Kind, tuple[tuple[str, Place], ...]]:
+    if PACK_INDEX in names.entries:
+        return "pack", ()
+    folders = [name for name in names.folders if not is_debris(name)]
+    if not folders and not names.pictures and not names.archives:
+        visible = [name for name in names.entries if not is_debris(name)]
+        return ("nothing" if visible else "empty"), ()
+    splits = [(split_of(name), os.path.join(path, name)) for name in folders if split_of(name)]
+    if len(splits) > 1 or any(_has_folders(folder) for _, folder in splits):
+        return "splits", tuple((split, look_at(folder, extensions, depth)) for split, folder in splits)
+    if any(_has_picture(os.path.join(path, name), tuple(extensions)) for name in folders):
+        return "classes", ()
+    if depth > 0 and not names.pictures:
+        below = [look_at(os.path.join(path, name), extensions, depth - 1) for name in folders[:BREADTH]]
+        hits = [place for place in below if place.kind in ("splits", "classes", "above", "pack")]
+        if len(hits) > 1 and all(place.kind == "classes" for place in hits):
+            return "classes", ()  # of which each has folders again: ImageFolder takes all that is in them
+        full = [place for place in hits if place.kind != "classes" or _holds_any(place, extensions)]
+        if full:
+            return "above", tuple(("", place) for place in full)
+    if names.pictures:
+        return "pictures", ()
+    return ("archives", ()) if names.archives else ("classes", ())
+
+
+def _holds_any(place: Place, extensions: Sequence[str]) -> bool:
+    """Whether there is a picture in a place of class folders: they may all be empty."""
+    for folder, _, names in islice(os.walk(place.path), BREADTH):
+        if folder != place.path and any(name.lower().endswith(tuple(extensions)) for name in names):
+            return True
+    return False
+
+
+def _has_folders(path: str) -> bool:
+    return any(is_folder(entry) for entry in _peek(path))
+
+
+def _has_picture(path: str, extensions: tuple[str, ...]) -> bool:
+    return any(entry.name.lower().endswith(extensions) for entry in _peek(path))
+
+
+def _peek(path: str) -> Iterable[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            return list(islice(entries, PEEKED))
+    except OSError:
+        return ()  # named when its files are listed
