@@ -18,8 +18,8 @@ DEMAND_AT = 62  # percent of a stage's bar at which the line of demand is
 OUTLIER = 4
 
 # Percent of a plot's width that a letter of a phase's name and the space before it take.
-LAPTOP = (0.75, 0.6)
-PHONE = (2.2, 1.7)
+LAPTOP = (0.85, 0.6)
+PHONE = (2.5, 1.7)
 
 Points = Sequence[tuple[float, float]]
 
