@@ -84,9 +84,9 @@ def test_what_users_name_is_text_wherever_it_stands() -> None:
     assert page.all("img") == []
     assert [a for _, a in page.elements if any(name.startswith("on") for name in a)] == []
     shown = plain(records.HOSTILE)
-    # head 4, advice 4, a rate, a stage and its place, causes 4, memory 3, a note; four plots, each with a
-    # phase that has its name as a label and as a title
-    assert page.text.count(shown) == 27
+    # head 4, advice 4, a rate, a stage and its place, causes 4, memory 3, a note, the phase; four plots
+    # with its name as a band's title and label
+    assert page.text.count(shown) == 28
     html.encode()  # no lone surrogate is left
     assert not {"\x1b", "\u2028"} & set(html)
 
@@ -178,3 +178,20 @@ def test_code_to_be_copied_is_left_as_it_is() -> None:
     page = Page(render_html(replace(records.healthy(), advice=(advice,))))
     assert "n = 5 % 3" in page.text
     assert "\u00a0" in page.text  # as in "confidence 100 %"
+
+
+def test_a_wide_range_leaves_the_other_bars_their_length() -> None:
+    supply, *others = records.input_bound().rates
+    page = Page(render_html(replace(records.input_bound(), rates=(replace(supply, high=1e6), *others))))
+    widths = [str(a["width"]) for a in page.all("rect") if a.get("class") == "rate-demand"]
+    assert float(widths[0].removesuffix("%")) > 80
+
+
+def test_phases_are_listed_and_named_where_there_is_room() -> None:
+    page = Page(render_html(records.input_bound()))
+    listed = " ".join(page.text.split())
+    assert "actual 6.0 to 238.2 s demand 238.2 to 267.8 s supply 267.8 to 271.2 s" in listed
+    usage = tuple(Usage(float(n), "a phase" if n < 50 else "actual threads=1", 1, 0, 1, 1) for n in range(53))
+    page = Page(render_html(replace(records.healthy(), usage=usage, steps=())))
+    assert page.text.count("a phase") == 3 * 2 + 1  # three plots, with a title and a label each
+    assert page.text.count("actual threads=1") == 3 + 1  # as a title only

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from headrace.doctor.records import Advice
-from headrace.doctor.wording import figure, gain, percent, plain, tally, times
+from headrace.doctor.records import Advice, Cause
+from headrace.doctor.wording import certainty, figure, gain, percent, plain, tally, times
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,9 @@ def test_plain_leaves_what_is_printable_and_line_ends() -> None:
 def test_tally() -> None:
     assert tally(["good", "bad", "note"]) == "1 bad, 1 note, of 3."
     assert tally(["unknown", "note", "note"]) == "0 bad, 2 notes, 1 unknown, of 3."
+
+
+def test_certainty() -> None:
+    assert certainty(Cause("decode", "", (), 0.684, 0.97)) == "confidence 97 %; costs 68 % of the step's time"
+    assert certainty(Cause("decode", "", (), 0.0, 0.97)) == "confidence 97 %"
+    assert certainty(Cause("healthy", "", (), 0.5, 0.97)) == "confidence 97 %"

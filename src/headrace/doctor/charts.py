@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
+
 from headrace.doctor.records import Rate
 from headrace.doctor.series import Column, Span, ticks
 from headrace.doctor.wording import METHOD, StageRow
@@ -14,6 +16,10 @@ DEMAND_AT = 62  # percent of a stage's bar at which the line of demand is
 
 # Beyond this many times what all but a twentieth of the columns need, the scale of the steps is cut.
 OUTLIER = 4
+
+# Percent of a plot's width that a letter of a phase's name and the space before it take.
+LAPTOP = (0.85, 0.6)
+PHONE = (2.5, 1.7)
 
 Points = Sequence[tuple[float, float]]
 
@@ -47,11 +53,19 @@ class Tick:
 
 @dataclass(frozen=True)
 class Band:
-    """A phase, in percent."""
+    """A phase, in percent.
+
+    Attributes:
+        left, width: where it is.
+        name: the phase's.
+        label, short: as much of the name as there is room for on a laptop and on a phone; may be empty.
+    """
 
     left: float
     width: float
     name: str
+    label: str
+    short: str
 
 
 @dataclass(frozen=True)
@@ -105,11 +119,18 @@ def plot(
     values = [
         Tick(round(height * (1 - value * unit / top), 1), _label(value)) for value in ticks(0, top / unit, 4)
     ]
-    bands = []
-    for phase, band in phases:
-        left, right = 100 * within.place(band.start), 100 * within.place(band.end)
-        bands.append(Band(round(left, 3), round(right - left, 3), phase))
+    bands = [_band(phase, band, within) for phase, band in phases]
     return Plot(name, height, values, _times(within), bands, drawn)
+
+
+def _band(name: str, band: Span, within: Span) -> Band:
+    left, right = 100 * within.place(band.start), 100 * within.place(band.end)
+    width = right - left
+    label, short = (
+        next((part for part in (name, name.partition(" ")[0]) if cell_len(part) * wide + margin <= width), "")
+        for wide, margin in (LAPTOP, PHONE)
+    )
+    return Band(round(left, 3), round(width, 3), name, label, short)
 
 
 def _times(within: Span) -> list[Tick]:

@@ -75,7 +75,12 @@ def render_html(diagnosis: Diagnosis) -> str:
     environment.filters["prose"] = _prose
     style, script = _asset("report.css"), _asset("report.js")
     demand = rate_named(diagnosis, "demand")
-    most = max((rate.high for rate in diagnosis.rates), default=0.0)
+    within = span(diagnosis)
+    # One rate of which little is known mustn't make the bars of all others short.
+    most = min(
+        max((rate.high for rate in diagnosis.rates), default=0.0),
+        1.15 * max((rate.samples_per_second for rate in diagnosis.rates), default=0.0),
+    )
     return environment.from_string(_asset("report.html")).render(
         record=diagnosis,
         healthy=diagnosis.verdict.kind == "healthy",
@@ -92,7 +97,8 @@ def render_html(diagnosis: Diagnosis) -> str:
         demand=demand.samples_per_second if demand else 0.0,
         demand_at=charts.DEMAND_AT,
         places=_places(diagnosis),
-        within=span(diagnosis),
+        within=within,
+        phases=phases(diagnosis, within) if within else [],
         panels=_panels(diagnosis),
         width=charts.WIDTH,
         lines=("device", "whole", "part"),

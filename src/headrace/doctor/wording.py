@@ -60,9 +60,10 @@ def title(cause: Cause) -> str:
 
 
 def certainty(cause: Cause) -> str:
-    """How sure it is, and what it costs where that is known."""
+    """How sure it is, and what it costs where that is known; health costs nothing."""
     sure = f"confidence {percent(cause.confidence)}"
-    return f"{sure}; costs {percent(cause.cost)} of the step's time" if cause.cost > 0 else sure
+    costs = cause.cost > 0 and cause.kind != "healthy"
+    return f"{sure}; costs {percent(cause.cost)} of the step's time" if costs else sure
 
 
 def times(factor: float) -> str:
