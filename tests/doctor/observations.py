@@ -33,6 +33,7 @@ def look(
     bins: list[list[Any]] | None = None,
     slowest: list[list[Any]] | None = None,
     wanting: float = 1.0,
+    delay: float = 0.0,
 ) -> dict[str, Any]:
     """What a sampler wrote."""
     return {
@@ -41,6 +42,7 @@ def look(
         "phase": phase,
         "seconds": 4.0,
         "own_cpu_seconds": 0.02,
+        "run_delay_seconds": delay,
         "rounds": 800,
         "threads_wanting_gil": wanting,
         "stages": stages,

@@ -120,6 +120,22 @@ def test_a_noisy_measurement_is_less_sure() -> None:
     assert with_waits(40.0) < with_waits(1.0)
 
 
+def waiting_without_a_reason(delay: float) -> Observation:
+    return made.observation(
+        made.phase(ACTUAL, 0.04, 0.1, 0.1),
+        made.phase(DEMAND, 0, 0.1, 0.1),
+        made.phase(SUPPLY, 0.05, 0, 0.05),
+        looks=[made.look(ACTUAL, {}, role="main", delay=delay)],
+    )
+
+
+@pytest.mark.parametrize(("delay", "kind"), [(0.0, "unexplained"), (2.0, "cores")])
+def test_a_step_that_waits_is_never_called_healthy(delay: float, kind: str) -> None:
+    diagnosis = diagnose(waiting_without_a_reason(delay))
+    assert diagnosis.verdict.kind == kind
+    assert "waits for 29% of its time" in diagnosis.verdict.sentence
+
+
 def test_nothing_measured_is_an_error_that_says_why() -> None:
     with pytest.raises(HeadraceError, match="iterated over no DataLoader"):
         diagnose(Observation(["train.py"], 4, 1))

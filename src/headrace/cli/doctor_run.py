@@ -51,7 +51,7 @@ def run(
     if json_file is not None:
         json_file.write_text(json.dumps(diagnosis.to_json(), indent=1) + "\n")
     if html is not None:
-        html.write_text(render_html(diagnosis))
+        html.write_text(render_html(diagnosis), encoding="utf-8")
 
 
 def examined(job: Job, quiet: bool, console: Console) -> Diagnosis:

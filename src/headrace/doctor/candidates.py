@@ -46,6 +46,10 @@ class Case:
         steady: the same without these.
         stall: 0 to 1; of the steps' time, what they waited.
         residual: seconds of a sample that the model doesn't explain.
+        stages: of loading.
+        stragglers: as `headrace.doctor.model.sample_durations` gives them.
+        gil: mean number of threads of the training process that hold or want the GIL.
+        run_delay: of the processes' time, what one of their threads waited for a core, at the most.
     """
 
     observation: Observation
@@ -57,6 +61,7 @@ class Case:
     stages: tuple[StageTime, ...]
     stragglers: dict[str, Any]
     gil: float
+    run_delay: float
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -107,11 +112,8 @@ def case_of(observation: Observation) -> Case | None:
         return None
     steady, _ = per_sample(actual)
     whole = steady + start_of_epoch(observation, actual)
-    looks = [
-        look
-        for look in observation.looks
-        if look["role"] == "main" and look["phase"] == ACTUAL and look["rounds"]
-    ]
+    looks = [look for look in observation.looks if look["phase"] == ACTUAL and look["rounds"]]
+    mains = [look for look in looks if look["role"] == "main"]
     return Case(
         observation=observation,
         costs=costs,
@@ -121,7 +123,8 @@ def case_of(observation: Observation) -> Case | None:
         residual=max(0.0, whole - costs.seconds),
         stages=tuple(stage_times(observation)),
         stragglers=sample_durations(observation, ACTUAL),
-        gil=max((look["threads_wanting_gil"] for look in looks), default=0.0),
+        gil=max((look["threads_wanting_gil"] for look in mains), default=0.0),
+        run_delay=max((look["run_delay_seconds"] / look["seconds"] for look in looks), default=0.0),
     )
 
 

@@ -24,6 +24,9 @@ STALL_THAT_MATTERS = 0.05
 # promise more to come first.
 WEIGHT_OF_BOUNDS = 0.7
 RESAMPLINGS = 200
+# Of its time, what a thread waits for a core where there are enough of them; and of the cores, what is all.
+RUN_DELAY_THAT_MATTERS = 0.15
+NEARLY_ALL = 0.85
 SEED = 7  # of the resampling: the same measurements give the same report
 ABOUT_LOADING = (
     "workers",
@@ -114,7 +117,8 @@ def causes(observation: Observation, case: Case, ranked: Sequence[Candidate]) ->
             firsts[kind] = firsts.get(kind, 0) + 1
     made = max(1, sum(firsts.values()))
     if not ranked:
-        return (healthy(case, firsts.get("healthy", 0) / made),)
+        sure = firsts.get("healthy", 0) / made
+        return (healthy(case, sure) if case.stall < STALL_THAT_MATTERS else unexplained(case, sure),)
     return tuple(
         Cause(
             kind=one.kind,
@@ -136,6 +140,36 @@ def healthy(case: Case, confidence: float) -> Cause:
         f" {1 / costs.demand:,.0f} samples/s, and takes {1 / case.steady:,.0f}",
         evidence=(f"the loader alone supplies {1 / costs.supply:,.0f} samples/s",),
         cost=max(0.0, 1 - costs.demand / case.steady),
+        confidence=confidence,
+    )
+
+
+def unexplained(case: Case, confidence: float) -> Cause:
+    """The step waits, and no change that was measured would help."""
+    costs = case.costs
+    evidence = (
+        f"the loader alone supplies {1 / costs.supply:,.0f} samples/s, the step alone could take"
+        f" {1 / costs.demand:,.0f}, both together took {1 / case.steady:,.0f}",
+        f"threads waited for a core for {case.run_delay:.0%} of their time",
+    )
+    waits = f"the step waits for {case.stall:.0%} of its time"
+    if case.run_delay >= RUN_DELAY_THAT_MATTERS or costs.busy_cores >= NEARLY_ALL * costs.cores:
+        return Cause(
+            kind="cores",
+            sentence=f"{waits}, while it and the loader would need {costs.busy_cores:.1f} of {costs.cores} cores,"
+            f" and threads wait for a core for {case.run_delay:.0%} of their time",
+            evidence=(
+                *evidence,
+                "other processes may have taken the cores: headrace doctor shows how busy they are",
+            ),
+            cost=case.stall,
+            confidence=confidence,
+        )
+    return Cause(
+        kind="unexplained",
+        sentence=f"{waits}, and no change that was measured would make it faster: measure longer (--steps)",
+        evidence=evidence,
+        cost=case.stall,
         confidence=confidence,
     )
 

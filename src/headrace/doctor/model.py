@@ -42,6 +42,11 @@ class Costs:
             return self.demand + self.supply
         return max(self.demand, self.supply, (self.demand_cpu + self.supply_cpu) / self.cores)
 
+    @property
+    def busy_cores(self) -> float:
+        """That step and loader compute on at the speed of the slower of them."""
+        return (self.demand_cpu + self.supply_cpu) / max(self.demand, self.supply)
+
     def with_supply(self, phase: Phase, *, overlaps: bool = True) -> Costs:
         """With another loader, as it was measured."""
         supply, cpu = per_sample(phase)

@@ -132,6 +132,8 @@ KINDS = {
     "first_batch": "the wait for the first batch",
     "straggler": "single samples that take long",
     "oversubscribed": "more threads than cores",
+    "cores": "too few free cores for loader and step together",
+    "unexplained": "something that was not measured",
     "memory": "memory",
 }
 
