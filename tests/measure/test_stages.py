@@ -56,16 +56,27 @@ FRAMES = {
     "tv read": Frame(f"{SITE}/torchvision/io/image.py", "read_file", 50, 60),
     "h5": Frame(f"{SITE}/h5py/_hl/dataset.py", "__getitem__", 700, 760),
     "zip": Frame(f"{STDLIB}/zipfile.py", "_read1", 1000, 1010),
-    "compose": Frame(f"{SITE}/torchvision/transforms/transforms.py", "__call__", 93, 95, runs="ColorJitter"),
-    "compose lambda": Frame("/home/u/compose.py", "__call__", 93, 95, runs="<lambda> (train.py:12)"),
-    "call impl": Frame(f"{SITE}/torch/nn/modules/module.py", "_call_impl", 1780, 1790),
-    "sequential": Frame(f"{SITE}/torch/nn/modules/container.py", "forward", 240, 245, runs="GaussianBlur"),
+    "compose": Frame(f"{SITE}/torchvision/transforms/transforms.py", "__call__", 93, 95, container=True),
+    "compose lambda": Frame("/home/u/compose.py", "__call__", 93, 95, container=True),
+    "jitter call": Frame(
+        f"{SITE}/torch/nn/modules/module.py", "_wrapped_call_impl", 1770, 1779, owner="ColorJitter"
+    ),
+    "blur call": Frame(
+        f"{SITE}/torch/nn/modules/module.py", "_wrapped_call_impl", 1770, 1779, owner="GaussianBlur"
+    ),
+    "sequential call": Frame(
+        f"{SITE}/torch/nn/modules/module.py", "_wrapped_call_impl", 1770, 1779, owner="Sequential"
+    ),
+    "call impl": Frame(f"{SITE}/torch/nn/modules/module.py", "_call_impl", 1780, 1790, owner="Module"),
+    "sequential": Frame(f"{SITE}/torch/nn/modules/container.py", "forward", 240, 245, container=True),
     "jitter": Frame(
         f"{SITE}/torchvision/transforms/transforms.py", "forward", 1270, 1290, owner="ColorJitter"
     ),
-    "v2 crop": Frame(
-        f"{SITE}/torchvision/transforms/v2/_transform.py", "forward", 40, 50, owner="RandomCrop"
+    "v2 transform": Frame(
+        f"{SITE}/torchvision/transforms/v2/_transform.py", "forward", 40, 50, owner="Transform"
     ),
+    "heavy": Frame("/home/u/data.py", "__call__", 50, 52, owner="Heavy"),
+    "lambda": Frame("/home/u/train.py", "<lambda>", 12, 12),
     "v2 resize": Frame(f"{SITE}/torchvision/transforms/v2/functional/_geometry.py", "resize", 190, 200),
     "feed": Frame(f"{STDLIB}/multiprocessing/queues.py", "_feed", 216, 244),
     "queue get": Frame(f"{STDLIB}/multiprocessing/queues.py", "get", 98, 113),
@@ -130,19 +141,21 @@ CASES: list[tuple[str, Blocked, str, Stage | None]] = [
     (IN_WORKER + "getitem tv-decode", "running", "", Stage("fetch", "decode", False)),
     (IN_WORKER + "imdecode", "running", "", Stage("fetch", "decode", False)),
     (IN_WORKER + "getitem imread", "running", "", Stage("fetch", "decode", False)),
-    (IN_WORKER + "folder compose call-impl jitter", "running", "",
+    (IN_WORKER + "folder compose jitter-call call-impl jitter", "running", "",
      Stage("fetch", "transform:ColorJitter", False)),
-    (IN_WORKER + "folder compose call-impl jitter pil-convert", "running", "",
+    (IN_WORKER + "folder compose jitter-call call-impl jitter pil-convert", "running", "",
      Stage("fetch", "transform:ColorJitter", False)),
-    (IN_WORKER + "folder compose call-impl jitter pil-load", "running", "", Stage("fetch", "decode", False)),
-    (IN_WORKER + "getitem compose-lambda", "running", "",
+    (IN_WORKER + "folder compose jitter-call call-impl jitter pil-load", "running", "",
+     Stage("fetch", "decode", False)),
+    (IN_WORKER + "getitem compose-lambda lambda", "running", "",
      Stage("fetch", "transform:<lambda> (train.py:12)", False)),
-    (IN_WORKER + "getitem compose call-impl sequential", "running", "",
+    (IN_WORKER + "getitem compose sequential-call call-impl sequential blur-call v2-transform", "running", "",
      Stage("fetch", "transform:GaussianBlur", False)),
-    (IN_WORKER + "getitem compose augment sequential", "running", "",
-     Stage("fetch", "transform:ColorJitter", False)),
-    (IN_WORKER + "getitem compose augment", "sleeping", "", Stage("fetch", "transform:ColorJitter", True)),
-    (IN_WORKER + "getitem v2-crop", "running", "", Stage("fetch", "transform:RandomCrop", False)),
+    (IN_WORKER + "getitem compose heavy sequential blur-call", "running", "",
+     Stage("fetch", "transform:Heavy", False)),
+    (IN_WORKER + "getitem compose heavy", "sleeping", "", Stage("fetch", "transform:Heavy", True)),
+    (IN_WORKER + "getitem blur-call call-impl v2-transform", "running", "",
+     Stage("fetch", "transform:GaussianBlur", False)),
     (IN_WORKER + "getitem v2-resize", "running", "", Stage("fetch", "transform:resize", False)),
     (IN_WORKER + "read_label v2-resize", "running", "", Stage("fetch", "transform:resize", False)),
     ("sampled worker fetch timed-collate default-collate", "running", "", Stage("fetch", "collate", False)),

@@ -98,12 +98,18 @@ def _plain(index: Any) -> Any:
 
 # Where this process notes its times; None while nobody samples it.
 _noting: FetchTimes | None = None
+_on_fetcher: Callable[[], None] | None = None
 
 
-def note_into(times: FetchTimes | None) -> None:
-    """From now on, this process's loaders note their times there; None: nowhere."""
-    global _noting
-    _noting = times
+def note_into(times: FetchTimes | None, on_fetcher: Callable[[], None] | None = None) -> None:
+    """From now on, this process's loaders note their times there.
+
+    Args:
+        times: None: nowhere.
+        on_fetcher: called whenever a loader is about to make samples in this process.
+    """
+    global _noting, _on_fetcher
+    _noting, _on_fetcher = times, on_fetcher
 
 
 class TimedDataset:
@@ -189,6 +195,8 @@ def time_fetcher(fetcher: Any) -> Any:
     else:
         fetcher.dataset = TimedDataset(fetcher.dataset)
     fetch = fetcher.fetch
+    if _on_fetcher is not None:
+        _on_fetcher()
 
     def timed(indices: Any) -> Any:
         began = perf_counter()

@@ -10,6 +10,7 @@ import gc
 import json
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -23,15 +24,11 @@ from typing import Any
 from headrace.measure.fetch_times import FetchTimes, note_into
 from headrace.measure.stacks import Stacks, name_of_thread
 from headrace.measure.stages import Stage
-from headrace.measure.thread_state import OwnDelay, ThreadState, count_running, run_delays
+from headrace.measure.thread_state import Schedule, ThreadState, count_running, run_delays
 
 WRITE_SECONDS = 0.5
 MOST_LINES = 20
 LATE_SECONDS = 0.001
-# While the sampler waits for the GIL, the thread that holds it goes on, to where it lets go of it by itself:
-# then that place would be counted for all before it. Python's own 5 ms are too long a wait.
-SWITCH_SECONDS = 0.0002
-CONTENDED_LOOKS = 200  # without threads that compete for the GIL, before the wait is made short again
 
 
 @dataclass
@@ -42,6 +39,8 @@ class Counts:
         stages: thread kind → stage → [looks, of these blocked, seconds, of these blocked]. A look stands for
             the seconds since the one before: looks come late while the GIL is held, so that seconds,
             not looks, are shares of time.
+        ticks: (thread kind, stage) → [times that the main thread was interrupted there, periods of the timer
+            that these stand for]: `computed_seconds` of the main thread are shared out by these periods.
     """
 
     phase: str
@@ -57,6 +56,8 @@ class Counts:
     running_rounds: int = 0
     wanting_sum: int = 0
     stages: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    computed_seconds: float = 0.0
+    ticks: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     fetches: FetchTimes = field(default_factory=FetchTimes)
 
@@ -68,6 +69,23 @@ class Counts:
         if stage.waiting:
             row[1] += 1
             row[3] += seconds
+
+    def add_tick(self, stage: Stage, periods: int) -> None:
+        """Counts one interruption of the main thread. Apart from `add`, which another thread calls."""
+        row = self.ticks.setdefault((stage.kind, stage.key), [0, 0])
+        row[0] += 1
+        row[1] += periods
+
+    def rows(self) -> dict[str, dict[str, list[float]]]:
+        """`stages` and `ticks` together."""
+        rows = {kind: {key: list(row) for key, row in keys.items()} for kind, keys in self.stages.items()}
+        ticks = list(self.ticks.items())
+        period = self.computed_seconds / max(1, sum(row[1] for _, row in ticks))
+        for (kind, key), (count, periods) in ticks:
+            row = rows.setdefault(kind, {}).setdefault(key, [0, 0, 0.0, 0.0])
+            row[0] += count
+            row[2] += periods * period
+        return rows
 
     def to_json(self, role: str) -> dict[str, Any]:
         """One line of the file.
@@ -103,7 +121,7 @@ class Counts:
             "threads_wanting_gil": round(self.wanting_sum / max(1, self.rounds), 4),
             "stages": {
                 kind: {key: [row[0], row[1], round(row[2], 6), round(row[3], 6)] for key, row in rows.items()}
-                for kind, rows in self.stages.items()
+                for kind, rows in self.rows().items()
             },
             "lines": dict(top),
             **self.fetches.to_json(),
@@ -135,8 +153,8 @@ class Sampler:
         self._phases: dict[str, Counts] = {}
         self._stacks = Stacks()
         self._known: dict[int, _Known] = {}
-        self._switch_before = sys.getswitchinterval()
-        self._contended = 0
+        self._ticking = False
+        self._blocked = 0.0
 
     def start(self) -> None:
         """Starts the thread. Once."""
@@ -153,25 +171,64 @@ class Sampler:
         """Ends the thread; all that was counted is in the file then. Does nothing in a forked child."""
         thread, self._thread = self._thread, None
         self._stopping = True
+        if self._ticking:
+            # The handler stays: without one, a last signal would end the process.
+            signal.setitimer(signal.ITIMER_PROF, 0)
         if thread is not None and thread.is_alive():
             thread.join()
+
+    def tick(self) -> None:
+        """From now on, what the main thread computes is counted by itself: as this process makes samples.
+
+        A thread that comes by sees the main thread where it lets go of the GIL or of the core, rather than
+        where it spends its time. A timer of the process's computing time (SIGPROF) interrupts it anywhere.
+        Does nothing if another thread calls, if the script uses SIGPROF itself, or if this was done before.
+        """
+        handler = signal.getsignal(signal.SIGPROF)
+        ours = isinstance(getattr(handler, "__self__", None), Sampler)  # of this process or of its parent
+        main = threading.current_thread() is threading.main_thread()
+        if self._ticking or not main or not (ours or handler == signal.SIG_DFL):
+            return
+        self._computed = time.thread_time()
+        self._tick_origin = time.process_time()
+        self._periods = 0
+        signal.signal(signal.SIGPROF, self._tick)
+        signal.siginterrupt(signal.SIGPROF, False)  # no system call of the user's fails for it
+        signal.setitimer(signal.ITIMER_PROF, self._interval, self._interval)
+        self._ticking = True
+
+    def _tick(self, _: int, frame: FrameType | None) -> None:
+        """Runs in the main thread, between two instructions of Python; after a call into C, not within."""
+        # One that comes late, after C, stands for those that the call has swallowed, and for no more: the
+        # time since the one before would be too much for it, and too little for the one after.
+        periods = int((time.process_time() - self._tick_origin) / self._interval)
+        passed, self._periods = periods - self._periods, periods
+        computed = time.thread_time()
+        counts = self._counts
+        counts.computed_seconds += computed - self._computed
+        self._computed = computed
+        if frame is not None and passed and not self._stopping:
+            stage, _line = self._stacks.stage(frame, "running", "")
+            if stage is not None:
+                counts.add_tick(stage, passed)
 
     def _run(self) -> None:
         jitter = random.Random()  # not the user's random numbers
         self._tid = threading.get_native_id()
-        self._own = OwnDelay(self._tid)
-        self._set_switch(SWITCH_SECONDS)
+        self._own = Schedule(self._tid)
+        self._main = Schedule(threading.main_thread().native_id or self._tid)
+        self._main_used = self._main.used()
         self._mark = self._marks()
         written = last = time.perf_counter()
         self._count_at = last
-        delay = self._own.seconds()
+        delay = self._own.delay()
         try:
             while not self._stopping:
                 pause = self._interval * (0.5 + jitter.random())
                 due = time.perf_counter() + pause
                 time.sleep(pause)
                 now = time.perf_counter()
-                waited = self._own.seconds()
+                waited = self._own.delay()
                 with _no_collection():
                     self._look(now - last, now - due, waited - delay)
                 last, delay = now, waited
@@ -183,9 +240,9 @@ class Sampler:
                         self._begin(self._asked)
             self._write()
         finally:
-            sys.setswitchinterval(self._switch_before)
             note_into(None)
             self._own.close()
+            self._main.close()
             for known in self._known.values():
                 known.state.close()
 
@@ -209,15 +266,26 @@ class Sampler:
                 continue
             stage, line = known.stage(innermost, self._stacks, fresh=ident != main)
             if stage is not None:
-                counts.add(stage, seconds)
+                if ident == main and self._ticking:
+                    self._add_blocked(stage, seconds)
+                else:
+                    counts.add(stage, seconds)
                 wanting += not stage.waiting and known.blocked in ("running", "futex", "blocked")
             if ident == main and line:
                 counts.lines[line] = counts.lines.get(line, 0) + 1
-        # Where nobody held the GIL, nobody wanted it.
-        if late - late_run_delay >= 0.8 * min(sys.getswitchinterval(), LATE_SECONDS):
+        # Had nobody held the GIL, this thread wouldn't be late: nobody wanted it.
+        if late - late_run_delay >= LATE_SECONDS:
             counts.wanting_sum += max(1, wanting)
-        self._mind_contention(wanting)
         self._count_running(counts)
+
+    def _add_blocked(self, stage: Stage, seconds: float) -> None:
+        """Counts what the main thread hasn't computed, nor waited for a core, where it is seen blocked."""
+        used = self._main.used()
+        self._blocked += seconds - (used - self._main_used)
+        self._main_used = used
+        if stage.waiting and self._blocked > 0:
+            self._counts.add(stage, self._blocked)
+            self._blocked = 0.0
 
     def _meet(self, frames: dict[int, FrameType]) -> None:
         """Takes up threads that are new, and drops those that have ended."""
@@ -230,25 +298,6 @@ class Sampler:
             thread = threads.get(ident)
             name = "" if thread is main else name_of_thread(thread.name) if thread else "native"
             self._known[ident] = _Known(name, (thread.native_id if thread else None) or -1)
-
-    def _mind_contention(self, wanting: int) -> None:
-        """Waits for the GIL as the user's threads do while they compete for it: they take turns as ever.
-
-        A worker has one thread of the user's, and one that sends what this has made.
-        """
-        if self._role == "worker":
-            return
-        if wanting > 1:
-            if not self._contended:
-                self._set_switch(self._switch_before)
-            self._contended = CONTENDED_LOOKS
-        elif self._contended:
-            self._contended -= 1
-            if not self._contended:
-                self._set_switch(SWITCH_SECONDS)
-
-    def _set_switch(self, seconds: float) -> None:
-        sys.setswitchinterval(min(seconds, self._switch_before))
 
     def _count_running(self, counts: Counts) -> None:
         """Counts threads on cores; seldom, to take a thousandth of the time, however many there are."""
@@ -277,7 +326,7 @@ class Sampler:
 
     def _begin(self, phase: str) -> None:
         self._counts = self._phases.setdefault(phase, Counts(phase))
-        note_into(self._counts.fetches)
+        note_into(self._counts.fetches, self.tick)
 
     def _write(self) -> None:
         counts = self._counts

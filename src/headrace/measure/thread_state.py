@@ -82,8 +82,8 @@ class ThreadState:
             return False
 
 
-class OwnDelay:
-    """How long the calling thread has waited for a core.
+class Schedule:
+    """How long a thread of this process has been on a core, and has waited for one.
 
     Args:
         native_id: of that thread.
@@ -94,9 +94,19 @@ class OwnDelay:
         # Kernels may be built without it.
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if os.path.exists(path) else -1
 
-    def seconds(self) -> float:
-        """Since the thread began; 0 where it isn't known."""
-        return int(os.pread(self._file, 100, 0).split()[1]) / 1e9 if self._file >= 0 else 0.0
+    def delay(self) -> float:
+        """Seconds that it has waited for a core since it began; 0 where it isn't known."""
+        return self._seconds()[1]
+
+    def used(self) -> float:
+        """Seconds since it began in which it wasn't blocked; 0 where it isn't known."""
+        return sum(self._seconds())
+
+    def _seconds(self) -> tuple[float, float]:
+        if self._file < 0:
+            return 0.0, 0.0
+        computed, waited, _ = os.pread(self._file, 100, 0).split()
+        return int(computed) / 1e9, int(waited) / 1e9
 
     def close(self) -> None:
         """Gives the file back."""
