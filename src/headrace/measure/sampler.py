@@ -29,6 +29,8 @@ from headrace.measure.thread_state import Schedule, ThreadState, count_running, 
 WRITE_SECONDS = 0.5
 MOST_LINES = 20
 LATE_SECONDS = 0.001
+# Where the main thread counts by itself what it computes, looks only tell what it is blocked in.
+SELDOM = 4
 
 
 @dataclass
@@ -76,6 +78,11 @@ class Counts:
         row[0] += 1
         row[1] += periods
 
+    def add_line(self, line: str) -> None:
+        """Counts where in the user's code the main thread was; "": nowhere."""
+        if line:
+            self.lines[line] = self.lines.get(line, 0) + 1
+
     def rows(self) -> dict[str, dict[str, list[float]]]:
         """`stages` and `ticks` together."""
         rows = {kind: {key: list(row) for key, row in keys.items()} for kind, keys in self.stages.items()}
@@ -102,7 +109,7 @@ class Counts:
             function": looks}: the main thread's innermost line of the user's; "samples" and "batches":
             as of `FetchTimes`.
         """
-        top = sorted(self.lines.items(), key=lambda item: -item[1])[:MOST_LINES]
+        top = sorted(dict(self.lines).items(), key=lambda item: -item[1])[:MOST_LINES]
         return {
             "pid": os.getpid(),
             "role": role,
@@ -208,9 +215,10 @@ class Sampler:
         counts.computed_seconds += computed - self._computed
         self._computed = computed
         if frame is not None and passed and not self._stopping:
-            stage, _line = self._stacks.stage(frame, "running", "")
+            stage, line = self._stacks.stage(frame, "running", "")
             if stage is not None:
                 counts.add_tick(stage, passed)
+                counts.add_line(line)
 
     def _run(self) -> None:
         jitter = random.Random()  # not the user's random numbers
@@ -224,13 +232,13 @@ class Sampler:
         delay = self._own.delay()
         try:
             while not self._stopping:
-                pause = self._interval * (0.5 + jitter.random())
+                pause = self._interval * (SELDOM if self._ticking else 1) * (0.5 + jitter.random())
                 due = time.perf_counter() + pause
                 time.sleep(pause)
                 now = time.perf_counter()
-                waited = self._own.delay()
+                waited = self._own.delay() if now - due > LATE_SECONDS else delay
                 with _no_collection():
-                    self._look(now - last, now - due, waited - delay)
+                    self._look(now - last, now - due, min(waited - delay, now - due))
                 last, delay = now, waited
                 self._read_phase()
                 if self._asked != self._counts.phase or now - written > WRITE_SECONDS:
@@ -264,28 +272,39 @@ class Sampler:
             known = self._known[ident]
             if known.native_id == self._tid:
                 continue
+            if ident == main and self._ticking:
+                wanting += self._look_if_blocked(known, innermost, seconds)
+                continue
             stage, line = known.stage(innermost, self._stacks, fresh=ident != main)
             if stage is not None:
-                if ident == main and self._ticking:
-                    self._add_blocked(stage, seconds)
-                else:
-                    counts.add(stage, seconds)
+                counts.add(stage, seconds)
                 wanting += not stage.waiting and known.blocked in ("running", "futex", "blocked")
-            if ident == main and line:
-                counts.lines[line] = counts.lines.get(line, 0) + 1
+            if ident == main:
+                counts.add_line(line)
         # Had nobody held the GIL, this thread wouldn't be late: nobody wanted it.
         if late - late_run_delay >= LATE_SECONDS:
             counts.wanting_sum += max(1, wanting)
         self._count_running(counts)
 
-    def _add_blocked(self, stage: Stage, seconds: float) -> None:
-        """Counts what the main thread hasn't computed, nor waited for a core, where it is seen blocked."""
+    def _look_if_blocked(self, main: _Known, innermost: FrameType, seconds: float) -> bool:
+        """Counts what the main thread hasn't computed, nor waited for a core, where it is seen blocked.
+
+        Returns:
+            It isn't blocked.
+        """
         used = self._main.used()
         self._blocked += seconds - (used - self._main_used)
         self._main_used = used
-        if stage.waiting and self._blocked > 0:
+        if main.blocked == "running":
+            return True
+        stage, line = main.stage(innermost, self._stacks, fresh=False)
+        if stage is None or not stage.waiting:
+            return True
+        if self._blocked > 0:
             self._counts.add(stage, self._blocked)
+            self._counts.add_line(line)
             self._blocked = 0.0
+        return False
 
     def _meet(self, frames: dict[int, FrameType]) -> None:
         """Takes up threads that are new, and drops those that have ended."""
