@@ -51,9 +51,10 @@ def sampled_worker_loop(folder: str, interval_seconds: float, *args: Any) -> Non
 
     Args:
         folder, interval_seconds: as `install_in_workers` takes them.
-        args: of torch's loop; the second is a list of the dataset alone.
+        args: of torch's loop; the second is the dataset, in newer versions a list of it alone.
     """
-    if type(args[1][0]).__module__.startswith("headrace."):
+    held = type(args[1]) is list and len(args[1]) == 1
+    if type(args[1][0] if held else args[1]).__module__.startswith("headrace."):
         _worker_loop(*args)
         return
     time_fetchers()
