@@ -86,7 +86,6 @@ class Looks:
 
     def phase(self, name: str) -> None:
         """What is seen from now on belongs to this phase."""
-        self._sampler.phase(name)
         announce_phase(self._folder, name)
 
     def stop(self) -> None:

@@ -156,8 +156,8 @@ def unexplained(case: Case, confidence: float) -> Cause:
     if case.run_delay >= RUN_DELAY_THAT_MATTERS or costs.busy_cores >= NEARLY_ALL * costs.cores:
         return Cause(
             kind="cores",
-            sentence=f"{waits}, while it and the loader would need {costs.busy_cores:.1f} of {costs.cores} cores,"
-            f" and threads wait for a core for {case.run_delay:.0%} of their time",
+            sentence=f"{waits}, while it and the loader would need {costs.busy_cores:.1f} of {costs.cores}"
+            f" cores, and threads wait for a core for {case.run_delay:.0%} of their time",
             evidence=(
                 *evidence,
                 "other processes may have taken the cores: headrace doctor shows how busy they are",

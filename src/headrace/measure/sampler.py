@@ -1,4 +1,4 @@
-"""A thread that looks, 200 times a second, at what the other threads of its process are at.
+"""A thread that looks, 100 times a second, at what the other threads of its process are at.
 
 It writes what it counted, every half second and whenever the phase changes, as a line of JSON to the end of a
 file: the last line of a (pid, phase) holds all of that phase. `read_counts` reads such files.
@@ -26,6 +26,7 @@ from headrace.measure.stacks import Stacks, name_of_thread
 from headrace.measure.stages import Stage
 from headrace.measure.thread_state import Schedule, ThreadState, count_running, run_delays
 
+INTERVAL_SECONDS = 0.01
 WRITE_SECONDS = 0.5
 MOST_LINES = 20
 LATE_SECONDS = 0.001
@@ -147,7 +148,11 @@ class Sampler:
     """
 
     def __init__(
-        self, path: Path, role: str, interval_seconds: float = 0.005, phase_file: Path | None = None
+        self,
+        path: Path,
+        role: str,
+        interval_seconds: float = INTERVAL_SECONDS,
+        phase_file: Path | None = None,
     ) -> None:
         self._path = path
         self._role = role

@@ -12,14 +12,14 @@ from typing import Any
 from torch.utils.data._utils import worker
 
 from headrace.measure.fetch_times import leave_fetchers, time_fetchers
-from headrace.measure.sampler import Sampler
+from headrace.measure.sampler import INTERVAL_SECONDS, Sampler
 
 PHASE_FILE = "phase"
 
 _worker_loop: Callable[..., None] = worker._worker_loop
 
 
-def install_in_workers(folder: Path, interval_seconds: float = 0.005) -> None:
+def install_in_workers(folder: Path, interval_seconds: float = INTERVAL_SECONDS) -> None:
     """From now on, workers of torch's loaders are sampled, into worker-PID.jsonl in `folder`.
 
     However they are started: by fork, forkserver or spawn. Those of Headrace's own loader aren't. Fetchers in
