@@ -1,0 +1,73 @@
+"""The other end of `headrace.export.live`: which jobs answer, and what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from headrace.export.live import address, peer
+
+Json = dict[str, Any]
+
+SOCKETS = Path("/proc/net/unix")
+# A job whose threads hold the interpreter answers late; one that was stopped, not at all.
+PATIENCE = 3.0
+# An answer is a few kilobytes.
+MOST_BYTES = 4_000_000
+
+
+class Job:
+    """A process of this user's that can be asked.
+
+    Attributes:
+        pid: as it is seen from here.
+    """
+
+    def __init__(self, pid: int, name: str) -> None:
+        self.pid = pid
+        self._name = name
+
+    def ask(self, timeout: float = PATIENCE) -> Json | None:
+        """What its loaders have counted; see `headrace.loader.watched.figures`. None: it is gone, or doesn't
+        answer within `timeout` seconds."""
+        try:
+            with _connected(self._name, timeout) as connection:
+                if peer(connection)[1] != os.geteuid():
+                    return None
+                with connection.makefile("rb") as answer:
+                    line = answer.readline(MOST_BYTES)
+            return json.loads(line) if line.endswith(b"\n") else None
+        except (OSError, ValueError):
+            return None
+
+
+def jobs() -> list[Job]:
+    """This user's processes that can be asked now, by their number. One that has ended isn't among them."""
+    own = address(os.geteuid()).replace("\0", "@")
+    fields = [line.split() for line in SOCKETS.read_text().splitlines()]
+    # Connections that were accepted bear the name of the socket that listens.
+    names = {field[-1].replace("@", "\0", 1) for field in fields if field and field[-1].startswith(own)}
+    found = []
+    for name in names:
+        try:
+            with _connected(name, PATIENCE) as connection:
+                pid, uid = peer(connection)
+        except OSError:
+            continue  # it has ended just now
+        if uid == os.geteuid() and pid:
+            found.append(Job(pid, name))
+    return sorted(found, key=lambda job: job.pid)
+
+
+def _connected(name: str, timeout: float) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(timeout)
+    try:
+        connection.connect(name)
+    except OSError:
+        connection.close()
+        raise
+    return connection
