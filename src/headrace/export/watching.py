@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from headrace.export.live import address, peer
@@ -24,17 +26,18 @@ class Job:
 
     Attributes:
         pid: as it is seen from here.
+        name: of its socket.
     """
 
     def __init__(self, pid: int, name: str) -> None:
         self.pid = pid
-        self._name = name
+        self.name = name
 
     def ask(self, timeout: float = PATIENCE) -> Json | None:
         """What its loaders have counted; see `headrace.loader.watched.figures`. None: it is gone, or doesn't
         answer within `timeout` seconds."""
         try:
-            with _connected(self._name, timeout) as connection:
+            with _connected(self.name, timeout) as connection:
                 if peer(connection)[1] != os.geteuid():
                     return None
                 with connection.makefile("rb") as answer:
@@ -44,14 +47,18 @@ class Job:
             return None
 
 
-def jobs() -> list[Job]:
-    """This user's processes that can be asked now, by their number. One that has ended isn't among them."""
+def jobs(known: Mapping[str, Job] = MappingProxyType({})) -> list[Job]:
+    """This user's processes that can be asked now, by their number. One that has ended isn't among them.
+
+    Args:
+        known: found earlier, by name: they need not be looked at again.
+    """
     own = address(os.geteuid()).replace("\0", "@")
     fields = [line.split() for line in SOCKETS.read_text().splitlines()]
     # Connections that were accepted bear the name of the socket that listens.
     names = {field[-1].replace("@", "\0", 1) for field in fields if field and field[-1].startswith(own)}
-    found = []
-    for name in names:
+    found = [known[name] for name in names & known.keys()]
+    for name in names - known.keys():
         try:
             with _connected(name, PATIENCE) as connection:
                 pid, uid = peer(connection)
