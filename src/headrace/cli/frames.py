@@ -11,8 +11,8 @@ from headrace.measure.processes import ProcessLook, TreeLook
 
 Json = dict[str, Any]
 
-# Native threads share these, so that together they supply less than the least of them. Reading has threads of its
-# own once reads wait.
+# Native threads share these, so that together they supply less than the least of them. Reading has threads
+# of its own once reads wait.
 NATIVE = ("read", "parse", "decode", "resize", "store")
 
 
@@ -42,7 +42,8 @@ class StageFrame:
     Attributes:
         name: as in `stats()`; "native" for all native ones together.
         supply: samples per second that its threads could do of it alone; 0: not known.
-        load: what the training step asks for as a share of that; above 1 the stage can't keep up. None: not known.
+        load: what the training step asks for as a share of that; above 1 the stage can't keep up. None: not
+            known.
     """
 
     name: str
@@ -270,10 +271,13 @@ def _starting(said: Json) -> float:
 
 
 def _transfer(before: Json | None, now: Json, seconds: float) -> float:
-    sent = [
-        sum(s["bytes"] for s in said["stages"] if s["name"] == "transfer") for said in (before, now) if said
-    ]
-    return max(0.0, (sent[-1] - sent[0]) / seconds) if before is not None and seconds > 0 else 0.0
+    if before is None or seconds <= 0:
+        return 0.0
+    return max(0.0, (_sent(now) - _sent(before)) / seconds)
+
+
+def _sent(said: Json) -> int:
+    return sum(stage["bytes"] for stage in said["stages"] if stage["name"] == "transfer")
 
 
 def _stages(before: Json | None, now: Json, asked: float | None) -> tuple[StageFrame, ...]:

@@ -13,8 +13,7 @@ from types import TracebackType
 
 
 class Keys(AbstractContextManager["Keys"]):
-    """Keys reach this program as they are pressed, and aren't shown, until the block ends; Ctrl-C stays what it
-    is."""
+    """Until the block ends, keys reach this program as they are pressed, and aren't shown. Ctrl-C stays."""
 
     def __enter__(self) -> Keys:
         self._terminal = sys.stdin.fileno()

@@ -73,8 +73,8 @@ def _chosen(pid: int | None) -> int | list[int]:
     found = list(roots(jobs()))
     if not found:
         raise ConfigError(
-            "no running job of yours iterates over a headrace.DataLoader. With a process's number, what can be"
-            " seen of any job from outside is shown: headrace top PID."
+            "no running job of yours iterates over a headrace.DataLoader. headrace top PID shows what can be"
+            " seen from outside of any job."
         )
     return found[0] if len(found) == 1 else found
 

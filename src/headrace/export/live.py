@@ -1,23 +1,26 @@
 """Lets `headrace top` look at a running job from outside; see "Watching a running job" in docs/stats.md.
 
-A job that iterates over a `headrace.DataLoader` listens on a Unix socket in Linux's abstract namespace, and one
-daemon thread answers each connection with one line of JSON: what its loaders have counted. Why so:
+A job that iterates over a `headrace.DataLoader` listens on a Unix socket in Linux's abstract namespace, and
+one daemon thread answers each connection with one line of JSON: what its loaders have counted. Why so:
 
-- *It costs a step nothing.* Loaders count anyway; the thread sleeps in accept() until somebody asks. A file or
-  a shared page that is rewritten every second would cost something whether or not anybody looks, would be old
-  just when a loader hangs, and reading another process's memory needs ptrace and its interpreter's layout.
-- *Nothing lies in the file system.* No folder has to be made, checked for owner, mode and planted links, agreed
-  on between environments (TMPDIR and XDG_RUNTIME_DIR differ between a batch job and a login, and the latter goes
-  away at logout), or cleaned after a job that was killed: the kernel frees the name with the process.
+- *It costs a step nothing.* Loaders count anyway; the thread sleeps in accept() until somebody asks. A file
+  or a shared page that is rewritten every second would cost something whether or not anybody looks, and would
+  be old just when a loader hangs. Reading another process's memory needs ptrace and its interpreter's layout.
+- *Nothing lies in the file system.* No folder has to be made, checked for owner, mode and planted links,
+  agreed on between environments (TMPDIR and XDG_RUNTIME_DIR differ between a batch job and a login, and the
+  latter's folder goes away at logout), or cleaned after a job that was killed: the kernel frees the name with
+  the process.
 - *Only the user that the job runs as is answered.* An abstract socket has no file mode, so both sides ask the
-  kernel who the other is (SO_PEERCRED): the job closes a connection of another user unread, `top` doesn't believe
-  a socket of another user that has taken such a name. A container that shares the host's network shares this
-  namespace; the rule is the same there. Nothing is ever read from a connection, and what is answered are
-  counts, the dataset's class and ranks: no paths, no arguments, nothing that could be changed.
-- *Who knocks in vain costs little.* After each connection the thread sleeps for PAUSE seconds, so that another
-  user who does nothing but connect takes ten short slices of the interpreter's time a second, and no more.
+  kernel who the other is (SO_PEERCRED): the job hangs up on another user, root included, and `top` doesn't
+  believe another user's socket that bears such a name. Containers that share the host's network share the
+  names, too; for them the rule is the same. Nothing is ever read from a connection, so that nothing can be
+  changed through it, and what is answered are counts, ranks and the class of the dataset: no paths, no
+  arguments, no data.
+- *Who knocks in vain costs little.* After each connection the thread sleeps for PAUSE seconds: another user
+  who does nothing but connect takes ten short slices of the interpreter's time a second, and keeps `top` out,
+  but no more.
 
-A forked child closes what it inherited and listens anew once it iterates itself. Loaders are kept by weak
+A forked child closes what it inherited, and listens anew once it iterates itself. Loaders are kept by weak
 references. Whatever goes wrong (no such sockets here, no thread to be had) is logged at the level DEBUG, and
 training goes on. HEADRACE_TOP=0 in the environment switches all of it off.
 """
@@ -58,8 +61,8 @@ _tried = False
 
 
 def address(uid: int) -> str:
-    """What the names of the sockets of a user's jobs begin with. The rest tells them apart: the process's number
-    alone wouldn't, where containers share the host's network."""
+    """What the names of the sockets of a user's jobs begin with. The rest tells the jobs apart: the number of
+    the process alone wouldn't, where containers share the host's network."""
     return f"\0headrace/{uid}/"
 
 
@@ -90,13 +93,14 @@ def _listen() -> None:
     _tried = True
     if os.environ.get(SWITCH) == "0":
         return
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(f"{address(os.geteuid())}{os.getpid()}-{os.urandom(8).hex()}")
         listener.listen()
         threading.Thread(target=_serve, args=(listener,), name="headrace-top", daemon=True).start()
     except (OSError, RuntimeError) as error:
         log.debug("headrace top won't see this process: %s", error)
+        listener.close()
         return
     _listener = listener
 

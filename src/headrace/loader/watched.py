@@ -17,9 +17,9 @@ def figures(loader: Asked, stats: LoaderStats) -> dict[str, Any]:
 
     dataset: its class.
     waiting_seconds: for how long the loop has been in next() now; 0: it isn't.
-    epoch: the one begun last, None before; its `length` is in batches (None: not known), `skipped` how many of
-        them lie before the state that it went on from. `ready` is the latest mean of batches ready, `depth` how
-        many may be in flight (0: not known).
+    epoch: the one begun last, None before; its `length` is in batches (None: not known), `skipped` how many
+        of them lie before the state that it went on from. `ready` is the latest mean of batches ready,
+        `depth` how many may be in flight (0: not known).
     """
     latest = loader._runtime.latest
     front = latest() if latest is not None else None
@@ -78,7 +78,7 @@ def _epoch(epoch: EpochStats) -> dict[str, Any]:
 
 
 def _positions_of_a_batch(loader: Asked) -> int:
-    """In the epochs's order, which ranks share."""
+    """In the epoch's order, which ranks share."""
     if loader._by_batches or isinstance(loader.dataset, IterableDataset):
         return 1
     return (loader.batch_size or 1) * loader._place()[1]
