@@ -93,16 +93,25 @@ def _listen() -> None:
     _tried = True
     if os.environ.get(SWITCH) == "0":
         return
+    try:
+        _listener = _listening()
+        threading.Thread(target=_serve, args=(_listener,), name="headrace-top", daemon=True).start()
+    except (OSError, RuntimeError) as error:
+        log.debug("headrace top won't see this process: %s", error)
+        if _listener is not None:
+            _listener.close()
+            _listener = None
+
+
+def _listening() -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(f"{address(os.geteuid())}{os.getpid()}-{os.urandom(8).hex()}")
         listener.listen()
-        threading.Thread(target=_serve, args=(listener,), name="headrace-top", daemon=True).start()
-    except (OSError, RuntimeError) as error:
-        log.debug("headrace top won't see this process: %s", error)
+    except OSError:
         listener.close()
-        return
-    _listener = listener
+        raise
+    return listener
 
 
 def _serve(listener: socket.socket) -> None:
