@@ -113,14 +113,14 @@ def test_the_answer_is_what_stats_says(tmp_path: Path) -> None:
 
 def test_an_epoch_gone_on_with_says_what_lies_before() -> None:
     dataset = Rows(torch.arange(40))
-    first = headrace.DataLoader(dataset, batch_size=4, shuffle=True)
+    first = headrace.DataLoader(dataset, 4, shuffle=True, num_workers=0)
     iterator = iter(first)
     for _ in range(3):
         next(iterator)
     state = first.state_dict()
     del first, iterator
     gc.collect()
-    loader = headrace.DataLoader(dataset, batch_size=4, shuffle=True)
+    loader = headrace.DataLoader(dataset, 4, shuffle=True, num_workers=0)
     loader.load_state_dict(state)
     iterator = iter(loader)
     next(iterator)
@@ -166,10 +166,10 @@ def test_a_thousand_loaders_leave_nothing_and_are_not_kept() -> None:
         gc.collect()
         return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), len(live._loaders)
 
-    list(headrace.DataLoader(dataset))
+    list(headrace.DataLoader(dataset, num_workers=0))
     before = left()
     for _ in range(1000):
-        list(headrace.DataLoader(dataset))
+        list(headrace.DataLoader(dataset, num_workers=0))
     assert left() == before
     assert own_answer(dataset) == []
     assert len(names(os.getpid())) == 1
@@ -177,7 +177,7 @@ def test_a_thousand_loaders_leave_nothing_and_are_not_kept() -> None:
 
 def test_numbers_stay_those_of_the_loaders() -> None:
     dataset = Rows(torch.arange(8))
-    train, val = (headrace.DataLoader(dataset, batch_size=size) for size in (2, 4))
+    train, val = (headrace.DataLoader(dataset, size, num_workers=0) for size in (2, 4))
     for loader in (train, val, train):
         list(loader)
     answers = own_answer(dataset)
@@ -189,7 +189,7 @@ def test_numbers_stay_those_of_the_loaders() -> None:
 
 
 def test_who_never_reads_keeps_nobody_out() -> None:
-    loader = headrace.DataLoader(Rows(torch.arange(8)))
+    loader = headrace.DataLoader(Rows(torch.arange(8)), num_workers=0)
     list(loader)
     [name] = names(os.getpid())
     mute = [socket.socket(socket.AF_UNIX) for _ in range(5)]
@@ -219,7 +219,7 @@ def as_nobody(do: Callable[[], bool]) -> bool:
 
 @as_root
 def test_another_user_is_told_nothing() -> None:
-    loader = headrace.DataLoader(Rows(torch.arange(8)))
+    loader = headrace.DataLoader(Rows(torch.arange(8)), num_workers=0)
     list(loader)
     [name] = names(os.getpid())
 
@@ -356,5 +356,5 @@ def test_training_goes_on_where_it_cant_listen(
     monkeypatch.setattr(live, "_tried", False)
     monkeypatch.setattr(live, "_listener", None)
     with caplog.at_level(logging.DEBUG, logger="headrace"):
-        assert len(list(headrace.DataLoader(Rows(torch.arange(8)), batch_size=2))) == 4
+        assert len(list(headrace.DataLoader(Rows(torch.arange(8)), 2, num_workers=0))) == 4
     assert "headrace top won't see this process" in caplog.text
