@@ -160,18 +160,17 @@ def test_a_step_that_waits_is_seen_to_wait() -> None:
 
 
 def test_a_thousand_loaders_leave_nothing_and_are_not_kept() -> None:
-    dataset = Rows(torch.arange(4))
+    dataset = TensorDataset(torch.arange(4))
 
     def left() -> tuple[int, int, int]:
         gc.collect()
         return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), len(live._loaders)
 
-    list(headrace.DataLoader(dataset, num_workers=0))
+    list(headrace.DataLoader(dataset))
     before = left()
     for _ in range(1000):
-        list(headrace.DataLoader(dataset, num_workers=0))
+        list(headrace.DataLoader(dataset))
     assert left() == before
-    assert own_answer(dataset) == []
     assert len(names(os.getpid())) == 1
 
 
