@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rich.text import Text
@@ -35,9 +36,11 @@ def draw(frame: Frame, stalls: Sequence[float | None], width: int, height: int) 
         lines += [Text(), *_ranks(frame)]
     slowest = frame.slowest
     if slowest is not None:
+        if len(frame.ranks) > 1:
+            lines += [Text(), Text(f"▶ waits most: process {slowest.pid}", style="bold")]
         # Those that are iterated over first: the others take a line each.
         for loader in sorted(slowest.loaders, key=lambda one: (not one.active, one.number)):
-            lines += [Text(), *_loader(loader, stalls)] if loader.active else [_idle(loader)]
+            lines += [Text(), *_loader(loader, list(stalls))] if loader.active else [_idle(loader)]
     lines += [Text(f"process {pid} doesn't answer", style="yellow") for pid in frame.silent]
     for line in lines:
         line.truncate(width, overflow="ellipsis")
@@ -55,9 +58,11 @@ def bar(share: float, width: int = BAR) -> str:
     return "█" * filled + "░" * (width - filled)
 
 
-def sparkline(shares: Sequence[float | None]) -> str:
-    """A character each; a dot where nothing is known."""
-    return "".join("·" if one is None else SPARKS[min(8, round(8 * one))] for one in shares)
+def sparkline(shares: Sequence[float | None], width: int = 30) -> str:
+    """At most `width` characters, each for the mean of equally many shares; a dot where nothing is known."""
+    each = max(1, math.ceil(len(shares) / width))
+    groups = [[s for s in shares[i : i + each] if s is not None] for i in range(0, len(shares), each)]
+    return "".join(SPARKS[min(8, round(8 * sum(one) / len(one)))] if one else "·" for one in groups)
 
 
 def duration(seconds: float) -> str:
@@ -136,11 +141,10 @@ def _ranks(frame: Frame) -> list[Text]:
         running = [one for one in rank.loaders if one.active]
         rate = sum(one.samples_per_second for one in running)
         name = "" if rank.rank is None else str(rank.rank)
-        line = Text(f"{name:>6}{rank.pid:>9}{rate:>12,.0f}")
+        shown = "▶" if rank is frame.slowest else " "
+        line = Text(f"{shown}{name:>5}{rank.pid:>9}{rate:>12,.0f}")
         line.append(f"{rank.stall:>11.1%}", style=share_style(rank.stall))
         line.append(f"  {_place(running[0])}" if running else "  no loader runs")
-        if rank is frame.slowest and rank.stall > 0:
-            line.append("  waits most: shown below", style="bold")
         lines.append(line)
     return lines
 
