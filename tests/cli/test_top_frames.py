@@ -27,7 +27,7 @@ def stage(name: str, samples: int, seconds: float, nbytes: int = 0, threads: int
 
 
 def loader(batches: int, **changed: Any) -> dict[str, Any]:
-    """After `batches` batches of 10 samples of an epoch of 100 batches, a tenth of a second each, none waited."""
+    """After `batches` of 100 batches of 10 samples, a tenth of a second each; no step waited."""
     seconds = 0.5 + 0.1 * batches
     epoch = {
         "number": 2,

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated
 
 import psutil
 import typer
 from rich.console import Console
-from rich.live import Live
 
-from headrace.cli.keys import Keys
 from headrace.cli.progress import failing
+from headrace.cli.screen import show
 from headrace.cli.top_view import draw, duration, printable
 from headrace.cli.watch import Watch, owner, roots
 from headrace.errors import ConfigError
 from headrace.export.watching import jobs
-
-# Until the first frame, where the interval is longer.
-FIRST_SECONDS = 0.5
 
 
 def top(
@@ -54,9 +50,8 @@ def top(
         else:
             console.print(draw(watch.frame(), watch.stalls, console.width, sys.maxsize), soft_wrap=True)
         return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the terminal is given back then, too
-    ended = _live(console, watch, interval)
-    console.print(f"Process {chosen} has ended." if ended else "", end="\n" if ended else "")
+    if show(console, watch, interval):
+        console.print(f"Process {chosen} has ended.")
 
 
 def _chosen(pid: int | None) -> int | list[int]:
@@ -82,26 +77,12 @@ def _chosen(pid: int | None) -> int | list[int]:
 def _list(console: Console, pids: list[int], as_json: bool) -> None:
     rows = []
     for pid in pids:
-        process = psutil.Process(pid)
-        rows.append((pid, time.time() - process.create_time(), " ".join(process.cmdline())))
+        with suppress(psutil.NoSuchProcess):  # it has ended just now
+            process = psutil.Process(pid)
+            rows.append((pid, time.time() - process.create_time(), " ".join(process.cmdline())))
     if as_json:
         print(json.dumps([{"pid": p, "uptime": up, "command": command} for p, up, command in rows]))  # noqa: T201
         return
     for number, uptime, command in rows:
         console.print(f"{number:>8} {duration(uptime):>9}  {printable(command)}", markup=False, no_wrap=True)
     console.print("Several jobs: headrace top PID shows one.")
-
-
-def _live(console: Console, watch: Watch, interval: float) -> bool:
-    """Until a key or Ctrl-C (False), or the job's end (True)."""
-    pause = min(interval, FIRST_SECONDS)
-    try:
-        with Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
-            while not keys.quit_within(pause):
-                if not watch.look():
-                    return True
-                live.update(draw(watch.frame(), watch.stalls, console.width, console.height), refresh=True)
-                pause = interval
-    except KeyboardInterrupt:
-        pass
-    return False

@@ -17,9 +17,10 @@ LATE, SLOW = 0.05, 0.20
 LONG_SECONDS = 2.0
 PROCESSES = 8
 
+# Lines of at most 80 characters.
 NOT_PUBLISHED = (
-    "Throughput, stall and queue are known of headrace.DataLoader only, once it is iterated over; for torch's"
-    " DataLoader: headrace doctor run SCRIPT."
+    "Throughput, stall and queue are known of headrace.DataLoader only, once it is",
+    "iterated over. For torch's DataLoader: headrace doctor run SCRIPT",
 )
 
 
@@ -31,7 +32,7 @@ def draw(frame: Frame, stalls: Sequence[float | None], width: int, height: int) 
     """
     lines = [_title(frame), *_machine(frame)]
     if not frame.ranks:
-        lines += [Text(), *_table(frame.processes), Text(), Text(NOT_PUBLISHED)]
+        lines += [Text(), *_table(frame.processes), Text(), *map(Text, NOT_PUBLISHED)]
     elif len(frame.ranks) > 1:
         lines += [Text(), *_ranks(frame)]
     slowest = frame.slowest
@@ -85,11 +86,17 @@ def share_style(share: float) -> str:
     return "red" if share > SLOW else "yellow" if share >= LATE else "green"
 
 
+def _command(command: str) -> str:
+    """Without the folder of the program."""
+    program, _, arguments = printable(command).partition(" ")
+    return f"{program.rpartition('/')[2]} {arguments}"
+
+
 def _title(frame: Frame) -> Text:
     root = frame.processes[0].look
     title = Text("headrace top", style="bold")
     title.append(f"  pid {root.pid}, up {duration(frame.uptime)}  ", style="not bold")
-    return title.append(printable(root.command), style="not bold dim")
+    return title.append(_command(root.command), style="not bold dim")
 
 
 def _machine(frame: Frame) -> list[Text]:
@@ -127,7 +134,7 @@ def _table(processes: Sequence[ProcessFrame]) -> list[Text]:
         lines.append(
             Text(
                 f"{look.pid:>8} {look.state:<11}{one.cpu:>6.2f}{size(look.memory):>11}{read:>11} "
-                f" {printable(look.command)}"
+                f" {_command(look.command)}"
             )
         )
     if len(shown) > PROCESSES:
