@@ -12,6 +12,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,8 @@ import pytest
 from jpegs import image_folder
 
 import headrace.cli
+from headrace.cli.watch import roots
+from headrace.export.watching import jobs
 from headrace.measure.gpus import gpus
 from headrace.measure.processes import look
 
@@ -117,19 +120,39 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         one.process.communicate()
 
 
-def top(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "80"}
-    return subprocess.run([*TOP, *arguments], capture_output=True, text=True, env=environment, timeout=120)
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str
 
 
-def test_what_another_process_sees_is_what_stats_says(begin: Begin, tmp_path: Path) -> None:
+Top = Callable[..., Done]
+
+
+@pytest.fixture
+def top(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Top:
+    """The command in this process, which is another one than the job's."""
+
+    def call(*arguments: str) -> Done:
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setattr("sys.argv", ["headrace", "top", "--interval", "0.1", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            headrace.cli.main()
+        assert isinstance(ended.value.code, int)
+        return Done(ended.value.code, *capsys.readouterr())
+
+    return call
+
+
+def test_what_another_process_sees_is_what_stats_says(begin: Begin, top: Top, tmp_path: Path) -> None:
     job = begin(TRAINING, str(image_folder(tmp_path / "images", 24, side=60)))
-    seen = top("--once", "--json", "--interval", "0.1", str(job.pid))
-    text = top("--interval", "0.1", str(job.pid))
+    seen = top("--once", "--json", str(job.pid))
+    text = top(str(job.pid))
     stats = json.loads(job.finish())
 
-    assert seen.returncode == 0, seen.stderr
-    frame = json.loads(seen.stdout)
+    assert seen.code == 0, seen.err
+    frame = json.loads(seen.out)
     [rank] = frame["ranks"]
     [loader] = rank["loaders"]
     assert (rank["pid"], rank["rank"]) == (job.pid, None)
@@ -142,14 +165,14 @@ def test_what_another_process_sees_is_what_stats_says(begin: Begin, tmp_path: Pa
     assert loader["memory_used"] > 0
     assert {stage["name"] for stage in loader["stages"]} - {"native"} == {s["name"] for s in stats["stages"]}
 
-    assert text.returncode == 0, text.stderr
-    assert "\x1b" not in text.stdout, "not a terminal: one frame, as --once"
-    assert f"headrace top  pid {job.pid}, up " in text.stdout
-    assert "loader 1: ImageFolder, batches of 4" in text.stdout
-    assert "33%  1, batch 2 of 6" in text.stdout
+    assert text.code == 0, text.err
+    assert "\x1b" not in text.out, "not a terminal: one frame, as --once"
+    assert f"headrace top  pid {job.pid}, up " in text.out
+    assert "loader 1: ImageFolder, batches of 4" in text.out
+    assert "33%  1, batch 2 of 6" in text.out
 
 
-def test_the_end_agrees_with_stats(begin: Begin) -> None:
+def test_the_end_agrees_with_stats(begin: Begin, top: Top) -> None:
     job = begin(
         """
 import json, sys, time, torch, headrace
@@ -162,9 +185,9 @@ sys.stdin.readline()
 print(json.dumps(loader.stats().to_json()), flush=True)
 """
     )
-    seen = top("--json", "--interval", "0.1", str(job.pid))
+    seen = top("--json", str(job.pid))
     stats = json.loads(job.finish())
-    [loader] = json.loads(seen.stdout)["ranks"][0]["loaders"]
+    [loader] = json.loads(seen.out)["ranks"][0]["loaders"]
     [epoch] = stats["epochs"]
     after = epoch["seconds"] - epoch["startup_seconds"]
     assert loader["samples"] == loader["epoch_samples"] == stats["samples"] == 100
@@ -173,71 +196,52 @@ print(json.dumps(loader.stats().to_json()), flush=True)
     assert loader["epoch_stall"] == pytest.approx(stats["stall_seconds"] / after)
 
 
-def test_of_torchs_loader_it_shows_what_can_be_seen(begin: Begin) -> None:
+def test_of_torchs_loader_it_shows_what_can_be_seen(begin: Begin, top: Top) -> None:
     job = begin(TORCH_ONLY)
-    seen = top("--interval", "0.1", str(job.pid))
-    assert seen.returncode == 0, seen.stderr
-    rows = [line.split() for line in seen.stdout.splitlines()]
+    seen = top(str(job.pid))
+    assert seen.code == 0, seen.err
+    rows = [line.split() for line in seen.out.splitlines()]
     table = [row for row in rows if row and row[0].isdecimal()]
     assert len(table) >= 3, "the job and its two workers"
     assert table[0][0] == str(job.pid)
-    assert "headrace doctor run SCRIPT" in " ".join(seen.stdout.split())
+    assert "headrace doctor run SCRIPT" in " ".join(seen.out.split())
 
 
-def test_ranks_of_one_launcher_are_one_job(begin: Begin) -> None:
+def test_ranks_of_one_launcher_are_one_job(begin: Begin, top: Top) -> None:
     job = begin(RANKS)
     children = {one.pid for one in look(job.pid).processes} - {job.pid}
-    seen = json.loads(top("--json", "--interval", "0.1", str(job.pid)).stdout)
+    seen = json.loads(top("--json", str(job.pid)).out)
     assert [(one["rank"], one["local_rank"], one["world_size"]) for one in seen["ranks"]] == [
         (0, 0, 2),
         (1, 1, 2),
     ]
     assert {one["pid"] for one in seen["ranks"]} == children
-    from headrace.cli.watch import roots
-    from headrace.export.watching import jobs
-
     found = roots(one for one in jobs() if one.pid in children)
     assert {root: sorted(pids) for root, pids in found.items()} == {job.pid: sorted(children)}
-    text = top("--interval", "0.1", str(job.pid)).stdout
+    text = top(str(job.pid)).out
     assert "▶ waits most: process " in text
 
 
-@pytest.fixture
-def here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """The command in this process: its exit code, what it says, its complaints."""
-
-    def call(*arguments: str) -> tuple[Any, str, str]:
-        monkeypatch.setattr("sys.argv", ["headrace", "top", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            headrace.cli.main()
-        return (ended.value.code, *capsys.readouterr())
-
-    return call
-
-
-def test_without_a_job_it_says_so(here: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_job_it_says_so(top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["headrace.cli.top"], "jobs", list)
-    code, _, error = here()
-    assert code == 2
-    assert "no running job of yours iterates over a headrace.DataLoader" in error
+    done = top()
+    assert done.code == 2
+    assert "no running job of yours iterates over a headrace.DataLoader" in done.err
     gone = subprocess.Popen(["true"])
     gone.wait()
-    code, _, error = here(str(gone.pid))
-    assert code == 2
-    assert f"there is no process {gone.pid}" in error
+    done = top(str(gone.pid))
+    assert done.code == 2
+    assert f"there is no process {gone.pid}" in done.err
 
 
-def test_several_jobs_are_listed(
-    here: Callable[..., Any], begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_jobs_are_listed(top: Top, begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     pids = [begin(NO_LOADER).pid for _ in range(2)]
     monkeypatch.setattr(sys.modules["headrace.cli.top"], "roots", lambda found: {pid: [pid] for pid in pids})
-    code, text, _ = here()
-    assert code == 0
-    assert [line.split()[0] for line in text.splitlines()[:2]] == [str(pid) for pid in pids]
-    assert "headrace top PID" in text
-    code, text, _ = here("--json")
-    assert [row["pid"] for row in json.loads(text)] == pids
+    done = top()
+    assert done.code == 0
+    assert [line.split()[0] for line in done.out.splitlines()[:2]] == [str(pid) for pid in pids]
+    assert "headrace top PID" in done.out
+    assert [row["pid"] for row in json.loads(top("--json").out)] == pids
 
 
 class Terminal:
