@@ -55,6 +55,15 @@ print("there", flush=True)
 sys.stdin.readline()
 """
 
+ONE_BATCH = """
+import sys, headrace, torch
+from torch.utils.data import TensorDataset
+iterator = iter(headrace.DataLoader(TensorDataset(torch.arange(8))))
+next(iterator)
+print("there", flush=True)
+sys.stdin.readline()
+"""
+
 NO_LOADER = """
 import sys
 print("there", flush=True)
@@ -205,6 +214,29 @@ def test_of_torchs_loader_it_shows_what_can_be_seen(begin: Begin, top: Top) -> N
     assert len(table) >= 3, "the job and its two workers"
     assert table[0][0] == str(job.pid)
     assert "headrace doctor run SCRIPT" in " ".join(seen.out.split())
+
+
+def test_a_job_that_is_stopped_is_said_not_to_answer(
+    begin: Begin, top: Top, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.export.watching.PATIENCE", 0.3)
+    job = begin(ONE_BATCH)
+    os.kill(job.pid, signal.SIGSTOP)
+    seen = top(str(job.pid))
+    assert seen.code == 0, seen.err
+    assert f"process {job.pid} doesn't answer" in seen.out
+    assert "stopped" in seen.out
+    os.kill(job.pid, signal.SIGCONT)
+
+
+def test_another_versions_answer_is_refused_with_the_way_out(
+    begin: Begin, top: Top, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.export.watching.FORMAT", 2)
+    job = begin(ONE_BATCH)
+    seen = top(str(job.pid))
+    assert seen.code == 2
+    assert f"process {job.pid} runs another version of Headrace" in seen.err
 
 
 def test_ranks_of_one_launcher_are_one_job(begin: Begin, top: Top) -> None:

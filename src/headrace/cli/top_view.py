@@ -32,7 +32,8 @@ def draw(frame: Frame, stalls: Sequence[float | None], width: int, height: int) 
     """
     lines = [_title(frame), *_machine(frame)]
     if not frame.ranks:
-        lines += [Text(), *_table(frame.processes), Text(), *map(Text, NOT_PUBLISHED)]
+        note = () if frame.silent else NOT_PUBLISHED
+        lines += [Text(), *_table(frame.processes), Text(), *map(Text, note)]
     elif len(frame.ranks) > 1:
         lines += [Text(), *_ranks(frame)]
     slowest = frame.slowest

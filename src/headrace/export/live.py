@@ -45,6 +45,8 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 SWITCH = "HEADRACE_TOP"
+# Of what is answered; another number where a name or a meaning changes.
+FORMAT = 1
 # Between connections; top asks once a second.
 PAUSE = 0.1
 # For one answer, which fits in the socket's buffer.
@@ -142,7 +144,7 @@ def _snapshot() -> Json:
         loader = reference()
         if loader is not None:
             found.append({"number": number, **figures(loader)})
-    return {"format": 1, "clock": time.perf_counter(), **environment, "loaders": found}
+    return {"format": FORMAT, "clock": time.perf_counter(), **environment, "loaders": found}
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:

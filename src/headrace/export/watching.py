@@ -10,7 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from headrace.export.live import address, peer
+from headrace.errors import ConfigError
+from headrace.export.live import FORMAT, address, peer
 
 Json = dict[str, Any]
 
@@ -33,18 +34,30 @@ class Job:
         self.pid = pid
         self.name = name
 
-    def ask(self, timeout: float = PATIENCE) -> Json | None:
+    def ask(self) -> Json | None:
         """What its loaders have counted; see `headrace.loader.watched.figures`. None: it is gone, or doesn't
-        answer within `timeout` seconds."""
+        answer.
+
+        Raises:
+            ConfigError: another version of Headrace answers.
+        """
         try:
-            with _connected(self.name, timeout) as connection:
+            with _connected(self.name) as connection:
                 if peer(connection)[1] != os.geteuid():
                     return None
                 with connection.makefile("rb") as answer:
                     line = answer.readline(MOST_BYTES)
-            return json.loads(line) if line.endswith(b"\n") else None
-        except (OSError, ValueError):
+        except OSError:
             return None
+        if not line.endswith(b"\n"):
+            return None
+        said: Json = json.loads(line)
+        if said.get("format") != FORMAT:
+            raise ConfigError(
+                f"process {self.pid} runs another version of Headrace, whose figures this one doesn't know."
+                " Use the headrace command of its own environment."
+            )
+        return said
 
 
 def jobs(known: Mapping[str, Job] = MappingProxyType({})) -> list[Job]:
@@ -60,7 +73,7 @@ def jobs(known: Mapping[str, Job] = MappingProxyType({})) -> list[Job]:
     found = [known[name] for name in names & known.keys()]
     for name in names - known.keys():
         try:
-            with _connected(name, PATIENCE) as connection:
+            with _connected(name) as connection:
                 pid, uid = peer(connection)
         except OSError:
             continue  # it has ended just now
@@ -69,9 +82,9 @@ def jobs(known: Mapping[str, Job] = MappingProxyType({})) -> list[Job]:
     return sorted(found, key=lambda job: job.pid)
 
 
-def _connected(name: str, timeout: float) -> socket.socket:
+def _connected(name: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(timeout)
+    connection.settimeout(PATIENCE)
     try:
         connection.connect(name)
     except OSError:
