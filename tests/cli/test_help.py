@@ -29,6 +29,7 @@ finally:
         ("verify",),
         ("info",),
         ("tune",),
+        ("top",),
         ("bench",),
         ("bench", "overlap"),
         ("doctor",),

@@ -11,6 +11,7 @@ from headrace.cli.doctor import doctor
 from headrace.cli.index import index
 from headrace.cli.info import info
 from headrace.cli.pack import pack
+from headrace.cli.top import top
 from headrace.cli.tune import tune
 from headrace.cli.verify import verify
 
@@ -22,6 +23,7 @@ app.command()(pack)
 app.command()(verify)
 app.command()(info)
 app.command()(tune)
+app.command()(top)
 app.add_typer(bench, name="bench")
 app.add_typer(doctor, name="doctor")
 

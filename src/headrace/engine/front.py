@@ -100,6 +100,7 @@ class Front(Iterator[Any]):
         self._after_step = after_step
         self._sent: deque[tuple[Made, int, Any] | BaseException] = deque()
         self._asked = 0.0
+        self._waits_since = 0.0
         self._copied = (0, 0.0)
 
     def __len__(self) -> int:
@@ -108,7 +109,13 @@ class Front(Iterator[Any]):
         return self._length
 
     def __next__(self) -> Any:
-        start = time.perf_counter()
+        start = self._waits_since = time.perf_counter()
+        try:
+            return self._step(start)
+        finally:
+            self._waits_since = 0.0
+
+    def _step(self, start: float) -> Any:
         ready = len(self._sent) + self._producer.ready()
         made, taken_ns, batch = self._next()
         if made.stream is not None:
@@ -147,6 +154,22 @@ class Front(Iterator[Any]):
     def in_flight(self) -> int:
         """Batches that are being made, or wait to be received."""
         return len(self._sent) + self._producer.in_flight
+
+    @property
+    def waiting_seconds(self) -> float:
+        """For how long the user has been in next(); 0: isn't now. For any thread."""
+        since = self._waits_since
+        return time.perf_counter() - since if since else 0.0
+
+    @property
+    def length(self) -> int | None:
+        """Batches of the whole epoch; None: not known."""
+        return self._length
+
+    @property
+    def start(self) -> int:
+        """Where in the epoch it began; see `headrace.order.cursor.Cursor`."""
+        return self._cursor.start
 
     def _count_copies(self, samples: int) -> None:
         nbytes, seconds = self._feed.copied_bytes, self._feed.copy_seconds

@@ -7,7 +7,22 @@
 A trace for Perfetto is recorded by ``with loader.trace("trace.json"): …``.
 """
 
-from headrace.export.prometheus import MetricsServer
-from headrace.export.tensorboard import to_tensorboard
+import importlib
+import typing
+
+if typing.TYPE_CHECKING:
+    from headrace.export.prometheus import MetricsServer
+    from headrace.export.tensorboard import to_tensorboard
 
 __all__ = ["MetricsServer", "to_tensorboard"]
+
+# Imported when they are first asked for: `headrace top` imports this package for what needs no NumPy.
+_PLACES = {"MetricsServer": "headrace.export.prometheus", "to_tensorboard": "headrace.export.tensorboard"}
+
+
+def __getattr__(name: str) -> typing.Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'headrace.export' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_PLACES[name]), name)
+    globals()[name] = value
+    return value

@@ -29,11 +29,13 @@ from headrace.engine.producer import Producer
 from headrace.engine.python import Cast, TorchProducer
 from headrace.engine.runtime import Runtime
 from headrace.errors import ConfigError
+from headrace.export import live
 from headrace.export.perfetto import write_trace
 from headrace.export.prometheus import MetricsServer
 from headrace.loader.asked import Asked
 from headrace.loader.describe import native_text, sharing_text
 from headrace.loader.tuning import SelfTuning
+from headrace.loader.watched import figures
 from headrace.loader.workers import PythonWorkers, split_workers
 from headrace.measure.machine import available_memory, usable_cores
 from headrace.options import DEFAULT_MEMORY_SHARE, OnError, WorkerKind, check_options, check_ranks
@@ -239,6 +241,7 @@ class DataLoader(Asked):
         after_step = self.tuning.after_step
         front = Front(producer, cursor, self._length(), meter, self._feed(plan), after_step)
         self._runtime.latest = weakref.ref(front)
+        live.publish(self, lambda loader: figures(loader, loader.stats()))
         return front
 
     def __len__(self) -> int:

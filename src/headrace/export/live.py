@@ -1,0 +1,168 @@
+"""Lets `headrace top` look at a running job from outside; see "Watching a running job" in docs/stats.md.
+
+A job that iterates over a `headrace.DataLoader` listens on a Unix socket in Linux's abstract namespace, and
+one daemon thread answers each connection with one line of JSON: what its loaders have counted. Why so:
+
+- *It costs a step nothing.* Loaders count anyway; the thread sleeps in accept() until somebody asks. A file
+  or a shared page that is rewritten every second would cost something whether or not anybody looks, and would
+  be old just when a loader hangs. Reading another process's memory needs ptrace and its interpreter's layout.
+- *Nothing lies in the file system.* No folder has to be made, checked for owner, mode and planted links,
+  agreed on between environments (TMPDIR and XDG_RUNTIME_DIR differ between a batch job and a login, and the
+  latter's folder goes away at logout), or cleaned after a job that was killed: the kernel frees the name with
+  the process.
+- *Only the user that the job runs as is answered.* An abstract socket has no file mode, so both sides ask the
+  kernel who the other is (SO_PEERCRED): the job hangs up on another user, root included, and `top` doesn't
+  believe another user's socket that bears such a name. Containers that share the host's network share the
+  names, too; for them the rule is the same. Nothing is ever read from a connection, so that nothing can be
+  changed through it, and what is answered are counts, ranks and the class of the dataset: no paths, no
+  arguments, no data.
+- *Who knocks in vain costs little.* After each connection the thread sleeps for PAUSE seconds: another user
+  who does nothing but connect takes ten short slices of the interpreter's time a second, and keeps `top` out,
+  but no more.
+
+A forked child closes what it inherited, and listens anew once it iterates itself. Loaders are kept by weak
+references. Whatever goes wrong (no such sockets here, no thread to be had) is logged at the level DEBUG, and
+training goes on. HEADRACE_TOP=0 in the environment switches all of it off.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import socket
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+log = logging.getLogger("headrace")
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+SWITCH = "HEADRACE_TOP"
+# Of what is answered; another number where a name or a meaning changes.
+FORMAT = 1
+# Between connections; top asks once a second.
+PAUSE = 0.1
+# For one answer, which fits in the socket's buffer.
+TIMEOUT = 1.0
+# (pid, uid, gid) of a socket's other end.
+PEER = struct.Struct("3i")
+
+_numbers = itertools.count(1)
+# By the loader's id(): (its number, itself, what gives its figures).
+_loaders: dict[int, tuple[int, weakref.ref[Any], Callable[[Any], Json]]] = {}
+_listener: socket.socket | None = None
+_answering: socket.socket | None = None
+_tried = False
+
+
+def address(uid: int) -> str:
+    """What the names of the sockets of a user's jobs begin with. The rest tells the jobs apart: the number of
+    the process alone wouldn't, where containers share the host's network."""
+    return f"\0headrace/{uid}/"
+
+
+def publish(loader: T, figures: Callable[[T], Json]) -> None:
+    """From now on `figures(loader)` is part of what this process answers, as long as the loader lives.
+
+    Called for every iterator: the first call in a process begins to listen.
+
+    Args:
+        figures: called in another thread, while somebody looks; gives a dict of JSON types.
+    """
+    known = _loaders.get(id(loader))
+    if known is None or known[1]() is not loader:
+        place = id(loader)
+        _loaders[place] = (next(_numbers), weakref.ref(loader, lambda dead: _forget(place, dead)), figures)
+    if not _tried:
+        _listen()
+
+
+def _forget(place: int, dead: weakref.ref[Any]) -> None:
+    known = _loaders.get(place)
+    if known is not None and known[1] is dead:  # or else another loader lies there by now
+        del _loaders[place]
+
+
+def _listen() -> None:
+    global _listener, _tried
+    _tried = True
+    if os.environ.get(SWITCH) == "0":
+        return
+    try:
+        _listener = _listening()
+        threading.Thread(target=_serve, args=(_listener,), name="headrace-top", daemon=True).start()
+    except (OSError, RuntimeError) as error:
+        log.debug("headrace top won't see this process: %s", error)
+        if _listener is not None:
+            _listener.close()
+            _listener = None
+
+
+def _listening() -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(f"{address(os.geteuid())}{os.getpid()}-{os.urandom(8).hex()}")
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _serve(listener: socket.socket) -> None:
+    global _answering
+    while True:
+        try:
+            _answering, _ = listener.accept()
+            with _answering:
+                _answer(_answering)
+        except Exception:  # a client that went away, or figures in the middle of a change: it will ask again
+            log.debug("headrace top was not answered", exc_info=True)
+        time.sleep(PAUSE)
+
+
+def _answer(connection: socket.socket) -> None:
+    uid = peer(connection)[1]
+    if uid != os.geteuid():
+        log.debug("headrace top: user %d is not answered", uid)
+        return
+    connection.settimeout(TIMEOUT)
+    connection.sendall(json.dumps(_snapshot()).encode() + b"\n")
+
+
+def _snapshot() -> Json:
+    environment = {name.lower(): os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+    found = []
+    for number, reference, figures in list(_loaders.values()):
+        loader = reference()
+        if loader is not None:
+            found.append({"number": number, **figures(loader)})
+    return {"format": FORMAT, "clock": time.perf_counter(), **environment, "loaders": found}
+
+
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """(pid, uid) of the other end, as the kernel says; pid 0: it can't be seen from here."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
+    pid, uid, _ = PEER.unpack(credentials)
+    return pid, uid
+
+
+def _renew() -> None:
+    # In a forked child, where no thread serves: its parent's loaders and sockets aren't its own.
+    global _listener, _answering, _tried
+    for inherited in (_listener, _answering):
+        if inherited is not None:
+            inherited.close()
+    _listener = _answering = None
+    _tried = False
+    _loaders.clear()
+
+
+os.register_at_fork(after_in_child=_renew)

@@ -1,0 +1,391 @@
+"""`headrace top` beside real training loops in other processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from jpegs import image_folder
+
+import headrace.cli
+from headrace.cli.watch import roots
+from headrace.export.watching import jobs
+from headrace.measure.gpus import gpus
+from headrace.measure.processes import look
+
+TOP = [sys.executable, "-c", "import headrace.cli; headrace.cli.main()", "top"]
+
+TRAINING = """
+import json, sys
+import headrace
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+steps = transforms.Compose([transforms.RandomResizedCrop(32), transforms.ToTensor()])
+loader = headrace.DataLoader(ImageFolder(sys.argv[1], steps), batch_size=4, shuffle=True, num_workers=2)
+done = 0
+for epoch in range(2):
+    for images, labels in loader:
+        done += 1
+        if done == 8:
+            print("there", flush=True)
+            sys.stdin.readline()
+print(json.dumps(loader.stats().to_json()), flush=True)
+"""
+
+TORCH_ONLY = """
+import sys
+from torch.utils.data import DataLoader
+iterator = iter(DataLoader(range(100), num_workers=2))
+next(iterator)
+print("there", flush=True)
+sys.stdin.readline()
+"""
+
+ONE_BATCH = """
+import sys, headrace, torch
+from torch.utils.data import TensorDataset
+iterator = iter(headrace.DataLoader(TensorDataset(torch.arange(8))))
+next(iterator)
+print("there", flush=True)
+sys.stdin.readline()
+"""
+
+NO_LOADER = """
+import sys
+print("there", flush=True)
+sys.stdin.readline()
+"""
+
+RANKS = """
+import os, subprocess, sys
+if len(sys.argv) == 1:
+    ranks = [subprocess.Popen([sys.executable, __file__, "rank"], stdin=-1, stdout=-1,
+             env={**os.environ, "RANK": str(r), "LOCAL_RANK": str(r), "WORLD_SIZE": "2"}) for r in range(2)]
+    for one in ranks:
+        one.stdout.readline()
+else:
+    import headrace, torch
+    from torch.utils.data import TensorDataset
+    loader = headrace.DataLoader(TensorDataset(torch.arange(80)), batch_size=4, rank="auto")
+    for batch in loader:
+        break
+print("there", flush=True)
+sys.stdin.readline()
+if len(sys.argv) == 1:
+    for one in ranks:
+        one.communicate(b"x")
+"""
+
+
+class Job:
+    """A script that runs until it says that it is there, and on once it is told to."""
+
+    def __init__(self, path: Path, text: str, *arguments: str) -> None:
+        path.write_text(text)
+        self.process = subprocess.Popen(
+            [sys.executable, str(path), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "there\n"
+        self.pid = self.process.pid
+
+    def finish(self) -> str:
+        """What it says at its end."""
+        said, _ = self.process.communicate("\n", timeout=120)
+        return said
+
+
+Begin = Callable[..., Job]
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Begin]:
+    begun: list[Job] = []
+
+    def make(text: str, *arguments: str) -> Job:
+        begun.append(Job(tmp_path / f"job{len(begun)}.py", text, *arguments))
+        return begun[-1]
+
+    yield make
+    for one in begun:
+        one.process.kill()
+        one.process.communicate()
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+Top = Callable[..., Done]
+
+
+@pytest.fixture
+def top(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Top:
+    """The command in this process, which is another one than the job's."""
+
+    def call(*arguments: str) -> Done:
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setattr("sys.argv", ["headrace", "top", "--interval", "0.1", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            headrace.cli.main()
+        assert isinstance(ended.value.code, int)
+        return Done(ended.value.code, *capsys.readouterr())
+
+    return call
+
+
+def test_what_another_process_sees_is_what_stats_says(begin: Begin, top: Top, tmp_path: Path) -> None:
+    job = begin(TRAINING, str(image_folder(tmp_path / "images", 24, side=60)))
+    seen = top("--once", "--json", str(job.pid))
+    text = top(str(job.pid))
+    stats = json.loads(job.finish())
+
+    assert seen.code == 0, seen.err
+    frame = json.loads(seen.out)
+    [rank] = frame["ranks"]
+    [loader] = rank["loaders"]
+    assert (rank["pid"], rank["rank"]) == (job.pid, None)
+    assert frame["processes"][0]["look"]["pid"] == job.pid
+    # It stood at the eighth of twelve batches: the second of the second epoch.
+    assert (loader["epoch"], loader["batches"], loader["length"], loader["samples"]) == (1, 2, 6, 32)
+    assert (loader["state"], loader["depth"], loader["batch_size"]) == ("running", 4, 4)
+    assert (stats["samples"], stats["epochs"][1]["batches"]) == (48, 6)
+    assert loader["memory_allowed"] == stats["memory_allowed"]
+    assert loader["memory_used"] > 0
+    assert {stage["name"] for stage in loader["stages"]} - {"native"} == {s["name"] for s in stats["stages"]}
+
+    assert text.code == 0, text.err
+    assert "\x1b" not in text.out, "not a terminal: one frame, as --once"
+    assert f"headrace top  pid {job.pid}, up " in text.out
+    assert "loader 1: ImageFolder, batches of 4" in text.out
+    assert "33%  1, batch 2 of 6" in text.out
+
+
+def test_the_end_agrees_with_stats(begin: Begin, top: Top) -> None:
+    job = begin(
+        """
+import json, sys, time, torch, headrace
+from torch.utils.data import TensorDataset
+loader = headrace.DataLoader(TensorDataset(torch.arange(100)), batch_size=4)
+for batch in loader:
+    time.sleep(0.001)
+print("there", flush=True)
+sys.stdin.readline()
+print(json.dumps(loader.stats().to_json()), flush=True)
+"""
+    )
+    seen = top("--json", str(job.pid))
+    stats = json.loads(job.finish())
+    [loader] = json.loads(seen.out)["ranks"][0]["loaders"]
+    [epoch] = stats["epochs"]
+    after = epoch["seconds"] - epoch["startup_seconds"]
+    assert loader["samples"] == loader["epoch_samples"] == stats["samples"] == 100
+    assert loader["state"] == epoch["state"] == "finished"
+    assert loader["epoch_samples_per_second"] == pytest.approx(100 / epoch["seconds"])
+    assert loader["epoch_stall"] == pytest.approx(stats["stall_seconds"] / after)
+
+
+def test_of_torchs_loader_it_shows_what_can_be_seen(begin: Begin, top: Top) -> None:
+    job = begin(TORCH_ONLY)
+    seen = top(str(job.pid))
+    assert seen.code == 0, seen.err
+    rows = [line.split() for line in seen.out.splitlines()]
+    table = [row for row in rows if row and row[0].isdecimal()]
+    assert len(table) >= 3, "the job and its two workers"
+    assert table[0][0] == str(job.pid)
+    assert "headrace doctor run SCRIPT" in " ".join(seen.out.split())
+
+
+def test_a_job_that_is_stopped_is_said_not_to_answer(
+    begin: Begin, top: Top, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.export.watching.PATIENCE", 0.3)
+    job = begin(ONE_BATCH)
+    os.kill(job.pid, signal.SIGSTOP)
+    seen = top(str(job.pid))
+    assert seen.code == 0, seen.err
+    assert f"process {job.pid} doesn't answer" in seen.out
+    assert "stopped" in seen.out
+    os.kill(job.pid, signal.SIGCONT)
+
+
+def test_another_versions_answer_is_refused_with_the_way_out(
+    begin: Begin, top: Top, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.export.watching.FORMAT", 2)
+    job = begin(ONE_BATCH)
+    seen = top(str(job.pid))
+    assert seen.code == 2
+    assert f"process {job.pid} runs another version of Headrace" in seen.err
+
+
+def test_ranks_of_one_launcher_are_one_job(begin: Begin, top: Top) -> None:
+    job = begin(RANKS)
+    children = {one.pid for one in look(job.pid).processes} - {job.pid}
+    seen = json.loads(top("--json", str(job.pid)).out)
+    assert [(one["rank"], one["local_rank"], one["world_size"]) for one in seen["ranks"]] == [
+        (0, 0, 2),
+        (1, 1, 2),
+    ]
+    assert {one["pid"] for one in seen["ranks"]} == children
+    found = roots(one for one in jobs() if one.pid in children)
+    assert {root: sorted(pids) for root, pids in found.items()} == {job.pid: sorted(children)}
+    text = top(str(job.pid)).out
+    assert "▶ waits most: process " in text
+
+
+def test_without_a_job_it_says_so(top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["headrace.cli.top"], "jobs", list)
+    done = top()
+    assert done.code == 2
+    assert "no running job of yours iterates over a headrace.DataLoader" in done.err
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    done = top(str(gone.pid))
+    assert done.code == 2
+    assert f"there is no process {gone.pid}" in done.err
+
+
+def test_several_jobs_are_listed(top: Top, begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    pids = [begin(NO_LOADER).pid for _ in range(2)]
+    monkeypatch.setattr(sys.modules["headrace.cli.top"], "roots", lambda found: {pid: [pid] for pid in pids})
+    done = top()
+    assert done.code == 0
+    assert [line.split()[0] for line in done.out.splitlines()[:2]] == [str(pid) for pid in pids]
+    assert "headrace top PID" in done.out
+    assert [row["pid"] for row in json.loads(top("--json").out)] == pids
+
+
+class Terminal:
+    """`headrace top` on a terminal of 80 by 24."""
+
+    def __init__(self, pid: int) -> None:
+        self.master, self.slave = pty.openpty()
+        termios.tcsetwinsize(self.slave, (24, 80))
+        self.before = termios.tcgetattr(self.slave)
+        ends: Any = {"stdin": self.slave, "stdout": self.slave, "stderr": self.slave}
+        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "", "LINES": ""}
+        command = [*TOP, "--interval", "0.2", str(pid)]
+        self.process = subprocess.Popen(command, env=environment, start_new_session=True, **ends)
+        self.seen = b""
+
+    def read_until(self, words: bytes) -> None:
+        while words not in self.seen:
+            assert select.select([self.master], [], [], 120)[0], self.seen
+            self.seen += os.read(self.master, 65536)
+
+    def end(self) -> int:
+        """Its exit code, once all that it wrote is read."""
+        while self.process.poll() is None:
+            if select.select([self.master], [], [], 0.05)[0]:
+                self.seen += os.read(self.master, 65536)
+        while select.select([self.master], [], [], 0.05)[0]:
+            self.seen += os.read(self.master, 65536)
+        return self.process.returncode
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+        os.close(self.slave)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Callable[[int], Terminal]]:
+    opened: list[Terminal] = []
+
+    def make(pid: int) -> Terminal:
+        opened.append(Terminal(pid))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
+
+
+ALTERNATE, NORMAL, SHOW_CURSOR = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25h"
+
+
+@pytest.mark.parametrize("how", ["q", "ctrl-c", "terminated", "the job ends"])
+def test_it_ends_and_gives_the_terminal_back(
+    begin: Begin, terminal: Callable[[int], Terminal], how: str
+) -> None:
+    job = begin(NO_LOADER)
+    view = terminal(job.pid)
+    view.read_until(b"headrace top")
+    assert ALTERNATE in view.seen
+    assert termios.tcgetattr(view.slave) != view.before
+    if how == "q":
+        os.write(view.master, b"q")
+    elif how == "ctrl-c":
+        view.process.send_signal(signal.SIGINT)
+    elif how == "terminated":
+        view.process.terminate()
+    else:
+        job.process.kill()
+        job.process.wait()
+    assert view.end() == 0
+    assert termios.tcgetattr(view.slave) == view.before
+    last = max(view.seen.rfind(ALTERNATE), 0)
+    assert view.seen.find(NORMAL, last) > 0
+    assert view.seen.rfind(SHOW_CURSOR) > 0
+    assert (f"Process {job.pid} has ended".encode() in view.seen) == (how == "the job ends")
+    assert b"Traceback" not in view.seen
+
+
+def test_gpus_are_those_of_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a stand-in for NVML: this says nothing of a real one."""
+    nvml = SimpleNamespace(
+        NVMLError=OSError,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: 1,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=5, total=8),
+        nvmlDeviceGetName=lambda handle: "A GPU",
+        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=25),
+        nvmlDeviceGetComputeRunningProcesses=lambda handle: [SimpleNamespace(pid=42)],
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    [card], _ = gpus()
+    assert (card.name, card.busy, card.memory_used, card.memory_total, card.pids) == (
+        "A GPU",
+        0.25,
+        5,
+        8,
+        (42,),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert gpus() == ((), "not known without nvidia-ml-py: pip install 'headrace[gpu]'")
+
+
+def test_reads_and_cpu_of_a_process_are_counted(tmp_path: Path) -> None:
+    before = look(os.getpid()).processes[0]
+    end = time.process_time() + 0.2
+    while time.process_time() < end:
+        pass
+    after = look(os.getpid()).processes[0]
+    assert after.cpu_seconds - before.cpu_seconds >= 0.15
+    assert after.started == before.started
+    assert after.memory > 10**6
+    assert after.read_bytes is not None
