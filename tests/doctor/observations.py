@@ -146,7 +146,7 @@ def straggler() -> Observation:
 def turns_with_the_gil() -> Observation:
     """Loader and step take 50 ms each, and 100 together; with processes 50."""
     return observation(
-        phase(ACTUAL, 0.05, 0.05, 0.1),
+        phase(ACTUAL, 0.002, 0.098, 0.1),
         phase(DEMAND, 0, 0.05, 0.05),
         phase(SUPPLY, 0.05, 0, 0.05),
         phase("supply num_workers=2", 0.03, 0, 0.05, settings={"loader": {"num_workers": 2}}),

@@ -81,7 +81,7 @@ def with_attempt(diagnosis: Diagnosis, job: Job, quiet: bool, console: Console) 
 
     advice = next((one for one in diagnosis.advice if one.settings), None)
     if advice is None:
-        return replace(diagnosis, notes=(*diagnosis.notes, "there is nothing to try"))
+        return replace(diagnosis, notes=(*diagnosis.notes, "nothing was tried: no advice can be, by itself"))
     console.print(f"trying: {advice.summary}", highlight=False, markup=False)
     with tempfile.TemporaryDirectory(prefix="headrace-doctor-") as folder:
         replace(job, settings=advice.settings, subject=diagnosis.where).save(Path(folder))

@@ -154,7 +154,7 @@ def more_workers(case: Case) -> Iterator[Candidate]:
         for phase in case.observation.others(SUPPLY)
         if phase.settings.get("loader", {}).keys() == {"num_workers"}
     }
-    if not tried or case.stall < 0.02:
+    if not tried or case.stall < 0.02 or takes_turns(case):
         return
     after = {count: case.costs.with_supply(phase) for count, phase in tried.items()}
     best = min(costs.seconds for costs in after.values())
@@ -163,7 +163,7 @@ def more_workers(case: Case) -> Iterator[Candidate]:
     rates = ", ".join(f"{n}: {phase.samples_per_second:,.0f}" for n, phase in sorted(tried.items()))
     supply, demand = 1 / case.costs.supply, 1 / case.costs.demand
     who = f"{now} workers supply" if now else "without workers the loader supplies"
-    kind = "gil" if takes_turns(case) else "straggler" if has_stragglers(case) else "workers"
+    kind = "straggler" if has_stragglers(case) else "workers"
     yield Candidate(
         kind=kind,
         gain=case.gain(after[count]),
@@ -171,6 +171,34 @@ def more_workers(case: Case) -> Iterator[Candidate]:
         why=f"{who} {supply:,.0f} samples/s, the step could take {demand:,.0f}"
         + ("" if now else ", and each waits for the other"),
         evidence=(f"samples/s by number of workers: {now}: {supply:,.0f} (now), {rates}",),
+        arguments={"num_workers": count},
+        settings={"loader": {"num_workers": count}},
+    )
+
+
+def processes_instead(case: Case) -> Iterator[Candidate]:
+    """Worker processes, where a thread of the training process makes the batches."""
+    if not takes_turns(case):
+        return
+    tried = {
+        phase.settings["loader"]["num_workers"]: phase
+        for phase in case.observation.others(SUPPLY)
+        if phase.settings.get("loader", {}).keys() == {"num_workers"}
+    }
+    count = max(min(2, case.costs.cores), *tried) if tried else min(2, case.costs.cores)
+    after = case.costs.with_supply(tried[count]) if count in tried else replace(case.costs, overlaps=True)
+    supply, demand = 1 / case.costs.supply, 1 / case.costs.demand
+    yield Candidate(
+        kind="gil",
+        # What both cost beyond the dearer of them is what they take from each other.
+        gain=case.actual / after.seconds,
+        change=f"num_workers=0 in a thread → num_workers={count}",
+        why=f"loader and step share one process: alone they reach {supply:,.0f} and {demand:,.0f} samples/s,"
+        f" together {1 / case.steady:,.0f}",
+        evidence=(
+            f"the step waits for {case.stall:.0%} of its time only: a thread beside it makes the batches",
+            f"threads that hold or want the GIL: {case.gil:.1f} on average",
+        ),
         arguments={"num_workers": count},
         settings={"loader": {"num_workers": count}},
     )
@@ -370,8 +398,14 @@ def where_it_stays(observation: Observation) -> list[str]:
 
 
 def takes_turns(case: Case) -> bool:
-    """Threads of the training process compete for the GIL, and the step suffers."""
-    return case.gil >= GIL_CONTENDED and case.steady > 1.1 * max(case.costs.demand, case.costs.supply)
+    """A thread of the training process makes the batches beside the step, and both suffer.
+
+    Without workers the step should wait for all that loading costs: where it waits for less than half of
+    that, another thread loads.
+    """
+    costs = case.costs
+    hidden = not costs.overlaps and case.stall * case.steady < 0.5 * costs.supply
+    return (hidden or case.gil >= GIL_CONTENDED) and case.steady > 1.1 * max(costs.demand, costs.supply)
 
 
 def has_stragglers(case: Case) -> bool:
@@ -382,6 +416,7 @@ def has_stragglers(case: Case) -> bool:
 
 MAKERS: tuple[Callable[[Case], Iterator[Candidate]], ...] = (
     more_workers,
+    processes_instead,
     smoother,
     workers_that_stay,
     fewer_threads,

@@ -28,6 +28,8 @@ RESAMPLINGS = 200
 RUN_DELAY_THAT_MATTERS = 0.15
 NEARLY_ALL = 0.85
 SEED = 7  # of the resampling: the same measurements give the same report
+# A step that reaches less of what it can do alone is held up by something, even if it doesn't wait.
+SLOWED = 0.75
 ABOUT_LOADING = (
     "workers",
     "read",
@@ -118,7 +120,8 @@ def causes(observation: Observation, case: Case, ranked: Sequence[Candidate]) ->
     made = max(1, sum(firsts.values()))
     if not ranked:
         sure = firsts.get("healthy", 0) / made
-        return (healthy(case, sure) if case.stall < STALL_THAT_MATTERS else unexplained(case, sure),)
+        ill = case.stall >= STALL_THAT_MATTERS or case.costs.demand < SLOWED * case.steady
+        return (unexplained(case, sure) if ill else healthy(case, sure),)
     return tuple(
         Cause(
             kind=one.kind,
@@ -152,7 +155,10 @@ def unexplained(case: Case, confidence: float) -> Cause:
         f" {1 / costs.demand:,.0f}, both together took {1 / case.steady:,.0f}",
         f"threads waited for a core for {case.run_delay:.0%} of their time",
     )
-    waits = f"the step waits for {case.stall:.0%} of its time"
+    waits = (
+        f"the step waits for {case.stall:.0%} of its time, and takes {case.steady / costs.demand:.1f} times"
+        " as long as alone"
+    )
     if case.run_delay >= RUN_DELAY_THAT_MATTERS or costs.busy_cores >= NEARLY_ALL * costs.cores:
         return Cause(
             kind="cores",
