@@ -53,9 +53,9 @@ def main():
     loader = DataLoader(dataset, args.batch_size, num_workers=2, persistent_workers=True)
     channels = dataset.values.shape[1]
     body = nn.Sequential(
-        nn.Conv1d(channels, 192, 7, padding=3), nn.ReLU(), nn.Conv1d(192, 320, 5, padding=2), nn.ReLU()
+        nn.Conv1d(channels, 160, 7, padding=3), nn.ReLU(), nn.Conv1d(160, 192, 5, padding=2), nn.ReLU()
     )
-    model = nn.Sequential(body, nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(320, 10)).to(device)
+    model = nn.Sequential(body, nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(192, 10)).to(device)
     optimizer = torch.optim.Adam(model.parameters())
 
     for epoch in range(args.epochs):

@@ -47,11 +47,11 @@ def run(
     diagnosis = examined(job, quiet, console)
     if attempt:
         diagnosis = with_attempt(diagnosis, job, quiet, console)
-    print_diagnosis(console, diagnosis)
     if json_file is not None:
         json_file.write_text(json.dumps(diagnosis.to_json(), indent=1) + "\n")
     if html is not None:
         html.write_text(render_html(diagnosis), encoding="utf-8")
+    print_diagnosis(console, diagnosis)
 
 
 def examined(job: Job, quiet: bool, console: Console) -> Diagnosis:

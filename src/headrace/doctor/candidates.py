@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headrace.doctor.model import Costs, StageTime, costs_of, per_sample, sample_durations, stage_times
+from headrace.doctor.model import (
+    Costs,
+    StageTime,
+    costs_of,
+    per_sample,
+    sample_durations,
+    stage_times,
+    standard_error,
+)
 from headrace.measure.observed import ACTUAL, DEMAND, SUPPLY, Observation, Phase
 
 # Of several numbers of workers, the least is advised that comes so near to the best.
@@ -45,7 +54,8 @@ class Case:
         actual: seconds of a sample as the script is, starts of epochs included.
         steady: the same without these.
         stall: 0 to 1; of the steps' time, what they waited.
-        residual: seconds of a sample that the model doesn't explain.
+        slowdown: times as long as alone that loading takes beside the step.
+        unexplained: seconds of a sample that the model doesn't account for.
         stages: of loading.
         stragglers: as `headrace.doctor.model.sample_durations` gives them.
         gil: mean number of threads of the training process that hold or want the GIL.
@@ -57,7 +67,8 @@ class Case:
     actual: float
     steady: float
     stall: float
-    residual: float
+    slowdown: float
+    unexplained: float
     stages: tuple[StageTime, ...]
     stragglers: dict[str, Any]
     gil: float
@@ -75,8 +86,9 @@ class Case:
 
     def gain(self, after: Costs, saved: float = 0.0) -> float:
         """Times as fast as now, with other costs, and `saved` seconds of a sample less beside them."""
-        now = max(self.actual, self.costs.seconds)
-        return now / max(1e-9, after.seconds + self.residual - saved)
+        beside = self.unexplained + self.actual - self.steady
+        now = max(self.actual, self.costs.together(self.slowdown) + beside)
+        return now / max(1e-9, after.together(self.slowdown) + beside - saved)
 
 
 @dataclass(frozen=True)
@@ -112,6 +124,7 @@ def case_of(observation: Observation) -> Case | None:
         return None
     steady, _ = per_sample(actual)
     whole = steady + start_of_epoch(observation, actual)
+    slowdown = costs.slowdown(steady)
     looks = [look for look in observation.looks if look["phase"] == ACTUAL and look["rounds"]]
     mains = [look for look in looks if look["role"] == "main"]
     return Case(
@@ -120,7 +133,8 @@ def case_of(observation: Observation) -> Case | None:
         actual=whole,
         steady=steady,
         stall=actual.stall,
-        residual=max(0.0, whole - costs.seconds),
+        slowdown=slowdown,
+        unexplained=max(0.0, steady - costs.together(slowdown)),
         stages=tuple(stage_times(observation)),
         stragglers=sample_durations(observation, ACTUAL),
         gil=max((look["threads_wanting_gil"] for look in mains), default=0.0),
@@ -154,13 +168,16 @@ def more_workers(case: Case) -> Iterator[Candidate]:
         for phase in case.observation.others(SUPPLY)
         if phase.settings.get("loader", {}).keys() == {"num_workers"}
     }
-    if not tried or case.stall < 0.02 or takes_turns(case):
+    if case.stall < 0.02 or takes_turns(case):
+        return
+    rates = ", ".join(f"{n}: {phase.samples_per_second:,.0f}" for n, phase in sorted(tried.items()))
+    tried = {count: phase for count, phase in tried.items() if is_faster(case, phase)}
+    if not tried:
         return
     after = {count: case.costs.with_supply(phase) for count, phase in tried.items()}
     best = min(costs.seconds for costs in after.values())
     count = min(count for count, costs in after.items() if costs.seconds <= best / NEAR_ENOUGH)
     now = case.arguments.get("num_workers", 0)
-    rates = ", ".join(f"{n}: {phase.samples_per_second:,.0f}" for n, phase in sorted(tried.items()))
     supply, demand = 1 / case.costs.supply, 1 / case.costs.demand
     who = f"{now} workers supply" if now else "without workers the loader supplies"
     kind = "straggler" if has_stragglers(case) else "workers"
@@ -202,6 +219,17 @@ def processes_instead(case: Case) -> Iterator[Candidate]:
         arguments={"num_workers": count},
         settings={"loader": {"num_workers": count}},
     )
+
+
+def is_faster(case: Case, phase: Phase) -> bool:
+    """Whether a loader with other settings is faster beyond doubt; where it overlaps with the step and the
+    script's doesn't, it need not be."""
+    now = case.observation.phase(SUPPLY)
+    if now is None or not case.costs.overlaps:
+        return True
+    workers = case.workers
+    doubt = math.hypot(standard_error(now, workers), standard_error(phase, workers))
+    return per_sample(now)[0] - per_sample(phase)[0] > doubt
 
 
 def smoother(case: Case) -> Iterator[Candidate]:

@@ -184,8 +184,7 @@ def resampled(observation: Observation, generator: random.Random) -> Observation
     """The same measurements, drawn from with replacement: steps of each phase, looks at each stage."""
     phases = []
     for phase in observation.phases:
-        count = len(phase.waits)
-        drawn = [generator.randrange(count) for _ in range(count)]
+        drawn = draw_bursts(phase, workers_of(observation), generator)
         phases.append(
             replace(
                 phase,
@@ -196,6 +195,23 @@ def resampled(observation: Observation, generator: random.Random) -> Observation
         )
     looks = [{**look, "stages": _resampled_looks(look["stages"], generator)} for look in observation.looks]
     return replace(observation, phases=phases, looks=looks)
+
+
+def draw_bursts(phase: Phase, loader_workers: int, generator: random.Random) -> list[int]:
+    """Numbers of steps, drawn with replacement; as many in a row as there are workers, see `bursts`."""
+    count = len(phase.waits)
+    size = max(1, int(phase.settings.get("loader", {}).get("num_workers", loader_workers)))
+    starts = range(0, count, size)
+    drawn: list[int] = []
+    while len(drawn) < count:
+        start = generator.choice(starts)
+        drawn += range(start, min(count, start + size))
+    return drawn
+
+
+def workers_of(observation: Observation) -> int:
+    """The loader's."""
+    return int(observation.loader.arguments.get("num_workers", 0)) if observation.loader else 0
 
 
 def _resampled_looks(stages: dict[str, Any], generator: random.Random) -> dict[str, Any]:
@@ -259,15 +275,15 @@ def rates(observation: Observation) -> tuple[Rate, ...]:
         named[DEMAND] = replace(actual, name=DEMAND, waits=[0.0] * len(actual.waits))
     first = [named[name] for name in (SUPPLY, DEMAND, ACTUAL) if name in named]
     others = [phase for name, phase in named.items() if name not in (SUPPLY, DEMAND, ACTUAL)]
-    return tuple(rate(phase) for phase in [*first, *others])
+    return tuple(rate(phase, workers_of(observation)) for phase in [*first, *others])
 
 
-def rate(phase: Phase) -> Rate:
-    """With bounds by bootstrap over its steps."""
+def rate(phase: Phase, loader_workers: int) -> Rate:
+    """With bounds by bootstrap over its bursts."""
     generator, count = random.Random(SEED), len(phase.waits)
     means = []
     for _ in range(RESAMPLINGS):
-        drawn = [generator.randrange(count) for _ in range(count)]
+        drawn = draw_bursts(phase, loader_workers, generator)
         seconds = sum(phase.waits[i] + phase.computes[i] for i in drawn)
         means.append(sum(phase.samples[i] for i in drawn) / max(1e-9, seconds))
     means.sort()

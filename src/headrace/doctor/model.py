@@ -7,11 +7,14 @@ loader, and the cores that both compute on. Where they don't overlap, it takes a
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.measure.observed import ACTUAL, DEMAND, SUPPLY, Observation, Phase
 
+# In the order in which a sample goes through them.
+PLACES = ("native thread", "worker", "worker's other threads", "main", "pin thread")
 # Stages that aren't work on samples.
 IDLE = ("idle", "start", "wait", "stop", "next", "index", "step")
 
@@ -38,9 +41,26 @@ class Costs:
     @property
     def seconds(self) -> float:
         """That both together take for a sample."""
+        return self.together(1.0)
+
+    @property
+    def loading(self) -> float:
+        """That the loader, or the cores that it shares with the step, take for a sample."""
         if not self.overlaps:
-            return self.demand + self.supply
-        return max(self.demand, self.supply, (self.demand_cpu + self.supply_cpu) / self.cores)
+            return self.supply
+        return max(self.supply, (self.demand_cpu + self.supply_cpu) / self.cores)
+
+    def together(self, slowdown: float) -> float:
+        """The same where loading takes `slowdown` times as long beside the step as alone."""
+        loading = slowdown * self.loading
+        return max(self.demand, loading) if self.overlaps else self.demand + loading
+
+    def slowdown(self, seconds: float) -> float:
+        """How many times as long loading must take beside the step, for a sample to take `seconds`: at least
+        1, and 1 where loading isn't the limit."""
+        if not self.overlaps:
+            return max(1.0, (seconds - self.demand) / self.supply)
+        return max(1.0, seconds / self.loading) if self.loading >= self.demand else 1.0
 
     @property
     def busy_cores(self) -> float:
@@ -74,6 +94,23 @@ def costs_of(observation: Observation) -> Costs | None:
     return Costs(demand_seconds, supply_seconds, demand_cpu, supply_cpu, observation.cores, overlaps)
 
 
+def bursts(phase: Phase, loader_workers: int) -> list[tuple[float, int]]:
+    """(seconds, samples) of as many steps in a row as there are workers: their batches come together, so that
+    single steps are either long or nothing."""
+    count = max(1, int(phase.settings.get("loader", {}).get("num_workers", loader_workers)))
+    seconds = [wait + compute for wait, compute in zip(phase.waits, phase.computes, strict=True)]
+    return [
+        (sum(seconds[i : i + count]), sum(phase.samples[i : i + count]))
+        for i in range(0, len(seconds), count)
+    ]
+
+
+def standard_error(phase: Phase, loader_workers: int) -> float:
+    """Of a sample's seconds, from burst to burst; infinite where there is one burst only."""
+    times = [seconds / samples for seconds, samples in bursts(phase, loader_workers)]
+    return statistics.stdev(times) / len(times) ** 0.5 if len(times) > 1 else float("inf")
+
+
 def per_sample(phase: Phase) -> tuple[float, float]:
     """Seconds and processor seconds of a sample."""
     samples = max(1, sum(phase.samples))
@@ -88,7 +125,7 @@ class StageTime:
 
     Attributes:
         key: as `headrace.measure.stages` names it.
-        place: "worker", "main", "pin thread", "native thread".
+        place: "worker", "worker's other threads" (which send batches), "main", "pin thread", "native thread".
         seconds: of thread time per sample.
         waiting: seconds of these that it was blocked.
         looks: that this rests on.
@@ -130,7 +167,7 @@ def stage_times(observation: Observation, name: str = SUPPLY) -> list[StageTime]
         StageTime(key, place, seconds / samples, waiting / samples, int(looks))
         for (key, place), (looks, seconds, waiting) in rows.items()
     ]
-    return sorted(found, key=lambda stage: (_rank(stage.key), -stage.seconds))
+    return sorted(found, key=lambda stage: (PLACES.index(stage.place), _rank(stage.key), -stage.seconds))
 
 
 def place_of(role: str, kind: str, key: str) -> str:
@@ -139,8 +176,10 @@ def place_of(role: str, kind: str, key: str) -> str:
         return ""
     if kind == "pin":
         return "pin thread"
+    if key.startswith("code:_bootstrap"):
+        return ""  # a thread that is just beginning, or ending
     if role == "worker":
-        return "worker" if kind in ("fetch", "send") or kind.startswith("other:") else ""
+        return "worker" if kind == "fetch" else "worker's other threads"
     return "main" if kind in ("fetch", "wait") or kind.startswith("other:") else ""
 
 

@@ -350,7 +350,8 @@ class Examination:
             if time.perf_counter() - started > SLOW_SUPPLY_SECONDS:
                 break
         self._begin_phase(watched, phase.name, settings, phase)
-        while not self._pulled_enough(phase):
+        least = max(8, 4 * ahead // 2)  # several rounds of all workers, two batches each
+        while not self._pulled_enough(phase, least):
             asked = time.perf_counter()
             before = sum(phase.startups)
             batch = next(batches, None)
@@ -363,11 +364,11 @@ class Examination:
         self._end_phase(watched)
         return phase
 
-    def _pulled_enough(self, phase: Phase) -> bool:
+    def _pulled_enough(self, phase: Phase, least: int) -> bool:
         seconds, batches = self._now() - phase.began, len(phase.waits)
         if seconds >= SLOW_SUPPLY_SECONDS:
             return batches >= 2
-        return seconds >= SUPPLY_SECONDS and batches >= 8
+        return seconds >= SUPPLY_SECONDS and batches >= least
 
     def _endless(
         self, phase: Phase, begin: Callable[[], Iterator[Any]], inner: Iterator[Any]

@@ -13,7 +13,7 @@ import psutil
 from headrace.measure.machine import available_memory
 from headrace.measure.worker_sampling import PHASE_FILE
 
-INTERVAL_SECONDS = 0.25
+INTERVAL_SECONDS = 0.5
 # Counting a process's own pages walks its mappings: seldomer than the rest.
 MEMORY_EVERY = 4
 SHM = Path("/dev/shm")

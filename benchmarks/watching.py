@@ -1,0 +1,104 @@
+"""What the doctor's watching costs: epochs of a training loop with its samplers and without, in turns.
+
+    python benchmarks/watching.py --data DIR [--rounds 9] [--json FILE]
+
+Real JPEGs (DIR/pictures-400, `make pictures`), torchvision's transforms in the given number of worker processes, a small
+convolutional net on the CPU with one thread. Each epoch begins its own workers; the first batches, which wait for
+these, aren't counted. Two loads: "loader", where the step waits for workers that compute all the time, and "step",
+where the step computes all the time. The ratio of medians is shown, and the middle half of the ratios of pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+import machine
+from headrace.examine import Looks
+from headrace.measure.outside import Outside
+from headrace.measure.worker_sampling import uninstall_in_workers
+
+SKIP = 4
+
+
+def epoch(folder: Path, width: int, workers: int) -> float:
+    """Seconds of a step, after the first ones."""
+    steps = transforms.Compose([transforms.RandomResizedCrop(128), transforms.ToTensor()])
+    loader = DataLoader(ImageFolder(str(folder), steps), batch_size=16, num_workers=workers)
+    model = nn.Sequential(
+        nn.Conv2d(3, width, 5, stride=4),
+        nn.ReLU(),
+        nn.Conv2d(width, width, 3),
+        nn.Flatten(),
+        nn.LazyLinear(10),
+    )
+    optimizer = None
+    start, count = 0.0, 0
+    for number, (images, labels) in enumerate(loader):
+        if number == SKIP:
+            start = time.perf_counter()
+        loss = nn.functional.cross_entropy(model(images), labels)
+        optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.01)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        count += number >= SKIP
+    return (time.perf_counter() - start) / count
+
+
+def watched(folder: Path, width: int, workers: int) -> float:
+    """The same, watched from inside and from outside."""
+    with tempfile.TemporaryDirectory() as name:
+        looks, outside = Looks(Path(name)), Outside(os.getpid(), Path(name))
+        looks.phase("actual")
+        try:
+            return epoch(folder, width, workers)
+        finally:
+            looks.stop()
+            outside.stop()
+            uninstall_in_workers()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    folder = arguments.data / "pictures-400"
+    results = {}
+    for load, width, workers in (("loader", 4, 2), ("step", 192, 1)):
+        epoch(folder, width, workers)  # reads the pictures into the page cache
+        pairs = []
+        for number in range(arguments.rounds):
+            first, second = (epoch, watched) if number % 2 else (watched, epoch)
+            times = {first: first(folder, width, workers), second: second(folder, width, workers)}
+            pairs.append((times[epoch], times[watched]))
+        plain, with_it = (statistics.median(column) for column in zip(*pairs, strict=True))
+        ratios = sorted(watching / alone for alone, watching in pairs)
+        low, _, high = statistics.quantiles(ratios, n=4)
+        results[load] = {"step_ms": 1e3 * plain, "ratio": with_it / plain, "quartiles": [low, high]}
+        print(
+            f"{load}: a step takes {1e3 * plain:.1f} ms, watched {with_it / plain:.3f} times as long"
+            f" (middle half of pairs {low:.3f} to {high:.3f})"
+        )
+    if arguments.json:
+        arguments.json.write_text(
+            json.dumps({"machine": machine.describe(), "loads": results}, indent=1) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
