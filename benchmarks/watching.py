@@ -2,10 +2,11 @@
 
     python benchmarks/watching.py --data DIR [--rounds 9] [--json FILE]
 
-Real JPEGs (DIR/pictures-400, `make pictures`), torchvision's transforms in the given number of worker processes, a small
-convolutional net on the CPU with one thread. Each epoch begins its own workers; the first batches, which wait for
-these, aren't counted. Two loads: "loader", where the step waits for workers that compute all the time, and "step",
-where the step computes all the time. The ratio of medians is shown, and the middle half of the ratios of pairs.
+Real JPEGs (DIR/pictures-2000, `make pictures`), torchvision's transforms in worker processes, a small
+convolutional net on the CPU with one thread. Each epoch begins its own workers; the first batches, which wait
+for these, aren't counted. Two loads: "loader", where the step waits for two workers that compute all the time,
+and "step", where the step computes all the time. Wall time a step, and processor time of all processes; the
+median of the ratios of pairs is shown, and their middle half.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import tempfile
 import time
@@ -29,11 +31,11 @@ from headrace.examine import Looks
 from headrace.measure.outside import Outside
 from headrace.measure.worker_sampling import uninstall_in_workers
 
-SKIP = 4
+SKIP = 20
 
 
-def epoch(folder: Path, width: int, workers: int) -> float:
-    """Seconds of a step, after the first ones."""
+def epoch(folder: Path, width: int, workers: int) -> tuple[float, float]:
+    """Seconds of a step after the first ones, and processor seconds of one of all, workers included."""
     steps = transforms.Compose([transforms.RandomResizedCrop(128), transforms.ToTensor()])
     loader = DataLoader(ImageFolder(str(folder), steps), batch_size=16, num_workers=workers)
     model = nn.Sequential(
@@ -44,7 +46,7 @@ def epoch(folder: Path, width: int, workers: int) -> float:
         nn.LazyLinear(10),
     )
     optimizer = None
-    start, count = 0.0, 0
+    before, start, count = processor_seconds(), 0.0, 0
     for number, (images, labels) in enumerate(loader):
         if number == SKIP:
             start = time.perf_counter()
@@ -54,10 +56,17 @@ def epoch(folder: Path, width: int, workers: int) -> float:
         loss.backward()
         optimizer.step()
         count += number >= SKIP
-    return (time.perf_counter() - start) / count
+    seconds = (time.perf_counter() - start) / count
+    return seconds, (processor_seconds() - before) / len(loader)
 
 
-def watched(folder: Path, width: int, workers: int) -> float:
+def processor_seconds() -> float:
+    """Of this process and of its children that have ended, as an epoch's workers have."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def watched(folder: Path, width: int, workers: int) -> tuple[float, float]:
     """The same, watched from inside and from outside."""
     with tempfile.TemporaryDirectory() as name:
         looks, outside = Looks(Path(name)), Outside(os.getpid(), Path(name))
@@ -77,23 +86,25 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    folder = arguments.data / "pictures-400"
-    results = {}
-    for load, width, workers in (("loader", 4, 2), ("step", 192, 1)):
+    folder = arguments.data / "pictures-2000"
+    results: dict[str, dict[str, dict[str, object]]] = {}
+    for load, width, workers in (("loader", 4, 2), ("step", 96, 1)):
         epoch(folder, width, workers)  # reads the pictures into the page cache
         pairs = []
         for number in range(arguments.rounds):
             first, second = (epoch, watched) if number % 2 else (watched, epoch)
             times = {first: first(folder, width, workers), second: second(folder, width, workers)}
             pairs.append((times[epoch], times[watched]))
-        plain, with_it = (statistics.median(column) for column in zip(*pairs, strict=True))
-        ratios = sorted(watching / alone for alone, watching in pairs)
-        low, _, high = statistics.quantiles(ratios, n=4)
-        results[load] = {"step_ms": 1e3 * plain, "ratio": with_it / plain, "quartiles": [low, high]}
-        print(
-            f"{load}: a step takes {1e3 * plain:.1f} ms, watched {with_it / plain:.3f} times as long"
-            f" (middle half of pairs {low:.3f} to {high:.3f})"
-        )
+        results[load] = {}
+        for what, column in (("wall", 0), ("processor", 1)):
+            plain = statistics.median(alone[column] for alone, _ in pairs)
+            ratios = [watching[column] / alone[column] for alone, watching in pairs]
+            low, middle, high = statistics.quantiles(ratios, n=4)
+            results[load][what] = {"step_ms": 1e3 * plain, "ratio": middle, "quartiles": [low, high]}
+            print(
+                f"{load}: {1e3 * plain:.1f} ms of {what} time a step, watched {middle:.3f} times as much"
+                f" (middle half of pairs {low:.3f} to {high:.3f})"
+            )
     if arguments.json:
         arguments.json.write_text(
             json.dumps({"machine": machine.describe(), "loads": results}, indent=1) + "\n"
