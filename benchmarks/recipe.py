@@ -32,8 +32,8 @@ from machine import describe
 
 # What differs from the recipe's defaults, by set.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "digits": {"size": 64, "val_resize": 64, "epochs": 40},
-    "stamps": {"size": 96, "val_resize": 112, "epochs": 60},
+    "digits": {"size": 64, "val_resize": 64, "epochs": 60},
+    "stamps": {"size": 96, "val_resize": 112, "epochs": 30},
 }
 SAME = {
     "arch": "shufflenet_v2_x0_5",
