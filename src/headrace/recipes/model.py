@@ -98,11 +98,12 @@ def _checkpoint(block: nn.Module) -> None:
 @contextmanager
 def _unmoved(norms: Iterable[_BatchNorm]) -> Iterator[None]:
     """Running statistics stay as they are: the second pass over a batch must not count it twice."""
-    before = [(norm, norm.track_running_stats) for norm in norms]
-    for norm, _ in before:
-        norm.track_running_stats = False
+    before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm, _, _ in before:
+        # Not track_running_stats=False: the second pass must save as many tensors as the first.
+        norm.momentum, norm.num_batches_tracked = 0.0, None
     try:
         yield
     finally:
-        for norm, tracked in before:
-            norm.track_running_stats = tracked
+        for norm, momentum, batches in before:
+            norm.momentum, norm.num_batches_tracked = momentum, batches
