@@ -29,7 +29,7 @@ def train(config: dict[str, Any]) -> None:
         dataset, batch_size=8, shuffle=True, seed=0, rank="auto", device=get_device()
     )
 
-    # Not `dataset.classes`: Ray's pickle takes that word for the module torch.classes, which can't be pickled.
+    # Not `dataset.classes`: Ray's pickle takes that word for the module torch.classes, and can't pickle it.
     model = prepare_model(models.shufflenet_v2_x0_5(num_classes=len(dataset.class_to_idx)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     steps = 0

@@ -144,7 +144,8 @@ class Trainer:
         if self.step == end:
             return
         self.module.train()
-        self.dataset.transform = data.train_transform(self.recipe.size_of(self.epoch))
+        if self.recipe.start_size is not None:
+            self.dataset.transform = data.train_transform(self.recipe.size_of(self.epoch))
         with torch.random.fork_rng(devices=[]):
             # torch's loaders draw a seed here, and a resumed run begins to iterate once more.
             batches = iter(self.loader)
