@@ -33,7 +33,7 @@ from machine import describe
 # What differs from the recipe's defaults, by set.
 SETTINGS: dict[str, dict[str, Any]] = {
     "digits": {"size": 64, "val_resize": 64, "epochs": 60},
-    "stamps": {"size": 96, "val_resize": 112, "epochs": 30},
+    "stamps": {"size": 96, "val_resize": 112, "epochs": 40, "batch_size": 16, "lr": 1e-3},
 }
 SAME = {
     "arch": "shufflenet_v2_x0_5",
@@ -80,7 +80,7 @@ def one(name: str, folder: Path, loader: str, seed: int, workers: int) -> dict[s
         recipe_data.train_loader = torch_loader  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as out:
         recipe = Recipe(
-            data=folder, out=Path(out), seed=seed, workers=workers, device="cpu", **SAME, **SETTINGS[name]
+            data=folder, out=Path(out), seed=seed, workers=workers, device="cpu", **{**SAME, **SETTINGS[name]}
         )
         start, start_cpu = time.perf_counter(), time.process_time()
         outcome = train(recipe)

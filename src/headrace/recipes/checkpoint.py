@@ -11,8 +11,14 @@ import torch
 
 import headrace
 from headrace.recipes import ranks
+from headrace.recipes.config import Recipe
 
 VERSION = 1
+# Of a recipe, when a run goes on: where and how, but not what is trained.
+MAY_CHANGE = {
+    *("data", "out", "accumulate", "checkpointing", "channels_last", "compile", "workers", "deterministic"),
+    *("device", "resume", "checkpoint_every", "log_every", "tensorboard"),
+}
 LAST, BEST, PREEMPTED = "last.pt", "best.pt", "preempted"
 
 
@@ -72,6 +78,25 @@ def to_resume(resume: str, out: Path) -> Path | None:
             f"{last} is there already. Pass --resume auto to go on with that run, or another --out."
         )
     return None
+
+
+def check_same(theirs: dict[str, Any], recipe: Recipe, path: Path | None) -> None:
+    """Refuses to go on with what is another training.
+
+    Args:
+        theirs: the checkpoint's recipe, as `Recipe.to_json` gives it.
+        path: of the checkpoint, for the message.
+
+    Raises:
+        ConfigError: naming an option that differs, unless it may.
+    """
+    ours = recipe.to_json()
+    for name in sorted(ours.keys() - MAY_CHANGE):
+        if theirs[name] != ours[name]:
+            raise headrace.ConfigError(
+                f"resume: {path} was made with {name} {theirs[name]}, not {ours[name]}; a run goes on as it"
+                " began. For another one take another --out."
+            )
 
 
 def random_states(device: torch.device) -> list[dict[str, torch.Tensor]]:

@@ -22,12 +22,6 @@ from headrace.recipes.evaluate import Score, evaluate
 from headrace.recipes.model import build, checkpoint_blocks
 from headrace.recipes.report import EpochLine, Report, StepLine
 
-# Of a recipe, when a run goes on: where and how, but not what is trained.
-MAY_CHANGE = {
-    *("data", "out", "accumulate", "checkpointing", "channels_last", "compile", "workers", "deterministic"),
-    *("device", "resume", "checkpoint_every", "log_every", "tensorboard"),
-}
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -231,13 +225,7 @@ class Trainer:
         checkpoint.save(state, self.recipe.out / name)
 
     def _restore(self, state: dict[str, Any]) -> None:
-        theirs, ours = state["recipe"], self.recipe.to_json()
-        for name in ours.keys() - MAY_CHANGE:
-            if theirs[name] != ours[name]:
-                raise headrace.ConfigError(
-                    f"resume: {self.resumed_from} was made with {name} {theirs[name]}, not {ours[name]};"
-                    " a run goes on as it began. For another one take another --out."
-                )
+        checkpoint.check_same(state["recipe"], self.recipe, self.resumed_from)
         self.module.load_state_dict(state["model"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
