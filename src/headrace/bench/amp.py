@@ -33,7 +33,7 @@ class Row:
         activation_bytes: what autograd keeps from the forward pass for the backward pass.
         peak_bytes: the most that the device's allocator gave during a step; None on the CPU, which has no
             such count.
-        loss: of the last step.
+        loss: of the last step; None: it wasn't measured.
         missing: why this precision was not measured; "" where it was.
     """
 
@@ -41,7 +41,7 @@ class Row:
     seconds: list[float]
     activation_bytes: int
     peak_bytes: int | None
-    loss: float
+    loss: float | None
     missing: str = ""
 
     @property
@@ -101,7 +101,7 @@ def run(
         progress(name)
         missing = _missing(name, where)
         if missing:
-            rows.append(Row(name, [], 0, None, float("nan"), missing))
+            rows.append(Row(name, [], 0, None, None, missing))
             continue
         rows.append(_measure(name, arch, batch_size, size, steps, channels_last, where))
         gc.collect()

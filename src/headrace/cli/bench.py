@@ -106,7 +106,7 @@ def _amp_table(result: Amp) -> Table:
     ):
         table.add_column(heading, justify="left" if heading == "precision" else "right")
     for row in result.rows:
-        if row.missing:
+        if row.loss is None:
             table.add_row(row.name, "–")
             continue
         table.add_row(
