@@ -84,10 +84,8 @@ def start() -> tuple[int, int, torch.device]:
     if "WORLD_SIZE" not in os.environ:
         return 0, 1, device
     # gloo for what is decided on the CPU, beside the device's own for gradients
-    backend = (
-        "gloo" if kind is None else f"cpu:gloo,{kind.type}:{dist.get_default_backend_for_device(device)}"
-    )
-    dist.init_process_group(backend)
+    both = kind and f"cpu:gloo,{kind.type}:{dist.get_default_backend_for_device(device)}"
+    dist.init_process_group(both or "gloo")
     atexit.register(dist.destroy_process_group)
     return dist.get_rank(), dist.get_world_size(), device
 
@@ -276,7 +274,9 @@ def main() -> int:
     torch.backends.cudnn.benchmark = True  # pictures of one size: the choice pays off
     training = Training(args, rank, world, device)
     args.out.mkdir(parents=True, exist_ok=True)
-    if args.resume and (args.out / "last.pt").exists():
+    if (args.out / "last.pt").exists():
+        if not args.resume:
+            sys.exit(f"{args.out} has a run already: pass --resume, or another --out")
         training.load()
     while training.epoch < args.epochs:
         stopped = train_epoch(training, stop)
