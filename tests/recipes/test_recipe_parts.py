@@ -209,3 +209,17 @@ def test_bad_options_end_with_2(tmp_path: Path) -> None:
     done: Any = CliRunner().invoke(app, ["train", str(tmp_path), "--precision", "fp8"])
     assert done.exit_code == 2
     assert "precision (fp8) must be one of" in done.output
+
+
+def test_models_of_timm(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("timm", reason="timm isn't installed")
+    recipe = tiny.recipe(folder, tmp_path, arch="timm/test_resnet", epochs=1, checkpointing=True)
+    assert train(recipe).epochs == 1
+    with pytest.raises(headrace.ConfigError, match=r"arch \(timm/resnet17\) isn't a model of timm"):
+        build("timm/resnet17", 10)
+
+
+def test_timm_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(headrace.ConfigError, match="needs timm: pip install timm"):
+        build("timm/resnet50", 10)
