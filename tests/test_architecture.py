@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import headrace
+
 ROOT = Path(__file__).parent.parent / "src" / "headrace"
 FILES = sorted(ROOT.rglob("*.py"))
 
@@ -35,8 +37,11 @@ ALLOWED: dict[str, set[str]] = {
     "doctor": BASE | {"measure"},
     # Where measuring, opinions and both loaders meet.
     "examine": BASE | {"measure", "doctor", "loader"},
+    # Written on what everyone may import: the proof that it is enough.
+    "recipes": {"export", *headrace.__all__},
     "cli": BASE
-    | {"packs", "sources", "measure", "loader", "bench", "doctor", "examine", "export", "_native"},
+    | {"packs", "sources", "measure", "loader", "bench", "doctor", "examine", "recipes", "export", "_native"},
+    "__main__": {"cli"},
     "__init__": BASE | {"examine", "loader", "packs", "sources"},
 }
 
@@ -63,6 +68,20 @@ def test_imports_point_downwards(path: Path) -> None:
     assert ours - {part(path)} <= ALLOWED[part(path)]
     if path.parent != ROOT / "_native":
         assert "ctypes" not in imports(path), "only _native speaks ctypes"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.py")), ids=lambda path: path.name)
+def test_recipes_use_public_names_only(path: Path) -> None:
+    modules = {"headrace", "headrace.export"}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("headrace"):
+            assert node.module in modules or str(node.module).startswith("headrace.recipes"), node.module
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "headrace"
+        ):
+            assert node.attr in headrace.__all__
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -32,6 +32,8 @@ finally:
         ("top",),
         ("bench",),
         ("bench", "overlap"),
+        ("bench", "amp"),
+        ("train",),
         ("doctor",),
     ],
 )

@@ -12,6 +12,7 @@ from headrace.cli.index import index
 from headrace.cli.info import info
 from headrace.cli.pack import pack
 from headrace.cli.top import top
+from headrace.cli.train import train
 from headrace.cli.tune import tune
 from headrace.cli.verify import verify
 
@@ -24,6 +25,7 @@ app.command()(verify)
 app.command()(info)
 app.command()(tune)
 app.command()(top)
+app.command()(train)
 app.add_typer(bench, name="bench")
 app.add_typer(doctor, name="doctor")
 

@@ -1,0 +1,119 @@
+"""Checkpoints: whole or not there, and loaded without running anything that is in them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import headrace
+from headrace.recipes import ranks
+from headrace.recipes.config import Recipe
+
+VERSION = 1
+# Of a recipe, when a run goes on: where and how, but not what is trained.
+MAY_CHANGE = {
+    *("data", "out", "accumulate", "checkpointing", "channels_last", "compile", "workers", "deterministic"),
+    *("device", "resume", "checkpoint_every", "log_every", "tensorboard"),
+}
+LAST, BEST, PREEMPTED = "last.pt", "best.pt", "preempted"
+
+
+def save(state: dict[str, Any], path: Path) -> None:
+    """Writes `state` to `path`: to a temporary file beside it, to the disk, then under its name, so that a
+    crash or a full disk leaves the checkpoint that was there."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the name, too
+    finally:
+        os.close(folder)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """What `save` wrote, on the CPU.
+
+    Raises:
+        ConfigError: it isn't there, or isn't one of ours.
+    """
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise headrace.ConfigError(f"resume: {path} isn't there.") from error
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise headrace.ConfigError(f"resume: {path} isn't a checkpoint, or is damaged: {error}") from error
+    if not isinstance(state, dict) or state.get("version") != VERSION:
+        raise headrace.ConfigError(
+            f"resume: {path} isn't a checkpoint of `headrace train`, version {VERSION}."
+        )
+    return state
+
+
+def to_resume(resume: str, out: Path) -> Path | None:
+    """The checkpoint to go on from; None: begin anew.
+
+    Raises:
+        ConfigError: a run would be written over.
+    """
+    last = out / LAST
+    # torchrun starts the same command again when a rank was lost.
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    if resume == "auto" or (resume == "never" and restarted):
+        return last if last.exists() else None
+    if resume != "never":
+        return Path(resume)
+    if last.exists():
+        raise headrace.ConfigError(
+            f"{last} is there already. Pass --resume auto to go on with that run, or another --out."
+        )
+    return None
+
+
+def check_same(theirs: dict[str, Any], recipe: Recipe, path: Path | None) -> None:
+    """Refuses to go on with what is another training.
+
+    Args:
+        theirs: the checkpoint's recipe, as `Recipe.to_json` gives it.
+        path: of the checkpoint, for the message.
+
+    Raises:
+        ConfigError: naming an option that differs, unless it may.
+    """
+    ours = recipe.to_json()
+    for name in sorted(ours.keys() - MAY_CHANGE):
+        if theirs[name] != ours[name]:
+            raise headrace.ConfigError(
+                f"resume: {path} was made with {name} {theirs[name]}, not {ours[name]}; a run goes on as it"
+                " began. For another one take another --out."
+            )
+
+
+def random_states(device: torch.device) -> list[dict[str, torch.Tensor]]:
+    """States of torch's generators, by rank."""
+    mine = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        mine["cuda"] = torch.cuda.get_rng_state(device)
+    return ranks.gather(mine)
+
+
+def set_random_states(states: list[dict[str, torch.Tensor]], device: torch.device, seed: int) -> None:
+    """Puts the generators in this rank's state. A rank that wasn't there is seeded from `seed` and its
+    number: what a model draws (dropout) can't be the same on another number of ranks."""
+    rank, _ = ranks.world()
+    if rank >= len(states):
+        torch.manual_seed(seed + 1_000_003 * rank)
+        return
+    torch.set_rng_state(states[rank]["cpu"])
+    if device.type == "cuda" and "cuda" in states[rank]:
+        torch.cuda.set_rng_state(states[rank]["cuda"], device)

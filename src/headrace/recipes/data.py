@@ -1,0 +1,102 @@
+"""Pictures: the two pipelines of ImageNet training, over folders or packs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+import headrace
+from headrace.recipes.config import MEAN, STD, Recipe
+
+
+def train_transform(size: int) -> transforms.Compose:
+    """RandomResizedCrop, flip, ToTensor, Normalize: float32 [3, size, size]."""
+    return transforms.Compose(
+        [
+            transforms.RandomResizedCrop(size),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize(MEAN, STD),
+        ]
+    )
+
+
+def val_transform(resize: int, size: int) -> transforms.Compose:
+    """Resize of the shorter side, CenterCrop, ToTensor, Normalize: float32 [3, size, size]."""
+    return transforms.Compose(
+        [
+            transforms.Resize(resize),
+            transforms.CenterCrop(size),
+            transforms.ToTensor(),
+            transforms.Normalize(MEAN, STD),
+        ]
+    )
+
+
+def pictures(folder: Path, transform: Any) -> Any:
+    """`folder` as a dataset: a pack of `headrace pack`, or class folders."""
+    if (folder / "index.arrow").exists():
+        return headrace.PackedDataset(folder, transform)
+    if not folder.is_dir():
+        raise headrace.ConfigError(
+            f"{folder} isn't there. The data must be a folder with train and val, each of class folders"
+            " (train/n01440764/x.JPEG) or a pack that `headrace pack` made."
+        )
+    try:
+        return ImageFolder(str(folder), transform)
+    except FileNotFoundError as error:
+        raise headrace.ConfigError(f"{folder} has no pictures in class folders: {error}") from error
+
+
+def datasets(recipe: Recipe) -> tuple[Any, Any]:
+    """Training and validation pictures, of the same classes."""
+    train = pictures(recipe.data / "train", train_transform(recipe.size))
+    val = pictures(recipe.data / "val", val_transform(recipe.val_resize, recipe.size))
+    if train.classes != val.classes:
+        odd = sorted(set(train.classes) ^ set(val.classes))
+        raise headrace.ConfigError(
+            f"{recipe.data}: train has {len(train.classes)} classes and val {len(val.classes)};"
+            f" only one of them has {', '.join(odd[:5])}{', …' if len(odd) > 5 else ''}."
+        )
+    if len(train) < recipe.batch_size:
+        raise headrace.ConfigError(
+            f"batch_size ({recipe.batch_size}) is more than the {len(train)} pictures of"
+            f" {recipe.data / 'train'}."
+        )
+    return train, val
+
+
+def train_loader(recipe: Recipe, dataset: Any, world_size: int, device: torch.device) -> headrace.DataLoader:
+    """Shuffled and shared among ranks; whole batches only."""
+    return headrace.DataLoader(
+        dataset,
+        recipe.part_size(world_size),
+        shuffle=True,
+        drop_last=True,
+        seed=recipe.seed,
+        rank="auto",
+        device=device,
+        memory_format=_format(recipe),
+        num_workers="auto" if recipe.workers is None else recipe.workers,
+    )
+
+
+def val_loader(recipe: Recipe, dataset: Any, world_size: int, device: torch.device) -> headrace.DataLoader:
+    """In order and shared among ranks; every picture once, so that ranks may differ by one in number."""
+    return headrace.DataLoader(
+        dataset,
+        recipe.part_size(world_size),
+        rank="auto",
+        remainder="exact",
+        device=device,
+        memory_format=_format(recipe),
+        num_workers="auto" if recipe.workers is None else recipe.workers,
+    )
+
+
+def _format(recipe: Recipe) -> torch.memory_format:
+    return torch.channels_last if recipe.channels_last else torch.contiguous_format

@@ -1,0 +1,109 @@
+"""Models of torchvision or timm, and activation checkpointing for them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+from torchvision import models
+
+import headrace
+
+TIMM = "timm/"
+
+
+def build(arch: str, classes: int) -> nn.Module:
+    """A model with random weights.
+
+    Args:
+        arch: a name of `torchvision.models`, or "timm/NAME" where timm is installed.
+        classes: of the last layer.
+
+    Raises:
+        ConfigError: there is no such model.
+    """
+    if arch.startswith(TIMM):
+        return _timm(arch.removeprefix(TIMM), classes)
+    try:
+        model: nn.Module = models.get_model(arch, weights=None, num_classes=classes)
+    except ValueError as error:
+        raise headrace.ConfigError(
+            f"arch ({arch}) isn't a model of torchvision; `torchvision.models.list_models()` lists them, and"
+            f" {TIMM}NAME is one of timm's."
+        ) from error
+    return model
+
+
+def checkpoint_blocks(arch: str, model: nn.Module) -> None:
+    """Lets blocks keep their input alone in the forward pass; the backward pass computes the rest again.
+
+    A copy of the model that is made later would share its blocks' weights.
+
+    Raises:
+        ConfigError: what the blocks of `arch` are isn't known.
+    """
+    if arch.startswith(TIMM):
+        model.set_grad_checkpointing()  # type: ignore[operator]
+        return
+    for block in _blocks(arch, model):
+        _checkpoint(block)
+
+
+def _timm(name: str, classes: int) -> nn.Module:
+    try:
+        timm = importlib.import_module("timm")
+    except ImportError as error:
+        raise headrace.ConfigError(f"arch ({TIMM}{name}) needs timm: pip install timm.") from error
+    if not timm.is_model(name):
+        raise headrace.ConfigError(
+            f"arch ({TIMM}{name}) isn't a model of timm; `timm.list_models()` lists them."
+        )
+    model: nn.Module = timm.create_model(name, num_classes=classes)
+    return model
+
+
+def _blocks(arch: str, model: nn.Module) -> list[nn.Module]:
+    if isinstance(model, models.ResNet):
+        stages = (model.layer1, model.layer2, model.layer3, model.layer4)
+        return [block for stage in stages for block in stage]
+    if isinstance(model, models.VisionTransformer):
+        return list(model.encoder.layers)
+    raise headrace.ConfigError(
+        f"checkpointing: the blocks of {arch} aren't known; torchvision's ResNets and Vision Transformers,"
+        " and timm's models, have it."
+    )
+
+
+def _checkpoint(block: nn.Module) -> None:
+    forward: Callable[..., Any] = block.forward
+    norms = [module for module in block.modules() if isinstance(module, _BatchNorm)]
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return nullcontext(), _unmoved(norms)
+
+    def checkpointed(x: torch.Tensor) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(x)
+        return checkpoint(forward, x, use_reentrant=False, context_fn=contexts)
+
+    block.forward = checkpointed
+
+
+@contextmanager
+def _unmoved(norms: Iterable[_BatchNorm]) -> Iterator[None]:
+    """Running statistics stay as they are: the second pass over a batch must not count it twice."""
+    before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm, _, _ in before:
+        # Not track_running_stats=False: the second pass must save as many tensors as the first.
+        norm.momentum, norm.num_batches_tracked = 0.0, None
+    try:
+        yield
+    finally:
+        for norm, momentum, batches in before:
+            norm.momentum, norm.num_batches_tracked = momentum, batches

@@ -1,0 +1,126 @@
+"""Processes that train together: who this one is, and what all of them agree on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import headrace
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+
+@contextmanager
+def process_group(device: torch.device) -> Iterator[None]:
+    """Joins the ranks that torchrun started; nothing where there is one process.
+
+    Two backends: gloo for what is decided on the CPU, the device's own for gradients.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+        yield
+        return
+    backend = "gloo"
+    if device.type != "cpu":
+        backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
+    dist.init_process_group(backend)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def choose_device(name: str | None) -> torch.device:
+    """The device `name`; None: the accelerator, by torchrun's LOCAL_RANK if several, else the CPU."""
+    if name is None:
+        kind = torch.accelerator.current_accelerator(check_available=True)
+        name = "cpu" if kind is None else kind.type
+    device = torch.device(name)
+    if device.type == "cpu":
+        return device
+    if torch.accelerator.current_accelerator(check_available=True) != torch.device(device.type):
+        raise headrace.ConfigError(f"device ({name}) isn't available here; leave it out for what there is.")
+    count = torch.accelerator.device_count()
+    index = int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index
+    if index >= count:
+        raise headrace.ConfigError(
+            f"local rank {index} has no device of its own: {count} are here. Start as many processes a"
+            f" machine: torchrun --nproc-per-node={count}."
+        )
+    torch.accelerator.set_device_index(index)
+    return torch.device(device.type, index)
+
+
+def world() -> tuple[int, int]:
+    """(rank, world size); (0, 1) where there is one process."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+def add_up(values: torch.Tensor) -> torch.Tensor:
+    """The sum of `values` over all ranks, in place."""
+    if dist.is_initialized():
+        dist.all_reduce(values)
+    return values
+
+
+def gather(value: Any) -> list[Any]:
+    """Every rank's `value`, by rank."""
+    if not dist.is_initialized():
+        return [value]
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, value)
+    return gathered
+
+
+def send_buffers(module: torch.nn.Module) -> None:
+    """Gives all ranks rank 0's buffers: each has seen other pictures, and its BatchNorm has other means."""
+    if dist.is_initialized():
+        for buffer in module.buffers():
+            dist.broadcast(buffer, 0)
+
+
+class StopSignal:
+    """Whether SIGTERM or SIGUSR1 came to any rank. Within `with` the process survives them.
+
+    `ask()` and `answer()` are for all ranks together, once a step each; what happens between them hides the
+    exchange, which is on the CPU: the device isn't waited for.
+    """
+
+    def __init__(self) -> None:
+        self._came = False
+        self._before: dict[int, Any] = {}
+        self._flag = torch.zeros((), dtype=torch.int32)
+        self._work: Any = None
+
+    def __enter__(self) -> StopSignal:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def ask(self) -> None:
+        """Begins to tell the others what came so far."""
+        if dist.is_initialized():
+            self._flag.fill_(int(self._came))
+            self._work = dist.all_reduce(self._flag, dist.ReduceOp.MAX, async_op=True)
+
+    def answer(self) -> bool:
+        """Whether any rank had been sent one when it asked. The same on all ranks."""
+        if self._work is None:
+            return self._came
+        self._work.wait()
+        self._work = None
+        return bool(self._flag.item())
+
+    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self._came = True

@@ -1,0 +1,75 @@
+"""The page that users copy from, and the command, are one training."""
+
+from __future__ import annotations
+
+import runpy
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from headrace.recipes import train
+from headrace.recipes.ranks import SIGNALS
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "imagenet.py"
+
+
+@pytest.fixture(autouse=True)
+def same_bits() -> Iterator[None]:
+    threads, handlers = torch.get_num_threads(), {number: signal.getsignal(number) for number in SIGNALS}
+    torch.set_num_threads(1)
+    yield
+    tiny.before_pass.clear()
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def run_example(monkeypatch: pytest.MonkeyPatch, data: Path, out: Path, *more: str) -> int:
+    options = "--arch tiny_batchnorm --epochs 3 --batch-size 12 --warmup-epochs 0.5 --lr 0.05 --ema 0.5"
+    arguments = [str(data), "--out", str(out), "--size", "32", "--val-resize", "40", *options.split(), *more]
+    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), *arguments])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_example_trains_the_weights_of_the_command(
+    accumulate: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tiny.data(tmp_path / "data")
+    train(tiny.recipe(data, tmp_path / "command", accumulate=accumulate))
+    assert run_example(monkeypatch, data, tmp_path / "example", "--accumulate", str(accumulate)) == 0
+    command, example = (tiny.checkpoint(tmp_path / name) for name in ("command", "example"))
+    for part in ("model", "average"):
+        assert tiny.difference(command[part], example[part]) == 0
+    assert example["best"] == pytest.approx(100 * command["best_top1"])
+    best = [tiny.checkpoint(tmp_path / name, "best.pt")["step"] for name in ("command", "example")]
+    assert best[0] <= best[1]  # where two epochs are equally good the example keeps the later
+
+
+@pytest.mark.parametrize("step", [1, 4, 7])
+def test_the_example_stops_and_goes_on(step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = tiny.data(tmp_path / "data")
+    assert run_example(monkeypatch, data, tmp_path / "whole") == 0
+    tiny.before_pass.append(tiny.stop_at(step))
+    assert run_example(monkeypatch, data, tmp_path / "cut", "--resume") == 75
+    tiny.before_pass.clear()
+    assert tiny.checkpoint(tmp_path / "cut")["step"] == step
+    assert run_example(monkeypatch, data, tmp_path / "cut", "--resume") == 0
+    whole, cut = (tiny.checkpoint(tmp_path / name) for name in ("whole", "cut"))
+    for part in ("model", "average"):
+        assert tiny.difference(whole[part], cut[part]) == 0
+
+
+def test_the_example_is_one_page() -> None:
+    text = EXAMPLE.read_text()
+    assert len(text.splitlines()) <= 300
+    assert "headrace.recipes" not in text

@@ -1,0 +1,66 @@
+"""The recipe on an accelerator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+
+from headrace.recipes import memory, train
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def no_hooks_left() -> Iterator[None]:
+    yield
+    tiny.before_pass.clear()
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_stopped_run_goes_on_to_the_same_bits(
+    precision: str, gpu: torch.device, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    changes: dict[str, Any] = {"precision": precision, "device": str(gpu), "resume": "auto"}
+    changes |= {"channels_last": True, "accumulate": 2}
+    whole, cut = (tiny.recipe(data, tmp_path / name, **changes) for name in ("whole", "cut"))
+    train(whole)
+    tiny.before_pass.append(tiny.stop_at(9))
+    assert train(cut).preempted
+    tiny.before_pass.clear()
+    train(cut)
+    states = [tiny.checkpoint(tmp_path / name) for name in ("whole", "cut")]
+    for part in ("model", "average"):
+        assert tiny.difference(states[0][part], states[1][part]) == 0
+    assert states[0]["scaler"] == states[1]["scaler"]
+
+
+def test_checkpoints_of_the_device_are_loaded_on_the_cpu(
+    gpu: torch.device, data: Path, tmp_path: Path
+) -> None:
+    train(tiny.recipe(data, tmp_path, device=str(gpu), epochs=3, deterministic=False))
+    resumed = train(tiny.recipe(data, tmp_path, epochs=3, resume="auto"))
+    assert resumed.epochs == 3
+
+
+def test_running_out_of_device_memory_gives_figures(gpu: torch.device, data: Path, tmp_path: Path) -> None:
+    recipe = tiny.recipe(
+        data, tmp_path, arch="resnet18", size=2048, val_resize=2048, device=str(gpu), ema=0.0
+    )
+    torch.cuda.set_per_process_memory_fraction(0.02, gpu)
+    try:
+        with pytest.raises(memory.OutOfMemory, match=r"Out of memory on cuda:\d: 12 pictures of 2048×2048"):
+            train(recipe)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, gpu)

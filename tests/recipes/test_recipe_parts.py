@@ -1,0 +1,225 @@
+"""Models, checkpoints on the disk, accuracy, precision, and what is said when memory runs out."""
+
+from __future__ import annotations
+
+import copy
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torchvision import models
+
+import headrace
+from headrace.recipes import checkpoint, data, memory, train
+from headrace.recipes.evaluate import Count
+from headrace.recipes.model import build, checkpoint_blocks
+
+
+@pytest.fixture(autouse=True)
+def no_hooks_left() -> Iterator[None]:
+    yield
+    tiny.before_pass.clear()
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.mark.parametrize("arch", ["resnet18", "vit_b_32"])
+def test_checkpointing_changes_nothing_but_memory(arch: str) -> None:
+    """Gradients and BatchNorm's statistics are the same bits."""
+    torch.manual_seed(0)
+    side = 64 if arch == "resnet18" else 224
+    plain, images = build(arch, 10), torch.randn(2, 3, side, side)
+    lean = copy.deepcopy(plain)
+    checkpoint_blocks(arch, lean)
+    kept = []
+    for model in (plain, lean):
+        seen: dict[int, int] = {}
+
+        def pack(tensor: torch.Tensor, seen: dict[int, int] = seen) -> torch.Tensor:
+            seen[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            loss = model.train()(images).square().sum()
+        kept.append(sum(seen.values()))
+        loss.backward()
+    assert kept[1] < kept[0]
+    for ours, theirs in zip(lean.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+    assert tiny.difference(lean.state_dict(), plain.state_dict()) == 0
+
+
+def test_checkpointing_and_an_average_of_the_weights_go_together(folder: Path, tmp_path: Path) -> None:
+    for name, lean in (("plain", False), ("lean", True)):
+        changes = {"arch": "resnet18", "epochs": 1, "checkpointing": lean}
+        train(tiny.recipe(folder, tmp_path / name, **changes))
+    plain, lean_state = (tiny.checkpoint(tmp_path / name) for name in ("plain", "lean"))
+    assert tiny.difference(plain["average"], lean_state["average"]) == 0
+    assert plain["top1"] == lean_state["top1"]
+
+
+def test_unknown_models_are_refused() -> None:
+    with pytest.raises(headrace.ConfigError, match=r"arch \(resnet17\) isn't a model of torchvision"):
+        build("resnet17", 10)
+    with pytest.raises(headrace.ConfigError, match="the blocks of alexnet aren't known"):
+        checkpoint_blocks("alexnet", models.alexnet())
+
+
+def test_a_failed_write_leaves_the_checkpoint_that_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "last.pt"
+    checkpoint.save({"version": 1, "step": 1}, path)
+    monkeypatch.setattr(
+        checkpoint.os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError(28, "disk full"))
+    )
+    with pytest.raises(OSError, match="disk full"):
+        checkpoint.save({"version": 1, "step": 2}, path)
+    assert checkpoint.load(path)["step"] == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["last.pt"]
+
+
+def test_other_files_are_no_checkpoints(tmp_path: Path) -> None:
+    path = tmp_path / "last.pt"
+    path.write_bytes(b"PK\3\4 cut off")
+    with pytest.raises(headrace.ConfigError, match=r"last\.pt isn't a checkpoint, or is damaged"):
+        checkpoint.load(path)
+    torch.save({"weights": torch.ones(1)}, path)
+    with pytest.raises(headrace.ConfigError, match="isn't a checkpoint of `headrace train`"):
+        checkpoint.load(path)
+
+
+def test_accuracy_is_counted() -> None:
+    count = Count(torch.device("cpu"))
+    logits = torch.tensor([[0.0, 1, 2, 3, 4, 5], [5.0, 4, 3, 2, 1, 0], [0.0, 5, 4, 3, 2, 1]])
+    count.add(logits, torch.tensor([5, 1, 0]))  # first, second and last choice
+    score = count.score()
+    assert (score.top1, score.top5, score.pictures) == (pytest.approx(1 / 3), pytest.approx(2 / 3), 3)
+    assert score.loss == pytest.approx(
+        float(torch.nn.functional.cross_entropy(logits, torch.tensor([5, 1, 0])))
+    )
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_precisions_train(precision: str, folder: Path, tmp_path: Path) -> None:
+    """fp16 has a scaler, whose state is kept; a run goes on with it."""
+    recipe = tiny.recipe(folder, tmp_path, precision=precision, resume="auto", channels_last=True)
+    tiny.before_pass.append(tiny.stop_at(5))
+    train(recipe)
+    tiny.before_pass.clear()
+    state = tiny.checkpoint(tmp_path)
+    assert bool(state["scaler"]) == (precision == "fp16")
+    assert all(tensor.dtype != torch.bfloat16 for tensor in state["model"].values())
+    assert train(recipe).epochs == 3
+
+
+def test_the_log_has_every_figure(folder: Path, tmp_path: Path) -> None:
+    train(tiny.recipe(folder, tmp_path, epochs=1, tensorboard=True))
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [line["kind"] for line in lines] == ["start", "step", "step", "epoch", "end"]
+    figures = {"loss", "lr", "images_per_second", "stall", "seconds_left", "memory_bytes"}
+    assert figures <= lines[1].keys()
+    assert list(tmp_path.glob("events.out.tfevents.*"))
+
+
+def test_a_loss_that_is_no_number_ends_the_run(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(headrace.HeadraceError, match=r"The loss is (nan|inf) at step \d+\. A lower --lr"):
+        train(tiny.recipe(folder, tmp_path, lr=1e30, warmup_epochs=0))
+
+
+def test_classes_must_agree(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "train").symlink_to(folder / "train")
+    (tmp_path / "val" / "dog").mkdir(parents=True)
+    (tmp_path / "val" / "dog" / "a.jpg").write_bytes(next((folder / "val").rglob("*.jpg")).read_bytes())
+    with pytest.raises(
+        headrace.ConfigError, match="train has 3 classes and val 1; only one of them has class0"
+    ):
+        data.datasets(tiny.recipe(tmp_path, tmp_path / "out"))
+    with pytest.raises(
+        headrace.ConfigError, match=r"train isn't there\. The data must be a folder with train"
+    ):
+        data.datasets(tiny.recipe(tmp_path / "val", tmp_path / "out"))
+
+
+def test_packs_are_read_too(folder: Path, tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        headrace.pack(folder / part, tmp_path / "packed" / part)
+    folders = train(tiny.recipe(folder, tmp_path / "of folders", epochs=1))
+    packs = train(tiny.recipe(tmp_path / "packed", tmp_path / "of packs", epochs=1))
+    assert folders == packs
+    states = [tiny.checkpoint(tmp_path / name)["model"] for name in ("of folders", "of packs")]
+    assert tiny.difference(*states) == 0
+
+
+def test_running_out_of_memory_gives_advice(folder: Path, tmp_path: Path) -> None:
+    def fail(number: int) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    tiny.before_pass.append(fail)
+    with pytest.raises(memory.OutOfMemory) as caught:
+        train(tiny.recipe(folder, tmp_path))
+    text = str(caught.value)
+    for part in (
+        "12 pictures of 32×32",
+        "Tried to allocate 2.00 GiB",
+        "--precision bf16",
+        "--accumulate 2: 6",
+    ):
+        assert part in text
+    for part in ("--checkpointing", "--batch-size 6", "weights, gradients, optimizer and average take"):
+        assert part in text
+
+
+@pytest.mark.slow
+def test_the_command_gives_advice_when_the_cpus_memory_is_short(folder: Path, tmp_path: Path) -> None:
+    """A real failure to allocate: 40 GB of activations where 8 GB of addresses are allowed."""
+    recipe = tiny.recipe(folder, tmp_path, arch="resnet18", size=4096, val_resize=4096, ema=0.0)
+    code = "from headrace.cli import main; main()"
+    limit = 8 << 30
+    done = subprocess.run(
+        [sys.executable, "-c", code, *tiny.options(recipe)],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+        env={"PYTHONPATH": ":".join(sys.path), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
+    )
+    assert done.returncode == 1, done.stderr
+    assert "Out of memory on cpu: 12 pictures of 4096×4096" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_bad_options_end_with_2(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from headrace.cli import app
+
+    done: Any = CliRunner().invoke(app, ["train", str(tmp_path), "--precision", "fp8"])
+    assert done.exit_code == 2
+    assert "precision (fp8) must be one of" in done.output
+
+
+def test_models_of_timm(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("timm", reason="timm isn't installed")
+    recipe = tiny.recipe(folder, tmp_path, arch="timm/test_resnet", epochs=1, checkpointing=True)
+    assert train(recipe).epochs == 1
+    with pytest.raises(headrace.ConfigError, match=r"arch \(timm/resnet17\) isn't a model of timm"):
+        build("timm/resnet17", 10)
+
+
+def test_timm_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(headrace.ConfigError, match="needs timm: pip install timm"):
+        build("timm/resnet50", 10)

@@ -1,0 +1,180 @@
+"""A run that was interrupted is the run that wasn't."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+import headrace
+from headrace.recipes import train
+
+STEPS = 12  # 3 epochs of 50 pictures in batches of 12
+
+
+@pytest.fixture(autouse=True)
+def same_bits() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    tiny.before_pass.clear()
+    tiny.before_evaluation_pass.clear()
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing interrupts."""
+    out = tmp_path_factory.mktemp("whole")
+    torch.set_num_threads(1)
+    outcome = train(tiny.recipe(data, out))
+    assert outcome.steps == STEPS
+    assert not outcome.preempted
+    return out
+
+
+def assert_same_run(out: Path, whole: Path) -> None:
+    ours, theirs = tiny.checkpoint(out), tiny.checkpoint(whole)
+    for part in ("model", "average"):
+        assert tiny.difference(ours[part], theirs[part]) == 0, part
+    momentum = [state["optimizer"]["state"] for state in (ours, theirs)]
+    assert all(
+        torch.equal(momentum[0][i]["momentum_buffer"], momentum[1][i]["momentum_buffer"]) for i in momentum[0]
+    )
+    assert torch.equal(ours["random"][0]["cpu"], theirs["random"][0]["cpu"])
+    for part in ("step", "epoch", "top1", "best_top1", "loader", "scheduler"):
+        assert ours[part] == theirs[part], part
+
+
+def test_training_changes_the_weights(data: Path, whole: Path, tmp_path: Path) -> None:
+    """Without this, runs that learn nothing would be equal, too."""
+    train(tiny.recipe(data, tmp_path, epochs=1))
+    assert tiny.difference(tiny.checkpoint(tmp_path)["model"], tiny.checkpoint(whole)["model"]) > 0.01
+
+
+@pytest.mark.parametrize("step", range(1, STEPS + 1))
+def test_a_signal_during_any_step_changes_no_bit(step: int, data: Path, whole: Path, tmp_path: Path) -> None:
+    recipe = tiny.recipe(data, tmp_path, resume="auto")
+    tiny.before_pass.append(tiny.stop_at(step))
+    stopped = train(recipe)
+    tiny.before_pass.clear()
+    assert stopped.preempted
+    assert stopped.steps == step
+    assert (tmp_path / "preempted").read_text() == f"{step}\n"
+    resumed = train(recipe)
+    assert not resumed.preempted
+    assert not (tmp_path / "preempted").exists()
+    assert_same_run(tmp_path, whole)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5])
+def test_a_signal_during_an_evaluation_changes_no_bit(
+    number: int, data: Path, whole: Path, tmp_path: Path
+) -> None:
+    """25 pictures in batches of 12: three passes each."""
+    recipe = tiny.recipe(data, tmp_path, resume="auto")
+    tiny.before_evaluation_pass.append(tiny.stop_at(number))
+    stopped = train(recipe)
+    tiny.before_evaluation_pass.clear()
+    assert stopped.preempted
+    assert (stopped.steps, stopped.epochs) == ((4, 0) if number <= 3 else (8, 1))
+    train(recipe)
+    assert_same_run(tmp_path, whole)
+
+
+def test_accumulating_resumes_between_steps(data: Path, tmp_path: Path) -> None:
+    plain, cut = (
+        tiny.recipe(data, tmp_path / name, accumulate=3, resume="auto") for name in ("plain", "cut")
+    )
+    train(plain)
+    tiny.before_pass.append(tiny.stop_at(8))  # in the second of three parts of step 3
+    assert train(cut).steps == 3
+    tiny.before_pass.clear()
+    train(cut)
+    assert_same_run(tmp_path / "cut", tmp_path / "plain")
+
+
+def test_progressive_sizes_resume(data: Path, tmp_path: Path) -> None:
+    changes = {"start_size": 32, "size": 96, "val_resize": 96, "resume": "auto"}
+    plain, cut = (tiny.recipe(data, tmp_path / name, **changes) for name in ("plain", "cut"))
+    train(plain)
+    tiny.before_pass.append(tiny.stop_at(6))
+    train(cut)
+    tiny.before_pass.clear()
+    train(cut)
+    assert_same_run(tmp_path / "cut", tmp_path / "plain")
+
+
+def test_checkpoints_in_the_middle_of_an_epoch(data: Path, whole: Path, tmp_path: Path) -> None:
+    """As after a crash: what was done since the last checkpoint is done again."""
+
+    def crash(number: int) -> None:
+        if number == 8:
+            raise ZeroDivisionError
+
+    recipe = tiny.recipe(data, tmp_path, checkpoint_every=3, resume="auto")
+    tiny.before_pass.append(crash)
+    with pytest.raises(ZeroDivisionError):
+        train(recipe)
+    tiny.before_pass.clear()
+    assert tiny.checkpoint(tmp_path)["step"] == 6
+    train(recipe)
+    assert_same_run(tmp_path, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_command_exits_with_75_and_goes_on(seed: int, data: Path, whole: Path, tmp_path: Path) -> None:
+    step = random.Random(seed).randint(1, STEPS - 1)
+    arguments = [
+        sys.executable,
+        str(Path(tiny.__file__)),
+        *tiny.options(tiny.recipe(data, tmp_path, resume="auto")),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    stop = {**environment, "STOP_AT": str(step), "STOP_RANK": "0"}
+    first = subprocess.run(arguments, env=stop, capture_output=True, text=True, timeout=200, check=False)
+    assert first.returncode == 75, first.stderr
+    assert f"stopped by a signal at step {step}" in first.stderr
+    second = subprocess.run(
+        arguments, env=environment, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert second.returncode == 0, second.stderr
+    assert_same_run(tmp_path, whole)
+
+
+def test_an_earlier_run_is_not_written_over(data: Path, whole: Path) -> None:
+    with pytest.raises(headrace.ConfigError, match=r"last\.pt is there already\. Pass --resume auto"):
+        train(tiny.recipe(data, whole))
+
+
+def test_torchrun_restarting_a_lost_rank_is_resuming(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(tiny.recipe(data, tmp_path, epochs=3))
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert train(tiny.recipe(data, tmp_path, epochs=3)).steps == STEPS  # nothing is left to do
+    assert [json.loads(line)["kind"] for line in (tmp_path / "log.jsonl").read_text().splitlines()][
+        -1
+    ] == "end"
+
+
+def test_another_recipe_is_refused(data: Path, whole: Path) -> None:
+    with pytest.raises(headrace.ConfigError, match=r"was made with lr 0\.05, not 0\.1"):
+        train(tiny.recipe(data, whole, resume="auto", lr=0.1))
+    with pytest.raises(headrace.ConfigError, match=r"nothing\.pt isn't there"):
+        train(tiny.recipe(data, whole, resume=str(whole / "nothing.pt")))
