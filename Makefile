@@ -28,7 +28,7 @@ CPP_FILES     = $(shell git ls-files -co --exclude-standard 'native/*.cpp' 'nati
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test quick check lint format tidy asan tsan native-test neon-test fuzz libfuzzer bench \
+.PHONY: help setup demo test test-long quick check lint format tidy asan tsan native-test neon-test fuzz libfuzzer bench \
         bench-quick bench-peers stages crop-area pictures doctor-patients wheel clean distclean
 
 help: ## List the targets
@@ -59,8 +59,11 @@ setup: $(PACKAGE) ## Make the virtual environment and install the package into i
 demo: $(PACKAGE) ## The side-by-side with torch's DataLoader, on real JPEGs
 	$(BIN)/python examples/demo.py --data $(DATA)
 
-test: $(PACKAGE) ## All tests
+test: $(PACKAGE) ## All tests but those of test-long
 	$(BIN)/python -m pytest $(ARGS)
+
+test-long: $(PACKAGE) ## The tests that take minutes: that the recipe learns
+	$(BIN)/python -m pytest -m long $(ARGS)
 
 quick: $(PACKAGE) ## The tests that are not marked slow
 	$(BIN)/python -m pytest -m 'not slow' $(ARGS)

@@ -4,9 +4,9 @@
 
 Real JPEGs (DIR/pictures-2000, `make pictures`), torchvision's transforms in worker processes, a small
 convolutional net on the CPU with one thread. Each epoch begins its own workers; the first batches, which wait
-for these, aren't counted. Two loads: "loader", where the step waits for two workers that compute all the time,
-and "step", where the step computes all the time. Wall time a step, and processor time of all processes; the
-median of the ratios of pairs is shown, and their middle half.
+for these, aren't counted. Two loads: "loader", where the step waits for two workers that compute all the
+time, and "step", where the step computes all the time. Wall time a step, and processor time of all processes;
+the median of the ratios of pairs is shown, and their middle half.
 """
 
 from __future__ import annotations

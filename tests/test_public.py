@@ -26,6 +26,8 @@ def test_all_is_sorted_and_complete() -> None:
     for name in headrace.__all__:
         getattr(headrace, name)  # imported when it is asked for
     assert headrace.__all__ == public_names(headrace)
+    for name in headrace.export.__all__:
+        getattr(headrace.export, name)  # the same
     assert headrace.export.__all__ == public_names(headrace.export)
     assert headrace.testing.__all__ == public_names(headrace.testing)
     assert len(headrace.__all__) <= 20

@@ -16,6 +16,7 @@ LEARNING_SETS = Path(__file__).parents[2] / "benchmarks" / "learning_sets.py"
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1500)  # three minutes of one core's time, on a machine that may be busy
 def test_digits_are_learned(tmp_path: Path) -> None:
     if importlib.util.find_spec("sklearn") is None:

@@ -27,8 +27,8 @@ from headrace.measure.stages import Stage
 from headrace.measure.thread_state import Schedule, ThreadState, count_running, run_delays
 
 INTERVAL_SECONDS = 0.01
-# A look costs its process up to half a millisecond: for the GIL, for cold caches. While a training step is timed,
-# there are so many times fewer of them; the loader alone may be disturbed a little.
+# A look costs its process up to half a millisecond: for the GIL, for cold caches. While a training step is
+# timed, there are so many times fewer of them; the loader alone may be disturbed a little.
 TIMED_PHASES = ("warm-up", "actual", "demand")
 FEWER = 10
 WRITE_SECONDS = 0.5
