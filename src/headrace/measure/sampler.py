@@ -170,6 +170,7 @@ class Sampler:
         self._stacks = Stacks()
         self._known: dict[int, _Known] = {}
         self._ticking = False
+        self._tick_origin, self._periods = 0.0, 0
         self._blocked = 0.0
 
     def start(self) -> None:
