@@ -10,7 +10,9 @@ from typing import Any
 
 import psutil
 
+from headrace.measure.gpus import gpus
 from headrace.measure.machine import available_memory
+from headrace.measure.processes import TreeLook, look
 from headrace.measure.worker_sampling import PHASE_FILE
 
 INTERVAL_SECONDS = 0.5
@@ -28,11 +30,11 @@ class Outside:
     """
 
     def __init__(self, pid: int, folder: Path) -> None:
-        self._process = psutil.Process(pid)
+        self._pid = pid
+        self._gpus = bool(gpus()[0])
         self._phase = folder / PHASE_FILE
         self._rows: list[dict[str, Any]] = []
         self._began = time.perf_counter()
-        self._known: dict[int, psutil.Process] = {}
         self._uss: dict[int, int] = {}
         self._before: tuple[float, float, int] | None = None
         self._allowed = available_memory()
@@ -61,45 +63,40 @@ class Outside:
     def _run(self) -> None:
         number = 0
         while not self._stopping.wait(INTERVAL_SECONDS):
-            try:
-                self._look(with_memory=number % MEMORY_EVERY == 0)
-            except psutil.NoSuchProcess:
+            tree = look(self._pid)
+            if not tree.processes:
                 return
+            self._note(tree, with_memory=number % MEMORY_EVERY == 0)
             number += 1
 
-    def _look(self, *, with_memory: bool) -> None:
-        now, cpu, read = time.perf_counter(), 0.0, 0
-        alive = [self._process, *self._process.children(recursive=True)]
-        self._known = {process.pid: self._known.get(process.pid, process) for process in alive}
-        for pid, process in self._known.items():
-            try:
-                times = process.cpu_times()
-                cpu += times.user + times.system
-                read += process.io_counters().read_bytes
-                if with_memory or pid not in self._uss:
-                    self._uss[pid] = process.memory_full_info().uss
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                self._uss.pop(pid, None)
+    def _note(self, tree: TreeLook, *, with_memory: bool) -> None:
+        cpu = sum(process.cpu_seconds for process in tree.processes)
+        read = sum(process.read_bytes or 0 for process in tree.processes)
+        for process in tree.processes:
+            if with_memory or process.pid not in self._uss:
+                self._uss[process.pid] = own_memory(process.pid)
+        whole = sum(self._uss[process.pid] for process in tree.processes)
         self._note_shm()
+        gpu, gpu_memory = (
+            busy_gpu({process.pid for process in tree.processes}) if self._gpus else (None, None)
+        )
         if self._before is not None:
             then, cpu_then, read_then = self._before
-            seconds = now - then
-            own = self._uss.get(self._process.pid, 0)
-            whole = sum(self._uss.get(pid, 0) for pid in self._known)
+            seconds = tree.clock - then
             self._rows.append(
                 {
-                    "time": now,
+                    "time": tree.clock,
                     "phase": self._phase_now(),
                     # A worker that has ended takes its count with it.
                     "cpu": max(0.0, cpu - cpu_then) / seconds,
                     "disk_read": max(0, read - read_then) / seconds,
                     "memory": whole,
-                    "workers_memory": whole - own,
-                    "gpu": None,
-                    "gpu_memory": None,
+                    "workers_memory": whole - self._uss[self._pid],
+                    "gpu": gpu,
+                    "gpu_memory": gpu_memory,
                 }
             )
-        self._before = now, cpu, read
+        self._before = tree.clock, cpu, read
 
     def _note_shm(self) -> None:
         if SHM.is_dir():
@@ -113,3 +110,20 @@ class Outside:
             return self._phase.read_text()
         except FileNotFoundError:
             return ""
+
+
+def own_memory(pid: int) -> int:
+    """Bytes that would be free without this process (USS); 0: it has ended, or isn't this user's."""
+    try:
+        return int(psutil.Process(pid).memory_full_info().uss)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return 0
+
+
+def busy_gpu(pids: set[int]) -> tuple[float | None, int | None]:
+    """How busy the busiest of these processes' GPUs is, 0 to 1, and the bytes used on it; of all GPUs where
+    NVML doesn't say whose they are, as in a container."""
+    found, _ = gpus()
+    theirs = [gpu for gpu in found if pids & set(gpu.pids)] or list(found)
+    busiest = max(theirs, key=lambda gpu: gpu.busy, default=None)
+    return (None, None) if busiest is None else (busiest.busy, busiest.memory_used)

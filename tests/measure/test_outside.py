@@ -1,0 +1,74 @@
+"""A process and its children, seen from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from headrace.measure import outside as module
+from headrace.measure.gpus import GpuLook
+from headrace.measure.outside import Outside, busy_gpu, own_memory
+from headrace.measure.worker_sampling import announce_phase
+
+# A parent that sleeps, and a child that computes and holds 64 MB.
+FAMILY = """
+import subprocess, sys
+child = "held = bytearray(64_000_000)\\nprint('ready', flush=True)\\nwhile True: pass"
+process = subprocess.Popen([sys.executable, "-c", child])
+try:
+    process.wait(60)
+except subprocess.TimeoutExpired:
+    process.kill()
+"""
+
+
+@pytest.fixture
+def family() -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", FAMILY], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_children_are_seen_with_their_parent(
+    family: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "INTERVAL_SECONDS", 0.1)
+    announce_phase(tmp_path, "actual")
+    began = time.perf_counter()
+    outside = Outside(family.pid, tmp_path)
+    while len(outside.usage(began)) < 3:
+        time.sleep(0.05)
+    outside.stop()
+    for process in module.look(family.pid).processes:
+        os.kill(process.pid, signal.SIGKILL)
+    family.communicate()
+    for usage in outside.usage(began):
+        assert usage["cpu"] > 0.02
+        assert 64e6 <= usage["workers_memory"] <= usage["memory"]
+        assert usage["phase"] == "actual"
+        assert usage["time"] > 0
+    assert outside.usage(time.perf_counter()) == []
+    assert outside.memory()["allowed"] > 0
+
+
+def test_a_process_that_has_ended_holds_nothing(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert own_memory(process.pid) == 0
+    Outside(process.pid, tmp_path).stop()
+
+
+def test_the_gpu_of_these_processes_is_the_one_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = (GpuLook(0, "A", 0.9, 10, 100, (1,)), GpuLook(1, "A", 0.4, 20, 100, (7, 8)))
+    monkeypatch.setattr(module, "gpus", lambda: (looks, ""))
+    assert busy_gpu({7}) == (0.4, 20)
+    assert busy_gpu({99}) == (0.9, 10)  # nobody knows whose they are
+    monkeypatch.setattr(module, "gpus", lambda: ((), "no driver"))
+    assert busy_gpu({7}) == (None, None)
