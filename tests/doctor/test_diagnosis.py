@@ -146,26 +146,32 @@ def test_nothing_measured_is_an_error_that_says_why() -> None:
         diagnose(few)
 
 
-def test_workers_that_grow_are_found() -> None:
+@pytest.mark.parametrize(("grows_in", "found"), [((ACTUAL,), False), ((ACTUAL, SUPPLY), True)])
+def test_workers_that_grow_on_are_found(grows_in: tuple[str, ...], found: bool) -> None:
     observation = made.healthy()
     observation.memory = {"allowed": 10**10, "shm_total": 10**9, "shm_free": 10**9}
-    observation.usage = [
-        {
-            "time": 0.25 * i,
-            "phase": ACTUAL,
-            "cpu": 1.0,
-            "disk_read": 0.0,
-            "memory": 10**9 + 2 * 10**7 * i,
-            "workers_memory": 5 * 10**8 + 2 * 10**7 * i,
-            "gpu": None,
-            "gpu_memory": None,
-        }
-        for i in range(16)
-    ]
+    size = 5 * 10**8
+    for name in (ACTUAL, DEMAND, SUPPLY):
+        for _ in range(4):
+            observation.usage.append(
+                {
+                    "time": 0.5 * len(observation.usage),
+                    "phase": name,
+                    "cpu": 1.0,
+                    "disk_read": 0.0,
+                    "memory": 10**9 + size,
+                    "workers_memory": size,
+                    "gpu": None,
+                    "gpu_memory": None,
+                }
+            )
+            size += 2 * 10**7 if name in grows_in else 0
     findings = {finding.name: finding for finding in diagnose(observation).memory}
-    assert findings["workers that grow"].judgement == "bad"
-    assert findings["workers that grow"].details["bytes_per_second"] == pytest.approx(8e7)
+    assert ("workers that grow" in findings) == found
     assert findings["memory of all processes"].judgement == "good"
+    if found:
+        # 60 MB in each phase, of 40 batches of 32.
+        assert findings["workers that grow"].details["bytes_per_sample"] == pytest.approx(12e7 / 2560)
 
 
 def test_batches_ahead_that_shared_memory_cannot_hold_are_found() -> None:

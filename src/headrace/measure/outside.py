@@ -17,7 +17,7 @@ from headrace.measure.worker_sampling import PHASE_FILE
 
 INTERVAL_SECONDS = 0.5
 # Counting a process's own pages walks its mappings: seldomer than the rest.
-MEMORY_EVERY = 4
+MEMORY_EVERY = 2
 SHM = Path("/dev/shm")
 
 
