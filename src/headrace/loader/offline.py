@@ -15,11 +15,14 @@ from torch.utils.data import IterableDataset
 from headrace.device.structure import batch_size
 from headrace.errors import ConfigError
 from headrace.loader.dataloader import DataLoader
+from headrace.measure import settings
 from headrace.measure.machine import usable_cores
 
 # Numbers of workers are tried upwards until so many in a row brought nothing.
 TRIES_IN_VAIN = 2
 GAIN_THAT_COUNTS = 1.03
+# Arguments that torch's loader has, but that are tried here, or that hold for worker processes only.
+ABOUT_WORKERS = ("num_workers", "worker_init_fn", "in_order", *settings.OF_WORKERS)
 
 
 @dataclass(frozen=True)
@@ -132,17 +135,7 @@ def _worker_counts() -> list[int]:
 
 def arguments_of(loader: TorchDataLoader[Any]) -> dict[str, Any]:
     """What makes another loader of the same batches, but for workers and batches ahead."""
-    arguments: dict[str, Any] = {
-        "dataset": loader.dataset,
-        "collate_fn": loader.collate_fn,
-        "pin_memory": loader.pin_memory,
-        "timeout": loader.timeout,
-        "generator": loader.generator,
-    }
-    if loader.batch_size is None and loader.batch_sampler is not None:
-        return {**arguments, "batch_sampler": loader.batch_sampler}
-    sized = {"batch_size": loader.batch_size, "sampler": loader.sampler}
-    return {**arguments, **sized, **({} if loader.batch_size is None else {"drop_last": loader.drop_last})}
+    return {name: value for name, value in settings.arguments_of(loader).items() if name not in ABOUT_WORKERS}
 
 
 def measure(loader: TorchDataLoader[Any], seconds: float) -> tuple[float, float]:

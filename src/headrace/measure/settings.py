@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 # What torch's DataLoader keeps of its arguments under their names.
 _KEPT = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "generator", "in_order")
-_OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
+OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
 
 
 def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
     known = inspect.signature(DataLoader.__init__).parameters
     names = [name for name in _KEPT if name in known]
     if loader.num_workers:
-        names += _OF_WORKERS
+        names += OF_WORKERS
     arguments = {"dataset": loader.dataset, "collate_fn": loader.collate_fn}
     arguments |= {name: getattr(loader, name) for name in names}
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
@@ -50,12 +50,12 @@ def with_settings(
     """
     arguments = arguments_of(loader)
     if settings.get("headrace") and headrace is not None:
-        for name in ("num_workers", "in_order", "worker_init_fn", *_OF_WORKERS):
+        for name in ("num_workers", "in_order", "worker_init_fn", *OF_WORKERS):
             arguments.pop(name, None)
         return headrace(**arguments)
     arguments |= settings.get("loader", {})
     if not arguments["num_workers"]:
-        for name in _OF_WORKERS:
+        for name in OF_WORKERS:
             arguments.pop(name, None)
     return DataLoader(**arguments)
 
