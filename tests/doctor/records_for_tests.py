@@ -279,7 +279,7 @@ def empty() -> Diagnosis:
         command=("train.py",),
         loader="DataLoader(list, batch_size=1)",
         where="train.py:3",
-        causes=(Cause("first_batch", "The script ended within its first batch.", (), 0.0, 0.0),),
+        causes=(Cause("unexplained", "The script ended within its first batch.", (), 0.0, 0.0),),
         advice=(),
         rates=(),
         stall=0.0,

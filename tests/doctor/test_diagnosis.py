@@ -136,6 +136,21 @@ def test_a_step_that_waits_is_never_called_healthy(delay: float, kind: str) -> N
     assert "waits for 29% of its time" in diagnosis.verdict.sentence
 
 
+def test_a_first_batch_that_takes_long_is_noted() -> None:
+    observation = made.healthy()
+    assert diagnose(observation).notes == ()
+    assert observation.loader is not None
+    observation.loader.first_batch_seconds = 5.0
+    (note,) = diagnose(observation).notes
+    assert note.startswith("the first batch came after 5.0 s, as long as 50 steps take")
+
+
+def test_memory_that_ends_before_anything_is_measured_is_said_with_what_helps() -> None:
+    observation = made.observation(ended="out of memory on the device: 2 GiB more were asked for")
+    with pytest.raises(HeadraceError, match="2 GiB more were asked for"):
+        diagnose(observation)
+
+
 def test_nothing_measured_is_an_error_that_says_why() -> None:
     with pytest.raises(HeadraceError, match="iterated over no DataLoader"):
         diagnose(Observation(["train.py"], 4, 1))
@@ -177,9 +192,13 @@ def test_workers_that_grow_on_are_found(grows_in: tuple[str, ...], found: bool) 
 def test_batches_ahead_that_shared_memory_cannot_hold_are_found() -> None:
     observation = made.healthy()
     observation.memory = {"allowed": 10**10, "shm_total": 4 * 10**6, "shm_free": 0}
-    (finding,) = (one for one in diagnose(observation).memory if one.name == "batches made ahead")
+    diagnosis = diagnose(observation)
+    (finding,) = (one for one in diagnosis.memory if one.name == "batches made ahead")
     assert finding.judgement == "bad"
     assert "docker run --shm-size" in finding.remedy
+    (advice,) = diagnosis.advice
+    assert (advice.cause, advice.summary, advice.predicted) == ("memory", "prefetch_factor=2 → 1", 1.0)
+    assert advice.diff[1].endswith("prefetch_factor=1, persistent_workers=True)")
 
 
 def test_a_device_out_of_memory_is_the_finding() -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.doctor.candidates import Candidate, Case, candidates, case_of
-from headrace.doctor.memory import memory_findings
+from headrace.doctor.memory import FOR_MEMORY, memory_findings
 from headrace.doctor.records import Advice, Cause, Diagnosis, Rate, StageCost, Step, Usage
 from headrace.errors import HeadraceError
 from headrace.measure.observed import ACTUAL, DEMAND, SUPPLY, Observation, Phase
@@ -24,6 +24,7 @@ STALL_THAT_MATTERS = 0.05
 # promise more to come first.
 WEIGHT_OF_BOUNDS = 0.7
 RESAMPLINGS = 200
+LONG_FIRST_BATCH = 3.0  # seconds
 # Of its time, what a thread waits for a core where there are enough of them; and of the cores, what is all.
 RUN_DELAY_THAT_MATTERS = 0.15
 NEARLY_ALL = 0.85
@@ -70,8 +71,18 @@ def diagnose(observation: Observation) -> Diagnosis:
         steps=steps(observation),
         usage=tuple(Usage(**usage) for usage in observation.usage),
         watching=watching(observation),
-        notes=tuple(observation.notes),
+        notes=(*observation.notes, *first_batch(case)),
     )
+
+
+def first_batch(case: Case) -> list[str]:
+    """That it took long, if it did: once in a training, but at each start of it."""
+    loader, batch = case.observation.loader, case.actual * (case.arguments.get("batch_size") or 1)
+    seconds = loader.first_batch_seconds if loader else 0.0
+    if seconds < LONG_FIRST_BATCH:
+        return []
+    steps = f", as long as {seconds / batch:,.0f} steps take"
+    return [f"the first batch came after {seconds:.1f} s{steps}: what imports, lists files or starts workers"]
 
 
 def too_little(observation: Observation) -> str:
@@ -82,6 +93,8 @@ def too_little(observation: Observation) -> str:
             if observation.ended == "script ended"
             else f"it ended before that ({observation.ended})."
         )
+    if observation.ended.startswith("out of memory"):
+        return f"{observation.ended}. What helps: {FOR_MEMORY}."
     return (
         f"Too few steps were made to measure anything ({observation.ended}): give the script more epochs or"
         " more data."
@@ -237,7 +250,7 @@ def advice(case: Case, found: Sequence[Candidate], ranked: Sequence[Candidate]) 
     ordered = sorted(
         wanted, key=lambda one: (one.kind != first, bool(one.settings.get("headrace")), -weight(one))
     )
-    return tuple(
+    about_speed = tuple(
         Advice(
             cause=one.kind or first,
             summary=one.change,
@@ -247,6 +260,23 @@ def advice(case: Case, found: Sequence[Candidate], ranked: Sequence[Candidate]) 
             ideal=one.ideal,
         )
         for one in ordered
+    )
+    return about_speed + saving_memory(case)
+
+
+def saving_memory(case: Case) -> tuple[Advice, ...]:
+    """Arguments of the loader by which it takes less, where it takes too much."""
+    return tuple(
+        Advice(
+            cause="memory",
+            summary=", ".join(
+                f"{name}={case.arguments.get(name)} → {value}" for name, value in change.items()
+            ),
+            diff=diff(case, Candidate("memory", 1.0, "", "", arguments=change)),
+            predicted=1.0,
+        )
+        for change in (finding.details.get("change") for finding in memory_findings(case.observation))
+        if change
     )
 
 

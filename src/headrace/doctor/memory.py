@@ -9,6 +9,10 @@ from headrace.measure.observed import ACTUAL, SUPPLY, Observation
 # Growth of all workers in a phase that is told from noise: in bytes, and of what they had.
 LEAST_GROWTH, NOISE = 8e6, 0.02
 MUCH = 0.8  # of what is allowed
+FOR_MEMORY = (
+    "in this order: autocast to bfloat16, a smaller batch with gradient accumulation, activation"
+    " checkpointing (torch.utils.checkpoint), fewer batches in flight to the device"
+)
 
 
 def memory_findings(observation: Observation) -> tuple[Finding, ...]:
@@ -48,9 +52,10 @@ def _prefetched(observation: Observation) -> list[Finding]:
     ahead = batches * loader.batch_nbytes
     shm, allowed = observation.memory.get("shm_total", 0), observation.memory.get("allowed", 0)
     too_much_for = "/dev/shm" if shm and ahead > MUCH * shm else "memory" if ahead > 0.5 * allowed > 0 else ""
-    remedy = ""
+    remedy, change = "", {}
     if too_much_for:
-        fewer = f"prefetch_factor={max(1, batches // workers // 2)}, fewer workers, or uint8 batches"
+        change = {"prefetch_factor": max(1, batches // workers // 2)}
+        fewer = f"prefetch_factor={change['prefetch_factor']}, fewer workers, or uint8 batches"
         remedy = f"too much for {too_much_for}: {fewer} that are normalised on the device"
     if too_much_for == "/dev/shm":
         remedy += "; or a larger /dev/shm: docker run --shm-size=16g"
@@ -62,7 +67,7 @@ def _prefetched(observation: Observation) -> list[Finding]:
             value=f"{batches} of {size(loader.batch_nbytes)} each: {size(ahead)} in shared memory{pinned}",
             judgement="bad" if too_much_for else "good",
             remedy=remedy,
-            details={"batches": batches, "bytes": ahead, "shm": shm},
+            details={"batches": batches, "bytes": ahead, "shm": shm, "change": change},
         )
     ]
 
@@ -95,12 +100,8 @@ def _growth(observation: Observation) -> list[Finding]:
 
 
 def _device(observation: Observation) -> list[Finding]:
-    remedy = (
-        "in this order: autocast to bfloat16, a smaller batch with gradient accumulation, activation"
-        " checkpointing (torch.utils.checkpoint), fewer batches in flight to the device"
-    )
     if observation.ended.startswith("out of memory on the device"):
-        return [Finding("memory of the device", observation.ended, "bad", remedy)]
+        return [Finding("memory of the device", observation.ended, "bad", FOR_MEMORY)]
     device = observation.device
     if device is None or not device.memory_total:
         return []
@@ -110,7 +111,7 @@ def _device(observation: Observation) -> list[Finding]:
             name="memory of the device",
             value=f"{size(device.memory_peak)} at most, of {size(device.memory_total)}",
             judgement="note" if full else "good",
-            remedy=f"near its end: {remedy}" if full else "",
+            remedy=f"near its end: {FOR_MEMORY}" if full else "",
             details={"peak": device.memory_peak, "total": device.memory_total},
         )
     ]

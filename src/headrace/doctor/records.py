@@ -129,12 +129,11 @@ KINDS = {
     "synchronise": "the step waits for the device again and again",
     "gil": "threads that take turns with the GIL",
     "startup": "starting workers, each epoch anew",
-    "first_batch": "the wait for the first batch",
     "straggler": "single samples that take long",
     "oversubscribed": "more threads than cores",
+    "memory": "memory",
     "cores": "too few free cores for loader and step together",
     "unexplained": "something that was not measured",
-    "memory": "memory",
 }
 
 

@@ -99,6 +99,7 @@ class Watched:
     phase: Phase = field(default_factory=lambda: Phase("warm-up"))
     kept: list[Any] = field(default_factory=list)
     batch_nbytes: int = 0
+    first_batch_seconds: float = 0.0
 
 
 class Examination:
@@ -178,7 +179,9 @@ class Examination:
         raise Enough("all is measured")
 
     def _describe(self, watched: Watched) -> LoaderFacts:
-        return describe(watched.loader, watched.where, watched.batch_nbytes)
+        facts = describe(watched.loader, watched.where, watched.batch_nbytes)
+        facts.first_batch_seconds = watched.first_batch_seconds
+        return facts
 
     def _now(self) -> float:
         return time.perf_counter() - self._began
@@ -190,7 +193,9 @@ class Examination:
         except StopIteration:
             return
         self._enter(watched)
-        watched.phase.startups.append(time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        watched.phase.startups.append(seconds)
+        watched.first_batch_seconds = watched.first_batch_seconds or seconds
         wait = 0.0
         while True:
             yield from self._step(watched, batch, wait)

@@ -76,7 +76,7 @@ class LoaderFacts:
         batches: of an epoch; None: not known.
         batch_nbytes: of the tensors of one batch.
         samples: of the dataset; None: not known.
-        explanation: Headrace's own explain() and stats(), for its loaders.
+        first_batch_seconds: from the first iter() to its first batch.
         stages: of Headrace's own loader: name → [samples, thread seconds, threads], in the supply phase.
     """
 
@@ -87,7 +87,7 @@ class LoaderFacts:
     batches: int | None
     batch_nbytes: int
     samples: int | None
-    explanation: str = ""
+    first_batch_seconds: float = 0.0
     stages: dict[str, list[float]] = field(default_factory=dict)
 
 

@@ -89,7 +89,6 @@ def describe(loader: DataLoader[Any], where: str, batch_nbytes: int) -> LoaderFa
         batches=_length(loader),
         batch_nbytes=batch_nbytes,
         samples=samples,
-        explanation=str(getattr(loader, "explain")()) if ours else "",  # noqa: B009
     )
 
 
