@@ -62,7 +62,7 @@ demo: $(PACKAGE) ## The side-by-side with torch's DataLoader, on real JPEGs
 test: $(PACKAGE) ## All tests but those of test-long
 	$(BIN)/python -m pytest $(ARGS)
 
-test-long: $(PACKAGE) ## The tests that take minutes: that the recipe learns
+test-long: $(PACKAGE) ## The tests that take minutes: ranks, learning, patients, other libraries, a browser
 	$(BIN)/python -m pytest -m long $(ARGS)
 
 quick: $(PACKAGE) ## The tests that are not marked slow

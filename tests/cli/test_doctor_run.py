@@ -90,6 +90,7 @@ def test_a_starved_script_is_diagnosed_and_the_advice_tried(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_loader_in_another_thread_ends_the_script_too(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(IN_A_THREAD)
     ran = doctor("--quiet", "--steps", "10", "train.py", "--epochs", "3", cwd=tmp_path)

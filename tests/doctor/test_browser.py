@@ -20,6 +20,7 @@ WIDTHS = (360, 390, 1280)
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on PATH"),
 ]
 

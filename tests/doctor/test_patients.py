@@ -137,12 +137,14 @@ def run(name: str, data: Path, *arguments: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_three_steps_on_pictures(tmp_path: Path) -> None:
     image_folder(tmp_path, 12)
     assert " samples/s\n" in run("too_few_workers", tmp_path, "--batch-size", "4")
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_three_steps_on_recordings(tmp_path: Path) -> None:
     values = np.zeros((12 * 200, 16), np.float32)
     np.savez(tmp_path / "r.npz", values=values, starts=np.arange(0, 2600, 200), labels=np.zeros(12, np.int64))
@@ -150,6 +152,7 @@ def test_three_steps_on_recordings(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("name", ["pageable_copy", "item_each_step"])
 def test_without_a_gpu_those_for_one_say_so(tmp_path: Path, name: str) -> None:

@@ -28,6 +28,7 @@ def test_every_example_is_tested() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(NEEDED))
 def test_the_example_trains_on_headraces_batches(name: str, tmp_path: Path) -> None:
     """Two epochs of 24 pictures in batches of 8."""

@@ -86,6 +86,7 @@ def test_parts_of_a_batch_are_the_batch(data: Path, alone: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("count", "accumulate"), [(2, 1), (3, 2)])
 def test_ranks_train_as_one(count: int, accumulate: int, data: Path, alone: Path, tmp_path: Path) -> None:
     done = run_ranks(count, groupnorm(data, tmp_path, accumulate=accumulate))
@@ -94,6 +95,7 @@ def test_ranks_train_as_one(count: int, accumulate: int, data: Path, alone: Path
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_one_rank_is_told_all_stop_and_others_go_on(data: Path, alone: Path, tmp_path: Path) -> None:
     recipe = groupnorm(data, tmp_path, resume="auto")
     stopped = run_ranks(2, recipe, STOP_AT="6", STOP_RANK="1")
@@ -107,6 +109,7 @@ def test_one_rank_is_told_all_stop_and_others_go_on(data: Path, alone: Path, tmp
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_torchrun_restarts_a_lost_rank(data: Path, alone: Path, tmp_path: Path) -> None:
     recipe = groupnorm(data, tmp_path, checkpoint_every=2)
     done = run_ranks(2, recipe, "--max-restarts=1", DIE_AT="7", DIE_RANK="1", **FRESH_STORE)
