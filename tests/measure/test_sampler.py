@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,7 +39,7 @@ COMPUTE = f"compute (measured_sets.py:{compute.__code__.co_firstlineno})"
 def folder(tmp_path: Path) -> Iterator[Path]:
     """Into which workers are sampled."""
     install_in_workers(tmp_path)
-    announce_phase(tmp_path, "actual")
+    announce_phase(tmp_path, "supply")
     yield tmp_path
     uninstall_in_workers()
 
@@ -98,7 +99,7 @@ def test_names_what_takes_the_time(
         assert waiting(counts, stage) > 0.5
     assert sum(line["samples"]["count"] for line in counts) == SAMPLES
     assert sum(line["batches"]["count"] for line in counts) == batches
-    assert {line["phase"] for line in counts} == {"actual"}
+    assert {line["phase"] for line in counts} == {"supply"}
     if workers:
         assert main[0]["stages"]["wait"]["wait"][2] > 0.3 * main[0]["seconds"]
 
@@ -200,6 +201,15 @@ def test_child_of_a_sampled_process_makes_its_own(tmp_path: Path) -> None:
     assert [line["pid"] for line in parents] == [os.getpid()]
     assert [line["pid"] for line in childs] == [child]
     assert childs[0]["rounds"] > 0
+
+
+def test_looks_are_fewer_while_a_step_is_timed(tmp_path: Path) -> None:
+    with sampled(Sampler(tmp_path / "main.jsonl", "main")) as sampler:
+        for phase in ("actual", "supply"):
+            sampler.phase(phase)
+            time.sleep(0.5)
+    rounds = {line["phase"]: line["rounds"] for line in read_counts([tmp_path / "main.jsonl"])}
+    assert 1 <= rounds["actual"] < rounds["supply"]
 
 
 def test_main_threads_line_and_other_threads_are_counted(tmp_path: Path) -> None:

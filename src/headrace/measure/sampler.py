@@ -31,6 +31,7 @@ INTERVAL_SECONDS = 0.01
 # timed, there are so many times fewer of them; the loader alone may be disturbed a little.
 TIMED_PHASES = ("warm-up", "actual", "demand")
 FEWER = 10
+NOTICE_SECONDS = 0.05  # at most, until a new phase is seen to have begun
 WRITE_SECONDS = 0.5
 MOST_LINES = 20
 LATE_SECONDS = 0.001
@@ -242,13 +243,12 @@ class Sampler:
             while not self._stopping:
                 pause = self._interval * (SELDOM if self._ticking else 1) * (0.5 + jitter.random())
                 due = time.perf_counter() + pause
-                time.sleep(pause)
+                late = self._rest(due)
                 now = time.perf_counter()
-                waited = self._own.delay() if now - due > LATE_SECONDS else delay
+                waited = self._own.delay() if late > LATE_SECONDS else delay
                 with _no_collection():
-                    self._look(now - last, now - due, min(waited - delay, now - due))
+                    self._look(now - last, late, min(waited - delay, late))
                 last, delay = now, waited
-                self._read_phase()
                 if self._asked != self._counts.phase or now - written > WRITE_SECONDS:
                     self._write()
                     written = now
@@ -261,6 +261,19 @@ class Sampler:
             self._main.close()
             for known in self._known.values():
                 known.state.close()
+
+    def _rest(self, due: float) -> float:
+        """Sleeps until then, or until another phase begins.
+
+        Returns:
+            Seconds that it woke up late.
+        """
+        while (left := due - time.perf_counter()) > 0:
+            time.sleep(min(left, NOTICE_SECONDS))
+            self._read_phase()
+            if self._asked != self._counts.phase or self._stopping:
+                return 0.0
+        return -left
 
     def _look(self, seconds: float, late: float, late_run_delay: float) -> None:
         counts = self._counts
