@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from headrace.doctor.diagnosis import diagnose as judge
 from headrace.doctor.records import Diagnosis
+from headrace.errors import ConfigError
 from headrace.loader.dataloader import DataLoader
 from headrace.measure.examination import Enough, Examination, Goal
 from headrace.measure.machine import usable_cores
@@ -110,8 +111,11 @@ def diagnose(
         A `headrace.doctor.records.Diagnosis`: `verdict`, `advice`, `rates`, `stages`, …; `to_json()`.
 
     Raises:
+        ConfigError: it isn't a DataLoader.
         HeadraceError: the loader has too few batches to measure anything.
     """
+    if not isinstance(loader, TorchDataLoader):
+        raise ConfigError(f"{type(loader).__name__} isn't a DataLoader; give one, torch's or Headrace's.")
     with TemporaryDirectory(prefix="headrace-doctor-") as name:
         folder = Path(name)
         observation = Observation([], usable_cores(), torch.get_num_threads())
@@ -201,9 +205,13 @@ class Replacement:
         self._observation = observation
         self._made: dict[int, tuple[TorchDataLoader[Any], TorchDataLoader[Any]]] = {}
 
+    def is_about(self, where: str) -> bool:
+        """Whether a loader that is iterated over there is to be examined."""
+        return not self._subject or where == self._subject
+
     def of(self, loader: TorchDataLoader[Any]) -> TorchDataLoader[Any]:
         """What is to be iterated over in its place."""
-        if not self._settings or (self._subject and where_from() != self._subject):
+        if not self._settings:
             return loader
         known = self._made.get(id(loader))
         if known is None:
@@ -233,7 +241,7 @@ def installed(examination: Examination, replacement: Replacement) -> Iterator[No
 
         @functools.wraps(original)
         def begin(loader: TorchDataLoader[Any]) -> Any:
-            if examination.busy or os.getpid() != here:
+            if examination.busy or os.getpid() != here or not replacement.is_about(where_from()):
                 return original(loader)
             other = replacement.of(loader)
             inner = type(other).__iter__ if other is not loader else original

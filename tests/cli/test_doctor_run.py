@@ -103,7 +103,15 @@ def test_what_goes_wrong_in_the_script_is_said(tmp_path: Path) -> None:
     ran = doctor("--quiet", "train.py", cwd=tmp_path)
     assert ran.returncode == 1
     assert "ValueError: no such data" in ran.stdout
-    assert "iterated over no DataLoader" in ran.stdout
+    assert "failed before enough was measured: ValueError: no such data" in ran.stdout
+
+
+def test_what_cannot_be_is_said_at_once(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("raise SystemExit('it was run')\n")
+    for arguments in (["missing.py"], ["--json", "no/out.json", "train.py"]):
+        ran = doctor(*arguments, cwd=tmp_path)
+        assert ran.returncode == 2
+        assert "it was run" not in ran.stdout + ran.stderr
 
 
 def test_a_module_is_run_by_its_name(tmp_path: Path) -> None:

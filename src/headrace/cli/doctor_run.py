@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+INTERRUPTED = 130  # by Ctrl-C, as shells have it
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -35,23 +37,45 @@ def run(
     The script is ended once all is measured: it makes some steps as ever, some on repeated batches, and then
     its loader is measured alone. What it has learned by then is of no use. Options of the script come after
     its name.
+
+    Exit codes: 0 it was examined; 1 it failed, or made too few steps; 2 wrong
+    usage; 130 interrupted.
     """
     from rich.console import Console
 
-    from headrace.doctor.html import render_html
     from headrace.doctor.text import print_diagnosis
     from headrace.examine import Job
 
     console = Console()
+    if not module and not Path(command[0]).is_file():
+        raise typer.BadParameter(f"{command[0]} isn't a file; give a script, or -m and a module's name.")
+    check_outputs(json_file, html)
     job = Job(command, module, steps)
-    diagnosis = examined(job, quiet, console)
-    if attempt:
-        diagnosis = with_attempt(diagnosis, job, quiet, console)
+    try:
+        diagnosis = examined(job, quiet, console)
+        if attempt:
+            diagnosis = with_attempt(diagnosis, job, quiet, console)
+    except KeyboardInterrupt as interrupt:
+        console.print("interrupted: nothing was found out")
+        raise typer.Exit(INTERRUPTED) from interrupt
     if json_file is not None:
         json_file.write_text(json.dumps(diagnosis.to_json(), indent=1) + "\n")
     if html is not None:
-        html.write_text(render_html(diagnosis), encoding="utf-8")
+        html.write_text(diagnosis.to_html(), encoding="utf-8")
     print_diagnosis(console, diagnosis)
+    for path in (json_file, html):
+        if path is not None:
+            console.print(f"wrote {path}", highlight=False, markup=False)
+
+
+def check_outputs(*paths: Path | None) -> None:
+    """Ends the command at once where a report couldn't be written after minutes of measuring."""
+    for path in paths:
+        try:
+            if path is not None:
+                path.touch()
+        except OSError as error:
+            raise typer.BadParameter(f"{path} can't be written: {error.strerror}.") from error
 
 
 def examined(job: Job, quiet: bool, console: Console) -> Diagnosis:
@@ -72,7 +96,7 @@ def examined(job: Job, quiet: bool, console: Console) -> Diagnosis:
         if quiet and output:
             console.print(output[-2000:], highlight=False, markup=False)
         console.print(str(error), style="red", highlight=False, markup=False)
-        raise typer.Exit(status or 1) from error
+        raise typer.Exit(1) from error
 
 
 def with_attempt(diagnosis: Diagnosis, job: Job, quiet: bool, console: Console) -> Diagnosis:
@@ -82,7 +106,7 @@ def with_attempt(diagnosis: Diagnosis, job: Job, quiet: bool, console: Console) 
     advice = next((one for one in diagnosis.advice if one.settings), None)
     if advice is None:
         return replace(diagnosis, notes=(*diagnosis.notes, "nothing was tried: no advice can be, by itself"))
-    console.print(f"trying: {advice.summary}", highlight=False, markup=False)
+    console.print(f"running it again, with {advice.summary}", highlight=False, markup=False)
     with tempfile.TemporaryDirectory(prefix="headrace-doctor-") as folder:
         replace(job, settings=advice.settings, subject=diagnosis.where).save(Path(folder))
         status, observation = run_examined(Path(folder), advice.settings, quiet=quiet)

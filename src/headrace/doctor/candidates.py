@@ -28,6 +28,9 @@ GIL_CONTENDED = 1.3
 # Of the time of all samples, what those hold that take over ten times as long as the median one.
 STRAGGLERS_MATTER = 0.2
 
+# Loading beside the step against loading alone: what shared caches and a few interruptions don't explain.
+MUCH_SLOWER = 1.7
+
 KIND_OF_STAGE = {
     "read": "read",
     "parse": "decode",
@@ -264,6 +267,9 @@ def smoother(case: Case) -> Iterator[Candidate]:
 def workers_that_stay(case: Case) -> Iterator[Candidate]:
     """Workers that are kept from epoch to epoch."""
     actual = case.observation.phase(ACTUAL)
+    loader = case.observation.loader
+    if loader is None or loader.kind == "headrace":  # whose workers stay in any case
+        return
     if actual is None or not case.arguments.get("num_workers") or case.arguments.get("persistent_workers"):
         return
     spent = start_of_epoch(case.observation, actual)
@@ -274,7 +280,6 @@ def workers_that_stay(case: Case) -> Iterator[Candidate]:
     first = sum(stage.seconds for stage in case.stages if stage.place == "worker") * batch
     seconds = statistics.median(actual.startups)
     saved = spent * max(0.0, 1 - first / seconds)
-    loader = case.observation.loader
     yield Candidate(
         kind="startup",
         gain=case.gain(case.costs, saved),
@@ -282,7 +287,7 @@ def workers_that_stay(case: Case) -> Iterator[Candidate]:
         why=f"each epoch starts workers for {seconds:.2f} s, {spent / case.actual:.0%} of its time",
         evidence=(
             f"starts of epochs: {', '.join(f'{start:.2f} s' for start in actual.startups[:6])}",
-            f"batches of an epoch: {loader.batches if loader else '?'}",
+            f"batches of an epoch: {loader.batches}",
         ),
         arguments={"persistent_workers": True},
         settings={"loader": {"persistent_workers": True}},
@@ -341,6 +346,29 @@ def without_a_stage(case: Case) -> Iterator[Candidate]:
             settings={} if place == "native thread" else {"without": stage.key},
             ideal=True,
         )
+
+
+def less_contention(case: Case) -> Iterator[Candidate]:
+    """Cores that are left to the loader, where it is much slower beside the step than alone."""
+    if case.slowdown < MUCH_SLOWER or not case.costs.overlaps:
+        return
+    threads, cores = case.observation.threads, case.costs.cores
+    fewer = max(1, cores // 2)
+    yield Candidate(
+        kind="cores",
+        gain=case.costs.together(case.slowdown) / case.costs.seconds,
+        change=f"torch.set_num_threads({threads}) → {fewer}"
+        if threads > fewer
+        else "fewer processes beside it",
+        why=f"beside the step, loading takes {case.slowdown:.1f} times as long as alone: they compete for"
+        f" {cores} cores",
+        evidence=(f"threads waited for a core for {case.run_delay:.0%} of their time",),
+        lines=(f"-torch.set_num_threads({threads})", f"+torch.set_num_threads({fewer})")
+        if threads > fewer
+        else (" other processes may have taken the cores: headrace doctor shows how busy they are",),
+        settings={"threads": fewer} if threads > fewer else {},
+        ideal=True,
+    )
 
 
 def headrace_instead(case: Case) -> Iterator[Candidate]:
@@ -449,6 +477,7 @@ MAKERS: tuple[Callable[[Case], Iterator[Candidate]], ...] = (
     workers_that_stay,
     fewer_threads,
     without_a_stage,
+    less_contention,
     headrace_instead,
     freer_device,
 )
@@ -457,7 +486,7 @@ MAKERS: tuple[Callable[[Case], Iterator[Candidate]], ...] = (
 REMEDIES = {
     "read": "copy the data to a local disk, or read large files in order: headrace pack SRC DEST",
     "decode": "store pictures as large as they are used, once: decoding costs by the pixel\n"
-    "or decode only what a crop needs: headrace.DataLoader, headrace index FOLDER",
+    "or decode only what a crop needs: headrace.DataLoader, and headrace index FOLDER beside it",
     "transform": "{name}: do it once beforehand, on smaller pictures (after the resize),\n"
     "or on whole batches on the device (headrace: batch_transform=)",
     "dataset": "{name}: do it once beforehand and keep what came of it, or vectorise it",

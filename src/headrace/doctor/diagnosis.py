@@ -13,17 +13,18 @@ from headrace.doctor.candidates import Candidate, Case, candidates, case_of
 from headrace.doctor.memory import FOR_MEMORY, memory_findings
 from headrace.doctor.records import Advice, Cause, Diagnosis, Rate, StageCost, Step, Usage
 from headrace.errors import HeadraceError
-from headrace.measure.observed import ACTUAL, DEMAND, SUPPLY, Observation, Phase
+from headrace.measure.observed import ACTUAL, DEMAND, EXAMINED, SUPPLY, Observation, Phase
 
 # A gain below this is not told from noise.
 GAIN_THAT_COUNTS = 1.1
 # Steps that wait for less than this share of their time aren't starved: TensorFlow's profiler, too, calls a
 # program input-bound from 5 % on.
 STALL_THAT_MATTERS = 0.05
-# What a stage would bring if it cost nothing is a bound, an argument can be changed at once: a bound must
-# promise more to come first.
+# What a stage would bring if it cost nothing is a bound, and another loader is more than an argument: these
+# must promise more to come first.
 WEIGHT_OF_BOUNDS = 0.7
 RESAMPLINGS = 200
+LEAST_STEPS = 8  # of a script that ended by itself, to be judged at all
 LONG_FIRST_BATCH = 3.0  # seconds
 # Of its time, what a thread waits for a core where there are enough of them; and of the cores, what is all.
 RUN_DELAY_THAT_MATTERS = 0.15
@@ -51,7 +52,9 @@ def diagnose(observation: Observation) -> Diagnosis:
         HeadraceError: too little was measured; the message says what.
     """
     case = case_of(observation)
-    if case is None or observation.loader is None:
+    actual = observation.phase(ACTUAL)
+    short = actual is None or (observation.ended != EXAMINED and len(actual.waits) < LEAST_STEPS)
+    if case is None or observation.loader is None or short:
         raise HeadraceError(too_little(observation))
     found = candidates(case)
     ranked = rank(case, found)
@@ -87,17 +90,15 @@ def first_batch(case: Case) -> list[str]:
 
 def too_little(observation: Observation) -> str:
     """Why nothing can be said, and what to do."""
+    if observation.ended not in ("script ended", EXAMINED) and not observation.ended.startswith("out of"):
+        return f"The script failed before enough was measured: {observation.ended}."
     if observation.loader is None:
-        return "The script iterated over no DataLoader: " + (
-            "nothing starves where nothing is loaded."
-            if observation.ended == "script ended"
-            else f"it ended before that ({observation.ended})."
-        )
+        return "The script made no step with a DataLoader: nothing starves where nothing is loaded."
     if observation.ended.startswith("out of memory"):
         return f"{observation.ended}. What helps: {FOR_MEMORY}."
     return (
-        f"Too few steps were made to measure anything ({observation.ended}): give the script more epochs or"
-        " more data."
+        "Too few steps were made to measure anything: give the script more epochs or more data, so that it"
+        f" makes at least {LEAST_STEPS} after the first ones."
     )
 
 
@@ -117,7 +118,8 @@ def rank(case: Case, found: Sequence[Candidate]) -> list[Candidate]:
 
 def weight(candidate: Candidate) -> float:
     """By which candidates are ordered."""
-    return math.log(candidate.gain) * (WEIGHT_OF_BOUNDS if candidate.ideal else 1.0)
+    asks_more = candidate.ideal or candidate.settings.get("headrace")
+    return math.log(candidate.gain) * (WEIGHT_OF_BOUNDS if asks_more else 1.0)
 
 
 def causes(observation: Observation, case: Case, ranked: Sequence[Candidate]) -> tuple[Cause, ...]:
@@ -239,7 +241,7 @@ def _resampled_looks(stages: dict[str, Any], generator: random.Random) -> dict[s
 
 
 def advice(case: Case, found: Sequence[Candidate], ranked: Sequence[Candidate]) -> tuple[Advice, ...]:
-    """What would bring something, changes of torch's loader first where they bring as much."""
+    """What would bring something, by how much."""
     kinds = [candidate.kind for candidate in ranked]
     first = kinds[0] if kinds else "healthy"
     wanted = [
@@ -247,9 +249,7 @@ def advice(case: Case, found: Sequence[Candidate], ranked: Sequence[Candidate]) 
         for candidate in found
         if candidate.gain >= GAIN_THAT_COUNTS and (candidate.kind in kinds or (ranked and not candidate.kind))
     ]
-    ordered = sorted(
-        wanted, key=lambda one: (one.kind != first, bool(one.settings.get("headrace")), -weight(one))
-    )
+    ordered = sorted(wanted, key=weight, reverse=True)
     about_speed = tuple(
         Advice(
             cause=one.kind or first,
@@ -281,20 +281,16 @@ def saving_memory(case: Case) -> tuple[Advice, ...]:
 
 
 def diff(case: Case, candidate: Candidate) -> tuple[str, ...]:
-    """Of the user's own call."""
-    known = {name: value for name, value in case.arguments.items() if name != "in_order" or not value}
-    if not case.arguments.get("pin_memory"):
-        known.pop("pin_memory", None)
-    before = ", ".join(["dataset", *(f"{name}={value!r}" for name, value in known.items())])
+    """Of the user's own call; what stays as it is is left out."""
     if candidate.settings.get("headrace"):
-        size = case.arguments.get("batch_size")
         return (
-            f"-loader = torch.utils.data.DataLoader({before})",
-            f"+loader = headrace.DataLoader(dataset, batch_size={size!r})",
+            "-loader = torch.utils.data.DataLoader(…)",
+            "+loader = headrace.DataLoader(…)   # the same, without num_workers: it finds its own",
         )
-    after = {**known, **(candidate.arguments or {})}
-    text = ", ".join(["dataset", *(f"{name}={value!r}" for name, value in after.items())])
-    return (f"-loader = DataLoader({before})", f"+loader = DataLoader({text})")
+    after = candidate.arguments or {}
+    before = "".join(f", {name}={case.arguments[name]!r}" for name in after if name in case.arguments)
+    text = "".join(f", {name}={value!r}" for name, value in after.items())
+    return (f"-loader = DataLoader(…{before})", f"+loader = DataLoader(…{text})")
 
 
 def rates(observation: Observation) -> tuple[Rate, ...]:

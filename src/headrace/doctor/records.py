@@ -237,8 +237,8 @@ class Diagnosis:
     cores: int
     seconds_per_sample: float = 0.0
     memory: tuple[Finding, ...] = ()
-    steps: tuple[Step, ...] = ()
-    usage: tuple[Usage, ...] = ()
+    steps: tuple[Step, ...] = field(default=(), repr=False)
+    usage: tuple[Usage, ...] = field(default=(), repr=False)
     watching: float = 0.0
     notes: tuple[str, ...] = ()
 
@@ -254,3 +254,20 @@ class Diagnosis:
     def to_json(self) -> dict[str, Any]:
         """A dict of JSON types."""
         return asdict(self)
+
+    def __str__(self) -> str:
+        """The report as text, as the command prints it."""
+        from rich.console import Console
+
+        from headrace.doctor.text import print_diagnosis
+
+        console = Console(width=100, color_system=None)
+        with console.capture() as captured:
+            print_diagnosis(console, self)
+        return captured.get()
+
+    def to_html(self) -> str:
+        """The report as one page, as the command writes it."""
+        from headrace.doctor.html import render_html
+
+        return render_html(self)

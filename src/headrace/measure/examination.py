@@ -12,6 +12,7 @@ import itertools
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -100,6 +101,7 @@ class Watched:
     kept: list[Any] = field(default_factory=list)
     batch_nbytes: int = 0
     first_batch_seconds: float = 0.0
+    steps: int = 0
 
 
 class Examination:
@@ -149,13 +151,16 @@ class Examination:
             return
         if watched.phase.name != ACTUAL:
             self.observation.notes.append(
-                f"the script ended after {len(watched.phase.computes)} steps, the first ones included: give"
-                " it more steps or epochs for surer figures"
+                f"the script ended after {watched.steps} steps, the first ones included: give it more steps"
+                " or epochs for surer figures"
             )
             watched.phase.name = ACTUAL
         self._end_phase(watched)
         if not self._goal.actual_only:
-            self.observation.notes.append("the script ended before its step could be measured by itself")
+            self.observation.notes.append(
+                "the script ended before its step was measured by itself: the demand is that of the steps as"
+                " they were"
+            )
             self._measure_supplies(watched, None)
 
     def _next(self, inner: Iterator[Any]) -> Any:
@@ -223,6 +228,7 @@ class Examination:
         phase.computes.append(time.perf_counter() - given)
         phase.waits.append(wait)
         phase.samples.append(samples)
+        watched.steps += 1
 
     def _enter(self, watched: Watched) -> None:
         if not watched.phase.began:
@@ -304,6 +310,11 @@ class Examination:
         loader, in_vain = watched.loader, 0
         best = supply.samples_per_second if watched.loader.num_workers else 0.0
         ours = is_headrace(loader)
+        if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+            self.observation.notes.append(
+                "other loaders weren't tried: of an IterableDataset each worker may give all samples again"
+            )
+            return
         for workers in () if ours else more_workers(loader.num_workers):
             rate = self._try(watched, {"loader": {"num_workers": workers}})
             in_vain = 0 if rate > GAIN_THAT_COUNTS * best else in_vain + 1
@@ -327,8 +338,10 @@ class Examination:
             return iterator
 
         try:
-            other = with_settings(watched.loader, settings, self._headrace)
-            return self._supply(watched, settings, begin, None).samples_per_second
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's, of more workers than cores: that is what is tried
+                other = with_settings(watched.loader, settings, self._headrace)
+                return self._supply(watched, settings, begin, None).samples_per_second
         except Exception as error:  # a loader of the user's own making may refuse in its own way
             self.observation.notes.append(f"{name_of('the loader', settings)} can't be tried: {error}")
             return 0.0

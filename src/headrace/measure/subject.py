@@ -72,18 +72,18 @@ def describe(loader: DataLoader[Any], where: str, batch_nbytes: int) -> LoaderFa
     """The loader as the report names it."""
     known, ours = arguments_of(loader), is_headrace(loader)
     asked: dict[str, Any] = {"batch_size": loader.batch_size}
-    for name in ("num_workers", "prefetch_factor", "persistent_workers"):
+    for name in () if ours else ("num_workers", "prefetch_factor", "persistent_workers"):
         if name in known:
             asked[name] = known[name]
     asked["pin_memory"] = bool(loader.pin_memory)
-    if "in_order" in known:
+    if "in_order" in known and not ours:
         asked["in_order"] = loader.in_order
     samples = _length(loader.dataset)
     dataset = type(loader.dataset).__name__ + ("" if samples is None else f" of {samples:,}")
     code = ", ".join([dataset, *(f"{name}={value!r}" for name, value in asked.items())])
     return LoaderFacts(
         kind="headrace" if ours else "torch",
-        code=f"{type(loader).__name__}({code})",
+        code=f"{'headrace.' if ours else ''}{type(loader).__name__}({code})",
         where=where,
         arguments=asked,
         batches=_length(loader),
