@@ -86,6 +86,12 @@ def test_empty_classes_are_named() -> None:
     assert "allow_empty=True" in found["empty classes"].remedy
 
 
+def test_a_closed_class_is_not_called_empty() -> None:
+    split = split_of_counts("train", {"cat": 5, "dog": 0})
+    split.closed.append(("dog", "Permission denied"))
+    assert by_name(classes(ROOT, [split]))["empty classes"].judgement == "good"
+
+
 def test_folders_of_tools_are_no_classes() -> None:
     found = by_name(classes(ROOT, [split_of_counts("", {".ipynb_checkpoints": 0, "cat": 5, "dog": 5})]))
     assert found["folders of tools"].remedy == "Remove them: rm -r '/data/.ipynb_checkpoints'"
