@@ -143,6 +143,13 @@ def test_a_step_that_waits_is_never_called_healthy(delay: float, kind: str) -> N
     assert "waits for 29% of its time" in diagnosis.verdict.sentence
 
 
+def test_threads_beside_worker_processes_are_not_taken_for_a_loader() -> None:
+    observation = made.too_few_workers()
+    observation.phases[0] = made.phase(ACTUAL, 0.08, 0.04, 0.1)
+    observation.looks.append(made.look(ACTUAL, {}, role="main", wanting=2.0))  # such as one that pins
+    assert diagnose(observation).verdict.kind == "workers"
+
+
 def test_a_loader_that_is_much_slower_beside_the_step_competes_for_cores() -> None:
     observation = made.observation(
         made.phase(ACTUAL, 0.15, 0.05, 0.1),

@@ -141,6 +141,24 @@ def test_headraces_own_loader_says_what_its_stages_cost() -> None:
     assert list(observation.others(SUPPLY)) == []
 
 
+def test_another_loader_within_the_loop_is_not_mistaken_for_the_first() -> None:
+    observation, phases = Observation(["test"], 4, 1), Phases()
+    examination = Examination(observation, Goal(steps=12), phases, headrace.DataLoader)
+    train, val = DataLoader(Rows(4000), 2), DataLoader(Rows(8), 4)
+
+    def script() -> None:
+        for number, _ in enumerate(examination.iterate(train, partial(iter, train))):
+            if number % 2 == 0:  # enters its own actual phase after the first one's began
+                list(examination.iterate(val, partial(iter, val)))
+
+    with pytest.raises(Enough):
+        script()
+    assert observation.loader is not None
+    (actual,) = (phase for phase in observation.phases if phase.name == ACTUAL)
+    assert observation.loader.arguments["batch_size"] == actual.samples[0]
+    assert phases.count("warm-up") == 1
+
+
 def test_the_facts_of_a_loader() -> None:
     observation, _ = examine(DataLoader(Rows(100), 2), lambda batch: None, Goal(steps=6))
     loader = observation.loader

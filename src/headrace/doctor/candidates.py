@@ -23,8 +23,8 @@ from headrace.measure.observed import ACTUAL, DEMAND, SUPPLY, Observation, Phase
 NEAR_ENOUGH = 0.97
 # A stage that takes less of a worker's time isn't named as a cause: something else is as dear.
 STAGE_THAT_MATTERS = 0.35
-# Mean number of threads that hold or want the GIL: one is a busy thread, two take turns.
-GIL_CONTENDED = 1.3
+# Loading that takes less, of the step's time, can't be told to be hidden from its noise.
+LOADING_THAT_MATTERS = 0.1
 # Of the time of all samples, what those hold that take over ten times as long as the median one.
 STRAGGLERS_MATTER = 0.2
 
@@ -166,13 +166,9 @@ def candidates(case: Case) -> list[Candidate]:
 
 def more_workers(case: Case) -> Iterator[Candidate]:
     """Another number of workers, as measured."""
-    tried = {
-        phase.settings["loader"]["num_workers"]: phase
-        for phase in case.observation.others(SUPPLY)
-        if phase.settings.get("loader", {}).keys() == {"num_workers"}
-    }
     if case.stall < 0.02 or takes_turns(case):
         return
+    tried = tried_workers(case)
     rates = ", ".join(f"{n}: {phase.samples_per_second:,.0f}" for n, phase in sorted(tried.items()))
     tried = {count: phase for count, phase in tried.items() if is_faster(case, phase)}
     if not tried:
@@ -200,13 +196,10 @@ def processes_instead(case: Case) -> Iterator[Candidate]:
     """Worker processes, where a thread of the training process makes the batches."""
     if not takes_turns(case):
         return
-    tried = {
-        phase.settings["loader"]["num_workers"]: phase
-        for phase in case.observation.others(SUPPLY)
-        if phase.settings.get("loader", {}).keys() == {"num_workers"}
-    }
-    count = max(min(2, case.costs.cores), *tried) if tried else min(2, case.costs.cores)
-    after = case.costs.with_supply(tried[count]) if count in tried else replace(case.costs, overlaps=True)
+    tried = {count: case.costs.with_supply(phase) for count, phase in tried_workers(case).items()}
+    # Where the loader alone was ample, no others were measured: processes are taken to be as fast as it is.
+    tried = tried or {min(2, case.costs.cores): replace(case.costs, overlaps=True)}
+    count, after = min(tried.items(), key=lambda one: one[1].seconds)
     supply, demand = 1 / case.costs.supply, 1 / case.costs.demand
     yield Candidate(
         kind="gil",
@@ -222,6 +215,15 @@ def processes_instead(case: Case) -> Iterator[Candidate]:
         arguments={"num_workers": count},
         settings={"loader": {"num_workers": count}},
     )
+
+
+def tried_workers(case: Case) -> dict[int, Phase]:
+    """Supplies with other numbers of workers."""
+    return {
+        phase.settings["loader"]["num_workers"]: phase
+        for phase in case.observation.others(SUPPLY)
+        if phase.settings.get("loader", {}).keys() == {"num_workers"}
+    }
 
 
 def is_faster(case: Case, phase: Phase) -> bool:
@@ -460,8 +462,9 @@ def takes_turns(case: Case) -> bool:
     that, another thread loads.
     """
     costs = case.costs
+    matters = costs.supply > LOADING_THAT_MATTERS * costs.demand
     hidden = not costs.overlaps and case.stall * case.steady < 0.5 * costs.supply
-    return (hidden or case.gil >= GIL_CONTENDED) and case.steady > 1.1 * max(costs.demand, costs.supply)
+    return matters and hidden and case.steady > 1.1 * max(costs.demand, costs.supply)
 
 
 def has_stragglers(case: Case) -> bool:

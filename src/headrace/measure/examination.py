@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import DataLoader
 
-from headrace.measure.clock import times, wait_until_quiet
+from headrace.measure.clock import Times, times, wait_until_quiet
 from headrace.measure.device_profile import Event, device_facts, profiling
 from headrace.measure.machine import usable_cores
 from headrace.measure.observed import ACTUAL, DEMAND, EXAMINED, SUPPLY, LoaderFacts, Observation, Phase
@@ -92,6 +92,7 @@ class Watched:
         loader: that the script made.
         begin: its own iter().
         where: it is iterated over, for the first time.
+        times: when its phase began.
     """
 
     loader: DataLoader[Any]
@@ -102,6 +103,7 @@ class Watched:
     batch_nbytes: int = 0
     first_batch_seconds: float = 0.0
     steps: int = 0
+    times: Times = field(default_factory=times)
 
 
 class Examination:
@@ -414,22 +416,22 @@ class Examination:
         settings: dict[str, Any] | None = None,
         phase: Phase | None = None,
     ) -> Phase:
-        if name == ACTUAL:
-            self.observation.loader = self._describe(watched)
         synchronise()
         watched.phase = phase or Phase(name, settings or {})
         watched.phase.began = self._now()
-        self._times = times()
-        self._looker.phase(name)
+        watched.times = times()
+        # A loader that is begun meanwhile, as for validation, is no phase of the one before.
+        if len(self._watched) == 1 or name != "warm-up":
+            self._looker.phase(name)
         return watched.phase
 
     def _end_phase(self, watched: Watched) -> None:
         synchronise()
-        phase, spent = watched.phase, times().since(self._times)
+        phase, spent = watched.phase, times().since(watched.times)
         phase.ended = self._now()
         phase.cpu_seconds, phase.worker_cpu_seconds = spent.own, spent.children
         self._looker.phase("")
-        if self.observation.loader is None:
+        if self.observation.loader is None:  # it is the first that has been measured, and the only one
             self.observation.loader = self._describe(watched)
         self.observation.phases.append(phase)
 
