@@ -324,7 +324,9 @@ def test_many_epochs_leave_no_files_open() -> None:
         yield len(os.listdir("/dev/shm"))
 
     list(left(5))
-    assert list(left(5)) == list(left(20))
+    few, many = list(left(5)), list(left(20))
+    # Fewer is fine: what other tests left behind goes as the collector comes by.
+    assert all(after <= before for before, after in zip(few, many, strict=True)), (few, many)
 
 
 class Drawing(Dataset[Any]):

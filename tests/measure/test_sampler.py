@@ -213,14 +213,51 @@ def test_looks_are_fewer_while_a_step_is_timed(tmp_path: Path) -> None:
 
 
 def test_main_threads_line_and_other_threads_are_counted(tmp_path: Path) -> None:
-    beside = threading.Thread(target=compute, args=(0.4,), name="Prefetch-3")
-    with sampled(Sampler(tmp_path / "main.jsonl", "main")) as sampler:
+    file, done = tmp_path / "main.jsonl", threading.Event()
+
+    def computing() -> None:
+        while not done.is_set():
+            compute(0.1)
+
+    def busy() -> dict[str, Any]:
+        by_phase = {line["phase"]: line for line in read_counts([file] if file.exists() else [])}
+        return by_phase.get("busy", {"stages": {}, "threads_wanting_gil": 0})
+
+    def told() -> bool:
+        return "other:Prefetch" in busy()["stages"] and busy()["threads_wanting_gil"] > 1
+
+    beside = threading.Thread(target=computing, name="Prefetch-3")
+    with sampled(Sampler(file, "main")) as sampler:
         beside.start()
         sampler.phase("busy")
-        compute(0.4)
+        until = time.monotonic() + 30  # two that keep the GIL may keep a third from it for long
+        while not told() and time.monotonic() < until:
+            compute(0.4)
+        counts = busy()
+        done.set()
         beside.join()
-    counts = {line["phase"]: line for line in read_counts([tmp_path / "main.jsonl"])}["busy"]
     assert f"code:{COMPUTE}" in counts["stages"]["other:Prefetch"]
     assert any(line.endswith(" compute") and "measured_sets.py" in line for line in counts["lines"])
     assert counts["threads_wanting_gil"] > 1
     assert not any(thread.name == "headrace-sampler" for thread in threading.enumerate())
+
+
+def test_a_thread_seen_while_it_starts_gets_its_name_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every, looks = threading.enumerate, iter(range(5))
+
+    def starting() -> list[threading.Thread]:
+        if next(looks, None) is None:
+            return every()
+        return [thread for thread in every() if thread.name != "Prefetch-3"] + [threading.Thread()]
+
+    monkeypatch.setattr(threading, "enumerate", starting)
+    beside = threading.Thread(target=compute, args=(0.4,), name="Prefetch-3")
+    with sampled(Sampler(tmp_path / "main.jsonl", "main")):
+        beside.start()
+        beside.join()
+    (counts,) = read_counts([tmp_path / "main.jsonl"])
+    assert next(looks, None) is None
+    assert f"code:{COMPUTE}" in counts["stages"]["other:Prefetch"]
+    assert "other:native" not in counts["stages"]

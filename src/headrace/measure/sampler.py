@@ -250,11 +250,12 @@ class Sampler:
                     self._look(now - last, late, min(waited - delay, late))
                 last, delay = now, waited
                 if self._asked != self._counts.phase or now - written > WRITE_SECONDS:
-                    self._write()
-                    written = now
-                    if self._asked != self._counts.phase:
+                    ending, written = self._counts, now
+                    # First, or what other threads count while the line is written would be lost.
+                    if self._asked != ending.phase:
                         self._begin(self._asked)
-            self._write()
+                    self._write(ending)
+            self._write(self._counts)
         finally:
             note_into(None)
             self._own.close()
@@ -290,8 +291,8 @@ class Sampler:
             self._meet(frames)
         wanting = 0
         for ident, innermost in frames.items():
-            known = self._known[ident]
-            if known.native_id == self._tid:
+            known = self._known.get(ident)
+            if known is None or known.native_id == self._tid:
                 continue
             if ident == main and self._ticking:
                 wanting += self._look_if_blocked(known, innermost, seconds)
@@ -328,16 +329,23 @@ class Sampler:
         return False
 
     def _meet(self, frames: dict[int, FrameType]) -> None:
-        """Takes up threads that are new, and drops those that have ended."""
+        """Takes up threads that are new, and drops those that have ended.
+
+        A thread that is just starting runs Python before `threading` knows its ids: left for the next look.
+        """
         for ident in self._known.keys() - frames.keys():
             self._known.pop(ident).state.close()
-        new = frames.keys() - self._known.keys()
-        threads = {thread.ident: thread for thread in threading.enumerate()} if new else {}
+        threads = threading.enumerate()
+        starting = any(thread.native_id is None for thread in threads)
+        by_ident = {thread.ident: thread for thread in threads}
         main = threading.main_thread()
-        for ident in new:
-            thread = threads.get(ident)
-            name = "" if thread is main else name_of_thread(thread.name) if thread else "native"
-            self._known[ident] = _Known(name, (thread.native_id if thread else None) or -1)
+        for ident in frames.keys() - self._known.keys():
+            thread = by_ident.get(ident)
+            if thread is None and not starting:
+                self._known[ident] = _Known("native", -1)
+            elif thread is not None and thread.native_id is not None:
+                name = "" if thread is main else name_of_thread(thread.name)
+                self._known[ident] = _Known(name, thread.native_id)
 
     def _count_running(self, counts: Counts) -> None:
         """Counts threads on cores; seldom, to take a thousandth of the time, however many there are."""
@@ -383,8 +391,7 @@ class Sampler:
         self._counts = self._phases.setdefault(phase, Counts(phase))
         note_into(self._counts.fetches, self.tick)
 
-    def _write(self) -> None:
-        counts = self._counts
+    def _write(self, counts: Counts) -> None:
         before, self._mark = self._mark, self._marks()
         counts.cpu_seconds += self._mark[0] - before[0]
         counts.own_cpu_seconds += self._mark[1] - before[1]
