@@ -72,3 +72,40 @@ def test_the_gpu_of_these_processes_is_the_one_that_counts(monkeypatch: pytest.M
     assert busy_gpu({99}) == (0.9, 10)  # nobody knows whose they are
     monkeypatch.setattr(module, "gpus", lambda: ((), "no driver"))
     assert busy_gpu({7}) == (None, None)
+
+
+def test_pages_are_counted_seldom_and_growth_in_between_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = []
+
+    def slowly(pid: int) -> int:
+        counted.append(pid)
+        time.sleep(0.1)  # the next count is 20 seconds away
+        return 1_000_000
+
+    monkeypatch.setattr(module, "INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(module, "own_memory", slowly)
+    announce_phase(tmp_path, "actual")
+    read = "sys.stdin.readline()"
+    grows = f"import sys; {read}; held = bytearray(64_000_000); print(flush=True); {read}"
+    process = subprocess.Popen(
+        [sys.executable, "-c", grows], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    began = time.perf_counter()
+    outside = Outside(process.pid, tmp_path)
+    while len(outside.usage(began)) < 2:
+        time.sleep(0.05)
+    process.stdin.write("\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    grown = time.perf_counter()
+    while len(outside.usage(grown)) < 2:
+        time.sleep(0.05)
+    outside.stop()
+    process.communicate("\n")
+    assert counted == [process.pid]
+    rows = outside.usage(began)
+    assert rows[-1]["memory"] - rows[0]["memory"] >= 63e6

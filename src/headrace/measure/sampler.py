@@ -31,7 +31,7 @@ INTERVAL_SECONDS = 0.01
 # timed, there are so many times fewer of them; the loader alone may be disturbed a little.
 TIMED_PHASES = ("warm-up", "actual", "demand")
 FEWER = 10
-NOTICE_SECONDS = 0.05  # at most, until a new phase is seen to have begun
+NOTICE_SECONDS = 0.1  # at most, until a new phase is seen to have begun
 WRITE_SECONDS = 0.5
 MOST_LINES = 20
 LATE_SECONDS = 0.001
