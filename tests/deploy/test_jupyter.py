@@ -34,6 +34,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
     container.close()
 
 
+def url(container: Container) -> str:
+    return f"http://127.0.0.1:{container.ports['jupyter']}"
+
+
 def ask(container: Container, path: str, **headers: str) -> tuple[int, str, str]:
     """Status, where it sends the browser to, and body."""
     connection = http.client.HTTPConnection("127.0.0.1", container.ports["jupyter"], timeout=60)
@@ -54,7 +58,7 @@ def test_no_token_and_wrong_tokens_are_refused(server: Container, path: str, hea
     assert "here.txt" not in body
 
 
-@pytest.mark.parametrize("query", ["", "?token=", f"?token={TOKEN[::-1]}"])
+@pytest.mark.parametrize("query", ["", "?token=", f"?token={TOKEN[::-1]}"], ids=["none", "empty", "wrong"])
 def test_the_page_without_the_token_is_the_login(server: Container, query: str) -> None:
     status, location, _ = ask(server, f"/lab{query}")
     assert status == 302
@@ -95,7 +99,7 @@ def test_a_password_logs_in_by_its_hash(container: Container) -> None:
     from jupyter_server.auth import passwd
 
     container.serve("jupyter", JUPYTER_PASSWORD_HASH=passwd("correct horse battery staple"))
-    base = f"http://127.0.0.1:{container.ports['jupyter']}"
+    base = url(container)
     for password, path in (("a wrong one", "/login"), ("correct horse battery staple", "/lab")):
         jar = http.cookiejar.CookieJar()
         browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
@@ -116,18 +120,18 @@ def test_sigterm_ends_it_well(container: Container) -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on PATH")
-@pytest.mark.parametrize(("query", "shown"), [("", "login_form"), (f"?token={TOKEN}", 'id="jp-MainLogo"')])
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [("", "login_form"), (f"?token={TOKEN}", 'id="jp-MainLogo"')],
+    ids=["no token", "the token"],
+)
 def test_a_browser_shows_the_lab_or_the_login(
     server: Container, tmp_path: Path, query: str, shown: str
 ) -> None:
     assert CHROMIUM is not None
+    options = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom")
     page = subprocess.run(
-        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
-        + [
-            "--virtual-time-budget=20000",
-            "--dump-dom",
-            f"http://127.0.0.1:{server.ports['jupyter']}/lab{query}",
-        ],
+        [CHROMIUM, *options, f"--user-data-dir={tmp_path}", f"{url(server)}/lab{query}"],
         capture_output=True,
         text=True,
         timeout=120,

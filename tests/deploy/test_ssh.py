@@ -57,10 +57,10 @@ class Client:
             f"UserKnownHostsFile={self.known_hosts}",
             *options,
         )
+        options_given = [part for option in given for part in ("-o", option)]
+        where = ["-F", "none", "-i", str(key or self.key), "-p", str(self.port), f"{user}@127.0.0.1"]
         return subprocess.run(
-            ["ssh", "-F", "none", "-i", str(key or self.key), "-p", str(self.port)]
-            + [part for option in given for part in ("-o", option)]
-            + [f"{user}@127.0.0.1", *command],
+            ["ssh", *options_given, *where, *command],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -132,14 +132,11 @@ def test_local_forwarding_alone_goes_through(server: tuple[Container, Client]) -
 def test_files_are_copied_by_sftp(server: tuple[Container, Client], tmp_path: Path) -> None:
     container, client = server
     (container.workspace / "note").write_text("here")
-    subprocess.run(
-        ["sftp", "-q", "-F", "none", "-i", client.key, "-P", str(client.port)]
-        + ["-o", f"UserKnownHostsFile={client.known_hosts}", "-o", "BatchMode=yes"]
-        + [f"{USER}@127.0.0.1:{container.workspace}/note", str(tmp_path / "copy")],
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )
+    options = ["-q", "-F", "none", "-i", str(client.key), "-P", str(client.port), "-o", "BatchMode=yes"]
+    options += ["-o", f"UserKnownHostsFile={client.known_hosts}"]
+    source = f"{USER}@127.0.0.1:{container.workspace}/note"
+    command = ["sftp", *options, source, str(tmp_path / "copy")]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
     assert (tmp_path / "copy").read_text() == "here"
 
 
