@@ -133,9 +133,8 @@ def test_options_are_those_of_the_command() -> None:
 @pytest.mark.parametrize("folder", APPLIED)
 def test_pods_are_restricted(folder: str) -> None:
     """The Pod Security Standard `restricted`, which the namespace enforces, and a root that is read only."""
-    assert (
-        one(folder, "Namespace")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
-    )
+    labels = one(folder, "Namespace")["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
     seen = list(pods(folder))
     assert seen
     allowed = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim"}

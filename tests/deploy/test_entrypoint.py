@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tiny
 from container import ENTRYPOINT, UID, Container, as_arbitrary_user, wait_for
 
 from headrace.cli.train import train
@@ -147,6 +148,26 @@ def test_sigterm_reaches_torchrun_whose_ranks_say_how_it_ended(
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == code
     assert (container.workspace / stopped).exists()
+
+
+@pytest.mark.long
+def test_a_real_torchrun_is_stopped_and_goes_on(container: Container) -> None:
+    """Two ranks on the CPU."""
+    tiny.data(container.workspace / "data")
+    log = container.workspace / "runs" / "a" / "log.jsonl"
+    command = "train data --out runs/a --resume auto --arch shufflenet_v2_x0_5 --epochs 20 --batch-size 10"
+    command += " --size 32 --val-resize 40 --device cpu --workers 0 --log-every 1"
+    environment = {"PET_NPROC_PER_NODE": "2", "OMP_NUM_THREADS": "1"}
+    process = container.start(*command.split(), **environment)
+    wait_for(lambda: log.exists() and '"kind": "step"' in log.read_text(), "a step")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 75, container.log.read_text()
+    stopped = json.loads(log.read_text().splitlines()[-1])
+    assert (stopped["kind"], stopped["preempted"]) == ("end", True)
+    assert container.start(*command.split(), **environment).wait(240) == 0, container.log.read_text()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["step"] for line in lines if line["kind"] == "start"] == [0, stopped["steps"]]
+    assert (lines[-1]["steps"], lines[-1]["preempted"]) == (20 * 5, False)
 
 
 def test_what_an_earlier_run_left_says_nothing_of_this_one(container: Container) -> None:
