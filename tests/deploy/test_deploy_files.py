@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -63,6 +64,42 @@ def containers(pod: Any) -> list[Any]:
     return [*pod.get("initContainers", []), *pod["containers"]]
 
 
+def test_compose_understands_its_file() -> None:
+    shown = subprocess.run(
+        [tool("docker-compose"), "-f", ROOT / "compose.yaml", "--profile", "*", "config", "--format", "json"],
+        env={**os.environ, "HEADRACE_DATA": "/mnt/imagenet"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (shown.returncode, shown.stderr) == (0, "")
+    services = json.loads(shown.stdout)["services"]
+    assert services.keys() == {"workspace", "train"}
+    for service in services.values():
+        (gpus,) = service["deploy"]["resources"]["reservations"]["devices"]
+        assert (gpus["driver"], gpus["count"], gpus["capabilities"]) == ("nvidia", -1, ["gpu"])
+        assert int(service["shm_size"]) == 8 << 30
+        assert service["ulimits"]["memlock"] == -1
+        data = next(volume for volume in service["volumes"] if volume["target"] == "/data")
+        assert (data["source"], data["read_only"]) == ("/mnt/imagenet", True)
+    jupyter, ssh = services["workspace"]["ports"]
+    assert (jupyter["target"], jupyter["host_ip"]) == (8888, "127.0.0.1")
+    assert ssh["target"] == 2222
+
+
+def test_compose_asks_where_the_data_is() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "HEADRACE_DATA"}
+    ended = subprocess.run(
+        [tool("docker-compose"), "-f", ROOT / "compose.yaml", "config"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode != 0
+    assert "say where the data set is" in ended.stderr
+
+
 def test_hadolint_has_nothing_to_say() -> None:
     ended = subprocess.run(
         [tool("hadolint"), ROOT / "deploy" / "Dockerfile"], capture_output=True, text=True, timeout=60
@@ -97,7 +134,7 @@ def test_storage_classes_are_what_kubernetes_takes(path: Path) -> None:
 @pytest.mark.parametrize("overlay", TRAINING)
 def test_jobs_are_what_kubeflow_takes(overlay: str) -> None:
     """Through the models of Kubeflow's own package and back: a field that they don't know would be lost."""
-    models = pytest.importorskip("kubeflow_trainer_api").models
+    models = pytest.importorskip("kubeflow_trainer_api.models")
     for kind, model in (
         ("TrainJob", models.TrainerV1alpha1TrainJob),
         ("TrainingRuntime", models.TrainerV1alpha1TrainingRuntime),

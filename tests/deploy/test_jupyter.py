@@ -29,9 +29,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
     (container.workspace / "here.txt").write_text("found")
     secret = container.folder / "token"
     secret.write_text(TOKEN + "\n")
-    container.serve("jupyter", JUPYTER_TOKEN_FILE=str(secret))
+    process = container.serve("jupyter", JUPYTER_TOKEN_FILE=str(secret))
     yield container
-    container.close()
+    try:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0  # it shuts down by itself
+        assert container.call("health").returncode == 1
+    finally:
+        container.close()
 
 
 def url(container: Container) -> str:
@@ -109,13 +114,6 @@ def test_a_password_logs_in_by_its_hash(container: Container) -> None:
             assert urllib.parse.urlsplit(answer.url).path == path
     assert ask(container, "/api/contents")[0] == 403
     assert ask(container, "/api/contents", Authorization="token ")[0] == 403
-
-
-def test_sigterm_ends_it_well(container: Container) -> None:
-    process = container.serve("jupyter")
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
-    assert container.call("health").returncode == 1
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from container import ROOT, UID, Container
+from container import ROOT, UID, Container, as_arbitrary_user
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin")
 
@@ -175,7 +175,15 @@ def test_the_configuration_says_what_the_tests_found(tmp_path: Path) -> None:
     """As sshd itself understands it; it lists all of its settings."""
     assert SSHD is not None
     shown = subprocess.run(
-        [SSHD, "-T", "-f", ROOT / "deploy" / "sshd_config", "-h", make_key(tmp_path / "key")],
+        [
+            *as_arbitrary_user(),
+            SSHD,
+            "-T",
+            "-f",
+            ROOT / "deploy" / "sshd_config",
+            "-h",
+            make_key(tmp_path / "key"),
+        ],
         capture_output=True,
         text=True,
         check=True,
