@@ -20,7 +20,8 @@ ENTRYPOINT = ROOT / "deploy" / "entrypoint"
 # In no /etc/passwd, and without a home.
 UID = 12345
 
-DEADLINE = 60
+# Seconds; what is waited for takes a few.
+DEADLINE = 120
 
 
 def as_arbitrary_user() -> list[str]:
@@ -40,11 +41,11 @@ def free_port() -> int:
         return port
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + DEADLINE
+def wait_for(condition: Callable[[], bool], what: str, deadline: float = DEADLINE) -> None:
+    end = time.monotonic() + deadline
     while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"after {DEADLINE} s still waiting for {what}")
+            raise TimeoutError(f"after {deadline} s still waiting for {what}")
         time.sleep(0.05)
 
 

@@ -119,7 +119,7 @@ def test_an_arbitrary_uid_has_a_name_and_a_home(container: Container) -> None:
 
 def test_a_command_takes_the_place_of_the_entrypoint(container: Container) -> None:
     process = container.start("sh", "-c", "echo $$ > pid; exit 7")
-    assert process.wait(60) == 7
+    assert process.wait(120) == 7
     assert (container.workspace / "pid").read_text() == f"{process.pid}\n"
     missing = container.call("no-such-command")
     assert (missing.returncode, "no-such-command can't be started" in missing.stderr) == (2, True)
@@ -146,11 +146,12 @@ def test_sigterm_reaches_torchrun_whose_ranks_say_how_it_ended(
     process = container.start("train", "/data", "--out", "runs/a", PET_NPROC_PER_NODE="2")
     wait_for((container.workspace / "ready").exists, "torchrun")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == code
+    assert process.wait(120) == code
     assert (container.workspace / stopped).exists()
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_real_torchrun_is_stopped_and_goes_on(container: Container) -> None:
     """Two ranks on the CPU."""
     tiny.data(container.workspace / "data")
@@ -159,12 +160,17 @@ def test_a_real_torchrun_is_stopped_and_goes_on(container: Container) -> None:
     command += " --size 32 --val-resize 40 --device cpu --workers 0 --log-every 1"
     environment = {"PET_NPROC_PER_NODE": "2", "OMP_NUM_THREADS": "1"}
     process = container.start(*command.split(), **environment)
-    wait_for(lambda: log.exists() and '"kind": "step"' in log.read_text(), "a step")
+
+    def at_work() -> bool:
+        assert process.poll() is None, container.log.read_text()
+        return log.exists() and '"kind": "step"' in log.read_text()
+
+    wait_for(at_work, "a step", 300)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 75, container.log.read_text()
+    assert process.wait(120) == 75, container.log.read_text()
     stopped = json.loads(log.read_text().splitlines()[-1])
     assert (stopped["kind"], stopped["preempted"]) == ("end", True)
-    assert container.start(*command.split(), **environment).wait(240) == 0, container.log.read_text()
+    assert container.start(*command.split(), **environment).wait(400) == 0, container.log.read_text()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["step"] for line in lines if line["kind"] == "start"] == [0, stopped["steps"]]
     assert (lines[-1]["steps"], lines[-1]["preempted"]) == (20 * 5, False)
@@ -181,11 +187,19 @@ def test_what_an_earlier_run_left_says_nothing_of_this_one(container: Container)
     assert (ended.returncode, ended.stdout) == (0, "-m headrace train /data\n")
 
 
+def test_what_cant_be_started_is_said(container: Container) -> None:
+    without = {"PATH": f"{container.bin}:/usr/bin:/bin"}
+    ended = container.call("train", "/data", PET_NPROC_PER_NODE="2", **without)
+    assert (ended.returncode, "torchrun can't be started" in ended.stderr) == (2, True)
+    ended = container.call("jupyter", **without)
+    assert (ended.returncode, "jupyter can't be started" in ended.stderr) == (2, True)
+
+
 def test_sigterm_reaches_a_command(container: Container) -> None:
     process = container.start("bash", "-c", STOPPABLE.format(stopped="stopped", code=75))
     wait_for((container.workspace / "ready").exists, "the command")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 75
+    assert process.wait(120) == 75
     assert (container.workspace / "stopped").exists()
 
 

@@ -150,7 +150,7 @@ def test_a_start_keeps_the_host_key_and_takes_one_that_a_volume_opened(tmp_path:
     kept = container.workspace / ".headrace" / "ssh_host_ed25519_key"
     assert kept.stat().st_mode & 0o077 == 0
     first.send_signal(signal.SIGTERM)
-    first.wait(60)
+    first.wait(120)
     (container.run / "services").unlink()
     assert client("true").returncode == 255
     assert container.call("health").returncode == 0  # nothing was started
@@ -166,7 +166,7 @@ def test_the_container_ends_with_the_first_of_its_servers(tmp_path: Path) -> Non
     container.program("jupyter", "exit 3")
     keys = Path(f"{make_key(tmp_path / 'key')}.pub").read_text()
     process = container.start("jupyter", "ssh", SSH_AUTHORIZED_KEYS=keys)
-    assert process.wait(60) == 3
+    assert process.wait(120) == 3
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", container.ports["ssh"])).close()
 
