@@ -57,7 +57,9 @@ def ask(container: Container, path: str, **headers: str) -> tuple[int, str, str]
 
 @pytest.mark.parametrize("path", ["/api/contents", "/api/kernels", "/api/terminals", "/api/sessions"])
 @pytest.mark.parametrize(
-    "header", [None, "token ", f"token {TOKEN[:-1]}", f"token {TOKEN}0", f"Basic {TOKEN}"]
+    "header",
+    [None, "token ", f"token {TOKEN[:-1]}", f"token {TOKEN}0", f"Basic {TOKEN}"],
+    ids=["none", "empty", "shorter", "longer", "basic"],
 )
 def test_no_token_and_wrong_tokens_are_refused(server: Container, path: str, header: str | None) -> None:
     status, _, body = ask(server, path, **({} if header is None else {"Authorization": header}))
