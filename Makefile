@@ -23,7 +23,7 @@ requirement   = '$(1)$(if $(2),==$(2))'
 DEV_STAMP    := $(VENV)/.done-dev
 PACKAGE      := $(VENV)/.done-package
 SOURCES      := $(shell find src native/src native/include native/CMakeLists.txt -type f -not -name '*.pyc' 2>/dev/null)
-PY_FILES     := src tests benchmarks examples
+PY_FILES     := src tests benchmarks examples deploy/entrypoint
 CPP_FILES     = $(shell git ls-files -co --exclude-standard 'native/*.cpp' 'native/*.h')
 
 .DEFAULT_GOAL := help

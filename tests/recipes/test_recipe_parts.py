@@ -5,8 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import resource
+import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -131,6 +134,23 @@ def test_the_log_has_every_figure(folder: Path, tmp_path: Path) -> None:
     figures = {"loss", "lr", "images_per_second", "stall", "seconds_left", "memory_bytes"}
     assert figures <= lines[1].keys()
     assert list(tmp_path.glob("events.out.tfevents.*"))
+
+
+def test_prometheus_is_served_while_it_trains(folder: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    pages = []
+
+    def ask(_: int) -> None:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
+            pages.append(page.read().decode())
+
+    tiny.before_pass.append(ask)
+    train(tiny.recipe(folder, tmp_path, epochs=1, metrics_port=port))
+    assert 'headrace_batches_total{loader="train"} 4.0' in pages[3]
+    assert 'headrace_batches_total{loader="val"} 0.0' in pages[3]
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        ask(5)
 
 
 def test_a_loss_that_is_no_number_ends_the_run(folder: Path, tmp_path: Path) -> None:

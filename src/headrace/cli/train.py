@@ -49,6 +49,9 @@ def train(
     checkpoint_every: Annotated[int, Option(help="Steps between checkpoints; 0: once an epoch.")] = 0,
     log_every: Annotated[int, Option(min=1, help="Steps between lines.")] = 50,
     tensorboard: Annotated[bool, Option(help="Write scalars to --out.")] = False,
+    metrics_port: Annotated[
+        int | None, Option(min=1, max=65535, help="For Prometheus, at 127.0.0.1; plus a rank's number here.")
+    ] = None,
 ) -> None:
     """Trains an image classifier, as ImageNet's are; several GPUs by torchrun.
 

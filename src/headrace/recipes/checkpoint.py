@@ -17,7 +17,7 @@ VERSION = 1
 # Of a recipe, when a run goes on: where and how, but not what is trained.
 MAY_CHANGE = {
     *("data", "out", "accumulate", "checkpointing", "channels_last", "compile", "workers", "deterministic"),
-    *("device", "resume", "checkpoint_every", "log_every", "tensorboard"),
+    *("device", "resume", "checkpoint_every", "log_every", "tensorboard", "metrics_port"),
 }
 LAST, BEST, PREEMPTED = "last.pt", "best.pt", "preempted"
 

@@ -50,6 +50,8 @@ class Recipe:
         checkpoint_every: steps between checkpoints beside those at the ends of epochs; 0: none.
         log_every: steps between lines of the log.
         tensorboard: write scalars to `out` too.
+        metrics_port: rank r of a machine serves its loaders' figures to Prometheus at 127.0.0.1, on this port
+            + r; None: it doesn't.
     """
 
     data: Path
@@ -79,6 +81,7 @@ class Recipe:
     checkpoint_every: int = 0
     log_every: int = 50
     tensorboard: bool = False
+    metrics_port: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "size", "val_resize", "log_every"):

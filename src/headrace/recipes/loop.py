@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import headrace
+from headrace.export import MetricsServer
 from headrace.recipes import checkpoint, data, memory, optimisation, ranks
 from headrace.recipes.config import Recipe
 from headrace.recipes.evaluate import Score, evaluate
@@ -110,7 +111,10 @@ class Trainer:
         preempted = recipe.out / checkpoint.PREEMPTED
         if self.rank == 0:
             preempted.unlink(missing_ok=True)
-        with Report(recipe.out, total, active=self.rank == 0, tensorboard=recipe.tensorboard) as self.report:
+        with (
+            self._metrics(),
+            Report(recipe.out, total, active=self.rank == 0, tensorboard=recipe.tensorboard) as self.report,
+        ):
             self._introduce()
             stopped = False
             try:
@@ -246,6 +250,12 @@ class Trainer:
             return None
         ids = None if self.device.type == "cpu" else [self.device.index]
         return DistributedDataParallel(self.module, device_ids=ids, gradient_as_bucket_view=True)
+
+    def _metrics(self) -> AbstractContextManager[Any]:
+        if self.recipe.metrics_port is None:
+            return nullcontext()
+        loaders = {"train": self.loader, "val": self.val_loader}
+        return MetricsServer(loaders, self.recipe.metrics_port + ranks.local_rank())
 
     def _settings(self) -> None:
         if self.recipe.deterministic:

@@ -48,7 +48,7 @@ def choose_device(name: str | None) -> torch.device:
     if torch.accelerator.current_accelerator(check_available=True) != torch.device(device.type):
         raise headrace.ConfigError(f"device ({name}) isn't available here; leave it out for what there is.")
     count = torch.accelerator.device_count()
-    index = int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index
+    index = local_rank() if device.index is None else device.index
     if index >= count:
         raise headrace.ConfigError(
             f"local rank {index} has no device of its own: {count} are here. Start as many processes a"
@@ -56,6 +56,11 @@ def choose_device(name: str | None) -> torch.device:
         )
     torch.accelerator.set_device_index(index)
     return torch.device(device.type, index)
+
+
+def local_rank() -> int:
+    """This rank's number on its machine, by torchrun; 0 without it."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def world() -> tuple[int, int]:
