@@ -20,6 +20,8 @@ DTYPES: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "
 class Recipe:
     """One run. The same on every rank.
 
+    Messages name the command's options: `--batch-size` is `batch_size` here.
+
     Attributes:
         data: a folder with `train` and `val`, each of class folders or a pack.
         out: where checkpoints and logs go.
@@ -94,20 +96,18 @@ class Recipe:
             self.val_resize >= self.size,
             "val_resize",
             self.val_resize,
-            f"must be at least size ({self.size})",
+            f"must be at least --size ({self.size})",
         )
         _check(
             self.start_size is None or 32 <= self.start_size <= self.size,
             "start_size",
             self.start_size,
-            f"must be from 32 to size ({self.size})",
+            f"must be from 32 to --size ({self.size})",
         )
-        _check(
-            not (self.compile and self.checkpointing),
-            "checkpointing",
-            True,
-            "can't be had with compile, which decides itself what is computed again",
-        )
+        if self.compile and self.checkpointing:
+            raise headrace.ConfigError(
+                "--checkpointing can't be had with --compile, which decides itself what is computed again."
+            )
 
     @property
     def dtype(self) -> torch.dtype | None:
@@ -135,8 +135,8 @@ class Recipe:
             self.batch_size % parts == 0,
             "batch_size",
             self.batch_size,
-            f"must divide by ranks × accumulate ({world_size} × {self.accumulate}); it counts the pictures of"
-            " a step over all of them",
+            f"must divide by ranks × --accumulate ({world_size} × {self.accumulate}); it counts the pictures"
+            " of a step over all of them",
         )
         return self.batch_size // parts
 
@@ -153,6 +153,11 @@ class Recipe:
         return {name: str(v) if isinstance(v, Path) else v for name, v in asdict(self).items()}
 
 
+def option(name: str) -> str:
+    """What the command calls the attribute `name` of a Recipe."""
+    return "--" + name.replace("_", "-")
+
+
 def _check(holds: bool, name: str, value: object, rule: str) -> None:
     if not holds:
-        raise headrace.ConfigError(f"{name} ({value}) {rule}.")
+        raise headrace.ConfigError(f"{option(name)} ({value}) {rule}.")
