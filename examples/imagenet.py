@@ -46,7 +46,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--accumulate", type=int, default=1, help="parts that a rank's share is done in")
     parser.add_argument("--lr", type=float, help="highest; left out: 0.1 × batch / 256")
     parser.add_argument("--weight-decay", type=float, default=1e-4)
-    parser.add_argument("--warmup-epochs", type=float, default=5)
+    parser.add_argument("--warmup-epochs", type=float, help="left out: 5, or half of the epochs")
     parser.add_argument("--label-smoothing", type=float, default=0.1)
     parser.add_argument("--ema", type=float, default=0, help="decay of an average of the weights, as 0.9998")
     parser.add_argument("--size", type=int, default=224)
@@ -147,7 +147,8 @@ class Training:
 
     def lr_factor(self, step: int) -> float:
         """A line up, then half a cosine down."""
-        warmup = round(self.args.warmup_epochs * self.steps_per_epoch)
+        epochs = self.args.warmup_epochs
+        warmup = round((min(5, self.args.epochs / 2) if epochs is None else epochs) * self.steps_per_epoch)
         if step < warmup:
             return (step + 1) / (warmup + 1)
         left = self.args.epochs * self.steps_per_epoch - warmup

@@ -21,6 +21,12 @@ def recipe(**values: Any) -> Recipe:
     [
         ({"epochs": 0}, r"--epochs \(0\) must be 1 or more"),
         ({"warmup_epochs": -1}, r"--warmup-epochs \(-1\) must be 0 or more"),
+        (
+            {"warmup_epochs": 5, "epochs": 5},
+            r"--warmup-epochs \(5\) must be 0 or more, and less than --epochs \(5\)",
+        ),
+        ({"weight_decay": -0.1}, r"--weight-decay \(-0\.1\) must be 0 or more"),
+        ({"workers": -1}, r"--workers \(-1\) must be 0 or more"),
         ({"precision": "fp8"}, r"--precision \(fp8\) must be one of fp32, bf16, fp16"),
         ({"optimizer": "adam"}, r"--optimizer \(adam\) must be sgd or adamw"),
         ({"lr": 0.0}, r"--lr \(0\.0\) must be above 0"),
@@ -40,6 +46,11 @@ def test_learning_rates_follow_the_batch() -> None:
     assert recipe(batch_size=1024).peak_lr == pytest.approx(0.4)
     assert recipe(batch_size=512, optimizer="adamw").peak_lr == pytest.approx(5e-4)
     assert recipe(lr=0.3).peak_lr == 0.3
+
+
+def test_a_short_run_has_a_short_warm_up() -> None:
+    assert [recipe(epochs=epochs).warmup for epochs in (1, 4, 10, 90)] == [0.5, 2, 5, 5]
+    assert recipe(epochs=4, warmup_epochs=0).warmup == 0
 
 
 def test_parts_make_up_the_batch() -> None:

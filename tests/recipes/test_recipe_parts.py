@@ -185,6 +185,19 @@ def test_running_out_of_memory_gives_advice(folder: Path, tmp_path: Path) -> Non
         assert part in text
 
 
+def test_a_model_that_does_not_fit_gives_advice(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(tiny.Tiny, "to", fail)
+    with pytest.raises(memory.OutOfMemory, match="before the first step: tiny_batchnorm") as caught:
+        train(tiny.recipe(folder, tmp_path))
+    for part in ("can't allocate memory", "as top shows; --ema 0; a smaller --arch."):
+        assert part in str(caught.value)
+
+
 @pytest.mark.slow
 def test_the_command_gives_advice_when_the_cpus_memory_is_short(folder: Path, tmp_path: Path) -> None:
     """A real failure to allocate: 40 GB of activations where 8 GB of addresses are allowed."""

@@ -45,9 +45,13 @@ def train(
         float | None, Option(help="Left out: 1e-4 for sgd, 0.05 for adamw.", rich_help_panel=MODEL)
     ] = None,
     warmup_epochs: Annotated[
-        float,
-        Option(help="In which the learning rate rises; then it falls as a cosine.", rich_help_panel=MODEL),
-    ] = 5.0,
+        float | None,
+        Option(
+            help="In which the learning rate rises; then it falls as a cosine. Left out: 5, or half of the"
+            " epochs.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
     label_smoothing: Annotated[float, Option(help="0: none.", rich_help_panel=MODEL)] = 0.1,
     ema: Annotated[
         float,

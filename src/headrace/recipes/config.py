@@ -34,7 +34,8 @@ class Recipe:
         lr: highest learning rate. None: 0.1 × batch_size / 256 for SGD (Goyal et al. 2017, arXiv 1706.02677),
             1e-3 × batch_size / 1024 for AdamW (Touvron et al. 2021, arXiv 2012.12877).
         weight_decay: of parameters with two or more dimensions. None: 1e-4 for SGD, 0.05 for AdamW.
-        warmup_epochs: of rising from 0 to `lr`; then it falls to 0 as a cosine.
+        warmup_epochs: of rising from 0 to `lr`; then it falls to 0 as a cosine. None: 5, or half of `epochs`
+            if that is less.
         label_smoothing: 0 to 1.
         ema: decay per step of an average of the weights, which is then what is evaluated; 0: none.
         size, val_resize: pixels of a training and evaluation crop; of the shorter side before the latter.
@@ -63,7 +64,7 @@ class Recipe:
     optimizer: Literal["sgd", "adamw"] = "sgd"
     lr: float | None = None
     weight_decay: float | None = None
-    warmup_epochs: float = 5.0
+    warmup_epochs: float | None = None
     label_smoothing: float = 0.1
     ema: float = 0.0
     size: int = 224
@@ -85,8 +86,14 @@ class Recipe:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "size", "val_resize", "log_every"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "must be 1 or more")
-        for name in ("warmup_epochs", "checkpoint_every", "seed"):
-            _check(getattr(self, name) >= 0, name, getattr(self, name), "must be 0 or more")
+        for name in ("checkpoint_every", "seed", "weight_decay", "workers"):
+            _check((getattr(self, name) or 0) >= 0, name, getattr(self, name), "must be 0 or more")
+        _check(
+            0 <= self.warmup < self.epochs,
+            "warmup_epochs",
+            self.warmup_epochs,
+            f"must be 0 or more, and less than --epochs ({self.epochs})",
+        )
         _check(self.precision in DTYPES, "precision", self.precision, f"must be one of {', '.join(DTYPES)}")
         _check(self.optimizer in ("sgd", "adamw"), "optimizer", self.optimizer, "must be sgd or adamw")
         _check(self.lr is None or self.lr > 0, "lr", self.lr, "must be above 0")
@@ -120,6 +127,11 @@ class Recipe:
         if self.lr is not None:
             return self.lr
         return 0.1 * self.batch_size / 256 if self.optimizer == "sgd" else 1e-3 * self.batch_size / 1024
+
+    @property
+    def warmup(self) -> float:
+        """`warmup_epochs`, or what stands for None."""
+        return min(5.0, self.epochs / 2) if self.warmup_epochs is None else self.warmup_epochs
 
     @property
     def decay(self) -> float:

@@ -60,7 +60,13 @@ def train(recipe: Recipe) -> Outcome:
         if recipe.precision == "fp16":
             # The scaler leaves out first steps, until the scale fits; the schedule goes on as it should.
             warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
-        return Trainer(recipe, device, stop).run()
+        try:
+            trainer = Trainer(recipe, device, stop)
+        except (RuntimeError, MemoryError) as error:
+            if not memory.is_out_of_memory(error):
+                raise
+            raise memory.OutOfMemory(memory.advice_before(error, recipe, device)) from error
+        return trainer.run()
 
 
 class Trainer:
