@@ -40,10 +40,13 @@ def builder(arch: str) -> Callable[[int], nn.Module]:
         raise headrace.ConfigError(
             f"--arch {arch} isn't a model of torchvision{_similar(arch)}; {TIMM}NAME is one of timm's."
         ) from error
-    kind = make.__module__.removeprefix("torchvision.models.").split(".")
-    if len(kind) > 1:
-        raise headrace.ConfigError(f"--arch {arch} is a model for {kind[0]}, not a classifier of pictures.")
-    return lambda classes: make(weights=None, num_classes=classes, **ONE_OUTPUT.get(arch, {}))
+    # torchvision's classifiers are modules of this package, its other models are packages in it.
+    kind, dot, _ = make.__module__.partition("torchvision.models.")[2].partition(".")
+    if dot:
+        raise headrace.ConfigError(
+            f"--arch {arch} is a model for {kind.replace('_', ' ')}, not a classifier of pictures."
+        )
+    return lambda classes: make(weights=None, num_classes=classes, **ONE_OUTPUT.get(make.__name__, {}))
 
 
 def checkpoint_blocks(arch: str, model: nn.Module) -> None:
