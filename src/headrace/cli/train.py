@@ -23,7 +23,8 @@ MACHINE, RUN = "Speed and memory", "Checkpoints and logs"
 
 def train(
     data: Annotated[
-        Path, typer.Argument(help="A folder with train and val, each of class folders or a pack.")
+        Path,
+        typer.Argument(metavar="DATA", help="A folder with train and val, each of class folders or a pack."),
     ],
     arch: Annotated[
         str, Option(help="A classifier of torchvision, or timm/NAME.", rich_help_panel=MODEL)
