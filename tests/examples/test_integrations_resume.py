@@ -1,5 +1,5 @@
-"""The loader's place is in other libraries' checkpoints: a run that goes on from the middle of an epoch sees the
-pictures that the run which wasn't interrupted saw."""
+"""The loader's place is in other libraries' checkpoints: a run that goes on from the middle of an epoch sees
+the pictures that the run which wasn't interrupted saw."""
 
 from __future__ import annotations
 
