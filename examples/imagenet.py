@@ -3,9 +3,9 @@
     python examples/imagenet.py DATA --arch resnet50 --precision bf16 --channels-last
     torchrun --nproc-per-node=8 examples/imagenet.py DATA --batch-size 2048 --resume
 
-DATA holds train/CLASS/*.JPEG and val/CLASS/*.JPEG. SIGTERM and SIGUSR1 end it with a checkpoint and exit code
-75; --resume goes on with the next picture, on another number of GPUs too. `headrace train` is the same with
-more around it: the weights of both are equal, bit for bit (tests/recipes/test_example_imagenet.py).
+DATA holds train/CLASS/*.JPEG and val/CLASS/*.JPEG. SIGTERM and SIGUSR1 (exit code 75) and Ctrl-C (130) end it
+with a checkpoint; --resume goes on with the next picture, on another number of GPUs too. `headrace train` is
+the same with more around it: weights are equal, bit for bit (tests/recipes/test_example_imagenet.py).
 """
 
 import argparse
@@ -32,7 +32,7 @@ import headrace
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-TRY_AGAIN = 75  # EX_TEMPFAIL: nothing is wrong, start the same command again
+TRY_AGAIN, INTERRUPTED = 75, 130  # EX_TEMPFAIL: start the same command again; what shells say of Ctrl-C
 LOG_EVERY = 50
 
 
@@ -46,7 +46,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--accumulate", type=int, default=1, help="parts that a rank's share is done in")
     parser.add_argument("--lr", type=float, help="highest; left out: 0.1 × batch / 256")
     parser.add_argument("--weight-decay", type=float, default=1e-4)
-    parser.add_argument("--warmup-epochs", type=float, default=5)
+    parser.add_argument("--warmup-epochs", type=float, help="left out: 5, or half of the epochs")
     parser.add_argument("--label-smoothing", type=float, default=0.1)
     parser.add_argument("--ema", type=float, default=0, help="decay of an average of the weights, as 0.9998")
     parser.add_argument("--size", type=int, default=224)
@@ -91,15 +91,16 @@ def start() -> tuple[int, int, torch.device]:
 
 
 class StopSignal:
-    """SIGTERM or SIGUSR1 to any rank. All ranks ask and later get the same answer, beside the GPU's work."""
+    """To any rank. All ranks ask and later get the same answer, beside the GPU's work."""
 
     def __init__(self) -> None:
-        self.flag, self.came, self.work = torch.zeros((), dtype=torch.int32), False, None
-        for number in (signal.SIGTERM, signal.SIGUSR1):
+        self.flag, self.came, self.work = torch.zeros((), dtype=torch.int32), 0, None
+        for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM):
             signal.signal(number, self.note)
 
-    def note(self, *_: object) -> None:
-        self.came = True
+    def note(self, number: int, _: object) -> None:
+        self.came = max(self.came, number)  # Ctrl-C's is the lowest
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second one ends it at once
 
     def ask(self) -> None:
         self.flag.fill_(self.came)
@@ -109,7 +110,7 @@ class StopSignal:
     def answer(self) -> bool:
         if self.work is not None:
             self.work.wait()
-        return bool(self.flag.item()) if dist.is_initialized() else self.came
+        return bool(self.flag.item() if dist.is_initialized() else self.came)
 
 
 class Training:
@@ -134,25 +135,20 @@ class Training:
         self.model = model
         weights = [p for p in model.parameters() if p.ndim > 1]
         others = [p for p in model.parameters() if p.ndim <= 1]  # biases and norms don't decay
-        groups = [
-            {"params": weights, "weight_decay": args.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ]
+        groups = [{"params": weights}, {"params": others, "weight_decay": 0.0}]
         lr = args.lr or 0.1 * args.batch_size / 256
-        self.optimizer = torch.optim.SGD(groups, lr, momentum=0.9, nesterov=True)
+        self.optimizer = torch.optim.SGD(groups, lr, 0.9, weight_decay=args.weight_decay, nesterov=True)
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self.lr_factor)
         self.scaler = torch.amp.GradScaler(device.type, enabled=args.precision == "fp16")
         self.criterion = nn.CrossEntropyLoss(label_smoothing=args.label_smoothing)
-        self.ddp = None
-        if world > 1:
-            ids = None if device.type == "cpu" else [device.index]
-            self.ddp = DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+        self.ddp = DistributedDataParallel(model, gradient_as_bucket_view=True) if world > 1 else None
         self.forward = torch.compile(self.ddp or model) if args.compile else self.ddp or model
         torch.manual_seed(args.seed + 1_000_003 * rank)  # ranks drop out other units
 
     def lr_factor(self, step: int) -> float:
         """A line up, then half a cosine down."""
-        warmup = round(self.args.warmup_epochs * self.steps_per_epoch)
+        epochs = self.args.warmup_epochs
+        warmup = round((min(5, self.args.epochs / 2) if epochs is None else epochs) * self.steps_per_epoch)
         if step < warmup:
             return (step + 1) / (warmup + 1)
         left = self.args.epochs * self.steps_per_epoch - warmup
@@ -272,7 +268,10 @@ def main() -> int:
     rank, world, device = start()
     stop = StopSignal()
     torch.backends.cudnn.benchmark = True  # pictures of one size: the choice pays off
-    training = Training(args, rank, world, device)
+    try:
+        training = Training(args, rank, world, device)
+    except FileNotFoundError as error:
+        sys.exit(f"{error}\nDATA must hold train/CLASS/*.JPEG and val/CLASS/*.JPEG")
     args.out.mkdir(parents=True, exist_ok=True)
     if (args.out / "last.pt").exists():
         if not args.resume:
@@ -284,7 +283,7 @@ def main() -> int:
             score = None if stopped else training.evaluate(stop)
         if score is None:
             training.save("last.pt")
-            return TRY_AGAIN
+            return INTERRUPTED if stop.came == signal.SIGINT else TRY_AGAIN
         training.epoch += 1
         training.train.set_epoch(training.epoch)
         training.best = max(training.best, score[0])
@@ -292,6 +291,8 @@ def main() -> int:
             training.save(name)
         if rank == 0:
             print(f"epoch {training.epoch}: top-1 {score[0]:.2f} %, top-5 {score[1]:.2f} %")
+    if rank == 0:
+        print(f"finished: {training.epoch} epochs, best top-1 {training.best:.2f} %: {args.out / 'best.pt'}")
     return 0
 
 

@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "loader": BASE
     | {"device", "order", "options", "plan", "engine", "export", "tuning", "measure", "_native"},
     "testing": BASE | {"plan", "sources", "engine", "loader"},
-    "bench": {"loader"},
+    "bench": {"errors", "loader", "recipes"},
     # The doctor has opinions on numbers that others measured, and on torch's DataLoader as well as on ours.
     "doctor": BASE | {"measure"},
     # Where measuring, opinions and both loaders meet.

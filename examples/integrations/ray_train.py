@@ -3,10 +3,14 @@
     python examples/integrations/ray_train.py FOLDER      class folders of pictures, on every node
 
 `ray.train.torch.prepare_data_loader` would make a new loader of torch's own out of it. Headrace's shares the
-epoch among Ray's workers and brings batches to the device by itself.
+epoch among Ray's workers and brings batches to the device by itself; its place belongs into checkpoints.
+
+Where a machine is so busy that workers take more than a minute to start, Ray ends the run: set
+RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S to more seconds than 60.
 """
 
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +44,14 @@ def train(config: dict[str, Any]) -> None:
             loss.backward()
             optimizer.step()
             steps += 1
-    ray.train.report({"samples": loader.stats().samples, "steps": steps})
+    metrics = {"samples": loader.stats().samples, "steps": steps}
+    if ray.train.get_context().get_world_rank() > 0:
+        ray.train.report(metrics)
+        return
+    with tempfile.TemporaryDirectory() as folder:  # metrics without a checkpoint aren't in fit()'s result
+        state = {"model": model.state_dict(), "loader": loader.state_dict()}
+        torch.save(state, Path(folder, "last.pt"))
+        ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder))
 
 
 def main() -> None:

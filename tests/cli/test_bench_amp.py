@@ -53,6 +53,25 @@ def test_the_command_writes_its_figures(tmp_path: Path) -> None:
     assert json.loads(out.read_text())["arch"] == "squeezenet1_1"
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--arch", "nope"], "headrace bench amp: --arch nope isn't a model of torchvision"),
+        (["--device", "nope"], "headrace bench amp: --device nope isn't a device"),
+        (
+            ["--arch", "squeezenet1_1", "--batch-size", "10000000", "--size", "4096", "--device", "cpu"],
+            "--batch-size 10000000: so many pictures of 4096×4096 in fp32 don't fit in the memory of cpu",
+        ),
+        (["--json", "/nowhere/amp.json"], "No such file or directory: '/nowhere/amp.json'"),
+    ],
+)
+def test_what_cannot_be_had_is_refused(options: list[str], message: str) -> None:
+    done = CliRunner().invoke(app, ["bench", "amp", *options])
+    assert isinstance(done.exception, SystemExit), done.exception
+    assert done.exit_code == 2
+    assert message in done.output
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_the_allocators_peak_is_given(gpu: torch.device) -> None:
     result = amp.run("resnet18", batch_size=32, size=64, steps=3, device=str(gpu))

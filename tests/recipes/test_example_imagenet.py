@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from signal import SIGINT, SIGTERM, SIGUSR1
 
 import pytest
 import tiny
@@ -55,18 +57,38 @@ def test_the_example_trains_the_weights_of_the_command(
     assert best[0] <= best[1]  # where two epochs are equally good the example keeps the later
 
 
-@pytest.mark.parametrize("step", [1, 4, 7])
-def test_the_example_stops_and_goes_on(step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("step", "number", "code"), [(1, SIGTERM, 75), (4, SIGINT, 130), (7, SIGUSR1, 75)])
+def test_the_example_stops_and_goes_on(
+    step: int, number: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = tiny.data(tmp_path / "data")
     assert run_example(monkeypatch, data, tmp_path / "whole") == 0
-    tiny.before_pass.append(tiny.stop_at(step))
-    assert run_example(monkeypatch, data, tmp_path / "cut", "--resume") == 75
+    tiny.before_pass.append(tiny.stop_at(step, (number,)))
+    assert run_example(monkeypatch, data, tmp_path / "cut", "--resume") == code
     tiny.before_pass.clear()
     assert tiny.checkpoint(tmp_path / "cut")["step"] == step
     assert run_example(monkeypatch, data, tmp_path / "cut", "--resume") == 0
     whole, cut = (tiny.checkpoint(tmp_path / name) for name in ("whole", "cut"))
     for part in ("model", "average"):
         assert tiny.difference(whole[part], cut[part]) == 0
+
+
+def test_a_missing_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), str(tmp_path / "nope"), "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit, match=r"nope/train.*\nDATA must hold train/CLASS"):
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_finished_run_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tiny.data(tmp_path / "data")
+    for _ in range(2):
+        assert run_example(monkeypatch, data, tmp_path / "out", "--resume") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == said[-2]
+    assert re.fullmatch(rf"finished: 3 epochs, best top-1 [\d.]+ %: {tmp_path}/out/best\.pt", said[-1])
 
 
 def test_the_example_is_one_page() -> None:

@@ -19,15 +19,21 @@ def recipe(**values: Any) -> Recipe:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"epochs": 0}, r"epochs \(0\) must be 1 or more"),
-        ({"warmup_epochs": -1}, r"warmup_epochs \(-1\) must be 0 or more"),
-        ({"precision": "fp8"}, r"precision \(fp8\) must be one of fp32, bf16, fp16"),
-        ({"optimizer": "adam"}, r"optimizer \(adam\) must be sgd or adamw"),
-        ({"lr": 0.0}, r"lr \(0\.0\) must be above 0"),
-        ({"ema": 1.0}, r"ema \(1\.0\) must be in \[0, 1\)"),
-        ({"val_resize": 200}, r"val_resize \(200\) must be at least size \(224\)"),
-        ({"start_size": 300}, r"start_size \(300\) must be from 32 to size \(224\)"),
-        ({"compile": True, "checkpointing": True}, r"checkpointing \(True\) can't be had with compile"),
+        ({"epochs": 0}, r"--epochs \(0\) must be 1 or more"),
+        ({"warmup_epochs": -1}, r"--warmup-epochs \(-1\) must be 0 or more"),
+        (
+            {"warmup_epochs": 5, "epochs": 5},
+            r"--warmup-epochs \(5\) must be 0 or more, and less than --epochs \(5\)",
+        ),
+        ({"weight_decay": -0.1}, r"--weight-decay \(-0\.1\) must be 0 or more"),
+        ({"workers": -1}, r"--workers \(-1\) must be 0 or more"),
+        ({"precision": "fp8"}, r"--precision \(fp8\) must be one of fp32, bf16, fp16"),
+        ({"optimizer": "adam"}, r"--optimizer \(adam\) must be sgd or adamw"),
+        ({"lr": 0.0}, r"--lr \(0\.0\) must be above 0"),
+        ({"ema": 1.0}, r"--ema \(1\.0\) must be in \[0, 1\)"),
+        ({"val_resize": 200}, r"--val-resize \(200\) must be at least --size \(224\)"),
+        ({"start_size": 300}, r"--start-size \(300\) must be from 32 to --size \(224\)"),
+        ({"compile": True, "checkpointing": True}, "--checkpointing can't be had with --compile"),
     ],
 )
 def test_what_cannot_be_obeyed_is_refused(values: dict[str, Any], message: str) -> None:
@@ -42,10 +48,15 @@ def test_learning_rates_follow_the_batch() -> None:
     assert recipe(lr=0.3).peak_lr == 0.3
 
 
+def test_a_short_run_has_a_short_warm_up() -> None:
+    assert [recipe(epochs=epochs).warmup for epochs in (1, 4, 10, 90)] == [0.5, 2, 5, 5]
+    assert recipe(epochs=4, warmup_epochs=0).warmup == 0
+
+
 def test_parts_make_up_the_batch() -> None:
     assert recipe(batch_size=48, accumulate=3).part_size(world_size=4) == 4
     with pytest.raises(
-        headrace.ConfigError, match=r"batch_size \(48\) must divide by ranks × accumulate \(5 × 1\)"
+        headrace.ConfigError, match=r"--batch-size \(48\) must divide by ranks × --accumulate \(5 × 1\)"
     ):
         recipe(batch_size=48).part_size(world_size=5)
 

@@ -37,7 +37,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
     whole, cut = (tiny.recipe(data, tmp_path / name, **changes) for name in ("whole", "cut"))
     train(whole)
     tiny.before_pass.append(tiny.stop_at(9))
-    assert train(cut).preempted
+    assert train(cut).stopped_by == "SIGTERM"
     tiny.before_pass.clear()
     train(cut)
     states = [tiny.checkpoint(tmp_path / name) for name in ("whole", "cut")]

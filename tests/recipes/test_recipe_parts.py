@@ -22,7 +22,7 @@ from torchvision import models
 import headrace
 from headrace.recipes import checkpoint, data, memory, train
 from headrace.recipes.evaluate import Count
-from headrace.recipes.model import build, checkpoint_blocks
+from headrace.recipes.model import builder, checkpoint_blocks
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def test_checkpointing_changes_nothing_but_memory(arch: str) -> None:
     """Gradients and BatchNorm's statistics are the same bits."""
     torch.manual_seed(0)
     side = 64 if arch == "resnet18" else 224
-    plain, images = build(arch, 10), torch.randn(2, 3, side, side)
+    plain, images = builder(arch)(10), torch.randn(2, 3, side, side)
     lean = copy.deepcopy(plain)
     checkpoint_blocks(arch, lean)
     kept = []
@@ -73,8 +73,12 @@ def test_checkpointing_and_an_average_of_the_weights_go_together(folder: Path, t
 
 
 def test_unknown_models_are_refused() -> None:
-    with pytest.raises(headrace.ConfigError, match=r"arch \(resnet17\) isn't a model of torchvision"):
-        build("resnet17", 10)
+    with pytest.raises(
+        headrace.ConfigError, match=r"--arch resnet17 isn't a model of torchvision \(.*resnet18"
+    ):
+        builder("resnet17")
+    with pytest.raises(headrace.ConfigError, match="fcn_resnet50 is a model for segmentation, not a classif"):
+        builder("fcn_resnet50")
     with pytest.raises(headrace.ConfigError, match="the blocks of alexnet aren't known"):
         checkpoint_blocks("alexnet", models.alexnet())
 
@@ -201,6 +205,19 @@ def test_running_out_of_memory_gives_advice(folder: Path, tmp_path: Path) -> Non
         assert part in text
 
 
+def test_a_model_that_does_not_fit_gives_advice(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(tiny.Tiny, "to", fail)
+    with pytest.raises(memory.OutOfMemory, match="before the first step: tiny_batchnorm") as caught:
+        train(tiny.recipe(folder, tmp_path))
+    for part in ("can't allocate memory", "as top shows; --ema 0; a smaller --arch."):
+        assert part in str(caught.value)
+
+
 @pytest.mark.slow
 def test_the_command_gives_advice_when_the_cpus_memory_is_short(folder: Path, tmp_path: Path) -> None:
     """A real failure to allocate: 40 GB of activations where 8 GB of addresses are allowed."""
@@ -228,18 +245,18 @@ def test_bad_options_end_with_2(tmp_path: Path) -> None:
 
     done: Any = CliRunner().invoke(app, ["train", str(tmp_path), "--precision", "fp8"])
     assert done.exit_code == 2
-    assert "precision (fp8) must be one of" in done.output
+    assert "--precision (fp8) must be one of" in done.output
 
 
 def test_models_of_timm(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("timm", reason="timm isn't installed")
     recipe = tiny.recipe(folder, tmp_path, arch="timm/test_resnet", epochs=1, checkpointing=True)
     assert train(recipe).epochs == 1
-    with pytest.raises(headrace.ConfigError, match=r"arch \(timm/resnet17\) isn't a model of timm"):
-        build("timm/resnet17", 10)
+    with pytest.raises(headrace.ConfigError, match="--arch timm/resnet17 isn't a model of timm"):
+        builder("timm/resnet17")
 
 
 def test_timm_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(headrace.ConfigError, match="needs timm: pip install timm"):
-        build("timm/resnet50", 10)
+        builder("timm/resnet50")

@@ -121,6 +121,6 @@ def test_torchrun_restarts_a_lost_rank(data: Path, alone: Path, tmp_path: Path) 
 
 def test_a_batch_that_does_not_divide_is_refused(data: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        headrace.ConfigError, match=r"batch_size \(12\) must divide by ranks × accumulate \(1 × 5\)"
+        headrace.ConfigError, match=r"--batch-size \(12\) must divide by ranks × --accumulate \(1 × 5\)"
     ):
         train(groupnorm(data, tmp_path, accumulate=5))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,7 +25,9 @@ STEPS = 12  # 3 epochs of 50 pictures in batches of 12
 def same_bits() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     yield
+    signal.signal(signal.SIGINT, before)
     tiny.before_pass.clear()
     tiny.before_evaluation_pass.clear()
     torch.set_num_threads(threads)
@@ -43,7 +46,7 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     outcome = train(tiny.recipe(data, out))
     assert outcome.steps == STEPS
-    assert not outcome.preempted
+    assert outcome.stopped_by is None
     return out
 
 
@@ -72,11 +75,11 @@ def test_a_signal_during_any_step_changes_no_bit(step: int, data: Path, whole: P
     tiny.before_pass.append(tiny.stop_at(step))
     stopped = train(recipe)
     tiny.before_pass.clear()
-    assert stopped.preempted
+    assert stopped.stopped_by == "SIGTERM"
     assert stopped.steps == step
     assert (tmp_path / "preempted").read_text() == f"{step}\n"
     resumed = train(recipe)
-    assert not resumed.preempted
+    assert resumed.stopped_by is None
     assert not (tmp_path / "preempted").exists()
     assert_same_run(tmp_path, whole)
 
@@ -90,10 +93,50 @@ def test_a_signal_during_an_evaluation_changes_no_bit(
     tiny.before_evaluation_pass.append(tiny.stop_at(number))
     stopped = train(recipe)
     tiny.before_evaluation_pass.clear()
-    assert stopped.preempted
+    assert stopped.stopped_by == "SIGTERM"
     assert (stopped.steps, stopped.epochs) == ((4, 0) if number <= 3 else (8, 1))
     train(recipe)
     assert_same_run(tmp_path, whole)
+
+
+@pytest.mark.parametrize(
+    ("signals", "stopped_by"),
+    [
+        ((signal.SIGINT,), "SIGINT"),
+        ((signal.SIGUSR1,), "SIGUSR1"),
+        ((signal.SIGINT, signal.SIGTERM), "SIGTERM"),
+        ((signal.SIGTERM, signal.SIGINT), "SIGTERM"),
+    ],
+)
+def test_other_signals_save_too(
+    signals: tuple[int, ...], stopped_by: str, data: Path, whole: Path, tmp_path: Path
+) -> None:
+    """A scheduler starts again what it preempted, not what a person ended by Ctrl-C."""
+    recipe = tiny.recipe(data, tmp_path, resume="auto")
+    tiny.before_pass.append(tiny.stop_at(6, signals))
+    stopped = train(recipe)
+    tiny.before_pass.clear()
+    assert (stopped.stopped_by, stopped.steps) == (stopped_by, 6)
+    assert (tmp_path / "preempted").exists() == (stopped_by != "SIGINT")
+    train(recipe)
+    assert_same_run(tmp_path, whole)
+
+
+def test_a_second_ctrl_c_ends_at_once(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tiny.before_pass.append(tiny.stop_at(6, (signal.SIGINT, signal.SIGINT)))
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny.recipe(data, tmp_path))
+    assert tiny.checkpoint(tmp_path)["step"] == 4  # of the first epoch's end
+    assert "Interrupted: the step at hand is finished and saved. Ctrl-C once more" in capfd.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_where_ctrl_c_is_ignored_it_stays_so(data: Path, tmp_path: Path) -> None:
+    """As in a shell's background jobs, which Ctrl-C isn't meant for."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tiny.before_pass.append(tiny.stop_at(2, (signal.SIGINT, signal.SIGINT)))
+    assert train(tiny.recipe(data, tmp_path, epochs=1)).stopped_by is None
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_accumulating_resumes_between_steps(data: Path, tmp_path: Path) -> None:
@@ -137,8 +180,10 @@ def test_checkpoints_in_the_middle_of_an_epoch(data: Path, whole: Path, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_the_command_exits_with_75_and_goes_on(seed: int, data: Path, whole: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seed", "name", "code"), [(0, "SIGTERM", 75), (1, "SIGINT", 130)])
+def test_the_commands_exit_code_says_who_stopped_it(
+    seed: int, name: str, code: int, data: Path, whole: Path, tmp_path: Path
+) -> None:
     step = random.Random(seed).randint(1, STEPS - 1)
     arguments = [
         sys.executable,
@@ -146,10 +191,10 @@ def test_the_command_exits_with_75_and_goes_on(seed: int, data: Path, whole: Pat
         *tiny.options(tiny.recipe(data, tmp_path, resume="auto")),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    stop = {**environment, "STOP_AT": str(step), "STOP_RANK": "0"}
+    stop = {**environment, "STOP_AT": str(step), "STOP_RANK": "0", "STOP_BY": name}
     first = subprocess.run(arguments, env=stop, capture_output=True, text=True, timeout=200, check=False)
-    assert first.returncode == 75, first.stderr
-    assert f"stopped by a signal at step {step}" in first.stderr
+    assert first.returncode == code, first.stderr
+    assert f"stopped by {name} at step {step}" in first.stderr
     second = subprocess.run(
         arguments, env=environment, capture_output=True, text=True, timeout=200, check=False
     )
@@ -173,8 +218,19 @@ def test_torchrun_restarting_a_lost_rank_is_resuming(
     ] == "end"
 
 
+def test_a_finished_run_says_so(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tiny.recipe(data, tmp_path, epochs=2, resume="auto")
+    first = train(recipe)
+    last = f"finished: 2 epochs, best top-1 {first.best_top1:.2%}: {tmp_path / 'best.pt'}"
+    assert capsys.readouterr().err.splitlines()[-1] == last
+    assert train(recipe) == first
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].endswith(f"{tmp_path / 'last.pt'} is of a finished run: nothing is left to train")
+    assert said[1:] == [last]
+
+
 def test_another_recipe_is_refused(data: Path, whole: Path) -> None:
-    with pytest.raises(headrace.ConfigError, match=r"was made with lr 0\.05, not 0\.1"):
+    with pytest.raises(headrace.ConfigError, match=r"was made with --lr 0\.05, not with --lr 0\.1"):
         train(tiny.recipe(data, whole, resume="auto", lr=0.1))
     with pytest.raises(headrace.ConfigError, match=r"nothing\.pt isn't there"):
         train(tiny.recipe(data, whole, resume=str(whole / "nothing.pt")))

@@ -113,12 +113,13 @@ def difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
     return max(float((a[name].double() - b[name].double()).abs().max()) for name in a)
 
 
-def stop_at(passes: int) -> Callable[[int], None]:
-    """A signal from outside, during training pass number `passes`."""
+def stop_at(passes: int, signals: tuple[int, ...] = (signal.SIGTERM,)) -> Callable[[int], None]:
+    """Signals from outside, during training pass number `passes`."""
 
     def send(number: int) -> None:
         if number == passes:
-            os.kill(os.getpid(), signal.SIGTERM)
+            for each in signals:
+                os.kill(os.getpid(), each)
 
     return send
 
@@ -138,7 +139,8 @@ if __name__ == "__main__":
 
     here, first = os.environ.get("RANK", "0"), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
     if os.environ.get("STOP_RANK") == here:
-        before_pass.append(stop_at(int(os.environ["STOP_AT"])))
+        signals = (signal.Signals[os.environ.get("STOP_BY", "SIGTERM")],)
+        before_pass.append(stop_at(int(os.environ["STOP_AT"]), signals))
     if os.environ.get("DIE_RANK") == here and first:
         before_pass.append(die_at(int(os.environ["DIE_AT"])))
     main()

@@ -16,7 +16,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torchvision import models
+
+from headrace.errors import ConfigError
+from headrace.recipes.memory import is_out_of_memory
+from headrace.recipes.model import builder
+from headrace.recipes.ranks import choose_device
 
 CLASSES = 1000
 WARMUP_STEPS = 3
@@ -93,9 +97,12 @@ def run(
         steps: timed, after three that are not.
         device: None: the accelerator if there is one, else the CPU.
         progress: called with the name of what is run next.
+
+    Raises:
+        ConfigError: there is no such model or device, or a step doesn't fit in memory.
     """
-    kind = torch.accelerator.current_accelerator(check_available=True)
-    where = torch.device(device) if device else kind or torch.device("cpu")
+    make_model = builder(arch)
+    where = choose_device(device)
     rows = []
     for name in DTYPES:
         progress(name)
@@ -103,7 +110,15 @@ def run(
         if missing:
             rows.append(Row(name, [], 0, None, None, missing))
             continue
-        rows.append(_measure(name, arch, batch_size, size, steps, channels_last, where))
+        try:
+            rows.append(_measure(name, make_model, batch_size, size, steps, channels_last, where))
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise ConfigError(
+                f"--batch-size {batch_size}: so many pictures of {size}×{size} in {name} don't fit in the"
+                f" memory of {where}. Pass a smaller one, or a smaller --size."
+            ) from error
         gc.collect()
         if where.type == "cuda":
             torch.cuda.empty_cache()  # the next one's peak is its own
@@ -162,11 +177,17 @@ def _missing(name: str, device: torch.device) -> str:
 
 
 def _measure(
-    name: str, arch: str, batch_size: int, size: int, steps: int, channels_last: bool, device: torch.device
+    name: str,
+    make_model: Callable[[int], nn.Module],
+    batch_size: int,
+    size: int,
+    steps: int,
+    channels_last: bool,
+    device: torch.device,
 ) -> Row:
     torch.manual_seed(0)
     layout = torch.channels_last if channels_last else torch.contiguous_format
-    model = models.get_model(arch, num_classes=CLASSES).to(device).to(memory_format=layout)
+    model = make_model(CLASSES).to(device).to(memory_format=layout)
     images = torch.randn(batch_size, 3, size, size, device=device).to(memory_format=layout)
     labels = torch.randint(CLASSES, (batch_size,), device=device)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)

@@ -10,6 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from headrace.cli.progress import failing
+
 if TYPE_CHECKING:
     from headrace.bench.amp import Amp
 
@@ -55,7 +57,7 @@ def overlap(
 
 @bench.command()
 def amp(
-    arch: Annotated[str, typer.Option(help="A model of torchvision.")] = "resnet50",
+    arch: Annotated[str, typer.Option(help="A classifier of torchvision, or timm/NAME.")] = "resnet50",
     batch_size: Annotated[int, typer.Option(min=1)] = 64,
     size: Annotated[int, typer.Option(min=32, help="Pixels of a picture's side.")] = 224,
     steps: Annotated[int, typer.Option(min=1, help="Timed, in each precision.")] = 20,
@@ -70,16 +72,19 @@ def amp(
     from headrace.bench import amp as experiment
 
     console = Console()
-    with console.status("making the model") as status:
-        result = experiment.run(
-            arch,
-            batch_size,
-            size,
-            steps,
-            channels_last,
-            device,
-            lambda name: status.update(f"running {name}"),
-        )
+    with failing("bench amp", Console(stderr=True)):
+        if out is not None:
+            out.touch()  # minutes later would be late to find that it can't be written
+        with console.status("making the model") as status:
+            result = experiment.run(
+                arch,
+                batch_size,
+                size,
+                steps,
+                channels_last,
+                device,
+                lambda name: status.update(f"running {name}"),
+            )
     where = f"{result.device}, {result.threads} threads" if result.device == "cpu" else result.device
     console.print(
         f"{arch}, {batch_size} pictures of {size}×{size} a step; {where}; torch {result.torch_version}",

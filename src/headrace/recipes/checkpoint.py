@@ -11,7 +11,7 @@ import torch
 
 import headrace
 from headrace.recipes import ranks
-from headrace.recipes.config import Recipe
+from headrace.recipes.config import Recipe, option
 
 VERSION = 1
 # Of a recipe, when a run goes on: where and how, but not what is trained.
@@ -50,12 +50,12 @@ def load(path: Path) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
-        raise headrace.ConfigError(f"resume: {path} isn't there.") from error
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise headrace.ConfigError(f"resume: {path} isn't a checkpoint, or is damaged: {error}") from error
+        raise headrace.ConfigError(f"--resume: {path} isn't there.") from error
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise headrace.ConfigError(f"--resume: {path} isn't a checkpoint, or is damaged: {error}") from error
     if not isinstance(state, dict) or state.get("version") != VERSION:
         raise headrace.ConfigError(
-            f"resume: {path} isn't a checkpoint of `headrace train`, version {VERSION}."
+            f"--resume: {path} isn't a checkpoint of `headrace train`, version {VERSION}."
         )
     return state
 
@@ -93,9 +93,13 @@ def check_same(theirs: dict[str, Any], recipe: Recipe, path: Path | None) -> Non
     ours = recipe.to_json()
     for name in sorted(ours.keys() - MAY_CHANGE):
         if theirs[name] != ours[name]:
+            was, now = (
+                f"without {option(name)}" if value is None else f"with {option(name)} {value}"
+                for value in (theirs[name], ours[name])
+            )
             raise headrace.ConfigError(
-                f"resume: {path} was made with {name} {theirs[name]}, not {ours[name]}; a run goes on as it"
-                " began. For another one take another --out."
+                f"--resume: {path} was made {was}, not {now}; a run goes on as it began. For another one take"
+                " another --out."
             )
 
 

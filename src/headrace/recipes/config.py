@@ -20,6 +20,8 @@ DTYPES: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "
 class Recipe:
     """One run. The same on every rank.
 
+    Messages name the command's options: `--batch-size` is `batch_size` here.
+
     Attributes:
         data: a folder with `train` and `val`, each of class folders or a pack.
         out: where checkpoints and logs go.
@@ -32,7 +34,8 @@ class Recipe:
         lr: highest learning rate. None: 0.1 × batch_size / 256 for SGD (Goyal et al. 2017, arXiv 1706.02677),
             1e-3 × batch_size / 1024 for AdamW (Touvron et al. 2021, arXiv 2012.12877).
         weight_decay: of parameters with two or more dimensions. None: 1e-4 for SGD, 0.05 for AdamW.
-        warmup_epochs: of rising from 0 to `lr`; then it falls to 0 as a cosine.
+        warmup_epochs: of rising from 0 to `lr`; then it falls to 0 as a cosine. None: 5, or half of `epochs`
+            if that is less.
         label_smoothing: 0 to 1.
         ema: decay per step of an average of the weights, which is then what is evaluated; 0: none.
         size, val_resize: pixels of a training and evaluation crop; of the shorter side before the latter.
@@ -63,7 +66,7 @@ class Recipe:
     optimizer: Literal["sgd", "adamw"] = "sgd"
     lr: float | None = None
     weight_decay: float | None = None
-    warmup_epochs: float = 5.0
+    warmup_epochs: float | None = None
     label_smoothing: float = 0.1
     ema: float = 0.0
     size: int = 224
@@ -86,8 +89,14 @@ class Recipe:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "size", "val_resize", "log_every"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "must be 1 or more")
-        for name in ("warmup_epochs", "checkpoint_every", "seed"):
-            _check(getattr(self, name) >= 0, name, getattr(self, name), "must be 0 or more")
+        for name in ("checkpoint_every", "seed", "weight_decay", "workers"):
+            _check((getattr(self, name) or 0) >= 0, name, getattr(self, name), "must be 0 or more")
+        _check(
+            0 <= self.warmup < self.epochs,
+            "warmup_epochs",
+            self.warmup_epochs,
+            f"must be 0 or more, and less than --epochs ({self.epochs})",
+        )
         _check(self.precision in DTYPES, "precision", self.precision, f"must be one of {', '.join(DTYPES)}")
         _check(self.optimizer in ("sgd", "adamw"), "optimizer", self.optimizer, "must be sgd or adamw")
         _check(self.lr is None or self.lr > 0, "lr", self.lr, "must be above 0")
@@ -97,20 +106,18 @@ class Recipe:
             self.val_resize >= self.size,
             "val_resize",
             self.val_resize,
-            f"must be at least size ({self.size})",
+            f"must be at least --size ({self.size})",
         )
         _check(
             self.start_size is None or 32 <= self.start_size <= self.size,
             "start_size",
             self.start_size,
-            f"must be from 32 to size ({self.size})",
+            f"must be from 32 to --size ({self.size})",
         )
-        _check(
-            not (self.compile and self.checkpointing),
-            "checkpointing",
-            True,
-            "can't be had with compile, which decides itself what is computed again",
-        )
+        if self.compile and self.checkpointing:
+            raise headrace.ConfigError(
+                "--checkpointing can't be had with --compile, which decides itself what is computed again."
+            )
 
     @property
     def dtype(self) -> torch.dtype | None:
@@ -123,6 +130,11 @@ class Recipe:
         if self.lr is not None:
             return self.lr
         return 0.1 * self.batch_size / 256 if self.optimizer == "sgd" else 1e-3 * self.batch_size / 1024
+
+    @property
+    def warmup(self) -> float:
+        """`warmup_epochs`, or what stands for None."""
+        return min(5.0, self.epochs / 2) if self.warmup_epochs is None else self.warmup_epochs
 
     @property
     def decay(self) -> float:
@@ -138,8 +150,8 @@ class Recipe:
             self.batch_size % parts == 0,
             "batch_size",
             self.batch_size,
-            f"must divide by ranks × accumulate ({world_size} × {self.accumulate}); it counts the pictures of"
-            " a step over all of them",
+            f"must divide by ranks × --accumulate ({world_size} × {self.accumulate}); it counts the pictures"
+            " of a step over all of them",
         )
         return self.batch_size // parts
 
@@ -156,6 +168,11 @@ class Recipe:
         return {name: str(v) if isinstance(v, Path) else v for name, v in asdict(self).items()}
 
 
+def option(name: str) -> str:
+    """What the command calls the attribute `name` of a Recipe."""
+    return "--" + name.replace("_", "-")
+
+
 def _check(holds: bool, name: str, value: object, rule: str) -> None:
     if not holds:
-        raise headrace.ConfigError(f"{name} ({value}) {rule}.")
+        raise headrace.ConfigError(f"{option(name)} ({value}) {rule}.")

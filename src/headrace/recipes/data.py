@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
+from torchvision.datasets.folder import IMG_EXTENSIONS
 
 import headrace
 from headrace.recipes.config import MEAN, STD, Recipe
@@ -49,7 +51,24 @@ def pictures(folder: Path, transform: Any) -> Any:
     try:
         return ImageFolder(str(folder), transform)
     except FileNotFoundError as error:
-        raise headrace.ConfigError(f"{folder} has no pictures in class folders: {error}") from error
+        raise headrace.ConfigError(_without_pictures(folder)) from error
+
+
+def _without_pictures(folder: Path) -> str:
+    classes = sorted(path for path in folder.iterdir() if path.is_dir())
+    if not classes:
+        return f"{folder} has no class folders. A picture lies in its class's: {folder}/n01440764/x.JPEG."
+    empty = [path.name for path in classes if not _has_pictures(path)]
+    return (
+        f"{folder}: no pictures in {len(empty):,} of {len(classes):,} class folders ({', '.join(empty[:5])}"
+        f"{', …' if len(empty) > 5 else ''}). Fill them, or remove these classes from train and val;"
+        f" `headrace doctor data {folder.parent}` examines all of it."
+    )
+
+
+def _has_pictures(folder: Path) -> bool:
+    found = (name for _, _, names in os.walk(folder, followlinks=True) for name in names)
+    return any(name.lower().endswith(IMG_EXTENSIONS) for name in found)
 
 
 def datasets(recipe: Recipe) -> tuple[Any, Any]:
@@ -59,12 +78,12 @@ def datasets(recipe: Recipe) -> tuple[Any, Any]:
     if train.classes != val.classes:
         odd = sorted(set(train.classes) ^ set(val.classes))
         raise headrace.ConfigError(
-            f"{recipe.data}: train has {len(train.classes)} classes and val {len(val.classes)};"
+            f"{recipe.data}: train has {len(train.classes):,} classes and val {len(val.classes):,};"
             f" only one of them has {', '.join(odd[:5])}{', …' if len(odd) > 5 else ''}."
         )
     if len(train) < recipe.batch_size:
         raise headrace.ConfigError(
-            f"batch_size ({recipe.batch_size}) is more than the {len(train)} pictures of"
+            f"--batch-size ({recipe.batch_size}) is more than the {len(train):,} pictures of"
             f" {recipe.data / 'train'}."
         )
     return train, val

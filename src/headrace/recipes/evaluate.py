@@ -60,12 +60,15 @@ def evaluate(
     device: torch.device,
     autocast: Any,
     stop: ranks.StopSignal,
-) -> Score | None:
-    """The score of `model` on `loader`'s pictures; None: a signal to stop came.
+) -> Score:
+    """The score of `model` on `loader`'s pictures.
 
     Args:
         loader: that shares the pictures among ranks, each once (remainder="exact").
         autocast: makes a context for the forward pass.
+
+    Raises:
+        Stopped: a signal to stop came.
     """
     training = model.training
     model.eval()
@@ -82,8 +85,7 @@ def evaluate(
                 with autocast():
                     logits = model(images)
                 count.add(logits, labels)
-            if stop.answer():
-                return None
+            stop.check()
         return count.score()
     finally:
         model.train(training)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import time
 import warnings
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from headrace.export import MetricsServer
 from headrace.recipes import checkpoint, data, memory, optimisation, ranks
 from headrace.recipes.config import Recipe
 from headrace.recipes.evaluate import Score, evaluate
-from headrace.recipes.model import build, checkpoint_blocks
+from headrace.recipes.model import builder, checkpoint_blocks
 from headrace.recipes.report import EpochLine, Report, StepLine
 
 
@@ -33,22 +34,22 @@ class Outcome:
         epochs: passes finished and evaluated.
         top1: of the latest evaluation, 0 to 1; None: none was made.
         best_top1: the highest so far.
-        preempted: a signal asked the run to stop; `last.pt` has its state.
+        stopped_by: name of the signal that asked the run to stop, as "SIGTERM"; `last.pt` has its state.
+            None: it ran to its end.
     """
 
     steps: int
     epochs: int
     top1: float | None
     best_top1: float
-    preempted: bool
-
-
-class _Stopped(Exception):  # noqa: N818  # not an error
-    """A signal came, to whichever rank."""
+    stopped_by: str | None
 
 
 def train(recipe: Recipe) -> Outcome:
     """Trains; on every rank alike, if torchrun started several.
+
+    In the main thread SIGINT (Ctrl-C, a notebook's interrupt), SIGUSR1 and SIGTERM end it after the step at
+    hand; a second SIGINT ends it at once, as KeyboardInterrupt.
 
     Raises:
         ConfigError: something of the recipe can't be had; the message says what.
@@ -60,7 +61,13 @@ def train(recipe: Recipe) -> Outcome:
         if recipe.precision == "fp16":
             # The scaler leaves out first steps, until the scale fits; the schedule goes on as it should.
             warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
-        return Trainer(recipe, device, stop).run()
+        try:
+            trainer = Trainer(recipe, device, stop)
+        except (RuntimeError, MemoryError) as error:
+            if not memory.is_out_of_memory(error):
+                raise
+            raise memory.OutOfMemory(memory.advice_before(error, recipe, device)) from error
+        return trainer.run()
 
 
 class Trainer:
@@ -74,7 +81,13 @@ class Trainer:
     def __init__(self, recipe: Recipe, device: torch.device, stop: ranks.StopSignal) -> None:
         self.recipe, self.device, self.stop = recipe, device, stop
         self.rank, self.world_size = ranks.world()
-        resumed = checkpoint.to_resume(recipe.resume, recipe.out)
+        # What takes no time is looked at before a large folder is listed.
+        self.resumed_from = checkpoint.to_resume(recipe.resume, recipe.out)
+        state = None if self.resumed_from is None else checkpoint.load(self.resumed_from)
+        if state is not None:
+            checkpoint.check_same(state["recipe"], recipe, self.resumed_from)
+        make_model = builder(recipe.arch)
+        recipe.part_size(self.world_size)
         train_set, val_set = data.datasets(recipe)
         self.dataset = train_set
         self.loader = data.train_loader(recipe, train_set, self.world_size, device)
@@ -82,7 +95,7 @@ class Trainer:
         self.steps_per_epoch = len(train_set) // recipe.batch_size
         self._settings()
         torch.manual_seed(recipe.seed)
-        self.module = build(recipe.arch, len(train_set.classes)).to(device)
+        self.module = make_model(len(train_set.classes)).to(device)
         if recipe.channels_last:
             self.module = self.module.to(memory_format=torch.channels_last)
         self.average = optimisation.make_average(recipe, self.module)
@@ -100,9 +113,8 @@ class Trainer:
         self.step = self.epoch = 0
         self.top1: float | None = None
         self.best_top1 = 0.0
-        self.resumed_from = resumed
-        if resumed is not None:
-            self._restore(checkpoint.load(resumed))
+        if state is not None:
+            self._restore(state)
 
     def run(self) -> Outcome:
         """Trains to the last epoch, or until a signal comes."""
@@ -116,23 +128,32 @@ class Trainer:
             Report(recipe.out, total, active=self.rank == 0, tensorboard=recipe.tensorboard) as self.report,
         ):
             self._introduce()
-            stopped = False
+            stopped_by = None
             try:
                 while self.epoch < recipe.epochs:
                     self._train_epoch()
                     self._end_epoch()
-            except _Stopped:
+            except ranks.Stopped as stop:
                 self._save(checkpoint.LAST)
-                stopped = True
-                if self.rank == 0:
+                stopped_by = stop.signal.name
+                # Nobody is to start again what a person ended.
+                if self.rank == 0 and stop.signal != signal.SIGINT:
                     preempted.write_text(f"{self.step}\n")
-                self.report.say(f"stopped by a signal at step {self.step}; --resume auto goes on from there")
+                self.report.say(
+                    f"stopped by {stopped_by} at step {self.step}; --resume auto goes on from there"
+                )
             except (RuntimeError, MemoryError) as error:
                 if not memory.is_out_of_memory(error):
                     raise
                 text = memory.advice(error, recipe, self.module, self.device, self.world_size)
                 raise memory.OutOfMemory(text) from error
-            outcome = Outcome(self.step, self.epoch, self.top1, self.best_top1, stopped)
+            else:
+                best = recipe.out / checkpoint.BEST
+                self.report.say(
+                    f"finished: {self.epoch} epochs, best top-1 {self.best_top1:.2%}"
+                    f"{f': {best}' if best.exists() else ''}"
+                )
+            outcome = Outcome(self.step, self.epoch, self.top1, self.best_top1, stopped_by)
             self.report.end(asdict(outcome))
         return outcome
 
@@ -157,8 +178,7 @@ class Trainer:
                 self._log(float(losses.item()) / since, since, time.perf_counter() - start)
                 losses.zero_()
                 since, start = 0, time.perf_counter()
-            if self.stop.answer():
-                raise _Stopped
+            self.stop.check()
             every = self.recipe.checkpoint_every
             if every and self.step % every == 0:
                 self._save(checkpoint.LAST)
@@ -193,8 +213,6 @@ class Trainer:
                 self._autocast,
                 self.stop,
             )
-        if score is None:
-            raise _Stopped
         self.epoch += 1
         self.top1 = score.top1
         better = score.top1 > self.best_top1 or self.epoch == 1
@@ -229,7 +247,6 @@ class Trainer:
         checkpoint.save(state, self.recipe.out / name)
 
     def _restore(self, state: dict[str, Any]) -> None:
-        checkpoint.check_same(state["recipe"], self.recipe, self.resumed_from)
         self.module.load_state_dict(state["model"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
@@ -267,7 +284,11 @@ class Trainer:
     def _introduce(self) -> None:
         where = f"{self.world_size} × {self.device.type}"
         self.report.start({"recipe": self.recipe.to_json(), "ranks": self.world_size, "step": self.step})
-        begin = f"from {self.resumed_from}, step {self.step}" if self.resumed_from else "from the beginning"
+        begin = "from the beginning"
+        if self.resumed_from is not None:
+            begin = f"from {self.resumed_from}, step {self.step}"
+        if self.epoch == self.recipe.epochs:
+            begin = f"{self.resumed_from} is of a finished run: nothing is left to train"
         self.report.say(
             f"{self.recipe.arch} on {len(self.dataset):,} pictures of {len(self.dataset.classes):,} classes;"
             f" {where}, {self.recipe.part_size(self.world_size)} pictures a pass; {begin}"

@@ -53,7 +53,7 @@ def advice(
         f" {recipe.arch} ({recipe.precision}).",
         f"  There are {_gb(total_bytes(device))}; weights, gradients, optimizer and average take"
         f" {_gb(fixed)}; the rest goes to activations, which grow with the pictures of a pass.",
-        f"  {str(error).splitlines()[0][:300] if str(error) else type(error).__name__}",
+        _reason(error),
         "What helps, cheapest first:",
     ]
     if recipe.precision == "fp32":
@@ -77,6 +77,24 @@ def advice(
     if device.type == "cuda":
         lines.append("  nvidia-smi shows whether another process holds memory of this device")
     return "\n".join(lines)
+
+
+def advice_before(error: BaseException, recipe: Recipe, device: torch.device) -> str:
+    """The same where there isn't room for the model itself."""
+    lines = [
+        f"Out of memory on {device} before the first step: {recipe.arch} doesn't fit into what is free of"
+        f" {_gb(total_bytes(device))}.",
+        _reason(error),
+        "What helps: another process may hold memory"
+        + (" of this device, as nvidia-smi shows;" if device.type == "cuda" else ", as top shows;")
+        + (" --ema 0;" if recipe.ema > 0 else "")
+        + " a smaller --arch.",
+    ]
+    return "\n".join(lines)
+
+
+def _reason(error: BaseException) -> str:
+    return f"  {str(error).splitlines()[0][:300] if str(error) else type(error).__name__}"
 
 
 def _gb(count: int) -> str:

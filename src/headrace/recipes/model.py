@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,28 +17,36 @@ from torchvision import models
 import headrace
 
 TIMM = "timm/"
+# Their side branches' outputs would need losses of their own.
+ONE_OUTPUT: dict[str, dict[str, Any]] = {
+    name: {"aux_logits": False, "init_weights": True} for name in ("googlenet", "inception_v3")
+}
 
 
-def build(arch: str, classes: int) -> nn.Module:
-    """A model with random weights.
+def builder(arch: str) -> Callable[[int], nn.Module]:
+    """What makes a classifier with random weights for so many classes.
 
     Args:
-        arch: a name of `torchvision.models`, or "timm/NAME" where timm is installed.
-        classes: of the last layer.
+        arch: a classifier of `torchvision.models`, or "timm/NAME" where timm is installed.
 
     Raises:
         ConfigError: there is no such model.
     """
     if arch.startswith(TIMM):
-        return _timm(arch.removeprefix(TIMM), classes)
+        return _timm(arch.removeprefix(TIMM))
     try:
-        model: nn.Module = models.get_model(arch, weights=None, num_classes=classes)
+        make = models.get_model_builder(arch)
     except ValueError as error:
         raise headrace.ConfigError(
-            f"arch ({arch}) isn't a model of torchvision; `torchvision.models.list_models()` lists them, and"
-            f" {TIMM}NAME is one of timm's."
+            f"--arch {arch} isn't a model of torchvision{_similar(arch)}; {TIMM}NAME is one of timm's."
         ) from error
-    return model
+    # torchvision's classifiers are modules of this package, its other models are packages in it.
+    kind, dot, _ = make.__module__.partition("torchvision.models.")[2].partition(".")
+    if dot:
+        raise headrace.ConfigError(
+            f"--arch {arch} is a model for {kind.replace('_', ' ')}, not a classifier of pictures."
+        )
+    return lambda classes: make(weights=None, num_classes=classes, **ONE_OUTPUT.get(make.__name__, {}))
 
 
 def checkpoint_blocks(arch: str, model: nn.Module) -> None:
@@ -55,17 +64,21 @@ def checkpoint_blocks(arch: str, model: nn.Module) -> None:
         _checkpoint(block)
 
 
-def _timm(name: str, classes: int) -> nn.Module:
+def _similar(arch: str) -> str:
+    names = difflib.get_close_matches(arch, models.list_models(module=models), 3)
+    return f" ({', '.join(names)}?)" if names else ""
+
+
+def _timm(name: str) -> Callable[[int], nn.Module]:
     try:
         timm = importlib.import_module("timm")
     except ImportError as error:
-        raise headrace.ConfigError(f"arch ({TIMM}{name}) needs timm: pip install timm.") from error
+        raise headrace.ConfigError(f"--arch {TIMM}{name} needs timm: pip install timm.") from error
     if not timm.is_model(name):
         raise headrace.ConfigError(
-            f"arch ({TIMM}{name}) isn't a model of timm; `timm.list_models()` lists them."
+            f"--arch {TIMM}{name} isn't a model of timm; `timm.list_models()` lists them."
         )
-    model: nn.Module = timm.create_model(name, num_classes=classes)
-    return model
+    return lambda classes: timm.create_model(name, num_classes=classes)
 
 
 def _blocks(arch: str, model: nn.Module) -> list[nn.Module]:
@@ -75,7 +88,7 @@ def _blocks(arch: str, model: nn.Module) -> list[nn.Module]:
     if isinstance(model, models.VisionTransformer):
         return list(model.encoder.layers)
     raise headrace.ConfigError(
-        f"checkpointing: the blocks of {arch} aren't known; torchvision's ResNets and Vision Transformers,"
+        f"--checkpointing: the blocks of {arch} aren't known; torchvision's ResNets and Vision Transformers,"
         " and timm's models, have it."
     )
 

@@ -35,7 +35,7 @@ def lr_factor(step: int, *, warmup: int, total: int) -> float:
 
 def make_scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_epoch: int) -> LambdaLR:
     """Advanced once an optimizer step."""
-    warmup = round(recipe.warmup_epochs * steps_per_epoch)
+    warmup = round(recipe.warmup * steps_per_epoch)
     return LambdaLR(optimizer, partial(lr_factor, warmup=warmup, total=recipe.epochs * steps_per_epoch))
 
 

@@ -15,7 +15,11 @@ import torch.distributed as dist
 
 import headrace
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+# Where several come, the highest number counts: a scheduler's before a person's Ctrl-C.
+SIGNALS = (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM)
+INTERRUPTED = (
+    b"\nInterrupted: the step at hand is finished and saved. Ctrl-C once more ends at once, without it.\n"
+)
 
 
 @contextmanager
@@ -42,11 +46,14 @@ def choose_device(name: str | None) -> torch.device:
     if name is None:
         kind = torch.accelerator.current_accelerator(check_available=True)
         name = "cpu" if kind is None else kind.type
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise headrace.ConfigError(f"--device {name} isn't a device; cpu, cuda and cuda:1 are.") from error
     if device.type == "cpu":
         return device
     if torch.accelerator.current_accelerator(check_available=True) != torch.device(device.type):
-        raise headrace.ConfigError(f"device ({name}) isn't available here; leave it out for what there is.")
+        raise headrace.ConfigError(f"--device {name} isn't available here; leave it out for what there is.")
     count = torch.accelerator.device_count()
     index = local_rank() if device.index is None else device.index
     if index >= count:
@@ -91,22 +98,38 @@ def send_buffers(module: torch.nn.Module) -> None:
             dist.broadcast(buffer, 0)
 
 
-class StopSignal:
-    """Whether SIGTERM or SIGUSR1 came to any rank. Within `with` the process survives them.
+class Stopped(Exception):  # noqa: N818  # not an error
+    """A signal came, to whichever rank.
 
-    `ask()` and `answer()` are for all ranks together, once a step each; what happens between them hides the
+    Attributes:
+        signal: which; the highest number, if several came.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.signal = signal.Signals(number)
+        super().__init__(self.signal.name)
+
+
+class StopSignal:
+    """Whether SIGINT (Ctrl-C), SIGUSR1 or SIGTERM came to any rank. Within `with` the process survives them,
+    except for a second SIGINT: that is KeyboardInterrupt.
+
+    `ask()` and `check()` are for all ranks together, once a step each; what happens between them hides the
     exchange, which is on the CPU: the device isn't waited for.
     """
 
     def __init__(self) -> None:
-        self._came = False
+        self._came = 0
         self._before: dict[int, Any] = {}
         self._flag = torch.zeros((), dtype=torch.int32)
         self._work: Any = None
 
     def __enter__(self) -> StopSignal:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+            # A shell that starts a job in the background lets it ignore the terminal's Ctrl-C.
+            ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            wanted = [number for number in SIGNALS if number != signal.SIGINT or not ignored]
+            self._before = {number: signal.signal(number, self._note) for number in wanted}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -116,16 +139,27 @@ class StopSignal:
     def ask(self) -> None:
         """Begins to tell the others what came so far."""
         if dist.is_initialized():
-            self._flag.fill_(int(self._came))
+            self._flag.fill_(self._came)
             self._work = dist.all_reduce(self._flag, dist.ReduceOp.MAX, async_op=True)
 
-    def answer(self) -> bool:
-        """Whether any rank had been sent one when it asked. The same on all ranks."""
-        if self._work is None:
-            return self._came
-        self._work.wait()
-        self._work = None
-        return bool(self._flag.item())
+    def check(self) -> None:
+        """Does nothing where no rank had been sent a signal when it asked.
+
+        Raises:
+            Stopped: one had, and this is the highest; on all ranks alike.
+        """
+        came = self._came
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+            came = int(self._flag.item())
+        if came:
+            raise Stopped(came)
 
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        self._came = True
+        self._came = max(self._came, number)
+        if number != signal.SIGINT:
+            return
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if os.environ.get("RANK", "0") == "0":
+            os.write(2, INTERRUPTED)  # not print: this may have interrupted one

@@ -1,0 +1,118 @@
+"""What a user may get wrong is told without a trace, soon, and by the command's own words."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+from typer.testing import CliRunner
+
+import headrace
+from headrace.cli import app
+from headrace.recipes import data, train
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def changed(folder: Path, tmp_path: Path) -> Path:
+    """A copy to spoil."""
+    return shutil.copytree(folder, tmp_path / "changed")
+
+
+def command(*arguments: object) -> Any:
+    done = CliRunner().invoke(app, ["train", *map(str, arguments), "--device", "cpu"])
+    assert isinstance(done.exception, SystemExit), done.exception
+    return done
+
+
+def test_a_misspelt_model_is_told_before_data_and_batch_are_looked_at(tmp_path: Path) -> None:
+    done = command(tmp_path / "nothing", "--arch", "resnet5O", "--batch-size", 13, "--accumulate", 5)
+    assert done.exit_code == 2
+    assert done.output.startswith("--arch resnet5O isn't a model of torchvision (")
+    assert "resnet50" in done.output
+
+
+def test_another_batch_size_on_resuming_is_told_as_such(folder: Path, tmp_path: Path) -> None:
+    recipe = tiny.recipe(folder, tmp_path, epochs=1)
+    train(recipe)
+    changed = tiny.recipe(folder, tmp_path, epochs=1, resume="auto", batch_size=1000, weight_decay=0.1)
+    with pytest.raises(
+        headrace.ConfigError, match="was made with --batch-size 12, not with --batch-size 1000"
+    ):
+        train(changed)
+    changed = tiny.recipe(folder, tmp_path, epochs=1, resume="auto", weight_decay=0.1)
+    with pytest.raises(
+        headrace.ConfigError, match=r"was made without --weight-decay, not with --weight-decay 0\.1"
+    ):
+        train(changed)
+
+
+def test_a_batch_that_is_more_than_all_pictures(folder: Path, tmp_path: Path) -> None:
+    done = command(folder, "--out", tmp_path / "out", "--arch", "tiny_groupnorm")
+    assert done.exit_code == 2
+    assert f"--batch-size (256) is more than the 50 pictures of {folder / 'train'}" in done.output
+
+
+@pytest.mark.parametrize("part", ["train", "val"])
+def test_an_empty_class_folder_is_named(part: str, changed: Path, tmp_path: Path) -> None:
+    (changed / part / "fox").mkdir()
+    (changed / part / "fox" / "notes.txt").write_text("none yet")
+    (changed / part / "fox" / "deeper").mkdir()
+    done = command(changed, "--out", tmp_path / "out")
+    assert done.exit_code == 2
+    assert f"{changed / part}: no pictures in 1 of 4 class folders (fox). Fill them, or remove" in done.output
+    assert f"headrace doctor data {changed}" in done.output
+
+
+def test_pictures_without_class_folders(folder: Path, tmp_path: Path) -> None:
+    """val as ILSVRC2012's archive holds it."""
+    (tmp_path / "train").symlink_to(folder / "train")
+    (tmp_path / "val").mkdir()
+    shutil.copy(next((folder / "val").rglob("*.jpg")), tmp_path / "val")
+    with pytest.raises(headrace.ConfigError, match="val has no class folders"):
+        data.datasets(tiny.recipe(tmp_path, tmp_path / "out"))
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    done = command(tmp_path / "nothing")
+    assert done.exit_code == 2
+    assert (
+        f"{tmp_path / 'nothing' / 'train'} isn't there. The data must be a folder with train" in done.output
+    )
+
+
+def test_an_out_that_is_a_file(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    done = command(folder, "--out", tmp_path / "out", "--arch", "tiny_groupnorm", "--batch-size", 12)
+    assert done.exit_code == 2
+    assert "File exists" in done.output
+    assert str(tmp_path / "out") in done.output
+
+
+def test_a_resume_that_is_a_folder(folder: Path, tmp_path: Path) -> None:
+    done = command(folder, "--out", tmp_path / "out", "--resume", tmp_path)
+    assert done.exit_code == 2
+    assert f"--resume: {tmp_path} isn't a checkpoint" in done.output
+
+
+@pytest.mark.parametrize("name", ["nope", "cuda:x"])
+def test_a_device_that_is_none(name: str, folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(headrace.ConfigError, match=f"--device {name} isn't a device; cpu, cuda and"):
+        train(tiny.recipe(folder, tmp_path, device=name))
+
+
+def test_side_branches_are_left_out() -> None:
+    """Their models give one output, as others do."""
+    import torch
+
+    from headrace.recipes.model import builder
+
+    model = builder("googlenet")(10).train()
+    assert model(torch.zeros(2, 3, 64, 64)).shape == (2, 10)
