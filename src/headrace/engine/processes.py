@@ -160,7 +160,6 @@ class ProcessProducer(TorchProducer):
     def _replace(self, died: WorkerDiedError) -> None:
         assert self._group is not None
         assert self._asked is not None
-        self._failed = True  # an error of these processes isn't to be one of the next epoch's
         self._owner.replace(self._group, died, *self._asked)
         self._batches = self._iterator = self._group.iterator
 
@@ -241,7 +240,7 @@ class Processes:
         before.kill()
         if not wanted.respawn:
             raise RuntimeError(f"{died.told(loader.dataset)}. {RESPAWN}") from None
-        if before.arrived:
+        if before.given:
             deaths.progress()
         pending = before.pending
         deaths.add(died, len(pending), loader.dataset)

@@ -65,13 +65,13 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
     Attributes:
         knobs: call `fill` after a change.
         batch_nbytes: of the largest batch that has come; 0: none has.
-        arrived: batches that have come in this epoch.
+        given: batches, and errors in their place, that were given out in this epoch.
     """
 
     def __init__(self, loader: DataLoader[Any], knobs: Knobs) -> None:
         self.knobs = knobs
         self.batch_nbytes = 0
-        self.arrived = 0
+        self.given = 0
         self._pid = os.getpid()
         self._watch: Watch | None = None
         self._in_hand = loader.dataset.in_hand  # type: ignore[attr-defined]
@@ -93,10 +93,12 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
             )
         if self._trouble is not None:
             raise self._trouble
-        data = super().__next__().data
-        for given in [number for number in self._requests if number not in self._task_info]:
-            del self._requests[given]
-        return data
+        try:
+            return super().__next__().data
+        finally:
+            for given in [number for number in self._requests if number not in self._task_info]:
+                del self._requests[given]
+                self.given += 1
 
     @property
     def pending(self) -> list[WorkerRequest]:
@@ -130,7 +132,7 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
     def begin(self, loader: DataLoader[Any]) -> None:
         """Begins another epoch; workers first finish what they were at."""
         timeout, self._timeout = self._timeout, 0  # not for batches that nobody waits for
-        self.arrived = 0
+        self.given = 0
         self._reset(loader)
         self._timeout = timeout
 
@@ -341,11 +343,12 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
         asked = {request.number: request for request in self._requests.values()}
         found = []
         for number, worker in enumerate(self._workers):
-            if worker.sentinel in wait([worker.sentinel], 0):
+            if wait([worker.sentinel], 0):
                 worker.join(WATCH_SECONDS)
-            if not worker.is_alive():
-                note = self._in_hand.read(number)
-                found.append(Death(worker.pid, worker.exitcode, asked.get(note.request), note))
+            elif worker.is_alive():
+                continue
+            note = self._in_hand.read(number)
+            found.append(Death(worker.pid, worker.exitcode, asked.get(note.request), note))
         return found
 
     def _noted(self, number: Any, data: Any) -> Any:
@@ -354,8 +357,6 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
             self._shared = max(self._shared, data.shared)
         if number == self._alone:
             self._alone = None
-        if number in self._task_info:
-            self.arrived += 1
         return data
 
     def _refuse(self, number: int, refused: Refused) -> Any:
