@@ -20,6 +20,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -286,7 +287,8 @@ class Session:
 
 def _only_an_interrupt(text: str) -> bool:
     """Whether what was printed is the traceback of Ctrl-C, and of nothing else."""
-    return text.count("Traceback") == 1 and text.rstrip().endswith("KeyboardInterrupt")
+    others = ("Exception in thread", "\nProcess ", "Fatal", "leaked", "Aborted")
+    return text.rstrip().endswith("KeyboardInterrupt") and not any(other in text for other in others)
 
 
 def segments() -> set[str]:
@@ -327,8 +329,12 @@ def main() -> int:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     start = time.monotonic()
-    with tempfile.TemporaryDirectory() as scratch:
+    scratch, owner = tempfile.mkdtemp(), os.getpid()
+    try:
         done, faults = run(given.loops, given.seed, Path(scratch))
+    finally:
+        if os.getpid() == owner:  # the end of a session comes through here, too
+            shutil.rmtree(scratch)
     seconds = round(time.monotonic() - start, 1)
     print(json.dumps({"loops": done.total(), **done, "seconds": seconds, "faults": faults}, indent=1))
     return 1 if faults else 0
