@@ -2,14 +2,14 @@
 
 python soak.py --seconds 7200 [--seed 0] [--out FILE.json]
 
-Native, threaded, caller's and worker loaders take turns over a folder of pictures. Meanwhile worker processes are
-killed, pictures are damaged and mended between epochs, the loop pauses, and epochs are left early. Of every
-epoch each sample must have come exactly once, with its right pixels, or be among the failures, where exactly
-the damaged ones are, and those that were in hand twice when their worker was killed.
+Native, threaded, caller's and worker loaders take turns over a folder of pictures. Meanwhile worker processes
+are killed, pictures are damaged and mended between epochs, the loop pauses, and epochs are left early. Of
+every epoch each sample must have come exactly once, with its right pixels, or be among the failures, where
+exactly the damaged ones are, and those that were in hand twice when their worker was killed.
 
-After each round resident memory, descriptors, threads and processes are noted. At the end a slope is fitted to
-each (Theil and Sen's: the median of the slopes of all pairs), the first fifth left out, and what it makes of
-the time watched must be less than what is allowed. Prints one object of JSON; exits with 0 if all was well.
+After each round resident memory, descriptors, threads and processes are noted. At the end a slope is fitted
+to each (Theil and Sen's: the median of the slopes of all pairs), the first fifth left out, and what it makes
+of the time watched must be less than what is allowed. Prints one object of JSON; exits with 0 if all was well.
 """
 
 from __future__ import annotations
@@ -203,7 +203,9 @@ class Soak:
         if not whole or max(every.values(), default=1) > 1 or not set(failed) - blamed <= damaged:
             missing = sorted(set(range(PICTURES)) - set(every))
             twice = sorted(index for index, times in every.items() if times > 1)
-            self.faults.append(f"{kind}: missing {missing}, twice {twice}, failed {failed}, damaged {damaged}")
+            self.faults.append(
+                f"{kind}: missing {missing}, twice {twice}, failed {failed}, damaged {damaged}"
+            )
         if set(seen) & damaged:
             self.faults.append(f"{kind}: {set(seen) & damaged} came, though damaged")
 
@@ -217,7 +219,9 @@ class Soak:
             except StopIteration:
                 return
             except RuntimeError as error:
-                found = re.search(r"the batch of samples ([\d, ]+) ended its worker process twice", str(error))
+                found = re.search(
+                    r"the batch of samples ([\d, ]+) ended its worker process twice", str(error)
+                )
                 if found is None:
                     raise
                 lost.update(int(index) for index in found[1].split(","))
@@ -231,7 +235,11 @@ class Soak:
         span = points[-1][0] - points[0][0]
         return {
             name: round(
-                span * statistics.median((b[1][name] - a[1][name]) / (b[0] - a[0]) for a, b in combinations(points, 2)), 3
+                span
+                * statistics.median(
+                    (b[1][name] - a[1][name]) / (b[0] - a[0]) for a, b in combinations(points, 2)
+                ),
+                3,
             )
             for name in ALLOWED
         }
@@ -283,7 +291,7 @@ def main() -> int:
         "faults": faults,
     }
     text = json.dumps(report, indent=1)
-    print(text)
+    sys.stdout.write(text + "\n")
     if given.out is not None:
         given.out.write_text(text + "\n")
     return 1 if faults else 0

@@ -187,25 +187,6 @@ def test_workers_seeds_differ_from_epoch_to_epoch_as_in_torch() -> None:
     assert values(list(again)) == values(epochs[2])
 
 
-class Killed(Scaled):
-    def __getitem__(self, index: int) -> torch.Tensor:
-        if index == 50 and self.offset == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__getitem__(index)
-
-
-def test_a_killed_worker_is_named_and_replaced() -> None:
-    dataset = Killed()
-    loader = loader_of(dataset)
-    iterator = iter(loader)
-    with pytest.raises(RuntimeError, match=r"worker \(pid.*(killed by signal|exited unexpectedly)"):
-        list(iterator)
-    with pytest.raises(RuntimeError, match="pid"):  # not the batches after it as if nothing had been
-        next(iterator)
-    dataset.offset = 1
-    assert len(list(loader)) == 20
-
-
 def broken_init(worker: int) -> None:
     raise OSError("no such mount")
 

@@ -26,7 +26,7 @@ SHOWN = 8
 
 @dataclass(frozen=True)
 class Death:
-    """One worker's.
+    """One worker's. (Or what a worker that lives is at: without a code.)
 
     Attributes:
         pid: of the process.
@@ -66,9 +66,10 @@ class Death:
 
     def told(self, dataset: Any) -> str:
         """The whole of it, after "worker"."""
-        return f"(pid {self.pid}) {self.how}, with {self._in_hand(dataset)} in hand"
+        return f"(pid {self.pid}) {self.how}, with {self.in_hand(dataset)} in hand"
 
-    def _in_hand(self, dataset: Any) -> str:
+    def in_hand(self, dataset: Any) -> str:
+        """In words; a sample with its file where `dataset` tells it."""
         if self.request is None:
             return "nothing"
         if self.sample is None:

@@ -193,7 +193,9 @@ class Guarded(Dataset[Any]):
         first = seeds[0] if seeds else None
         whole = self._batch_getter() if batched else None
         if whole is None:
-            samples = [self.sample(index, seed) for index, seed in zip(self._noted(indices), seeds, strict=True)]
+            samples = [
+                self.sample(index, seed) for index, seed in zip(self._noted(indices), seeds, strict=True)
+            ]
         else:
             _seed(first)
             samples = whole(list(indices))

@@ -78,9 +78,7 @@ class WorkerDataset(Dataset[Any]):
         in_hand: where workers note what they are at.
     """
 
-    def __init__(
-        self, packed: Forked | SharedPickle, on_error: str, room: Room, in_hand: InHand
-    ) -> None:
+    def __init__(self, packed: Forked | SharedPickle, on_error: str, room: Room, in_hand: InHand) -> None:
         self._packed: Any = packed  # a `SharedPickle` changes on its way
         self._on_error = on_error
         self._room = room

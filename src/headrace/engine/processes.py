@@ -352,9 +352,7 @@ def _inner(loader: DataLoader[Any], wanted: ProcessEpoch, requests: WorkerReques
     by_fork = context.get_start_method() == "fork"
     packed = Forked(tuple(copied.values())) if by_fork else SharedPickle(copied)
     return _Inner(
-        WorkerDataset(
-            packed, wanted.on_error, Room(context.Lock(), wanted.workers), InHand(wanted.workers)
-        ),
+        WorkerDataset(packed, wanted.on_error, Room(context.Lock(), wanted.workers), InHand(wanted.workers)),
         batch_size=1 if batched else None,
         sampler=None if batched else requests,
         batch_sampler=requests if batched else None,  # type: ignore[arg-type]

@@ -255,7 +255,8 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
             if self._pin_memory and not self._pin_memory_thread.is_alive():
                 raise RuntimeError("the thread that pins batches has ended; an error of it was printed.")
             if time.monotonic() >= deadline:
-                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+                at = (f"worker (pid {one.pid}) has {one.in_hand(None)} in hand" for one in self._at())
+                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds: {'; '.join(at)}")
 
     def _shutdown_workers(self) -> None:
         if os.getpid() != self._pid:
@@ -340,16 +341,23 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
         return WorkerDiedError(self._deaths())
 
     def _deaths(self) -> list[Death]:
-        asked = {request.number: request for request in self._requests.values()}
-        found = []
-        for number, worker in enumerate(self._workers):
+        dead = set()
+        for worker in self._workers:
             if wait([worker.sentinel], 0):
                 worker.join(WATCH_SECONDS)
-            elif worker.is_alive():
-                continue
-            note = self._in_hand.read(number)
-            found.append(Death(worker.pid, worker.exitcode, asked.get(note.request), note))
-        return found
+                dead.add(worker.pid)
+            elif not worker.is_alive():
+                dead.add(worker.pid)
+        return [one for one in self._at() if one.pid in dead]
+
+    def _at(self) -> list[Death]:
+        """What each worker is at, or was when it died."""
+        asked = {request.number: request for request in self._requests.values()}
+        notes = [self._in_hand.read(number) for number in range(len(self._workers))]
+        return [
+            Death(worker.pid, worker.exitcode, asked.get(note.request), note)
+            for worker, note in zip(self._workers, notes, strict=True)
+        ]
 
     def _noted(self, number: Any, data: Any) -> Any:
         if isinstance(data, Received):
