@@ -8,8 +8,9 @@ every epoch each sample must have come exactly once, with its right pixels, or b
 exactly the damaged ones are, and those that were in hand twice when their worker was killed.
 
 After each round resident memory, descriptors, threads and processes are noted. At the end a slope is fitted
-to each (Theil and Sen's: the median of the slopes of all pairs), the first fifth left out, and what it makes
-of the time watched must be less than what is allowed. Prints one object of JSON; exits with 0 if all was well.
+to each (Theil and Sen's: the median of the slopes of all pairs), the first fifth left out, and what it comes
+to over the time watched must be less than what is allowed. Prints one object of JSON; exits with 0 if all was
+well.
 """
 
 from __future__ import annotations

@@ -313,9 +313,12 @@ class Counting(IterableDataset[int]):
 
 
 def test_an_iterable_dataset_says_that_it_cant_be_replayed() -> None:
-    loader = headrace.DataLoader(Counting(), num_workers=1)
-    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid.*IterableDataset can't be replaced"):
-        list(loader)
+    iterator = iter(headrace.DataLoader(Counting(), num_workers=2))
+    message = r"DataLoader worker \(pid.*IterableDataset can't be replaced"
+    with pytest.raises(RuntimeError, match=message):
+        list(iterator)
+    with pytest.raises(RuntimeError, match=message):  # not an end as if that had been all
+        next(iterator)
 
 
 def test_another_word_is_refused() -> None:

@@ -119,6 +119,7 @@ class TorchProducer:
         self._taken = 0
         self._failures = failures
         self._streams = streams
+        self._lost_stream: RuntimeError | None = None
 
     def __next__(self) -> Made:
         while True:
@@ -155,6 +156,8 @@ class TorchProducer:
         """torch's iterator ends by itself."""
 
     def _next(self) -> Any:
+        if self._lost_stream is not None:
+            raise self._lost_stream  # torch would end the epoch without the rest of its samples
         try:
             batch = next(self._batches)
         except (StopIteration, WorkerDiedError):
@@ -162,7 +165,9 @@ class TorchProducer:
         except Exception as error:
             self._taken += 1  # torch's loader goes on after a batch that failed
             if self._streams and WORKER_DIED.match(str(error)):
-                raise RuntimeError(f"{str(error).strip().rstrip('.')}. {STREAM_LOST}") from error
+                told = f"{str(error).strip().rstrip('.')}. {STREAM_LOST}"
+                self._lost_stream = RuntimeError(told)
+                raise self._lost_stream from error
             raise
         self._taken += 1
         return batch
