@@ -33,6 +33,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch.utils.data import Dataset, TensorDataset
 from torchvision import transforms
@@ -124,6 +125,8 @@ def fork(work: Callable[[], None]) -> None:
             traceback.print_exc()
         finally:
             sys.stderr.flush()
+            for child in psutil.Process().children():  # nobody tells them that this ends
+                child.kill()
             os._exit(code)
     code = wait(pid, HANG_SECONDS)
     if code is None:
@@ -161,6 +164,15 @@ def held() -> dict[str, int]:
     }
 
 
+def steady() -> dict[str, int]:
+    """The same, once it doesn't change any more."""
+    gc.collect()
+    now: dict[str, int] = {}
+    while now != (now := held()):
+        time.sleep(0.1)
+    return now
+
+
 def processes_of(session: int) -> list[int]:
     """Processes of a session, zombies left out."""
     found = []
@@ -193,8 +205,7 @@ def session(chance: random.Random, folder: str, ways: list[str], say: int) -> No
     # a handler of signals.
     list(make_loader("native", folder))
     list(make_loader("process", folder))
-    gc.collect()
-    before = held()
+    before = steady()
     for way in ways[:-1]:
         kind, batches = chance.choice(KINDS), chance.randrange(4)
         os.write(say, f"{kind}: {way}\n".encode())
