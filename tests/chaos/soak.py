@@ -53,6 +53,8 @@ KINDS = ("native", "process", "split", "thread", "caller")
 # What a slope may come to over the whole time: a file or thread that is lost shows as one or more, memory
 # as what an allocator keeps or gives back by chance.
 ALLOWED = {"files": 0.9, "threads": 0.9, "processes": 0.9, "resident_mb": 16.0}
+MEAN_SECONDS = 0.1  # between two kills
+MOST_KILLS = 3  # in an epoch
 POINTS = 400  # of those noted, for the fit
 
 
@@ -71,21 +73,23 @@ class Files(Dataset[Any]):
 
 
 class Killer(threading.Thread):
-    """Kills a worker process now and then while it is told to."""
+    """Kills a worker process now and then: as many as it is told, as those that are killed four times before
+    anything comes aren't replaced any more."""
 
     def __init__(self, chance: random.Random) -> None:
         super().__init__(daemon=True)
-        self.mean_seconds = 0.0  # between two kills; 0: none
+        self.left = 0
         self.kills = 0
         self._chance = chance
         self._ended = threading.Event()
 
     def run(self) -> None:
-        while not self._ended.wait(self._chance.expovariate(1 / (self.mean_seconds or 0.05))):
-            workers = multiprocessing.active_children()
-            if self.mean_seconds and workers:
-                self._chance.choice(workers).kill()
+        while not self._ended.wait(self._chance.expovariate(1 / MEAN_SECONDS)):
+            workers = multiprocessing.active_children() if self.left > 0 else []
+            if workers:
+                self.left -= 1
                 self.kills += 1
+                self._chance.choice(workers).kill()
 
     def end(self) -> None:
         self._ended.set()
@@ -135,12 +139,12 @@ class Soak:
             loader = self.loader(kind)
             for _ in range(self.chance.randrange(1, 5)):
                 damaged = self.damage()
-                self.killer.mean_seconds = self.chance.choice([0, 0.05, 0.2])
+                self.killer.left = self.chance.randrange(MOST_KILLS + 1)
                 try:
                     self.epoch(kind, loader, damaged)
                 except Exception as error:
                     self.faults.append(f"{kind}: {type(error).__name__}: {error}")
-                self.killer.mean_seconds = 0.0
+                self.killer.left = 0
                 self.mend(damaged)
             del loader
 

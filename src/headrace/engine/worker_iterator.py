@@ -211,9 +211,10 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
             results: Any = self._worker_result_queue
             self._watch = Watch(self._workers, results._reader)
             results._reader._recv = self._watch.receive
-            for waiting in self._index_queues:
-                waiting._ignore_epipe = True  # the end of a worker is seen elsewhere
-        super()._reset(loader, first_iter)  # type: ignore[no-untyped-call]
+            asking: Any
+            for asking in self._index_queues:
+                asking._ignore_epipe = True  # the end of a worker is seen elsewhere
+        super()._reset(loader, first_iter)
 
     def _try_put_index(self) -> None:
         self.fill()
@@ -355,7 +356,7 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
         asked = {request.number: request for request in self._requests.values()}
         notes = [self._in_hand.read(number) for number in range(len(self._workers))]
         return [
-            Death(worker.pid, worker.exitcode, asked.get(note.request), note)
+            Death(worker.pid or 0, worker.exitcode, asked.get(note.request), note)
             for worker, note in zip(self._workers, notes, strict=True)
         ]
 
