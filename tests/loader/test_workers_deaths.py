@@ -19,12 +19,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, get_worker_info
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
 from headrace.engine.in_hand import NONE, InHand, Note
+from headrace.engine.meter import Failures
+from headrace.engine.python import TorchProducer
 from headrace.engine.receiving import Watch, has_room
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -304,21 +306,46 @@ def test_a_worker_that_does_nothing_is_named_by_the_timeout() -> None:
         list(loader)
 
 
-class Counting(IterableDataset[int]):
-    def __iter__(self) -> Any:
-        for i in range(20):
-            if i == 9:
-                killed()
-            yield i
+class Broken:
+    """torch's iterator, as it is where a worker has died: it goes on without the worker."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+
+    def __iter__(self) -> Broken:
+        return self
+
+    def __next__(self) -> int:
+        if not self.errors:
+            raise StopIteration
+        raise self.errors.pop(0)
 
 
-def test_an_iterable_dataset_says_that_it_cant_be_replayed() -> None:
-    iterator = iter(headrace.DataLoader(Counting(), num_workers=2))
-    message = r"DataLoader worker \(pid.*IterableDataset can't be replaced"
-    with pytest.raises(RuntimeError, match=message):
-        list(iterator)
-    with pytest.raises(RuntimeError, match=message):  # not an end as if that had been all
-        next(iterator)
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "),
+        RuntimeError("DataLoader worker (pid(s) 7, 8) exited unexpectedly"),
+        ConnectionResetError(104, "Connection reset by peer"),
+    ],
+)
+def test_a_stream_says_that_it_cant_be_replayed(error: Exception) -> None:
+    # A real worker's end reaches the main thread as a signal, which torch makes an error of, here or in pytest.
+    producer = TorchProducer(Broken(error), Failures(), streams=True)
+    for _ in range(2):  # it doesn't end as if that had been all
+        with pytest.raises(RuntimeError, match="IterableDataset can't be replaced"):
+            next(producer)
+    with pytest.raises(type(error), match=re.escape(str(error))):
+        next(TorchProducer(Broken(error), Failures()))
+
+
+def test_an_error_of_a_stream_s_code_stays_what_it_is() -> None:
+    caught = ConnectionError("Caught ConnectionError in DataLoader worker process 0.")
+    producer = TorchProducer(Broken(caught, KeyError(3)), Failures(), streams=True)
+    with pytest.raises(ConnectionError, match="Caught"):
+        next(producer)
+    with pytest.raises(KeyError, match="3"):
+        next(producer)
 
 
 def test_another_word_is_refused() -> None:

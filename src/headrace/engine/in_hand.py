@@ -29,7 +29,7 @@ class Note:
 
 
 class Hand:
-    """Where one worker notes what it is at. A note takes 0.1 µs."""
+    """Where one worker notes what it is at. A note takes less than a microsecond."""
 
     def __init__(self, cells: memoryview) -> None:
         self._cells = cells

@@ -21,7 +21,7 @@ from headrace.order.cursor import Cursor
 from headrace.order.permutation import key_of
 from headrace.records import BatchKeys
 
-WORKER_DIED = re.compile(r"DataLoader worker \(pid")  # torch's error begins like that
+WORKER_DIED = re.compile(r"DataLoader worker \(pid")  # torch's error begins like that, mostly
 STREAM_LOST = (
     "A worker of an IterableDataset can't be replaced within an epoch, whatever on_worker_death says: nobody"
     " else knows where it was in its stream. Begin another epoch; or give the dataset state_dict() and"
@@ -111,7 +111,7 @@ class TorchProducer:
     Args:
         batches: torch's iterator.
         failures: where skipped and replaced samples are recorded.
-        streams: whether they are of an `IterableDataset`.
+        streams: whether worker processes make them of an `IterableDataset`.
     """
 
     def __init__(self, batches: Iterator[Any], failures: Failures, *, streams: bool = False) -> None:
@@ -164,13 +164,21 @@ class TorchProducer:
             raise
         except Exception as error:
             self._taken += 1  # torch's loader goes on after a batch that failed
-            if self._streams and WORKER_DIED.match(str(error)):
+            if self._streams and _by_a_death(error):
                 told = f"{str(error).strip().rstrip('.')}. {STREAM_LOST}"
                 self._lost_stream = RuntimeError(told)
                 raise self._lost_stream from error
             raise
         self._taken += 1
         return batch
+
+
+def _by_a_death(error: Exception) -> bool:
+    """Whether torch's iterator raised `error` as a worker has died, and no code in a worker did."""
+    if "in DataLoader worker process" in str(error):
+        return False
+    receiving = isinstance(error, (ConnectionError, EOFError, FileNotFoundError))
+    return receiving or WORKER_DIED.match(str(error)) is not None
 
 
 @dataclass(frozen=True)

@@ -246,7 +246,9 @@ class DataLoader(Asked):
         if isinstance(batches, StreamBatches) and not batches.resumable:
             cursor, _ = self._progress.begin(batches, self.generator, ())
             meter = self.meter.begin_epoch(cursor.epoch)
-            producer: Producer = TorchProducer(super().__iter__(), self._runtime.failures, streams=True)
+            producer: Producer = TorchProducer(
+                super().__iter__(), self._runtime.failures, streams=self.num_workers > 0
+            )
         else:
             cursor, indices = self._progress.begin(batches, self.generator, self._generators())
             meter = self.meter.begin_epoch(cursor.epoch)

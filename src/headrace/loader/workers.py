@@ -99,7 +99,7 @@ class PythonWorkers:
         # A resumed stream's state must not come again: only workers that stay have dropped it themselves.
         if self._stream is None or cursor.start or not loader.persistent_workers:
             self._stream = stream_loader(loader, cursor)
-        return TorchProducer(iter(self._stream), loader.failures, streams=True)
+        return TorchProducer(iter(self._stream), loader.failures, streams=loader.num_workers > 0)
 
     def _begin_here(self, loader: Asked, cursor: Cursor, indices: Iterator[IndexBatch]) -> TorchProducer:
         if self._guarded is None or self._split is not None:
