@@ -330,7 +330,7 @@ class Broken:
     ],
 )
 def test_a_stream_says_that_it_cant_be_replayed(error: Exception) -> None:
-    # A real worker's end reaches the main thread as a signal, which torch makes an error of, here or in pytest.
+    # A real worker's end reaches the main thread as a signal; torch makes it an error here, or in pytest.
     producer = TorchProducer(Broken(error), Failures(), streams=True)
     for _ in range(2):  # it doesn't end as if that had been all
         with pytest.raises(RuntimeError, match="IterableDataset can't be replaced"):
