@@ -98,7 +98,7 @@ neon-test: ## Those that need no libjpeg, for AArch64 under qemu; skipped where 
 
 CHAOS_LOOPS ?= 1000
 CHAOS_SECONDS ?= 180
-chaos: $(PACKAGE) ## Epochs left in all ways ($(CHAOS_LOOPS) loops), and under faults ($(CHAOS_SECONDS) s): about 10 minutes
+chaos: $(PACKAGE) ## Epochs left in all ways ($(CHAOS_LOOPS) loops), and under faults ($(CHAOS_SECONDS) s): some 15 minutes on two cores
 	$(BIN)/python tests/chaos/leaving.py --loops $(CHAOS_LOOPS)
 	$(BIN)/python tests/chaos/soak.py --seconds $(CHAOS_SECONDS)
 
