@@ -28,7 +28,7 @@ CPP_FILES     = $(shell git ls-files -co --exclude-standard 'native/*.cpp' 'nati
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-long quick check lint format tidy asan tsan native-test neon-test fuzz libfuzzer bench \
+.PHONY: help setup demo test test-long quick check lint format tidy asan tsan native-test neon-test fuzz libfuzzer chaos soak bench \
         bench-quick bench-peers stages crop-area pictures doctor-patients wheel clean distclean
 
 help: ## List the targets
@@ -95,6 +95,16 @@ native-test: ## The native core's own tests
 
 neon-test: ## Those that need no libjpeg, for AArch64 under qemu; skipped where the cross compiler is missing
 	tools/neon-test.sh $(BUILD)/neon-test
+
+CHAOS_LOOPS ?= 1000
+CHAOS_SECONDS ?= 180
+chaos: $(PACKAGE) ## Epochs left in all ways ($(CHAOS_LOOPS) loops), and under faults ($(CHAOS_SECONDS) s): some 15 minutes on two cores
+	$(BIN)/python tests/chaos/leaving.py --loops $(CHAOS_LOOPS)
+	$(BIN)/python tests/chaos/soak.py --seconds $(CHAOS_SECONDS)
+
+SOAK_SECONDS ?= 7200
+soak: $(PACKAGE) ## Epochs under faults for $(SOAK_SECONDS) s: nothing may be lost, nothing may grow
+	$(BIN)/python tests/chaos/soak.py --seconds $(SOAK_SECONDS)
 
 MUTATIONS ?= 20000
 asan: $(PACKAGE) ## Native tests, then $(MUTATIONS) mutated JPEGs, under ASan and UBSan

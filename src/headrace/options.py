@@ -9,6 +9,7 @@ from headrace.order.shard import Remainder
 
 OnError = Literal["raise", "skip", "replace"]
 WorkerKind = Literal["auto", "thread", "process"]
+OnWorkerDeath = Literal["respawn", "raise"]
 
 # Share of the available memory that batches may take unless the user says otherwise: other processes of the
 # job (one loader per GPU, up to 8 of them) and the page cache need the rest.
@@ -38,12 +39,16 @@ def check_ranks(rank: Any, world_size: Any, remainder: Any) -> None:
         )
 
 
-def check_options(memory_budget: Any, on_error: Any, seed: Any, decoder: Any, worker_kind: Any) -> None:
+def check_options(
+    memory_budget: Any, on_error: Any, seed: Any, decoder: Any, worker_kind: Any, on_worker_death: Any
+) -> None:
     """Raises ConfigError for a value that can't be obeyed; see `headrace.DataLoader` for what each means."""
     if on_error not in get_args(OnError):
         raise ConfigError(f"on_error ({on_error!r}) must be 'raise', 'skip' or 'replace'.")
     if worker_kind not in get_args(WorkerKind):
         raise ConfigError(f"worker_kind ({worker_kind!r}) must be 'auto', 'thread' or 'process'.")
+    if on_worker_death not in get_args(OnWorkerDeath):
+        raise ConfigError(f"on_worker_death ({on_worker_death!r}) must be 'respawn' or 'raise'.")
     if not _is_int(memory_budget) or memory_budget < 1:
         raise ConfigError(
             f"memory_budget ({memory_budget!r}) must be a number of bytes, 1 or more; leave it unset for an"

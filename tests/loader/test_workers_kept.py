@@ -21,6 +21,7 @@ from torchvision import transforms
 from worker_bench import Bench, all_of
 
 import headrace
+from headrace.engine.changes import Look
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -95,6 +96,18 @@ def test_a_change_between_epochs_is_seen(change: str, wrapped: bool) -> None:
     assert values(after) != values(before)
     assert pids(after).isdisjoint(pids(before))
     assert pids(list(loader)) == pids(after)
+
+
+def test_a_dict_that_is_the_same_isnt_taken_for_another() -> None:
+    dataset = Scaled()
+    dataset.names = {i: f"name {i}" for i in range(20)}  # type: ignore[attr-defined]
+    look, pairs = Look(dataset), [(0, 0) for _ in range(1000)]
+    for _ in range(10):  # whatever memory new objects get
+        assert look.same(dataset)
+        pairs.append(tuple(range(2)))  # type: ignore[arg-type]
+        pairs += [(i, i) for i in range(50)]
+    dataset.names[19] = "another"  # type: ignore[attr-defined]
+    assert not look.same(dataset)
 
 
 def test_collate_and_settings_may_change_too() -> None:
@@ -185,25 +198,6 @@ def test_workers_seeds_differ_from_epoch_to_epoch_as_in_torch() -> None:
     again = headrace.DataLoader(Seeds(), num_workers=2, worker_kind="process", seed=3)
     again.set_epoch(2)
     assert values(list(again)) == values(epochs[2])
-
-
-class Killed(Scaled):
-    def __getitem__(self, index: int) -> torch.Tensor:
-        if index == 50 and self.offset == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__getitem__(index)
-
-
-def test_a_killed_worker_is_named_and_replaced() -> None:
-    dataset = Killed()
-    loader = loader_of(dataset)
-    iterator = iter(loader)
-    with pytest.raises(RuntimeError, match=r"worker \(pid.*(killed by signal|exited unexpectedly)"):
-        list(iterator)
-    with pytest.raises(RuntimeError, match="pid"):  # not the batches after it as if nothing had been
-        next(iterator)
-    dataset.offset = 1
-    assert len(list(loader)) == 20
 
 
 def broken_init(worker: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import multiprocessing.connection
+import multiprocessing.queues
 import time
 
 import pytest
@@ -204,6 +206,10 @@ def test_torch_still_has_what_we_build_on() -> None:
         "_timeout",
         "_in_order",
         "_shutdown",
+        "_worker_result_queue",
+        "_worker_pids_set",
+        "_pin_memory_thread",
+        "_pin_memory_thread_done_event",
     ):
         assert f"self.{name} = " in source or f"self.{name}: " in source, name
     signatures = {
@@ -211,6 +217,7 @@ def test_torch_still_has_what_we_build_on() -> None:
         "_next_index": ["self"],
         "_get_data": ["self"],
         "_shutdown_workers": ["self"],
+        "_try_get_data": ["self", "timeout"],
         "_reset": ["self", "loader", "first_iter"],
     }
     for name, expected in signatures.items():
@@ -220,6 +227,18 @@ def test_torch_still_has_what_we_build_on() -> None:
     assert "next(self._worker_queue_idx_cycle)" in inspect.getsource(kind._try_put_index)
     from torch.utils.data._utils.worker import _worker_loop
 
+    # `_reset` takes the workers from torch's handler of signals right after they were given to it.
+    init = inspect.getsource(kind.__init__)
+    assert init.index("_set_worker_pids") < init.index("self._reset(loader, first_iter=True)")
+    # and of multiprocessing's queues
+    for queue_kind, names in {
+        multiprocessing.queues.Queue: ("_ignore_epipe", "_reader", "_writer", "_wlock", "_sem"),
+        multiprocessing.connection.Connection: ("_recv",),
+    }.items():
+        for name in names:
+            assert f"self.{name}" in inspect.getsource(queue_kind), name
+    base = multiprocessing.connection.Connection
+    assert list(inspect.signature(base._recv).parameters) == ["self", "size", "read"]
     assert "__getitems__" in inspect.getsource(torch.utils.data._utils.fetch)
     assert "_ResumeIteration" in inspect.getsource(_worker_loop)
 

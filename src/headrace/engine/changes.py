@@ -95,7 +95,9 @@ def _parts(value: Any) -> Iterator[Any]:
     if isinstance(value, (type, types.ModuleType, torch.Tensor, np.ndarray)):
         return
     if isinstance(value, dict):
-        yield from _ends(list(value.items()) if len(value) <= ITEMS else [*_dict_ends(value)])
+        # Not the pairs themselves, which are made anew at every look.
+        for pair in value.items() if len(value) <= ITEMS else _dict_ends(value):
+            yield from pair
     elif isinstance(value, (list, tuple)):
         yield from _ends(value)
     elif isinstance(value, functools.partial):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from torch.utils.data import Dataset, Subset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from headrace.engine.in_hand import Hand
 from headrace.engine.seeding import GeneratorStates, generators_kept, sample_seeds, seed_generators
 from headrace.engine.stream import Stream
 from headrace.errors import SampleError
@@ -53,7 +54,14 @@ class Guarded(Dataset[Any]):
         collate: the user's function, or torch's.
         on_error: "raise": the user's own exception, with a note of index and path. "skip", "replace": what
             comes is a `GuardedBatch`, of only those samples that exist.
+
+    Attributes:
+        hand: where it is noted which sample is made; None: nowhere.
+        deadly: samples that are errors before they are tried, each with the cause.
     """
+
+    hand: Hand | None = None
+    deadly: Mapping[Any, str] = {}
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any], on_error: str) -> None:
         self.dataset = dataset
@@ -89,6 +97,7 @@ class Guarded(Dataset[Any]):
     def _attempt(self, index: Any, make: Callable[[Any], Any]) -> Any:
         """What `make` gives for `index`, or what stands in for it."""
         try:
+            self._check(index)
             return make(index)
         except Exception as error:
             if self.on_error == "raise" or FORKED_CUDA_SIGN in str(error):  # no fault of the sample's
@@ -98,7 +107,10 @@ class Guarded(Dataset[Any]):
         path = self._path(index)
         if self.on_error == "replace":
             for other in _others(index, len(self.dataset)):
+                if self.hand is not None:
+                    self.hand.stand_in(other)
                 try:
+                    self._check(other)
                     sample = make(other)
                 except Exception:
                     continue
@@ -148,16 +160,18 @@ class Guarded(Dataset[Any]):
             return self.collated(whole(list(indices)), None, batched=True)
         if self._draws is None and indices:
             self._draws = False
-            samples = [self.sample(indices[0], None)]
+            samples = [self.sample(index, None) for index in self._noted(indices[:1])]
             if not before.unchanged():  # the rest would be made in vain
                 return None
             indices = indices[1:]
         else:
             samples = []
-        samples += self._quickly(indices) if self.on_error == "raise" else self._patiently(indices)
+        quickly = self.on_error == "raise" and not self.deadly
+        noted = self._noted(indices, len(samples))
+        samples += self._quickly(noted) if quickly else self._patiently(noted)
         return self.collated(samples, None, batched=batched)
 
-    def _quickly(self, indices: Sequence[Any]) -> list[Any]:
+    def _quickly(self, indices: Iterable[Any]) -> list[Any]:
         dataset, samples, index = self.dataset, [], None
         try:
             for index in indices:
@@ -171,7 +185,7 @@ class Guarded(Dataset[Any]):
             raise
         return samples
 
-    def _patiently(self, indices: Sequence[Any]) -> list[Any]:
+    def _patiently(self, indices: Iterable[Any]) -> list[Any]:
         return [self.sample(index, None) for index in indices]
 
     def _make_seeded(self, request: Request, *, batched: bool) -> Any:
@@ -179,7 +193,9 @@ class Guarded(Dataset[Any]):
         first = seeds[0] if seeds else None
         whole = self._batch_getter() if batched else None
         if whole is None:
-            samples = [self.sample(index, seed) for index, seed in zip(indices, seeds, strict=True)]
+            samples = [
+                self.sample(index, seed) for index, seed in zip(self._noted(indices), seeds, strict=True)
+            ]
         else:
             _seed(first)
             samples = whole(list(indices))
@@ -193,15 +209,16 @@ class Guarded(Dataset[Any]):
             error.add_note(f"headrace: this was sample {index}{in_file} of the dataset.")
 
     def _path(self, index: Any) -> str | None:
-        """The file of a sample, where the dataset lists files the way torchvision's do."""
-        samples = getattr(self.dataset, "samples", None)
-        if not isinstance(samples, Sequence) or not isinstance(index, int):
-            return None
-        if not -len(samples) <= index < len(samples):
-            return None
-        entry = samples[index]
-        first = entry[0] if isinstance(entry, Sequence) and len(entry) > 0 else entry
-        return first if isinstance(first, str) else None
+        return file_of(self.dataset, index)
+
+    def _noted(self, indices: Sequence[Any], first: int = 0) -> Iterable[Any]:
+        """`indices`, each noted while it is made."""
+        return indices if self.hand is None else self.hand.each(indices, first)
+
+    def _check(self, index: Any) -> None:
+        cause = self.deadly.get(index) if self.deadly else None
+        if cause is not None:
+            raise SampleError.at(index, self._path(index), cause)
 
     def _batch_getter(self) -> Callable[[list[Any]], Any] | None:
         return _batch_getter(self.dataset) if self.on_error == "raise" else None
@@ -212,6 +229,18 @@ class Guarded(Dataset[Any]):
             return self.dataset[index]
         except StopIteration as error:
             raise RuntimeError(NOT_THE_END) from error
+
+
+def file_of(dataset: Any, index: Any) -> str | None:
+    """The file of a sample, where the dataset lists files the way torchvision's do."""
+    samples = getattr(dataset, "samples", None)
+    if not isinstance(samples, Sequence) or not isinstance(index, int):
+        return None
+    if not -len(samples) <= index < len(samples):
+        return None
+    entry = samples[index]
+    first = entry[0] if isinstance(entry, Sequence) and len(entry) > 0 else entry
+    return first if isinstance(first, str) else None
 
 
 def as_it_is(batch: Any) -> Any:

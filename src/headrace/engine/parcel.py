@@ -57,6 +57,17 @@ class Received:
         return replace(self, data=pin_memory(self.data))  # type: ignore[no-untyped-call]
 
 
+@dataclass(frozen=True)
+class Lost:
+    """In place of a batch whose tensors couldn't be taken over, as where its worker died meanwhile.
+
+    Attributes:
+        error: why.
+    """
+
+    error: Exception
+
+
 def pack(batch: Any, room: Room) -> Parcel:
     """Pickles `batch` in the thread that made it, so that what can't be sent is an error of its batch; torch
     pickles in a thread behind a queue, where the error is printed and the batch never comes.
@@ -77,8 +88,11 @@ def pack(batch: Any, room: Room) -> Parcel:
     return Parcel(buffer.getvalue(), pickler.shared)
 
 
-def _open(pickled: bytes, shared: int) -> Received:
-    return Received(pickle.loads(pickled), len(pickled) + shared, shared)
+def _open(pickled: bytes, shared: int) -> Received | Lost:
+    try:
+        return Received(pickle.loads(pickled), len(pickled) + shared, shared)
+    except (ConnectionError, FileNotFoundError, EOFError) as error:
+        return Lost(error)  # raised here, it would end torch's pin thread
 
 
 class _Pickler(ForkingPickler):

@@ -85,7 +85,8 @@ class PrefixedSamples(Guarded):
         if self._pictures is None or self._pictures.plan is not self.plan:
             self._pictures = Pictures(self.plan, self.decoder)
         seeds = request.seeds()
-        samples = zip(request.batch.listed(), seeds, request.batch.occurrences.tolist(), strict=True)
+        indices = self._noted(request.batch.listed())
+        samples = zip(indices, seeds, request.batch.occurrences.tolist(), strict=True)
         # A worker process has nobody else's generators.
         with generators_kept() if get_worker_info() is None else nullcontext():
             made = [self._sample(request.key, *sample) for sample in samples]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from headrace.engine.changes import Look
+from headrace.engine.deaths import Deaths, WorkerDiedError
 from headrace.engine.guarded import Guarded, Request, as_it_is
+from headrace.engine.in_hand import InHand
 from headrace.engine.in_worker import Forked, WorkerDataset, WorkerRequest, begin_worker
 from headrace.engine.meter import Failures
 from headrace.engine.python import TorchProducer
@@ -19,6 +22,8 @@ from headrace.engine.shared_pickle import SharedPickle
 from headrace.engine.worker_iterator import Knobs, WorkerIterator
 from headrace.order.batches import IndexBatch
 from headrace.order.permutation import key_of
+
+RESPAWN = "on_worker_death='respawn' (the default) starts others, which make its batches again"
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class ProcessEpoch:
         budget: bytes that batches in flight may take; one batch always may be made.
         guard: makes a `Guarded` of dataset, collate function and `on_error`, in the worker.
         in_turn: see `Knobs`.
+        respawn: whether workers that die are replaced within the epoch.
     """
 
     workers: int
@@ -40,6 +46,7 @@ class ProcessEpoch:
     budget: int
     guard: Callable[[Any, Callable[[Any], Any], str], Guarded] = Guarded
     in_turn: bool = False
+    respawn: bool = True
 
 
 class ProcessProducer(TorchProducer):
@@ -49,13 +56,18 @@ class ProcessProducer(TorchProducer):
         group: the processes.
         owner: gets them back at the end.
         failures: where skipped and replaced samples are recorded.
+        asked: the user's loader and what else is wanted, as `Processes.begin` takes them: for other processes
+            in place of these.
     """
 
-    def __init__(self, group: Group, owner: Processes, failures: Failures) -> None:
+    def __init__(
+        self, group: Group, owner: Processes, failures: Failures, asked: tuple[DataLoader[Any], ProcessEpoch]
+    ) -> None:
         super().__init__(group.iterator, failures)
         self._group: Group | None = group
         self._iterator = group.iterator
         self._owner = owner
+        self._asked: tuple[DataLoader[Any], ProcessEpoch] | None = asked
         self._failed = False
         self._lost: BaseException | None = None
 
@@ -71,7 +83,7 @@ class ProcessProducer(TorchProducer):
             raise
         except BaseException as error:
             self._failed = True
-            if not self._iterator.usable():
+            if self._iterator.ended:
                 self._lost = error  # torch would go on, without the batches of the worker that is gone
                 self.close()
             raise
@@ -133,10 +145,23 @@ class ProcessProducer(TorchProducer):
 
     def close(self) -> None:
         """Gives up what is in flight, and the processes back."""
-        group, self._group = self.__dict__.get("_group"), None
+        group, self._group, self._asked = self.__dict__.get("_group"), None, None
         if group is not None:
             group.iterator.end()
             self._owner.take_back(group, failed=self._failed)
+
+    def _next(self) -> Any:
+        while True:
+            try:
+                return super()._next()
+            except WorkerDiedError as died:
+                self._replace(died)
+
+    def _replace(self, died: WorkerDiedError) -> None:
+        assert self._group is not None
+        assert self._asked is not None
+        self._owner.replace(self._group, died, *self._asked)
+        self._batches = self._iterator = self._group.iterator
 
     def _turn_knobs(self) -> None:
         if self._group is not None:
@@ -190,18 +215,47 @@ class Processes:
             group = None
         requests = WorkerRequests() if group is None else group.requests
         requests.begin(key, batches, wanted.samples)
-        if group is None:
-            inner = _inner(loader, wanted, requests)
+        if group is not None:
+            group.iterator.knobs = self._knobs(group.inner, wanted.budget, wanted.in_turn)
             try:
-                iterator = WorkerIterator(inner, self._knobs(inner, wanted.budget, wanted.in_turn))
-            finally:
-                inner.dataset.started()  # type: ignore[attr-defined]
+                group.iterator.begin(group.inner)
+            except WorkerDiedError:  # before the epoch has begun
+                group.iterator.kill()
+                group = None
+        if group is None:
+            iterator, inner = self._start(loader, wanted, requests)
             look = Look(*_copied(loader).values())
             group = Group(iterator, inner, requests, settings, look, wanted.guard)
-        else:
-            group.iterator.knobs = self._knobs(group.inner, wanted.budget, wanted.in_turn)
-            group.iterator.begin(group.inner)
-        return ProcessProducer(group, self, failures)
+        return ProcessProducer(group, self, failures, (loader, wanted))
+
+    def replace(
+        self, group: Group, died: WorkerDiedError, loader: DataLoader[Any], wanted: ProcessEpoch
+    ) -> None:
+        """Other processes for `group`, of which some have died: they make what wasn't given out again.
+
+        Raises:
+            RuntimeError: they aren't to be replaced, or there is no use in it.
+        """
+        before, deaths = group.iterator, group.requests.deaths
+        before.kill()
+        if not wanted.respawn:
+            raise RuntimeError(f"{died.told(loader.dataset)}. {RESPAWN}") from None
+        if before.given:
+            deaths.progress()
+        pending = before.pending
+        deaths.add(died, len(pending), loader.dataset)
+        group.requests.ask_again(pending)
+        group.iterator, group.inner = self._start(loader, wanted, group.requests)
+        group.iterator.batch_nbytes = before.batch_nbytes
+
+    def _start(
+        self, loader: DataLoader[Any], wanted: ProcessEpoch, requests: WorkerRequests
+    ) -> tuple[WorkerIterator, DataLoader[Any]]:
+        inner = _inner(loader, wanted, requests)
+        try:
+            return WorkerIterator(inner, self._knobs(inner, wanted.budget, wanted.in_turn)), inner
+        finally:
+            inner.dataset.started()  # type: ignore[attr-defined]
 
     def turn_knobs(self, group: Group) -> None:
         """Passes `limit` and `used` on."""
@@ -224,10 +278,15 @@ class Processes:
 
 
 class WorkerRequests:
-    """The sampler of torch's loader inside: what its workers are asked for in an epoch."""
+    """The sampler of torch's loader inside: what its workers are asked for in an epoch.
+
+    Attributes:
+        deaths: of workers.
+    """
 
     def __init__(self) -> None:
         self._requests: Iterator[WorkerRequest] = iter(())
+        self.deaths = Deaths()
 
     def begin(self, key: tuple[int, int], batches: Iterator[IndexBatch], samples: int) -> None:
         """What the next iter() gives.
@@ -239,7 +298,15 @@ class WorkerRequests:
         """
         generator = torch.Generator().manual_seed(key_of(*key))
         seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-        self._requests = (WorkerRequest(Request(batch, key, samples), seed) for batch in batches)
+        self.deaths.begin()
+        self._requests = (
+            WorkerRequest(Request(batch, key, samples), seed, number, self.deaths.deadly)
+            for number, batch in enumerate(batches)
+        )
+
+    def ask_again(self, pending: Sequence[WorkerRequest]) -> None:
+        """The next iter() gives these first, and then what follows them."""
+        self._requests = chain([self.deaths.again(request) for request in pending], self._requests)
 
     def __iter__(self) -> Iterator[WorkerRequest]:
         return self._requests
@@ -285,7 +352,7 @@ def _inner(loader: DataLoader[Any], wanted: ProcessEpoch, requests: WorkerReques
     by_fork = context.get_start_method() == "fork"
     packed = Forked(tuple(copied.values())) if by_fork else SharedPickle(copied)
     return _Inner(
-        WorkerDataset(packed, wanted.on_error, Room(context.Lock(), wanted.workers)),
+        WorkerDataset(packed, wanted.on_error, Room(context.Lock(), wanted.workers), InHand(wanted.workers)),
         batch_size=1 if batched else None,
         sampler=None if batched else requests,
         batch_sampler=requests if batched else None,  # type: ignore[arg-type]

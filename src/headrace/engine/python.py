@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from headrace.device.structure import batch_size
+from headrace.engine.deaths import WorkerDiedError
 from headrace.engine.guarded import EMPTY, Guarded, GuardedBatch, Request, WorkerInit, as_it_is
 from headrace.engine.meter import Failures
 from headrace.engine.producer import Made
@@ -18,6 +20,14 @@ from headrace.order.batches import IndexBatch
 from headrace.order.cursor import Cursor
 from headrace.order.permutation import key_of
 from headrace.records import BatchKeys
+
+WORKER_DIED = re.compile(r"DataLoader worker \(pid")  # torch's error begins like that, mostly
+STREAM_LOST = (
+    "A worker of an IterableDataset can't be replaced within an epoch, whatever on_worker_death says: nobody"
+    " else knows where it was in its stream. Begin another epoch; or give the dataset state_dict() and"
+    " load_state_dict(), save loader.state_dict() now and then, and go on from the last one. Where memory"
+    " runs out, use fewer workers."
+)
 
 
 class Requests:
@@ -101,12 +111,15 @@ class TorchProducer:
     Args:
         batches: torch's iterator.
         failures: where skipped and replaced samples are recorded.
+        streams: whether worker processes make them of an `IterableDataset`.
     """
 
-    def __init__(self, batches: Iterator[Any], failures: Failures) -> None:
+    def __init__(self, batches: Iterator[Any], failures: Failures, *, streams: bool = False) -> None:
         self._batches = batches
         self._taken = 0
         self._failures = failures
+        self._streams = streams
+        self._lost_stream: RuntimeError | None = None
 
     def __next__(self) -> Made:
         while True:
@@ -143,15 +156,29 @@ class TorchProducer:
         """torch's iterator ends by itself."""
 
     def _next(self) -> Any:
+        if self._lost_stream is not None:
+            raise self._lost_stream  # torch would end the epoch without the rest of its samples
         try:
             batch = next(self._batches)
-        except StopIteration:
+        except (StopIteration, WorkerDiedError):
             raise
-        except Exception:
+        except Exception as error:
             self._taken += 1  # torch's loader goes on after a batch that failed
+            if self._streams and _by_a_death(error):
+                told = f"{str(error).strip().rstrip('.')}. {STREAM_LOST}"
+                self._lost_stream = RuntimeError(told)
+                raise self._lost_stream from error
             raise
         self._taken += 1
         return batch
+
+
+def _by_a_death(error: Exception) -> bool:
+    """Whether torch's iterator raised `error` as a worker has died, and no code in a worker did."""
+    if "in DataLoader worker process" in str(error):
+        return False
+    receiving = isinstance(error, (ConnectionError, EOFError, FileNotFoundError))
+    return receiving or WORKER_DIED.match(str(error)) is not None
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import time
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -17,10 +18,16 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from headrace.engine.deaths import Death, WorkerDiedError
 from headrace.engine.in_worker import Refused, WorkerRequest
-from headrace.engine.parcel import Received
+from headrace.engine.parcel import Lost, Received
+from headrace.engine.receiving import WATCH_SECONDS, Watch, has_room
 from headrace.engine.shared_memory import free_bytes, too_small
 from headrace.errors import ConfigError
+
+# A process that was killed is gone at once, unless the kernel is in the middle of something for it.
+PATIENCE_SECONDS = 5.0
+DYING_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,10 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
 
     A batch that doesn't fit in /dev/shm is asked for again when others have been taken from there.
 
+    Once a worker has died, the next batch that would have to be waited for is a `WorkerDiedError`, and the
+    iterator is of no more use: the dead may have held a lock that the others need. `pending` says what is to
+    be asked of another one.
+
     Args:
         loader: torch's, of a `WorkerDataset`, with persistent workers; its sampler gives `WorkerRequest`s.
         knobs: as they are at first.
@@ -54,16 +65,20 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
     Attributes:
         knobs: call `fill` after a change.
         batch_nbytes: of the largest batch that has come; 0: none has.
+        given: batches, and errors in their place, that were given out in this epoch.
     """
 
     def __init__(self, loader: DataLoader[Any], knobs: Knobs) -> None:
         self.knobs = knobs
         self.batch_nbytes = 0
+        self.given = 0
         self._pid = os.getpid()
+        self._watch: Watch | None = None
+        self._in_hand = loader.dataset.in_hand  # type: ignore[attr-defined]
         self._shared = 0  # bytes of the largest batch in /dev/shm
         self._last = -1  # worker that was given work last
         self._asked: WorkerRequest | None = None  # by the sampler, last
-        self._requests: dict[int, WorkerRequest] = {}  # by number of the batch, while a worker has it
+        self._requests: dict[int, WorkerRequest] = {}  # by number of the batch, until it is given out
         self._refused: set[int] = set()
         self._alone: int | None = None  # sent again while nothing else was being made
         self._trouble: Exception | None = None
@@ -78,7 +93,17 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
             )
         if self._trouble is not None:
             raise self._trouble
-        return super().__next__().data
+        try:
+            return super().__next__().data
+        finally:
+            for given in [number for number in self._requests if number not in self._task_info]:
+                del self._requests[given]
+                self.given += 1
+
+    @property
+    def pending(self) -> list[WorkerRequest]:
+        """What was asked for and wasn't given out, in order."""
+        return [self._requests[number] for number in sorted(self._task_info)]
 
     @property
     def in_flight(self) -> int:
@@ -107,6 +132,7 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
     def begin(self, loader: DataLoader[Any]) -> None:
         """Begins another epoch; workers first finish what they were at."""
         timeout, self._timeout = self._timeout, 0  # not for batches that nobody waits for
+        self.given = 0
         self._reset(loader)
         self._timeout = timeout
 
@@ -123,6 +149,11 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
                 while True:
                     waiting.get_nowait()
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing can come any more: the workers were ended."""
+        return self._shutdown
+
     def usable(self) -> bool:
         """Whether all workers live, and are of this process."""
         return (
@@ -133,8 +164,28 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
         )
 
     def shut_down(self) -> None:
-        """Ends the workers."""
+        """Ends the workers; they finish what they are at."""
         self._shutdown_workers()
+
+    def kill(self) -> None:
+        """Ends the workers at once. For those that may wait for a lock that a dead one held: torch's own way
+        would wait for it, too."""
+        if os.getpid() != self._pid or self._shutdown:
+            return
+        self._shutdown = True
+        for worker in self._workers:
+            worker.kill()
+        for worker in self._workers:
+            worker.join(PATIENCE_SECONDS)
+        results: Any = self._worker_result_queue
+        results._writer.close()  # nobody else has it open: whoever waits for more sees the end
+        if self._pin_memory:
+            self._pin_memory_thread_done_event.set()
+            self._pin_memory_thread.join(PATIENCE_SECONDS)
+        for waiting in self._index_queues:
+            closing: Any = waiting
+            closing._reader.close()  # a thread that waits for room in the pipe sees the end, too
+            closing.close()
 
     def fill(self) -> None:
         """Gives work to the workers as far as limit and memory allow."""
@@ -152,6 +203,19 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
 
     # What torch calls.
 
+    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+        if first_iter:
+            # torch would raise an error in whatever the main thread is at when a worker dies.
+            signal_handling._remove_worker_pids(id(self))  # type: ignore[attr-defined]
+            self._worker_pids_set = False
+            results: Any = self._worker_result_queue
+            self._watch = Watch(self._workers, results._reader)
+            results._reader._recv = self._watch.receive
+            asking: Any
+            for asking in self._index_queues:
+                asking._ignore_epipe = True  # the end of a worker is seen elsewhere
+        super()._reset(loader, first_iter)
+
     def _try_put_index(self) -> None:
         self.fill()
 
@@ -163,24 +227,45 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
         while True:
             if self._refused and len(self._refused) == self._tasks_outstanding:
                 self._ask_again()
-            try:
-                number, data = super()._get_data()  # type: ignore[no-untyped-call]
-            except (OSError, EOFError) as error:
-                raise self._without_a_worker(error) from error
+            number, data = self._receive()
+            if isinstance(data, Lost):
+                raise self._why(data.error) from data.error
             if not isinstance(data, Refused) or number not in self._task_info:
                 return number, self._noted(number, data)
             final = self._refuse(number, data)
             if final is not None:
                 return number, final
 
+    def _receive(self) -> tuple[Any, Any]:
+        """The next message of a worker; blocks, but not where it won't come."""
+        deadline = time.monotonic() + self._timeout if self._timeout > 0 else float("inf")
+        watch, came = self._watch, True
+        assert watch is not None
+        while True:
+            left = min(WATCH_SECONDS, max(0.0, deadline - time.monotonic()))
+            if not self._pin_memory:
+                watch.wait(left)
+            if watch.ended(ask=not came):
+                raise WorkerDiedError(self._deaths())
+            try:
+                came, data = self._try_get_data(left if self._pin_memory else 0)  # type: ignore[no-untyped-call]
+            except Exception as error:
+                raise self._why(error) from error
+            if came:
+                return data  # type: ignore[no-any-return]
+            if self._pin_memory and not self._pin_memory_thread.is_alive():
+                raise RuntimeError("the thread that pins batches has ended; an error of it was printed.")
+            if time.monotonic() >= deadline:
+                at = (f"worker (pid {one.pid}) has {one.in_hand(None)} in hand" for one in self._at())
+                raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds: {'; '.join(at)}")
+
     def _shutdown_workers(self) -> None:
         if os.getpid() != self._pid:
             return  # a forked child would end its parent's workers
-        if self._worker_pids_set and not all(worker.is_alive() for worker in self._workers):
-            # The end of any other child would raise the error of the dead one again, here.
-            signal_handling._remove_worker_pids(id(self))  # type: ignore[attr-defined]
-            self._worker_pids_set = False
         if not self._shutdown:
+            if not all(worker.is_alive() for worker in self._workers):
+                self.kill()
+                return
             self._tell_workers()
         super()._shutdown_workers()
 
@@ -189,10 +274,16 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
         garbage may have closed before: then each worker would be waited for in vain."""
         self._workers_done_event.set()
         for waiting in self._index_queues:
+            queue_: Any = waiting
             with suppress(OSError, ValueError):  # closed already
-                queue_: Any = waiting
-                if queue_._sem.acquire(False):  # as put() does, for get() to release
-                    queue_._writer.send_bytes(ForkingPickler.dumps(None))
+                # Not in the middle of what its thread writes, and not where that would have to wait.
+                if queue_._wlock.acquire(False):
+                    try:
+                        # The semaphore as put() does it, for get() to release.
+                        if has_room(queue_._writer) and queue_._sem.acquire(False):
+                            queue_._writer.send_bytes(ForkingPickler.dumps(None))
+                    finally:
+                        queue_._wlock.release()
 
     def _has_room(self) -> bool:
         waiting = len(self._task_info)
@@ -226,7 +317,10 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
             except queue.Empty:
                 break
             except Exception as error:
-                self._trouble = self._without_a_worker(error)
+                self._trouble = self._why(error)
+                return
+            if isinstance(data, Lost):
+                self._trouble = self._why(data.error)
                 return
             final: Any = data
             if isinstance(data, Refused):
@@ -237,14 +331,34 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
         if self._refused and len(self._refused) == self._tasks_outstanding:
             self._ask_again()
 
-    def _without_a_worker(self, error: Exception) -> Exception:
+    def _why(self, error: Exception) -> Exception:
         """What to raise where a batch can't be received: mostly as its worker died while it sent it."""
-        ended = wait([worker.sentinel for worker in self._workers], timeout=2)
+        assert self._watch is not None
+        deadline = time.monotonic() + DYING_SECONDS  # its files are closed a moment before it counts as dead
+        while not self._watch.ended(ask=True):
+            if time.monotonic() > deadline:
+                return error
+            time.sleep(0.01)
+        return WorkerDiedError(self._deaths())
+
+    def _deaths(self) -> list[Death]:
+        dead = set()
         for worker in self._workers:
-            if worker.sentinel in ended:
-                worker.join()  # its files are closed a moment before it counts as dead
-        pids = ", ".join(str(worker.pid) for worker in self._workers if not worker.is_alive())
-        return RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly") if pids else error
+            if wait([worker.sentinel], 0):
+                worker.join(WATCH_SECONDS)
+                dead.add(worker.pid)
+            elif not worker.is_alive():
+                dead.add(worker.pid)
+        return [one for one in self._at() if one.pid in dead]
+
+    def _at(self) -> list[Death]:
+        """What each worker is at, or was when it died."""
+        asked = {request.number: request for request in self._requests.values()}
+        notes = [self._in_hand.read(number) for number in range(len(self._workers))]
+        return [
+            Death(worker.pid or 0, worker.exitcode, asked.get(note.request), note)
+            for worker, note in zip(self._workers, notes, strict=True)
+        ]
 
     def _noted(self, number: Any, data: Any) -> Any:
         if isinstance(data, Received):
@@ -252,7 +366,6 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
             self._shared = max(self._shared, data.shared)
         if number == self._alone:
             self._alone = None
-        self._requests.pop(number, None)
         return data
 
     def _refuse(self, number: int, refused: Refused) -> Any:

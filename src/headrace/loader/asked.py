@@ -13,7 +13,7 @@ from headrace.engine.meter import Failures, Meter
 from headrace.engine.runtime import Runtime
 from headrace.engine.stream import has_state
 from headrace.loader.tuning import SelfTuning
-from headrace.options import OnError, WorkerKind
+from headrace.options import OnError, OnWorkerDeath, WorkerKind
 from headrace.order import Order, Sequential, Shuffled
 from headrace.order.batches import OrderedBatches, SampledBatches, StreamBatches
 from headrace.order.progress import Batches
@@ -40,6 +40,7 @@ class Asked(TorchDataLoader[Any]):
     world_size: int | None
     remainder: Remainder
     worker_kind: WorkerKind
+    on_worker_death: OnWorkerDeath
     workers_given: int | None
     prefetch_factor_given: int | None
     device: torch.device | None

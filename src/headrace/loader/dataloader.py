@@ -38,7 +38,14 @@ from headrace.loader.tuning import SelfTuning
 from headrace.loader.watched import figures
 from headrace.loader.workers import PythonWorkers, split_workers
 from headrace.measure.machine import available_memory, usable_cores
-from headrace.options import DEFAULT_MEMORY_SHARE, OnError, WorkerKind, check_options, check_ranks
+from headrace.options import (
+    DEFAULT_MEMORY_SHARE,
+    OnError,
+    OnWorkerDeath,
+    WorkerKind,
+    check_options,
+    check_ranks,
+)
 from headrace.order import Order
 from headrace.order.batches import IndexBatch, OrderedBatches, StreamBatches
 from headrace.order.cursor import Cursor
@@ -117,6 +124,10 @@ class DataLoader(Asked):
         decoder: JPEG decoders that may be used: "auto", or names joined by commas of "headrace" (our own),
             "libjpeg-restart", "libjpeg-crop", "libjpeg-full"; "pillow" alone for none of them. All give the
             same pixels; what they refuse, Pillow decodes.
+        on_worker_death: what happens where a worker process is killed or exits in the middle of an epoch.
+            "respawn" (the default): new ones are started and make the batches in flight again, the same ones
+            in the same order; a sample that ends its process twice is an error, treated as `on_error` says.
+            "raise": RuntimeError with the sample that was in hand. See docs/workers.md.
 
     The order with shuffle=True is a keyed permutation (`headrace.order`); with a `generator`, `sampler` or
     `batch_sampler` of yours it is exactly torch's. `state_dict()` and `load_state_dict()` save and restore
@@ -173,10 +184,11 @@ class DataLoader(Asked):
         device: str | torch.device | None = None,
         resident: bool | Literal["auto"] = "auto",
         batch_transform: Callable[..., Any] | None = None,
+        on_worker_death: OnWorkerDeath = "respawn",
     ) -> None:
         if memory_budget is None:
             memory_budget = int(available_memory() * DEFAULT_MEMORY_SHARE)
-        check_options(memory_budget, on_error, seed, decoder, worker_kind)
+        check_options(memory_budget, on_error, seed, decoder, worker_kind, on_worker_death)
         check_ranks(rank, world_size, remainder)
         self.memory_budget = memory_budget
         self.on_error = on_error
@@ -188,6 +200,7 @@ class DataLoader(Asked):
         self.world_size = world_size
         self.remainder = remainder
         self.worker_kind = worker_kind
+        self.on_worker_death = on_worker_death
         self.device = None if device is None else check_device(device)
         self.resident = check_resident(resident)
         if batch_transform is not None and not callable(batch_transform):
@@ -233,7 +246,9 @@ class DataLoader(Asked):
         if isinstance(batches, StreamBatches) and not batches.resumable:
             cursor, _ = self._progress.begin(batches, self.generator, ())
             meter = self.meter.begin_epoch(cursor.epoch)
-            producer: Producer = TorchProducer(super().__iter__(), self._runtime.failures)
+            producer: Producer = TorchProducer(
+                super().__iter__(), self._runtime.failures, streams=self.num_workers > 0
+            )
         else:
             cursor, indices = self._progress.begin(batches, self.generator, self._generators())
             meter = self.meter.begin_epoch(cursor.epoch)

@@ -99,7 +99,7 @@ class PythonWorkers:
         # A resumed stream's state must not come again: only workers that stay have dropped it themselves.
         if self._stream is None or cursor.start or not loader.persistent_workers:
             self._stream = stream_loader(loader, cursor)
-        return TorchProducer(iter(self._stream), loader.failures)
+        return TorchProducer(iter(self._stream), loader.failures, streams=loader.num_workers > 0)
 
     def _begin_here(self, loader: Asked, cursor: Cursor, indices: Iterator[IndexBatch]) -> TorchProducer:
         if self._guarded is None or self._split is not None:
@@ -121,7 +121,15 @@ class PythonWorkers:
         guard = self._guard(loader)
         # A number that was given is torch's way, by which generators of the dataset's own repeat.
         in_turn = loader.workers_given is not None
-        wanted = ProcessEpoch(most, loader.on_error, samples, loader.memory_budget, guard, in_turn)
+        wanted = ProcessEpoch(
+            most,
+            loader.on_error,
+            samples,
+            loader.memory_budget,
+            guard,
+            in_turn,
+            loader.on_worker_death == "respawn",
+        )
         if loader.workers_given is None or loader.prefetch_factor_given is None:
             self._processes.used, self._processes.limit = settings["workers"], settings["depth"]
         producer = self._processes.begin(loader, wanted, cursor.random_key, indices, loader.failures)

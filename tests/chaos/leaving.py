@@ -1,0 +1,359 @@
+"""Epochs that are left in all ways there are, over loaders of all kinds: what stays behind?
+
+python leaving.py --loops 1000 [--seed 0]
+
+A process that never makes a loader forks one session after the other. Each makes a few loaders, reads up to
+three batches and leaves: by break, exception, del, a fork in the middle; the last time by its own end or by
+Ctrl-C in the middle of an epoch. Within a session threads, descriptors, processes and memory for batches must
+go back to what they were; after it no process of its own and nothing in /dev/shm may be left, and it must
+have printed nothing. A session that takes longer than a minute hangs.
+
+Prints one line of JSON, and exits with 0 if all was well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import gc
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch.utils.data import Dataset, TensorDataset
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from jpegs import image_folder
+
+import headrace
+
+PICTURES = 24
+HANG_SECONDS = 60.0
+SETTLE_SECONDS = 30.0
+WAYS = ("break", "exception", "del", "fork")
+LAST_WAYS = ("exit", "ctrl-c")
+KINDS = ("native", "native, caller", "split", "thread", "process", "caller", "gather")
+
+
+class Plain(Dataset[Any]):
+    """Runs as Python."""
+
+    def __len__(self) -> int:
+        return PICTURES
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.001)
+        return torch.rand(1000) + index
+
+
+class LeavingError(Exception):
+    """How a loop is left."""
+
+
+def make_loader(kind: str, folder: str) -> headrace.DataLoader:
+    steps = [transforms.RandomResizedCrop(48), transforms.ToTensor()]
+    if kind.startswith("native"):
+        dataset: Any = ImageFolder(folder, transforms.Compose(steps))
+    elif kind == "split":
+        dataset = ImageFolder(folder, transforms.Compose([steps[0], transforms.ColorJitter(0.4), steps[1]]))
+    elif kind == "gather":
+        dataset = TensorDataset(torch.rand(PICTURES, 10))
+    else:
+        dataset = Plain()
+    options: dict[str, Any] = {"batch_size": 3, "seed": 1, "num_workers": 0 if "caller" in kind else 2}
+    if kind in ("thread", "process"):
+        options["worker_kind"] = kind
+    return headrace.DataLoader(dataset, shuffle=True, **options)
+
+
+def leave(loader: headrace.DataLoader, way: str, batches: int) -> None:
+    """Begins an epoch, reads up to that many batches, and leaves it."""
+    iterator = iter(loader)
+    for _ in range(batches):
+        next(iterator)
+    if way == "exception":
+        raise LeavingError
+    if way == "del":
+        del iterator
+    if way == "break":
+        for _ in iterator:
+            break
+    if way == "fork":
+        fork(lambda: in_child(loader, iterator, batches))
+        for _ in iterator:
+            pass
+
+
+def in_child(loader: headrace.DataLoader, iterator: Any, batches: int) -> None:
+    """In a process that was forked in the middle of an epoch."""
+    try:
+        rest = len(list(iterator))
+    except RuntimeError as error:  # worker processes belong to the parent
+        if "process that was forked" not in str(error):
+            raise
+        rest = len(loader) - batches
+    assert rest == len(loader) - batches
+    assert len(list(loader)) == len(loader)
+
+
+def fork(work: Callable[[], None]) -> None:
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            for child in psutil.Process().children():  # nobody tells them that this ends
+                child.kill()
+            os._exit(code)
+    code = wait(pid, HANG_SECONDS)
+    if code is None:
+        abort(pid)
+    assert code == 0, (
+        f"a child that was forked in the middle of an epoch: {'hangs' if code is None else code}"
+    )
+
+
+def wait(pid: int, seconds: float) -> int | None:
+    """The exit code of a child; None: it hasn't ended."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.002)
+    return None
+
+
+def abort(pid: int) -> None:
+    """Ends a child that hangs; faulthandler prints where."""
+    os.kill(pid, signal.SIGABRT)
+    if wait(pid, 5) is None:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def held() -> dict[str, int]:
+    """What this process holds now."""
+    return {
+        "threads": len(os.listdir("/proc/self/task")),
+        "files": len(os.listdir("/proc/self/fd")),
+        "processes": len(processes_of(os.getpid())) - 1,
+    }
+
+
+def steady() -> dict[str, int]:
+    """The same, once it doesn't change any more."""
+    gc.collect()
+    now: dict[str, int] = {}
+    while now != (now := held()):
+        time.sleep(0.1)
+    return now
+
+
+def processes_of(session: int) -> list[int]:
+    """Processes of a session, zombies left out."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(entry))
+    return found
+
+
+def settle(condition: Callable[[], bool]) -> bool:
+    """Whether it comes true: threads and processes end a moment after they were told to."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        gc.collect()
+        time.sleep(0.005)
+    return True
+
+
+def session(chance: random.Random, folder: str, ways: list[str], say: int) -> None:
+    """What a forked process does; `say`: is told what is done, a line a loop, and "last" before the last."""
+    # The first epoch of a process begins to listen for headrace top; the first fork of torch's workers sets
+    # a handler of signals.
+    list(make_loader("native", folder))
+    list(make_loader("process", folder))
+    before = steady()
+    for way in ways[:-1]:
+        kind, batches = chance.choice(KINDS), chance.randrange(4)
+        os.write(say, f"{kind}: {way}\n".encode())
+        loader = make_loader(kind, folder)
+        for _ in range(chance.randrange(1, 3)):  # the same loader must be good for another epoch
+            with suppress(LeavingError):
+                leave(loader, way, batches)
+        assert settle(lambda: loader.stats().in_flight == 0), f"{kind}: batches in flight after {way}"  # noqa: B023
+        assert settle(lambda: loader.stats().memory_used == 0), f"{kind}: memory in use after {way}"  # noqa: B023
+        del loader
+        assert settle(lambda: all(n <= before[name] for name, n in held().items())), (
+            f"left by {kind} after {way}: {before} has become {held()}: {os.listdir('/proc/self/task')}"
+        )
+    kind, batches = chance.choice(KINDS), chance.randrange(4)
+    os.write(say, f"{kind}: {ways[-1]}\n".encode())
+    loader = make_loader(kind, folder)
+    iterator = iter(loader)
+    for _ in range(batches):
+        next(iterator)
+    if ways[-1] == "exit":
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.write(say, b"last\n")
+    while True:
+        for _ in iterator:
+            pass
+        iterator = iter(loader)
+
+
+class Session:
+    """One, as the process that forks it sees it."""
+
+    def __init__(self, chance: random.Random, folder: str, ways: list[str], errors: Path) -> None:
+        self.ways, self.errors, self.said = ways, errors, b""
+        self._hear, say = os.pipe()
+        seed = chance.random()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.setsid()
+            os.close(self._hear)
+            os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+            session(random.Random(seed), folder, ways, say)
+            sys.exit(0)  # as any script does
+        os.close(say)
+        os.set_blocking(self._hear, False)
+
+    def faults(self, delay: float) -> list[str]:
+        """Waits for its end; what was wrong."""
+        code = self._end(delay)
+        faults = []
+        text = self.errors.read_text()
+        if code is None:
+            faults.append(f"it hangs\n{text}")
+        elif self.ways[-1] == "exit" and (code != 0 or text):
+            faults.append(f"exit code {code}\n{text}")
+        elif self.ways[-1] == "ctrl-c" and (code != -signal.SIGINT or not _only_an_interrupt(text)):
+            faults.append(f"exit code {code} after Ctrl-C\n{text}")
+        if not settle(lambda: not processes_of(self.pid)):
+            faults.append(f"processes left: {processes_of(self.pid)}")
+        for pid in processes_of(self.pid):
+            os.kill(pid, signal.SIGKILL)
+        return [f"{self._last()}: {fault}" for fault in faults]
+
+    def _end(self, delay: float) -> int | None:
+        deadline = time.monotonic() + HANG_SECONDS * len(self.ways)
+        while b"last\n" not in self.said and time.monotonic() < deadline:
+            found, status = os.waitpid(self.pid, os.WNOHANG)
+            self._listen()
+            if found:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.002)
+        time.sleep(delay)
+        # A second time where the first fell into a finalizer, which swallows it.
+        for _ in range(5):
+            if processes_of(self.pid):
+                os.killpg(self.pid, signal.SIGINT)  # as a terminal does it
+            if (code := wait(self.pid, HANG_SECONDS / 5)) is not None:
+                return code
+        abort(self.pid)
+        return None
+
+    def _listen(self) -> None:
+        try:
+            self.said += os.read(self._hear, 65536)
+        except BlockingIOError:
+            return
+
+    def _last(self) -> str:
+        self._listen()
+        os.close(self._hear)
+        return self.said.decode().replace("last\n", "").strip().replace("\n", ", ")
+
+
+def _only_an_interrupt(text: str) -> bool:
+    """Whether what was printed is the traceback of Ctrl-C, and of nothing else."""
+    others = ("Exception in thread", "\nProcess ", "Fatal", "leaked", "Aborted")
+    return text.rstrip().endswith("KeyboardInterrupt") and not any(other in text for other in others)
+
+
+def segments() -> set[str]:
+    """What lies in /dev/shm of processes that are gone."""
+    found = set()
+    for name in os.listdir("/dev/shm"):
+        owner = re.match(r"(?:torch_|pym-|psm_)(\d+)", name)
+        if owner and not os.path.exists(f"/proc/{owner[1]}"):
+            found.add(name)
+    return found
+
+
+def run(loops: int, seed: int, scratch: Path) -> tuple[Counter[str], list[str]]:
+    """How often each way of each kind was taken, and what was wrong."""
+    folder = str(image_folder(scratch / "pictures", PICTURES, side=60))
+    chance, before = random.Random(seed), segments()
+    done: Counter[str] = Counter()
+    faults: list[str] = []
+    while done.total() < loops:
+        ways = [chance.choice(WAYS) for _ in range(chance.randrange(1, 6))]
+        ways = [*ways[: loops - done.total() - 1], chance.choice(LAST_WAYS)]
+        one = Session(chance, folder, ways, scratch / "errors")
+        faults += one.faults(delay=chance.choice([0, 0.02, 0.2]) * chance.random())
+        done.update(ways)
+    if not settle(lambda: segments() <= before):
+        faults.append(f"left in /dev/shm: {segments() - before}")
+    return done, faults
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--loops", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    faulthandler.enable()
+    # Forked children must find no threads of torch's.
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    start = time.monotonic()
+    scratch, owner = tempfile.mkdtemp(), os.getpid()
+    try:
+        done, faults = run(given.loops, given.seed, Path(scratch))
+    finally:
+        if os.getpid() == owner:  # the end of a session comes through here, too
+            shutil.rmtree(scratch)
+    seconds = round(time.monotonic() - start, 1)
+    report = {"loops": done.total(), **done, "seconds": seconds, "faults": faults}
+    sys.stdout.write(json.dumps(report, indent=1) + "\n")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

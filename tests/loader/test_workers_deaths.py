@@ -1,0 +1,412 @@
+"""Worker processes that die in the middle of an epoch: nothing is lost, nobody waits for them."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import queue
+import re
+import signal
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, get_worker_info
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+import headrace
+from headrace.engine.in_hand import NONE, InHand, Note
+from headrace.engine.meter import Failures
+from headrace.engine.python import TorchProducer
+from headrace.engine.receiving import Watch, has_room
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+SIZE = 60
+
+
+class Noisy(Dataset[Any]):
+    """Samples that are drawn; some end the process that makes them.
+
+    Args:
+        deadly: by index, what they do to it.
+        once: a folder, where they leave a file the first time, and do it no more.
+    """
+
+    def __init__(self, deadly: dict[int, Callable[[], Any]] | None = None, once: Path | None = None) -> None:
+        self.deadly = deadly or {}
+        self.once = once
+        self.samples = [(f"file-{i}", 0) for i in range(SIZE)]
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
+        if index in self.deadly and get_worker_info() is not None and not self._was_here(index):
+            self.deadly[index]()
+        return index, torch.rand(3)
+
+    def _was_here(self, index: int) -> bool:
+        if self.once is None:
+            return False
+        place = self.once / str(index)
+        if place.exists():
+            return True
+        place.touch()
+        return False
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def exits() -> None:
+    sys.exit(3)
+
+
+def loader_of(dataset: Dataset[Any], **options: Any) -> headrace.DataLoader:
+    options = {"batch_size": 4, "num_workers": 2, "worker_kind": "process", "seed": 5, **options}
+    return headrace.DataLoader(dataset, **options)
+
+
+def same(a: list[Any], b: list[Any]) -> bool:
+    return len(a) == len(b) and all(
+        torch.equal(x, y) for one, other in zip(a, b, strict=True) for x, y in zip(one, other, strict=True)
+    )
+
+
+def indices(batches: list[Any]) -> list[int]:
+    return [int(index) for batch in batches for index in batch[0]]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_the_epoch_is_what_it_would_have_been(method: str, tmp_path: Path) -> None:
+    expected = list(loader_of(Noisy(), shuffle=True))
+    dataset = Noisy({0: killed, 33: exits} if method == "fork" else {17: killed}, tmp_path)
+    workers = 2 if method == "fork" else 1  # one starts in seconds
+    loader = loader_of(dataset, shuffle=True, multiprocessing_context=method, num_workers=workers)
+    assert same(list(loader), expected)
+    assert len(list(tmp_path.iterdir())) == len(dataset.deadly)
+    assert loader.stats().failures == ()
+
+
+def test_a_death_is_logged_with_the_sample_in_hand(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "headrace"):
+        list(loader_of(Noisy({17: killed}, tmp_path)))
+    (record,) = caplog.records
+    assert re.search(
+        r"worker \(pid \d+\) was killed by SIGKILL, as by the kernel where memory runs out, with sample 17"
+        r" \(file-17\) in hand; the processes are replaced",
+        record.getMessage(),
+    )
+
+
+@pytest.mark.parametrize("ends", [killed, exits])
+def test_a_sample_that_ends_its_process_twice_is_an_error(ends: Callable[[], None]) -> None:
+    iterator = iter(loader_of(Noisy({17: ends})))
+    batches = [next(iterator) for _ in range(4)]
+    how = "was killed by SIGKILL" if ends is killed else "exited with code 3"
+    with pytest.raises(headrace.SampleError, match=rf"sample 17 \(file-17\).*twice, which {how}"):
+        next(iterator)
+    batches += list(iterator)
+    assert indices(batches) == [i for i in range(SIZE) if not 16 <= i < 20]
+
+
+def test_it_is_skipped_or_replaced_where_the_user_says_so() -> None:
+    deadly = {17: killed, 18: killed, 40: killed}
+    loader = loader_of(Noisy(deadly), on_error="skip")
+    assert indices(list(loader)) == [i for i in range(SIZE) if i not in deadly]
+    assert [(f.index, f.path, f.action) for f in loader.stats().failures] == [
+        (i, f"file-{i}", "skipped") for i in deadly
+    ]
+    # In the next epoch it is known what they do.
+    before = active()
+    assert indices(list(loader)) == [i for i in range(SIZE) if i not in deadly]
+    assert active() == before
+    loader = loader_of(Noisy(deadly), on_error="replace")
+    replaced = {17: 19, 18: 19, 40: 41}
+    assert indices(list(loader)) == [replaced.get(i, i) for i in range(SIZE)]
+
+
+def active() -> set[int | None]:
+    return {process.pid for process in multiprocessing.active_children()}
+
+
+def test_a_stand_in_that_ends_its_process_is_passed_over() -> None:
+    class Bad(Noisy):
+        def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
+            if index == 9:
+                raise OSError("damaged")
+            return super().__getitem__(index)
+
+    dataset = Bad({10: killed})
+    loader = loader_of(dataset, on_error="replace", sampler=[i for i in range(SIZE) if i != 10])
+    assert indices(list(loader))[9] == 11
+
+
+def test_raise_names_the_sample_and_stays_an_error() -> None:
+    dataset = Noisy({17: killed})
+    loader = loader_of(dataset, on_worker_death="raise")
+    iterator = iter(loader)
+    message = r"DataLoader worker \(pid \d+\) was killed by SIGKILL.*sample 17 \(file-17\) in hand"
+    with pytest.raises(RuntimeError, match=message):
+        list(iterator)
+    with pytest.raises(RuntimeError, match=message):  # not the batches after it as if nothing had been
+        next(iterator)
+    dataset.deadly.clear()
+    assert indices(list(loader)) == list(range(SIZE))
+
+
+def collate_ends(samples: list[Any]) -> Any:
+    if samples[0][0] == 16 and get_worker_info() is not None:
+        killed()
+    return torch.utils.data.default_collate(samples)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_batch_that_ends_its_process_twice_is_an_error(on_error: str) -> None:
+    iterator = iter(loader_of(Noisy(), collate_fn=collate_ends, on_error=on_error))
+    batches = [next(iterator) for _ in range(4)]
+    with pytest.raises(RuntimeError, match=r"the batch of samples 16, 17, 18, 19 ended.*twice"):
+        next(iterator)
+    batches += list(iterator)
+    assert indices(batches) == [i for i in range(SIZE) if not 16 <= i < 20]
+
+
+def init_ends(worker: int) -> None:
+    os._exit(7 + worker)
+
+
+def test_workers_that_die_at_their_start_are_an_error() -> None:
+    with pytest.raises(RuntimeError, match=r"exited with code [78], with nothing in hand.*worker_init_fn"):
+        list(loader_of(Noisy(), worker_init_fn=init_ends))
+
+
+class Ends:
+    """A step of a transform."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, image: Any) -> Any:
+        if image.size == (31, 31) and not (self.folder / "here").exists():
+            (self.folder / "here").touch()
+            killed()
+        return image
+
+
+def test_samples_that_native_code_begins(folder: Path, tmp_path: Path) -> None:
+    def steps(*more: Any) -> transforms.Compose:
+        first = [transforms.RandomResizedCrop(31), *more, transforms.ColorJitter(0.4)]
+        return transforms.Compose([*first, transforms.ToTensor()])
+
+    expected = list(loader_of(ImageFolder(str(folder), steps(str_of))))
+    loader = loader_of(ImageFolder(str(folder), steps(Ends(tmp_path))))
+    assert same(list(loader), expected)
+    assert (tmp_path / "here").exists()
+
+
+def str_of(image: Any) -> Any:
+    return image
+
+
+def kill_one(number: int) -> None:
+    """One of this process's workers, from outside."""
+    workers = sorted(active() - {None}, key=int)  # type: ignore[arg-type]
+    os.kill(int(workers[number % len(workers)] or 0), signal.SIGKILL)
+
+
+class Heavy(Noisy):
+    """Samples that go through a pipe, a megabyte each, which takes far more than one write."""
+
+    def __getitem__(self, index: int) -> tuple[int, Any]:  # type: ignore[override]
+        return index, bytes([index]) * (1 << 20)
+
+
+def unlabelled(samples: list[Any]) -> Any:
+    return torch.tensor([index for index, _ in samples]), [data for _, data in samples]
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("heavy", [True, False])
+def test_workers_killed_from_outside(in_order: bool, heavy: bool) -> None:
+    """In the middle of a sample, of a message, or while they wait: what comes is the same."""
+    dataset = Heavy() if heavy else Noisy()
+    collate = unlabelled if heavy else None
+    loader = loader_of(dataset, in_order=in_order, collate_fn=collate, prefetch_factor=4)
+    for epoch in range(3):
+        seen: list[int] = []
+        for number, batch in enumerate(loader):
+            seen += batch[0].tolist()
+            if heavy:
+                assert [data[0] for data in batch[1]] == batch[0].tolist()
+                assert {len(data) for data in batch[1]} == {1 << 20}
+            if number == 3 * epoch:  # once an epoch, as a batch that two kills meet is an error
+                kill_one(number)
+        assert sorted(seen) == list(range(SIZE))
+        assert not in_order or seen == sorted(seen)
+
+
+def test_the_training_step_isnt_disturbed() -> None:
+    """torch raises an error in whatever the main thread is at when a worker dies."""
+    loader = loader_of(Noisy())
+    seen = []
+    for batch in loader:
+        seen.append(batch)
+        if len(seen) == 2:
+            before = active()
+            kill_one(0)
+            while active() == before:
+                time.sleep(0.01)
+    assert indices(seen) == list(range(SIZE))
+
+
+def test_workers_killed_between_epochs() -> None:
+    loader = loader_of(Noisy())
+    for _ in range(3):
+        assert indices(list(loader)) == list(range(SIZE))
+        kill_one(0)
+
+
+def test_an_epoch_asked_for_in_another_thread() -> None:
+    """Signals reach the main thread only; deaths are seen without them."""
+    loader, seen = loader_of(Heavy(), collate_fn=unlabelled), []
+
+    def use() -> None:
+        for number, batch in enumerate(loader):
+            seen.append(batch)
+            if number in (2, 9):
+                kill_one(number)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join(120)
+    assert not thread.is_alive()
+    assert indices(seen) == list(range(SIZE))
+
+
+def sleeps() -> None:
+    time.sleep(600)
+
+
+def test_a_worker_that_does_nothing_is_named_by_the_timeout() -> None:
+    loader = loader_of(Noisy({17: sleeps}), timeout=1)
+    with pytest.raises(
+        RuntimeError, match=r"timed out after 1 seconds: .*worker \(pid \d+\) has sample 17 in hand"
+    ):
+        list(loader)
+
+
+class Broken:
+    """torch's iterator, as it is where a worker has died: it goes on without the worker."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+
+    def __iter__(self) -> Broken:
+        return self
+
+    def __next__(self) -> int:
+        if not self.errors:
+            raise StopIteration
+        raise self.errors.pop(0)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "),
+        RuntimeError("DataLoader worker (pid(s) 7, 8) exited unexpectedly"),
+        ConnectionResetError(104, "Connection reset by peer"),
+    ],
+)
+def test_a_stream_says_that_it_cant_be_replayed(error: Exception) -> None:
+    # A real worker's end reaches the main thread as a signal; torch makes it an error here, or in pytest.
+    producer = TorchProducer(Broken(error), Failures(), streams=True)
+    for _ in range(2):  # it doesn't end as if that had been all
+        with pytest.raises(RuntimeError, match="IterableDataset can't be replaced"):
+            next(producer)
+    with pytest.raises(type(error), match=re.escape(str(error))):
+        next(TorchProducer(Broken(error), Failures()))
+
+
+def test_an_error_of_a_stream_s_code_stays_what_it_is() -> None:
+    caught = ConnectionError("Caught ConnectionError in DataLoader worker process 0.")
+    producer = TorchProducer(Broken(caught, KeyError(3)), Failures(), streams=True)
+    with pytest.raises(ConnectionError, match="Caught"):
+        next(producer)
+    with pytest.raises(KeyError, match="3"):
+        next(producer)
+
+
+def test_another_word_is_refused() -> None:
+    with pytest.raises(headrace.ConfigError, match=r"on_worker_death \('ignore'\) must be 'respawn' or"):
+        loader_of(Noisy(), on_worker_death="ignore")
+
+
+class Ended:
+    """A process that has, as `Watch` sees it."""
+
+    def __init__(self) -> None:
+        self.sentinel, self._ours = os.pipe()
+
+    def end(self) -> None:
+        os.close(self._ours)
+
+    def is_alive(self) -> bool:
+        return True
+
+
+def test_a_message_that_was_cut_short_isnt_waited_for() -> None:
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    worker = Ended()
+    watch = Watch([worker], reader)
+    watched: Any = reader
+    watched._recv = watch.receive
+    writer.send_bytes(b"whole")
+    assert reader.recv_bytes() == b"whole"
+    assert not watch.ended(ask=True)
+    os.write(writer.fileno(), struct.pack("!i", 100) + b"part of it")
+    worker.end()
+    assert watch.ended(ask=False)
+    with pytest.raises(queue.Empty):
+        reader.recv_bytes()
+    os.close(worker.sentinel)
+
+
+def test_a_pipe_that_is_full_has_no_room() -> None:
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    os.set_blocking(writer.fileno(), False)
+    assert has_room(writer)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer.fileno(), bytes(4096))
+    assert not has_room(writer)
+    reader.close()
+    assert has_room(writer)  # writing doesn't wait: it fails
+
+
+def test_notes_of_what_is_in_hand() -> None:
+    in_hand = InHand(2)
+    hand = in_hand.of(1)
+    assert in_hand.read(1) == Note(NONE, NONE, NONE)
+    hand.begin(7)
+    seen = []
+    for index in hand.each([30, 10, 20], 1):
+        seen.append((index, in_hand.read(1).place))
+        hand.stand_in(index + 1)
+        assert in_hand.read(1).stand_in == index + 1
+    assert seen == [(30, 1), (10, 2), (20, 3)]
+    assert in_hand.read(1) == Note(7, NONE, 21)
+    hand.done()
+    assert in_hand.read(1).request == NONE
+    assert in_hand.read(0) == Note(NONE, NONE, NONE)
