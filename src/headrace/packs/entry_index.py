@@ -16,6 +16,7 @@ from headrace.errors import NativeError
 from headrace.measure.machine import usable_cores
 from headrace.sources.entry_index import SCHEMA, EntryIndex, index_places
 from headrace.sources.folder import JPEG_EXTENSIONS
+from headrace.sources.reading import open_regular
 
 # Files per part: what an interruption can cost, a few seconds of work.
 PART = 4096
@@ -139,7 +140,7 @@ def _row(root: bytes, name: bytes, known: dict[bytes, Row], every: int) -> Row |
         old = known.get(name)
         if old is not None and old[1:3] == (info.st_size, info.st_mtime_ns):
             return old
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             data = file.read()
     except OSError:
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from headrace.packs.lmdb_format import parse_value
 from headrace.packs.records import Sample
 from headrace.packs.tar_format import member_stem, parse_label
 from headrace.sources.pack_index import PackIndex
+from headrace.sources.reading import read_part
 from headrace.sources.tar_index import LABEL_EXTENSION
 from headrace.sources.tar_samples import samples_in
 
@@ -65,8 +65,7 @@ def _fields(
 
 
 def _pread(path: Path, offset: int, size: int) -> bytes:
-    with open(path, "rb", buffering=0) as file:
-        data = os.pread(file.fileno(), size, offset)
+    data = read_part(path, offset, size)
     if len(data) != size:
         raise PackError(f"its shard ends at byte {offset + len(data):,}, in or before it")
     return data

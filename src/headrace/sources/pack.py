@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from headrace.errors import PackError
 from headrace.records import EntryPoints, Extents
 from headrace.sources.folder import JPEG_EXTENSIONS
 from headrace.sources.pack_index import PackIndex
+from headrace.sources.reading import read_part
 
 # Rows looked at together: bounds what is copied of a column.
 CHUNK = 1 << 20
@@ -117,13 +119,16 @@ class PackSource:
         keys = self.index.batch["key"]
         for start in range(0, len(self), CHUNK):
             rows = np.arange(start, min(start + CHUNK, len(self)))
-            chosen = keys.take(pa.array(rows if self.rows is None else self.rows[rows]))
+            if self.rows is None:
+                chosen = self.index.checked(keys.slice(start, CHUNK))
+            else:
+                chosen = self.index.checked(keys).take(pa.array(self.rows[rows]))
             digest.update("\0".join(chosen.to_pylist()).encode())
         return digest.hexdigest()
 
     def count_extensions(self, extensions: Sequence[str] = JPEG_EXTENSIONS) -> int:
         """How many files end in one of `extensions`, upper and lower case alike."""
-        column = self.index.batch["extension"]
+        column = self.index.checked(self.index.batch["extension"])
         wanted = pa.array([extension.removeprefix(".") for extension in extensions], column.type)
         total = 0
         for start in range(0, len(self), CHUNK):
@@ -137,9 +142,7 @@ class PackSource:
 
 def read_extent(path: Path, offset: int, size: int) -> bytes:
     """`size` bytes from `offset` on. Raises PackError where the file ends before, OSError as `open` does."""
-    with open(path, "rb") as file:
-        file.seek(offset)
-        data = file.read(size)
+    data = read_part(path, offset, size)
     if len(data) != size:
         raise PackError(f"{path} ends before byte {offset + size}: it was cut short. Fetch or make it again.")
     return data
@@ -151,9 +154,12 @@ def _shard_files(index: PackIndex) -> list[Path]:
     for shard in index.about.shards:
         path = index.path.parent / shard.name
         try:
-            size = path.stat().st_size
+            info = path.stat()
         except OSError as error:
             raise PackError(f"{path}, which {index.path} names, can't be read: {error.strerror}.") from error
+        if not stat.S_ISREG(info.st_mode):
+            raise PackError(f"{path}, which {index.path} names, is not a file.")
+        size = info.st_size
         if size != shard.size:
             raise PackError(
                 f"{path} has {size:,} bytes, and {index.path} was made for {shard.size:,}: the shard was cut"

@@ -29,7 +29,7 @@ class PackInput:
     def records(self) -> list[Record]:
         """See `Input`."""
         index = self._index
-        keys: list[str] = index.batch["key"].to_pylist()
+        keys: list[str] = index.checked(index.batch["key"]).to_pylist()
         numbers = index.numbers("shard").tolist()
         paths = [index.path.parent / shard.name for shard in index.about.shards]
         if len(set(keys)) < len(keys):
