@@ -1,7 +1,7 @@
 """What is fed with hostile bytes: each target takes any, and raises where a law is broken.
 
-A target's law: the only errors are those that the function promises, nothing is read outside the file, nothing
-hangs, and what is taken for good can be used.
+A target's law: the only errors are those that the function promises, nothing is read outside the file,
+nothing hangs, and what is taken for good can be used.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def tar(folder: Path) -> Target:
                 if image_of(sample) is not None:
                     assert label_of(sample, place) >= -1
         except headrace.PackError as error:
-            assert str(place) in str(error)
+            if str(place) not in str(error):
+                raise
 
     seeds = [tar_of(kind) for kind in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)]
     return Target(seeds, run, ("tarfile", "headrace.sources"))
@@ -116,9 +117,7 @@ def use_pack(path: Path) -> None:
     rows = range(min(len(dataset), 6))
     for i in rows:
         assert isinstance(dataset.source.label(i), int)
-    loader = headrace.DataLoader(
-        dataset, 3, num_workers=0, sampler=list(rows), on_error="skip", dtype=torch.uint8
-    )
+    loader = headrace.DataLoader(dataset, 3, num_workers=0, sampler=list(rows), on_error="skip")
     for images, _ in loader:
         assert images.shape[1:] == (3, 16, 16)
 
@@ -137,7 +136,7 @@ def entry_index(folder: Path) -> Target:
                 pass
         except (OSError, pa.ArrowException, ValueError):
             pass  # as it says
-        loader = headrace.DataLoader(dataset, 4, num_workers=0, dtype=torch.uint8)
+        loader = headrace.DataLoader(dataset, 4, num_workers=0)
         [(images, _)] = list(loader)
         assert images.shape == good.shape
 
@@ -151,8 +150,7 @@ def lmdb_value(folder: Path) -> Target:
     def run(data: bytes) -> None:
         try:
             sample = parse_value(data, "key", "file.mdb")
-        except headrace.PackError as error:
-            assert "file.mdb" in str(error)
+        except headrace.PackError:
             return
         assert -1 <= sample.label < 1 << 63
         assert isinstance(sample.image, bytes)
@@ -202,8 +200,7 @@ def state_dict(folder: Path) -> Target:
         try:
             second.load_state_dict(state)
             batches = [batch for (batch,) in second]
-        except headrace.ConfigError as error:
-            assert len(str(error)) < 20_000
+        except headrace.ConfigError:
             return
         assert all(0 <= int(batch.min()) <= int(batch.max()) < 20 for batch in batches)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from headrace.errors import PackError
+from headrace.errors import PackError, printable
 from headrace.packs.records import Sample
 
 BLOCK = 512  # tar's unit: headers are one, data is padded to whole ones
@@ -40,6 +40,11 @@ def members(sample: Sample) -> tuple[tuple[bytes, ...], int]:
 
     In pieces, to be written one after the other: joining them would copy the image.
     """
+    if sample.key.startswith("/") or ".." in sample.key.split("/"):
+        raise PackError(
+            f"Sample {printable(sample.key)} would lie outside of the folder in which the pack is unpacked some"
+            " day: give it another name, or leave it out."
+        )
     stem = member_stem(sample.key)
     fields = sample.fields
     if sample.label >= 0 and not any(extension == "cls" for extension, _ in fields):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.errors import PackError
+from headrace.errors import PackError, printable
 from headrace.measure.machine import usable_cores
 from headrace.packs.assemble import checksum
 from headrace.packs.changes import Changes
@@ -44,7 +44,7 @@ class Problem:
 
     def __str__(self) -> str:
         """One line: ``shard-000001.tar: n01440764/x: its bytes have changed``."""
-        return ": ".join(part for part in (self.shard, self.key, self.what) if part)
+        return printable(": ".join(part for part in (self.shard, self.key, self.what) if part))
 
 
 @dataclass(frozen=True)

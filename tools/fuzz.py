@@ -1,10 +1,10 @@
-"""Feeds the targets of targets.py with mutated bytes, each for so many seconds, and says what was run.
+"""Feeds the targets of tests/fuzz with mutated bytes, each for so many seconds, and says what was run.
 
-    python tests/fuzz/run_fuzz.py --seconds 60 [--only tar pack_index] [--keep FOLDER]
+    python tools/fuzz.py --seconds 60 [--only tar pack_index] [--keep FOLDER]
 
-Guided by coverage where atheris is installed (pip install atheris), else by a fixed seed. What a target fails at
-is left in FOLDER; run it again by ``--file FILE --only TARGET``, and put it into tests/fuzz/corpus/TARGET once it
-is mended.
+Guided by coverage where atheris is installed (pip install atheris), else by a fixed seed. What a target fails
+at is left in FOLDER; run it again by ``--file FILE --only TARGET``, and put it into tests/fuzz/corpus/TARGET
+once it is mended.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+TESTS = Path(__file__).resolve().parent.parent / "tests"
+sys.path[:0] = [str(TESTS / "fuzz"), str(TESTS)]
 
 # No input may take longer.
 SECONDS_FOR_ONE = 20
@@ -74,9 +74,8 @@ def one(name: str, arguments: argparse.Namespace) -> None:
             if slowest > SECONDS_FOR_ONE:
                 sys.exit(f"{name}: an input takes {slowest:.0f} s: {kept}")
         kept.unlink()
-        print(
-            f"{name}: {runs:,} inputs in {time.monotonic() - begin:.0f} s, no report, slowest {slowest:.2f} s"
-        )
+        seconds = time.monotonic() - begin
+        print(f"{name}: {runs:,} inputs in {seconds:.0f} s, no report, slowest {slowest:.2f} s", flush=True)
 
 
 def guided(name: str, arguments: argparse.Namespace) -> None:
@@ -101,7 +100,7 @@ def guided(name: str, arguments: argparse.Namespace) -> None:
 
 def corpus(name: str) -> list[Path]:
     """Inputs that failed once."""
-    return sorted((HERE / "corpus" / name).glob("*"))
+    return sorted((TESTS / "fuzz" / "corpus" / name).glob("*"))
 
 
 def memory() -> str | None:
