@@ -49,7 +49,6 @@ def failing(verb: str, console: Console) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        console.print(
-            printable(f"headrace {verb}: {error}"), style="red", markup=False, highlight=False, soft_wrap=True
-        )
+        said = "\n".join(map(printable, f"headrace {verb}: {error}".split("\n")))
+        console.print(said, style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(FAILED) from None

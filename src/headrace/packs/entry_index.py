@@ -16,7 +16,7 @@ from headrace.errors import NativeError
 from headrace.measure.machine import usable_cores
 from headrace.sources.entry_index import SCHEMA, EntryIndex, index_places
 from headrace.sources.folder import JPEG_EXTENSIONS
-from headrace.sources.reading import open_regular
+from headrace.sources.reading import named, open_regular
 
 # Files per part: what an interruption can cost, a few seconds of work.
 PART = 4096
@@ -165,7 +165,7 @@ def _only_batch(path: Path) -> pa.RecordBatch:
 def _write(path: Path, batches: Iterable[pa.RecordBatch]) -> None:
     """Whole or not at all: under another name, to the disk, then renamed."""
     partial = path.with_name(path.name + ".partial")
-    with open(partial, "wb") as file:
+    with named(partial), open(partial, "wb") as file:
         with pa.ipc.new_file(file, SCHEMA) as writer:
             for batch in batches:
                 writer.write_batch(batch)

@@ -83,6 +83,9 @@ class PackAbout:
             raise ValueError("what it says of the pack as a whole is of another form")
         if about["kind"] not in ("tar", "lmdb"):
             raise ValueError(f"it is of kind {about['kind']!r}, not 'tar' or 'lmdb'")
+        kept = made.get("kept", [])
+        if not isinstance(kept, list) or not all(_are_texts(pair) for pair in kept):
+            raise ValueError(f"the images that it calls kept as they were are {kept!r:.100}")
         if "state" in made and not (isinstance(made["state"], list) and len(made["state"]) == len(shards)):
             raise ValueError("it doesn't say in which state each of its shards was")
         return cls(about["kind"], shards, classes, made)
@@ -174,6 +177,10 @@ class PackIndex:
 
     def _damaged(self, name: str, i: int) -> PackError:
         return PackError(f"{self.path} is damaged: the {name} of row {i} is none. Make it again.")
+
+
+def _are_texts(pair: Any) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)
 
 
 def _refuse_places_outside(shards: Sequence[Shard], index: Path) -> None:
