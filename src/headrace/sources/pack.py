@@ -79,15 +79,20 @@ class PackSource:
         return i if self.rows is None else int(self.rows[i])
 
     def shard(self, i: int) -> Path:
-        """The file that sample `i` is in."""
+        """The file that sample `i` is in. Raises PackError where the index names none."""
         number = int(self.extents.shards[i])
+        if number >= len(self.offsets) - 1:
+            raise PackError(f"{self.index.path} is damaged: row {self.row(i)} is in none of its shards.")
         start, stop = int(self.offsets[number]), int(self.offsets[number + 1])
         return Path(os.fsdecode(self.paths[start : stop - 1].tobytes()))
 
     def path(self, i: int) -> str:
         """Where sample `i` is, for people: shard and key."""
         row = self.row(i)
-        return f"{self.shard(i)}: {self.index.text('key', row)}.{self.index.text('extension', row)}"
+        try:
+            return f"{self.shard(i)}: {self.index.text('key', row)}.{self.index.text('extension', row)}"
+        except PackError:  # whoever reads it says what is wrong with the index
+            return f"{self.index.path}: row {row}"
 
     def label(self, i: int) -> int:
         """The label of sample `i`; raises IndexError."""
