@@ -121,13 +121,10 @@ class PackSource:
     def digest(self) -> str:
         """Of keys and labels, in order."""
         digest = hashlib.blake2b(self.labels.tobytes(), digest_size=8)
-        keys = self.index.batch["key"]
+        keys = self.index.checked(self.index.batch["key"])
         for start in range(0, len(self), CHUNK):
             rows = np.arange(start, min(start + CHUNK, len(self)))
-            if self.rows is None:
-                chosen = self.index.checked(keys.slice(start, CHUNK))
-            else:
-                chosen = self.index.checked(keys).take(pa.array(self.rows[rows]))
+            chosen = keys.take(pa.array(rows if self.rows is None else self.rows[rows]))
             digest.update("\0".join(chosen.to_pylist()).encode())
         return digest.hexdigest()
 
