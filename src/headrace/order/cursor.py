@@ -141,7 +141,8 @@ def _check(state: dict[str, Any]) -> None:
         "sampler": isinstance(state.get("sampler"), (tuple, list)) and len(state["sampler"]) == 1,
         "streams": _are_pairs(state.get("streams")),
     }
-    wrong = [f"{name} is {state.get(name)!r:.100}" for name in sound if not sound[name]]
+    wrong = [f"{name} is missing" for name in sound if name not in state]
+    wrong += [f"{name} is {state[name]!r:.100}" for name in sound if name in state and not sound[name]]
     if wrong:
         raise ConfigError(
             f"This state is damaged: {'; '.join(wrong)}. Load the one that was saved before it."
