@@ -65,8 +65,8 @@ def test_a_png_that_is_a_decompression_bomb(tmp_path: Path) -> None:
 
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0))
     data = chunk(b"IDAT", zlib.compress(bytes(1_000_000)))
-    (tmp_path / "x.png").write_bytes(b"\x89PNG\r\n\x1a\n" + head + data)
-    assert "DecompressionBombError" in one_sample(tmp_path / "x.png")
+    (tmp_path / "x.jpg").write_bytes(b"\x89PNG\r\n\x1a\n" + head + data)
+    assert "DecompressionBombError" in one_sample(tmp_path / "x.jpg")
 
 
 @pytest.mark.timeout(60)

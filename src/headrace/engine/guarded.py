@@ -15,6 +15,7 @@ from headrace.engine.stream import Stream
 from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
 from headrace.records import SampleFailure
+from headrace.sources.source import Source
 
 MAX_REPLACEMENTS = 16
 NOT_THE_END = "a sample raised StopIteration, which would have ended the epoch without a word"
@@ -193,7 +194,10 @@ class Guarded(Dataset[Any]):
             error.add_note(f"headrace: this was sample {index}{in_file} of the dataset.")
 
     def _path(self, index: Any) -> str | None:
-        """The file of a sample, where the dataset lists files the way torchvision's do."""
+        """The file of a sample, where the dataset lists files the way torchvision's or Headrace's do."""
+        source = getattr(self.dataset, "source", None)
+        if isinstance(source, Source) and isinstance(index, int) and -len(source) <= index < len(source):
+            return source.path(index)
         samples = getattr(self.dataset, "samples", None)
         if not isinstance(samples, Sequence) or not isinstance(index, int):
             return None
