@@ -7,7 +7,7 @@
  *   once E    the next read fails, then none      short N   a read gives at most N bytes
  *   cut N     the file seems to end at byte N     hang 0    reading waits until the line is gone
  *   wait 0    the same, but for pread: what native code calls
- *   full N    after N bytes were written to such files, writing fails: no space
+ *   full N    after N bytes were written to such files, writing fails: no space; another N counts anew
  *   sync E    fsync fails with errno E
  */
 #define _GNU_SOURCE
@@ -23,7 +23,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-static atomic_long written;
+static atomic_long written, limit;
 
 /* Whether a line of this kind applies to `path`; its number goes to *number. */
 static int applies(const char* kind, const char* path, long* number) {
@@ -82,6 +82,7 @@ static ssize_t before_write(int fd, size_t size) {
   char path[4096];
   long number = 0;
   if (size == 0 || !named(fd, path) || !applies("full", path, &number)) return (ssize_t)size;
+  if (atomic_exchange(&limit, number) != number) atomic_store(&written, 0);
   const long left = number - atomic_load(&written);
   if (left <= 0) {
     errno = ENOSPC;
