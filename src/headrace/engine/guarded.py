@@ -15,7 +15,6 @@ from headrace.engine.stream import Stream
 from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
 from headrace.records import SampleFailure
-from headrace.sources.source import Source
 
 MAX_REPLACEMENTS = 16
 NOT_THE_END = "a sample raised StopIteration, which would have ended the epoch without a word"
@@ -196,8 +195,11 @@ class Guarded(Dataset[Any]):
     def _path(self, index: Any) -> str | None:
         """The file of a sample, where the dataset lists files the way torchvision's or Headrace's do."""
         source = getattr(self.dataset, "source", None)
-        if isinstance(source, Source) and isinstance(index, int) and -len(source) <= index < len(source):
-            return source.path(index)
+        if source is not None and isinstance(index, int):
+            from headrace.sources.source import Source  # what it brings takes a worker long to import
+
+            if isinstance(source, Source) and -len(source) <= index < len(source):
+                return source.path(index)
         samples = getattr(self.dataset, "samples", None)
         if not isinstance(samples, Sequence) or not isinstance(index, int):
             return None
