@@ -192,7 +192,8 @@ class NativeEngine:
     def unfinished(self, pending: Pending) -> list[int]:
         """Positions of samples that are neither made nor have failed, in order."""
         if pending.fallback is None:
-            return pending.native.undecided().tolist()
+            undecided: list[int] = pending.native.undecided().tolist()
+            return undecided
         return sorted(position for position, future in pending.fallback.items() if not future.done())
 
     def pillow_sample(self, key: SampleKey) -> torch.Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
-PathLike = str | os.PathLike[str]
+PathLike = str | bytes | os.PathLike[str]
 
 
 def open_regular(path: PathLike) -> BinaryIO:
