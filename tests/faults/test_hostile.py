@@ -25,6 +25,7 @@ from headrace.packs.inputs.ilsvrc import DEVKIT, MOST_BYTES, validation_wnids
 from headrace.packs.inputs.mat5 import read_structs
 from headrace.packs.lmdb_format import parse_value
 from headrace.packs.shard_index import build_shard_index
+from headrace.packs.stored import read_image
 from headrace.packs.verify import verify
 from headrace.packs.wnids import META, known_wnids
 from headrace.recipes import checkpoint
@@ -196,6 +197,11 @@ def test_places_that_are_none(columns: dict[str, list[int]], tmp_path: Path) -> 
     assert list(loader) == []
     assert [failure.index for failure in loader.stats().failures] == [0]
     assert verify(dataset.root).problems  # type: ignore[arg-type]
+    with pytest.raises(headrace.PackError):
+        headrace.pack(dataset.root, tmp_path / "dest")  # type: ignore[arg-type]
+    if "shard" in columns:
+        with pytest.raises(headrace.PackError, match="row 0 is in none of its shards"):
+            read_image(PackIndex(dataset.root / FILE_NAME), 0)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("name", ["../secret.tar", "/etc/passwd", "a/../../secret.tar"])

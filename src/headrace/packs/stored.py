@@ -16,8 +16,11 @@ from headrace.sources.tar_samples import samples_in
 
 
 def shard_path(index: PackIndex, row: int) -> Path:
-    """The file that sample `row` is in."""
-    return index.path.parent / index.about.shards[int(index.numbers("shard")[row])].name
+    """The file that sample `row` is in. Raises PackError where the index names none."""
+    shard = int(index.numbers("shard")[row])
+    if shard >= len(index.about.shards):
+        raise PackError(f"{index.path} is damaged: row {row} is in none of its shards. Make it again.")
+    return index.path.parent / index.about.shards[shard].name
 
 
 def read_image(index: PackIndex, row: int, most: int | None = None) -> bytes:

@@ -20,7 +20,7 @@ from headrace.packs.inputs.detect import open_input
 from headrace.packs.ordered import in_order
 from headrace.packs.pipeline import Progress
 from headrace.packs.records import Sample
-from headrace.packs.stored import read_stored
+from headrace.packs.stored import read_stored, shard_path
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 from headrace.sources.tar_index import changed_shards
 
@@ -151,7 +151,7 @@ def _of_shards(index: PackIndex) -> Iterator[Problem]:
 def _of_row(index: PackIndex, row: int, comparison: Comparison | None) -> Iterator[Problem]:
     key, shard = index.text("key", row), index.path.name
     try:
-        shard = index.about.shards[int(index.numbers("shard")[row])].name
+        shard = shard_path(index, row).name
         stored = read_stored(index, row)
     except (PackError, OSError) as error:
         yield Problem(shard, key, str(error))
