@@ -119,7 +119,7 @@ lock: $(DEV_STAMP) ## Write down the versions that CI installs: tools/constraint
 
 audit: ## Ask PyPI for known weaknesses of those versions
 	$(PYTHON) -m venv $(BUILD)/audit && $(BUILD)/audit/bin/python -m pip install -q pip-audit
-	$(BUILD)/audit/bin/pip-audit -s pypi --no-deps --disable-pip -r tools/constraints.txt
+	$(BUILD)/audit/bin/pip-audit --strict -s pypi --no-deps --disable-pip -r tools/constraints.txt
 
 tsan: ## Native tests under ThreadSanitizer
 	$(call native_build,tsan,-DHEADRACE_SANITIZE=thread -DHEADRACE_TESTS=ON)
