@@ -7,8 +7,8 @@
  *   once E    the next read fails, then none      short N   a read gives at most N bytes
  *   cut N     the file seems to end at byte N     hang 0    reading waits until the line is gone
  *   wait 0    the same, but for pread: what native code calls
- *   full N    after N bytes were written to such files, writing fails: no space; another N counts
- * anew sync E    fsync fails with errno E
+ *   full N    after N bytes were written to such files there is no space; another N counts anew
+ *   sync E    fsync fails with errno E
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -229,7 +229,10 @@ def test_a_shard_that_is_no_file(tmp_path: Path) -> None:
         headrace.PackedDataset(made)
 
 
-@pytest.mark.parametrize("about", [b"[" * 100_000, b'{"kind": "tar"}', b"{}", b"7", b'{"kind": [1]}'])
+LONE = b'{"kind": "tar", "shards": [{"name": "\\ud800", "size": 0}], "classes": [], "made": {}}'
+
+
+@pytest.mark.parametrize("about", [LONE, b"[" * 100_000, b'{"kind": "tar"}', b"{}", b"7", b'{"kind": [1]}'])
 def test_what_an_index_says_of_itself(about: bytes, tmp_path: Path) -> None:
     good = PackAbout("tar", ()).to_metadata()
     schema = COLUMNS.with_metadata({**good, b"headrace.pack.about": about})

@@ -62,7 +62,7 @@ class PackInfo:
 
 
 def info(path: str | os.PathLike[str]) -> PackInfo:
-    """Describes the pack in the folder `path`. Raises PackError."""
+    """Describes the pack in the folder `path`. Raises PackError, and OSError where a shard can't be read."""
     index = PackIndex(Path(path) / FILE_NAME)
     _, begins, ends = index.entries()
     jpegs = _are_jpegs(index)

@@ -7,6 +7,7 @@ file: opening an index costs the same for a thousand samples and for ten million
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -79,6 +80,8 @@ class PackAbout:
         shards = tuple(Shard(**shard) for shard in about["shards"])
         classes, made = tuple(about["classes"]), about["made"]
         sound = all(isinstance(s.name, str) and "\0" not in s.name and type(s.size) is int for s in shards)
+        for shard in shards if sound else ():
+            os.fsencode(shard.name)  # a name that no file can have is a ValueError here
         if not sound or not all(isinstance(name, str) for name in classes) or not isinstance(made, dict):
             raise ValueError("what it says of the pack as a whole is of another form")
         if about["kind"] not in ("tar", "lmdb"):
