@@ -28,7 +28,8 @@ CPP_FILES     = $(shell git ls-files -co --exclude-standard 'native/*.cpp' 'nati
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-long quick check lint format tidy asan tsan native-test neon-test fuzz libfuzzer chaos soak bench \
+.PHONY: help setup demo test test-long quick check lint format tidy asan tsan native-test neon-test fuzz libfuzzer \
+        valgrind chaos soak lock audit bench \
         bench-quick bench-peers stages crop-area pictures doctor-patients wheel clean distclean
 
 help: ## List the targets
@@ -45,8 +46,10 @@ $(TORCH_STAMP): | $(SYSTEM_STAMP)
 	@rm -f $(VENV)/.done-torch-* && touch $@
 
 # cmake and ninja come from PyPI where the machine has none (cmake: or an older one than the build needs).
+# CONSTRAINTS: a file of versions, as `make lock` writes it; empty: the newest.
+CONSTRAINTS ?=
 $(DEV_STAMP): pyproject.toml tools/build-tools.py | $(TORCH_STAMP)
-	$(BIN)/python -m pip install -q 'scikit-build-core>=1.0' $$($(BIN)/python tools/build-tools.py) \
+	$(BIN)/python -m pip install -q $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) 'scikit-build-core>=1.0' $$($(BIN)/python tools/build-tools.py) \
 	  $$($(BIN)/python tools/build-tools.py --extras dev demo)
 	@touch $@
 
@@ -112,7 +115,25 @@ asan: $(PACKAGE) ## Native tests, then $(MUTATIONS) mutated JPEGs, under ASan an
 	ctest --test-dir $(BUILD)/asan --output-on-failure --no-tests=error
 	$(BIN)/python tools/mutate.py --build $(BUILD)/asan --mutations $(MUTATIONS)
 
-fuzz: asan ## The same as asan: mutation fuzzing needs no engine
+FUZZ_SECONDS ?= 60
+fuzz: asan ## Hostile input: asan's, then the Python readers for $(FUZZ_SECONDS) s each (guided, where atheris is installed)
+	$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS) $(ARGS)
+
+# Undefined values aren't looked for: kernels multiply what lies beyond a row by zero, which memcheck takes for use.
+# Leaks are asan's: what a forked child forgets of its parent's pool is one on purpose.
+valgrind: ## The native tests, shorter, under valgrind (apt-get install valgrind; about 5 minutes)
+	$(call native_build,valgrind,-DHEADRACE_TESTS=ON -DCMAKE_CXX_FLAGS=-g)
+	cd $(BUILD)/valgrind && for test in ./test_*; do \
+	  valgrind -q --error-exitcode=9 --leak-check=no \
+	    --undef-value-errors=no --child-silent-after-fork=yes $$test 0.2 || exit 1; done
+
+lock: $(DEV_STAMP) ## Write down the versions that CI installs: tools/constraints.txt
+	$(BIN)/python tools/lock.py > tools/constraints.txt.new
+	mv tools/constraints.txt.new tools/constraints.txt
+
+audit: ## Ask PyPI for known weaknesses of those versions
+	$(PYTHON) -m venv $(BUILD)/audit && $(BUILD)/audit/bin/python -m pip install -q pip-audit
+	$(BUILD)/audit/bin/pip-audit --strict -s pypi --no-deps --disable-pip -r tools/constraints.txt
 
 tsan: ## Native tests under ThreadSanitizer
 	$(call native_build,tsan,-DHEADRACE_SANITIZE=thread -DHEADRACE_TESTS=ON)

@@ -92,3 +92,34 @@ def test_files_and_functions_stay_readable(path: Path) -> None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name != "__init__":
             first = node.body[min(1, len(node.body) - 1)] if ast.get_docstring(node) else node
             assert (node.end_lineno or 0) - first.lineno < 60, node.name
+
+
+# What would run code out of data, or load a pickle.
+DANGEROUS = {
+    *("pickle.load", "pickle.loads", "pickle.Unpickler", "marshal.load", "marshal.loads", "shelve.open"),
+    *("torch.load", "np.load", "numpy.load", "joblib.load", "yaml.load", "eval", "exec", "os.system"),
+}
+# Messages between processes of one loader, over their own pipes and memory: no data set is read there.
+OWN_PROCESSES = {"engine/parcel.py", "engine/probe.py", "engine/shared_pickle.py"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_data_is_never_unpickled_or_run(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module in ("pickle", "marshal", "_pickle"):
+            raise AssertionError(f"{node.module} is to be seen where it is used: import all of it")
+        if not isinstance(node, ast.Call) or ast.unparse(node.func) not in DANGEROUS:
+            continue
+        name = ast.unparse(node.func)
+        given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+        safe = (
+            (name == "torch.load" and given.get("weights_only") == "True")
+            or (name in ("np.load", "numpy.load") and given.get("allow_pickle", "False") == "False")
+            or (name == "pickle.loads" and str(path.relative_to(ROOT)) in OWN_PROCESSES)
+        )
+        assert safe, f"line {node.lineno}: {ast.unparse(node)}"
+
+
+def test_no_shell_reads_what_data_says() -> None:
+    for path in FILES:
+        assert "shell=True" not in path.read_text(), path

@@ -113,7 +113,7 @@ typedef struct hr_source {
   const uint64_t* sizes;
   const uint64_t* begins;
   const uint32_t* shards;
-  int64_t path_count; /* with `begins`: path_offsets has so many */
+  int64_t path_count; /* with `begins`: path_offsets has so many; other shards are HR_READ_FAILED */
   /* Optional: entry points of sample i are the bytes entry_begins[i] to entry_ends[i] - 1 of
    * `entries`, none where these are equal. They are ignored where entry_mtimes[i] isn't the file's
    * time of modification (nanoseconds since 1970; 0 for extents and data in memory); NULL: 0 for

@@ -113,7 +113,6 @@ const char* check_request(const hr_request* r) {
   for (int64_t i = 0; i < r->count; ++i) {
     const int64_t index = r->indices[i];
     if (index < 0 || index >= s.count) return "an index is outside the source";
-    if (in_shards && s.shards[index] >= s.path_count) return "a shard is outside the source";
   }
   return nullptr;
 }

@@ -235,6 +235,8 @@ Code PoolState::read(const Batch& batch, int64_t position, Buffer* buffer, Bytes
   const hr_source& source = *batch.request_.source;
   const int64_t index = batch.request_.indices[position];
   if (source.begins != nullptr) {
+    // An index that was damaged may say anything.
+    if (source.shards[index] >= source.path_count) return Code::kReadFailed;
     const char* path = source.paths + source.path_offsets[source.shards[index]];
     return read_extent(path, source.begins[index], source.sizes[index], buffer, bytes, sys_errno);
   }

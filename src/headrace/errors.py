@@ -64,5 +64,9 @@ class SampleError(HeadraceError, OSError):
 
 
 def printable(path: str) -> str:
-    """`path` with undecodable bytes as ``\\udcXX``: safe in any message, log or terminal."""
-    return path.encode("utf-8", "backslashreplace").decode("utf-8")
+    """`path` on one line, with undecodable bytes as ``\\udcXX`` and what a terminal would obey as ``\\x1b``:
+    safe in any message, log or terminal.
+    """
+    if path.isprintable():
+        return path
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in path)

@@ -180,3 +180,17 @@ def test_an_epoch_that_is_not_known_cannot_be_replayed(damaged: ImageFolder) -> 
         loader.random_key()
     with pytest.raises(headrace.ConfigError, match="must be 0 or more"):
         loader.set_epoch(-1)
+
+
+def test_datasets_of_ours_that_run_as_python_name_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.png"
+    path.write_text("no picture at all")
+    loader = headrace.DataLoader(headrace.ImageDataset([path]), collate_fn=len, num_workers=0)
+    assert loader.plan().native is None
+    with pytest.raises(OSError, match="cannot identify") as caught:
+        list(loader)
+    if hasattr(caught.value, "add_note"):  # Python 3.11
+        assert f"sample 0 ({path})" in str(caught.value.__notes__)
+    loader = headrace.DataLoader(headrace.ImageDataset([path]), num_workers=0, on_error="skip")
+    assert list(loader) == []
+    assert loader.stats().failures[0].path == str(path)

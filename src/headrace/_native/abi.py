@@ -120,6 +120,9 @@ class Stats(Structure):
 
 
 # hr_status, as an array that numpy reads.
+# Never a code of the library's: what a status holds until the sample is dealt with.
+UNDECIDED = -1
+
 STATUS = np.dtype(
     [("code", "i4"), ("sys_errno", "i4"), ("decoder", "i4"), ("width", "i4"), ("height", "i4")], align=True
 )

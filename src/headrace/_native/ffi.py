@@ -287,6 +287,7 @@ class Pool:
             occurrences: [n], which tell apart the times that an index comes in an epoch; None: all 0.
         """
         statuses = np.zeros(len(indices), abi.STATUS)
+        statuses["code"] = abi.UNDECIDED
         request = abi.Request(
             pipeline=ctypes.pointer(pipeline.struct),
             source=ctypes.pointer(source.struct),
@@ -362,6 +363,10 @@ class Batch:
         handle, self._handle = self._handle, c_void_p()
         if handle:
             library().hr_batch_free(handle)
+
+    def undecided(self) -> npt.NDArray[np.intp]:
+        """Positions of samples that nothing has become of yet."""
+        return np.flatnonzero(self.statuses["code"] == abi.UNDECIDED)
 
 
 def jpeg_size(data: bytes) -> tuple[int, int]:

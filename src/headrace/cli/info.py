@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from headrace.cli.progress import failing
+from headrace.errors import printable
 
 if TYPE_CHECKING:
     from headrace.packs.info import Histogram, PackInfo
@@ -30,11 +31,11 @@ def info(pack: Annotated[Path, typer.Argument(help="The folder that headrace pac
         found = run(pack)
     console = Console(highlight=False, soft_wrap=True)
     for name, value in _facts(found):
-        console.print(f"{name:<16} {value}", markup=False)
+        console.print(printable(f"{name:<16} {value}"), markup=False)
     _print_histogram(console, "longer side, pixels", found.sides)
     _print_histogram(console, "image, bytes", found.sizes)
     for key, why in found.made.get("kept", ()):
-        console.print(f"kept as it was: {key}: {why}", markup=False)
+        console.print(printable(f"kept as it was: {key}: {why}"), markup=False)
 
 
 def _facts(found: PackInfo) -> list[tuple[str, str]]:

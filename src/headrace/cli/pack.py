@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from headrace.cli.progress import failing, progress_bar
+from headrace.errors import printable
 from headrace.packs.records import DEFAULT_SHARD_SIZE
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _tell(summary: PackSummary, console: Console) -> None:
     if summary.kept:
         console.print(f"{len(summary.kept):,} images are kept as they were:", style="yellow", highlight=False)
         for key, why in summary.kept[:NAMED]:
-            console.print(f"  {key}: {why}", markup=False, highlight=False, soft_wrap=True)
+            console.print(printable(f"  {key}: {why}"), markup=False, highlight=False, soft_wrap=True)
         if len(summary.kept) > NAMED:
             console.print(
                 f"  and {len(summary.kept) - NAMED:,} more: headrace info names all", highlight=False

@@ -18,6 +18,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from headrace.errors import printable
+
 # Exit codes: 0 all is well, 1 bad records were found, 2 wrong usage, or files that can't be read or written.
 BAD_RECORDS = 1
 FAILED = 2
@@ -47,5 +49,6 @@ def failing(verb: str, console: Console) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        console.print(f"headrace {verb}: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        said = "\n".join(map(printable, f"headrace {verb}: {error}".split("\n")))
+        console.print(said, style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(FAILED) from None

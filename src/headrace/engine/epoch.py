@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections import deque
@@ -16,10 +15,10 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.device.postprocess import Postprocess
 from headrace.engine.meter import Failures
-from headrace.engine.native import NativeEngine, Pending
+from headrace.engine.native import WAIT_SLICE_MS, NativeEngine, Pending
 from headrace.engine.producer import Made
 from headrace.engine.seeding import generators_kept, seed_generators
-from headrace.errors import SampleError
+from headrace.errors import SampleError, printable
 from headrace.order.batches import IndexBatch
 from headrace.order.permutation import key_of
 from headrace.records import BatchKeys, SampleFailure
@@ -27,6 +26,13 @@ from headrace.records import BatchKeys, SampleFailure
 # A bad sample is replaced by the next one of the dataset that loads; so many bad ones in a row mean that
 # something else is wrong.
 MAX_REPLACEMENTS = 16
+
+# Without a timeout: no storage takes as long for a read. Counted in slices of waiting, so that a process that
+# was stopped, or a machine that slept, isn't taken for one that hangs.
+STUCK_SECONDS = 600.0
+
+# Samples that an error names.
+NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class Epoch:
     Attributes:
         seed, number: with a sample's index and occurrence, all that random parameters depend on.
         budget: bytes of batches in flight and still held by the caller; one batch is always made.
-        timeout: seconds to wait for one batch; 0: without end.
+        timeout: seconds to wait for one batch; 0: as long as a sample is finished now and then.
         on_error: "raise", "skip" or "replace".
     """
 
@@ -102,8 +108,9 @@ class NativeProducer:
         """Gives up the batches in flight."""
         self._batches = None
         pending = getattr(self, "_pending", None)
-        while pending:
-            self._engine.abandon(pending.popleft())
+        if pending:
+            self._engine.abandon(list(pending))
+            pending.clear()
 
     def ready(self) -> int:
         """Batches, an error or the end among them, that could be had without waiting."""
@@ -152,9 +159,23 @@ class NativeProducer:
         if pending.pid != os.getpid():
             self._make_again()
             pending = self._pending[0]
-        deadline = time.monotonic() + epoch.timeout if epoch.timeout > 0 else math.inf
-        if not self._engine.wait(pending, epoch.seed, epoch.number, deadline):
-            raise RuntimeError(f"DataLoader timed out after {epoch.timeout} seconds")
+        begin, quiet, left = time.monotonic(), 0.0, -1
+        while not self._engine.wait(pending, epoch.seed, epoch.number):
+            unfinished = self._engine.unfinished(pending)
+            quiet = quiet + WAIT_SLICE_MS / 1000 if len(unfinished) == left else 0.0
+            left = len(unfinished)
+            if time.monotonic() - begin > epoch.timeout > 0 or (not epoch.timeout and quiet > STUCK_SECONDS):
+                raise RuntimeError(self._timed_out(pending, unfinished, epoch.timeout or STUCK_SECONDS))
+
+    def _timed_out(self, pending: Pending, unfinished: list[int], seconds: float) -> str:
+        source = self._engine.plan.source
+        samples = [int(pending.indices[position]) for position in unfinished[:NAMED]]
+        named = ", ".join(f"sample {i} ({printable(source.path(i))})" for i in samples)
+        more = f" and {len(unfinished) - NAMED} more" if len(unfinished) > NAMED else ""
+        return (
+            f"DataLoader timed out after {seconds:g} seconds, waiting for {named}{more}. If the storage"
+            " hangs, mend it and ask for the batch again; if it is that slow, pass a larger timeout."
+        )
 
     def _make_again(self) -> None:
         """In a forked child, where the parent's threads don't exist: begins the batches in flight anew."""

@@ -232,7 +232,13 @@ class Guarded(Dataset[Any]):
 
 
 def file_of(dataset: Any, index: Any) -> str | None:
-    """The file of a sample, where the dataset lists files the way torchvision's do."""
+    """The file of a sample, where the dataset lists files the way torchvision's or Headrace's do."""
+    source = getattr(dataset, "source", None)
+    if source is not None and isinstance(index, int):
+        from headrace.sources.source import Source  # what it brings takes a worker long to import
+
+        if isinstance(source, Source) and -len(source) <= index < len(source):
+            return source.path(index)
     samples = getattr(dataset, "samples", None)
     if not isinstance(samples, Sequence) or not isinstance(index, int):
         return None

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from headrace._native import abi, ffi
+from headrace.engine.crew import Crew, Task
 from headrace.engine.lower import decoder_bits, lower_pipeline
 from headrace.engine.meter import Meter
 from headrace.engine.pillow import make_sample
@@ -29,6 +33,13 @@ READ_THREADS = 32
 # How long to sleep in native code before Python gets a chance to see Ctrl-C, in milliseconds.
 WAIT_SLICE_MS = 100
 
+# How long the end of a loader waits for reads that were begun. One from a mount that hangs may never return:
+# what it writes to is then left alone for good.
+PATIENCE_AT_END = 5.0
+
+# Batches whose reads never returned, with all the memory that native threads may still write to.
+_left_behind: list[Pending] = []
+
 
 class Threads:
     """A native pool and the Python threads beside it, of the process that made them.
@@ -41,7 +52,7 @@ class Threads:
         self.read_threads = READ_THREADS
         self._pid = -1
         self._pool: ffi.Pool | None = None
-        self._python: ThreadPoolExecutor | None = None
+        self._python: Crew | None = None
         self._end: weakref.finalize[..., Threads] | None = None
 
     def pool(self) -> ffi.Pool:
@@ -61,13 +72,10 @@ class Threads:
         if self._pool is not None and self._pid == os.getpid():
             self._pool.use(decode_threads, read_threads)
 
-    def python(self) -> ThreadPoolExecutor:
+    def python(self) -> Crew:
         """Python threads for Pillow, as many as decode threads: it releases the GIL for most of its work."""
-        self.pool()
         if self._python is None:
-            self._python = ThreadPoolExecutor(
-                max(1, self.decode_threads), thread_name_prefix="headrace-pillow"
-            )
+            self._python = Crew(max(1, self.decode_threads))
         return self._python
 
     def stats(self) -> NativeStats | None:
@@ -82,8 +90,6 @@ class Threads:
         end, self._end = self._end, None
         if end is not None:
             end()
-        if self._python is not None and self._pid == os.getpid():
-            self._python.shutdown(wait=False, cancel_futures=True)
         self._pool = self._python = None
 
 
@@ -173,30 +179,45 @@ class NativeEngine:
             self._begin_fallback(pending, seed, epoch)
         return pending.fallback is not None
 
-    def wait(self, pending: Pending, seed: int, epoch: int, deadline: float) -> bool:
-        """Waits until native code is done; False when `deadline` (of `time.monotonic`) came first."""
-        while not pending.native.wait(WAIT_SLICE_MS):
-            if time.monotonic() > deadline:
-                return False
+    def wait(self, pending: Pending, seed: int, epoch: int) -> bool:
+        """Waits a little; whether all samples of `pending` are made or have failed."""
+        if not pending.native.wait(WAIT_SLICE_MS):
+            return False
         if pending.fallback is None:
             self._begin_fallback(pending, seed, epoch)
-        return True
+        if not pending.fallback:
+            return True
+        return not wait_for(pending.fallback.values(), WAIT_SLICE_MS / 1000).not_done
+
+    def unfinished(self, pending: Pending) -> list[int]:
+        """Positions of samples that are neither made nor have failed, in order."""
+        if pending.fallback is None:
+            undecided: list[int] = pending.native.undecided().tolist()
+            return undecided
+        return sorted(position for position, future in pending.fallback.items() if not future.done())
 
     def pillow_sample(self, key: SampleKey) -> torch.Tensor:
         """The sample of `key` by Pillow, in this thread. Raises SampleError."""
         with self.meter.timed("pillow", 1, threads=max(1, self.threads.decode_threads)):
             return make_sample(self.plan, self._pipeline, key)
 
-    def abandon(self, pending: Pending) -> None:
-        """Cancels a batch nobody wants; returns once no thread writes to its memory."""
-        if pending.pid != os.getpid():
-            pending.native.free()
-            return
-        pending.native.cancel()
-        while not pending.native.wait(WAIT_SLICE_MS):
-            pass
-        for future in (pending.fallback or {}).values():
-            future.cancel()
+    def abandon(self, batches: Sequence[Pending]) -> None:
+        """Cancels batches nobody wants; returns once no thread writes to their memory, but for threads whose
+        reads don't return."""
+        mine = [pending for pending in batches if pending.pid == os.getpid()]
+        for pending in mine:
+            pending.native.cancel()
+            for future in (pending.fallback or {}).values():
+                future.cancel()
+        deadline = time.monotonic() + PATIENCE_AT_END
+        for pending in mine:
+            while not pending.native.wait(WAIT_SLICE_MS):
+                if time.monotonic() > deadline:
+                    _left_behind.append(pending)
+                    break
+        for pending in batches:
+            if pending.pid != os.getpid():
+                pending.native.free()
 
     def _images(self, n: int) -> torch.Tensor:
         plan = self.plan
@@ -212,6 +233,21 @@ class NativeEngine:
         pending.made_ns = time.perf_counter_ns()
         failed = np.flatnonzero(pending.native.statuses["code"] != abi.OK)
         pending.fallback = {}
+        tasks: list[Task] = []
         for position in failed.tolist():
             key = pending.key(position, seed, epoch)
-            pending.fallback[position] = self.threads.python().submit(self.pillow_sample, key)
+            future: Future[torch.Tensor] = Future()
+            pending.fallback[position] = future
+            tasks.append(partial(_do, future, partial(self.pillow_sample, key)))
+        if tasks:
+            self.threads.python().add(tasks)
+
+
+def _do(future: Future[torch.Tensor], make: Callable[[], torch.Tensor]) -> None:
+    """What an executor would do; its threads would be waited for at the interpreter's end, however long."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(make())
+    except BaseException as error:
+        future.set_exception(error)

@@ -101,6 +101,7 @@ def from_state(state: dict[str, Any], *, dataset: str, order: str, seed: int | N
             f"This isn't a state of a headrace.DataLoader of version {VERSION}: its version is"
             f" {state.get('version')!r}."
         )
+    _check(state)
     ours = {"dataset": dataset, "order": order, "seed": seed if seed is not None else state["seed"]}
     different = [
         f"{name}: the state has {state[name]!r}, this loader {value!r}"
@@ -127,6 +128,46 @@ def from_state(state: dict[str, Any], *, dataset: str, order: str, seed: int | N
     )
 
 
+def _check(state: dict[str, Any]) -> None:
+    """Refuses what `to_state` can't have given: it may have been changed on its way."""
+    numbers = ("order_seed", "order_epoch", "random_seed", "random_epoch")
+    begun = state.get("order_seed") is not None
+    sound = {
+        **{name: isinstance(state.get(name), str) for name in ("dataset", "order")},
+        **{name: _is_number(state.get(name)) for name in ("epoch", "position")},
+        **{name: _is_number(state.get(name)) if begun else state.get(name) is None for name in numbers},
+        **{name: state.get(name) is None or _is_number(state[name]) for name in ("seed", "sampler_epoch")},
+        "generators": _is_base64(state.get("generators")),
+        "sampler": isinstance(state.get("sampler"), (tuple, list)) and len(state["sampler"]) == 1,
+        "streams": _are_pairs(state.get("streams")),
+    }
+    wrong = [f"{name} is missing" for name in sound if name not in state]
+    wrong += [f"{name} is {state[name]!r:.100}" for name in sound if name in state and not sound[name]]
+    if wrong:
+        raise ConfigError(
+            f"This state is damaged: {'; '.join(wrong)}. Load the one that was saved before it."
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
+
+
+def _is_base64(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        return all(base64.b64decode(text, validate=True) or not value for text in value.split(","))
+    except ValueError:
+        return False
+
+
+def _are_pairs(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and all(
+        isinstance(pair, (tuple, list)) and len(pair) == 2 and _is_number(pair[0]) for pair in value
+    )
+
+
 def generator_states(generators: Sequence[torch.Generator]) -> str:
     """States of torch's default generator and of `generators`, as text."""
     states = [each.get_state() for each in (torch.default_generator, *generators)]
@@ -139,7 +180,11 @@ def replayed(generators: Sequence[torch.Generator], states: str) -> Iterator[Non
     before = torch.default_generator.get_state()
     for generator, text in zip((torch.default_generator, *generators), states.split(","), strict=False):
         raw = np.frombuffer(base64.b64decode(text), np.uint8)
-        generator.set_state(torch.from_numpy(raw.copy()))
+        try:
+            generator.set_state(torch.from_numpy(raw.copy()))
+        except RuntimeError as error:
+            torch.default_generator.set_state(before)
+            raise ConfigError(f"The loaded state is damaged: its generators can't be set: {error}") from error
     try:
         yield
     finally:

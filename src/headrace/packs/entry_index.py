@@ -16,6 +16,7 @@ from headrace.errors import NativeError
 from headrace.measure.machine import usable_cores
 from headrace.sources.entry_index import SCHEMA, EntryIndex, index_places
 from headrace.sources.folder import JPEG_EXTENSIONS
+from headrace.sources.reading import named, open_regular
 
 # Files per part: what an interruption can cost, a few seconds of work.
 PART = 4096
@@ -139,7 +140,7 @@ def _row(root: bytes, name: bytes, known: dict[bytes, Row], every: int) -> Row |
         old = known.get(name)
         if old is not None and old[1:3] == (info.st_size, info.st_mtime_ns):
             return old
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             data = file.read()
     except OSError:
         return None
@@ -164,7 +165,7 @@ def _only_batch(path: Path) -> pa.RecordBatch:
 def _write(path: Path, batches: Iterable[pa.RecordBatch]) -> None:
     """Whole or not at all: under another name, to the disk, then renamed."""
     partial = path.with_name(path.name + ".partial")
-    with open(partial, "wb") as file:
+    with named(partial), open(partial, "wb") as file:
         with pa.ipc.new_file(file, SCHEMA) as writer:
             for batch in batches:
                 writer.write_batch(batch)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from headrace.errors import PackError
+from headrace.errors import PackError, printable
 
 # Of a system call that writes several: what POSIX and Linux allow.
 MOST_PIECES = os.sysconf("SC_IOV_MAX")
@@ -60,12 +60,16 @@ def sync_folder(path: Path) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Turns what goes wrong in writing `path` into a PackError that names it."""
+    """Turns what goes wrong in writing `path` into a PackError that names it; or names the source's file that
+    couldn't be read meanwhile."""
     try:
         yield
     except PackError:
         raise
     except OSError as error:
+        other = error.filename
+        if isinstance(other, str) and not other.startswith(os.fspath(path)):
+            raise PackError(f"{printable(other)} can't be read: {error.strerror or error}.") from error
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise PackError(
                 f"{path} can't be written: the disk is full. Free some space and run it again: what is"

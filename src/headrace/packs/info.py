@@ -62,12 +62,12 @@ class PackInfo:
 
 
 def info(path: str | os.PathLike[str]) -> PackInfo:
-    """Describes the pack in the folder `path`. Raises PackError."""
+    """Describes the pack in the folder `path`. Raises PackError, and OSError where a shard can't be read."""
     index = PackIndex(Path(path) / FILE_NAME)
     _, begins, ends = index.entries()
     jpegs = _are_jpegs(index)
     bare = np.flatnonzero(jpegs & (begins == ends))
-    counts = pc.value_counts(pc.utf8_lower(index.batch["extension"])).to_pylist()
+    counts = pc.value_counts(pc.utf8_lower(index.checked(index.batch["extension"]))).to_pylist()
     sides = np.maximum(index.numbers("width"), index.numbers("height"))
     return PackInfo(
         path=Path(path),
@@ -105,7 +105,7 @@ def restart_interval(head: bytes) -> int:
 
 
 def _are_jpegs(index: PackIndex) -> npt.NDArray[np.bool_]:
-    extensions = pc.utf8_lower(index.batch["extension"])
+    extensions = pc.utf8_lower(index.checked(index.batch["extension"]))
     names = pc.is_in(extensions, pc.cast([name[1:] for name in JPEG_EXTENSIONS], extensions.type))
     jpegs: npt.NDArray[np.bool_] = names.to_numpy(zero_copy_only=False)
     return jpegs

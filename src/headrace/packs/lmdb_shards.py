@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,9 @@ from headrace.packs.rows import Packed, Part, Rows, part_path
 from headrace.sources.pack_index import Shard
 
 FILE = "data.mdb"
+
+# Of every LMDB, written when it is made.
+HEAD_PAGES = 2
 
 # A transaction lies in memory until it is committed.
 TRANSACTION_BYTES = 64_000_000
@@ -40,6 +44,9 @@ class LmdbShards:
         # Address space, not disk: the file grows with what is written.
         self._most = 4 * plan.source_bytes + 16384 * len(plan.records) + (1 << 40)
         import_msgpack()
+        # What a disk that was full has left of a new file is none that LMDB opens, and holds nothing.
+        if self._path.is_file() and self._path.stat().st_size < HEAD_PAGES * mmap.PAGESIZE:
+            self._path.unlink()
 
     def encode(self, sample: Sample) -> tuple[tuple[bytes, ...], int]:
         """What the LMDB holds of a sample, and where in that its image begins. For any thread."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +10,17 @@ from headrace.packs.lmdb_format import parse_value
 from headrace.packs.records import Sample
 from headrace.packs.tar_format import member_stem, parse_label
 from headrace.sources.pack_index import PackIndex
+from headrace.sources.reading import read_part
 from headrace.sources.tar_index import LABEL_EXTENSION
 from headrace.sources.tar_samples import samples_in
 
 
 def shard_path(index: PackIndex, row: int) -> Path:
-    """The file that sample `row` is in."""
-    return index.path.parent / index.about.shards[int(index.numbers("shard")[row])].name
+    """The file that sample `row` is in. Raises PackError where the index names none."""
+    shard = int(index.numbers("shard")[row])
+    if shard >= len(index.about.shards):
+        raise PackError(f"{index.path} is damaged: row {row} is in none of its shards. Make it again.")
+    return index.path.parent / index.about.shards[shard].name
 
 
 def read_image(index: PackIndex, row: int, most: int | None = None) -> bytes:
@@ -65,8 +68,7 @@ def _fields(
 
 
 def _pread(path: Path, offset: int, size: int) -> bytes:
-    with open(path, "rb", buffering=0) as file:
-        data = os.pread(file.fileno(), size, offset)
+    data = read_part(path, offset, size)
     if len(data) != size:
         raise PackError(f"its shard ends at byte {offset + len(data):,}, in or before it")
     return data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from headrace.errors import PackError
+from headrace.errors import PackError, printable
 from headrace.packs.records import Sample
 
 BLOCK = 512  # tar's unit: headers are one, data is padded to whole ones
@@ -38,8 +38,14 @@ def member_stem(key: str) -> str:
 def members(sample: Sample) -> tuple[tuple[bytes, ...], int]:
     """All members of a sample, headers and padding included, and where in them the image's bytes begin.
 
-    In pieces, to be written one after the other: joining them would copy the image.
+    In pieces, to be written one after the other: joining them would copy the image. Raises PackError for a
+    key that leads out of the folder.
     """
+    if sample.key.startswith("/") or ".." in sample.key.split("/"):
+        raise PackError(
+            f"Sample {printable(sample.key)} would come to lie outside of the folder in which somebody"
+            " unpacks the pack: give it another name, or leave it out."
+        )
     stem = member_stem(sample.key)
     fields = sample.fields
     if sample.label >= 0 and not any(extension == "cls" for extension, _ in fields):

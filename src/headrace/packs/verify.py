@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.errors import PackError
+from headrace.errors import PackError, printable
 from headrace.measure.machine import usable_cores
 from headrace.packs.assemble import checksum
 from headrace.packs.changes import Changes
@@ -20,7 +20,7 @@ from headrace.packs.inputs.detect import open_input
 from headrace.packs.ordered import in_order
 from headrace.packs.pipeline import Progress
 from headrace.packs.records import Sample
-from headrace.packs.stored import read_stored
+from headrace.packs.stored import read_stored, shard_path
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 from headrace.sources.tar_index import changed_shards
 
@@ -44,7 +44,7 @@ class Problem:
 
     def __str__(self) -> str:
         """One line: ``shard-000001.tar: n01440764/x: its bytes have changed``."""
-        return ": ".join(part for part in (self.shard, self.key, self.what) if part)
+        return printable(": ".join(part for part in (self.shard, self.key, self.what) if part))
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def _of_shards(index: PackIndex) -> Iterator[Problem]:
 def _of_row(index: PackIndex, row: int, comparison: Comparison | None) -> Iterator[Problem]:
     key, shard = index.text("key", row), index.path.name
     try:
-        shard = index.about.shards[int(index.numbers("shard")[row])].name
+        shard = shard_path(index, row).name
         stored = read_stored(index, row)
     except (PackError, OSError) as error:
         yield Problem(shard, key, str(error))

@@ -79,6 +79,10 @@ class EntryIndex:
         if found != FORMAT or not reader.schema.equals(SCHEMA):
             raise ValueError(f"format {found or 'unknown'}, this version reads {FORMAT}")
         self._batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        for batch in self._batches:
+            batch.validate(full=True)  # else what lies outside the file would be read
+            if any(column.null_count for column in batch.columns):
+                raise ValueError("some of its values are missing")
 
     def paths(self) -> pa.Array:
         """Of all rows, relative to the root: large_binary."""

@@ -12,6 +12,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from headrace.sources.reading import open_regular
+
 # Entries taken from the user's list at a time: bounds the transient Python objects to a few megabytes.
 CHUNK = 16384
 
@@ -83,8 +85,8 @@ class ImageSource:
         return os.fsdecode(self.paths[start : stop - 1].tobytes())
 
     def open(self, i: int) -> BinaryIO:
-        """The file of sample `i`, for reading. Raises OSError as the builtin does."""
-        return open(self.path(i), "rb")
+        """The file of sample `i`, for reading; raises OSError as `open_regular` does."""
+        return open_regular(self.path(i))
 
     def label(self, i: int) -> int:
         """The label of sample `i`; raises IndexError as `path` does."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from headrace.errors import PackError
 from headrace.records import EntryPoints, Extents
 from headrace.sources.folder import JPEG_EXTENSIONS
 from headrace.sources.pack_index import PackIndex
+from headrace.sources.reading import read_part
 
 # Rows looked at together: bounds what is copied of a column.
 CHUNK = 1 << 20
@@ -77,15 +79,20 @@ class PackSource:
         return i if self.rows is None else int(self.rows[i])
 
     def shard(self, i: int) -> Path:
-        """The file that sample `i` is in."""
+        """The file that sample `i` is in. Raises PackError where the index names none."""
         number = int(self.extents.shards[i])
+        if number >= len(self.offsets) - 1:
+            raise PackError(f"{self.index.path} is damaged: row {self.row(i)} is in none of its shards.")
         start, stop = int(self.offsets[number]), int(self.offsets[number + 1])
         return Path(os.fsdecode(self.paths[start : stop - 1].tobytes()))
 
     def path(self, i: int) -> str:
         """Where sample `i` is, for people: shard and key."""
         row = self.row(i)
-        return f"{self.shard(i)}: {self.index.text('key', row)}.{self.index.text('extension', row)}"
+        try:
+            return f"{self.shard(i)}: {self.index.text('key', row)}.{self.index.text('extension', row)}"
+        except PackError:  # whoever reads it says what is wrong with the index
+            return f"{self.index.path}: row {row}"
 
     def label(self, i: int) -> int:
         """The label of sample `i`; raises IndexError."""
@@ -114,7 +121,7 @@ class PackSource:
     def digest(self) -> str:
         """Of keys and labels, in order."""
         digest = hashlib.blake2b(self.labels.tobytes(), digest_size=8)
-        keys = self.index.batch["key"]
+        keys = self.index.checked(self.index.batch["key"])
         for start in range(0, len(self), CHUNK):
             rows = np.arange(start, min(start + CHUNK, len(self)))
             chosen = keys.take(pa.array(rows if self.rows is None else self.rows[rows]))
@@ -123,7 +130,7 @@ class PackSource:
 
     def count_extensions(self, extensions: Sequence[str] = JPEG_EXTENSIONS) -> int:
         """How many files end in one of `extensions`, upper and lower case alike."""
-        column = self.index.batch["extension"]
+        column = self.index.checked(self.index.batch["extension"])
         wanted = pa.array([extension.removeprefix(".") for extension in extensions], column.type)
         total = 0
         for start in range(0, len(self), CHUNK):
@@ -137,9 +144,7 @@ class PackSource:
 
 def read_extent(path: Path, offset: int, size: int) -> bytes:
     """`size` bytes from `offset` on. Raises PackError where the file ends before, OSError as `open` does."""
-    with open(path, "rb") as file:
-        file.seek(offset)
-        data = file.read(size)
+    data = read_part(path, offset, size)
     if len(data) != size:
         raise PackError(f"{path} ends before byte {offset + size}: it was cut short. Fetch or make it again.")
     return data
@@ -151,9 +156,12 @@ def _shard_files(index: PackIndex) -> list[Path]:
     for shard in index.about.shards:
         path = index.path.parent / shard.name
         try:
-            size = path.stat().st_size
+            info = path.stat()
         except OSError as error:
             raise PackError(f"{path}, which {index.path} names, can't be read: {error.strerror}.") from error
+        if not stat.S_ISREG(info.st_mode):
+            raise PackError(f"{path}, which {index.path} names, is not a file.")
+        size = info.st_size
         if size != shard.size:
             raise PackError(
                 f"{path} has {size:,} bytes, and {index.path} was made for {shard.size:,}: the shard was cut"

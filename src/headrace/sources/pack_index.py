@@ -7,6 +7,8 @@ file: opening an index costs the same for a thousand samples and for ten million
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import PackError
+from headrace.sources.entry_index import cache_folder
 
 FILE_NAME = "index.arrow"
 FORMAT = "1"
@@ -75,7 +78,20 @@ class PackAbout:
         """The inverse. Raises KeyError, TypeError or ValueError where it isn't one."""
         about = json.loads(metadata[ABOUT_KEY])
         shards = tuple(Shard(**shard) for shard in about["shards"])
-        return cls(about["kind"], shards, tuple(about["classes"]), about["made"])
+        classes, made = tuple(about["classes"]), about["made"]
+        sound = all(isinstance(s.name, str) and "\0" not in s.name and type(s.size) is int for s in shards)
+        for shard in shards if sound else ():
+            os.fsencode(shard.name)  # a name that no file can have is a ValueError here
+        if not sound or not all(isinstance(name, str) for name in classes) or not isinstance(made, dict):
+            raise ValueError("what it says of the pack as a whole is of another form")
+        if about["kind"] not in ("tar", "lmdb"):
+            raise ValueError(f"it is of kind {about['kind']!r}, not 'tar' or 'lmdb'")
+        kept = made.get("kept", [])
+        if not isinstance(kept, list) or not all(_are_texts(pair) for pair in kept):
+            raise ValueError(f"the images that it calls kept as they were are {kept!r:.100}")
+        if "state" in made and not (isinstance(made["state"], list) and len(made["state"]) == len(shards)):
+            raise ValueError("it doesn't say in which state each of its shards was")
+        return cls(about["kind"], shards, classes, made)
 
 
 class PackIndex:
@@ -101,8 +117,12 @@ class PackIndex:
             if found != FORMAT:
                 raise ValueError(f"format {found or 'unknown'}, this version reads {FORMAT}")
             self.about = PackAbout.from_metadata(metadata)
+            _refuse_places_outside(self.about.shards, path)
             self.batch = reader.get_batch(0)
-        except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+            self.batch.validate()  # lengths of columns alone: it costs nothing
+            if any(column.null_count for column in self.batch.columns):
+                raise ValueError("some of its values are missing")
+        except (OSError, pa.ArrowException, LookupError, TypeError, ValueError, RecursionError) as error:
             raise PackError(
                 f"{path} can't be read as a pack's index: {error}. Make it again by headrace index or pack."
             ) from error
@@ -117,18 +137,60 @@ class PackIndex:
         return numbers
 
     def text(self, name: str, i: int) -> str:
-        """`key` or `extension` of sample `i`."""
-        text: str = self.batch[name][i].as_py()
-        return text
+        """`key` or `extension` of sample `i`, from 0 on. Raises PackError where the index is damaged."""
+        try:
+            return self._bytes(name, i).decode()
+        except UnicodeDecodeError:
+            raise self._damaged(name, i) from None
 
     def entries(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """(data, begins, ends): the entry points of sample i are data[begins[i]:ends[i]]."""
-        _, offsets, values = self.batch["entries"].buffers()
-        data = np.frombuffer(values, np.uint8) if values is not None else np.empty(0, np.uint8)
-        ends = np.frombuffer(offsets, np.uint64)[: len(self) + 1] if len(self) else np.zeros(1, np.uint64)
+        data, ends = self._spans("entries", np.uint64)
         return data, ends[:-1], ends[1:]
 
     def entries_of(self, i: int) -> bytes:
-        """The packed entry points of sample `i`; empty: none."""
-        entries: bytes = self.batch["entries"][i].as_py()
-        return entries
+        """The packed entry points of sample `i`, from 0 on; empty: none. Raises PackError as `text` does."""
+        return self._bytes("entries", i)
+
+    def checked(self, column: pa.Array) -> pa.Array:
+        """`column`, all of whose values are seen to lie in it: others would be read from anywhere in memory.
+
+        Raises:
+            PackError: they don't.
+        """
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise PackError(f"{self.path} is damaged: {error}. Make it again.") from error
+        return column
+
+    def _spans(self, name: str, kind: Any) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
+        """(values, offsets): what row i holds is values[offsets[i]:offsets[i + 1]], if the index is sound."""
+        _, offsets, values = self.batch[name].buffers()
+        data = np.frombuffer(values, np.uint8) if values is not None else np.empty(0, np.uint8)
+        ends = np.frombuffer(offsets, kind)[: len(self) + 1] if len(self) else np.zeros(1, kind)
+        return data, ends
+
+    def _bytes(self, name: str, i: int) -> bytes:
+        values, offsets = self._spans(name, np.int64)
+        begin, end = int(offsets[i]), int(offsets[i + 1])
+        if not 0 <= begin <= end <= len(values):
+            raise self._damaged(name, i)
+        return values[begin:end].tobytes()
+
+    def _damaged(self, name: str, i: int) -> PackError:
+        return PackError(f"{self.path} is damaged: the {name} of row {i} is none. Make it again.")
+
+
+def _are_texts(pair: Any) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)
+
+
+def _refuse_places_outside(shards: Sequence[Shard], index: Path) -> None:
+    """An index that came with data may name files in its own folder only, and not any others of the user's;
+    those in the user's cache, which are made here, name them wherever they are."""
+    if cache_folder().resolve() in index.resolve().parents:
+        return
+    for shard in shards:
+        if Path(shard.name).is_absolute() or ".." in Path(shard.name).parts:
+            raise ValueError(f"its shard {shard.name!r} lies outside its folder")

@@ -47,7 +47,8 @@ def label_of(sample: TarSample, shard: Path) -> int:
     field = next((field for field in sample.fields if field.extension == LABEL_EXTENSION), None)
     if field is None:
         return -1
-    text = read_extent(shard, field.offset, field.size)
+    # No number is longer: a member may have any size.
+    text = read_extent(shard, field.offset, min(field.size, 20))
     label = int(text) if text.strip().isdigit() and len(text) < 20 else -1
     if not 0 <= label < 1 << 63:
         raise PackError(
@@ -69,12 +70,13 @@ def resolved_shards(path: str | os.PathLike[str] | Sequence[str | os.PathLike[st
     at = Path(path)
     if at.is_file():
         return [at.resolve()]
+    at = at.resolve()  # the folder only: a link in it keeps its place there
     lmdb = at / LMDB_FILE
     shards = [lmdb] if lmdb.is_file() else sorted(at.glob("*.tar"))
     if not shards:
         what = f"holds neither {FILE_NAME} nor .tar files" if at.is_dir() else "doesn't exist"
         raise PackError(f"{at} {what}: give the folder of a pack, or .tar files.")
-    return [shard.resolve() for shard in shards]
+    return shards
 
 
 def kept_index(shards: Sequence[Path]) -> Path:

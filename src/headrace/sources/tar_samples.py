@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from headrace.errors import PackError, printable
+from headrace.sources.reading import named, open_regular
+
+# What tarfile raises for bytes that aren't what they seem.
+READ_ERRORS = (tarfile.TarError, OverflowError, LookupError, ValueError, MemoryError, RecursionError)
 
 BLOCK = 512  # tar's unit: headers are one, data is padded to whole ones
 
@@ -56,7 +60,7 @@ def read_samples(path: Path) -> Iterator[TarSample]:
     Raises:
         PackError: it isn't an uncompressed tar file, ends in the middle, or has a damaged header.
     """
-    with open(path, "rb") as file:
+    with named(path), open_regular(path) as file:
         yield from _group(read_members(file, path))
 
 
@@ -69,7 +73,9 @@ def _group(members: Iterable[tarfile.TarInfo]) -> Iterator[TarSample]:
     key, start, end = "", 0, 0
     fields: list[Field] = []
     for member in members:
-        name, extension = split_name(printable(member.name))
+        # Bytes that aren't UTF-8 become text that can be written anywhere.
+        text = member.name.encode("utf-8", "backslashreplace").decode("utf-8")
+        name, extension = split_name(text)
         base = os.path.basename(name)
         if not member.isreg() or member.issparse() or not extension or base.startswith("__"):
             continue
@@ -94,12 +100,16 @@ def read_members(file: BinaryIO, path: Path) -> Iterator[tarfile.TarInfo]:
         with tarfile.open(fileobj=file, mode="r:") as tar:
             while (member := tar.next()) is not None:
                 tar.members = []  # type: ignore[attr-defined]  # else all of them are kept
+                # A size below zero would lead back, and round in circles.
+                if member.size < 0:
+                    raise tarfile.ReadError(f"a member of {member.size:,} bytes at byte {member.offset:,}")
                 yield member
             # tarfile takes a header that it can't read for the end, unless it is the first.
             file.seek(tar.offset)
             if file.read(BLOCK).strip(b"\0"):
                 raise tarfile.ReadError(f"damaged header at byte {tar.offset:,}")
-    except tarfile.ReadError as error:
+    except READ_ERRORS as error:
         raise PackError(
-            f"{path} can't be read as an uncompressed tar file: {error}. Decompress it, or fetch it again."
+            f"{printable(str(path))} can't be read as an uncompressed tar file: {error or repr(error)}."
+            " Decompress it, or fetch it again."
         ) from error

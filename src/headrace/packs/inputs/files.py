@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 
 from headrace.errors import PackError, printable
@@ -14,11 +15,14 @@ def file_record(root: str, key: str, label: int, paths: Sequence[str]) -> Record
     infos = []
     for path in paths:
         try:
-            infos.append(os.stat(os.path.join(root, path)))
+            info = os.stat(os.path.join(root, path))
         except OSError as error:
             raise PackError(
                 f"{printable(os.path.join(root, path))} can't be read: {error.strerror}."
             ) from error
+        if not stat.S_ISREG(info.st_mode):
+            raise PackError(f"{printable(os.path.join(root, path))} is a pipe, socket, device or folder.")
+        infos.append(info)
     size, stamp = sum(info.st_size for info in infos), max(info.st_mtime_ns for info in infos)
     return Record(as_text(key), size, stamp, (label, *paths))
 
@@ -60,7 +64,8 @@ def _read(path: str, most: int) -> bytes:
     By system calls alone, of which each lets other threads run: `open` makes twice as many.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # O_NONBLOCK: a pipe must not be waited for; regular files ignore it.
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             data = os.read(handle, most + 1)
             while len(data) < most and (more := os.read(handle, most + 1 - len(data))):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,10 +12,14 @@ from headrace.errors import PackError
 from headrace.packs.inputs.files import extension_of, stem_of
 from headrace.packs.inputs.mat5 import read_structs
 from headrace.packs.records import Record, Sample
+from headrace.sources.reading import read_part
 from headrace.sources.tar_samples import read_members
 
 TRAIN, VAL = "ILSVRC2012_img_train", "ILSVRC2012_img_val"
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
+
+# Of a file in the devkit, decompressed; the largest has 200,000.
+MOST_BYTES = 64_000_000
 
 _TRUTH = "data/ILSVRC2012_validation_ground_truth.txt"
 _META = "data/meta.mat"
@@ -49,8 +54,7 @@ class IlsvrcInput:
     def read(self, record: Record) -> Sample:
         """See `Input`."""
         label, extension, offset = record.place
-        with open(self._path, "rb", buffering=0) as file:
-            image = os.pread(file.fileno(), record.size, offset)
+        image = read_part(self._path, offset, record.size)
         if len(image) != record.size:
             raise PackError(f"{self._path} ends in the middle of {record.key}: download it again.")
         return Sample(record.key, extension, image, label)
@@ -85,12 +89,11 @@ def validation_wnids(devkit: Path) -> list[str]:
     """The class of each validation image, by the devkit. Raises PackError."""
     try:
         with tarfile.open(devkit, "r:gz") as tar:
-            files = {
-                name: _content(tar, member)
-                for member in tar
-                for name in (_TRUTH, _META)
-                if member.name.endswith(name)
-            }
+            files: dict[str, bytes] = {}
+            while len(files) < 2 and (member := tar.next()) is not None:
+                for name in (_TRUTH, _META):
+                    if member.name.endswith(name):
+                        files[name] = _content(tar, member)
         synsets = read_structs(files[_META], "synsets")
         # Leaves of the hierarchy are classes; the rest of the synsets is above them.
         wnids = {int(s["ILSVRC2012_ID"][0]): s["WNID"] for s in synsets if not s["num_children"][0]}
@@ -99,10 +102,12 @@ def validation_wnids(devkit: Path) -> list[str]:
         raise PackError(
             f"{devkit} isn't there: it says which classes the validation images are of."
         ) from None
-    except (OSError, tarfile.TarError, KeyError, IndexError, ValueError) as error:
+    except (OSError, EOFError, zlib.error, tarfile.TarError, LookupError, TypeError, ValueError) as error:
         raise PackError(f"{devkit} can't be read as ILSVRC2012's devkit: {error!r}.") from error
 
 
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    if not member.isreg() or not 0 <= member.size <= MOST_BYTES:
+        raise ValueError(f"{member.name} is not a file of up to {MOST_BYTES:,} bytes")
     file = tar.extractfile(member)
     return b"" if file is None else file.read()

@@ -36,9 +36,19 @@ class LmdbInput:
             self._env: Any = lmdb.open(str(self._file), subdir=False, readonly=True, lock=False)
         except lmdb.Error as error:
             raise PackError(f"{self._file} can't be opened as an LMDB: {error}.") from error
+        # LMDB maps the file into memory: to read what isn't there would end the process.
+        pages, there = self._env.info()["last_pgno"] + 1, os.stat(self._file).st_size
+        if pages * self._env.stat()["psize"] > there:
+            raise PackError(f"{self._file} has {there:,} bytes and {pages:,} pages: it was cut short.")
 
     def records(self) -> list[Record]:
         """See `Input`."""
+        try:
+            return self._records()
+        except (import_lmdb().Error, ValueError) as error:
+            raise PackError(f"{self._file} is damaged: {error}.") from error
+
+    def _records(self) -> list[Record]:
         stamp = os.stat(self._file).st_mtime_ns
         with self._env.begin(buffers=True) as transaction:
             records = []
@@ -74,7 +84,8 @@ class LmdbInput:
         if isinstance(keys, list) and keys:
             return [key if isinstance(key, bytes) else str(key).encode() for key in keys]
         count = read_object(transaction.get(b"__len__"))
-        if isinstance(count, int) and transaction.get(b"0") is not None:
+        known = isinstance(count, int) and transaction.get(b"0") is not None
+        if known and 0 <= count <= self._env.stat()["entries"]:
             return [b"%d" % i for i in range(count)]
         stored = (bytes(key) for key in transaction.cursor().iternext(values=False))
         return [key for key in stored if not (key.startswith(b"__") and key.endswith(b"__"))]

@@ -5,6 +5,7 @@ The format: "MAT-File Format", The MathWorks, chapter 1, level 5.
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from collections.abc import Iterator
@@ -21,6 +22,9 @@ _FIRST_NUMERIC = 6
 
 _HEADER = 128
 
+# Of what one element is decompressed to; ImageNet's has 200,000.
+MOST_BYTES = 64_000_000
+
 
 def read_structs(data: bytes, name: str) -> list[dict[str, Any]]:
     """The variable `name`, an array of structs: numbers come as lists of them, text as str.
@@ -36,7 +40,7 @@ def read_structs(data: bytes, name: str) -> list[dict[str, Any]]:
                 found, value = _array(content)
                 if found == name and isinstance(value, list):
                     return value
-    except (struct.error, zlib.error, StopIteration, KeyError, UnicodeDecodeError) as error:
+    except (struct.error, zlib.error, RuntimeError, StopIteration, LookupError, TypeError) as error:
         raise ValueError(f"it is damaged: {error!r}") from None
     raise ValueError(f"it holds no structs {name!r}")
 
@@ -52,7 +56,10 @@ def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
             continue
         content = data[at + 8 : at + 8 + size]
         if kind == _COMPRESSED:
-            yield from _elements(zlib.decompress(content))
+            whole = zlib.decompressobj().decompress(content, MOST_BYTES)
+            if len(whole) == MOST_BYTES:
+                raise ValueError(f"it holds more than {MOST_BYTES:,} bytes once it is decompressed")
+            yield from _elements(whole)
             at += 8 + size
         else:
             yield kind, content
@@ -71,9 +78,9 @@ def _array(data: bytes) -> tuple[str, Any]:
         width = _numbers(next(parts))[0]
         text = next(parts)[1]
         fields = [text[i : i + width].partition(b"\0")[0].decode("ascii") for i in range(0, len(text), width)]
-        count = 1
-        for length in shape:
-            count *= length
+        count = math.prod(shape)
+        if count and not (fields and 0 < count <= len(data)):  # each takes some of the bytes
+            raise ValueError(f"it is damaged: {count} structs of {len(fields)} fields in {len(data):,} bytes")
         return name, [{field: _array(next(parts)[1])[1] for field in fields} for _ in range(count)]
     if kind == _CHAR:
         return name, _text(next(parts, (16, b"")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from headrace.errors import PackError
 from headrace.packs.records import Record, Sample
 from headrace.packs.stored import read_stored
 from headrace.sources.pack_index import FILE_NAME
@@ -29,9 +30,11 @@ class PackInput:
     def records(self) -> list[Record]:
         """See `Input`."""
         index = self._index
-        keys: list[str] = index.batch["key"].to_pylist()
+        keys: list[str] = index.checked(index.batch["key"]).to_pylist()
         numbers = index.numbers("shard").tolist()
         paths = [index.path.parent / shard.name for shard in index.about.shards]
+        if numbers and max(numbers) >= len(paths):
+            raise PackError(f"{index.path} is damaged: rows are in none of its shards. Make it again.")
         if len(set(keys)) < len(keys):
             # WebDataset asks for different keys within a shard only.
             keys = [f"{paths[shard].stem}/{key}" for shard, key in zip(numbers, keys, strict=True)]

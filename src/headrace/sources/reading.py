@@ -1,0 +1,51 @@
+"""Files of data, opened and read so that what is none of them can't hang or fill the memory."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+PathLike = str | bytes | os.PathLike[str]
+
+
+def open_regular(path: PathLike) -> BinaryIO:
+    """`path` for reading. Raises OSError as the builtin does, and for a pipe, socket or device, at which the
+    builtin would wait for ever."""
+    return open(path, "rb", opener=_opened)
+
+
+def read_part(path: PathLike, offset: int, size: int) -> bytes:
+    """The `size` bytes from `offset` on, or those of them that the file has. Raises OSError, which names it.
+
+    Memory is taken for what is there only, whatever was asked for.
+    """
+    with named(path), open_regular(path) as file:
+        there = os.fstat(file.fileno()).st_size - offset
+        if there <= 0:
+            return b""
+        file.seek(offset)
+        return file.read(min(size, there))
+
+
+@contextmanager
+def named(path: PathLike) -> Iterator[None]:
+    """An OSError of the system's within this names `path`: those of reading name nothing by themselves."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = os.fspath(path)
+        raise
+
+
+def _opened(path: str, flags: int) -> int:
+    handle = os.open(path, flags | os.O_NONBLOCK)
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # the builtin refuses folders
+        return handle
+    os.close(handle)
+    raise OSError(errno.EINVAL, "It is a pipe, socket or device, not a file", path)

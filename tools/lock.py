@@ -1,0 +1,66 @@
+"""Prints the versions that are installed of everything that this project needs, as pip takes them by `-c`.
+
+    python tools/lock.py > tools/constraints.txt
+
+What goes with torch's version isn't among them: the tests run with the oldest torch and with the newest.
+"""
+
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+# Chosen by whoever runs the tests, and what comes with them.
+FREE = re.compile(
+    r"torch|torchvision|pillow|triton|nvidia-(?!ml-py).*|cuda-.*|sympy|mpmath|networkx|setuptools"
+)
+EXTRAS = ["dev", "demo", "lmdb", "metrics", "tensorboard", "gpu"]
+
+
+def listed() -> list[str]:
+    """The requirements that pyproject.toml lists."""
+    place = Path(__file__).with_name("build-tools.py")
+    spec = importlib.util.spec_from_file_location("build_tools", place)
+    assert spec is not None
+    assert spec.loader is not None
+    tools = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tools)
+    return ["scikit-build-core", *tools.requirements(EXTRAS)]
+
+
+def needed(texts: list[str]) -> Iterator[tuple[str, str]]:
+    """(name, version) of all that is installed for these requirements."""
+    open_, seen = [Requirement(text) for text in texts], set[str]()
+    while open_:
+        requirement = open_.pop()
+        name = canonicalize_name(requirement.name)
+        extras = requirement.extras or {""}
+        applies = requirement.marker is None or any(
+            requirement.marker.evaluate({"extra": extra}) for extra in extras
+        )
+        if name in seen or not applies:
+            continue
+        seen.add(name)
+        try:
+            found = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # an option of another package
+        if not FREE.fullmatch(name):
+            yield name, found.version
+        open_ += [Requirement(text) for text in found.requires or ()]
+
+
+def main() -> None:
+    version = ".".join(map(str, sys.version_info[:2]))
+    print(f"# Made by `make lock`, for Python {version}.")
+    for name, found in sorted(needed(listed())):
+        print(f"{name}=={found}")
+
+
+if __name__ == "__main__":
+    main()
