@@ -6,6 +6,7 @@
     ├── ConfigError(ValueError)       an argument that can't be obeyed
     ├── NativeError(RuntimeError)     the native library can't be loaded, or failed by itself
     ├── PackError(OSError)            a pack is damaged, incomplete, or not one
+    ├── RemoteError(OSError)          an object of a store can't be read
     └── SampleError(OSError)          one sample can't be read or decoded
 
 Every one of them can be made from a single message: torch re-raises an exception of a worker process as
@@ -31,6 +32,10 @@ class NativeError(HeadraceError, RuntimeError):
 
 class PackError(HeadraceError, OSError):
     """A pack is damaged, incomplete or not one, or can't be made. The message names the file."""
+
+
+class RemoteError(HeadraceError, OSError):
+    """An object of a store can't be read. The message names the URL, the bytes, the cause and the tries."""
 
 
 class SampleError(HeadraceError, OSError):

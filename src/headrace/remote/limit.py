@@ -1,0 +1,112 @@
+"""How many requests are under way at a time: found by measuring.
+
+By Little's law, throughput is requests under way × bytes of one ÷ seconds of one. As long as the store and the
+network aren't full, the seconds stay and more requests give more throughput; from then on they only take
+longer. So their number doubles as long as that pays, then a step more or less is tried now and then.
+"""
+
+from __future__ import annotations
+
+FIRST = 8
+LEAST = 2
+MOST = 256
+
+# A step up is kept where it brings this part of what it would bring if nothing were full.
+WORTH = 0.3
+# Rounds from one trial to the next, once the number has been found.
+PATIENCE = 20
+STEP = 1.5
+# Of a new measurement, in the running means.
+WEIGHT = 0.1
+
+
+class Limit:
+    """Requests that may be under way. A round is as many of them as that, done while others waited.
+
+    Attributes:
+        now: the limit.
+        latency_seconds: from request to first byte, a running mean; 0: not known.
+        bytes_per_second: of one request's body, a running mean; 0: not known.
+    """
+
+    def __init__(self, first: int = FIRST, least: int = LEAST, most: int = MOST) -> None:
+        self.now = min(max(first, least), most)
+        self.least, self.most = least, most
+        self.latency_seconds = 0.0
+        self.bytes_per_second = 0.0
+        self._before = 0  # the limit that a trial comes from; 0: none is under way
+        self._rate_before = 0.0
+        self._doubling = True
+        self._idle_rounds = 0
+        self._restart()
+
+    def done(self, at: float, nbytes: int, latency: float, body: float, *, saturated: bool) -> None:
+        """A request is done.
+
+        Args:
+            at: the time, in seconds.
+            nbytes: that it brought.
+            latency, body: seconds to the first byte, and from there to the last.
+            saturated: whether another request waited for its end.
+        """
+        self.latency_seconds = _mean(self.latency_seconds, latency)
+        if body > 0:
+            self.bytes_per_second = _mean(self.bytes_per_second, nbytes / body)
+        if not saturated:
+            self._restart()  # what the caller asks for is the bound, not the limit
+            return
+        if self._begun is None:
+            self._begun = at
+            return
+        self._nbytes += nbytes
+        self._count += 1
+        if self._count >= max(self.now, 4) and at > self._begun:
+            self._end_round(self._nbytes / (at - self._begun))
+            self._restart()
+
+    def refused(self) -> None:
+        """The store asks for fewer requests (503, 429)."""
+        self.now = max(self.least, self.now // 2)
+        self._doubling, self._before = False, 0
+        self._idle_rounds = 0
+        self._restart()
+
+    def gap(self, most: int) -> int:
+        """Bytes that cost no more to read and drop than another request does; `most` at most."""
+        return min(most, int(self.latency_seconds * self.bytes_per_second))
+
+    def _end_round(self, rate: float) -> None:
+        if self._before:
+            self._judge(rate)
+        elif self._doubling:
+            self._try(2 * self.now, rate)
+        else:
+            self._idle_rounds += 1
+            if self._idle_rounds >= PATIENCE:
+                self._idle_rounds = 0
+                self._try(int(STEP * self.now) + 1, rate)
+
+    def _try(self, limit: int, rate: float) -> None:
+        limit = min(limit, self.most)
+        if limit > self.now:
+            self._before, self._rate_before, self.now = self.now, rate, limit
+        else:
+            self._doubling = False
+
+    def _judge(self, rate: float) -> None:
+        before, self._before = self._before, 0
+        expected = self._rate_before * self.now / before
+        if rate - self._rate_before >= WORTH * (expected - self._rate_before):
+            if self._doubling:
+                self._try(2 * self.now, rate)
+            return
+        self.now, self._doubling = before, False
+
+    def _restart(self) -> None:
+        self._begun: float | None = None
+        self._nbytes = 0
+        self._count = 0
+
+
+def _mean(mean: float, value: float) -> float:
+    return value if mean == 0.0 else (1 - WEIGHT) * mean + WEIGHT * value
