@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+from torch.utils.data import Subset
 
 from headrace.cache import Record
 from headrace.errors import PackError
@@ -113,6 +114,10 @@ class RemotePackSource(PackSource):
         return Wanted(url, begin, size, record)
 
 
-def is_remote(source: Any) -> bool:
-    """Whether the bytes of `source` have to be fetched."""
-    return hasattr(source, "begin")
+
+def remote_source(dataset: Any) -> RemotePackSource | None:
+    """Where the samples of `dataset`, or of what it is a Subset of, are fetched from; None: they aren't."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    source = getattr(dataset, "source", None)
+    return source if isinstance(source, RemotePackSource) else None
