@@ -69,8 +69,7 @@ class Access:
             return self._fetched(url, size, etag or str(size)), etag or str(size)
         except RemoteError as error:
             raise PackError(
-                f"{url} can't be read: {error} The URL of a pack is that of the folder which headrace pack"
-                " made, index.arrow included."
+                f"{error}. The URL of a pack is that of the folder that headrace pack made, index.arrow included."
             ) from error
 
     def _fetched(self, url: str, size: int, etag: str) -> Path:

@@ -46,11 +46,14 @@ class Loop:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
-        tasks = asyncio.all_tasks(self.loop)
+        self.loop.run_until_complete(self._cancel())
+        self.loop.close()
+
+    async def _cancel(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
-        self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        self.loop.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def loop() -> Loop:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headrace.cache import Cache, Record
-from headrace.cache.records import DamagedError
-from headrace.errors import HeadraceError, RemoteError
+from headrace.errors import DamagedError, HeadraceError, RemoteError
 from headrace.records import RemoteStats
 from headrace.remote.client import endpoint_of
 from headrace.remote.lease import Lease, Wanted
@@ -228,7 +227,7 @@ class Records:
                 paths = self._cache.add(records, [bytes(pieces[i]) for i in good])
                 break
             except DamagedError as error:
-                damaged = {record.key for record in error.records}
+                damaged = set(error.keys)
                 good = [i for i in good if _record(lease, i).key not in damaged]
         lease.mine.difference_update(good)
         for i, path in zip(good, paths, strict=False):
