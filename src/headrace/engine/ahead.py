@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace._native import ffi
+from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
 from headrace.order.permutation import Indices
 from headrace.plan.physical import NativePlan
@@ -145,3 +146,44 @@ def leased_source(plan: NativePlan, order: npt.NDArray[np.int64], lease: Lease) 
     shards[order] = np.arange(len(order), dtype=np.uint32)
     sizes[order] = lease.sizes()
     return ffi.Source.of_extents(paths, offsets, Extents(shards, begins, sizes), plan.entries)
+
+
+class HeldSamples:
+    """Some samples, there to be read from its beginning as a context to its end; waits for them.
+
+    Args:
+        plan, source: what is made of the samples, and where they come from.
+        order: the samples, from 0 on.
+    """
+
+    def __init__(self, plan: NativePlan, source: RemotePackSource, order: Indices) -> None:
+        self._plan = plan
+        self._source = source
+        self._order = order
+        self._at = {sample: i for i, sample in enumerate(order.tolist())}
+
+    def __enter__(self) -> HeldSamples:
+        self._lease = self._source.begin(self._order, 0, urgent=True)
+        try:
+            while not self._lease.wait(WAIT_SLICE):
+                pass
+            if self._lease.error is not None:
+                raise self._lease.error
+        except BaseException:
+            self._lease.release()
+            raise
+        self._native = leased_source(self._plan, self._order, self._lease)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lease.release()
+
+    def __contains__(self, sample: int) -> bool:
+        return sample in self._at
+
+    def native(self, sample: int) -> ffi.Source:
+        """Where native code finds `sample`. Raises SampleError where it couldn't be had."""
+        error = self._lease.errors.get(self._at[sample])
+        if error is not None:
+            raise SampleError.at(sample, self._source.path(sample), str(error)) from error
+        return self._native

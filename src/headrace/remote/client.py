@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,8 +26,20 @@ NO_RANGE = "non-partial response"
 MOST_WASTE = 2
 
 
-class NotSupportedError(Exception):
-    """The store can't do it."""
+# Whether this process was forked from one that may use obstore, whose threads don't exist here.
+_forked = False
+
+
+class StoreError(Exception):
+    """What a store's library raised in another process, or would.
+
+    Attributes:
+        kind: the name of its class.
+    """
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 class Answer(NamedTuple):
@@ -100,9 +113,8 @@ class ObstoreClient:
         result = await self._store.get_async(name)
         meta, first = result.meta, time.perf_counter()
         if meta["size"] > MOST_WASTE * (stop - start):
-            raise NotSupportedError(
-                "the server ignores ranges: it sends the whole object where a part is asked for"
-            )
+            text = "the server ignores ranges: it sends the whole object where a part is asked for"
+            raise StoreError("NotSupportedError", text)
         data = memoryview(await result.bytes_async())[start:stop]
         return Answer(data, meta["e_tag"], meta["size"], first - begun, time.perf_counter() - first)
 
@@ -111,6 +123,23 @@ class ObstoreClient:
         begun = time.perf_counter()
         meta = await self._store.head_async(name)
         return Answer(b"", meta["e_tag"], meta["size"], time.perf_counter() - begun, 0.0)
+
+
+def make_client(root: str, options: Mapping[str, Any]) -> Client:
+    """What this process reads with. Raises ConfigError."""
+    if not _forked:
+        return ObstoreClient(root, options)
+    from headrace.remote.helper import HelperClient
+
+    return HelperClient(root, options)
+
+
+def _note_fork() -> None:
+    global _forked
+    _forked = _forked or "obstore" in sys.modules
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 def store_arguments(root: str, options: Mapping[str, Any]) -> dict[str, Any]:

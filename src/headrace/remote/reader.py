@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import RemoteError
-from headrace.remote.client import RETRY, Answer, Client, ObstoreClient
+from headrace.remote.client import RETRY, Answer, Client, make_client
 from headrace.remote.limit import Limit
 from headrace.remote.retry import Retry
 
@@ -64,7 +64,7 @@ class Reader:
         self.limit = Limit()
         self.counts = Counts()
         self.retry = Retry.from_options(options.get(RETRY))
-        self._client = client if client is not None else ObstoreClient(root, options)
+        self._client = client if client is not None else make_client(root, options)
         self._under_way = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         # Not the generators of the process, which are the user's.
@@ -99,7 +99,7 @@ class Reader:
                 return await self._once(name, start, stop, head=head)
             except Exception as error:
                 failed += 1
-                if failed >= self.retry.tries or type(error).__name__ in FINAL:
+                if failed >= self.retry.tries or getattr(error, "kind", type(error).__name__) in FINAL:
                     tries = "1 try" if failed == 1 else f"{failed} tries"
                     raise RemoteError(f"{what} can't be read after {tries}: {cause_of(error)}") from error
                 if any(sign in str(error) for sign in BUSY):
