@@ -4,6 +4,8 @@
 
     HeadraceError(Exception)
     ├── ConfigError(ValueError)       an argument that can't be obeyed
+    ├── CacheError(OSError)            the cache of records on local disk can't be used
+    │   └── DamagedError               bytes that aren't what their record says
     ├── NativeError(RuntimeError)     the native library can't be loaded, or failed by itself
     ├── PackError(OSError)            a pack is damaged, incomplete, or not one
     └── SampleError(OSError)          one sample can't be read or decoded
@@ -23,6 +25,26 @@ class HeadraceError(Exception):
 
 class ConfigError(HeadraceError, ValueError):
     """An argument that can't be obeyed. The message says which, the value seen and what is allowed."""
+
+
+class CacheError(HeadraceError, OSError):
+    """The cache of records on local disk can't be used. The message names the file or folder."""
+
+
+class DamagedError(CacheError):
+    """Bytes given to the cache don't have the size or the checksum that their record says.
+
+    Attributes:
+        keys: of the records to fetch again.
+    """
+
+    def __init__(self, message: str, keys: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.keys = keys
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # OSError's own reduction would lose the attributes on the way out of a worker process.
+        return type(self), (self.args[0], self.keys)
 
 
 class NativeError(HeadraceError, RuntimeError):
