@@ -125,7 +125,7 @@ class Proxy:
         finally:
             for each in (writer, upstream):
                 if each is not None:
-                    each.close()
+                    each.transport.abort()
 
     async def _answer(
         self,
@@ -223,8 +223,11 @@ def proxy(address: str) -> Iterator[Proxy]:
     loop = asyncio.new_event_loop()
     started = threading.Event()
 
+    servers: list[asyncio.Server] = []
+
     async def run() -> None:
         server = await asyncio.start_server(made.serve, "127.0.0.1", 0, limit=1 << 20)
+        servers.append(server)
         made.port = server.sockets[0].getsockname()[1]
         started.set()
 
@@ -235,10 +238,12 @@ def proxy(address: str) -> Iterator[Proxy]:
         loop.close()
 
     async def end() -> None:
+        servers[0].close()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # sockets are closed a turn after they are told to
 
     thread = threading.Thread(target=work, name="proxy", daemon=True)
     thread.start()

@@ -6,6 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
+# Between a sample's image and the next one's lie the headers of tar and a label: never worth a request.
+LEAST_GAP = 4096
+# Of what a range brings, the part that may be dropped, as a fraction of 1 / WASTE.
+WASTE = 16
+
+
 @dataclass(frozen=True)
 class Range:
     """Bytes `start` to `stop` - 1 of the object `name`; `parts` are the positions of the reads in them."""
@@ -22,8 +28,9 @@ class Range:
 
 
 def coalesce(reads: Sequence[tuple[str, int, int]], gap: int, most: int) -> list[Range]:
-    """`reads`, (name, start, size) each, as few ranges: one more read joins where no more than `gap` bytes lie
-    between and the whole stays within `most` bytes. In order of the first read that each one serves.
+    """`reads`, (name, start, size) each, as ranges: a read joins the one before it where few bytes lie between
+    (`gap` at most, and few beside those that are wanted; LEAST_GAP always) and the whole stays within `most`
+    bytes. In order of the first read that each one serves.
     """
     ranges: list[Range] = []
     by_place = sorted(range(len(reads)), key=lambda i: reads[i])
@@ -33,7 +40,7 @@ def coalesce(reads: Sequence[tuple[str, int, int]], gap: int, most: int) -> list
         if (
             last is not None
             and last.name == name
-            and start - last.stop <= gap
+            and start - last.stop <= max(LEAST_GAP, min(gap, (last.nbytes + size) // WASTE))
             and max(last.stop, start + size) - last.start <= most
         ):
             ranges[-1] = Range(name, last.start, max(last.stop, start + size), (*last.parts, i))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -56,6 +57,7 @@ class Records:
         self._found: dict[str, tuple[int, str]] = {}  # size and ETag by URL, of whole objects
         # One thread: the cache's index is one file, and writes beside each other would only wait.
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="headrace-cache")
+        weakref.finalize(self, _close, self.pid, self._disk, self._cache)
 
     def begin(
         self,
@@ -292,6 +294,16 @@ class Records:
         lease.mine.difference_update(lost)
         if lost:
             self._cache.give_up([_record(lease, i) for i in lost])
+
+
+def _close(pid: int, disk: ThreadPoolExecutor, cache: Cache) -> None:
+    if pid != os.getpid():
+        return  # a forked child's copies are the cache's business; the parent's go on
+    try:
+        disk.submit(cache.close)  # after what is still to be released; this may be that thread
+        disk.shutdown(wait=False)
+    except RuntimeError:  # at the interpreter's end threads take nothing new
+        cache.close()
 
 
 def _record(lease: Lease, i: int) -> Record:
