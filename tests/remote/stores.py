@@ -32,8 +32,9 @@ def free_port() -> int:
 
 
 @contextmanager
-def s3_server(folder: Path, config: Path) -> Iterator[str]:
-    """The address of a server of `folder`, whose folders are buckets."""
+def s3_server(folder: Path, config: Path, etag_hash: str = "MD5") -> Iterator[str]:
+    """The address of a server of `folder`, whose folders are buckets. With `etag_hash` it reads an object
+    whole for each answer."""
     program = rclone()
     assert program is not None
     port = free_port()
@@ -41,7 +42,7 @@ def s3_server(folder: Path, config: Path) -> Iterator[str]:
     server = subprocess.Popen(
         [
             program, "serve", "s3", str(folder), "--addr", f"127.0.0.1:{port}", "--auth-key", f"{KEY},{SECRET}",
-            "--vfs-cache-mode", "off", "--no-checksum", "--dir-cache-time", "0s",
+            "--vfs-cache-mode", "off", "--no-checksum", "--dir-cache-time", "1h", "--etag-hash", etag_hash,
         ],
         env=environment,
         stdout=subprocess.DEVNULL,

@@ -2,19 +2,25 @@
 
 By Little's law, throughput is requests under way × bytes of one ÷ seconds of one. As long as the store and the
 network aren't full, the seconds stay and more requests give more throughput; from then on they only take
-longer. So their number doubles as long as that pays, then a step more or less is tried now and then.
+longer. So their number doubles as long as that pays, or one takes no longer than before; then a step more is
+tried now and then.
 """
 
 from __future__ import annotations
 
-FIRST = 8
+import math
+
+FIRST = 16
 LEAST = 2
 MOST = 256
 
 # A step up is kept where it brings this part of what it would bring if nothing were full.
-WORTH = 0.3
+WORTH = 0.25
+# As soon as before: within this factor of the quickest round's mean.
+AS_SOON = 1.25
+AS_LITTLE = 0.8
 # Rounds from one trial to the next, once the number has been found.
-PATIENCE = 20
+PATIENCE = 8
 STEP = 1.5
 # Of a new measurement, in the running means.
 WEIGHT = 0.1
@@ -36,6 +42,7 @@ class Limit:
         self.bytes_per_second = 0.0
         self._before = 0  # the limit that a trial comes from; 0: none is under way
         self._rate_before = 0.0
+        self._quickest = math.inf  # round: mean seconds of a request
         self._doubling = True
         self._idle_rounds = 0
         self._restart()
@@ -59,6 +66,7 @@ class Limit:
             self._begun = at
             return
         self._nbytes += nbytes
+        self._seconds += latency + body
         self._count += 1
         if self._count >= max(self.now, 4) and at > self._begun:
             self._end_round(self._nbytes / (at - self._begun))
@@ -76,8 +84,11 @@ class Limit:
         return min(most, int(self.latency_seconds * self.bytes_per_second))
 
     def _end_round(self, rate: float) -> None:
+        seconds = self._seconds / self._count
+        soon = seconds <= AS_SOON * self._quickest
+        self._quickest = min(self._quickest, seconds)
         if self._before:
-            self._judge(rate)
+            self._judge(rate, soon=soon)
         elif self._doubling:
             self._try(2 * self.now, rate)
         else:
@@ -93,10 +104,12 @@ class Limit:
         else:
             self._doubling = False
 
-    def _judge(self, rate: float) -> None:
+    def _judge(self, rate: float, *, soon: bool) -> None:
         before, self._before = self._before, 0
         expected = self._rate_before * self.now / before
-        if rate - self._rate_before >= WORTH * (expected - self._rate_before):
+        pays = rate - self._rate_before >= WORTH * (expected - self._rate_before)
+        # A round that others disturbed may bring less though nothing is full.
+        if pays or (soon and rate > AS_LITTLE * self._rate_before):
             if self._doubling:
                 self._try(2 * self.now, rate)
             return
@@ -105,6 +118,7 @@ class Limit:
     def _restart(self) -> None:
         self._begun: float | None = None
         self._nbytes = 0
+        self._seconds = 0.0
         self._count = 0
 
 
