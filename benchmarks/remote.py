@@ -34,6 +34,7 @@ sys.path.append(str(HERE.parent / "tests" / "remote"))  # the server and the pro
 BUCKET = "bench"
 BATCH_SIZE, SIZE = 64, 224
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+Epoch = Callable[[], Iterable[Any]]
 PEERS = ("litdata", "mosaic", "webdataset")
 
 
@@ -57,18 +58,22 @@ def options(address: str) -> dict[str, Any]:
     return {"endpoint": address, **keys}
 
 
-def local(work: Path, address: str, cache: Path, threads: int) -> Callable[[], Iterable[Any]]:
+def local(work: Path, address: str, cache: Path, threads: int) -> Epoch:  # noqa: ARG001
     import headrace
 
     dataset = headrace.PackedDataset(work / BUCKET / "pack", transform())
     return loader(dataset, threads)
 
 
-def remote(work: Path, address: str, cache: Path, threads: int) -> Callable[[], Iterable[Any]]:
+def remote(work: Path, address: str, cache: Path, threads: int) -> Epoch:  # noqa: ARG001
     import headrace
 
     dataset = headrace.PackedDataset(
-        f"s3://{BUCKET}/pack", transform(), storage_options=options(address), cache_dir=cache, cache_bytes=8 << 30
+        f"s3://{BUCKET}/pack",
+        transform(),
+        storage_options=options(address),
+        cache_dir=cache,
+        cache_bytes=8 << 30,
     )
     return loader(dataset, threads)
 
@@ -84,7 +89,7 @@ def warm_up(work: Path, threads: int) -> None:
         pass
 
 
-def loader(dataset: Any, threads: int) -> Callable[[], Iterable[Any]]:
+def loader(dataset: Any, threads: int) -> Epoch:
     import headrace
 
     made = headrace.DataLoader(dataset, BATCH_SIZE, shuffle=True, seed=1, num_workers=threads)
@@ -172,7 +177,10 @@ def prepare(arguments: argparse.Namespace) -> float:
         headrace.pack(str(arguments.folder), str(pack), shard_size=32 << 20)
     if arguments.peers:
         script = HERE / "remote_peers.py"
-        subprocess.run([str(arguments.peers), str(script), str(arguments.folder), str(arguments.work / BUCKET)], check=True)
+        subprocess.run(
+            [str(arguments.peers), str(script), str(arguments.folder), str(arguments.work / BUCKET)],
+            check=True,
+        )
     return sum(file.stat().st_size for file in files) / len(files)
 
 
@@ -200,7 +208,9 @@ def report(results: dict[str, list[dict[str, Any]]], nbytes: float, megabytes: f
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--work", type=Path, default=HERE / "work" / "remote" / "served")
     parser.add_argument("--latency", type=float, default=0.03, help="seconds added to each request")

@@ -41,8 +41,9 @@ def s3_server(folder: Path, config: Path, etag_hash: str = "MD5") -> Iterator[st
     environment = {**os.environ, "RCLONE_CONFIG": str(config)}
     server = subprocess.Popen(
         [
-            program, "serve", "s3", str(folder), "--addr", f"127.0.0.1:{port}", "--auth-key", f"{KEY},{SECRET}",
-            "--vfs-cache-mode", "off", "--no-checksum", "--dir-cache-time", "1h", "--etag-hash", etag_hash,
+            program, "serve", "s3", str(folder), "--addr", f"127.0.0.1:{port}",
+            "--auth-key", f"{KEY},{SECRET}", "--vfs-cache-mode", "off", "--no-checksum",
+            "--dir-cache-time", "0s", "--etag-hash", etag_hash,
         ],
         env=environment,
         stdout=subprocess.DEVNULL,
@@ -68,7 +69,7 @@ def wait_for_port(port: int, server: subprocess.Popen[bytes]) -> None:
 
 @dataclass
 class Request:
-    """What a client asked for: its number from 0 on, among all of the proxy's, and among those of its range."""
+    """What a client asked for: its number from 0 on among all, and among those of its range."""
 
     number: int
     again: int
@@ -195,7 +196,9 @@ class Proxy:
     def _note(self, head: bytes) -> Request:
         first, *lines = head.decode("latin-1").split("\r\n")
         method, path, _ = first.split(" ", 2)
-        fields = {line.split(":", 1)[0].lower(): line.split(":", 1)[1].strip() for line in lines if ":" in line}
+        fields = {
+            line.split(":", 1)[0].lower(): line.split(":", 1)[1].strip() for line in lines if ":" in line
+        }
         span = fields.get("range", "")
         again = sum(r.path == path and r.range == span and r.method == method for r in self.requests)
         self.requests.append(Request(len(self.requests), again, method, path, span))

@@ -63,7 +63,9 @@ def test_an_answer_that_never_ends_is_given_up(
     assert stats.retries > 0
 
 
-def spoil(proxy: Proxy, dataset: headrace.PackedDataset, sample: int, fault: str = "503") -> tuple[str, int, int]:
+def spoil(
+    proxy: Proxy, dataset: headrace.PackedDataset, sample: int, fault: str = "503"
+) -> tuple[str, int, int]:
     """Every request for any byte of `sample` fails; (URL, first byte, size)."""
     (wanted,) = dataset.source.wanted([sample])  # type: ignore[attr-defined]
     assert wanted.size is not None

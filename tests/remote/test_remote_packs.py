@@ -104,7 +104,9 @@ def test_a_resumed_epoch_equals_the_rest_of_it(remote: Make, local: headrace.Pac
 
 def test_two_ranks_get_every_sample_once_and_fetch_it_once(remote: Make, proxy: Proxy) -> None:
     loaders = [
-        headrace.DataLoader(remote(PILToTensor_small), batch_size=4, shuffle=True, seed=3, rank=rank, world_size=2)
+        headrace.DataLoader(
+            remote(PILToTensor_small), batch_size=4, shuffle=True, seed=3, rank=rank, world_size=2
+        )
         for rank in range(2)
     ]
     seen: list[list[int]] = [[], []]
@@ -192,3 +194,31 @@ def test_a_loader_left_in_the_middle_gives_everything_back(remote: Make) -> None
     del batches
     assert sum(len(labels) for _, labels in loader) == COUNT
     assert TRANSFORM is dataset.transform
+
+
+def test_single_images_in_a_store(
+    served: Any, proxy: Proxy, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = sorted((served.folder.parent / "images").rglob("*.jpg"))
+    loose = served.folder / "bucket" / "loose"
+    loose.mkdir(exist_ok=True)
+    for path in images:
+        (loose / path.name).write_bytes(path.read_bytes())
+    urls = [f"s3://bucket/loose/{path.name}" for path in images]
+    arguments: dict[str, Any] = {"cache_dir": tmp_path / "cache", "cache_bytes": CACHE_BYTES}
+    dataset = headrace.ImageDataset(urls, range_of(urls), TRANSFORM, storage_options=options, **arguments)
+    expected = headrace.ImageDataset(images, range_of(urls), TRANSFORM)
+    loaders = [headrace.DataLoader(d, batch_size=5, shuffle=True, seed=5) for d in (dataset, expected)]
+    assert loaders[0].plan().native is not None
+    assert same(*loaders) == COUNT
+    assert torch.equal(pickle.loads(pickle.dumps(dataset))[0][0].mean() > 0, torch.tensor(True))
+    asked = gets(proxy, "loose")
+    assert asked == COUNT
+    assert same(*loaders) == COUNT
+    assert gets(proxy, "loose") == asked
+    with pytest.raises(headrace.ConfigError, match="one or the other"):
+        headrace.ImageDataset([urls[0], images[0]])
+
+
+def range_of(items: list[str]) -> list[int]:
+    return list(range(len(items)))

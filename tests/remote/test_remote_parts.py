@@ -37,7 +37,10 @@ def test_ranges_hold_every_read_once_and_stay_within_their_bounds(
 def test_neighbours_are_one_request_and_strangers_are_not() -> None:
     size = 100_000
     near, far = size + LEAST_GAP, 10 * size
-    assert [p.parts for p in coalesce([("a", far, size), ("a", 0, size), ("a", near, size)], 0, far)] == [(0,), (1, 2)]
+    assert [p.parts for p in coalesce([("a", far, size), ("a", 0, size), ("a", near, size)], 0, far)] == [
+        (0,),
+        (1, 2),
+    ]
     reads = [("a", 0, size), ("a", size + 2 * size // WASTE, size)]
     assert len(coalesce(reads, size, far)) == 1
     assert len(coalesce(reads, LEAST_GAP, far)) == 2

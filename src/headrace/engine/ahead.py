@@ -19,7 +19,7 @@ from headrace.order.permutation import Indices
 from headrace.plan.physical import NativePlan
 from headrace.records import Extents
 from headrace.remote.lease import Lease
-from headrace.sources.remote_pack import RemotePackSource
+from headrace.sources.remote import RemoteSamples
 
 # Bytes that are fetched, or held, for batches that aren't begun yet, unless the cache is smaller.
 AHEAD_BYTES = 512 << 20
@@ -48,7 +48,7 @@ class Ahead(Iterator[IndexBatch]):
     """
 
     def __init__(
-        self, batches: Iterator[IndexBatch], source: RemotePackSource, next_use: NextUse | None = None
+        self, batches: Iterator[IndexBatch], source: RemoteSamples, next_use: NextUse | None = None
     ) -> None:
         self._batches: Iterator[IndexBatch] | None = batches
         self._source = source
@@ -156,7 +156,7 @@ class HeldSamples:
         order: the samples, from 0 on.
     """
 
-    def __init__(self, plan: NativePlan, source: RemotePackSource, order: Indices) -> None:
+    def __init__(self, plan: NativePlan, source: RemoteSamples, order: Indices) -> None:
         self._plan = plan
         self._source = source
         self._order = order

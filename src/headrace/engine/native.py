@@ -7,7 +7,6 @@ import time
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +24,7 @@ from headrace.plan.physical import NativePlan
 from headrace.records import NativeStats, SampleKey
 from headrace.remote.lease import Lease
 from headrace.sources.pack import PackSource
-from headrace.sources.source import is_remote
+from headrace.sources.remote import RemoteSamples
 
 # Reads in flight once reads are seen to block, unless tuning finds another number; each costs a stack and a
 # buffer.
@@ -95,7 +94,7 @@ class Threads:
 def native_source(plan: NativePlan) -> ffi.Source | None:
     """Where the samples of `plan` are, as native code takes it; None: told of each batch anew."""
     source = plan.source
-    if is_remote(source):
+    if isinstance(source, RemoteSamples):
         return None
     if isinstance(source, PackSource):
         return ffi.Source.of_extents(source.paths, source.offsets, source.extents, plan.entries)
@@ -221,7 +220,8 @@ class NativeEngine:
         """The records of `batch`, once they are there. Raises what kept all of them from it."""
         lease = batch.lease if isinstance(batch, LeasedBatch) else None
         if lease is None or lease.pid != os.getpid():
-            source: Any = self.plan.source
+            source = self.plan.source
+            assert isinstance(source, RemoteSamples)
             lease = source.begin(order, 0, urgent=True)
         while not lease.wait(WAIT_SLICE_MS / 1000):
             pass

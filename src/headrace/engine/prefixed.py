@@ -28,7 +28,7 @@ from headrace.plan.physical import Layout, SplitPlan, make_plan
 from headrace.plan.pointwise import PointwiseTable, run_suffix
 from headrace.plan.suffix import Suffix
 from headrace.records import BatchKeys, SampleKey
-from headrace.sources.remote_pack import RemotePackSource
+from headrace.sources.remote import RemoteSamples
 
 
 @dataclass
@@ -164,8 +164,8 @@ class Pictures:
     def holding(self, indices: Any) -> Iterator[None]:
         """Within this, the samples `indices` needn't be waited for one by one, wherever they come from."""
         source = self.plan.prefix.source
-        order = samples_of(indices, len(source)) if isinstance(source, RemotePackSource) else None
-        if order is None or not isinstance(source, RemotePackSource):
+        order = samples_of(indices, len(source)) if isinstance(source, RemoteSamples) else None
+        if order is None or not isinstance(source, RemoteSamples):
             yield  # local files; or indices that the maker of the sample complains of
             return
         before = self._held

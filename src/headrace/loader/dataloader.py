@@ -49,7 +49,7 @@ from headrace.plan.explain import explain
 from headrace.plan.identity import dataset_identity
 from headrace.plan.physical import NativePlan, Plan, make_plan
 from headrace.records import LoaderStats
-from headrace.sources.remote_pack import RemotePackSource, remote_source
+from headrace.sources.remote import RemoteSamples, remote_samples
 from headrace.tuning.climb import Knob, Settings, ladder
 
 # Batches in flight unless the user says otherwise. All decode threads work on one batch at a time, so that
@@ -317,7 +317,7 @@ class DataLoader(Asked):
         batches = self._batches()
         seed = self._progress.seed_of(batches)
         sharing = sharing_text(batches, seed, rank_given=self.rank is not None)
-        source = remote_source(self.dataset)
+        source = remote_samples(self.dataset)
         remote = "" if source is None else f"\nremote: {source.access}"
         return f"{explain(plan)}\n{sharing}\n{self._resources(plan)}{remote}"
 
@@ -334,7 +334,7 @@ class DataLoader(Asked):
     def stats(self) -> LoaderStats:
         """What was done since the loader was made; str() of it is a table."""
         stats = self._runtime.stats(self.memory_budget, self._workers.live_nbytes)
-        source = remote_source(self.dataset)
+        source = remote_samples(self.dataset)
         return stats if source is None else replace(stats, remote=source.stats())
 
     def serve_metrics(self, port: int = 0, *, name: str = "loader") -> MetricsServer:
@@ -392,7 +392,7 @@ class DataLoader(Asked):
         epoch = Epoch(*key, self.memory_budget, self.timeout, self.on_error)
         source = plan.source
         batches: Iterator[IndexBatch] = indices
-        if isinstance(source, RemotePackSource):
+        if isinstance(source, RemoteSamples):
             batches = Ahead(indices, source, self._next_use(cursor))
         producer = NativeProducer(engine, batches, epoch, depth, runtime.failures)
         self.tuning.attach(producer)

@@ -37,7 +37,11 @@ class Access:
     """
 
     def __init__(
-        self, url: str, options: Mapping[str, Any] | None, folder: str | Path | None, capacity: int | None
+        self,
+        url: str,
+        options: Mapping[str, Any] | None,
+        folder: str | os.PathLike[str] | None,
+        capacity: int | None,
     ) -> None:
         self.url = url
         self.options = check_options(url, options)
@@ -69,7 +73,8 @@ class Access:
             return self._fetched(url, size, etag or str(size)), etag or str(size)
         except RemoteError as error:
             raise PackError(
-                f"{error}. The URL of a pack is that of the folder that headrace pack made, index.arrow included."
+                f"{error}. The URL of a pack is that of the folder that headrace pack made, index.arrow"
+                " included."
             ) from error
 
     def _fetched(self, url: str, size: int, etag: str) -> Path:

@@ -90,7 +90,9 @@ class ObstoreClient:
         try:
             self._store: Any = from_url(root, **store_arguments(root, options))
         except Exception as error:  # obstore's own errors have no common builtin
-            raise ConfigError(f"{root}: the store can't be used with these storage_options: {error}") from error
+            raise ConfigError(
+                f"{root}: the store can't be used with these storage_options: {error}"
+            ) from error
 
     async def get(self, name: str, start: int, stop: int | None) -> Answer:
         """See `Client`."""

@@ -1,7 +1,7 @@
 """How many requests are under way at a time: found by measuring.
 
-By Little's law, throughput is requests under way × bytes of one ÷ seconds of one. As long as the store and the
-network aren't full, the seconds stay and more requests give more throughput; from then on they only take
+By Little's law, throughput is requests under way × bytes of one ÷ seconds of one. As long as the store and
+the network aren't full, the seconds stay and more requests give more throughput; from then on they only take
 longer. So their number doubles as long as that pays, or one takes no longer than before; then a step more is
 tried now and then.
 """
@@ -44,8 +44,11 @@ class Limit:
         self._rate_before = 0.0
         self._quickest = math.inf  # round: mean seconds of a request
         self._doubling = True
+        self._settling = 0
         self._idle_rounds = 0
-        self._restart()
+        self._begun: float | None = None
+        self._nbytes = self._count = 0
+        self._seconds = 0.0
 
     def done(self, at: float, nbytes: int, latency: float, body: float, *, saturated: bool) -> None:
         """A request is done.
@@ -62,6 +65,9 @@ class Limit:
         if not saturated:
             self._restart()  # what the caller asks for is the bound, not the limit
             return
+        if self._settling > 0:
+            self._settling -= 1  # begun under another limit
+            return
         if self._begun is None:
             self._begun = at
             return
@@ -69,8 +75,10 @@ class Limit:
         self._seconds += latency + body
         self._count += 1
         if self._count >= max(self.now, 4) and at > self._begun:
+            limit = self.now
             self._end_round(self._nbytes / (at - self._begun))
             self._restart()
+            self._settling = max(limit, self.now) if self.now != limit else 0
 
     def refused(self) -> None:
         """The store asks for fewer requests (503, 429)."""
@@ -116,7 +124,7 @@ class Limit:
         self.now, self._doubling = before, False
 
     def _restart(self) -> None:
-        self._begun: float | None = None
+        self._begun = None
         self._nbytes = 0
         self._seconds = 0.0
         self._count = 0

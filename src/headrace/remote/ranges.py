@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-
 # Between a sample's image and the next one's lie the headers of tar and a label: never worth a request.
 LEAST_GAP = 4096
 # Of what a range brings, the part that may be dropped, as a fraction of 1 / WASTE.
@@ -28,9 +27,9 @@ class Range:
 
 
 def coalesce(reads: Sequence[tuple[str, int, int]], gap: int, most: int) -> list[Range]:
-    """`reads`, (name, start, size) each, as ranges: a read joins the one before it where few bytes lie between
-    (`gap` at most, and few beside those that are wanted; LEAST_GAP always) and the whole stays within `most`
-    bytes. In order of the first read that each one serves.
+    """`reads`, (name, start, size) each, as ranges: a read joins the one before it where few bytes lie
+    between (`gap` at most, and few beside those that are wanted; LEAST_GAP always) and the whole stays within
+    `most` bytes. In order of the first read that each one serves.
     """
     ranges: list[Range] = []
     by_place = sorted(range(len(reads)), key=lambda i: reads[i])

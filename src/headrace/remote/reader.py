@@ -147,7 +147,7 @@ class Reader:
 
 
 def cause_of(error: BaseException) -> str:
-    """The first line of an error and of what caused it, in a few words."""
+    """The first line of an error, in a few words."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else type(error).__name__
+    text = lines[0].rstrip(" .:") if lines else type(error).__name__
     return text if len(text) <= CAUSE_LENGTH else f"{text[:CAUSE_LENGTH]}…"

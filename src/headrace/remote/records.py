@@ -151,7 +151,7 @@ class Records:
             lease.finished()
 
     async def _claim(self, lease: Lease, fetching: list[asyncio.Task[None]]) -> None:
-        """Asks for all records until each is there, is being fetched by a task in `fetching`, or has failed."""
+        """Asks for all records until each is there, has failed, or is fetched by a task in `fetching`."""
         rest = [i for i in range(len(lease)) if i not in lease.errors]
         pause = ASK_FIRST
         while rest:

@@ -45,8 +45,8 @@ class Retry:
         most, base = backoff.pop("max_backoff", cls.most_seconds), backoff.pop("base", cls.base)
         if given or backoff:
             raise ConfigError(
-                f"retry_config: {', '.join([*given, *backoff])} isn't known. It takes max_retries, and backoff"
-                " with init_backoff, max_backoff and base."
+                f"retry_config: {', '.join([*given, *backoff])} isn't known. It takes max_retries, and"
+                " backoff with init_backoff, max_backoff and base."
             )
         if not isinstance(retries, int) or retries < 0:
             raise ConfigError(f"retry_config: max_retries ({retries!r}) must be an int, 0 or more.")

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import Subset
 
 from headrace.cache import Record
 from headrace.errors import PackError
-from headrace.records import Extents, RemoteStats
+from headrace.records import Extents
 from headrace.remote.access import Access
-from headrace.remote.lease import Lease, Wanted
+from headrace.remote.lease import Wanted
 from headrace.sources.pack import PackSource, entry_points
 from headrace.sources.pack_index import FILE_NAME, PackIndex
+from headrace.sources.remote import RemoteSamples
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RemotePackSource(PackSource):
+class RemotePackSource(RemoteSamples, PackSource):
     """As `PackSource`, of shards that are objects: `paths` and `offsets` are their URLs.
 
     Attributes:
@@ -80,30 +78,9 @@ class RemotePackSource(PackSource):
             for shard, begin, size, checksum in zip(shards, begins, sizes, checksums, strict=True)
         ]
 
-    def open(self, i: int) -> BinaryIO:
-        """The image file of sample `i`, in memory. Raises RemoteError."""
-        return io.BytesIO(self.access.records().read(self.wanted([range(len(self))[i]])[0]))
-
     def bytes_at(self, i: int, offset: int, size: int) -> bytes:
         """Part of the shard that sample `i` is in, beside the cache. Raises RemoteError."""
         return self.access.records().fetch(self.shard(i), offset, offset + size)
-
-    def stats(self) -> RemoteStats:
-        """What this process fetched so far."""
-        return self.access.records().stats()
-
-    def begin(
-        self,
-        samples: npt.NDArray[np.int64],
-        position: int,
-        next_positions: Sequence[int | None] | None = None,
-        *,
-        urgent: bool = False,
-    ) -> Lease:
-        """Begins to fetch `samples`, which are needed from `position` on; see `headrace.remote.records`."""
-        positions = range(position, position + len(samples))
-        then = [None] * len(samples) if next_positions is None else next_positions
-        return self.access.records().begin(self.wanted(samples), positions, then, urgent=urgent)
 
     def _wanted(self, url: str, begin: int, size: int, checksum: int) -> Wanted:
         if self.version:
@@ -112,12 +89,3 @@ class RemotePackSource(PackSource):
             # Other bytes at the same place have another checksum: it is the version.
             record = Record(self.access.key(url, f"{size}:{checksum:08x}", begin), size, checksum)
         return Wanted(url, begin, size, record)
-
-
-
-def remote_source(dataset: Any) -> RemotePackSource | None:
-    """Where the samples of `dataset`, or of what it is a Subset of, are fetched from; None: they aren't."""
-    while type(dataset) is Subset:
-        dataset = dataset.dataset
-    source = getattr(dataset, "source", None)
-    return source if isinstance(source, RemotePackSource) else None
