@@ -7,7 +7,6 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from io import FileIO
 from sqlite3 import Connection
 
 from headrace.cache import files
@@ -24,8 +23,8 @@ class Clients:
         self._root = root
         self._buried = 0.0
 
-    def join(self, connection: Connection, capacity: int) -> tuple[int, FileIO]:
-        """A new client's number and its lock, which lasts as long as the file is open.
+    def join(self, connection: Connection, capacity: int) -> tuple[int, int]:
+        """A new client's number, and a descriptor: as long as it is open, the client lives.
 
         Raises:
             ConfigError: another client lives that uses another capacity.
@@ -41,11 +40,11 @@ class Clients:
         connection.execute("UPDATE space SET capacity = ?", [capacity])
         number = int(connection.execute("INSERT INTO clients (pid) VALUES (?)", [os.getpid()]).lastrowid or 0)
         os.makedirs(os.path.dirname(self._path(number)), exist_ok=True, mode=0o700)
-        lock = FileIO(self._path(number), "a")
+        lock = os.open(self._path(number), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            lock.close()
+            os.close(lock)
             raise CacheError(
                 f"The cache can't lock {self._path(number)} ({error.strerror}). Its folder must be on a local"
                 " disk."
@@ -55,12 +54,15 @@ class Clients:
     def lives(self, number: int) -> bool:
         """Whether client `number` is open, in a process that lives."""
         try:
-            with FileIO(self._path(number)) as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            lock = os.open(self._path(number), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
+        finally:
+            os.close(lock)
         return False
 
     def bury(self, connection: Connection) -> bool:

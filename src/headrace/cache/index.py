@@ -73,26 +73,34 @@ class Index:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "index.sqlite"
-        with self._explaining(), opening(folder):
+        with self._explaining(), _alone(folder):
             self._connection = sqlite3.connect(
                 self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
-            run = self._connection.execute
-            # Without waiting for the disk at each commit: after a power failure the latest may be missing,
-            # but the index is sound, and files are checked before they are used.
-            run("PRAGMA journal_mode = WAL")
-            run("PRAGMA synchronous = NORMAL")
-            run("PRAGMA cache_size = -16384")
-            (version,) = run("PRAGMA user_version").fetchone()
-            if version == 0:
-                self._make()
-            elif version != VERSION:
-                raise CacheError(
-                    f"The cache's index {self._path} has version {version}; this Headrace knows {VERSION}."
-                    " Name another folder, or delete this one: it holds nothing but copies."
-                )
-            (token,) = run("SELECT token FROM space").fetchone()
-        self.root = str(folder / f"headrace-{token}")
+            try:
+                self.root = str(folder / f"headrace-{self._begin()}")
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def _begin(self) -> str:
+        """The token of this index, once it is as it should be."""
+        run = self._connection.execute
+        # Without waiting for the disk at each commit: after a power failure the latest may be missing,
+        # but the index is sound, and files are checked before they are used.
+        run("PRAGMA journal_mode = WAL")
+        run("PRAGMA synchronous = NORMAL")
+        run("PRAGMA cache_size = -16384")
+        (version,) = run("PRAGMA user_version").fetchone()
+        if version == 0:
+            self._make()
+        elif version != VERSION:
+            raise CacheError(
+                f"The cache's index {self._path} has version {version}; this Headrace knows {VERSION}."
+                " Name another folder, or delete this one: it holds nothing but copies."
+            )
+        (token,) = run("SELECT token FROM space").fetchone()
+        return str(token)
 
     def _make(self) -> None:
         space = "INSERT INTO space VALUES (?, 0, 0, 0, 0)"
@@ -152,7 +160,7 @@ class Index:
 
 
 @contextmanager
-def opening(folder: Path) -> Iterator[None]:
+def _alone(folder: Path) -> Iterator[None]:
     """One process of the node at a time."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
