@@ -20,9 +20,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from machine import describe
-
 from headrace.cache import Cache, Record
+from machine import describe
 
 STEPS = ("claim", "add", "release")
 

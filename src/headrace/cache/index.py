@@ -19,7 +19,7 @@ from headrace.errors import CacheError
 BUSY_SECONDS = 60.0
 VERSION = 1
 SCHEMA = """
-CREATE TABLE space (token TEXT, capacity INTEGER, bytes INTEGER, records INTEGER, ticks INTEGER);
+CREATE TABLE space (token TEXT, boot TEXT, capacity INTEGER, bytes INTEGER, records INTEGER, ticks INTEGER);
 CREATE TABLE clients (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     pid INTEGER NOT NULL,
@@ -111,7 +111,7 @@ class Index:
         return str(token)
 
     def _make(self) -> None:
-        space = "INSERT INTO space VALUES (?, 0, 0, 0, 0)"
+        space = "INSERT INTO space VALUES (?, '', 0, 0, 0, 0)"
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         for statement in _statements(SCHEMA):
