@@ -7,12 +7,13 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from io import FileIO
+from pathlib import Path
 from sqlite3 import Connection
 
 from headrace.cache import files
 from headrace.errors import CacheError, ConfigError
 
+BOOT = Path("/proc/sys/kernel/random/boot_id")  # another one each time that the machine starts
 BURIAL_SECONDS = 1.0
 FORGOTTEN_AT_ONCE = 1000
 
@@ -24,8 +25,8 @@ class Clients:
         self._root = root
         self._buried = 0.0
 
-    def join(self, connection: Connection, capacity: int) -> tuple[int, FileIO]:
-        """A new client's number and its lock, which lasts as long as the file is open.
+    def join(self, connection: Connection, capacity: int) -> tuple[int, int]:
+        """A new client's number, and a descriptor: as long as it is open, the client lives.
 
         Raises:
             ConfigError: another client lives that uses another capacity.
@@ -39,28 +40,44 @@ class Clients:
                 f" cache in {os.path.dirname(self._root)} now. Name the same capacity, or another folder."
             )
         connection.execute("UPDATE space SET capacity = ?", [capacity])
+        if not other:
+            self._remove_strays(connection)
         number = int(connection.execute("INSERT INTO clients (pid) VALUES (?)", [os.getpid()]).lastrowid or 0)
         os.makedirs(os.path.dirname(self._path(number)), exist_ok=True, mode=0o700)
-        lock = FileIO(self._path(number), "a")
+        lock = os.open(self._path(number), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            lock.close()
+            os.close(lock)
             raise CacheError(
                 f"The cache can't lock {self._path(number)} ({error.strerror}). Its folder must be on a local"
                 " disk."
             ) from error
         return number, lock
 
+    def _remove_strays(self, connection: Connection) -> None:
+        """Files that the index doesn't know: a power failure can take its latest changes back, not those of
+        the folders."""
+        boot = BOOT.read_text() if BOOT.exists() else ""
+        (before,) = connection.execute("SELECT boot FROM space").fetchone()
+        if before and before != boot:
+            for number in files.numbers_there(self._root):
+                if not connection.execute("SELECT 1 FROM records WHERE id = ?", [number]).fetchone():
+                    self.remove_file(number)
+        connection.execute("UPDATE space SET boot = ?", [boot])
+
     def lives(self, number: int) -> bool:
         """Whether client `number` is open, in a process that lives."""
         try:
-            with FileIO(self._path(number)) as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            lock = os.open(self._path(number), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
+        finally:
+            os.close(lock)
         return False
 
     def bury(self, connection: Connection) -> bool:

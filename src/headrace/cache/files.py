@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import zlib
+from collections.abc import Iterator
 from contextlib import suppress
 
 from headrace.errors import CacheError
@@ -75,6 +76,20 @@ def remove(path: str) -> None:
             os.unlink(path)
     except OSError as error:
         raise CacheError(f"The cache can't remove its file {path}: {error.strerror}.") from error
+
+
+def numbers_there(root: str) -> Iterator[int]:
+    """Those of the records that have a file, whole or not."""
+    for folder in range(FOLDERS):
+        try:
+            names = os.listdir(f"{root}/{folder:02x}")
+        except FileNotFoundError:
+            continue
+        for name in names:
+            with suppress(ValueError):
+                number = int(name, 16)
+                if number > 0 and path_of(root, number) == f"{root}/{folder:02x}/{name}":
+                    yield number
 
 
 def has_size(path: str, size: int) -> bool:

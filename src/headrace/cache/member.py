@@ -6,11 +6,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from io import FileIO
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 from headrace.cache import files
 from headrace.cache.clients import Clients
@@ -46,7 +45,9 @@ class Member:
         self.lock = threading.RLock()
         self.number = 0
         self._index: Index | None = None
-        self._membership: FileIO | None = None
+        # What closes the connection, and the client's lock.
+        self._disconnect: Callable[[], Any] = _nothing
+        self._leave: Callable[[], Any] | None = None
         self._undone: list[Change] = []
 
     @contextmanager
@@ -81,15 +82,19 @@ class Member:
             if self._closed:
                 return
             try:
-                if self._membership is not None:
+                if self._leave is not None:
                     with self.transaction() as connection:
                         self.clients.dismiss(connection, self.number)
             finally:
                 self._closed = True
-                if self._index is not None:
-                    self._index.close()
-                if self._membership is not None:
-                    self._membership.close()
+                self.disconnect()
+                if self._leave is not None:
+                    self._leave()
+
+    def disconnect(self) -> None:
+        """Close the connection; the next transaction opens another."""
+        self._index = None
+        self._disconnect()
 
     def _opened(self) -> Index:
         """Connected, and one of the clients."""
@@ -101,16 +106,15 @@ class Member:
                     f"The cache can't make its folder {self._folder}: {error.strerror}."
                 ) from error
             index = Index(self._folder)
-            try:
-                if self._membership is None:
-                    self._root = index.root
-                    self.clients = Clients(index.root)
-                    with index.transaction() as connection:
-                        self.number, self._membership = self.clients.join(connection, self._capacity)
-                        self._shrink(connection)
-            except BaseException:
-                index.close()
-                raise
+            self._disconnect = finalize(self, index.close)
+            if self._leave is None:
+                self._root = index.root
+                self.clients = Clients(index.root)
+                with index.transaction() as connection:
+                    self.number, lock = self.clients.join(connection, self._capacity)
+                    leave = finalize(self, os.close, lock)
+                    self._shrink(connection)
+                self._leave = leave
             self._index = index
         return self._index
 
@@ -126,6 +130,10 @@ class Member:
                     break
 
 
+def _nothing() -> None:
+    """Nothing to close."""
+
+
 # SQLite forbids to carry a connection over a fork: the child would take the parent's locks for its own. Each
 # member closes its own before one, and opens another when it is used again.
 _members: WeakSet[Member] = WeakSet()
@@ -133,22 +141,24 @@ _forking: list[Member] = []
 
 
 def _before_fork() -> None:
-    _forking[:] = _members
-    for member in _forking:
+    members = list(_members)
+    for member in members:
         member.lock.acquire()
-        if member._index is not None:
-            member._index.close()
-            member._index = None
+        member.disconnect()
+    _forking[:] = members  # once no other thread is forking
 
 
 def _after_in_parent() -> None:
-    for member in _forking:
-        member.lock.release()
+    members = _forking[:]
     _forking.clear()
+    for member in members:
+        member.lock.release()
 
 
 def _after_in_child() -> None:
     for member in _forking:
+        if member._leave is not None:
+            member._leave()  # the child's copy of the descriptor; the parent's holds the lock on
         member._begin_anew()
         member.forked()
     _forking.clear()
