@@ -51,7 +51,7 @@ class Lease:
         paths: [n]; files that hold just the record; None: it failed.
         errors: by position; why it failed.
         error: why all of it failed; None: it didn't.
-        mine: positions that the cache waits for. This and `paths` are set by the thread that asks the cache.
+        mine: positions that the cache waits for.
     """
 
     def __init__(

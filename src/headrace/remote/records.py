@@ -29,6 +29,8 @@ MOST_BYTES = 4 << 20
 MOST_GAP = 256 << 10
 # Seconds between two questions for a record that another process fetches, or that there is no room for.
 ASK_FIRST, ASK_MOST = 0.002, 0.1
+# Threads that write to the cache: making a file mostly waits, where the disk is busy.
+DISK_THREADS = 4
 # How often bytes that don't have their checksum are fetched.
 DAMAGED_TRIES = 3
 
@@ -55,8 +57,7 @@ class Records:
         self._loop = loop()
         self._unfinished: list[Lease] = []  # in order of use
         self._found: dict[str, tuple[int, str]] = {}  # size and ETag by URL, of whole objects
-        # One thread: the cache's index is one file, and writes beside each other would only wait.
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="headrace-cache")
+        self._disk = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="headrace-cache")
         weakref.finalize(self, _close, self.pid, self._disk, self._cache)
 
     def begin(
@@ -129,7 +130,14 @@ class Records:
         return reader
 
     async def _on_disk(self, work: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._disk, work, *arguments)
+        """What `work` gives in another thread. Ends when that does, even where it is cancelled: what it did
+        to a lease is known then."""
+        job = asyncio.get_running_loop().run_in_executor(self._disk, work, *arguments)
+        try:
+            return await asyncio.shield(job)
+        except asyncio.CancelledError:
+            await asyncio.wait([job])
+            raise
 
     async def _serve(self, lease: Lease) -> None:
         lease.task = asyncio.current_task()
@@ -200,7 +208,7 @@ class Records:
         except RemoteError as error:
             lease.errors.update({i: error for i in which if lease.paths[i] is None})
         finally:
-            self._disk.submit(self._give_up, lease, which)
+            await self._on_disk(self._give_up, lease, which)
 
     async def _data(self, part: Range) -> memoryview:
         root, name = _located(part.name)
