@@ -35,17 +35,29 @@ def free_port() -> int:
 def s3_server(folder: Path, config: Path, etag_hash: str = "MD5") -> Iterator[str]:
     """The address of a server of `folder`, whose folders are buckets. With `etag_hash` it reads an object
     whole for each answer."""
+    keys = ["--auth-key", f"{KEY},{SECRET}", "--etag-hash", etag_hash]
+    with _server("s3", folder, config, *keys) as address:
+        yield address
+
+
+@contextmanager
+def http_server(folder: Path, config: Path) -> Iterator[str]:
+    """The address of a server of `folder` that speaks plain HTTP."""
+    with _server("http", folder, config) as address:
+        yield address
+
+
+@contextmanager
+def _server(kind: str, folder: Path, config: Path, *more: str) -> Iterator[str]:
     program = rclone()
     assert program is not None
     port = free_port()
-    environment = {**os.environ, "RCLONE_CONFIG": str(config)}
     server = subprocess.Popen(
         [
-            program, "serve", "s3", str(folder), "--addr", f"127.0.0.1:{port}",
-            "--auth-key", f"{KEY},{SECRET}", "--vfs-cache-mode", "off", "--no-checksum",
-            "--dir-cache-time", "0s", "--etag-hash", etag_hash,
+            program, "serve", kind, str(folder), "--addr", f"127.0.0.1:{port}",
+            "--vfs-cache-mode", "off", "--no-checksum", "--dir-cache-time", "0s", *more,
         ],
-        env=environment,
+        env={**os.environ, "RCLONE_CONFIG": str(config)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip

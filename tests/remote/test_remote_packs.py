@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 from remote_setting import CACHE_BYTES, COUNT, TRANSFORM
-from stores import KEY, SECRET, Proxy
+from stores import KEY, SECRET, Proxy, http_server
+from stores import proxy as proxied
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Subset
 from torchvision.transforms import ColorJitter, Compose, PILToTensor, Resize, ToTensor
@@ -222,3 +223,21 @@ def test_single_images_in_a_store(
 
 def range_of(items: list[str]) -> list[int]:
     return list(range(len(items)))
+
+
+def test_a_pack_on_a_plain_web_server(served: Any, local: headrace.PackedDataset, tmp_path: Path) -> None:
+    with http_server(served.folder, tmp_path / "rclone.conf") as address, proxied(address) as proxy:
+        arguments: dict[str, Any] = {"cache_dir": tmp_path / "cache", "cache_bytes": CACHE_BYTES}
+        dataset = headrace.PackedDataset(f"{proxy.url}/bucket/pack", TRANSFORM, **arguments)
+        loaders = [headrace.DataLoader(d, batch_size=6, shuffle=True, seed=9) for d in (dataset, local)]
+        assert same(*loaders) == COUNT
+        assert all(r.range for r in proxy.requests if "shard-" in r.path)
+
+
+def test_damage_is_seen_where_nothing_is_kept_too(remote: Make, proxy: Proxy) -> None:
+    dataset = remote(cache_bytes=4096)
+    proxy.behave = lambda request: "damage" if "shard-" in request.path else ""
+    with pytest.raises(headrace.RemoteError, match="checksum"):
+        dataset[5]
+    proxy.behave = lambda request: ""
+    assert dataset[5][1] == dataset.targets[5]

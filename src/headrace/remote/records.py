@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -227,6 +228,7 @@ class Records:
     def _put_pieces(self, lease: Lease, pieces: dict[int, memoryview], keep: bool) -> list[int]:
         good = list(pieces)
         if not keep:
+            good = [i for i in good if _record(lease, i).checksum in (None, zlib.crc32(pieces[i]))]
             for i in good:
                 lease.keep_in_memory(i, pieces[i])
             return good
@@ -234,7 +236,7 @@ class Records:
         while good:
             records: list[Any] = [lease.wanted[i].record for i in good]
             try:
-                paths = self._cache.add(records, [bytes(pieces[i]) for i in good])
+                paths = self._cache.add(records, [pieces[i] for i in good])
                 break
             except DamagedError as error:
                 damaged = set(error.keys)
