@@ -21,11 +21,12 @@ Epoch = Callable[[], Iterable[Any]]
 
 
 def to_environment(address: str) -> None:
-    """For boto3, which LitData and Streaming read with."""
+    """For obstore, which LitData reads with, and boto3, which Streaming does."""
     given = options(address)
     os.environ["AWS_ACCESS_KEY_ID"] = given["access_key_id"]
     os.environ["AWS_SECRET_ACCESS_KEY"] = given["secret_access_key"]
     os.environ["AWS_DEFAULT_REGION"] = given["region"]
+    os.environ["AWS_ALLOW_HTTP"] = "true"
     os.environ["AWS_ENDPOINT_URL"] = os.environ["S3_ENDPOINT_URL"] = address
 
 
