@@ -19,6 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "options": {"errors", "order"},
     "order": BASE,
+    "cache": BASE,
     # Numbers need nothing of ours, but for one: what the native library decodes on this machine.
     "measure": {"errors", "_native"},
     "tuning": BASE,
