@@ -1,7 +1,7 @@
 """How often the cache has what is needed: `python benchmarks/cache_hits.py`.
 
 Real caches on disk, with records of one block each, driven by the orders of `headrace.order`: shuffled
-epochs, each with a new key. The first epoch fills the cache; the rates are over those after it. Three things are
+epochs, each with a new key. The first epoch fills the cache; the rates are over those after it. Three are
 compared at equal size: a cache that is told each record's next use, as Headrace's prefetcher does; one that
 isn't, and so evicts what was unused the longest (LRU); and the bound that no cache can pass, for one job.
 Next to the shuffle stand the same shared by four ranks, each with its share of every epoch; a local shuffle,
