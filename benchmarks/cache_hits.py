@@ -5,8 +5,8 @@ epochs, each with a new key. The first epoch fills the cache; the rates are over
 compared at equal size: a cache that is told each record's next use, as Headrace's prefetcher does; one that
 isn't, and so evicts what was unused the longest (LRU); and the bound that no cache can pass, counted apart.
 Next to the shuffle stand the same shared by four ranks, each with its share of every epoch; a local shuffle,
-within a tenth of 40 shards; and two jobs that share one cache, each with a shuffle of its own, which say ten times
-an epoch what they need of what is there (`Cache.expect`).
+within a tenth of 40 shards; and two jobs that share one cache, each with a shuffle of its own, which say ten
+times an epoch what they need of what is there (`Cache.expect`).
 """
 
 from __future__ import annotations
