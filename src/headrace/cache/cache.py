@@ -57,8 +57,9 @@ class Cache:
     def expect(self, records: Sequence[Record], positions: Sequence[int]) -> None:
         """Tell where records are needed that may be there already, from an earlier epoch or job or from
         another rank, so that they are kept for it. Those that aren't there are passed over. It takes about
-        5 µs a record: call it once an epoch with the samples that this user needs in it, some thousands at
-        a time."""
+        5 µs a record: call it at the beginning of an epoch with the samples that this user needs in it, some
+        thousands at a time; where jobs with orders of their own share the cache, some ten times an epoch. Of
+        a record that comes twice, the last counts."""
         with self._member.transaction() as connection:
             connection.executemany(
                 "INSERT INTO uses SELECT id, ?, ?, 0 FROM records WHERE key = ?"

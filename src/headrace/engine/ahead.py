@@ -104,7 +104,7 @@ class Ahead(Iterator[IndexBatch]):
                 lease.release()
 
     def _held(self) -> int:
-        return sum(batch.lease.nbytes() for batch in self._queue if batch.lease is not None)
+        return sum(batch.lease.nbytes for batch in self._queue if batch.lease is not None)
 
     def _arrived(self, seconds: float) -> bool:
         lease = self._queue[0].lease

@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.errors import ConfigError, PackError, RemoteError
 from headrace.remote.client import check_options, endpoint_of
-from headrace.remote.records import Records, record_key
+from headrace.remote.records import Records
 from headrace.remote.retry import Retry
 
 # Of the free disk, for records, unless the user says otherwise.
@@ -101,10 +101,6 @@ class Access:
             for start in range(0, size, PIECE):
                 file.write(records.fetch(url, start, min(start + PIECE, size)))
         os.replace(partial, path)
-
-    def key(self, url: str, version: str, start: int) -> str:
-        """See `record_key`."""
-        return record_key(url, version, start, self.options)
 
     def __str__(self) -> str:
         """Store and cache, in words."""

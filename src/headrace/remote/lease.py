@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 # Where the files are that `os.memfd_create` gives: other code opens them by path.
 MEMORY = "/proc/self/fd/"
+# Bytes of an image, as long as nobody has asked for its size.
+GUESS = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +90,10 @@ class Lease:
         """To be called once by whoever fetches."""
         self._done.set()
 
+    @cached_property
     def nbytes(self) -> int:
-        """Of all records whose size is known."""
-        return sum(each.size or 0 for each in self.wanted)
+        """Of all records; where their size wasn't known from the beginning, about."""
+        return sum(GUESS if each.size is None else each.size for each in self.wanted)
 
     def keep_in_memory(self, i: int, data: memoryview) -> None:
         """Holds record `i` beside the cache until the release."""

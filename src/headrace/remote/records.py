@@ -273,7 +273,7 @@ class Records:
                     answer = await self._reader(root).head(name)
                     self._found[wanted.url] = answer.size, answer.etag or str(answer.size)
                 size, etag = self._found[wanted.url]
-                key = record_key(wanted.url, etag, 0, self._options)
+                key = f"{object_key(wanted.url, self._options)}\0{etag}"
                 lease.wanted[i] = wanted.found(size, Record(key, size, None))
             except HeadraceError as error:
                 lease.errors[i] = RemoteError(str(error))
@@ -322,11 +322,6 @@ def _record(lease: Lease, i: int) -> Record:
     return record
 
 
-def record_key(url: str, version: str, start: int, options: Mapping[str, Any]) -> str:
-    """Which bytes these are, on every process of the node.
-
-    Args:
-        version: that changes whenever the bytes do.
-    """
-    endpoint = endpoint_of(url, options) or ""
-    return f"{endpoint}\0{url}\0{version}\0{start}"
+def object_key(url: str, options: Mapping[str, Any]) -> str:
+    """Which object this is, on every process of the node: the beginning of its records' keys."""
+    return f"{endpoint_of(url, options) or ''}\0{url}"

@@ -14,6 +14,7 @@ from headrace.errors import PackError
 from headrace.records import Extents
 from headrace.remote.access import Access
 from headrace.remote.lease import Wanted
+from headrace.remote.records import object_key
 from headrace.sources.pack import PackSource, entry_points
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 from headrace.sources.remote import RemoteSamples
@@ -63,8 +64,10 @@ class RemotePackSource(RemoteSamples, PackSource):
         )
 
     @cached_property
-    def _urls(self) -> list[str]:
-        return self.paths.tobytes().decode().split("\0")[:-1]
+    def _urls(self) -> list[tuple[str, str]]:
+        """(URL, beginning of its records' keys) of each shard."""
+        urls = self.paths.tobytes().decode().split("\0")[:-1]
+        return [(url, object_key(url, self.access.options)) for url in urls]
 
     def wanted(self, samples: Sequence[int] | npt.NDArray[np.int64]) -> list[Wanted]:
         """The bytes of `samples`, each 0 or more."""
@@ -74,7 +77,7 @@ class RemotePackSource(RemoteSamples, PackSource):
         begins, sizes = self.extents.begins[order].tolist(), self.extents.sizes[order].tolist()
         shards = self.extents.shards[order].tolist()
         return [
-            self._wanted(self._urls[shard], begin, size, checksum)
+            Wanted(self._urls[shard][0], begin, size, self._record(shard, begin, size, checksum))
             for shard, begin, size, checksum in zip(shards, begins, sizes, checksums, strict=True)
         ]
 
@@ -82,10 +85,9 @@ class RemotePackSource(RemoteSamples, PackSource):
         """Part of the shard that sample `i` is in, beside the cache. Raises RemoteError."""
         return self.access.records().fetch(self.shard(i), offset, offset + size)
 
-    def _wanted(self, url: str, begin: int, size: int, checksum: int) -> Wanted:
+    def _record(self, shard: int, begin: int, size: int, checksum: int) -> Record:
+        key = self._urls[shard][1]
         if self.version:
-            record = Record(self.access.key(url, self.version, begin), size, None)
-        else:
-            # Other bytes at the same place have another checksum: it is the version.
-            record = Record(self.access.key(url, f"{size}:{checksum:08x}", begin), size, checksum)
-        return Wanted(url, begin, size, record)
+            return Record(f"{key}\0{self.version}\0{begin}", size, None)
+        # Other bytes at the same place have another checksum: it is the version.
+        return Record(f"{key}\0{size}:{checksum:08x}\0{begin}", size, checksum)
