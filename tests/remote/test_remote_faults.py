@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from jpegs import image_folder
 from remote_setting import COUNT
 from stores import Proxy, Request
 
@@ -153,3 +156,44 @@ def test_a_shard_that_gives_no_end_in_time_is_a_timeout_of_the_loader(remote: Ma
     loader = headrace.DataLoader(dataset, batch_size=4, timeout=0.2)
     with pytest.raises(RuntimeError, match=r"timed out after 0\.2 seconds"):
         next(iter(loader))
+
+
+def test_without_obstore_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    with pytest.raises(ConfigError, match=r"pip install 'headrace\[remote\]'"):
+        headrace.PackedDataset("s3://bucket/pack", cache_dir=tmp_path, cache_bytes=1 << 20)
+
+
+def test_an_index_of_many_pieces_is_whole(
+    remote: Make, local: headrace.PackedDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.remote.access.PIECE", 999)
+    dataset = remote()
+    assert dataset.index.path.read_bytes() == local.index.path.read_bytes()
+    assert [path.suffix for path in dataset.index.path.parent.iterdir() if path.suffix != ".lock"] == [
+        ".arrow"
+    ]
+
+
+def test_a_pack_that_was_made_anew_is_noticed(
+    served: Any, options: dict[str, Any], tmp_path: Path, proxy: Proxy
+) -> None:
+    folder = served.folder / "bucket" / "anew"
+    arguments: dict[str, Any] = {
+        "storage_options": options,
+        "cache_dir": tmp_path / "cache",
+        "cache_bytes": 1 << 24,
+    }
+    seen = []
+    for seed in (1, 2):
+        images = image_folder(tmp_path / str(seed), 6, seed=seed)
+        shutil.rmtree(folder, ignore_errors=True)
+        headrace.pack(str(images), str(folder))
+        dataset = headrace.PackedDataset("s3://bucket/anew", **arguments)
+        expected = headrace.PackedDataset(folder)
+        assert [dataset[i][0].tobytes() for i in range(6)] == [expected[i][0].tobytes() for i in range(6)]
+        seen.append(dataset.index.path)
+    assert seen[0] != seen[1]
+    assert not seen[0].exists()

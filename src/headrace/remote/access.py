@@ -9,6 +9,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from headrace.remote.retry import Retry
 
 # Of the free disk, for records, unless the user says otherwise.
 SHARE = 0.5
-# An index is fetched in pieces of so many bytes, several at a time.
-PIECE = 16 << 20
+# An index is fetched in pieces of so many bytes, so many at a time.
+PIECE, PIECES = 16 << 20, 4
 
 _lock = threading.Lock()
 
@@ -97,10 +98,17 @@ class Access:
     def _download(self, url: str, size: int, path: Path) -> None:
         partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
         records = self.records()
-        with open(partial, "wb") as file:
-            for start in range(0, size, PIECE):
-                file.write(records.fetch(url, start, min(start + PIECE, size)))
-        os.replace(partial, path)
+        try:
+            with open(partial, "wb") as file, ThreadPoolExecutor(PIECES) as several:
+                pieces = [(url, start, min(start + PIECE, size)) for start in range(0, size, PIECE)]
+                for first in range(0, len(pieces), PIECES):
+                    for data in several.map(
+                        lambda each: records.fetch(*each), pieces[first : first + PIECES]
+                    ):
+                        file.write(data)
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
 
     def __str__(self) -> str:
         """Store and cache, in words."""

@@ -15,9 +15,9 @@ from headrace.remote.urls import is_url
 # Of `storage_options`, what isn't a store's own setting.
 CLIENT, RETRY, PROVIDER = "client_options", "retry_config", "credential_provider"
 
-# A request that takes longer is given up and tried again; a range is a few megabytes.
-TIMEOUT = "30s"
-CONNECT_TIMEOUT = "5s"
+# A request that takes longer, or brings nothing for so long, is given up and tried again; a range is a few
+# megabytes, and may share a slow line with many others.
+TIMEOUTS = {"timeout": "300s", "read_timeout": "15s", "connect_timeout": "5s"}
 
 
 # How obstore says that the answer was the whole object.
@@ -147,7 +147,7 @@ os.register_at_fork(after_in_child=_note_fork)
 def store_arguments(root: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of obstore's `from_url`: the user's, and what they leave open."""
     arguments = {key: value for key, value in options.items() if key != RETRY}
-    client = {"timeout": TIMEOUT, "connect_timeout": CONNECT_TIMEOUT, **(arguments.get(CLIENT) or {})}
+    client = {**TIMEOUTS, **(arguments.get(CLIENT) or {})}
     # An endpoint that says http:// is meant.
     if root.startswith("http://") or (endpoint_of(root, options) or "").startswith("http://"):
         client.setdefault("allow_http", True)

@@ -30,8 +30,8 @@ FINAL = {
     "UnauthenticatedError",
     "UnknownConfigurationKeyError",
 }
-# How a store says that there are too many requests.
-BUSY = ("429", "503", "SlowDown", "Too Many Requests", "Service Unavailable")
+# How a store, or the way there, says that there are too many requests.
+BUSY = ("429", "503", "SlowDown", "Too Many Requests", "Service Unavailable", "timed out")
 CAUSE_LENGTH = 300
 
 
