@@ -59,7 +59,10 @@ def litdata(work: Path, address: str, cache: Path, threads: int) -> Epoch:  # no
 def mosaic(work: Path, address: str, cache: Path, threads: int) -> Epoch:  # noqa: ARG001
     to_environment(address)
     from streaming import StreamingDataset
+    from streaming.base.util import clean_stale_shared_memory
     from torch.utils.data import DataLoader
+
+    clean_stale_shared_memory()  # of an earlier run that was stopped
 
     class Pictures(StreamingDataset):
         def __getitem__(self, index: Any) -> Any:
