@@ -23,14 +23,17 @@ ALLOWED: dict[str, set[str]] = {
     "measure": {"errors", "_native"},
     "tuning": BASE,
     "_native": BASE,
-    "sources": BASE,
+    # What records of stores are kept in; what fetches them into it; which datasets do so.
+    "cache": BASE,
+    "remote": BASE | {"cache"},
+    "sources": BASE | {"cache", "remote"},
     "plan": BASE | {"order", "sources"},
     "packs": BASE | {"sources", "_native", "measure"},
     "device": BASE | {"plan"},
-    "engine": BASE | {"device", "order", "plan", "sources", "_native"},
+    "engine": BASE | {"device", "order", "plan", "remote", "sources", "_native"},
     "export": BASE,
     "loader": BASE
-    | {"device", "order", "options", "plan", "engine", "export", "tuning", "measure", "_native"},
+    | {"device", "order", "options", "plan", "engine", "export", "tuning", "measure", "sources", "_native"},
     "testing": BASE | {"plan", "sources", "engine", "loader"},
     "bench": {"errors", "loader", "recipes"},
     # The doctor has opinions on numbers that others measured, and on torch's DataLoader as well as on ours.

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from headrace.errors import ConfigError, HeadraceError, NativeError, SampleError
+from headrace.errors import ConfigError, HeadraceError, NativeError, RemoteError, SampleError
 
 
 def test_a_sample_error_says_which_where_why_and_what_to_do() -> None:
@@ -33,7 +33,8 @@ def test_a_sample_error_survives_pickling() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cls", "builtin"), [(ConfigError, ValueError), (NativeError, RuntimeError), (SampleError, OSError)]
+    ("cls", "builtin"),
+    [(ConfigError, ValueError), (NativeError, RuntimeError), (SampleError, OSError), (RemoteError, OSError)],
 )
 def test_each_is_a_builtin_too_and_can_be_made_from_one_message(
     cls: type[HeadraceError], builtin: type[Exception]

@@ -4,7 +4,7 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
-    from headrace.errors import ConfigError, HeadraceError, NativeError, PackError, SampleError
+    from headrace.errors import ConfigError, HeadraceError, NativeError, PackError, RemoteError, SampleError
     from headrace.examine import diagnose
     from headrace.loader import DataLoader
     from headrace.packs.pack import pack
@@ -19,6 +19,7 @@ __all__ = [
     "NativeError",
     "PackError",
     "PackedDataset",
+    "RemoteError",
     "SampleError",
     "diagnose",
     "pack",
@@ -28,7 +29,8 @@ __all__ = [
 # a small part of it, and torchvision alone would take it as long as torch does.
 _PLACES = {
     **dict.fromkeys(
-        ("ConfigError", "HeadraceError", "NativeError", "PackError", "SampleError"), "headrace.errors"
+        ("ConfigError", "HeadraceError", "NativeError", "PackError", "RemoteError", "SampleError"),
+        "headrace.errors",
     ),
     "DataLoader": "headrace.loader",
     "ImageDataset": "headrace.sources.image",

@@ -4,8 +4,11 @@
 
     HeadraceError(Exception)
     ├── ConfigError(ValueError)       an argument that can't be obeyed
+    ├── CacheError(OSError)            the cache of records on local disk can't be used
+    │   └── DamagedError               bytes that aren't what their record says
     ├── NativeError(RuntimeError)     the native library can't be loaded, or failed by itself
     ├── PackError(OSError)            a pack is damaged, incomplete, or not one
+    ├── RemoteError(OSError)          an object of a store can't be read
     └── SampleError(OSError)          one sample can't be read or decoded
 
 Every one of them can be made from a single message: torch re-raises an exception of a worker process as
@@ -25,12 +28,36 @@ class ConfigError(HeadraceError, ValueError):
     """An argument that can't be obeyed. The message says which, the value seen and what is allowed."""
 
 
+class CacheError(HeadraceError, OSError):
+    """The cache of records on local disk can't be used. The message names the file or folder."""
+
+
+class DamagedError(CacheError):
+    """Bytes given to the cache don't have the size or the checksum that their record says.
+
+    Attributes:
+        keys: of the records to fetch again.
+    """
+
+    def __init__(self, message: str, keys: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.keys = keys
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # OSError's own reduction would lose the attributes on the way out of a worker process.
+        return type(self), (self.args[0], self.keys)
+
+
 class NativeError(HeadraceError, RuntimeError):
     """The native library can't be loaded, or failed for a reason that no single sample explains."""
 
 
 class PackError(HeadraceError, OSError):
     """A pack is damaged, incomplete or not one, or can't be made. The message names the file."""
+
+
+class RemoteError(HeadraceError, OSError):
+    """An object of a store can't be read. The message names the URL, the bytes, the cause and the tries."""
 
 
 class SampleError(HeadraceError, OSError):

@@ -222,6 +222,43 @@ class EpochStats:
 
 
 @dataclass(frozen=True)
+class RemoteStats:
+    """What this process did for a dataset of URLs since it was first used. See docs/remote.md.
+
+    Attributes:
+        bytes_fetched: by requests that succeeded; what lies between records that were read together counts.
+        requests: sent, further tries included.
+        retries: of these, the further tries.
+        concurrency: requests that may be under way now; 0: none was sent so far.
+        latency_seconds: from a request to its first byte, a running mean.
+        cache_hits, cache_misses: records that were asked for and that the cache held, or didn't.
+        cache_evictions: records that were removed to make room.
+        cache_bytes, cache_capacity: that the cache holds, for all processes of this node; and may hold.
+    """
+
+    bytes_fetched: int
+    requests: int
+    retries: int
+    concurrency: int
+    latency_seconds: float
+    cache_hits: int
+    cache_misses: int
+    cache_evictions: int
+    cache_bytes: int
+    cache_capacity: int
+
+    def __str__(self) -> str:
+        """Two lines."""
+        return (
+            f"remote: {self.bytes_fetched / 1e6:,.1f} MB by {self.requests:,} requests, {self.retries:,} of"
+            f" them tried again; {self.concurrency} at a time, {1e3 * self.latency_seconds:,.1f} ms to the"
+            f" first byte\ncache: {self.cache_hits:,} hits, {self.cache_misses:,} misses,"
+            f" {self.cache_evictions:,} evicted; {self.cache_bytes / 1e6:,.0f} of"
+            f" {self.cache_capacity / 1e6:,.0f} MB"
+        )
+
+
+@dataclass(frozen=True)
 class LoaderStats:
     """What a loader did since it was made. str() of it is a table; see docs/stats.md.
 
@@ -240,6 +277,7 @@ class LoaderStats:
         memory_used, memory_allowed: bytes of all batches in flight or still held, now; and the budget.
         in_flight: batches being made now.
         decode_threads, read_threads: that run now.
+        remote: what was fetched; None: the dataset is on this machine.
     """
 
     batches: int
@@ -258,6 +296,7 @@ class LoaderStats:
     in_flight: int
     decode_threads: int
     read_threads: int
+    remote: RemoteStats | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A dict of JSON types; an infinite number of seconds is None."""
@@ -283,6 +322,8 @@ class LoaderStats:
                 f"{self.stale_entries:,} samples whose file has changed since headrace index: decoded without"
                 " entry points; run it again"
             )
+        if self.remote is not None:
+            lines.append(str(self.remote))
         return "\n".join(line.rstrip() for line in lines)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import deque
@@ -14,6 +15,7 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.device.postprocess import Postprocess
+from headrace.engine.ahead import Ahead
 from headrace.engine.meter import Failures
 from headrace.engine.native import WAIT_SLICE_MS, NativeEngine, Pending
 from headrace.engine.producer import Made
@@ -87,14 +89,20 @@ class NativeProducer:
         while True:
             self._fill()
             if not self._pending:
-                raise StopIteration
+                if self._batches is None:
+                    raise StopIteration
+                self._wait_for_records()
+                continue
             pending = self._pending[0]
             self._wait(pending)
             self._pending.popleft()
             self._taken += 1
             self._fill()
             self._look_ahead()
-            positions, failed = self._settle(pending)
+            try:
+                positions, failed = self._settle(pending)
+            finally:
+                pending.release()
             if positions or not failed:  # a batch of nothing but skipped samples isn't given out
                 keys = self._keys(pending, positions, failed)
                 batch = self._assemble(pending, positions, failed, keys)
@@ -106,7 +114,9 @@ class NativeProducer:
 
     def close(self) -> None:
         """Gives up the batches in flight."""
-        self._batches = None
+        batches, self._batches = getattr(self, "_batches", None), None
+        if isinstance(batches, Ahead):
+            batches.close()
         pending = getattr(self, "_pending", None)
         if pending:
             self._engine.abandon(list(pending))
@@ -116,7 +126,7 @@ class NativeProducer:
         """Batches, an error or the end among them, that could be had without waiting."""
         self._fill()
         if not self._pending:
-            return 1
+            return int(self._batches is None)
         if self._pending[0].pid != os.getpid():
             return 0
         for count, pending in enumerate(self._pending):
@@ -147,6 +157,8 @@ class NativeProducer:
         while self._batches is not None and len(self._pending) < self._depth:
             if self._pending and (slots.live + 1) * slots.nbytes > epoch.budget:
                 return
+            if isinstance(self._batches, Ahead) and not self._batches.ready():
+                return
             try:
                 batch = next(self._batches)
             except StopIteration:
@@ -176,6 +188,14 @@ class NativeProducer:
             f"DataLoader timed out after {seconds:g} seconds, waiting for {named}{more}. If the storage"
             " hangs, mend it and ask for the batch again; if it is that slow, pass a larger timeout."
         )
+
+    def _wait_for_records(self) -> None:
+        assert isinstance(self._batches, Ahead)
+        if not self._batches.wait(self._deadline()):
+            raise RuntimeError(f"DataLoader timed out after {self._epoch.timeout} seconds")
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._epoch.timeout if self._epoch.timeout > 0 else math.inf
 
     def _make_again(self) -> None:
         """In a forked child, where the parent's threads don't exist: begins the batches in flight anew."""

@@ -16,15 +16,19 @@ import numpy.typing as npt
 import torch
 
 from headrace._native import abi, ffi
+from headrace.engine.ahead import LeasedBatch, leased_source
 from headrace.engine.crew import Crew, Task
 from headrace.engine.lower import decoder_bits, lower_pipeline
 from headrace.engine.meter import Meter
 from headrace.engine.pillow import make_sample
 from headrace.engine.slots import Slots
+from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
 from headrace.plan.physical import NativePlan
 from headrace.records import NativeStats, SampleKey
+from headrace.remote.lease import Lease
 from headrace.sources.pack import PackSource
+from headrace.sources.remote import RemoteSamples
 
 # Reads in flight once reads are seen to block, unless tuning finds another number; each costs a stack and a
 # buffer.
@@ -93,9 +97,11 @@ class Threads:
         self._pool = self._python = None
 
 
-def native_source(plan: NativePlan) -> ffi.Source:
-    """Where the samples of `plan` are, as native code takes it."""
+def native_source(plan: NativePlan) -> ffi.Source | None:
+    """Where the samples of `plan` are, as native code takes it; None: told of each batch anew."""
     source = plan.source
+    if isinstance(source, RemoteSamples):
+        return None
     if isinstance(source, PackSource):
         return ffi.Source.of_extents(source.paths, source.offsets, source.extents, plan.entries)
     return ffi.Source.of_paths(source.paths, source.offsets, plan.entries)
@@ -116,6 +122,7 @@ class Pending:
         images: the batch's tensor, being written; [n, 3, height, width].
         fallback: samples that Pillow makes, by position, once native code has left them to it; None: not
             known yet.
+        lease: holds the files that the samples are read from; None: they stay where they are.
         submitted_ns, made_ns: see `headrace.records.BatchTimes`.
     """
 
@@ -125,8 +132,14 @@ class Pending:
     native: ffi.Batch
     pid: int
     fallback: dict[int, Future[torch.Tensor]] | None = field(default=None)
+    lease: Lease | None = None
     submitted_ns: int = field(default_factory=time.perf_counter_ns)
     made_ns: int = 0
+
+    def release(self) -> None:
+        """Once nobody reads the samples' files any more."""
+        if self.lease is not None:
+            self.lease.release()
 
     def key(self, position: int, seed: int, epoch: int) -> SampleKey:
         """All that the random parameters of the sample at `position` depend on."""
@@ -161,17 +174,21 @@ class NativeEngine:
         if ((order < -n) | (order >= n)).any():
             raise IndexError(f"index {order[(order < -n) | (order >= n)][0]} is out of range for {n} samples")
         order[order < 0] += n
+        source, lease = self._source, None
+        if source is None:
+            lease = self._lease(batch, order)
+            source = leased_source(self.plan, order, lease)
         images = self._images(len(order))
         native = self.threads.pool().submit(
             self._pipeline,
-            self._source,
+            source,
             order,
             batch.occurrences,
             seed=seed,
             epoch=epoch,
             output=images.data_ptr(),
         )
-        return Pending(order, batch.occurrences, images, native, os.getpid())
+        return Pending(order, batch.occurrences, images, native, os.getpid(), lease=lease)
 
     def poll(self, pending: Pending, seed: int, epoch: int) -> bool:
         """Whether native code is done with `pending`; what it left to Pillow has then been begun."""
@@ -215,9 +232,24 @@ class NativeEngine:
                 if time.monotonic() > deadline:
                     _left_behind.append(pending)
                     break
+            else:
+                pending.release()
         for pending in batches:
             if pending.pid != os.getpid():
                 pending.native.free()
+
+    def _lease(self, batch: IndexBatch, order: npt.NDArray[np.int64]) -> Lease:
+        """The records of `batch`, once they are there. Raises what kept all of them from it."""
+        lease = batch.lease if isinstance(batch, LeasedBatch) else None
+        if lease is None or lease.pid != os.getpid():
+            source = self.plan.source
+            assert isinstance(source, RemoteSamples)
+            lease = source.begin(order, 0, urgent=True)
+        while not lease.wait(WAIT_SLICE_MS / 1000):
+            pass
+        if lease.error is not None:
+            raise lease.error
+        return lease
 
     def _images(self, n: int) -> torch.Tensor:
         plan = self.plan
@@ -236,11 +268,22 @@ class NativeEngine:
         tasks: list[Task] = []
         for position in failed.tolist():
             key = pending.key(position, seed, epoch)
+            lost = None if pending.lease is None else pending.lease.errors.get(position)
+            if lost is not None:
+                pending.fallback[position] = self._failed(key, lost)
+                continue
             future: Future[torch.Tensor] = Future()
             pending.fallback[position] = future
             tasks.append(partial(_do, future, partial(self.pillow_sample, key)))
         if tasks:
             self.threads.python().add(tasks)
+
+    def _failed(self, key: SampleKey, cause: Exception) -> Future[torch.Tensor]:
+        future: Future[torch.Tensor] = Future()
+        error = SampleError.at(key.sample, self.plan.source.path(key.sample), str(cause))
+        error.__cause__ = cause
+        future.set_exception(error)
+        return future
 
 
 def _do(future: Future[torch.Tensor], make: Callable[[], torch.Tensor]) -> None:

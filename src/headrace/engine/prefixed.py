@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace._native import abi
 from headrace.device.postprocess import Postprocess
+from headrace.engine.ahead import HeldSamples, samples_of
 from headrace.engine.guarded import Guarded, Request
 from headrace.engine.lower import decoder_bits, lower_pipeline, lower_table
 from headrace.engine.native import WAIT_SLICE_MS, Threads, native_source
@@ -27,6 +28,7 @@ from headrace.plan.physical import Layout, SplitPlan, make_plan
 from headrace.plan.pointwise import PointwiseTable, run_suffix
 from headrace.plan.suffix import Suffix
 from headrace.records import BatchKeys, SampleKey
+from headrace.sources.remote import RemoteSamples
 
 
 @dataclass
@@ -89,7 +91,8 @@ class PrefixedSamples(Guarded):
         samples = zip(indices, seeds, request.batch.occurrences.tolist(), strict=True)
         # A worker process has nobody else's generators.
         with generators_kept() if get_worker_info() is None else nullcontext():
-            made = [self._sample(request.key, *sample) for sample in samples]
+            with self._pictures.holding(request.batch.indices):
+                made = [self._sample(request.key, *sample) for sample in samples]
             collate = self._batch if batched else self._single
             return self.collated(made, seeds[0] if seeds else None, batched=batched, collate=collate)
 
@@ -155,10 +158,32 @@ class Pictures:
         self._decoders = decoder_bits(decoder)
         self._pipeline = lower_pipeline(plan.prefix, self._decoders)
         self._source = native_source(plan.prefix)
+        self._held: HeldSamples | None = None
         self._threads = Threads(0)
+
+    @contextmanager
+    def holding(self, indices: Any) -> Iterator[None]:
+        """Within this, the samples `indices` needn't be waited for one by one, wherever they come from."""
+        source = self.plan.prefix.source
+        order = samples_of(indices, len(source)) if isinstance(source, RemoteSamples) else None
+        if order is None or not isinstance(source, RemoteSamples):
+            yield  # local files; or indices that the maker of the sample complains of
+            return
+        before = self._held
+        with HeldSamples(self.plan.prefix, source, order) as self._held:
+            try:
+                yield
+            finally:
+                self._held = before
 
     def make(self, key: SampleKey) -> Image.Image:
         """What torchvision gives for `key` as an RGB picture. Raises SampleError."""
+        if self._source is None and (self._held is None or key.sample not in self._held):
+            with self.holding([key.sample]):
+                return self._make(key)
+        return self._make(key)
+
+    def _make(self, key: SampleKey) -> Image.Image:
         prefix = self.plan.prefix
         pixels, status = self._run(key, prefix.height, prefix.width)
         height, width = int(status["height"]), int(status["width"])
@@ -178,9 +203,13 @@ class Pictures:
         if (height, width) != (prefix.height, prefix.width):
             pipeline = lower_pipeline(replace(prefix, height=height, width=width), self._decoders)
         pixels = np.empty((height, width, 3), np.uint8)
+        native = self._source
+        if native is None:
+            assert self._held is not None
+            native = self._held.native(key.sample)
         batch = self._threads.pool().submit(
             pipeline,
-            self._source,
+            native,
             np.array([key.sample]),
             np.array([key.occurrence]),
             seed=key.seed,

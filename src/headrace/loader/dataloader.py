@@ -18,6 +18,7 @@ from headrace.device.feed import Feed, Step
 from headrace.device.place import check_device, pinning_helps, resolve_device
 from headrace.device.postprocess import Postprocess, in_turn
 from headrace.device.resident import Residence, check_resident
+from headrace.engine.ahead import Ahead, NextUse
 from headrace.engine.epoch import Epoch, NativeProducer
 from headrace.engine.finish import BatchTransform
 from headrace.engine.front import Front, InPlace
@@ -55,6 +56,7 @@ from headrace.plan.explain import explain
 from headrace.plan.identity import dataset_identity
 from headrace.plan.physical import NativePlan, Plan, make_plan
 from headrace.records import LoaderStats
+from headrace.sources.remote import RemoteSamples, remote_samples
 from headrace.tuning.climb import Knob, Settings, ladder
 
 # Batches in flight unless the user says otherwise. All decode threads work on one batch at a time, so that
@@ -330,7 +332,9 @@ class DataLoader(Asked):
         batches = self._batches()
         seed = self._progress.seed_of(batches)
         sharing = sharing_text(batches, seed, rank_given=self.rank is not None)
-        return f"{explain(plan)}\n{sharing}\n{self._resources(plan)}"
+        source = remote_samples(self.dataset)
+        remote = "" if source is None else f"\nremote: {source.access}"
+        return f"{explain(plan)}\n{sharing}\n{self._resources(plan)}{remote}"
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads and memory stay here; the copy makes its own.
@@ -344,7 +348,9 @@ class DataLoader(Asked):
 
     def stats(self) -> LoaderStats:
         """What was done since the loader was made; str() of it is a table."""
-        return self._runtime.stats(self.memory_budget, self._workers.live_nbytes)
+        stats = self._runtime.stats(self.memory_budget, self._workers.live_nbytes)
+        source = remote_samples(self.dataset)
+        return stats if source is None else replace(stats, remote=source.stats())
 
     def serve_metrics(self, port: int = 0, *, name: str = "loader") -> MetricsServer:
         """Serves `stats()` to Prometheus, on this machine only; see `headrace.export.MetricsServer`.
@@ -399,9 +405,18 @@ class DataLoader(Asked):
         engine = NativeEngine(plan, threads, slots, runtime.meter, self.decoder)
         key = cursor.random_key
         epoch = Epoch(*key, self.memory_budget, self.timeout, self.on_error)
-        producer = NativeProducer(engine, indices, epoch, depth, runtime.failures)
+        source = plan.source
+        batches: Iterator[IndexBatch] = indices
+        if isinstance(source, RemoteSamples):
+            batches = Ahead(indices, source, self._next_use(cursor))
+        producer = NativeProducer(engine, batches, epoch, depth, runtime.failures)
         self.tuning.attach(producer)
         return producer
+
+    def _next_use(self, cursor: Cursor) -> NextUse | None:
+        batches = self._batches()
+        known = isinstance(batches, OrderedBatches) and self._progress.seed_of(batches) is not None
+        return partial(batches.next_use, cursor) if known and isinstance(batches, OrderedBatches) else None
 
     def _begin_tuning(self, most_batches: int) -> Settings:
         """Threads and batches in flight of the native engine."""

@@ -64,6 +64,18 @@ class OrderedBatches:
                 yield IndexBatch(indices[i : i + batch], occurrences[i : i + batch])
             first += count
 
+    def next_use(self, cursor: Cursor, samples: Indices) -> list[int | None]:
+        """How many samples from `cursor.start` on each of `samples` comes again: in the next epoch, on
+        whichever rank. None: not known. The seed of the next epoch must be that of this one."""
+        size = self.order.size
+        seed, epoch = cursor.order_key
+        positions = None if size is None else self.order.positions(samples, seed, epoch + 1)
+        if size is None or positions is None:
+            return [None] * len(samples)
+        rest = self.shard.samples(size, cursor.start)
+        uses: list[int | None] = (rest + positions // self.shard.world_size).tolist()
+        return uses
+
     def position(self, cursor: Cursor) -> int:
         """Positions of the epoch that all ranks together are done with."""
         return self.shard.after(self.order.size, cursor.start, cursor.batches)

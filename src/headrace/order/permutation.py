@@ -74,7 +74,7 @@ def permute(positions: npt.NDArray[np.integer[Any]], n: int, key: int) -> Indice
 def invert(indices: npt.NDArray[np.integer[Any]], n: int, key: int) -> Indices:
     """The positions whose images are `indices`: undoes `permute`."""
     if n <= TABLE_LIMIT:
-        return np.take(np.argsort(_table(n, key)), indices)
+        return np.take(_inverse(n, key), indices)
     return _walk(indices, n, key, inverse=True)
 
 
@@ -84,6 +84,13 @@ def _table(n: int, key: int) -> Indices:
     table = np.argsort(random_words(np.arange(n), key)).astype(np.int64)
     table.flags.writeable = False
     return table
+
+
+@lru_cache(maxsize=8)
+def _inverse(n: int, key: int) -> Indices:
+    inverse = np.argsort(_table(n, key)).astype(np.int64)
+    inverse.flags.writeable = False
+    return inverse
 
 
 def _walk(values: npt.NDArray[np.integer[Any]], n: int, key: int, *, inverse: bool) -> Indices:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from PIL import Image
 from torch.utils.data import Dataset
 
 from headrace.errors import ConfigError, printable
+from headrace.remote.urls import is_url
 from headrace.sources.folder import ImageSource
 
 # How many bad paths an error names: enough to see the pattern, few enough to read.
@@ -24,12 +25,16 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
     transform allows; in any other loader it is an ordinary dataset.
 
     Args:
-        paths: the files, as str, bytes or os.PathLike.
+        paths: the files, as str, bytes or os.PathLike; or URLs of objects in one kind of store
+            (``s3://bucket/a.jpg``, ``gs://``, ``az://``, ``https://``), which are fetched as a remote pack's
+            samples are. A pack is quicker: each object here is asked for its size first.
         labels: one int per path; None: 0 for every sample.
         transform: called with each RGB PIL image; None: the image itself.
         target_transform: called with each label; None: the label itself.
         check: look at every file now, and raise for those that are missing or unreadable, instead of in the
-            middle of an epoch. Costs two system calls per file; turn it off for slow network storage.
+            middle of an epoch. Costs two system calls per file; turn it off for slow network storage. URLs
+            aren't looked at.
+        storage_options, cache_dir, cache_bytes: for URLs; see `headrace.PackedDataset`.
 
     Raises:
         ConfigError: the numbers of paths and labels differ, a label isn't an int, or files are unreadable.
@@ -49,10 +54,26 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
         target_transform: Callable[[int], Any] | None = None,
         *,
         check: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
-        self.source = _make_source(list(paths), labels)
+        listed = list(paths)
+        self.source = _make_source(listed, labels)
         self.transform = transform
         self.target_transform = target_transform
+        if _are_urls(listed):
+            # Only here: what these import isn't needed for files.
+            from headrace.remote.access import Access
+            from headrace.sources.remote import RemoteImageSource
+
+            access = Access(str(listed[0]), storage_options, cache_dir, cache_bytes)
+            self.source = RemoteImageSource.of(self.source, access)
+            return
+        if storage_options or cache_dir is not None or cache_bytes is not None:
+            raise ConfigError(
+                "storage_options, cache_dir and cache_bytes are for URLs; these paths are none."
+            )
         if check:
             _check_files(self.source)
 
@@ -94,6 +115,15 @@ def _make_source(paths: list[Any], labels: Sequence[int] | None) -> ImageSource:
         return ImageSource.from_samples(list(zip(paths, _plain_ints(labels), strict=True)))
     except ValueError as error:
         raise ConfigError(f"{error}. Pass paths as str or os.PathLike, and labels as ints.") from None
+
+
+def _are_urls(paths: list[Any]) -> bool:
+    """Raises ConfigError where some are and some aren't."""
+    urls = [is_url(path) for path in paths]
+    if any(urls) and not all(urls):
+        path, url = paths[urls.index(False)], paths[urls.index(True)]
+        raise ConfigError(f"{path!r} is a file and {url!r} a URL: a dataset is of one or the other.")
+    return any(urls)
 
 
 def _plain_ints(labels: Any) -> Sequence[int]:

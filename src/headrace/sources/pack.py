@@ -7,9 +7,9 @@ import io
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ from headrace.sources.reading import read_part
 
 # Rows looked at together: bounds what is copied of a column.
 CHUNK = 1 << 20
+
+P = TypeVar("P", bound="PackSource")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,7 +60,6 @@ class PackSource:
         paths = np.frombuffer(b"".join(os.fsencode(file) + b"\0" for file in files), np.uint8)
         ends = np.cumsum([len(os.fsencode(file)) + 1 for file in files], dtype=np.uint64)
         extents = Extents(index.numbers("shard"), index.numbers("offset"), index.numbers("size"))
-        data, begins, stops = index.entries()
         offsets = np.concatenate((np.zeros(1, np.uint64), ends))
         return cls(
             index,
@@ -67,7 +68,7 @@ class PackSource:
             offsets,
             extents,
             index.numbers("label"),
-            EntryPoints(data, begins, stops, None),
+            entry_points(index),
         )
 
     def __len__(self) -> int:
@@ -78,13 +79,13 @@ class PackSource:
         i = range(len(self))[i]
         return i if self.rows is None else int(self.rows[i])
 
-    def shard(self, i: int) -> Path:
+    def shard(self, i: int) -> str:
         """The file that sample `i` is in. Raises PackError where the index names none."""
         number = int(self.extents.shards[i])
         if number >= len(self.offsets) - 1:
             raise PackError(f"{self.index.path} is damaged: row {self.row(i)} is in none of its shards.")
         start, stop = int(self.offsets[number]), int(self.offsets[number + 1])
-        return Path(os.fsdecode(self.paths[start : stop - 1].tobytes()))
+        return os.fsdecode(self.paths[start : stop - 1].tobytes())
 
     def path(self, i: int) -> str:
         """Where sample `i` is, for people: shard and key."""
@@ -106,17 +107,20 @@ class PackSource:
             OSError: it can't be read.
         """
         offset, size = int(self.extents.begins[i]), int(self.extents.sizes[i])
-        return io.BytesIO(read_extent(self.shard(i), offset, size))
+        return io.BytesIO(self.bytes_at(i, offset, size))
 
-    def take(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]]) -> PackSource:
+    def bytes_at(self, i: int, offset: int, size: int) -> bytes:
+        """Part of the shard that sample `i` is in; raises as `open`."""
+        return read_extent(Path(self.shard(i)), offset, size)
+
+    def take(self: P, indices: Sequence[int] | npt.NDArray[np.integer[Any]]) -> P:
         """The samples at `indices`, in that order; negative ones count from the end. Raises IndexError."""
         rows = np.arange(len(self.index)) if self.rows is None else self.rows
         order = np.asarray(indices, np.int64)
         extents = Extents(self.extents.shards[order], self.extents.begins[order], self.extents.sizes[order])
         entries = EntryPoints(self.entries.data, self.entries.begins[order], self.entries.ends[order], None)
-        return PackSource(
-            self.index, rows[order], self.paths, self.offsets, extents, self.labels[order], entries
-        )
+        labels = self.labels[order]
+        return replace(self, rows=rows[order], extents=extents, labels=labels, entries=entries)
 
     def digest(self) -> str:
         """Of keys and labels, in order."""
@@ -140,6 +144,12 @@ class PackSource:
                 part = column.take(pa.array(self.rows[start : start + CHUNK]))
             total += int(pc.sum(pc.is_in(pc.utf8_lower(part), value_set=wanted)).as_py())
         return total
+
+
+def entry_points(index: PackIndex) -> EntryPoints:
+    """Those of all samples."""
+    data, begins, stops = index.entries()
+    return EntryPoints(data, begins, stops, None)
 
 
 def read_extent(path: Path, offset: int, size: int) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset
 
-from headrace.errors import PackError
+from headrace.errors import ConfigError, PackError
+from headrace.remote.urls import is_url
 from headrace.sources.image import load_rgb
-from headrace.sources.pack import PackSource, read_extent
+from headrace.sources.pack import PackSource
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 from headrace.sources.tar_index import LEFT_OUT, changed_shards, find_tar_index, resolved_shards
 from headrace.sources.tar_samples import samples_in
@@ -30,15 +31,28 @@ class PackedDataset(Dataset[tuple[Any, Any]]):
     allows; in any other loader it is an ordinary dataset. The index is memory-mapped: opening costs the same
     for any number of samples.
 
+    A pack in an object store is named by its URL, and needs ``pip install 'headrace[remote]'``: its index is
+    fetched once per node, its samples as they are needed, into a cache on local disk that all processes of
+    the node share; see docs/remote.md.
+
     Args:
-        path: the folder that `headrace pack` made; or WebDataset shards made by others: a folder of .tar
+        path: the folder that `headrace pack` made, or its URL (``s3://bucket/folder``, ``gs://``, ``az://``,
+            ``https://``); or WebDataset shards made by others: a folder of .tar
             files, one of them, or a list. Those are scanned once, and the index is kept in
             ``~/.cache/headrace``; `headrace index` makes one with entry points.
         transform: called with each RGB PIL image; None: the image itself.
         target_transform: called with each label (an int, -1 where the pack has none); None: the label itself.
+        storage_options: of the store, beside what the environment says (as ``AWS_ENDPOINT_URL``): settings of
+            obstore by name (``endpoint``, ``region``, ``skip_signature``, …), its ``client_options``
+            (``read_timeout``: "15s" by default, …), ``credential_provider``, and ``retry_config``
+            (``max_retries``: 7 by default, ``backoff``).
+        cache_dir: where indexes and samples are kept; None: ``~/.cache/headrace``. On a local disk.
+        cache_bytes: what samples may take there; None: half of the disk that is free when the folder is first
+            used.
 
     Raises:
-        PackError: it isn't a pack; a shard is missing, cut short or another pack's.
+        PackError: it isn't a pack; a shard is missing, cut short or another pack's; its index can't be had.
+        ConfigError: options of a store that can't be obeyed, or obstore isn't installed.
 
     Example:
         >>> import headrace
@@ -51,11 +65,23 @@ class PackedDataset(Dataset[tuple[Any, Any]]):
         path: PathLike | Sequence[PathLike],
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[int], Any] | None = None,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        cache_dir: PathLike | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
         self.root = path
         self.transform = transform
         self.target_transform = target_transform
-        self.source = PackSource.of(open_index(path))
+        self._access: Any = None
+        if is_url(path):
+            # Only here: what it imports isn't needed for files.
+            from headrace.remote.access import Access
+
+            self._access = Access(str(path), storage_options, cache_dir, cache_bytes)
+        elif storage_options or cache_dir is not None or cache_bytes is not None:
+            raise ConfigError(f"storage_options, cache_dir and cache_bytes are for URLs; {path!r} isn't one.")
+        self.source = self._open()
 
     @property
     def index(self) -> PackIndex:
@@ -116,10 +142,10 @@ class PackedDataset(Dataset[tuple[Any, Any]]):
             raise PackError(f"{self.index.path}: only tar packs have further fields.")
         shard = self.source.shard(i)
         offset = int(self.index.numbers("sample_offset")[i])
-        data = read_extent(shard, offset, int(self.index.numbers("sample_size")[i]))
+        data = self.source.bytes_at(i, offset, int(self.index.numbers("sample_size")[i]))
         return {
             field.extension: data[field.offset : field.offset + field.size]
-            for sample in samples_in(data, shard)
+            for sample in samples_in(data, Path(shard))
             for field in sample.fields
         }
 
@@ -140,7 +166,14 @@ class PackedDataset(Dataset[tuple[Any, Any]]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.source = PackSource.of(open_index(self.root))
+        self.source = self._open()
+
+    def _open(self) -> PackSource:
+        if self._access is None:
+            return PackSource.of(open_index(self.root))
+        from headrace.sources.remote_pack import RemotePackSource
+
+        return RemotePackSource.at(str(self.root), self._access)
 
 
 def open_index(path: PathLike | Sequence[PathLike]) -> PackIndex:

@@ -1,0 +1,177 @@
+"""What a data set costs far beyond one machine: `python benchmarks/scale.py`.
+
+Arithmetic on figures that this repository measured (the files of `results/` named below) and on assumptions,
+which are the arguments: change them, and the page with it. Nothing here was run at that scale. Prices are
+what Amazon lists for S3 Standard in us-east-1; requests per second and prefix are those of its manual.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.order import Shuffled
+
+RESULTS = Path(__file__).parent / "results"
+LATENCY = 0.03  # seconds of a request
+
+
+def measured() -> dict[str, float]:
+    """Per image, from `results/`."""
+    packs = load("2026-11-21-epyc-2-cores-packs.json")
+    index = load("2026-11-21-epyc-index-size.json")["index_bytes"]
+    cache = load("2026-11-21-epyc-cache-rate-memory.json")["rows"]
+    packing = load("2026-11-21-epyc-packing.json")["rows"][0]["runs"]
+    (row,) = (r for r in packs["rows"] if (r["row"]["peer"], r["row"]["dtype"]) == ("headrace_pack", "uint8"))
+    rates = [n / s for run in row["runs"] for n, s in zip(run["images"], run["seconds"], strict=True)]
+    warm = [r for r in cache if r["epoch"] == 1]
+    return {
+        "bytes": packs["pictures"]["mean_bytes"],
+        "index": sum(size for name, size in index.items() if name != "entries"),
+        "entries": index["entries"],
+        "per_core": statistics.median(rates) / row["row"]["threads"],
+        "pack_ms": statistics.median(run["cpu_ms_per_image"] for run in packing),
+        "cache_us_alone": warm[0]["claim_us"] + warm[0]["release_us"],
+        "cache_us_shared": warm[-1]["claim_us"] + warm[-1]["release_us"],
+        "cache_index": max(r["index_bytes_per_record"] for r in cache),
+    }
+
+
+def load(name: str) -> Any:
+    return json.loads((RESULTS / name).read_text())
+
+
+def seen_before(nodes: int, epochs: int, samples: int = 125_000) -> float:
+    """The share of a node's requests, over all epochs of a full shuffle, for samples that it had before."""
+    order, had = Shuffled(samples), np.zeros(samples, bool)
+    again = total = 0
+    for epoch in range(epochs):
+        mine, _ = order.at(np.arange(0, samples, nodes), 0, epoch)
+        again += int(had[mine].sum())
+        total += len(mine)
+        had[mine] = True
+    return again / total
+
+
+def compute(args: Any) -> list[tuple[str, str, str]]:
+    """Rows: what, how much, how that comes about."""
+    m = measured()
+    nodes = math.ceil(args.gpus / args.gpus_per_node)
+    data = args.images * m["bytes"]
+    rate = args.gpus * args.rate
+    node_rate = args.gpus_per_node * args.rate
+    epoch_seconds = args.images / rate
+    share = data / nodes
+    index, entries = args.images * m["index"], args.images * m["entries"]
+    line = args.network * 1e9 / 8
+    again = seen_before(nodes, args.epochs)
+    gets = args.images * args.epochs
+    window_gets = args.images / args.run
+    egress = data * (args.regions - 1) / args.regions / 1e9 * args.egress_price
+    cores = args.rate / m["per_core"]
+    return [
+        ("data", tb(data), f"{m['bytes']:,.0f} bytes an image"),
+        ("shards", f"{data / 500e6:,.0f}", "of 500 MB"),
+        (
+            "packing",
+            f"{args.images * m['pack_ms'] / 3.6e6:,.0f} core-hours",
+            f"{m['pack_ms']:.2f} ms an image",
+        ),
+        ("index, without entry points", tb(index), f"{m['index']:.0f} bytes an image"),
+        ("index, entry points", tb(entries), f"{m['entries']:,.0f} bytes an image"),
+        ("an epoch", f"{epoch_seconds / 60:,.0f} min", f"{rate:,.0f} images/s over {nodes} nodes"),
+        ("decoding", f"{cores:.2f} cores a GPU", f"{m['per_core']:,.0f} images/s a core"),
+        (
+            "network, cold",
+            f"{node_rate * m['bytes'] * 8 / 1e9:.1f} Gbit/s a node",
+            f"{node_rate:,} images/s a node",
+        ),
+        (
+            "requests, full shuffle",
+            f"{rate:,.0f} /s",
+            f"one an image; {rate / args.regions / args.prefix_rate:.0f} prefixes a region at"
+            f" {args.prefix_rate:,} /s",
+        ),
+        ("requests in flight", f"{node_rate * LATENCY:,.0f} a node", f"at {1000 * LATENCY:.0f} ms each"),
+        (
+            "requests, runs of shards",
+            f"{rate / args.run:,.0f} /s",
+            f"{args.run} images each: a window of whole shards",
+        ),
+        (
+            "start-up: index without entry points",
+            f"{index / line:,.0f} s a node",
+            f"at {args.network} Gbit/s a node; with them {(index + entries) / line / 60:,.0f} min",
+        ),
+        (
+            "cache, full shuffle over all nodes",
+            f"{again:.1%} hits",
+            f"over {args.epochs} epochs, were the cache endless: a node gets 1/{nodes} of the data each",
+        ),
+        (
+            "cache, each node shuffles its own share",
+            f"{min(1.0, args.cache * 1e12 / share) * (1 - 1 / args.epochs):.0%} hits",
+            f"over {args.epochs} epochs; the share is {tb(share)}, the cache {args.cache} TB",
+        ),
+        (
+            "cache, its book-keeping",
+            f"{1e6 / m['cache_us_shared']:,.0f}-{1e6 / m['cache_us_alone']:,.0f} records/s a node",
+            f"{m['cache_us_alone']:.0f}-{m['cache_us_shared']:.0f} µs a record, one process after the other;"
+            f" needed: {node_rate:,}",
+        ),
+        (
+            "storage",
+            f"${args.regions * data / 1e9 * args.storage_price:,.0f} a month",
+            f"a copy in each of {args.regions} regions",
+        ),
+        (
+            "requests, cost",
+            f"${gets * (1 - again) / 1e6 * args.get_price:,.0f}",
+            f"{args.epochs} epochs, one an image; by runs of {args.run}"
+            f" ${window_gets * args.epochs / 1e6 * args.get_price:,.0f}; own share, kept"
+            f" ${args.images / 1e6 * args.get_price:,.0f}",
+        ),
+        (
+            "between regions",
+            f"${egress:,.0f} an epoch",
+            f"were there one copy; copying it to the others once: ${egress * args.regions:,.0f}",
+        ),
+    ]
+
+
+def tb(count: float) -> str:
+    return f"{count / 1e12:,.2f} TB" if count >= 1e12 else f"{count / 1e9:,.0f} GB"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n", 1)[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--images", type=int, default=10**9)
+    parser.add_argument("--gpus", type=int, default=1000)
+    parser.add_argument("--gpus-per-node", type=int, default=8)
+    parser.add_argument("--regions", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument(
+        "--rate", type=int, default=1000, help="images per second and GPU that training takes"
+    )
+    parser.add_argument("--network", type=float, default=100.0, help="Gbit/s of a node")
+    parser.add_argument("--cache", type=float, default=8.0, help="TB of local disk a node")
+    parser.add_argument("--run", type=int, default=50, help="images of a ranged read of 4 MB")
+    parser.add_argument("--prefix-rate", type=int, default=5500, help="GETs per second and prefix")
+    parser.add_argument("--get-price", type=float, default=0.40, help="dollars per million GETs")
+    parser.add_argument("--storage-price", type=float, default=0.023, help="dollars per GB and month")
+    parser.add_argument("--egress-price", type=float, default=0.02, help="dollars per GB between regions")
+    print("| what | | how it comes about |\n|---|---|---|")
+    for what, value, how in compute(parser.parse_args()):
+        print(f"| {what} | {value} | {how} |")
+
+
+if __name__ == "__main__":
+    main()

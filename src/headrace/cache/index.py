@@ -1,0 +1,195 @@
+"""What the cache holds and who needs it, in an SQLite database that all processes of the node share.
+
+``uses`` has a row for each record that a client needs again, as far as is known, or has in hand. Triggers
+keep the sums that every claim asks for: the bytes taken, and how many clients know of a use of a record.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headrace.errors import CacheError
+
+BUSY_SECONDS = 60.0
+VERSION = 1
+SCHEMA = """
+CREATE TABLE space (token TEXT, boot TEXT, capacity INTEGER, bytes INTEGER, records INTEGER, ticks INTEGER);
+CREATE TABLE clients (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    pid INTEGER NOT NULL,
+    clock INTEGER NOT NULL DEFAULT 0,       -- position that it has claimed up to
+    gone INTEGER NOT NULL DEFAULT 0         -- closed or dead; its uses are being forgotten
+);
+CREATE TABLE records (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,   -- never used twice: names the file
+    key BLOB NOT NULL UNIQUE,
+    size INTEGER NOT NULL,
+    room INTEGER NOT NULL,                  -- the size in whole blocks
+    checksum INTEGER,
+    fetcher INTEGER,                        -- client that is fetching it; NULL: it is there
+    users INTEGER NOT NULL DEFAULT 0,       -- rows of uses
+    touched INTEGER NOT NULL DEFAULT 0      -- tick at which the last of them went
+);
+CREATE INDEX idle ON records (touched) WHERE users = 0 AND fetcher IS NULL;
+CREATE INDEX fetching ON records (fetcher) WHERE fetcher IS NOT NULL;
+CREATE TABLE uses (
+    record INTEGER NOT NULL,
+    client INTEGER NOT NULL,
+    position INTEGER NOT NULL,              -- of the next use
+    pins INTEGER NOT NULL,                  -- times that the client has it in hand
+    PRIMARY KEY (record, client)
+) WITHOUT ROWID;
+CREATE INDEX by_position ON uses (client, position) WHERE pins = 0;
+CREATE INDEX pinned ON uses (client) WHERE pins > 0;
+CREATE TRIGGER record_came AFTER INSERT ON records BEGIN
+    UPDATE space SET bytes = bytes + NEW.room, records = records + 1;
+END;
+CREATE TRIGGER record_went AFTER DELETE ON records BEGIN
+    UPDATE space SET bytes = bytes - OLD.room, records = records - 1;
+    DELETE FROM uses WHERE record = OLD.id;
+END;
+CREATE TRIGGER use_came AFTER INSERT ON uses BEGIN
+    UPDATE records SET users = users + 1 WHERE id = NEW.record;
+END;
+CREATE TRIGGER use_went AFTER DELETE ON uses BEGIN
+    UPDATE records SET users = users - 1, touched = (SELECT ticks FROM space) WHERE id = OLD.record;
+END;
+"""
+
+
+class DiskFullError(CacheError):
+    """The index couldn't be written, as the disk is full. Nothing was changed."""
+
+
+class Index:
+    """A connection to the index in `folder`, which is made where it is missing. For one process, and one
+    thread at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "index.sqlite"
+        try:
+            self._turn = os.open(folder / "index.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise CacheError(f"The cache can't write in its folder {folder}: {error.strerror}.") from error
+        try:
+            with self._explaining(), self._alone():
+                self._connection = sqlite3.connect(
+                    self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+                )
+                try:
+                    self.root = str(folder / f"headrace-{self._begin()}")
+                except BaseException:
+                    self._connection.close()
+                    raise
+        except BaseException:
+            os.close(self._turn)
+            raise
+
+    def _begin(self) -> str:
+        """The token of this index, once it is as it should be."""
+        run = self._connection.execute
+        # Without waiting for the disk at each commit: after a power failure the latest may be missing,
+        # but the index is sound, and files are checked before they are used.
+        run("PRAGMA journal_mode = WAL")
+        run("PRAGMA synchronous = NORMAL")
+        run("PRAGMA cache_size = -16384")
+        (version,) = run("PRAGMA user_version").fetchone()
+        if version == 0:
+            self._make()
+        elif version != VERSION:
+            raise CacheError(
+                f"The cache's index {self._path} has version {version}; this Headrace knows {VERSION}."
+                " Name another folder, or delete this one: it holds nothing but copies."
+            )
+        (token,) = run("SELECT token FROM space").fetchone()
+        return str(token)
+
+    def _make(self) -> None:
+        space = "INSERT INTO space VALUES (?, '', 0, 0, 0, 0)"
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        for statement in _statements(SCHEMA):
+            connection.execute(statement)
+        # By its name the folder of files is told from that of an index that was lost.
+        connection.execute(space, [secrets.token_hex(4)])
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Writes, all of them or none; no other process reads or writes meanwhile.
+
+        Raises:
+            DiskFullError, CacheError: nothing was changed.
+        """
+        connection = self._connection
+        with self._explaining(), self._alone():
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                # SQLite itself rolls back after some errors, such as that of a full disk.
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+        os.close(self._turn)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One process of the node at a time. SQLite has locks of its own, but whoever finds them taken sleeps
+        for up to 0.1 s before trying again: with 8 processes, flock lets half as many records more pass."""
+        fcntl.flock(self._turn, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._turn, fcntl.LOCK_UN)
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: sqlite3.Error) -> CacheError:
+        said = str(error)
+        if "disk is full" in said or ("disk I/O" in said and _is_full(self._path)):
+            return DiskFullError(
+                f"The disk is full: the cache's index {self._path} can't be written ({said})."
+            )
+        if "locked" in said:
+            return CacheError(
+                f"The cache's index {self._path} has been locked for {BUSY_SECONDS:.0f} s by another process."
+                " Is one of those that use it stopped?"
+            )
+        return CacheError(
+            f"The cache's index {self._path} can't be used ({said}). The folder must be on a local,"
+            " writable disk. If the index is damaged, stop the processes that use it and delete the folder:"
+            " it holds nothing but copies."
+        )
+
+
+def _statements(script: str) -> Iterator[str]:
+    """Of a script, one by one: sqlite3's own way to run one ends the transaction."""
+    statement = ""
+    for line in script.splitlines():
+        statement += line + "\n"
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _is_full(path: Path) -> bool:
+    state = os.statvfs(path.parent)
+    return state.f_bavail * state.f_frsize < 1 << 20

@@ -1,0 +1,155 @@
+"""How a dataset reaches its store: what it was told, and the process's own way there."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import ConfigError, PackError, RemoteError
+from headrace.remote.client import check_options, endpoint_of
+from headrace.remote.records import Records
+from headrace.remote.retry import Retry
+
+# Of the free disk, for records, unless the user says otherwise.
+SHARE = 0.5
+# An index is fetched in pieces of so many bytes, so many at a time.
+PIECE, PIECES = 16 << 20, 4
+
+_lock = threading.Lock()
+
+
+class Access:
+    """What a dataset of URLs needs; pickled with it.
+
+    Args:
+        options, folder, capacity: `storage_options`, `cache_dir` and `cache_bytes` of
+            `headrace.PackedDataset`.
+
+    Raises:
+        ConfigError: one of them can't be obeyed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, Any] | None,
+        folder: str | os.PathLike[str] | None,
+        capacity: int | None,
+    ) -> None:
+        self.url = url
+        self.options = check_options(url, options)
+        Retry.from_options(self.options.get("retry_config"))
+        self.folder = Path(folder) if folder is not None else default_folder()
+        if capacity is not None and (not isinstance(capacity, int) or capacity <= 0):
+            raise ConfigError(f"cache_bytes ({capacity!r}) must be a number of bytes, 1 or more.")
+        self.capacity = capacity
+        self._records: Records | None = None
+
+    def records(self) -> Records:
+        """Of this process, made at the first use and again in a forked child."""
+        if self._records is None or self._records.pid != os.getpid():
+            with _lock:
+                if self._records is None or self._records.pid != os.getpid():
+                    folder = self.folder / "records"
+                    self._records = Records(self.options, folder, self.capacity or kept_capacity(self.folder))
+        return self._records
+
+    def index(self, url: str) -> tuple[Path, str]:
+        """(file, ETag) of the index at `url`: fetched once per node, and again when its ETag is another.
+
+        Raises:
+            PackError: it can't be had.
+        """
+        records = self.records()
+        try:
+            size, etag = records.head(url)
+            return self._fetched(url, size, etag or str(size)), etag or str(size)
+        except RemoteError as error:
+            raise PackError(
+                f"{error}. The URL of a pack is that of the folder that headrace pack made, index.arrow"
+                " included."
+            ) from error
+
+    def _fetched(self, url: str, size: int, etag: str) -> Path:
+        folder = self.folder / "indexes"
+        folder.mkdir(parents=True, exist_ok=True)
+        endpoint = endpoint_of(url, self.options) or ""
+        name = hashlib.sha256(f"{endpoint}\0{url}".encode()).hexdigest()[:24]
+        version = hashlib.sha256(etag.encode()).hexdigest()[:16]
+        path = folder / f"{name}-{version}.arrow"
+        # The kernel lets go of it when its holder dies.
+        with open(folder / f"{name}.lock", "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.is_file() or path.stat().st_size != size:
+                self._download(url, size, path)
+                for old in folder.glob(f"{name}-*"):
+                    if old != path:
+                        old.unlink()
+        return path
+
+    def _download(self, url: str, size: int, path: Path) -> None:
+        partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
+        records = self.records()
+        try:
+            with open(partial, "wb") as file, ThreadPoolExecutor(PIECES) as several:
+                pieces = [(url, start, min(start + PIECE, size)) for start in range(0, size, PIECE)]
+                for first in range(0, len(pieces), PIECES):
+                    for data in several.map(
+                        lambda each: records.fetch(*each), pieces[first : first + PIECES]
+                    ):
+                        file.write(data)
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def __str__(self) -> str:
+        """Store and cache, in words."""
+        endpoint = endpoint_of(self.url, self.options)
+        at = f" at {endpoint}" if endpoint else ""
+        stats = self.records().stats()
+        return (
+            f"{self.url}{at}; cache {self.folder}, {stats.cache_bytes / 1e9:,.1f} of"
+            f" {stats.cache_capacity / 1e9:,.1f} GB; {stats.concurrency or 'no'} requests at a time so far"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_records": None}
+
+
+def default_folder() -> Path:
+    """Where records and indexes are kept: ``headrace`` in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
+
+
+def kept_capacity(folder: Path) -> int:
+    """Bytes for records where the user says nothing: decided by the node's first process, the same for all
+    that come after it, however full the disk gets.
+    """
+    kept = folder / "records.bytes"
+    if not kept.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = kept.with_name(f"{kept.name}.{uuid.uuid4().hex}.partial")
+        partial.write_text(str(max(1, int(SHARE * shutil.disk_usage(folder).free))))
+        try:
+            os.link(partial, kept)
+        except FileExistsError:
+            pass  # another process was first: its number counts
+        finally:
+            partial.unlink()
+    return int(kept.read_text())
+
+
+def _forget_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_lock)

@@ -1,0 +1,194 @@
+"""obstore, as the rest sees it: one store, two kinds of request."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from headrace.errors import ConfigError
+from headrace.remote.urls import is_url
+
+# Of `storage_options`, what isn't a store's own setting.
+CLIENT, RETRY, PROVIDER = "client_options", "retry_config", "credential_provider"
+
+# A request that takes longer, or brings nothing for so long, is given up and tried again; a range is a few
+# megabytes, and may share a slow line with many others.
+TIMEOUTS = {"timeout": "300s", "read_timeout": "15s", "connect_timeout": "5s"}
+
+
+# How obstore says that the answer was the whole object.
+NO_RANGE = "non-partial response"
+# What may be sent in vain then, as a multiple of what was asked for.
+MOST_WASTE = 2
+
+
+# Whether this process was forked from one that may use obstore, whose threads don't exist here.
+_forked = False
+
+
+class StoreError(Exception):
+    """What a store's library raised in another process, or would.
+
+    Attributes:
+        kind: the name of its class.
+    """
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class Answer(NamedTuple):
+    """What a request brought.
+
+    Attributes:
+        data: the bytes.
+        etag: of the object; None: the store gives none.
+        size: of the whole object.
+        latency, body: seconds until the first byte, and from there to the last.
+    """
+
+    data: Any
+    etag: str | None
+    size: int
+    latency: float
+    body: float
+
+
+class Client(Protocol):
+    """Reads from one store. Raises what the store's library raises."""
+
+    async def get(self, name: str, start: int, stop: int | None) -> Answer:
+        """Bytes `start` to `stop` - 1 of an object; None: all of it."""
+
+    async def head(self, name: str) -> Answer:
+        """Nothing of an object but its size and ETag."""
+
+
+class ObstoreClient:
+    """Through obstore, in this process.
+
+    Args:
+        root: URL of the store.
+        options: see `headrace.PackedDataset`.
+
+    Raises:
+        ConfigError: obstore isn't installed, or refuses the options.
+    """
+
+    def __init__(self, root: str, options: Mapping[str, Any]) -> None:
+        try:
+            from obstore.store import from_url
+        except ImportError as error:
+            raise ConfigError(
+                f"{root}: reading from stores needs obstore: pip install 'headrace[remote]'."
+            ) from error
+        try:
+            self._store: Any = from_url(root, **store_arguments(root, options))
+        except Exception as error:  # obstore's own errors have no common builtin
+            raise ConfigError(
+                f"{root}: the store can't be used with these storage_options: {error}"
+            ) from error
+
+    async def get(self, name: str, start: int, stop: int | None) -> Answer:
+        """See `Client`."""
+        begun = time.perf_counter()
+        options = {} if stop is None else {"range": (start, stop)}
+        try:
+            result = await self._store.get_async(name, options=options)
+        except Exception as error:
+            if stop is None or NO_RANGE not in str(error):
+                raise
+            return await self._part_of_all(name, start, stop)
+        first = time.perf_counter()
+        data = await result.bytes_async()
+        meta = result.meta
+        return Answer(data, meta["e_tag"], meta["size"], first - begun, time.perf_counter() - first)
+
+    async def _part_of_all(self, name: str, start: int, stop: int) -> Answer:
+        """From a store that answers with the whole object: some do where the range is all of it."""
+        begun = time.perf_counter()
+        result = await self._store.get_async(name)
+        meta, first = result.meta, time.perf_counter()
+        if meta["size"] > MOST_WASTE * (stop - start):
+            text = "the server ignores ranges: it sends the whole object where a part is asked for"
+            raise StoreError("NotSupportedError", text)
+        data = memoryview(await result.bytes_async())[start:stop]
+        return Answer(data, meta["e_tag"], meta["size"], first - begun, time.perf_counter() - first)
+
+    async def head(self, name: str) -> Answer:
+        """See `Client`."""
+        begun = time.perf_counter()
+        meta = await self._store.head_async(name)
+        return Answer(b"", meta["e_tag"], meta["size"], time.perf_counter() - begun, 0.0)
+
+
+def make_client(root: str, options: Mapping[str, Any]) -> Client:
+    """What this process reads with. Raises ConfigError."""
+    if not _forked:
+        return ObstoreClient(root, options)
+    from headrace.remote.helper import HelperClient
+
+    return HelperClient(root, options)
+
+
+def _note_fork() -> None:
+    global _forked
+    _forked = _forked or "obstore" in sys.modules
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def store_arguments(root: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of obstore's `from_url`: the user's, and what they leave open."""
+    arguments = {key: value for key, value in options.items() if key != RETRY}
+    client = {**TIMEOUTS, **(arguments.get(CLIENT) or {})}
+    # An endpoint that says http:// is meant.
+    if root.startswith("http://") or (endpoint_of(root, options) or "").startswith("http://"):
+        client.setdefault("allow_http", True)
+    arguments[CLIENT] = client
+    # Tries are counted, and waited for, by `headrace.remote.reader`.
+    arguments[RETRY] = {"max_retries": 0}
+    if PROVIDER not in arguments and root.startswith(("s3://", "s3a://")):
+        provider = _profile(arguments)
+        if provider is not None:
+            arguments[PROVIDER] = provider
+    return arguments
+
+
+def endpoint_of(root: str, options: Mapping[str, Any]) -> str | None:
+    """Where the store is, if not where its URL says: of the options, else of the environment."""
+    for key, value in options.items():
+        if key.lower().removeprefix("aws_").removeprefix("azure_") in ("endpoint", "endpoint_url"):
+            return str(value)
+    if root.startswith(("s3://", "s3a://")):
+        names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+        return next((os.environ[name] for name in names if os.environ.get(name)), None)
+    return None
+
+
+def check_options(path: Any, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """`options` as a dict of their own. Raises ConfigError where they are given for a local path."""
+    if options and not is_url(path):
+        raise ConfigError(f"storage_options are for URLs, and {path!r} isn't one.")
+    return dict(options or {})
+
+
+def _profile(arguments: Mapping[str, Any]) -> Any:
+    """AWS's files of profiles, which obstore doesn't read itself: through boto3, where that is installed."""
+    given = {key.lower().removeprefix("aws_") for key in arguments}
+    if given & {"access_key_id", "skip_signature"} or os.environ.get("AWS_ACCESS_KEY_ID"):
+        return None
+    files = os.environ.get("AWS_SHARED_CREDENTIALS_FILE"), Path.home() / ".aws" / "credentials"
+    if not os.environ.get("AWS_PROFILE") and not any(file and Path(file).is_file() for file in files):
+        return None
+    try:
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        return None
+    return Boto3CredentialProvider()

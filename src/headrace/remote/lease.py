@@ -1,0 +1,131 @@
+"""Records that are being fetched or are held for a batch."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.errors import RemoteError
+
+if TYPE_CHECKING:
+    from headrace.cache import Record
+
+# Where the files are that `os.memfd_create` gives: other code opens them by path.
+MEMORY = "/proc/self/fd/"
+# Bytes of an image, as long as nobody has asked for its size.
+GUESS = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Bytes that a sample is made of.
+
+    Attributes:
+        url: of the object.
+        start, size: in it; size None: the whole object, however long it is.
+        record: for the cache; None: known once the object's ETag is.
+    """
+
+    url: str
+    start: int
+    size: int | None
+    record: Record | None
+
+    def found(self, size: int, record: Record) -> Wanted:
+        """The same, now that the object's size and ETag are known."""
+        return replace(self, size=size, record=record)
+
+
+class Lease:
+    """What was asked for at once, in order. Fields are complete once `wait` has returned True.
+
+    Attributes:
+        wanted: [n].
+        positions, next_positions: [n]; when each is needed, and when again, as `headrace.cache` counts.
+        urgent: somebody waits: go on without the cache where that is full.
+        paths: [n]; files that hold just the record; None: it failed.
+        errors: by position; why it failed.
+        error: why all of it failed; None: it didn't.
+        mine: positions that the cache waits for.
+    """
+
+    def __init__(
+        self,
+        wanted: Sequence[Wanted],
+        positions: Sequence[int],
+        next_positions: Sequence[int | None],
+        *,
+        urgent: bool,
+    ) -> None:
+        self.wanted = list(wanted)
+        self.positions = list(positions)
+        self.next_positions = list(next_positions)
+        self.urgent = urgent
+        self.pid = os.getpid()
+        self.paths: list[str | None] = [None] * len(self.wanted)
+        self.errors: dict[int, RemoteError] = {}
+        self.error: BaseException | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.end: Callable[[Lease], None] | None = None
+        self.mine: set[int] = set()
+        self._memory: dict[int, int] = {}
+        self._done = threading.Event()
+
+    def __len__(self) -> int:
+        return len(self.wanted)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether everything is there or has failed, at most so many seconds from now."""
+        return self._done.wait(seconds) if not self._done.is_set() else True
+
+    def finished(self) -> None:
+        """To be called once by whoever fetches."""
+        self._done.set()
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Of all records; where their size wasn't known from the beginning, about."""
+        return sum(GUESS if each.size is None else each.size for each in self.wanted)
+
+    def keep_in_memory(self, i: int, data: memoryview) -> None:
+        """Holds record `i` beside the cache until the release."""
+        self._memory[i] = fd = os.memfd_create("headrace-record")
+        while len(data):
+            data = data[os.write(fd, data) :]
+        self.paths[i] = f"{MEMORY}{fd}"
+
+    def cached(self) -> list[int]:
+        """Positions of the records that are pinned in the cache."""
+        return [i for i, path in enumerate(self.paths) if path is not None and i not in self._memory]
+
+    def release(self) -> None:
+        """Gives back what is held and stops what is under way; does nothing the second time, or in a forked
+        child."""
+        end, self.end = self.end, None
+        if end is not None and self.pid == os.getpid():
+            end(self)
+
+    def forget_memory(self) -> None:
+        """Drops what isn't in the cache."""
+        for fd in self._memory.values():
+            os.close(fd)
+        self._memory.clear()
+
+    def files(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
+        """The paths as `headrace._native.ffi.Source` takes them; of what failed, an empty one."""
+        encoded = [b"" if path is None else os.fsencode(path) for path in self.paths]
+        ends = np.cumsum([len(path) + 1 for path in encoded], dtype=np.uint64)
+        offsets = np.concatenate((np.zeros(1, np.uint64), ends))
+        return np.frombuffer(b"\0".join(encoded) + b"\0", np.uint8), offsets
+
+    def sizes(self) -> npt.NDArray[np.uint64]:
+        """[n]; in bytes."""
+        return np.array([each.size or 0 for each in self.wanted], np.uint64)

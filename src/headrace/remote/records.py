@@ -1,0 +1,327 @@
+"""Records of stores, through the node's cache: claimed, fetched where they are missing, and held."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from headrace.cache import Cache, Record
+from headrace.errors import DamagedError, HeadraceError, RemoteError
+from headrace.records import RemoteStats
+from headrace.remote.client import endpoint_of
+from headrace.remote.lease import Lease, Wanted
+from headrace.remote.loop import loop
+from headrace.remote.ranges import Range, coalesce
+from headrace.remote.reader import Reader
+from headrace.remote.urls import store_and_name
+
+T = TypeVar("T")
+
+# A range is as long as this at most, but for a record that is longer: several are under way at a time.
+MOST_BYTES = 4 << 20
+# Bytes between two records that are read and dropped, at most.
+MOST_GAP = 256 << 10
+# Seconds between two questions for a record that another process fetches, or that there is no room for.
+ASK_FIRST, ASK_MOST = 0.002, 0.1
+# Threads that write to the cache: making a file mostly waits, where the disk is busy.
+DISK_THREADS = 4
+# How often bytes that don't have their checksum are fetched.
+DAMAGED_TRIES = 3
+
+_located = lru_cache(maxsize=1 << 16)(store_and_name)
+
+
+class Records:
+    """Of one process. `begin` may be called by any thread; what is under way belongs to the loop's.
+
+    Args:
+        options: see `headrace.PackedDataset`.
+        folder: of the cache.
+        capacity: of the cache, in bytes.
+    """
+
+    def __init__(self, options: Mapping[str, Any], folder: Path, capacity: int) -> None:
+        self.pid = os.getpid()
+        self.folder = folder
+        self.capacity = capacity
+        self.position = 0  # samples that were asked for so far, over all epochs
+        self._options = options
+        self._cache = Cache(folder, capacity)
+        self._readers: dict[str, Reader] = {}
+        self._loop = loop()
+        self._unfinished: list[Lease] = []  # in order of use
+        self._found: dict[str, tuple[int, str]] = {}  # size and ETag by URL, of whole objects
+        self._disk = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="headrace-cache")
+        weakref.finalize(self, _close, self.pid, self._disk, self._cache)
+
+    def begin(
+        self,
+        wanted: Sequence[Wanted],
+        positions: Sequence[int],
+        next_positions: Sequence[int | None],
+        *,
+        urgent: bool = False,
+    ) -> Lease:
+        """Begins to get all of `wanted`; returns at once.
+
+        Args:
+            positions: [n]; when they are needed, in samples, as `position` counts them.
+            next_positions: [n]; when they are needed again; None: not known.
+            urgent: somebody waits for it now.
+        """
+        lease = Lease(wanted, positions, next_positions, urgent=urgent)
+        lease.end = self._end
+        self._loop.start(self._serve(lease))
+        return lease
+
+    def read(self, wanted: Wanted) -> bytes:
+        """One record, now. Raises RemoteError."""
+        lease = self.begin([wanted], [self.position], [None], urgent=True)
+        try:
+            while not lease.wait(1.0):
+                pass
+            if lease.error is not None:
+                raise lease.error
+            path = lease.paths[0]
+            if path is None:
+                raise lease.errors[0]
+            return Path(path).read_bytes()
+        finally:
+            lease.release()
+
+    def fetch(self, url: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Part of an object, or all of it, beside the cache. Raises RemoteError."""
+        root, name = _located(url)
+        return bytes(self._loop.start(self._reader(root).get(name, start, stop)).result().data)
+
+    def head(self, url: str) -> tuple[int, str | None]:
+        """Size and ETag of an object. Raises RemoteError."""
+        root, name = _located(url)
+        answer = self._loop.start(self._reader(root).head(name)).result()
+        return answer.size, answer.etag
+
+    def stats(self) -> RemoteStats:
+        """What this process did so far."""
+        readers = list(self._readers.values())
+        cache = self._cache.stats()
+        return RemoteStats(
+            bytes_fetched=sum(each.counts.nbytes for each in readers),
+            requests=sum(each.counts.requests for each in readers),
+            retries=sum(each.counts.retries for each in readers),
+            concurrency=max((each.limit.now for each in readers), default=0),
+            latency_seconds=max((each.limit.latency_seconds for each in readers), default=0.0),
+            cache_hits=cache.hits,
+            cache_misses=cache.misses,
+            cache_evictions=cache.evictions,
+            cache_bytes=cache.bytes,
+            cache_capacity=cache.capacity,
+        )
+
+    def _reader(self, root: str) -> Reader:
+        reader = self._readers.get(root)
+        if reader is None:
+            reader = self._readers.setdefault(root, Reader(root, self._options))
+        return reader
+
+    async def _on_disk(self, work: Callable[..., T], *arguments: Any) -> T:
+        """What `work` gives in another thread. Ends when that does, even where it is cancelled: what it did
+        to a lease is known then."""
+        job = asyncio.get_running_loop().run_in_executor(self._disk, work, *arguments)
+        try:
+            return await asyncio.shield(job)
+        except asyncio.CancelledError:
+            await asyncio.wait([job])
+            raise
+
+    async def _serve(self, lease: Lease) -> None:
+        lease.task = asyncio.current_task()
+        self._unfinished.append(lease)
+        fetching: list[asyncio.Task[None]] = []
+        try:
+            await self._find(lease)
+            await self._claim(lease, fetching)
+            await asyncio.gather(*fetching)
+        except asyncio.CancelledError:
+            lease.error = RemoteError("It was given up.")
+        except Exception as error:
+            lease.error = error
+        finally:
+            for task in fetching:
+                task.cancel()
+            await asyncio.gather(*fetching, return_exceptions=True)
+            self._unfinished.remove(lease)
+            lease.finished()
+
+    async def _claim(self, lease: Lease, fetching: list[asyncio.Task[None]]) -> None:
+        """Asks for all records until each is there, has failed, or is fetched by a task in `fetching`."""
+        rest = [i for i in range(len(lease)) if i not in lease.errors]
+        pause = ASK_FIRST
+        while rest:
+            by_state = await self._on_disk(self._ask, lease, rest)
+            fetching += self._fetch(lease, by_state["mine"], keep=True)
+            # There will be room once earlier ones are done with; the first of all can't wait for that.
+            if by_state["full"] and (lease.urgent or self._unfinished[0] is lease):
+                fetching += self._fetch(lease, by_state["full"], keep=False)
+                rest = by_state["other"]
+            else:
+                rest = sorted(by_state["other"] + by_state["full"])
+            if rest:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, ASK_MOST)
+
+    def _ask(self, lease: Lease, which: list[int]) -> dict[str, list[int]]:
+        """Claims the records `which`; they, by what came of it."""
+        records = [_record(lease, i) for i in which]
+        claims = self._cache.claim(records, [lease.positions[i] for i in which])
+        by_state: dict[str, list[int]] = {"ready": [], "mine": [], "other": [], "full": []}
+        for i, claim in zip(which, claims, strict=True):
+            by_state[claim.state].append(i)
+            if claim.state == "ready":
+                lease.paths[i] = claim.path
+        lease.mine.update(by_state["mine"])
+        return by_state
+
+    def _fetch(self, lease: Lease, which: list[int], *, keep: bool) -> list[asyncio.Task[None]]:
+        reads = [(lease.wanted[i].url, lease.wanted[i].start, lease.wanted[i].size or 0) for i in which]
+        if not reads:
+            return []
+        gap = self._reader(_located(reads[0][0])[0]).limit.gap(MOST_GAP)
+        ranges = coalesce(reads, gap, MOST_BYTES)
+        return [
+            asyncio.create_task(self._fetch_range(lease, part, [which[k] for k in part.parts], keep=keep))
+            for part in ranges
+        ]
+
+    async def _fetch_range(self, lease: Lease, part: Range, which: list[int], *, keep: bool) -> None:
+        """Gets the records `which`, all in `part`, or notes why not; ends their claims."""
+        try:
+            data = await self._data(part)
+            good = await self._put(lease, part, which, data, keep=keep)
+            for i in sorted(set(which) - set(good)):
+                await self._mend(lease, i, keep=keep)
+        except RemoteError as error:
+            lease.errors.update({i: error for i in which if lease.paths[i] is None})
+        finally:
+            await self._on_disk(self._give_up, lease, which)
+
+    async def _data(self, part: Range) -> memoryview:
+        root, name = _located(part.name)
+        return memoryview((await self._reader(root).get(name, part.start, part.stop)).data)
+
+    async def _put(
+        self, lease: Lease, part: Range, which: list[int], data: memoryview, *, keep: bool
+    ) -> list[int]:
+        """Puts the records that are whole where they are kept; returns which."""
+        pieces = {}
+        for i in which:
+            at = lease.wanted[i].start - part.start
+            pieces[i] = data[at : at + (lease.wanted[i].size or 0)]
+        return await self._on_disk(self._put_pieces, lease, pieces, keep)
+
+    def _put_pieces(self, lease: Lease, pieces: dict[int, memoryview], keep: bool) -> list[int]:
+        good = list(pieces)
+        if not keep:
+            good = [i for i in good if _record(lease, i).checksum in (None, zlib.crc32(pieces[i]))]
+            for i in good:
+                lease.keep_in_memory(i, pieces[i])
+            return good
+        paths: list[str | None] = []
+        while good:
+            records: list[Any] = [lease.wanted[i].record for i in good]
+            try:
+                paths = self._cache.add(records, [pieces[i] for i in good])
+                break
+            except DamagedError as error:
+                damaged = set(error.keys)
+                good = [i for i in good if _record(lease, i).key not in damaged]
+        lease.mine.difference_update(good)
+        for i, path in zip(good, paths, strict=False):
+            if path is None:  # the disk is full
+                lease.keep_in_memory(i, pieces[i])
+            else:
+                lease.paths[i] = path
+        return good
+
+    async def _mend(self, lease: Lease, i: int, *, keep: bool) -> None:
+        """Fetches a record again whose bytes were not those that were expected. Raises RemoteError."""
+        wanted = lease.wanted[i]
+        part = Range(wanted.url, wanted.start, wanted.start + (wanted.size or 0), (0,))
+        for _ in range(DAMAGED_TRIES - 1):
+            if await self._put(lease, part, [i], await self._data(part), keep=keep):
+                return
+        raise RemoteError(
+            f"bytes {part.start:,} to {part.stop - 1:,} of {wanted.url} can't be used after {DAMAGED_TRIES}"
+            " tries: they don't have the checksum that the pack's index has for them. The shard was changed"
+            " or damaged: upload it again."
+        )
+
+    async def _find(self, lease: Lease) -> None:
+        """Asks for sizes and ETags of whole objects."""
+
+        async def find(i: int) -> None:
+            wanted = lease.wanted[i]
+            try:
+                if wanted.url not in self._found:
+                    root, name = _located(wanted.url)
+                    answer = await self._reader(root).head(name)
+                    self._found[wanted.url] = answer.size, answer.etag or str(answer.size)
+                size, etag = self._found[wanted.url]
+                key = f"{object_key(wanted.url, self._options)}\0{etag}"
+                lease.wanted[i] = wanted.found(size, Record(key, size, None))
+            except HeadraceError as error:
+                lease.errors[i] = RemoteError(str(error))
+
+        unknown = [i for i, wanted in enumerate(lease.wanted) if wanted.record is None]
+        await asyncio.gather(*map(find, unknown))
+
+    def _end(self, lease: Lease) -> None:
+        if not self._loop.loop.is_closed():
+            self._loop.start(self._release(lease))
+
+    async def _release(self, lease: Lease) -> None:
+        if lease.task is not None and not lease.task.done():
+            lease.task.cancel()
+            await asyncio.gather(lease.task, return_exceptions=True)
+        await self._on_disk(self._let_go, lease)
+
+    def _let_go(self, lease: Lease) -> None:
+        self._give_up(lease, sorted(lease.mine))
+        held = lease.cached()
+        lease.forget_memory()
+        if held:
+            records = [_record(lease, i) for i in held]
+            self._cache.release(records, [lease.next_positions[i] for i in held])
+
+    def _give_up(self, lease: Lease, which: list[int]) -> None:
+        lost = [i for i in which if i in lease.mine]
+        lease.mine.difference_update(lost)
+        if lost:
+            self._cache.give_up([_record(lease, i) for i in lost])
+
+
+def _close(pid: int, disk: ThreadPoolExecutor, cache: Cache) -> None:
+    if pid != os.getpid():
+        return  # a forked child's copies are the cache's business; the parent's go on
+    try:
+        disk.submit(cache.close)  # after what is still to be released; this may be that thread
+        disk.shutdown(wait=False)
+    except RuntimeError:  # at the interpreter's end threads take nothing new
+        cache.close()
+
+
+def _record(lease: Lease, i: int) -> Record:
+    record = lease.wanted[i].record
+    assert record is not None
+    return record
+
+
+def object_key(url: str, options: Mapping[str, Any]) -> str:
+    """Which object this is, on every process of the node: the beginning of its records' keys."""
+    return f"{endpoint_of(url, options) or ''}\0{url}"

@@ -1,0 +1,93 @@
+"""Samples in the shards of a pack in an object store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.cache import Record
+from headrace.errors import PackError
+from headrace.records import Extents
+from headrace.remote.access import Access
+from headrace.remote.lease import Wanted
+from headrace.remote.records import object_key
+from headrace.sources.pack import PackSource, entry_points
+from headrace.sources.pack_index import FILE_NAME, PackIndex
+from headrace.sources.remote import RemoteSamples
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RemotePackSource(RemoteSamples, PackSource):
+    """As `PackSource`, of shards that are objects: `paths` and `offsets` are their URLs.
+
+    Attributes:
+        access: how they are reached.
+        version: of the index, where it has no checksums; else empty.
+    """
+
+    access: Access
+    version: str
+
+    @classmethod
+    def at(cls, url: str, access: Access) -> RemotePackSource:
+        """All samples of the pack at `url`: its folder, or its index.
+
+        Raises:
+            PackError: its index can't be had, or isn't one.
+        """
+        at = url if url.endswith(".arrow") else f"{url.rstrip('/')}/{FILE_NAME}"
+        file, etag = access.index(at)
+        index = PackIndex(file)
+        absolute = [shard.name for shard in index.about.shards if shard.name.startswith("/")]
+        if absolute:
+            raise PackError(
+                f"{at} is the index of {absolute[0]}, a file outside of its folder. Pack it: headrace pack."
+            )
+        folder = at.rsplit("/", 1)[0]
+        urls = [f"{folder}/{shard.name}".encode() for shard in index.about.shards]
+        ends = np.cumsum([len(each) + 1 for each in urls], dtype=np.uint64)
+        has_checksums = index.about.made.get("checksums") is not False
+        return cls(
+            index,
+            None,
+            np.frombuffer(b"".join(each + b"\0" for each in urls), np.uint8),
+            np.concatenate((np.zeros(1, np.uint64), ends)),
+            Extents(index.numbers("shard"), index.numbers("offset"), index.numbers("size")),
+            index.numbers("label"),
+            entry_points(index),
+            access,
+            "" if has_checksums else etag,
+        )
+
+    @cached_property
+    def _urls(self) -> list[tuple[str, str]]:
+        """(URL, beginning of its records' keys) of each shard."""
+        urls = self.paths.tobytes().decode().split("\0")[:-1]
+        return [(url, object_key(url, self.access.options)) for url in urls]
+
+    def wanted(self, samples: Sequence[int] | npt.NDArray[np.int64]) -> list[Wanted]:
+        """The bytes of `samples`, each 0 or more."""
+        order = np.asarray(samples, np.int64)
+        rows = order if self.rows is None else self.rows[order]
+        checksums = self.index.numbers("checksum")[rows].tolist()
+        begins, sizes = self.extents.begins[order].tolist(), self.extents.sizes[order].tolist()
+        shards = self.extents.shards[order].tolist()
+        return [
+            Wanted(self._urls[shard][0], begin, size, self._record(shard, begin, size, checksum))
+            for shard, begin, size, checksum in zip(shards, begins, sizes, checksums, strict=True)
+        ]
+
+    def bytes_at(self, i: int, offset: int, size: int) -> bytes:
+        """Part of the shard that sample `i` is in, beside the cache. Raises RemoteError."""
+        return self.access.records().fetch(self.shard(i), offset, offset + size)
+
+    def _record(self, shard: int, begin: int, size: int, checksum: int) -> Record:
+        key = self._urls[shard][1]
+        if self.version:
+            return Record(f"{key}\0{self.version}\0{begin}", size, None)
+        # Other bytes at the same place have another checksum: it is the version.
+        return Record(f"{key}\0{size}:{checksum:08x}\0{begin}", size, checksum)

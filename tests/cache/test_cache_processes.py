@@ -1,0 +1,201 @@
+"""Several processes on one cache, and those that are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import psutil
+from cached import BLOCK, bytes_on_disk, content, put, record
+
+import headrace
+from headrace.cache import Cache, Claim
+
+USER = Path(__file__).parent.parent / "cache_user.py"
+SOURCES = f"{Path(headrace.__file__).parent.parent}{os.pathsep}{USER.parent}"
+LONG = 60.0  # seconds that nothing here takes
+
+
+def user(
+    folder: Path, capacity: int, records: int, batch: int, seed: int, epochs: int
+) -> subprocess.Popen[str]:
+    """A process that needs all `records` in each epoch; see cache_user.py."""
+    numbers = map(str, (capacity, records, batch, seed, epochs))
+    return subprocess.Popen(
+        [sys.executable, USER, folder, *numbers, folder.parent / "fetched"],
+        env={**os.environ, "PYTHONPATH": SOURCES},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(users: list[subprocess.Popen[str]]) -> None:
+    for process in users:
+        _, errors = process.communicate(timeout=LONG)
+        assert process.returncode == 0, errors
+
+
+def fetched(folder: Path) -> Counter[int]:
+    """How often each record was."""
+    return Counter(map(int, (folder.parent / "fetched").read_text().split()))
+
+
+def bytes_at_a_moment(folder: Path, users: list[subprocess.Popen[str]]) -> int:
+    """Of the records on disk, while all processes are stopped."""
+    for process in users:
+        process.send_signal(signal.SIGSTOP)
+    until(lambda: all(p.poll() is not None or psutil.Process(p.pid).status() == "stopped" for p in users))
+    total = bytes_on_disk(folder)
+    for process in users:
+        process.send_signal(signal.SIGCONT)
+    return total
+
+
+def until(holds) -> None:
+    """Wait for it."""
+    deadline = time.monotonic() + LONG
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_two_processes_fetch_each_record_once(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    finish([user(folder, 10_000 * BLOCK, 400, 16, seed, epochs=2) for seed in (1, 2)])
+    assert fetched(folder) == Counter(range(400))
+
+
+def test_the_bound_holds_while_several_work(tmp_path: Path) -> None:
+    """300 records of 525 blocks, looked at from outside."""
+    folder = tmp_path / "cache"
+    blocks = 150
+    users = [user(folder, blocks * BLOCK, 300, 8, seed, epochs=2) for seed in range(3)]
+    most = 0
+    while any(process.poll() is None for process in users):
+        most = max(most, bytes_at_a_moment(folder, users))
+        time.sleep(0.01)
+    finish(users)
+    assert blocks // 2 * BLOCK < most <= blocks * BLOCK
+    assert all(count <= 6 for count in fetched(folder).values())
+
+
+def test_kills_at_random_moments_leave_it_usable_and_bounded(tmp_path: Path) -> None:
+    """Twenty, while another process goes on."""
+    folder = tmp_path / "cache"
+    random = Random(0)
+    capacity = 200 * BLOCK
+    steady = user(folder, capacity, 300, 8, 0, epochs=10_000)
+    until(lambda: (tmp_path / "fetched").exists())
+    for kill in range(20):
+        victim = user(folder, capacity, 300, 8, 1 + kill, epochs=10_000)
+        assert victim.stdout is not None
+        assert victim.stdout.readline() == "open\n", victim.stderr and victim.stderr.read()
+        time.sleep(random.random() * 0.1)
+        victim.send_signal(signal.SIGKILL)
+        victim.communicate()
+        assert bytes_at_a_moment(folder, [steady]) <= capacity
+        assert steady.poll() is None, steady.communicate()
+    steady.kill()
+    steady.communicate()
+    finish([user(folder, capacity, 300, 8, 99, epochs=2)])
+    with_nobody = Cache(folder, capacity)
+    stats = with_nobody.stats()
+    assert bytes_on_disk(folder) == stats.bytes <= capacity
+    # Nobody holds anything: all of it can go.
+    numbers = list(range(1000, 1200))
+    put(with_nobody, numbers)
+    assert with_nobody.stats().records == 200
+    with_nobody.close()
+    assert list(folder.glob("headrace-*/clients/*")) == []
+
+
+def test_what_a_killed_process_was_fetching_is_fetched_by_another(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    ready, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        one = Cache(folder, 2 * BLOCK)
+        put(one, [0])
+        one.claim([record(1)], [0])
+        os.write(told, b".")
+        signal.pause()
+    os.read(ready, 1)
+    cache = Cache(folder, 2 * BLOCK)
+    assert cache.claim([record(1), record(2)], [0, 0]) == [Claim("other"), Claim("full")]
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    # Neither the place of what it was fetching nor what it had in hand is lost.
+    assert cache.claim([record(1), record(2)], [0, 0]) == [Claim("mine"), Claim("mine")]
+    cache.close()
+    os.close(ready)
+    os.close(told)
+
+
+def test_half_a_file_is_never_taken_for_whole(tmp_path: Path) -> None:
+    """As a process leaves it that is killed while it writes."""
+    folder = tmp_path / "cache"
+    child = os.fork()
+    if child == 0:
+        one = Cache(folder, 4 * BLOCK)
+        one.claim([record(1)], [0])
+        folder_of_it = Path(one._member.path(1))
+        folder_of_it.parent.mkdir(parents=True)
+        folder_of_it.write_bytes(content(1)[:1000])
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    cache = Cache(folder, 4 * BLOCK)
+    assert bytes_on_disk(folder) == 0
+    (path,) = put(cache, [1])
+    assert path is not None
+    assert Path(path).read_bytes() == content(1)
+    cache.close()
+
+
+def test_a_forked_child_is_another_client(tmp_path: Path) -> None:
+    """It can neither release nor lose what the parent has in hand; the parent goes on."""
+    cache = Cache(tmp_path, 3 * BLOCK)
+    put(cache, [0])
+    cache.claim([record(1)], [0])
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            assert cache.claim([record(0), record(1)], [0, 0])[1] == Claim("other")
+            put(cache, [2])
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert cache.add([record(1)], [content(1)]) != [None]
+    assert [claim.state for claim in cache.claim([record(n) for n in range(3)], [1, 1, 1])] == ["ready"] * 3
+    cache.release([record(n) for n in (0, 0, 1, 1, 2)], [None] * 5)
+    cache.close()
+
+
+def test_a_child_that_outlives_its_parent_keeps_the_parents_claims_for_nobody(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    ready, told = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        one = Cache(folder, 2 * BLOCK)
+        put(one, [0, 1])
+        grandchild = os.fork()
+        if grandchild == 0:
+            signal.pause()
+        os.write(told, f"{grandchild}\n".encode())
+        os.kill(os.getpid(), signal.SIGKILL)
+    grandchild = int(os.read(ready, 100))
+    os.waitpid(parent, 0)
+    cache = Cache(folder, 2 * BLOCK)
+    assert cache.claim([record(2)], [0]) == [Claim("mine")]
+    os.kill(grandchild, signal.SIGKILL)
+    cache.close()
+    os.close(ready)
+    os.close(told)

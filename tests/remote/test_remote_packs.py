@@ -1,0 +1,243 @@
+"""Packs in a store: the same samples as on disk, each once, fetched once."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from remote_setting import CACHE_BYTES, COUNT, TRANSFORM
+from stores import KEY, SECRET, Proxy, http_server
+from stores import proxy as proxied
+from torch.utils.data import DataLoader as TorchLoader
+from torch.utils.data import Subset
+from torchvision.transforms import ColorJitter, Compose, PILToTensor, Resize, ToTensor
+
+import headrace
+
+Make = Callable[..., headrace.PackedDataset]
+
+
+def same(ours: Any, theirs: Any) -> int:
+    """How many samples two loaders gave, all equal."""
+    count = 0
+    for (images, labels), (expected, targets) in zip(ours, theirs, strict=True):
+        assert torch.equal(images, expected)
+        assert torch.equal(labels, targets)
+        count += len(labels)
+    return count
+
+
+def gets(proxy: Proxy, what: str) -> int:
+    return sum(r.method == "GET" and what in r.path for r in proxy.requests)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_equal_the_local_ones_and_come_from_the_cache_again(
+    remote: Make, local: headrace.PackedDataset, proxy: Proxy, workers: int
+) -> None:
+    dataset = remote()
+    loaders = [
+        headrace.DataLoader(data, batch_size=7, shuffle=True, seed=5, num_workers=workers)
+        for data in (dataset, local)
+    ]
+    assert loaders[0].plan().native is not None
+    assert same(*loaders) == COUNT
+    asked = len(proxy.requests)
+    assert same(*loaders) == COUNT
+    assert len(proxy.requests) == asked
+    stats = loaders[0].stats().remote
+    assert stats is not None
+    assert stats.retries == 0
+    assert stats.requests == asked
+    assert (stats.cache_misses, stats.cache_hits) == (COUNT, COUNT)
+    assert stats.cache_evictions == 0
+    assert "MB by" in str(loaders[0].stats())
+    text = loaders[0].explain()
+    assert "s3://bucket/pack" in text
+    assert proxy.url in text
+    assert "requests at a time" in text
+
+
+def test_another_process_of_the_node_finds_index_and_records(remote: Make, proxy: Proxy) -> None:
+    dataset = remote()
+    first = [dataset[i][1] for i in range(COUNT)]
+    asked = len(proxy.requests)
+    again = pickle.loads(pickle.dumps(dataset))
+    assert len(pickle.dumps(dataset)) < 4000
+    assert [again[i][1] for i in range(COUNT)] == first
+    # The ETag of the index is asked for, and nothing else.
+    assert [r.method for r in proxy.requests[asked:]] == ["HEAD"]
+    assert gets(proxy, "index.arrow") == 1
+
+
+def test_samples_fields_and_subsets(remote: Make, local: headrace.PackedDataset) -> None:
+    dataset = remote(PILToTensor())
+    assert torch.equal(dataset[-1][0], headrace.PackedDataset(local.root, PILToTensor())[COUNT - 1][0])
+    assert dataset.targets == local.targets
+    assert dataset.key(3) == local.key(3)
+    assert dataset.fields(3) == local.fields(3)
+    assert dataset.shard_boundaries.tolist() == local.shard_boundaries.tolist()
+    order = [9, 2, -1, 2]
+    loaders = [headrace.DataLoader(Subset(d, order), batch_size=3, seed=1) for d in (remote(), local)]
+    assert same(*loaders) == len(order)
+
+
+def test_a_resumed_epoch_equals_the_rest_of_it(remote: Make, local: headrace.PackedDataset) -> None:
+    def loader(data: Any) -> headrace.DataLoader:
+        return headrace.DataLoader(data, batch_size=5, shuffle=True, seed=3)
+
+    begun = loader(remote())
+    batches = iter(begun)
+    for _ in range(4):
+        next(batches)
+    state = begun.state_dict()
+    del batches
+    resumed, expected = loader(remote()), loader(local)
+    resumed.load_state_dict(state)
+    expected.load_state_dict(state)
+    assert same(resumed, expected) == COUNT - 20
+
+
+def test_two_ranks_get_every_sample_once_and_fetch_it_once(remote: Make, proxy: Proxy) -> None:
+    loaders = [
+        headrace.DataLoader(
+            remote(PILToTensor_small), batch_size=4, shuffle=True, seed=3, rank=rank, world_size=2
+        )
+        for rank in range(2)
+    ]
+    seen: list[list[int]] = [[], []]
+
+    def walk(rank: int) -> None:
+        for _, labels in loaders[rank]:
+            seen[rank] += labels.tolist()
+
+    threads = [threading.Thread(target=walk, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seen[0] + seen[1]) == sorted(remote().targets)
+    fetched = sum(loader.stats().remote.cache_misses for loader in loaders)  # type: ignore[union-attr]
+    assert fetched == COUNT
+
+
+PILToTensor_small = Compose([Resize((16, 16)), ToTensor()])
+
+
+def test_a_cache_that_holds_little_is_enough(remote: Make, local: headrace.PackedDataset) -> None:
+    dataset = remote(cache_bytes=80_000)
+    loaders = [headrace.DataLoader(d, batch_size=6, shuffle=True, seed=2) for d in (dataset, local)]
+    for _ in range(3):
+        assert same(*loaders) == COUNT
+        stats = loaders[0].stats().remote
+        assert stats is not None
+        assert stats.cache_bytes <= 80_000
+    assert stats.cache_misses > COUNT
+
+
+def test_python_steps_in_worker_processes(remote: Make, local: headrace.PackedDataset) -> None:
+    transform = Compose([Resize((24, 24)), ColorJitter(0.3), ToTensor()])
+    loaders = [
+        headrace.DataLoader(data, batch_size=6, seed=4, num_workers=2)
+        for data in (remote(transform), headrace.PackedDataset(local.root, transform))
+    ]
+    assert loaders[0].plan().split is not None
+    assert same(*loaders) == COUNT
+
+
+def test_workers_of_torch_that_are_forked(remote: Make, local: headrace.PackedDataset) -> None:
+    transform = Compose([Resize((16, 16)), ToTensor()])
+    ours = TorchLoader(remote(transform), 8, num_workers=2, multiprocessing_context="fork")
+    assert same(ours, TorchLoader(headrace.PackedDataset(local.root, transform), 8)) == COUNT
+
+
+def test_an_iterator_goes_on_in_a_forked_child(remote: Make, local: headrace.PackedDataset) -> None:
+    import os
+
+    loaders = [headrace.DataLoader(d, batch_size=6, shuffle=True, seed=2) for d in (remote(), local)]
+    batches = iter(loaders[0])
+    expected = list(loaders[1])
+    assert torch.equal(next(batches)[0], expected[0][0])
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            rest = list(batches)
+            code = 0 if all(torch.equal(a[0], b[0]) for a, b in zip(rest, expected[1:], strict=True)) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert torch.equal(next(batches)[0], expected[1][0])
+
+
+def test_endpoint_and_credentials_of_the_environment(
+    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: Any
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    dataset = headrace.PackedDataset("s3://bucket/pack", cache_dir=tmp_path, cache_bytes=CACHE_BYTES)
+    assert len(dataset) == COUNT
+    assert dataset[0][0].size == headrace.PackedDataset(served.folder / "bucket" / "pack")[0][0].size
+
+
+def test_a_loader_left_in_the_middle_gives_everything_back(remote: Make) -> None:
+    dataset = remote()
+    loader = headrace.DataLoader(dataset, batch_size=4, shuffle=True, seed=1)
+    batches = iter(loader)
+    next(batches)
+    del batches
+    assert sum(len(labels) for _, labels in loader) == COUNT
+    assert TRANSFORM is dataset.transform
+
+
+def test_single_images_in_a_store(
+    served: Any, proxy: Proxy, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = sorted((served.folder.parent / "images").rglob("*.jpg"))
+    loose = served.folder / "bucket" / "loose"
+    loose.mkdir(exist_ok=True)
+    for path in images:
+        (loose / path.name).write_bytes(path.read_bytes())
+    urls = [f"s3://bucket/loose/{path.name}" for path in images]
+    arguments: dict[str, Any] = {"cache_dir": tmp_path / "cache", "cache_bytes": CACHE_BYTES}
+    dataset = headrace.ImageDataset(urls, range_of(urls), TRANSFORM, storage_options=options, **arguments)
+    expected = headrace.ImageDataset(images, range_of(urls), TRANSFORM)
+    loaders = [headrace.DataLoader(d, batch_size=5, shuffle=True, seed=5) for d in (dataset, expected)]
+    assert loaders[0].plan().native is not None
+    assert same(*loaders) == COUNT
+    assert torch.equal(pickle.loads(pickle.dumps(dataset))[0][0].mean() > 0, torch.tensor(True))
+    asked = gets(proxy, "loose")
+    assert asked == COUNT
+    assert same(*loaders) == COUNT
+    assert gets(proxy, "loose") == asked
+    with pytest.raises(headrace.ConfigError, match="one or the other"):
+        headrace.ImageDataset([urls[0], images[0]])
+
+
+def range_of(items: list[str]) -> list[int]:
+    return list(range(len(items)))
+
+
+def test_a_pack_on_a_plain_web_server(served: Any, local: headrace.PackedDataset, tmp_path: Path) -> None:
+    with http_server(served.folder, tmp_path / "rclone.conf") as address, proxied(address) as proxy:
+        arguments: dict[str, Any] = {"cache_dir": tmp_path / "cache", "cache_bytes": CACHE_BYTES}
+        dataset = headrace.PackedDataset(f"{proxy.url}/bucket/pack", TRANSFORM, **arguments)
+        loaders = [headrace.DataLoader(d, batch_size=6, shuffle=True, seed=9) for d in (dataset, local)]
+        assert same(*loaders) == COUNT
+        assert all(r.range for r in proxy.requests if "shard-" in r.path)
+
+
+def test_damage_is_seen_where_nothing_is_kept_too(remote: Make, proxy: Proxy) -> None:
+    dataset = remote(cache_bytes=4096)
+    proxy.behave = lambda request: "damage" if "shard-" in request.path else ""
+    with pytest.raises(headrace.RemoteError, match="checksum"):
+        dataset[5]
+    proxy.behave = lambda request: ""
+    assert dataset[5][1] == dataset.targets[5]
