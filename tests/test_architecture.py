@@ -103,7 +103,7 @@ DANGEROUS = {
     *("torch.load", "np.load", "numpy.load", "joblib.load", "yaml.load", "eval", "exec", "os.system"),
 }
 # Messages between processes of one loader, over their own pipes and memory: no data set is read there.
-OWN_PROCESSES = {"engine/parcel.py", "engine/probe.py", "engine/shared_pickle.py"}
+OWN_PROCESSES = {"engine/parcel.py", "engine/probe.py", "engine/shared_pickle.py", "remote/helper.py"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

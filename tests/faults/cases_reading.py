@@ -120,7 +120,7 @@ def test_a_shard_fails(pack: Path, faults: Faults, failure: str) -> None:
     with pytest.raises(headrace.SampleError) as caught:
         everything(loader)
     assert caught.value.index == BAD
-    for part in (shard.name, dataset.key(BAD)):
+    for part in (Path(shard).name, dataset.key(BAD)):
         assert part in str(caught.value)
     assert (cause if failure != "empty" else "it was cut short") in caught.value.cause
     loader = headrace.DataLoader(dataset, 4, num_workers=2, on_error="skip")
