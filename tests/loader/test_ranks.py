@@ -187,12 +187,12 @@ def test_our_orders_can_be_shared() -> None:
     assert sorted(each[0][0] + each[1][0]) == list(range(N))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(280)
-def test_killed_runs_go_on_with_other_ranks_and_workers(folder: Path, tmp_path: Path) -> None:
-    """Fifty kills; the sequence of world sizes is 2, 1, 3 and all bytes are compared."""
+@pytest.mark.parametrize("kills", [10, pytest.param(50, marks=pytest.mark.long)])
+def test_killed_runs_go_on_with_other_ranks_and_workers(folder: Path, tmp_path: Path, kills: int) -> None:
+    """The sequence of world sizes is 2, 1, 3 and all bytes are compared."""
     script = Path(__file__).with_name("kill_and_resume.py")
-    command = [sys.executable, str(script), str(folder), str(tmp_path), "50"]
+    command = [sys.executable, str(script), str(folder), str(tmp_path), str(kills)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -84,7 +84,7 @@ def test_killed_at_every_step_and_run_again(folder: Path, tmp_path: Path, format
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])
 def test_killed_for_good_at_random_moments(folder: Path, tmp_path: Path, kills: int, format_: str) -> None:
     whole = make_whole(folder, tmp_path / "whole", format=format_)
     dest, draw = tmp_path / "dest", random.Random(5)
