@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import threading
+from concurrent.futures import thread as executors
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 from headrace.errors import ConfigError
 from headrace.remote.limit import LEAST, Limit
 from headrace.remote.ranges import LEAST_GAP, WASTE, coalesce
+from headrace.remote.records import Records
 from headrace.remote.retry import Retry
 from headrace.remote.urls import is_url, store_and_name
 
@@ -111,3 +115,17 @@ def test_what_isnt_a_url_is_a_path() -> None:
     assert not any(map(is_url, ("/a/b", "a:b", "file:///a", "C://x", b"s3://a/b", None)))
     with pytest.raises(ConfigError, match="query"):
         store_and_name("https://host/a?signature=1")
+
+
+def test_records_may_be_collected_in_the_middle_of_anything(tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    made = [Records({}, tmp_path, 1 << 20)]
+
+    def collected_while_a_task_is_handed_over() -> None:
+        with executors._global_shutdown_lock:  # as the collector found it, in a thread that was in submit()
+            made.clear()
+
+    thread = threading.Thread(target=collected_while_a_task_is_handed_over, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()

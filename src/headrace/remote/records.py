@@ -8,6 +8,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from headrace.errors import DamagedError, HeadraceError, RemoteError
 from headrace.records import RemoteStats
 from headrace.remote.client import endpoint_of
 from headrace.remote.lease import Lease, Wanted
-from headrace.remote.loop import loop
+from headrace.remote.loop import Loop, loop
 from headrace.remote.ranges import Range, coalesce
 from headrace.remote.reader import Reader
 from headrace.remote.urls import store_and_name
@@ -59,7 +60,7 @@ class Records:
         self._unfinished: list[Lease] = []  # in order of use
         self._found: dict[str, tuple[int, str]] = {}  # size and ETag by URL, of whole objects
         self._disk = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="headrace-cache")
-        weakref.finalize(self, _close, self.pid, self._disk, self._cache)
+        weakref.finalize(self, _close_later, self._loop, self._disk, self._cache)
 
     def begin(
         self,
@@ -306,11 +307,18 @@ class Records:
             self._cache.give_up([_record(lease, i) for i in lost])
 
 
-def _close(pid: int, disk: ThreadPoolExecutor, cache: Cache) -> None:
-    if pid != os.getpid():
+def _close_later(own: Loop, disk: ThreadPoolExecutor, cache: Cache) -> None:
+    """Runs wherever the garbage collector does, in any thread, amid anything: it must wait for no lock."""
+    if own.pid != os.getpid():
         return  # a forked child's copies are the cache's business; the parent's go on
+    # At the process's end the loop may be closed: the kernel then lets go of what the cache holds.
+    with suppress(RuntimeError):
+        own.loop.call_soon_threadsafe(_close, disk, cache)
+
+
+def _close(disk: ThreadPoolExecutor, cache: Cache) -> None:
     try:
-        disk.submit(cache.close)  # after what is still to be released; this may be that thread
+        disk.submit(cache.close)  # after what is still to be released
         disk.shutdown(wait=False)
     except RuntimeError:  # at the interpreter's end threads take nothing new
         cache.close()
