@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from headrace.engine import seeding
 from headrace.engine.seeding import GeneratorStates, generators_kept
 
 
@@ -17,6 +18,14 @@ from headrace.engine.seeding import GeneratorStates, generators_kept
 def _kept() -> Iterator[None]:
     with generators_kept():
         yield
+
+
+@pytest.fixture(params=["by its memory", "by getstate"])
+def python_state(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to look at Python's generator: CPython keeps it where it is looked for."""
+    assert seeding._pythons is not None
+    if request.param == "by getstate":
+        monkeypatch.setattr(seeding, "_pythons", None)
 
 
 DRAWS: list[Callable[[], Any]] = [
@@ -32,6 +41,7 @@ DRAWS: list[Callable[[], Any]] = [
 ]
 
 
+@pytest.mark.usefixtures("python_state")
 @pytest.mark.parametrize("number", range(len(DRAWS)))
 def test_every_draw_is_seen_and_undone(number: int) -> None:
     before = GeneratorStates.now()
@@ -53,6 +63,20 @@ def test_a_normal_number_that_was_kept_is_seen_to_be_used() -> None:
         assert before.unchanged()
         assert np.random.randn() == expected
         assert not before.unchanged()
+
+
+@pytest.mark.usefixtures("python_state")
+@pytest.mark.parametrize("drawn", [0, 1, 623, 624, 1000])
+def test_pythons_generator_goes_on_as_it_would_have(drawn: int) -> None:
+    random.seed(7)
+    for _ in range(drawn):
+        random.random()
+    random.gauss(0, 1)  # a second normal number is kept for the next call
+    before, state = GeneratorStates.now(), random.getstate()
+    expected = [random.gauss(0, 1), random.gauss(0, 1), random.random()]
+    before.restore()
+    assert random.getstate() == state
+    assert [random.gauss(0, 1), random.gauss(0, 1), random.random()] == expected
 
 
 def test_another_bit_generator_is_looked_at_too() -> None:

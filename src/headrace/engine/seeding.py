@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,7 +62,7 @@ def seed_generators(seed: int) -> None:
 class GeneratorStates:
     """The states of the three generators of this process at one time."""
 
-    def __init__(self, torchs: torch.Tensor, numpys: Any, pythons: Any) -> None:
+    def __init__(self, torchs: torch.Tensor, numpys: Any, pythons: tuple[Any, Any]) -> None:
         self._torchs = torchs
         self._numpys = numpys
         self._pythons = pythons
@@ -69,14 +70,14 @@ class GeneratorStates:
     @classmethod
     def now(cls) -> GeneratorStates:
         """As they are."""
-        return cls(torch.default_generator.get_state(), _numpy_state(), random.getstate())
+        return cls(torch.default_generator.get_state(), _numpy_state(), _python_state())
 
     def unchanged(self) -> bool:
         """Whether they are still, or again, as they were."""
         return (
             torch.equal(self._torchs, torch.default_generator.get_state())
             and _same_state(self._numpys, _numpy_state())
-            and self._pythons == random.getstate()
+            and self._pythons == _python_state()
         )
 
     def restore(self) -> None:
@@ -85,16 +86,20 @@ class GeneratorStates:
         torch.default_generator.set_state(self._torchs)
         np.random.set_state(self._numpys)
         _latest = None  # the same words may come back with a normal number kept beside them
-        random.setstate(self._pythons)
+        words, normal = self._pythons
+        if isinstance(words, bytes):
+            position, *key = np.frombuffer(words, np.uint32).tolist()
+            words = (*key, position)
+        random.setstate((_VERSION, words, normal))
 
 
 class _Words:
-    """The memory of a Mersenne Twister of NumPy's, for np.asarray: 624 words of its key, then the position
-    among them (`mt19937_state` in its mt19937.h)."""
+    """The memory of a Mersenne Twister for np.asarray: 624 words of its key, and the position among them,
+    which NumPy's have behind them (`mt19937_state` in its mt19937.h) and Python's before."""
 
-    def __init__(self, generator: Any) -> None:
+    def __init__(self, generator: Any, address: int) -> None:
         self.generator = generator  # whose memory it is: kept as long as an array looks at it
-        place = (generator.ctypes.state_address, True)
+        place = (address, True)
         self.__array_interface__ = {"data": place, "shape": (625,), "typestr": "<u4", "version": 3}
 
 
@@ -103,7 +108,7 @@ class _Seen(NamedTuple):
 
     generator: Any
     memory: npt.NDArray[np.uint32]
-    words: npt.NDArray[np.uint32]
+    words: bytes
     state: Any
 
 
@@ -117,15 +122,45 @@ def _numpy_state() -> Any:
     """What np.random.get_state() gives: a tuple, or a dict for another generator than NumPy's default."""
     global _latest
     seen, generator = _latest, np.random.get_bit_generator()  # type: ignore[attr-defined]
-    if seen is not None and seen.generator is generator and np.array_equal(seen.memory, seen.words):
+    if seen is not None and seen.generator is generator and seen.memory.tobytes() == seen.words:
         return seen.state
     if not isinstance(generator, np.random.MT19937):
         return np.random.get_state(legacy=False)
     state: Any = np.random.get_state()
     has_normal = state[3]
-    memory = np.asarray(_Words(generator))
-    _latest = None if has_normal else _Seen(generator, memory, memory.copy(), state)
+    memory = np.asarray(_Words(generator, generator.ctypes.state_address))
+    _latest = None if has_normal else _Seen(generator, memory, memory.tobytes(), state)
     return state
+
+
+# Of what random.getstate() gives.
+_VERSION = 3
+
+
+def _python_memory() -> npt.NDArray[np.uint32] | None:
+    """Where CPython keeps the state of its global generator; None: this one keeps it elsewhere.
+
+    random.getstate() makes 625 numbers, 10 µs, twice a batch. `RandomObject` in CPython's _randommodule.c has
+    the position and the key behind the head that all objects have.
+    """
+    generator: Any = random._inst  # type: ignore[attr-defined]
+    head = object.__basicsize__
+    if sys.implementation.name != "cpython" or random.Random.__base__.__basicsize__ < head + 625 * 4:
+        return None
+    memory = np.asarray(_Words(generator, id(generator) + head))
+    version, words, _ = generator.getstate()
+    position, *key = memory.tolist()
+    return memory if version == _VERSION and (*key, position) == words else None
+
+
+_pythons = _python_memory()
+
+
+def _python_state() -> tuple[Any, Any]:
+    """(words, normal number that is kept for the next call) of Python's global generator."""
+    if _pythons is None:
+        return random.getstate()[1:]
+    return _pythons.tobytes(), random._inst.gauss_next  # type: ignore[attr-defined]
 
 
 def _same_state(one: Any, other: Any) -> bool:
