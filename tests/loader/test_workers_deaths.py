@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -28,6 +29,7 @@ from headrace.engine.in_hand import NONE, InHand, Note
 from headrace.engine.meter import Failures
 from headrace.engine.python import TorchProducer
 from headrace.engine.receiving import Watch, has_room
+from headrace.engine.worker_iterator import WorkerIterator
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -410,3 +412,33 @@ def test_notes_of_what_is_in_hand() -> None:
     hand.done()
     assert in_hand.read(1).request == NONE
     assert in_hand.read(0) == Note(NONE, NONE, NONE)
+
+
+def test_a_descriptor_is_closed_by_one_thread_only() -> None:
+    """The queue's own thread may be closing it when `kill` comes, in the collector or not."""
+    loader = headrace.DataLoader(Noisy(), batch_size=4, num_workers=1, worker_kind="process")
+    batches = iter(loader)
+    next(batches)
+    (iterator,) = (each for each in gc.get_objects() if type(each) is WorkerIterator and not each.ended)
+    reader: Any = iterator._index_queues[0]._reader
+    closed, go_on = threading.Event(), threading.Event()
+    descriptors: list[int] = []
+
+    def slowly() -> None:
+        descriptors.append(reader._handle)
+        os.close(reader._handle)
+        closed.set()
+        assert go_on.wait(60)
+
+    reader._close = slowly
+    other = threading.Thread(target=reader.close)
+    other.start()
+    assert closed.wait(60)
+    try:
+        iterator.kill()
+    finally:
+        go_on.set()
+        other.join(60)
+    assert len(descriptors) == 1
+    del iterator, batches, loader
+    gc.collect()

@@ -7,6 +7,7 @@ import os
 import queue
 import select
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 # A worker's end shows at once, but where a process that it has forked holds its files: then by asking.
@@ -59,6 +60,19 @@ class Watch:
 
     def _alive(self) -> bool:
         return all(worker.is_alive() for worker in self._workers)
+
+
+def close_once(connection: Any) -> None:
+    """Makes `connection.close` do nothing but for the first that calls it. Two threads that call it at a time
+    would close the descriptor twice, which may be another file's by then: its number is forgotten only
+    afterwards."""
+    first = [connection.close]
+
+    def close() -> None:
+        with suppress(IndexError):
+            first.pop()()  # popped by one thread only
+
+    connection.close = close
 
 
 def has_room(writer: Any) -> bool:

@@ -21,7 +21,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from headrace.engine.deaths import Death, WorkerDiedError
 from headrace.engine.in_worker import Refused, WorkerRequest
 from headrace.engine.parcel import Lost, Received
-from headrace.engine.receiving import WATCH_SECONDS, Watch, has_room
+from headrace.engine.receiving import WATCH_SECONDS, Watch, close_once, has_room
 from headrace.engine.shared_memory import free_bytes, too_small
 from headrace.errors import ConfigError
 
@@ -214,6 +214,8 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
             asking: Any
             for asking in self._index_queues:
                 asking._ignore_epipe = True  # the end of a worker is seen elsewhere
+                # `kill` and the queue's own thread, which cyclic garbage ends first, may close it at a time.
+                close_once(asking._reader)
         super()._reset(loader, first_iter)
 
     def _try_put_index(self) -> None:
