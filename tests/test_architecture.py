@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "remote": BASE | {"cache"},
     "sources": BASE | {"cache", "remote"},
     "plan": BASE | {"order", "sources"},
-    "packs": BASE | {"sources", "_native", "measure"},
+    "packs": BASE | {"remote", "sources", "_native", "measure"},
     "device": BASE | {"plan"},
     "engine": BASE | {"device", "order", "plan", "remote", "sources", "_native"},
     "export": BASE,

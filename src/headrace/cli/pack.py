@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -37,8 +36,10 @@ class Encoding(str, Enum):
 
 
 def pack(
-    src: Annotated[Path, typer.Argument(help="ImageFolder tree, ILSVRC2012 tar, WebDataset, LMDB or pack.")],
-    dest: Annotated[Path, typer.Argument(help="The folder to make.")],
+    src: Annotated[
+        str, typer.Argument(help="ImageFolder tree or pack (or its URL), ILSVRC2012 tar, WebDataset, LMDB.")
+    ],
+    dest: Annotated[str, typer.Argument(help="The folder to make, or its URL (s3://, gs://, az://).")],
     format_: Annotated[Format, typer.Option("--format", help="tar: WebDataset shards.")] = Format.TAR,
     optimize: Annotated[
         bool, typer.Option("--optimize", help="Rewrite JPEGs without loss: smaller, with restart markers.")
@@ -55,11 +56,18 @@ def pack(
     quality: Annotated[
         int | None, typer.Option(min=1, max=100, help="LOSSY: of JPEGs encoded anew; default 95.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: usable cores + 1.")] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads; default: usable cores + 1. With --ray: cores a shard takes."),
+    ] = None,
     shard_size: Annotated[
         int, typer.Option(min=1, help="MB of the source in a shard, at most.")
     ] = DEFAULT_SHARD_SIZE // MB,
     shuffle: Annotated[int | None, typer.Option(help="A seed: store samples in a random order.")] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Build shards on a Ray cluster: auto, local, or its address."),
+    ] = None,
 ) -> None:
     """Packs a data set into few large files with an index, without changing a byte of its images.
 
@@ -86,6 +94,7 @@ def pack(
             workers=workers,
             shard_size=shard_size * MB,
             shuffle=shuffle,
+            ray=ray,
             progress=progress,
         )
     _tell(summary, console)

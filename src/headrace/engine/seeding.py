@@ -143,9 +143,9 @@ def _python_memory() -> npt.NDArray[np.uint32] | None:
     random.getstate() makes 625 numbers, 10 µs, twice a batch. `RandomObject` in CPython's _randommodule.c has
     the position and the key behind the head that all objects have.
     """
-    generator: Any = random._inst  # type: ignore[attr-defined]
-    head = object.__basicsize__
-    if sys.implementation.name != "cpython" or random.Random.__base__.__basicsize__ < head + 625 * 4:
+    generator: Any = random._inst
+    head, base = object.__basicsize__, random.Random.__base__
+    if sys.implementation.name != "cpython" or base is None or base.__basicsize__ < head + 625 * 4:
         return None
     memory = np.asarray(_Words(generator, id(generator) + head))
     version, words, _ = generator.getstate()

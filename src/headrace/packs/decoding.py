@@ -23,9 +23,8 @@ from headrace.measure.listing import HEAD, picture_format
 from headrace.measure.machine import usable_cores
 from headrace.measure.pictures import Pictures, Split, State
 from headrace.packs.ordered import in_order
+from headrace.packs.records import Progress
 from headrace.packs.rows import JPEG_START
-
-Progress = Callable[[int, int], None]
 
 # Gives the bytes of a picture; None where it can't, which the picture's state or reason then says.
 Read = Callable[[Split, int], bytes | None]

@@ -38,7 +38,7 @@ class LmdbShards:
     kind = "lmdb"
 
     def __init__(self, folder: Path, plan: Plan) -> None:
-        self._folder = folder
+        self.folder = folder
         self._plan = plan
         self._path = folder / FILE
         # Address space, not disk: the file grows with what is written.
@@ -56,7 +56,7 @@ class LmdbShards:
     def part(self, shard: int) -> Part | None:
         """The rows of a transaction that is committed; None: it isn't."""
         committed = self._entries() >= self._plan.bounds[shard + 1]
-        return Part.read(part_path(self._folder, shard)) if committed else None
+        return Part.read(part_path(self.folder, shard)) if committed else None
 
     @contextmanager
     def writing(self, shard: int) -> Iterator[Callable[[Sequence[Packed]], None]]:
@@ -73,7 +73,7 @@ class LmdbShards:
 
             yield add
             # Before the commit, by which the rows count.
-            rows.write(part_path(self._folder, shard), 0)
+            rows.write(part_path(self.folder, shard), 0)
 
     def complete(self) -> None:
         """Once all samples are written: what readers ask for."""

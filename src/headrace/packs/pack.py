@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -10,20 +11,25 @@ from typing import Any, Literal, get_args
 from torch.utils.data import Dataset
 
 from headrace._native import ffi
-from headrace.errors import ConfigError, PackError
+from headrace.errors import ConfigError
 from headrace.measure.machine import usable_cores
 from headrace.packs.assemble import write_index
+from headrace.packs.build import Job, build
 from headrace.packs.changes import Changes, Encoding
+from headrace.packs.destinations import Destination, FolderDestination, StoreDestination
 from headrace.packs.inputs.detect import open_input
 from headrace.packs.lmdb_shards import TRANSACTION_BYTES, LmdbShards
-from headrace.packs.pipeline import Progress, Shards, write_shards
-from headrace.packs.records import DEFAULT_SHARD_SIZE, Plan, make_plan
-from headrace.packs.rows import Part
+from headrace.packs.pipeline import write_shards
+from headrace.packs.records import DEFAULT_SHARD_SIZE, Plan, Progress, Record, make_plan
 from headrace.packs.tar_shards import TarShards
-from headrace.packs.workplace import workplace
+from headrace.remote.urls import is_url
 from headrace.sources.pack_index import FILE_NAME, PackAbout, PackIndex
 
 Format = Literal["tar", "lmdb"]
+
+# Threads beyond the cores: at any time one waits for the disk, or for the interpreter's lock; of reads from
+# a store (True), each waits for the network.
+_READERS_BEYOND = {False: 1, True: 33}
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ class PackSummary:
     """What was packed.
 
     Attributes:
-        path: of the pack.
+        path: of the pack; a store's URL.
         samples, shards: in it.
         reused: shards that an earlier, interrupted run had finished.
         source_bytes: of the images and other fields.
@@ -40,7 +46,7 @@ class PackSummary:
         notes: what else to know, for people.
     """
 
-    path: Path
+    path: Path | str
     samples: int
     shards: int
     reused: int
@@ -63,6 +69,8 @@ def pack(
     workers: int | None = None,
     shard_size: int = DEFAULT_SHARD_SIZE,
     shuffle: int | None = None,
+    ray: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> PackSummary:
     """Packs images and labels into few large files with an index, without changing a byte of them.
@@ -73,14 +81,17 @@ def pack(
 
     The work is done in ``DEST.partial``, which becomes `dest` once it is complete. Interrupted at any moment,
     the same call goes on after the last finished shard, and the pack is the same byte for byte; so it is for
-    any number of workers.
+    any number of workers, and for shards built by a cluster.
+
+    Source and destination may lie in object stores (``pip install 'headrace[remote]'``): a URL as of
+    `headrace.PackedDataset`. There the index, which is written last, makes the shards a pack.
 
     Args:
-        src: a folder as ImageFolder gets it; an ILSVRC2012 train or val tar file (the devkit beside the
-            latter); a WebDataset tar file or a folder of them; an LMDB of msgpack (bytes, label); a pack; or
-            a torch Dataset that is an ImageFolder, has `samples` as one, or gives (PIL image, label), which
-            needs `reencode`.
-        dest: the folder to make; its last part must not exist, or be an empty folder.
+        src: a folder as ImageFolder gets it, or its URL; a pack, or its URL; an ILSVRC2012 train or val tar
+            file (the devkit beside the latter); a WebDataset tar file or a folder of them; an LMDB of msgpack
+            (bytes, label); or a torch Dataset that is an ImageFolder, has `samples` as one, or gives (PIL
+            image, label), which needs `reencode`.
+        dest: the folder to make, or its URL; its last part must not exist, or be an empty folder.
         format: "tar", or "lmdb" (needs ``pip install headrace[lmdb]``).
         optimize: rewrite JPEGs without loss: optimised Huffman tables, and restart markers that let any
             decoder begin in the middle; about 2.6 % smaller, and three times the work. Pixels don't change.
@@ -89,17 +100,25 @@ def pack(
         reencode: "png" (without loss) or "jpeg" (lossy) for images that aren't JPEGs. None: as they are.
         max_side: lossy: images whose longer side has more pixels are scaled down to it, and encoded anew.
         quality: lossy: of JPEGs that are encoded anew, 1 to 100; None: 95.
-        workers: threads; None: one more than the cores that this process may use.
+        workers: threads; None: one more than the cores that this process may use, and 32 more where the
+            source is in a store. With `ray`: cores that a shard takes; None: 1.
         shard_size: bytes of the source in a shard, at most; a larger sample has one for itself. An LMDB is
             one file; there it is what an interruption may cost, and is in memory at once: 64 MB at most.
         shuffle: a seed: samples lie in a random order, which depends on it and their keys only. None: in the
             source's order.
+        ray: shards are built by tasks of a Ray cluster (``pip install 'headrace[ray]'``): its address, "auto"
+            for the one that this machine is part of, "local" for this machine alone. Source and destination
+            must be where all nodes reach them: in stores, or in folders that they share. A shard whose node
+            dies is built again on another, up to 5 times. A cluster that this process has joined already is
+            used whatever the address. None: no cluster.
+        storage_options: of the stores; see `headrace.PackedDataset`.
         progress: called with (samples done, samples in all), now and then, from the caller's thread.
 
     Raises:
         ConfigError: an option that can't be obeyed.
         PackError: the source can't be read or has changed meanwhile, `dest` exists, the disk is too small or
             full, or ``DEST.partial`` was begun with other options. The message names the file.
+        RemoteError: a store can't be read or written. The message names the URL.
 
     Example:
         >>> import headrace
@@ -107,10 +126,15 @@ def pack(
         >>> train = headrace.PackedDataset("train.pack", transform)  # doctest: +SKIP
     """
     changes = Changes(optimize, strip, reencode, max_side, quality)
+    destination = _destination(dest, storage_options)
     _check(format, workers, shard_size, shuffle)
     if format == "lmdb":
         shard_size = min(shard_size, TRANSACTION_BYTES)
-    source = open_input(src, changes)
+        if ray is not None or isinstance(destination, StoreDestination):
+            raise ConfigError("format='lmdb' is one file on a local disk: by ray or to a URL, pack as 'tar'.")
+    if ray is not None and isinstance(src, (str, os.PathLike)) and not is_url(src):
+        src = os.path.abspath(src)  # nodes work in folders of their own
+    source = open_input(src, changes, storage_options)
     plan = make_plan(source.records(), shard_size, shuffle)
     made = {
         "headrace": ffi.build_info()["version"],
@@ -121,22 +145,46 @@ def pack(
         "shuffle": shuffle,
         **vars(changes),
     }
-    dest = Path(os.path.abspath(dest))
-    kind = TarShards if format == "tar" else LmdbShards
-    with workplace(dest, made, plan) as folder:
-        shards = kind(folder, plan)
-        finished = {i for i in range(plan.shards) if shards.part(i) is not None}
+    with destination.workplace(made, plan) as folder:
+        shards = TarShards(folder) if format == "tar" else LmdbShards(folder, plan)
+        finished = destination.finished(shards, plan)
         if not (folder / FILE_NAME).exists():
-            missing = [i for i in range(plan.shards) if i not in finished]
-            # One more than cores: at any time one waits for the disk, or for the interpreter's lock.
-            threads = workers or usable_cores() + 1
-            write_shards(source, changes, shards, plan, missing, threads, progress)
+            beyond = _READERS_BEYOND[is_url(src)]
+            missing = [(shard, plan.of(shard)) for shard in range(plan.shards) if shard not in finished]
+            tell = _counting(progress, missing, len(plan.records))
+            if ray is None and isinstance(destination, FolderDestination):
+                write_shards(source, changes, shards, missing, workers or usable_cores() + beyond, tell)
+            else:
+                cores = workers or (1 if ray is not None else usable_cores())
+                job = Job(source, changes, destination, cores + beyond, made["headrace"])
+                build(job, missing, ray, cores, tell)
             shards.complete()
-            parts = [_finished(shards, i) for i in range(plan.shards)]
+            parts = destination.parts(shards, plan)
             kept = [note for part in parts for note in part.notes]
             about = PackAbout(format, shards.shards(parts), source.classes, {**made, "kept": kept})
             write_index(folder, parts, about, shards.begins())
-    return _summary(dest, plan, len(finished), source.notes())
+        return _summary(destination, folder, plan, len(finished), source.notes())
+
+
+def _destination(dest: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Destination:
+    if is_url(dest):
+        return StoreDestination(str(dest), options)
+    return FolderDestination(Path(os.path.abspath(dest)))
+
+
+def _counting(
+    progress: Progress | None, missing: Sequence[tuple[int, Sequence[Record]]], total: int
+) -> Callable[[int], None]:
+    """Tells `progress` of samples as they are written, those of earlier runs included."""
+    done = total - sum(len(records) for _, records in missing)
+
+    def tell(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(done, total)
+
+    return tell
 
 
 def _check(format_: str, workers: int | None, shard_size: int, shuffle: int | None) -> None:
@@ -152,19 +200,12 @@ def _check(format_: str, workers: int | None, shard_size: int, shuffle: int | No
         )
 
 
-def _finished(shards: Shards, shard: int) -> Part:
-    part = shards.part(shard)
-    if part is None:
-        raise PackError(
-            f"Shard {shard} of the pack has been changed by others while it was made: run it again."
-        )
-    return part
-
-
-def _summary(dest: Path, plan: Plan, reused: int, notes: list[str]) -> PackSummary:
-    index = PackIndex(dest / FILE_NAME)
+def _summary(
+    destination: Destination, folder: Path, plan: Plan, reused: int, notes: list[str]
+) -> PackSummary:
+    index = PackIndex(folder / FILE_NAME)
     return PackSummary(
-        path=dest,
+        path=destination.path,
         samples=len(index),
         shards=plan.shards,
         reused=reused,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,6 +11,9 @@ from headrace.errors import PackError
 
 # Large enough to be read at a disk's full rate, small enough that an interruption costs seconds.
 DEFAULT_SHARD_SIZE = 500_000_000
+
+# Called with (samples done, samples in all), now and then.
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,10 @@ class Plan:
     def shards(self) -> int:
         """How many there are."""
         return len(self.bounds) - 1
+
+    def of(self, shard: int) -> Sequence[Record]:
+        """What a shard holds."""
+        return self.records[self.bounds[shard] : self.bounds[shard + 1]]
 
 
 def make_plan(records: list[Record], shard_size: int, shuffle: int | None) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,8 +30,11 @@ def read_image(index: PackIndex, row: int, most: int | None = None) -> bytes:
     return _pread(shard_path(index, row), int(index.numbers("offset")[row]), min(size, most or size))
 
 
-def read_stored(index: PackIndex, row: int) -> Sample:
+def read_stored(index: PackIndex, row: int, fetch: Callable[[str, int, int], bytes] | None = None) -> Sample:
     """Sample `row` of a pack, taken from its shard and not from the index.
+
+    Args:
+        fetch: gives bytes (begin, end) of a shard by its name, where shards aren't files beside the index.
 
     Raises:
         PackError: the shard doesn't hold it where the index says.
@@ -42,7 +46,10 @@ def read_stored(index: PackIndex, row: int) -> Sample:
     if not begin <= offset <= offset + length <= begin + size:
         raise PackError("the index puts its image outside its sample")
     path = shard_path(index, row)
-    data = _pread(path, begin, size)
+    if fetch is None:
+        data = _pread(path, begin, size)
+    else:
+        data = fetch(index.about.shards[int(index.numbers("shard")[row])].name, begin, begin + size)
     key = index.text("key", row)
     if index.about.kind == "lmdb":
         return replace(parse_value(data, key, str(path)), extension=index.text("extension", row))

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.packs.files import whole_file, write_pieces
-from headrace.packs.records import Plan, Sample
+from headrace.packs.records import Sample
 from headrace.packs.rows import Packed, Part, Rows, part_path
 from headrace.packs.tar_format import END, members
 from headrace.sources.pack_index import Shard
@@ -21,14 +21,12 @@ class TarShards:
 
     Args:
         folder: they go there, and their rows into its folder `parts`.
-        plan: what they will hold.
     """
 
     kind = "tar"
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
-        self._folder = folder
-        self._count = plan.shards
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def encode(self, sample: Sample) -> tuple[tuple[bytes, ...], int]:
         """What a shard holds of a sample, and where in that its image begins. For any thread."""
@@ -36,7 +34,7 @@ class TarShards:
 
     def part(self, shard: int) -> Part | None:
         """The rows of a shard that is finished; None: it isn't."""
-        part = Part.read(part_path(self._folder, shard))
+        part = Part.read(part_path(self.folder, shard))
         try:
             size = self._path(shard).stat().st_size
         except FileNotFoundError:
@@ -58,7 +56,7 @@ class TarShards:
 
             yield add
             write_pieces(file, [END])
-        rows.write(part_path(self._folder, shard), size + len(END))
+        rows.write(part_path(self.folder, shard), size + len(END))
 
     def complete(self) -> None:
         """Once all shards are written."""
@@ -72,4 +70,9 @@ class TarShards:
         return tuple(Shard(self._path(i).name, part.shard_bytes) for i, part in enumerate(parts))
 
     def _path(self, shard: int) -> Path:
-        return self._folder / f"shard-{shard:06}.tar"
+        return self.folder / shard_name(shard)
+
+
+def shard_name(shard: int) -> str:
+    """The file of a shard."""
+    return f"shard-{shard:06}.tar"

@@ -18,8 +18,7 @@ from headrace.packs.changes import Changes
 from headrace.packs.compare import Comparison
 from headrace.packs.inputs.detect import open_input
 from headrace.packs.ordered import in_order
-from headrace.packs.pipeline import Progress
-from headrace.packs.records import Sample
+from headrace.packs.records import Progress, Sample
 from headrace.packs.stored import read_stored, shard_path
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 from headrace.sources.tar_index import changed_shards

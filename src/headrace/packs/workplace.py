@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def workplace(dest: Path, made: dict[str, Any], plan: Plan) -> Iterator[Path]:
             another source, or the disk is too small.
     """
     _refuse_to_overwrite(dest)
-    folder = dest.with_name(dest.name + ".partial")
+    folder = partial_of(dest)
     with naming(folder):
         (folder / "parts").mkdir(parents=True, exist_ok=True)
     with _locked(folder):
@@ -44,11 +44,23 @@ def workplace(dest: Path, made: dict[str, Any], plan: Plan) -> Iterator[Path]:
             _check_space(folder, plan)
         yield folder
         shutil.rmtree(folder / "parts")
+        with suppress(FileNotFoundError):
+            shutil.rmtree(building_in(folder))
         (folder / "plan.json").unlink(missing_ok=True)
         sync_folder(folder)
         with naming(dest):
             os.rename(folder, dest)
         sync_folder(dest.parent)
+
+
+def partial_of(dest: Path) -> Path:
+    """The name of `dest` until it is whole."""
+    return dest.with_name(dest.name + ".partial")
+
+
+def building_in(folder: Path) -> Path:
+    """Where processes of other nodes build shards that are to lie in `folder`; a killed one leaves some."""
+    return folder / "building"
 
 
 def _refuse_to_overwrite(dest: Path) -> None:
@@ -82,11 +94,16 @@ def _agree(folder: Path, made: dict[str, Any], plan: Plan) -> None:
         with whole_file(kept) as file:
             file.write(json.dumps(mine, indent=1, sort_keys=True).encode())
         return
+    refuse_other_work(str(folder), earlier, mine)
+
+
+def refuse_other_work(where: str, earlier: dict[str, Any], mine: dict[str, Any]) -> None:
+    """Raises PackError where what was begun at `where` isn't what is to be made now."""
     different = sorted(name for name in {*earlier, *mine} if earlier.get(name) != mine.get(name))
     if different:
         told = {_difference(name, earlier.get(name), mine.get(name)): None for name in different}
         raise PackError(
-            f"{folder} was begun with {', '.join(told)}. Run the same command to finish it, or remove it to"
+            f"{where} was begun with {', '.join(told)}. Run the same command to finish it, or remove it to"
             " begin anew."
         )
 

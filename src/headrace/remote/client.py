@@ -81,18 +81,7 @@ class ObstoreClient:
     """
 
     def __init__(self, root: str, options: Mapping[str, Any]) -> None:
-        try:
-            from obstore.store import from_url
-        except ImportError as error:
-            raise ConfigError(
-                f"{root}: reading from stores needs obstore: pip install 'headrace[remote]'."
-            ) from error
-        try:
-            self._store: Any = from_url(root, **store_arguments(root, options))
-        except Exception as error:  # obstore's own errors have no common builtin
-            raise ConfigError(
-                f"{root}: the store can't be used with these storage_options: {error}"
-            ) from error
+        self._store = open_store(root, store_arguments(root, options))
 
     async def get(self, name: str, start: int, stop: int | None) -> Answer:
         """See `Client`."""
@@ -125,6 +114,20 @@ class ObstoreClient:
         begun = time.perf_counter()
         meta = await self._store.head_async(name)
         return Answer(b"", meta["e_tag"], meta["size"], time.perf_counter() - begun, 0.0)
+
+
+def open_store(root: str, arguments: Mapping[str, Any]) -> Any:
+    """obstore's store at `root`. Raises ConfigError."""
+    try:
+        from obstore.store import from_url
+    except ImportError as error:
+        raise ConfigError(
+            f"{root}: reading from stores needs obstore: pip install 'headrace[remote]'."
+        ) from error
+    try:
+        return from_url(root, **arguments)
+    except Exception as error:  # obstore's own errors have no common builtin
+        raise ConfigError(f"{root}: the store can't be used with these storage_options: {error}") from error
 
 
 def make_client(root: str, options: Mapping[str, Any]) -> Client:

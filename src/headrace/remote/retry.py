@@ -30,6 +30,12 @@ class Retry:
         """Seconds before the next try after `failed` ones, 1 or more."""
         return draw.uniform(0.0, min(self.most_seconds, self.first_seconds * self.base ** (failed - 1)))
 
+    def options(self) -> dict[str, Any]:
+        """As obstore's `retry_config`."""
+        first, most = timedelta(seconds=self.first_seconds), timedelta(seconds=self.most_seconds)
+        backoff = {"init_backoff": first, "max_backoff": most, "base": self.base}
+        return {"max_retries": self.tries - 1, "backoff": backoff}
+
     @classmethod
     def from_options(cls, options: Mapping[str, Any] | None) -> Retry:
         """From obstore's `retry_config`: `max_retries`, and `backoff` with `init_backoff`, `max_backoff` and

@@ -83,6 +83,9 @@ class ImagesInput:
         self._quality = quality
         self._lock = threading.Lock()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._dataset, self._encoding, self._quality)
+
     def records(self) -> list[Record]:
         """See `Input`. Sizes aren't known before the images are encoded: all are taken to be as the first."""
         count = len(self._dataset)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
-from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes
+from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from headrace.errors import PackError, printable
-from headrace.packs.inputs.files import as_text, extension_of, file_record, read_record, stem_of
+from headrace.errors import printable
+from headrace.packs.inputs.files import as_text, extension_of, stem_of
+from headrace.packs.inputs.tree import Tree
 from headrace.packs.records import Record, Sample
 
 # Kinds of left-out files that a note names.
@@ -18,10 +17,7 @@ NAMED = 5
 
 
 class FolderInput:
-    """The images below `root`, and files beside them that differ in nothing but the extension.
-
-    Args:
-        root: a folder of class folders, as ImageFolder gets it.
+    """The images of `tree`, and files beside them that differ in nothing but the extension.
 
     Raises:
         PackError: it has no class folders.
@@ -29,28 +25,25 @@ class FolderInput:
 
     kind = "ImageFolder"
 
-    def __init__(self, root: Path) -> None:
-        self._root = os.fspath(root)
-        try:
-            self._folders, self._labels = find_classes(self._root)
-        except FileNotFoundError:
-            raise PackError(
-                f"{printable(self._root)} has no class folders: give the folder that ImageFolder gets, a"
-                " folder of .tar shards, an LMDB, or an ILSVRC2012 tar file."
-            ) from None
-        except OSError as error:
-            raise PackError(f"{printable(self._root)} can't be listed: {error.strerror}.") from error
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._folders = tree.classes()
         self.classes = tuple(as_text(name) for name in self._folders)
         self._left_out: Counter[str] = Counter()
 
     def records(self) -> list[Record]:
         """See `Input`."""
         self._left_out.clear()
-        return [record for name in self._folders for record in self._of_class(name)]
+        return [
+            record
+            for label, folder in enumerate(self._folders)
+            for below, names in self._tree.walk(folder)
+            for record in self._of_folder(below, names, label)
+        ]
 
     def read(self, record: Record) -> Sample:
         """See `Input`."""
-        return read_record(self._root, record)
+        return self._tree.read(record)
 
     def notes(self) -> list[str]:
         """See `Input`."""
@@ -60,12 +53,6 @@ class FolderInput:
         rest = ["others"] if len(self._left_out) > NAMED else []
         total = sum(self._left_out.values())
         return [f"{total:,} files that ImageFolder ignores were left out: {', '.join(kinds + rest)}"]
-
-    def _of_class(self, folder: str) -> Iterator[Record]:
-        # ImageFolder sorts folders by their paths, and names within each.
-        for place, _, names in sorted(os.walk(os.path.join(self._root, folder), followlinks=True)):
-            below = os.path.relpath(place, self._root)
-            yield from self._of_folder(below, sorted(names), self._labels[folder])
 
     def _of_folder(self, below: str, names: list[str], label: int) -> Iterator[Record]:
         images = [name for name in names if name.lower().endswith(IMG_EXTENSIONS)]
@@ -84,4 +71,4 @@ class FolderInput:
             stem = stem_of(name) if stems[stem_of(name)] == 1 else name
             others = beside.get(stem_of(name), ())
             paths = [f"{below}/{each}" for each in (name, *others)]
-            yield file_record(self._root, f"{below}/{stem}", label, paths)
+            yield self._tree.record(f"{below}/{stem}", label, paths)

@@ -41,6 +41,10 @@ class LmdbInput:
         if pages * self._env.stat()["psize"] > there:
             raise PackError(f"{self._file} has {there:,} bytes and {pages:,} pages: it was cut short.")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An LMDB is opened once in a process, and not sent.
+        return type(self), (self._file,)
+
     def records(self) -> list[Record]:
         """See `Input`."""
         try:

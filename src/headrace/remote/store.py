@@ -1,0 +1,118 @@
+"""A folder of a store, as a batch job uses it: objects are listed, read, written and removed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headrace.errors import ConfigError, RemoteError
+from headrace.remote.client import CLIENT, RETRY, check_options, open_store, store_arguments
+from headrace.remote.loop import loop
+from headrace.remote.reader import Reader, cause_of
+from headrace.remote.retry import Retry
+from headrace.remote.urls import store_and_name
+
+# Of a request that writes: a part of a shard on a slow line.
+WRITE_TIMEOUTS = {"timeout": "900s", "read_timeout": "120s"}
+
+
+class Found(NamedTuple):
+    """An object that a listing names.
+
+    Attributes:
+        name: below the folder.
+        size: in bytes.
+        version: another one where the bytes have changed: the ETag, else the time of modification.
+    """
+
+    name: str
+    size: int
+    version: str
+
+
+class Store:
+    """The objects below `url`; for any thread. May be pickled: each process makes its own connections.
+
+    Args:
+        url: of the folder.
+        options: see `headrace.PackedDataset`.
+
+    Raises:
+        ConfigError: the URL names no folder of a store, or the options can't be obeyed.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None) -> None:
+        self.url = url.rstrip("/")
+        self.options = check_options(url, options)
+        self._retry = Retry.from_options(self.options.get(RETRY))
+        self._root, self._folder = store_and_name(self.url)
+        self._pid = -1
+        self._reader: Any = None
+        self._store: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pid": -1, "_reader": None, "_store": None}
+
+    def at(self, name: str) -> str:
+        """The URL of an object."""
+        return f"{self.url}/{name}"
+
+    def sibling(self, suffix: str) -> Store:
+        """The folder beside this one whose name is longer by `suffix`."""
+        return Store(self.url + suffix, self.options)
+
+    def list(self) -> Iterator[Found]:
+        """All objects, in no order. Raises RemoteError."""
+        import obstore
+
+        with self._failing(self.url, "listed"):
+            for chunk in obstore.list(self._open(), f"{self._folder}/"):
+                for each in chunk:
+                    version = each["e_tag"] or str(each["last_modified"])
+                    yield Found(each["path"][len(self._folder) + 1 :], each["size"], version)
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Bytes `start` to `stop` - 1 of an object; None: all of it. Raises RemoteError."""
+        self._open()
+        work = self._reader.get(f"{self._folder}/{name}", start, stop)
+        return bytes(loop().start(work).result().data)
+
+    def write(self, name: str, content: bytes | Path) -> None:
+        """Makes or replaces an object: whole or not at all. Raises RemoteError."""
+        import obstore
+
+        with self._failing(self.at(name), "written"):
+            obstore.put(self._open(), f"{self._folder}/{name}", content)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Objects of which some may be gone already. Raises RemoteError."""
+        import obstore
+
+        with self._failing(self.url, "removed from"):
+            paths = [f"{self._folder}/{name}" for name in names]
+            if paths:
+                obstore.delete(self._open(), paths)
+
+    def _open(self) -> Any:
+        """What writes and lists; what reads is made beside it."""
+        if self._pid != os.getpid():
+            client = {**WRITE_TIMEOUTS, **(self.options.get(CLIENT) or {})}
+            arguments = store_arguments(self._root, {**self.options, CLIENT: client})
+            # Other than reading, this is left to the store's library, which tries again by itself.
+            arguments[RETRY] = self._retry.options()
+            self._store = open_store(self._root, arguments)
+            self._reader = Reader(self._root, self.options)
+            self._pid = os.getpid()
+        return self._store
+
+    @contextmanager
+    def _failing(self, url: str, done: str) -> Iterator[None]:
+        try:
+            yield
+        except ConfigError:
+            raise
+        except Exception as error:  # obstore's own errors have no common builtin
+            raise RemoteError(f"{url} can't be {done}: {cause_of(error)}.") from error

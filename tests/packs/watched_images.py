@@ -1,0 +1,30 @@
+"""A data set that notes who asks it for what, on any node."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+
+class Watched:
+    """Random pictures; each request is a line in `log`: index and process."""
+
+    def __init__(self, count: int, log: Path) -> None:
+        self.count = count
+        self.log = log
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        with open(self.log, "ab") as file:
+            file.write(b"%d %d\n" % (index, os.getpid()))
+        pixels = np.random.default_rng(index).integers(0, 256, (64, 64, 3), np.uint8)
+        return Image.fromarray(pixels), index % 3
+
+    def requests(self) -> list[tuple[int, int]]:
+        """(index, process) of each, in order."""
+        return [(int(a), int(b)) for a, b in (line.split() for line in self.log.read_text().splitlines())]

