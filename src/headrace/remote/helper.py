@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from headrace.remote.client import Answer, ObstoreClient, StoreError
+from headrace.remote.loop import await_store_threads
 
 LENGTH = struct.Struct("<Q")
 
@@ -144,3 +145,4 @@ if __name__ == "__main__":
     # Ctrl-C is for the process that asks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     asyncio.run(serve())
+    await_store_threads()

@@ -58,7 +58,7 @@ class Records:
         self._readers: dict[str, Reader] = {}
         self._loop = loop()
         self._unfinished: list[Lease] = []  # in order of use
-        self._found: dict[str, tuple[int, str]] = {}  # size and ETag by URL, of whole objects
+        self._found: dict[str, tuple[int, str]] = {}  # size and version by URL, of whole objects
         self._disk = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="headrace-cache")
         weakref.finalize(self, _close_later, self._loop, self._disk, self._cache)
 
@@ -97,16 +97,28 @@ class Records:
         finally:
             lease.release()
 
-    def fetch(self, url: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Part of an object, or all of it, beside the cache. Raises RemoteError."""
-        root, name = _located(url)
-        return bytes(self._loop.start(self._reader(root).get(name, start, stop)).result().data)
+    def fetch(
+        self, url: str, start: int = 0, stop: int | None = None, version: str | None = None
+    ) -> bytes:
+        """Part of an object, or all of it, beside the cache.
 
-    def head(self, url: str) -> tuple[int, str | None]:
-        """Size and ETag of an object. Raises RemoteError."""
+        Args:
+            version: that it must have; see `head`. None: any.
+
+        Raises:
+            RemoteError: it can't be had, or has another version.
+        """
+        root, name = _located(url)
+        answer = self._loop.start(self._reader(root).get(name, start, stop)).result()
+        if version is not None and answer.version != version:
+            raise _changed(url, version, answer.version)
+        return bytes(answer.data)
+
+    def head(self, url: str) -> tuple[int, str]:
+        """Size and version of an object: its ETag, or its size where it has none. Raises RemoteError."""
         root, name = _located(url)
         answer = self._loop.start(self._reader(root).head(name)).result()
-        return answer.size, answer.etag
+        return answer.size, answer.version
 
     def stats(self) -> RemoteStats:
         """What this process did so far."""
@@ -214,7 +226,12 @@ class Records:
 
     async def _data(self, part: Range) -> memoryview:
         root, name = _located(part.name)
-        return memoryview((await self._reader(root).get(name, part.start, part.stop)).data)
+        answer = await self._reader(root).get(name, part.start, part.stop)
+        found = self._found.get(part.name)
+        if found is not None and found[1] != answer.version:
+            del self._found[part.name]  # who asks for it again gets what it is now
+            raise _changed(part.name, found[1], answer.version)
+        return memoryview(answer.data)
 
     async def _put(
         self, lease: Lease, part: Range, which: list[int], data: memoryview, *, keep: bool
@@ -264,7 +281,7 @@ class Records:
         )
 
     async def _find(self, lease: Lease) -> None:
-        """Asks for sizes and ETags of whole objects."""
+        """Asks for sizes and versions of whole objects."""
 
         async def find(i: int) -> None:
             wanted = lease.wanted[i]
@@ -272,9 +289,9 @@ class Records:
                 if wanted.url not in self._found:
                     root, name = _located(wanted.url)
                     answer = await self._reader(root).head(name)
-                    self._found[wanted.url] = answer.size, answer.etag or str(answer.size)
-                size, etag = self._found[wanted.url]
-                key = f"{object_key(wanted.url, self._options)}\0{etag}"
+                    self._found[wanted.url] = answer.size, answer.version
+                size, version = self._found[wanted.url]
+                key = f"{object_key(wanted.url, self._options)}\0{version}"
                 lease.wanted[i] = wanted.found(size, Record(key, size, None))
             except HeadraceError as error:
                 lease.errors[i] = RemoteError(str(error))
@@ -322,6 +339,13 @@ def _close(disk: ThreadPoolExecutor, cache: Cache) -> None:
         disk.shutdown(wait=False)
     except RuntimeError:  # at the interpreter's end threads take nothing new
         cache.close()
+
+
+def _changed(url: str, before: str, now: str) -> RemoteError:
+    return RemoteError(
+        f"{url} was changed while it was read: its version was {before} and is {now}. Read it again once nobody"
+        " writes to it any more"
+    )
 
 
 def _record(lease: Lease, i: int) -> Record:
