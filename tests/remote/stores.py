@@ -92,8 +92,9 @@ class Request:
 
 
 # What to do with a request: "" (pass it on), "reset", "cut" (half of the body), "slow" (a trickle), "stall"
-# (nothing), "damage" (a byte of the body is another), "whole" (the whole object, whatever part was asked for),
-# "elsewhere" (a Content-Range other than what was asked for); or a status, as in REFUSALS.
+# (nothing), "damage" (a byte of the body is another), "whole" (the whole object, whatever was asked for),
+# "elsewhere" (a Content-Range other than what was asked for), "moved" (go to the store itself); or a status,
+# as in REFUSALS.
 Behaviour = Callable[[Request], str]
 
 # As AWS says them ("Error responses" in its S3 API reference): the status line's reason, code, message.
@@ -115,12 +116,12 @@ REFUSALS = {
 }
 
 
-def refusal(status: str, method: str) -> bytes:
+def refusal(status: str, method: str, *fields: str) -> bytes:
     """An answer of nothing but an error."""
     reason, code, message = REFUSALS[status]
-    body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode() if code else b""
-    head = f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + (b"" if method == "HEAD" else body)
+    body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>" if code else ""
+    head = [f"HTTP/1.1 {status} {reason}", *fields, f"Content-Length: {len(body)}", "", ""]
+    return ("\r\n".join(head) + ("" if method == "HEAD" else body)).encode()
 
 
 @dataclass
@@ -190,8 +191,10 @@ class Proxy:
         if does == "reset":
             writer.transport.abort()
             return False
-        if does in REFUSALS:
-            writer.write(refusal(does, request.method))
+        if does in REFUSALS or does == "moved":
+            host, port = self.target
+            place = () if does in REFUSALS else (f"Location: http://{host}:{port}{request.path}",)
+            writer.write(refusal("307" if place else does, request.method, *place))
             await writer.drain()
             return True
         if does == "whole":

@@ -11,7 +11,7 @@ import pytest
 import stores
 
 # A thread that keeps the interpreter busy lets obstore's wait for it, one of them with the last result in
-# hand; how long, the switch interval says. Without the wait at the end six of ten such processes were aborted.
+# hand; how long, the switch interval says. Six of ten such processes were aborted before the end waited.
 SCRIPT = """
 import sys, threading
 from headrace.remote.client import ObstoreClient

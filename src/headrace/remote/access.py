@@ -63,7 +63,7 @@ class Access:
         return self._records
 
     def index(self, url: str) -> tuple[Path, str]:
-        """(file, version) of the index at `url`: fetched once per node, and again when its version is another.
+        """(file, version) of the index at `url`: fetched once per node, and again when that changes.
 
         Raises:
             PackError: it can't be had.

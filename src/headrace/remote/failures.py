@@ -46,7 +46,7 @@ CREDENTIALS = (
     "No credentials were found: give them in the environment or by storage_options; a public bucket takes"
     " storage_options={'skip_signature': True}"
 )
-REGION = "The bucket is in another region or at another endpoint: storage_options={'region': …, 'endpoint': …}"
+REGION = "The bucket is at another endpoint: storage_options={'region': …} or {'endpoint': …}"
 REFUSED = (
     "Compare the credentials, and what they allow, with the store's: environment or storage_options; a public"
     " bucket takes storage_options={'skip_signature': True}"

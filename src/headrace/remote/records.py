@@ -17,6 +17,7 @@ from headrace.cache import Cache, Record
 from headrace.errors import DamagedError, HeadraceError, RemoteError
 from headrace.records import RemoteStats
 from headrace.remote.client import endpoint_of
+from headrace.remote.expecting import Expecting
 from headrace.remote.lease import Lease, Wanted
 from headrace.remote.loop import Loop, loop
 from headrace.remote.ranges import Range, coalesce
@@ -82,6 +83,20 @@ class Records:
         self._loop.start(self._serve(lease))
         return lease
 
+    def expect(self, wanted: Callable[[int, int], list[Wanted]], start: int) -> Expecting:
+        """Begins to tell the cache what an epoch will ask for; returns at once.
+
+        Args:
+            wanted: takes (number of the epoch's sample, count); gives so many from there on, fewer at the
+                epoch's end. Called in another thread.
+            start: position of the epoch's sample number 0.
+        """
+
+        def coming(first: int, count: int) -> list[Record | None]:
+            return [self._known(each) for each in wanted(first, count)]
+
+        return Expecting(self._loop, self._on_disk, self._cache, coming, start)
+
     def read(self, wanted: Wanted) -> bytes:
         """One record, now. Raises RemoteError."""
         lease = self.begin([wanted], [self.position], [None], urgent=True)
@@ -97,9 +112,7 @@ class Records:
         finally:
             lease.release()
 
-    def fetch(
-        self, url: str, start: int = 0, stop: int | None = None, version: str | None = None
-    ) -> bytes:
+    def fetch(self, url: str, start: int = 0, stop: int | None = None, version: str | None = None) -> bytes:
         """Part of an object, or all of it, beside the cache.
 
         Args:
@@ -290,14 +303,21 @@ class Records:
                     root, name = _located(wanted.url)
                     answer = await self._reader(root).head(name)
                     self._found[wanted.url] = answer.size, answer.version
-                size, version = self._found[wanted.url]
-                key = f"{object_key(wanted.url, self._options)}\0{version}"
-                lease.wanted[i] = wanted.found(size, Record(key, size, None))
+                record = self._known(wanted)
+                assert record is not None
+                lease.wanted[i] = wanted.found(record.size, record)
             except HeadraceError as error:
                 lease.errors[i] = RemoteError(str(error))
 
         unknown = [i for i, wanted in enumerate(lease.wanted) if wanted.record is None]
         await asyncio.gather(*map(find, unknown))
+
+    def _known(self, wanted: Wanted) -> Record | None:
+        """Of a whole object, once its size and version are known."""
+        if wanted.record is not None or wanted.url not in self._found:
+            return wanted.record
+        size, version = self._found[wanted.url]
+        return Record(f"{object_key(wanted.url, self._options)}\0{version}", size, None)
 
     def _end(self, lease: Lease) -> None:
         if not self._loop.loop.is_closed():
@@ -343,8 +363,8 @@ def _close(disk: ThreadPoolExecutor, cache: Cache) -> None:
 
 def _changed(url: str, before: str, now: str) -> RemoteError:
     return RemoteError(
-        f"{url} was changed while it was read: its version was {before} and is {now}. Read it again once nobody"
-        " writes to it any more"
+        f"{url} was changed while it was read: its version was {before} and is {now}. Read it again once"
+        " nobody writes to it any more"
     )
 
 
