@@ -13,6 +13,9 @@ import torch
 from jpegs import image_folder
 from remote_setting import COUNT
 from stores import Proxy, Request
+from torch.utils.data import Subset
+from torchvision.transforms import ColorJitter, Compose, Resize, ToTensor
+from torchvision.transforms.functional import to_tensor
 
 import headrace
 from headrace.errors import ConfigError, PackError, RemoteError, SampleError
@@ -115,6 +118,38 @@ def test_on_error_is_honoured(remote: Make, proxy: Proxy, policy: Any, expected:
     assert f"after {TRIES} tries" in failure.cause
     assert failure.path is not None
     assert failure.path.startswith("s3://bucket/pack/shard-")
+
+
+def as_python(image: Any) -> torch.Tensor:
+    """A transform that nobody understands: the dataset runs as it is."""
+    return to_tensor(image.resize((16, 16)))
+
+
+PYTHON = {
+    "a step in workers": Compose([Resize((24, 24)), ColorJitter(0.3), ToTensor()]),
+    "all of it in workers": as_python,
+}
+
+
+@pytest.mark.parametrize("transform", PYTHON)
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "Subset"])
+def test_worker_processes_name_samples_by_their_urls(
+    remote: Make, proxy: Proxy, transform: str, whole: bool
+) -> None:
+    dataset = remote(PYTHON[transform])
+    url, _, _ = spoil(proxy, dataset, 11)
+    given, index = (dataset, 11) if whole else (Subset(dataset, [3, 11, 5]), 1)
+    loader = headrace.DataLoader(given, batch_size=2, num_workers=2, on_error="skip")
+    assert loader.plan().native is None
+    kept = sum(len(labels) for _, labels in loader)
+    assert kept == len(given) - 1
+    (failure,) = loader.stats().failures
+    assert (failure.index, failure.path) == (index, f"{url}: {dataset.key(11)}")
+    assert f"after {TRIES} tries" in failure.cause
+    with pytest.raises(OSError, match=rf"after {TRIES} tries") as raised:
+        list(headrace.DataLoader(given, batch_size=2, num_workers=2))
+    assert url in str(raised.value)
+    assert "503" in str(raised.value)
 
 
 def test_bytes_that_stay_damaged_are_an_error_and_not_kept(remote: Make, proxy: Proxy) -> None:

@@ -7,6 +7,8 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from headrace.cache import Cache, Record
@@ -38,6 +40,7 @@ class Expecting:
 
     Attributes:
         passed: samples of the epoch that were claimed, to be kept up by the owner: nobody needs to be told.
+        work: done once everything was told.
     """
 
     def __init__(
@@ -57,44 +60,40 @@ class Expecting:
         self._told = 0  # samples of the epoch that the cache was told of, or that were claimed before
         self._task: asyncio.Task[Any] | None = None
         self._ended = False
-        loop.start(self._run())
+        self.work: Future[None] = loop.start(self._run())
 
     def end(self) -> int:
         """Of the epoch, whether or not it was left before; drops what was told and not claimed. Returns the
-        position that the next epoch may begin at. Does nothing in a forked child."""
+        position that the next epoch may begin at. Drops nothing in a forked child."""
         if self._loop.pid == os.getpid() and not self._ended and not self._loop.loop.is_closed():
             self._ended = True
-            self._loop.loop.call_soon_threadsafe(self._cancel)
-        return self._start + max(self._told, self.passed)
-
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+            self._loop.start(self._drop())
+        being_told = 0 if self.work.done() else PIECE
+        return self._start + max(self._told + being_told, self.passed)
 
     async def _run(self) -> None:
         self._task = asyncio.current_task()
         try:
-            await self._tell_all()
-        except asyncio.CancelledError:
-            if not self._ended:
-                raise  # it is the process that ends
+            while not self._ended:
+                begun = time.monotonic()
+                if not await self._on_disk(self._evicts):
+                    await asyncio.sleep(LOOK_SECONDS)
+                elif not await self._on_disk(self._tell):
+                    return
+                else:
+                    await asyncio.sleep((time.monotonic() - begun) * (1 / SHARE - 1))
         except CacheError:
             return  # claims meet the same error, and tell it
-        finally:
-            self._task = None
-        if self._ended and self._told > self.passed:
-            while await self._on_disk(self._cache.skip, self._start + self._told):
-                pass
 
-    async def _tell_all(self) -> None:
-        while not self._ended:
-            begun = time.monotonic()
-            if not await self._on_disk(self._evicts):
-                await asyncio.sleep(LOOK_SECONDS)
-            elif not await self._on_disk(self._tell):
-                return
-            else:
-                await asyncio.sleep((time.monotonic() - begun) * (1 / SHARE - 1))
+    async def _drop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        with suppress(CacheError):
+            while self._told > self.passed and await self._on_disk(
+                self._cache.skip, self._start + self._told
+            ):
+                pass
 
     def _evicts(self) -> bool:
         stats = self._cache.stats()
