@@ -34,7 +34,9 @@ class Moto:
 
     def put(self, path: str, data: bytes = b"", **fields: str) -> None:
         """Makes the bucket or object at `path`; signatures aren't to be checked at that time."""
-        self._ask("PUT", path, data, {"Authorization": SIGNED.format("s3"), **fields})
+        # Without a type of its own urllib says that it is a form, which moto takes apart.
+        given = {"Authorization": SIGNED.format("s3"), "Content-Type": "application/octet-stream"}
+        self._ask("PUT", path, data, {**given, **fields})
 
     def upload(self, folder: Path, prefix: str) -> None:
         """All files of `folder`."""

@@ -144,7 +144,8 @@ def test_worker_processes_name_samples_by_their_urls(
     kept = sum(len(labels) for _, labels in loader)
     assert kept == len(given) - 1
     (failure,) = loader.stats().failures
-    assert (failure.index, failure.path) == (index, f"{url}: {dataset.key(11)}")
+    assert (failure.index, failure.path) == (index, dataset.source.path(11))
+    assert dataset.source.path(11).startswith(url)
     assert f"after {TRIES} tries" in failure.cause
     with pytest.raises(OSError, match=rf"after {TRIES} tries") as raised:
         list(headrace.DataLoader(given, batch_size=2, num_workers=2))

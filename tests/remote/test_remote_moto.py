@@ -145,6 +145,21 @@ def test_a_shard_that_was_cut_is_told_at_once(open_pack: Any, moto: Moto, pack: 
         assert "s3://bucket/cut/shard-000000.tar" in str(caught.value)
 
 
+def test_an_index_that_isnt_one_is_told_by_its_url_and_fetched_anew(
+    open_pack: Any, moto: Moto, pack: Path
+) -> None:
+    moto.upload(pack, "bucket/odd")
+    right = (pack / "index.arrow").read_bytes()
+    for wrong in (b"", b"<html>Sign in to the hotel's network</html>", bytes(len(right))):
+        moto.put("bucket/odd/index.arrow", wrong)
+        with pytest.raises(
+            PackError, match=r"s3://bucket/odd/index\.arrow, kept as .* can't be read as a pack's"
+        ):
+            open_pack("s3://bucket/odd")
+    moto.put("bucket/odd/index.arrow", right)
+    assert len(open_pack("s3://bucket/odd")) == COUNT
+
+
 def test_an_object_in_an_archive_is_told(open_pack: Any, moto: Moto, pack: Path) -> None:
     fields = {"x-amz-storage-class": "GLACIER"}
     moto.put("bucket/frozen/index.arrow", (pack / "index.arrow").read_bytes())

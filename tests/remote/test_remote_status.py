@@ -198,9 +198,13 @@ def test_numbers_in_paths_and_times_are_no_statuses() -> None:
     assert re.search("took too long. .*overloaded", str(failure))
 
 
-def test_aws_says_with_400_that_it_waited_for_too_long() -> None:
-    late = Failure.of(said(400, body="<Error><Code>RequestTimeout</Code></Error>"))
+@pytest.mark.parametrize("code", ["RequestTimeout", "Throttling"])
+def test_aws_says_with_400_that_it_may_do_later(code: str) -> None:
+    late = Failure.of(
+        said(400, body=f"<ErrorResponse a='b'><Error><Code>{code}</Code></Error></ErrorResponse>")
+    )
     assert (late.final, late.busy) == (False, False)
+    assert late.cause.endswith(f"400 Whatever: {code}")
     assert Failure.of(said(400, body="<Error><Code>ExpiredToken</Code></Error>")).final
 
 

@@ -99,10 +99,10 @@ class Access:
         records = self.records()
         try:
             with open(partial, "wb") as file, ThreadPoolExecutor(PIECES) as several:
-                pieces = [(url, start, min(start + PIECE, size)) for start in range(0, size, PIECE)]
+                pieces = [(url, start, min(start + PIECE, size), version) for start in range(0, size, PIECE)]
                 for first in range(0, len(pieces), PIECES):
                     for data in several.map(
-                        lambda each: records.fetch(*each, version), pieces[first : first + PIECES]
+                        lambda each: records.fetch(*each), pieces[first : first + PIECES]
                     ):
                         file.write(data)
             os.replace(partial, path)

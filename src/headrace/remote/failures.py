@@ -20,10 +20,19 @@ FINAL = {
     "UnauthenticatedError",
     "UnknownConfigurationKeyError",
 }
-# Statuses below 500 that another try may mend (RFC 9110, RFC 8470, RFC 6585). AWS says with 400, too, that
-# it waited for too long ("Error responses" in its S3 API reference).
+# Statuses below 500 that another try may mend (RFC 9110, RFC 8470, RFC 6585). AWS says so with 400, too: of
+# its SDKs' list ("Retry behavior" in its SDKs and tools reference guide) what S3, and STS before it, may say.
 TRANSIENT = {408, 425, 429}
-TRANSIENT_CODES = {"RequestTimeout"}
+TRANSIENT_CODES = {
+    "IDPCommunicationError",
+    "RequestLimitExceeded",
+    "RequestThrottled",
+    "RequestTimeout",
+    "RequestTimeoutException",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+}
 # There are too many requests, for the store or for something on the way.
 BUSY = {408, 429, 503, 504}
 
@@ -35,7 +44,7 @@ DEBUG = "\n\nDebug source"
 TIMEOUT = re.compile(r"\bTimedOut\b|kind: Timeout\b|\bos error 110\b")
 SYSTEM = re.compile(r'\b(?:message|error): "([^"]+)"')
 # As all stores that speak S3, and Azure's, say what is wrong.
-XML = re.compile(r"(?:<\?xml[^>]*>\s*)?<Error>.*", re.DOTALL)
+XML = re.compile(r"(?:<\?xml[^>]*>\s*)?<Error(?:Response)?\b.*", re.DOTALL)
 CODE, MESSAGE = re.compile(r"<Code>([^<]+)</Code>"), re.compile(r"<Message>([^<]+)</Message>")
 # Where machines of clouds ask for their credentials.
 METADATA = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
