@@ -127,7 +127,7 @@ def most_hits(streams: list[tuple[Any, Any]], samples: int, share: float, batch:
 def measure(
     name: str, orders: list[tuple[Order, int]], args: Any, ranks: int = 1, again: bool = False
 ) -> list[dict[str, Any]]:
-    """A row for each size of cache; `orders`: with the seed, of each job. `again`: it ends after each epoch."""
+    """A row for each size of cache; `orders`: with the seed, of each job. `again`: it ends after an epoch."""
 
     def rate(share: float, known: bool) -> float:
         if again:

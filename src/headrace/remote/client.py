@@ -20,8 +20,8 @@ CLIENT, RETRY, PROVIDER = "client_options", "retry_config", "credential_provider
 TIMEOUTS = {"timeout": "300s", "read_timeout": "15s", "connect_timeout": "5s"}
 
 
-# How obstore says that the answer was the whole object.
-NO_RANGE = "non-partial response"
+# How obstore says that the answer was the whole object: of S3 and its like, and of plain HTTP.
+NO_RANGE = ("non-partial response", "Range request not supported")
 # What may be sent in vain then, as a multiple of what was asked for.
 MOST_WASTE = 2
 
@@ -102,7 +102,7 @@ class ObstoreClient:
         try:
             result = await self._store.get_async(name, options=options)
         except Exception as error:
-            if stop is None or NO_RANGE not in str(error):
+            if stop is None or not any(words in str(error) for words in NO_RANGE):
                 raise
             return await self._part_of_all(name, start, stop)
         first = time.perf_counter()
@@ -116,7 +116,10 @@ class ObstoreClient:
         result = await self._store.get_async(name)
         meta, first = result.meta, time.perf_counter()
         if meta["size"] > MOST_WASTE * (stop - start):
-            text = "the server ignores ranges: it sends the whole object where a part is asked for"
+            text = (
+                "the server ignores ranges: it sends the whole object where a part is asked for. Serve it by"
+                " one that answers them (RFC 9110, 14.2)"
+            )
             raise StoreError("NotSupportedError", text)
         data = memoryview(await result.bytes_async())[start:stop]
         return Answer(data, meta["e_tag"], meta["size"], first - begun, time.perf_counter() - first)

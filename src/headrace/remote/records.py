@@ -290,7 +290,7 @@ class Records:
         raise RemoteError(
             f"bytes {part.start:,} to {part.stop - 1:,} of {wanted.url} can't be used after {DAMAGED_TRIES}"
             " tries: they don't have the checksum that the pack's index has for them. The shard was changed"
-            " or damaged: upload it again."
+            " or damaged: upload it again"
         )
 
     async def _find(self, lease: Lease) -> None:
