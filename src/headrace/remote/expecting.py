@@ -20,7 +20,7 @@ PIECE = 500
 # As long as this part of the cache is free nothing is evicted, and nothing has to be told.
 FREE_SHARE = 0.3
 LOOK_SECONDS = 0.5
-# Of the time, spent on telling: 10⁸ samples take half an hour of a thread, hours before they are claimed.
+# Of the time, spent on telling: 10⁸ samples take half an hour, hours before most of them are claimed.
 SHARE = 0.5
 
 # (number of the epoch's sample, count) → the records of so many from there on, fewer at the epoch's end. None
