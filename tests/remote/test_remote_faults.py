@@ -20,9 +20,6 @@ from torchvision.transforms.functional import to_tensor
 import headrace
 from headrace.errors import ConfigError, PackError, RemoteError, SampleError
 
-# A run of these was seen to wait for ever; until it is known why, they are no part of CI.
-pytestmark = pytest.mark.long
-
 Make = Callable[..., headrace.PackedDataset]
 TRIES = 6
 
