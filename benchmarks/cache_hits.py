@@ -5,8 +5,10 @@ epochs, each with a new key. The first epoch fills the cache; the rates are over
 compared at equal size: a cache that is told each record's next use, as Headrace's prefetcher does; one that
 isn't, and so evicts what was unused the longest (LRU); and the bound that no cache can pass, counted apart.
 Next to the shuffle stand the same shared by four ranks, each with its share of every epoch; a local shuffle,
-within a tenth of 40 shards; and two jobs that share one cache, each with a shuffle of its own, which say ten
-times an epoch what they need of what is there (`Cache.expect`).
+within a tenth of 40 shards; two jobs that share one cache, each with a shuffle of its own, which say ten
+times an epoch what they need of what is there (`Cache.expect`); and a job that is begun again for each epoch,
+or, what comes to the same, one without a seed, which knows an epoch's order only once that begins: it says at
+its beginning what it needs, or doesn't.
 """
 
 from __future__ import annotations
@@ -77,6 +79,27 @@ def hit_rate(
     return hits / claims
 
 
+def begun_again(needed: Any, samples: int, share: float, batch: int, known: bool) -> float:
+    """Of a cache whose job ends after each epoch; another goes on with what it left. After the first."""
+    hits = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for epoch in range(0, len(needed), samples):
+            cache = Cache(folder, int(samples * share) * BLOCK)
+            records = [Record(str(sample), 1, None) for sample in needed[epoch : epoch + samples]]
+            if known:
+                cache.expect(records, range(samples))
+            for begin in range(0, samples, batch):
+                some = records[begin : begin + batch]
+                states = [c.state for c in cache.claim(some, range(begin, begin + len(some)))]
+                mine = [r for r, state in zip(some, states, strict=True) if state == "mine"]
+                cache.add(mine, [b"."] * len(mine))
+                held = [r for r, state in zip(some, states, strict=True) if state in ("mine", "ready")]
+                cache.release(held, [None] * len(held))
+                hits += epoch > 0 and states.count("ready")
+            cache.close()
+    return hits / (len(needed) - samples)
+
+
 def most_hits(streams: list[tuple[Any, Any]], samples: int, share: float, batch: int) -> float:
     """Of any cache that keeps what it fetches until the next (Belady's MIN); jobs take turns by the batch."""
     turns = [needed[at : at + batch] for at in range(0, len(streams[0][0]), batch) for needed, _ in streams]
@@ -101,16 +124,24 @@ def most_hits(streams: list[tuple[Any, Any]], samples: int, share: float, batch:
     return hits / (len(needed) - first)
 
 
-def measure(name: str, orders: list[tuple[Order, int]], args: Any, ranks: int = 1) -> list[dict[str, Any]]:
-    """A row for each size of cache; `orders`: with the seed, of each job."""
+def measure(
+    name: str, orders: list[tuple[Order, int]], args: Any, ranks: int = 1, again: bool = False
+) -> list[dict[str, Any]]:
+    """A row for each size of cache; `orders`: with the seed, of each job. `again`: it ends after an epoch."""
+
+    def rate(share: float, known: bool) -> float:
+        if again:
+            return begun_again(streams[0][0], args.samples, share, args.batch, known)
+        return hit_rate(streams, args.samples, share, args.batch, ranks, known)
+
     streams = [stream(order, args.samples, args.epochs, seed) for order, seed in orders]
     rows = []
     for share in SHARES:
         row = {
             "order": name,
             "cache": share,
-            "headrace": hit_rate(streams, args.samples, share, args.batch, ranks, known=True),
-            "lru": hit_rate(streams, args.samples, share, args.batch, ranks, known=False),
+            "headrace": rate(share, known=True),
+            "lru": rate(share, known=False),
             "bound": most_hits(streams, args.samples, share, args.batch),
         }
         print(
@@ -135,6 +166,7 @@ def main() -> None:
         *measure("shuffle", [(Shuffled(args.samples), 0)], args),
         *measure("shuffle, 4 ranks", [(Shuffled(args.samples), 0)], args, ranks=4),
         *measure("local shuffle", [(local, 0)], args),
+        *measure("shuffle, begun again", [(Shuffled(args.samples), 0)], args, again=True),
         *measure("two jobs, own shuffles", [(Shuffled(args.samples), 1), (Shuffled(args.samples), 2)], args),
     ]
     if args.json:

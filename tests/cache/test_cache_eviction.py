@@ -131,6 +131,27 @@ def test_what_is_expected_is_kept(tmp_path: Path) -> None:
     assert kept(cache, range(4)) == [0, 2, 3]
 
 
+def test_of_uses_that_are_expected_the_soonest_counts_and_none_that_is_passed(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, 3 * BLOCK)
+    for number, following in enumerate((500, 600, 700)):
+        use(cache, number, 100 + number, following)
+    cache.expect([record(n) for n in (0, 0, 1, 2)], [900, 120, 400, 50])
+    # 0: at 120; 1: at 400; 2: at 700, as 50 is passed.
+    use(cache, 3, 103, 110)
+    assert kept(cache, range(4)) == [0, 1, 3]
+
+
+def test_what_is_skipped_is_forgotten_some_at_a_time(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("headrace.cache.cache.FORGOTTEN_AT_ONCE", 2)
+    cache = Cache(tmp_path, 6 * BLOCK)
+    for number in range(6):
+        use(cache, number, number, None)
+    cache.expect([record(n) for n in range(6)], [10 + n for n in range(6)])
+    assert [cache.skip(14) for _ in range(3)] == [True, True, False]
+    # Only 4 and 5 are still needed: 4 now, 5 later than these.
+    assert states(cache, [20, 21, 22, 23, 24, 25], position=14) == ["mine"] * 5 + ["full"]
+
+
 def test_another_rank_of_the_job_finds_what_was_kept_for_it(tmp_path: Path) -> None:
     """Which is forgotten once both have passed the place."""
     one, two = Cache(tmp_path, 3 * BLOCK), Cache(tmp_path, 3 * BLOCK)

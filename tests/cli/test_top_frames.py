@@ -228,6 +228,50 @@ def test_what_others_chose_cant_steer_the_terminal() -> None:
     assert "headrace doctor run SCRIPT" in text.plain, "no loaders: it says what is missing, and what helps"
 
 
+def remote(**changed: Any) -> dict[str, Any]:
+    return {
+        "bytes_fetched": 10**9,
+        "requests": 10_000,
+        "retries": 5,
+        "concurrency": 32,
+        "latency_seconds": 0.031,
+        "cache_hits": 100,
+        "cache_misses": 10_000,
+        "cache_evictions": 0,
+        "cache_bytes": 3 * GB,
+        "cache_capacity": 4 * GB,
+        **changed,
+    }
+
+
+def test_what_a_dataset_of_urls_fetches_now() -> None:
+    later = remote(
+        bytes_fetched=10**9 + 24_600_000,
+        requests=10_200,
+        retries=15,
+        cache_hits=160,
+        cache_misses=10_140,
+        cache_evictions=40,
+    )
+    found = frame(look(10.0, loader(20, remote=remote())), look(12.0, loader(40, remote=later)), 1060.0)
+    lines = draw(found, [], 80, 24).plain.splitlines()
+    assert "remote    12.3 MB/s by 100 requests/s, 32 at a time, 31 ms, 5% tried again" in lines
+    assert "cache     ███████████████░░░░░ 3.0 GB of 4.0 GB, 30% found, 20/s evicted" in lines
+    json.dumps(asdict(found))
+
+
+def test_a_dataset_of_urls_that_waits_and_one_that_was_seen_once() -> None:
+    idle = frame(look(10.0, loader(20, remote=remote())), look(12.0, loader(20, remote=remote())), 0)
+    text = draw(idle, [], 80, 24).plain
+    assert "remote    0 kB/s by 0 requests/s, 32 at a time, 31 ms, 5 retries so far" in text
+    assert "3.0 GB of 4.0 GB\n" in f"{text}\n"
+    [once] = frame(look(10.0), look(12.0, loader(20, remote=remote())), 0).ranks[0].loaders
+    assert once.remote is not None
+    assert (once.remote.bytes_per_second, once.remote.found) == (0.0, None)
+    [earlier] = frame(look(10.0), look(12.0, loader(20)), 0).ranks[0].loaders
+    assert earlier.remote is None, "a job of an earlier version says nothing of it"
+
+
 def test_words_for_numbers() -> None:
     assert [duration(t) for t in (0, 7.9, 65, 3753)] == ["0:00", "0:07", "1:05", "1:02:33"]
     assert [size(n) for n in (0, 12_345, 12_345_678, 1.5e9)] == ["0 kB", "12 kB", "12.3 MB", "1.5 GB"]

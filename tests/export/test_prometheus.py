@@ -8,6 +8,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from torchvision.datasets import ImageFolder
 
 import headrace
 from headrace.export import MetricsServer
+from headrace.records import LoaderStats, RemoteStats
 
 
 @pytest.fixture
@@ -74,6 +76,29 @@ def test_what_is_served_is_what_stats_says(loader: headrace.DataLoader) -> None:
         assert values["headrace_stage_samples_total", "train", stage.name] == stage.samples
         assert values["headrace_stage_seconds_total", "train", stage.name] == stage.seconds
         assert values["headrace_stage_bytes_total", "train", stage.name] == stage.bytes
+
+
+def test_a_dataset_of_urls_has_figures_of_its_own_and_others_none(loader: headrace.DataLoader) -> None:
+    remote = RemoteStats(10**6, 120, 3, 32, 0.03, 40, 80, 7, 5 * 10**6, 10**7)
+
+    class Urls:
+        def stats(self) -> LoaderStats:
+            return replace(loader.stats(), remote=remote)
+
+    with MetricsServer({"far": Urls(), "near": loader}, 0) as server:
+        text = get(server.url)
+    values = samples(text_string_to_metric_families(text))
+    assert values["headrace_remote_fetched_bytes_total", "far"] == remote.bytes_fetched
+    assert values["headrace_remote_requests_total", "far"] == remote.requests
+    assert values["headrace_remote_retries_total", "far"] == remote.retries
+    assert values["headrace_remote_concurrent_requests", "far"] == remote.concurrency
+    assert values["headrace_remote_latency_seconds", "far"] == remote.latency_seconds
+    assert values["headrace_cache_hits_total", "far"] == remote.cache_hits
+    assert values["headrace_cache_misses_total", "far"] == remote.cache_misses
+    assert values["headrace_cache_evictions_total", "far"] == remote.cache_evictions
+    assert values["headrace_cache_used_bytes", "far"] == remote.cache_bytes
+    assert values["headrace_cache_capacity_bytes", "far"] == remote.cache_capacity
+    assert not [key for key in values if "near" in key and ("remote" in key[0] or "cache" in key[0])]
 
 
 def test_names_have_help_and_type_and_units_last(loader: headrace.DataLoader) -> None:

@@ -179,6 +179,32 @@ def test_processes_end_with_the_loader() -> None:
     assert children() == before
 
 
+class Failing(Scaled):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 11:
+            raise OSError("no such sample")
+        return super().__getitem__(index)
+
+
+def test_an_epoch_that_failed_waits_for_no_worker_when_it_is_collected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The error holds the iterator, and itself: the collector closes their pipes before they are told."""
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 3600.0)
+    gc.collect()
+    before = children()
+
+    def fail() -> None:
+        with pytest.raises(OSError, match="no such sample") as caught:
+            list(loader_of(Failing()))
+        cycle: list[Any] = [caught.value]
+        cycle.append(cycle)
+
+    fail()
+    gc.collect()
+    assert children() == before
+
+
 class Seeds(Dataset[torch.Tensor]):
     def __len__(self) -> int:
         return 4

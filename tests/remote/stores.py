@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -95,9 +96,37 @@ class Request:
     range: str
 
 
-# What to do with a request: "" (pass it on), "reset", "503", "cut" (half of the body), "slow" (a trickle),
-# "stall" (nothing), "damage" (a byte of the body is another).
+# What to do with a request: "" (pass it on), "reset", "cut" (half of the body), "slow" (a trickle), "stall"
+# (nothing), "damage" (a byte of the body is another), "whole" (the whole object, whatever was asked for),
+# "elsewhere" (a Content-Range other than what was asked for), "moved" (go to the store itself); or a status,
+# as in REFUSALS.
 Behaviour = Callable[[Request], str]
+
+# As AWS says them ("Error responses" in its S3 API reference): the status line's reason, code, message.
+REFUSALS = {
+    "301": ("Moved Permanently", "PermanentRedirect", "The bucket must be addressed at another endpoint."),
+    "304": ("Not Modified", "", ""),
+    "307": ("Temporary Redirect", "TemporaryRedirect", "Please re-send this request to another endpoint."),
+    "400": ("Bad Request", "MalformedXML", "The XML you provided was not well-formed."),
+    "401": ("Unauthorized", "Unauthorized", "Who are you?"),
+    "403": ("Forbidden", "AccessDenied", "Access Denied"),
+    "404": ("Not Found", "NoSuchKey", "The specified key does not exist."),
+    "408": ("Request Timeout", "RequestTimeout", "Your socket connection was not read from in time."),
+    "412": ("Precondition Failed", "PreconditionFailed", "At least one of the pre-conditions did not hold."),
+    "416": ("Range Not Satisfiable", "InvalidRange", "The requested range is not satisfiable."),
+    "429": ("Too Many Requests", "TooManyRequests", "Please reduce your request rate."),
+    "500": ("Internal Server Error", "InternalError", "We encountered an internal error. Please try again."),
+    "502": ("Bad Gateway", "", "upstream"),
+    "503": ("Slow Down", "SlowDown", "Please reduce your request rate."),
+}
+
+
+def refusal(status: str, method: str, *fields: str) -> bytes:
+    """An answer of nothing but an error."""
+    reason, code, message = REFUSALS[status]
+    body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>" if code else ""
+    head = [f"HTTP/1.1 {status} {reason}", *fields, f"Content-Length: {len(body)}", "", ""]
+    return ("\r\n".join(head) + ("" if method == "HEAD" else body)).encode()
 
 
 @dataclass
@@ -167,10 +196,14 @@ class Proxy:
         if does == "reset":
             writer.transport.abort()
             return False
-        if does == "503":
-            writer.write(b"HTTP/1.1 503 Slow Down\r\nContent-Length: 8\r\n\r\nSlowDown")
+        if does in REFUSALS or does == "moved":
+            host, port = self.target
+            place = () if does in REFUSALS else (f"Location: http://{host}:{port}{request.path}",)
+            writer.write(refusal("307" if place else does, request.method, *place))
             await writer.drain()
             return True
+        if does == "whole":
+            head = re.sub(rb"\r\nrange:[^\r]*", b"", head, flags=re.IGNORECASE)
         upstream.write(head + sent)
         answer = await head_of(source)
         if answer is None:
@@ -178,6 +211,8 @@ class Proxy:
         if b"\r\nContent-Range:" in answer:
             # rclone sends part of an object as if it were all of it, which obstore refuses; AWS says 206.
             answer = answer.replace(b" 200 OK\r\n", b" 206 Partial Content\r\n", 1)
+        if does == "elsewhere":
+            answer = re.sub(rb"(\r\nContent-Range: bytes )\d+", rb"\g<1>1", answer)
         size = 0 if request.method == "HEAD" else length_of(answer)
         writer.write(answer)
         if does == "stall":

@@ -18,9 +18,7 @@ from torch.utils.data import Subset
 from torchvision.transforms import ColorJitter, Compose, PILToTensor, Resize, ToTensor
 
 import headrace
-
-# A run of these was seen to wait for ever; until it is known why, they are no part of CI.
-pytestmark = pytest.mark.long
+from headrace.loader.watched import figures
 
 Make = Callable[..., headrace.PackedDataset]
 
@@ -64,6 +62,8 @@ def test_batches_equal_the_local_ones_and_come_from_the_cache_again(
     assert "s3://bucket/pack" in text
     assert proxy.url in text
     assert "requests at a time" in text
+    said = figures(loaders[0], stats=loaders[0].stats())["remote"]
+    assert (said["cache_misses"], said["cache_hits"], said["requests"]) == (COUNT, COUNT, asked)
 
 
 def test_another_process_of_the_node_finds_index_and_records(remote: Make, proxy: Proxy) -> None:
@@ -88,6 +88,9 @@ def test_samples_fields_and_subsets(remote: Make, local: headrace.PackedDataset)
     order = [9, 2, -1, 2]
     loaders = [headrace.DataLoader(Subset(d, order), batch_size=3, seed=1) for d in (remote(), local)]
     assert same(*loaders) == len(order)
+    assert "\nremote: s3://bucket/pack" in loaders[0].explain()
+    assert loaders[0].stats().remote is not None
+    assert "remote:" not in loaders[1].explain()
 
 
 def test_a_resumed_epoch_equals_the_rest_of_it(remote: Make, local: headrace.PackedDataset) -> None:

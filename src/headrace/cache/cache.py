@@ -11,10 +11,18 @@ from typing import Any
 
 from headrace.cache import files
 from headrace.cache.claiming import UNPIN, UNPIN_KEY, Answer, Claiming, Wish
+from headrace.cache.clients import ADVANCE, CLOCK, FORGOTTEN_AT_ONCE, forget_passed
 from headrace.cache.index import DiskFullError
 from headrace.cache.member import REMOVE, Member
 from headrace.cache.records import CacheStats, Claim, Record
 from headrace.errors import CacheError, ConfigError, DamagedError
+
+# A use that was named before counts unless it is passed, or later.
+EXPECT = """
+INSERT INTO uses SELECT id, ?1, ?2, 0 FROM records WHERE key = ?3 AND ?2 >= ?4
+ON CONFLICT DO UPDATE SET position = excluded.position
+    WHERE pins = 0 AND (position < ?4 OR position > excluded.position)
+"""
 
 
 class Cache:
@@ -56,16 +64,24 @@ class Cache:
 
     def expect(self, records: Sequence[Record], positions: Sequence[int]) -> None:
         """Tell where records are needed that may be there already, from an earlier epoch or job or from
-        another rank, so that they are kept for it. Those that aren't there are passed over. It takes about
-        5 µs a record: call it at the beginning of an epoch with the samples that this user needs in it, some
-        thousands at a time; where jobs with orders of their own share the cache, some ten times an epoch. Of
-        a record that comes twice, the last counts."""
+        another rank, so that they are kept for it. Those that aren't there, or whose positions are passed,
+        are passed over. It takes about 5 µs a record: call it at the beginning of an epoch with the samples
+        that this user needs in it, some hundreds at a time; where jobs with orders of their own share the
+        cache, some ten times an epoch. Of a record that comes several times, the soonest use counts."""
+        wishes = _wishes(records, positions)
         with self._member.transaction() as connection:
+            (clock,) = connection.execute(CLOCK, [self._member.number]).fetchone()
             connection.executemany(
-                "INSERT INTO uses SELECT id, ?, ?, 0 FROM records WHERE key = ?"
-                " ON CONFLICT DO UPDATE SET position = excluded.position WHERE pins = 0",
-                [(self._member.number, wish.position, wish.key) for wish in _wishes(records, positions)],
+                EXPECT,
+                [(self._member.number, wish.position, wish.key, clock) for wish in wishes],
             )
+
+    def skip(self, position: int) -> bool:
+        """Tell that what was expected before `position` won't be claimed: some thousand uses are forgotten.
+        Returns whether there may be more; call it again then."""
+        with self._member.transaction() as connection:
+            connection.execute(ADVANCE, [position, self._member.number])
+            return forget_passed(connection, self._member.number, FORGOTTEN_AT_ONCE) > 0
 
     def claim(self, records: Sequence[Record], positions: Sequence[int]) -> list[Claim]:
         """Pin what is there, and divide among the processes who fetches what isn't: `positions[i]` is where

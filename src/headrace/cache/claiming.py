@@ -6,7 +6,7 @@ from sqlite3 import Connection
 from typing import NamedTuple
 
 from headrace.cache import files
-from headrace.cache.clients import Clients, forget, forget_passed
+from headrace.cache.clients import ADVANCE, Clients, forget, forget_passed
 from headrace.cache.eviction import Victim, victims
 from headrace.cache.records import Record, State
 
@@ -62,7 +62,7 @@ class Claiming:
         """One for each. `damaged`: numbers of records that were "ready" for these very wishes, but whose
         files turned out to be damaged."""
         clock = min(wish.position for wish in wishes)
-        self._run("UPDATE clients SET clock = max(clock, ?) WHERE id = ?", [clock, self._number])
+        self._run(ADVANCE, [clock, self._number])
         forget(self._connection)
         if damaged:
             self._connection.executemany(UNPIN_KEY, [(self._number, wish.key) for wish in wishes])

@@ -16,6 +16,8 @@ from headrace.errors import CacheError, ConfigError
 BOOT = Path("/proc/sys/kernel/random/boot_id")  # another one each time that the machine starts
 BURIAL_SECONDS = 1.0
 FORGOTTEN_AT_ONCE = 1000
+CLOCK = "SELECT clock FROM clients WHERE id = ?"
+ADVANCE = "UPDATE clients SET clock = max(clock, ?) WHERE id = ?"
 
 
 class Clients:
@@ -122,10 +124,11 @@ def forget(connection: Connection) -> bool:
     return True
 
 
-def forget_passed(connection: Connection, number: int, at_most: int) -> None:
-    """Forget uses that client `number` named and has passed since: those of other ranks of its job."""
-    (clock,) = connection.execute("SELECT clock FROM clients WHERE id = ?", [number]).fetchone()
-    _delete_uses(connection, number, clock, at_most)
+def forget_passed(connection: Connection, number: int, at_most: int) -> int:
+    """Forget uses that client `number` named and has passed since: those of other ranks of its job, or of an
+    epoch that was left. Returns how many."""
+    (clock,) = connection.execute(CLOCK, [number]).fetchone()
+    return _delete_uses(connection, number, clock, at_most)
 
 
 def _delete_uses(connection: Connection, number: int, before: int, at_most: int) -> int:

@@ -52,6 +52,32 @@ class StageFrame:
 
 
 @dataclass(frozen=True)
+class RemoteFrame:
+    """What a process fetches for a dataset of URLs; rates and shares are of now.
+
+    Attributes:
+        bytes_per_second: fetched.
+        requests_per_second, retries_per_second: sent to stores; those of them that were tried again.
+        concurrency, latency_seconds: see `headrace.records.RemoteStats`.
+        found: share of the records asked for that the node's cache held; None: none was asked for.
+        evictions_per_second: records removed from the cache by this process.
+        cache_bytes, cache_capacity: of the cache.
+        retries: since the job began.
+    """
+
+    bytes_per_second: float
+    requests_per_second: float
+    retries_per_second: float
+    concurrency: int
+    latency_seconds: float
+    found: float | None
+    evictions_per_second: float
+    cache_bytes: int
+    cache_capacity: int
+    retries: int
+
+
+@dataclass(frozen=True)
 class LoaderFrame:
     """One loader. Shares are 0 to 1; "now" is the time between the two looks.
 
@@ -72,6 +98,7 @@ class LoaderFrame:
         transfer: bytes per second sent to the device now.
         stages: all native ones together first.
         skipped, replaced: samples that couldn't be loaded.
+        remote: None: the dataset is on the job's machine.
     """
 
     number: int
@@ -97,6 +124,7 @@ class LoaderFrame:
     stages: tuple[StageFrame, ...]
     skipped: int
     replaced: int
+    remote: RemoteFrame | None
 
     @property
     def active(self) -> bool:
@@ -241,6 +269,7 @@ def _loader(before: Json | None, now: Json, seconds: float) -> LoaderFrame:
         stages=_stages(before, now, asked),
         skipped=now["skipped"],
         replaced=now["replaced"],
+        remote=_remote(before, now, seconds),
     )
 
 
@@ -278,6 +307,30 @@ def _transfer(before: Json | None, now: Json, seconds: float) -> float:
 
 def _sent(said: Json) -> int:
     return sum(stage["bytes"] for stage in said["stages"] if stage["name"] == "transfer")
+
+
+def _remote(before: Json | None, now: Json, seconds: float) -> RemoteFrame | None:
+    said = now.get("remote")  # a job of an earlier version doesn't say
+    if said is None:
+        return None
+    old = (before or {}).get("remote") or said
+
+    def rate(name: str) -> float:
+        return (said[name] - old[name]) / seconds if seconds > 0 else 0.0
+
+    hits, misses = said["cache_hits"] - old["cache_hits"], said["cache_misses"] - old["cache_misses"]
+    return RemoteFrame(
+        bytes_per_second=rate("bytes_fetched"),
+        requests_per_second=rate("requests"),
+        retries_per_second=rate("retries"),
+        concurrency=said["concurrency"],
+        latency_seconds=said["latency_seconds"],
+        found=hits / (hits + misses) if hits + misses > 0 else None,
+        evictions_per_second=rate("cache_evictions"),
+        cache_bytes=said["cache_bytes"],
+        cache_capacity=said["cache_capacity"],
+        retries=said["retries"],
+    )
 
 
 def _stages(before: Json | None, now: Json, asked: float | None) -> tuple[StageFrame, ...]:

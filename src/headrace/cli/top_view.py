@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from headrace.cli.frames import Frame, LoaderFrame, ProcessFrame
+from headrace.cli.frames import Frame, LoaderFrame, ProcessFrame, RemoteFrame
 
 BAR = 20
 SPARKS = " ▁▂▃▄▅▆▇█"
@@ -189,6 +189,8 @@ def _loader(loader: LoaderFrame, stalls: Sequence[float | None]) -> list[Text]:
             text = f"the step has been waiting for its batch for {loader.waiting_seconds:.1f} s"
             lines.append(Text(text, style="bold red"))
     lines += _stores(loader)
+    if loader.remote is not None:
+        lines += _remote(loader.remote)
     for stage in loader.stages:
         load = "" if stage.load is None else f", {stage.load:.0%} of it asked for"
         together = ", together" if stage.name == "native" else ""
@@ -241,3 +243,22 @@ def _stores(loader: LoaderFrame) -> list[Text]:
             )
         )
     return lines
+
+
+def _remote(remote: RemoteFrame) -> list[Text]:
+    fetched = Text(
+        f"remote    {size(remote.bytes_per_second)}/s by {remote.requests_per_second:,.0f} requests/s,"
+        f" {remote.concurrency} at a time, {1e3 * remote.latency_seconds:,.0f} ms"
+    )
+    if remote.retries_per_second > 0:
+        share = remote.retries_per_second / max(remote.retries_per_second, remote.requests_per_second)
+        fetched.append(f", {share:.0%} tried again", style="yellow")
+    elif remote.retries:
+        fetched.append(f", {remote.retries:,} retries so far")
+    full = bar(remote.cache_bytes / remote.cache_capacity) if remote.cache_capacity else bar(0)
+    cache = f"cache     {full} {size(remote.cache_bytes)} of {size(remote.cache_capacity)}"
+    if remote.found is not None:
+        cache += f", {remote.found:.0%} found"
+    if remote.evictions_per_second > 0:
+        cache += f", {remote.evictions_per_second:,.0f}/s evicted"
+    return [fetched, Text(cache)]

@@ -29,6 +29,8 @@ WAIT_SLICE = 0.1
 
 # (position of this epoch's sample number 0, samples in it) → when each of the samples is needed next.
 NextUse = Callable[[Indices], "list[int | None]"]
+# (number of this epoch's sample, count) → so many from there on, fewer at its end.
+Coming = Callable[[int, int], Indices]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,10 +47,15 @@ class Ahead(Iterator[IndexBatch]):
         batches: in order; taken ahead of what the caller asks for, by a bounded number of bytes.
         source: that they are of.
         next_use: for samples of this epoch, how many samples from its begin on each is needed again.
+        coming: of this epoch; None: not known beyond `batches`.
     """
 
     def __init__(
-        self, batches: Iterator[IndexBatch], source: RemoteSamples, next_use: NextUse | None = None
+        self,
+        batches: Iterator[IndexBatch],
+        source: RemoteSamples,
+        next_use: NextUse | None = None,
+        coming: Coming | None = None,
     ) -> None:
         self._batches: Iterator[IndexBatch] | None = batches
         self._source = source
@@ -57,6 +64,11 @@ class Ahead(Iterator[IndexBatch]):
         records = source.access.records()
         self._most = min(AHEAD_BYTES, int(CACHE_SHARE * records.capacity))
         self._start = self._position = records.position
+        self._expecting = (
+            records.expect(lambda first, count: source.wanted(coming(first, count)), self._start)
+            if coming is not None
+            else None
+        )
 
     def __next__(self) -> LeasedBatch:
         """Waits for the records of the next batch."""
@@ -92,16 +104,24 @@ class Ahead(Iterator[IndexBatch]):
                 batch = next(self._batches)
             except StopIteration:
                 self._batches = None
+                self._end()
                 return
             self._queue.append(self._leased(batch))
 
     def close(self) -> None:
         """Gives up what was begun."""
         self._batches = None
+        self._end()
         while self._queue:
             lease = self._queue.popleft().lease
             if lease is not None:
                 lease.release()
+
+    def _end(self) -> None:
+        if self._expecting is not None:
+            records = self._source.access.records()
+            records.position = max(records.position, self._expecting.end())
+            self._expecting = None
 
     def _held(self) -> int:
         return sum(batch.lease.nbytes for batch in self._queue if batch.lease is not None)
@@ -121,6 +141,8 @@ class Ahead(Iterator[IndexBatch]):
         self._position += len(order)
         records = self._source.access.records()
         records.position = max(records.position, self._position)
+        if self._expecting is not None:
+            self._expecting.passed = self._position - self._start
         return LeasedBatch(batch.indices, batch.occurrences, lease)
 
 

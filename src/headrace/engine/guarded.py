@@ -232,7 +232,10 @@ class Guarded(Dataset[Any]):
 
 
 def file_of(dataset: Any, index: Any) -> str | None:
-    """The file of a sample, where the dataset lists files the way torchvision's or Headrace's do."""
+    """The file or URL of a sample, where the dataset, or that of which it is a Subset, lists files the way
+    torchvision's or Headrace's do."""
+    while type(dataset) is Subset and isinstance(index, int) and -len(dataset) <= index < len(dataset):
+        dataset, index = dataset.dataset, int(dataset.indices[index])
     source = getattr(dataset, "source", None)
     if source is not None and isinstance(index, int):
         from headrace.sources.source import Source  # what it brings takes a worker long to import

@@ -264,20 +264,24 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
     def _shutdown_workers(self) -> None:
         if os.getpid() != self._pid:
             return  # a forked child would end its parent's workers
-        if not self._shutdown:
-            if not all(worker.is_alive() for worker in self._workers):
-                self.kill()
-                return
-            self._tell_workers()
+        if not self._shutdown and not (
+            all(worker.is_alive() for worker in self._workers) and self._tell_workers()
+        ):
+            self.kill()
+            return
         super()._shutdown_workers()
 
-    def _tell_workers(self) -> None:
+    def _tell_workers(self) -> bool:
         """Writes the end to the workers' pipes at once. torch leaves that to a queue's thread, which cyclic
-        garbage may have closed before: then each worker would be waited for in vain."""
+        garbage may have closed before: then each worker would be waited for in vain, for five seconds, and
+        ended by a signal, by whichever thread the collector runs in. False: the pipes themselves are closed.
+        """
         self._workers_done_event.set()
         for waiting in self._index_queues:
             queue_: Any = waiting
-            with suppress(OSError, ValueError):  # closed already
+            if queue_._writer.closed:
+                return False
+            with suppress(OSError, ValueError):
                 # Not in the middle of what its thread writes, and not where that would have to wait.
                 if queue_._wlock.acquire(False):
                     try:
@@ -286,6 +290,7 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
                             queue_._writer.send_bytes(ForkingPickler.dumps(None))
                     finally:
                         queue_._wlock.release()
+        return True
 
     def _has_room(self) -> bool:
         waiting = len(self._task_info)

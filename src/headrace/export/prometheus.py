@@ -20,12 +20,24 @@ LOOPBACK = "127.0.0.1"
 # (name, what it is, value; None: there is none yet)
 Scalar = tuple[str, str, Callable[[LoaderStats], float | None]]
 
+
+def _remote(name: str) -> Callable[[LoaderStats], float | None]:
+    """A figure of a dataset of URLs; other datasets have none."""
+    return lambda stats: None if stats.remote is None else getattr(stats.remote, name)
+
+
 COUNTERS: tuple[Scalar, ...] = (
     ("batches", "Batches that the training loop received.", lambda s: s.batches),
     ("samples", "Samples that the training loop received.", lambda s: s.samples),
     ("epochs_begun", "Epochs that were begun.", lambda s: s.epochs_begun),
     ("startup_seconds", "From the beginnings of epochs to their first batches.", lambda s: s.startup_seconds),
     ("stale_entries", "Samples whose file has changed since headrace index.", lambda s: s.stale_entries),
+    ("remote_fetched_bytes", "Bytes that requests to stores brought.", _remote("bytes_fetched")),
+    ("remote_requests", "Requests to stores, further tries included.", _remote("requests")),
+    ("remote_retries", "Requests to stores that were further tries.", _remote("retries")),
+    ("cache_hits", "Records that the node's cache held when they were asked for.", _remote("cache_hits")),
+    ("cache_misses", "Records that the node's cache didn't hold.", _remote("cache_misses")),
+    ("cache_evictions", "Records that were removed from the cache to make room.", _remote("cache_evictions")),
 )
 GAUGES: tuple[Scalar, ...] = (
     ("memory_used_bytes", "Batches in flight or still held.", lambda s: s.memory_used),
@@ -33,6 +45,14 @@ GAUGES: tuple[Scalar, ...] = (
     ("in_flight_batches", "Batches being made, or waiting to be received.", lambda s: s.in_flight),
     ("decode_threads", "Native decode threads that run.", lambda s: s.decode_threads),
     ("read_threads", "Native read threads that run.", lambda s: s.read_threads),
+    ("remote_concurrent_requests", "Requests to stores that may be under way.", _remote("concurrency")),
+    (
+        "remote_latency_seconds",
+        "From a request to a store to its first byte: a running mean.",
+        _remote("latency_seconds"),
+    ),
+    ("cache_used_bytes", "Held by the cache, for all processes of the node.", _remote("cache_bytes")),
+    ("cache_capacity_bytes", "What the cache may hold.", _remote("cache_capacity")),
     ("epoch", "Number of the epoch begun last.", lambda s: s.epochs[-1].number if s.epochs else None),
     (
         "epoch_stall_ratio",

@@ -18,7 +18,7 @@ from headrace.device.feed import Feed, Step
 from headrace.device.place import check_device, pinning_helps, resolve_device
 from headrace.device.postprocess import Postprocess, in_turn
 from headrace.device.resident import Residence, check_resident
-from headrace.engine.ahead import Ahead, NextUse
+from headrace.engine.ahead import Ahead, Coming, NextUse
 from headrace.engine.epoch import Epoch, NativeProducer
 from headrace.engine.finish import BatchTransform
 from headrace.engine.front import Front, InPlace
@@ -408,10 +408,16 @@ class DataLoader(Asked):
         source = plan.source
         batches: Iterator[IndexBatch] = indices
         if isinstance(source, RemoteSamples):
-            batches = Ahead(indices, source, self._next_use(cursor))
+            batches = Ahead(indices, source, self._next_use(cursor), self._coming(cursor))
         producer = NativeProducer(engine, batches, epoch, depth, runtime.failures)
         self.tuning.attach(producer)
         return producer
+
+    def _coming(self, cursor: Cursor) -> Coming | None:
+        batches = self._batches()
+        if not isinstance(batches, OrderedBatches) or batches.length() is None:
+            return None
+        return partial(batches.coming, cursor)
 
     def _next_use(self, cursor: Cursor) -> NextUse | None:
         batches = self._batches()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -20,6 +21,7 @@ def figures(loader: Asked, stats: LoaderStats) -> dict[str, Any]:
     epoch: the one begun last, None before; its `length` is in batches (None: not known), `skipped` how many
         of them lie before the state that it went on from. `ready` is the latest mean of batches ready,
         `depth` how many may be in flight (0: not known).
+    remote: as in `RemoteStats`; None: the dataset is on this machine.
     """
     latest = loader._runtime.latest
     front = latest() if latest is not None else None
@@ -57,6 +59,7 @@ def figures(loader: Asked, stats: LoaderStats) -> dict[str, Any]:
         "in_flight": stats.in_flight,
         "decode_threads": stats.decode_threads,
         "read_threads": stats.read_threads,
+        "remote": None if stats.remote is None else asdict(stats.remote),
     }
 
 

@@ -64,6 +64,11 @@ class OrderedBatches:
                 yield IndexBatch(indices[i : i + batch], occurrences[i : i + batch])
             first += count
 
+    def coming(self, cursor: Cursor, first: int, count: int) -> Indices:
+        """Samples number `first` to first + count - 1 after `cursor.start`, as many of them as there are."""
+        positions = self.shard.positions(self.order.size, cursor.start, first, count)
+        return self.order.at(positions, *cursor.order_key)[0]
+
     def next_use(self, cursor: Cursor, samples: Indices) -> list[int | None]:
         """How many samples from `cursor.start` on each of `samples` comes again: in the next epoch, on
         whichever rank. None: not known. The seed of the next epoch must be that of this one."""

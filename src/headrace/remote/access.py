@@ -63,44 +63,43 @@ class Access:
         return self._records
 
     def index(self, url: str) -> tuple[Path, str]:
-        """(file, ETag) of the index at `url`: fetched once per node, and again when its ETag is another.
+        """(file, version) of the index at `url`: fetched once per node, and again when that changes.
 
         Raises:
             PackError: it can't be had.
         """
         records = self.records()
         try:
-            size, etag = records.head(url)
-            return self._fetched(url, size, etag or str(size)), etag or str(size)
+            size, version = records.head(url)
+            return self._fetched(url, size, version), version
         except RemoteError as error:
             raise PackError(
                 f"{error}. The URL of a pack is that of the folder that headrace pack made, index.arrow"
                 " included."
             ) from error
 
-    def _fetched(self, url: str, size: int, etag: str) -> Path:
+    def _fetched(self, url: str, size: int, version: str) -> Path:
         folder = self.folder / "indexes"
         folder.mkdir(parents=True, exist_ok=True)
         endpoint = endpoint_of(url, self.options) or ""
         name = hashlib.sha256(f"{endpoint}\0{url}".encode()).hexdigest()[:24]
-        version = hashlib.sha256(etag.encode()).hexdigest()[:16]
-        path = folder / f"{name}-{version}.arrow"
+        path = folder / f"{name}-{hashlib.sha256(version.encode()).hexdigest()[:16]}.arrow"
         # The kernel lets go of it when its holder dies.
         with open(folder / f"{name}.lock", "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.is_file() or path.stat().st_size != size:
-                self._download(url, size, path)
+                self._download(url, size, version, path)
                 for old in folder.glob(f"{name}-*"):
                     if old != path:
                         old.unlink()
         return path
 
-    def _download(self, url: str, size: int, path: Path) -> None:
+    def _download(self, url: str, size: int, version: str, path: Path) -> None:
         partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
         records = self.records()
         try:
             with open(partial, "wb") as file, ThreadPoolExecutor(PIECES) as several:
-                pieces = [(url, start, min(start + PIECE, size)) for start in range(0, size, PIECE)]
+                pieces = [(url, start, min(start + PIECE, size), version) for start in range(0, size, PIECE)]
                 for first in range(0, len(pieces), PIECES):
                     for data in several.map(
                         lambda each: records.fetch(*each), pieces[first : first + PIECES]

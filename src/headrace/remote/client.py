@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from headrace.errors import ConfigError
+from headrace.remote.failures import Failure
 from headrace.remote.urls import is_url
 
 # Of `storage_options`, what isn't a store's own setting.
@@ -20,14 +20,10 @@ CLIENT, RETRY, PROVIDER = "client_options", "retry_config", "credential_provider
 TIMEOUTS = {"timeout": "300s", "read_timeout": "15s", "connect_timeout": "5s"}
 
 
-# How obstore says that the answer was the whole object.
-NO_RANGE = "non-partial response"
+# How obstore says that the answer was the whole object: of S3 and its like, and of plain HTTP.
+NO_RANGE = ("non-partial response", "Range request not supported")
 # What may be sent in vain then, as a multiple of what was asked for.
 MOST_WASTE = 2
-
-
-# Whether this process was forked from one that may use obstore, whose threads don't exist here.
-_forked = False
 
 
 class StoreError(Exception):
@@ -57,6 +53,11 @@ class Answer(NamedTuple):
     size: int
     latency: float
     body: float
+
+    @property
+    def version(self) -> str:
+        """Of the object: its ETag, or its size where it has none."""
+        return self.etag or str(self.size)
 
 
 class Client(Protocol):
@@ -90,7 +91,7 @@ class ObstoreClient:
         try:
             result = await self._store.get_async(name, options=options)
         except Exception as error:
-            if stop is None or NO_RANGE not in str(error):
+            if stop is None or not any(words in str(error) for words in NO_RANGE):
                 raise
             return await self._part_of_all(name, start, stop)
         first = time.perf_counter()
@@ -104,7 +105,10 @@ class ObstoreClient:
         result = await self._store.get_async(name)
         meta, first = result.meta, time.perf_counter()
         if meta["size"] > MOST_WASTE * (stop - start):
-            text = "the server ignores ranges: it sends the whole object where a part is asked for"
+            text = (
+                "the server ignores ranges: it sends the whole object where a part is asked for. Serve it by"
+                " one that answers them (RFC 9110, 14.2)"
+            )
             raise StoreError("NotSupportedError", text)
         data = memoryview(await result.bytes_async())[start:stop]
         return Answer(data, meta["e_tag"], meta["size"], first - begun, time.perf_counter() - first)
@@ -112,7 +116,13 @@ class ObstoreClient:
     async def head(self, name: str) -> Answer:
         """See `Client`."""
         begun = time.perf_counter()
-        meta = await self._store.head_async(name)
+        try:
+            meta = await self._store.head_async(name)
+        except Exception as error:
+            if Failure.of(error).final:
+                # What answers HEAD has no body, where a store says why (RFC 9110, 9.3.2).
+                await self._store.get_async(name, options={"range": (0, 1)})
+            raise
         return Answer(b"", meta["e_tag"], meta["size"], time.perf_counter() - begun, 0.0)
 
 
@@ -128,23 +138,6 @@ def open_store(root: str, arguments: Mapping[str, Any]) -> Any:
         return from_url(root, **arguments)
     except Exception as error:  # obstore's own errors have no common builtin
         raise ConfigError(f"{root}: the store can't be used with these storage_options: {error}") from error
-
-
-def make_client(root: str, options: Mapping[str, Any]) -> Client:
-    """What this process reads with. Raises ConfigError."""
-    if not _forked:
-        return ObstoreClient(root, options)
-    from headrace.remote.helper import HelperClient
-
-    return HelperClient(root, options)
-
-
-def _note_fork() -> None:
-    global _forked
-    _forked = _forked or "obstore" in sys.modules
-
-
-os.register_at_fork(after_in_child=_note_fork)
 
 
 def store_arguments(root: str, options: Mapping[str, Any]) -> dict[str, Any]:

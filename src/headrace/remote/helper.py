@@ -5,7 +5,8 @@ would never end. Such a child starts `python -m headrace.remote.helper`, asks it
 answered through another. The helper ends when the child does.
 
 A frame is its length in 8 bytes and a pickle. The first one is (URL of the store, options); then come
-(number, method, arguments), answered by (number, Answer or `Failed`).
+(number, method, arguments), answered by (number, the fields of an `Answer`, None) or (number, None, the
+arguments of a `StoreError`): no classes of this module, whose name is another one where it is run.
 """
 
 from __future__ import annotations
@@ -17,18 +18,13 @@ import signal
 import struct
 import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace.remote.client import Answer, ObstoreClient, StoreError
+from headrace.remote.loop import await_store_threads
 
 LENGTH = struct.Struct("<Q")
-
-
-class Failed(NamedTuple):
-    """An error: the name of its class, and its text."""
-
-    kind: str
-    text: str
+ENDED = "the helper process ended"
 
 
 def framed(message: Any) -> bytes:
@@ -70,14 +66,16 @@ class HelperClient:
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         try:
             assert helper.stdin is not None
+            if self._listening is None or self._listening.done():
+                raise StoreError("HelperError", ENDED)
             helper.stdin.write(framed((number, method, arguments)))
             await helper.stdin.drain()
-            result = await answer
+            given, failed = await answer
         finally:
             self._answers.pop(number, None)
-        if isinstance(result, Failed):
-            raise StoreError(result.kind, result.text)
-        return Answer(*result)
+        if failed is not None:
+            raise StoreError(*failed)
+        return Answer(*given)
 
     async def _start(self) -> asyncio.subprocess.Process:
         helper = await asyncio.create_subprocess_exec(
@@ -94,19 +92,23 @@ class HelperClient:
         return helper
 
     async def _listen(self, helper: asyncio.subprocess.Process) -> None:
+        assert helper.stdin is not None
         assert helper.stdout is not None
         try:
             while True:
-                number, result = await receive(helper.stdout)
+                number, *result = await receive(helper.stdout)
                 future = self._answers.get(number)
                 if future is not None and not future.done():
                     future.set_result(result)
         except (asyncio.IncompleteReadError, ConnectionError):
-            # The next request starts another one.
+            pass
+        finally:
+            # Nobody answers any more, whatever the reason; the next request starts another one.
             self._starting = None
+            helper.stdin.close()
             for future in self._answers.values():
                 if not future.done():
-                    future.set_result(Failed("HelperError", "the helper process ended"))
+                    future.set_result((None, ("HelperError", ENDED)))
 
 
 async def serve() -> None:
@@ -120,14 +122,15 @@ async def serve() -> None:
     client = ObstoreClient(root, options)
     tasks: set[asyncio.Task[None]] = set()
 
-    async def answer(number: int, method: str, arguments: tuple[Any, ...]) -> None:
-        result: tuple[Any, ...]
+    async def reply(number: int, method: str, arguments: tuple[Any, ...]) -> None:
+        given: tuple[Any, ...] | None = None
+        failed: tuple[str, str] | None = None
         try:
-            given: Answer = await getattr(client, method)(*arguments)
-            result = given._replace(data=bytes(given.data))
+            answer: Answer = await getattr(client, method)(*arguments)
+            given = tuple(answer._replace(data=bytes(answer.data)))
         except Exception as error:
-            result = Failed(type(error).__name__, str(error))
-        writer.write(framed((number, result if isinstance(result, Failed) else tuple(result))))
+            failed = getattr(error, "kind", type(error).__name__), str(error)
+        writer.write(framed((number, given, failed)))
         await writer.drain()
 
     while True:
@@ -135,7 +138,7 @@ async def serve() -> None:
             message = await receive(reader)
         except asyncio.IncompleteReadError:
             return
-        task = asyncio.create_task(answer(*message))
+        task = asyncio.create_task(reply(*message))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
@@ -144,3 +147,4 @@ if __name__ == "__main__":
     # Ctrl-C is for the process that asks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     asyncio.run(serve())
+    await_store_threads()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
+import sys
 import threading
+import time
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -17,6 +20,9 @@ _current: Loop | None = None
 
 # How long the end of the process waits for what is under way to notice.
 END_SECONDS = 5.0
+# What Linux calls obstore's threads, and how long they must have done nothing at the end of the process.
+STORE_THREAD = "tokio-rt-worker"
+QUIET_SECONDS = 0.02
 
 
 class Loop:
@@ -42,6 +48,7 @@ class Loop:
             return
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(END_SECONDS)
+        await_store_threads()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -64,6 +71,36 @@ def loop() -> Loop:
             _current = Loop()
             atexit.register(_current.end)
         return _current
+
+
+def await_store_threads() -> None:
+    """Waits until obstore's threads sleep, at the end of the process. One that still hands over a result,
+    which may be there already, asks for the interpreter when that is ending; Python then ends the thread, and
+    that ends the process by SIGABRT, as the thread is in Rust's hands.
+    """
+    deadline = time.monotonic() + END_SECONDS
+    before: dict[str, tuple[str, str]] = {}
+    while time.monotonic() < deadline:
+        now = _store_threads()
+        if now == before and all(state == "S" for state, _ in now.values()):
+            return
+        before = now
+        # Who waits for the interpreter asks again after each switch interval, and so isn't quiet.
+        time.sleep(max(QUIET_SECONDS, 4 * sys.getswitchinterval()))
+
+
+def _store_threads() -> dict[str, tuple[str, str]]:
+    """(state, how often it has slept) of each of obstore's threads."""
+    found = {}
+    for place in Path("/proc/self/task").iterdir():
+        try:
+            lines = (place / "status").read_text().splitlines()
+        except OSError:
+            continue  # it has ended
+        fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+        if fields["Name"] == STORE_THREAD:
+            found[place.name] = fields["State"][0], fields["voluntary_ctxt_switches"]
+    return found
 
 
 def _forget_lock() -> None:

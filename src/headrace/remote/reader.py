@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import sys
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -12,27 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import RemoteError
-from headrace.remote.client import RETRY, Answer, Client, make_client
+from headrace.remote.client import RETRY, Answer, Client, ObstoreClient
+from headrace.remote.failures import Failure
+from headrace.remote.helper import HelperClient
 from headrace.remote.limit import Limit
 from headrace.remote.retry import Retry
 
-# Names of errors that another try doesn't mend.
-FINAL = {
-    "AlreadyExistsError",
-    "ConfigError",
-    "FileNotFoundError",
-    "InvalidPathError",
-    "NotFoundError",
-    "NotImplementedError",
-    "NotSupportedError",
-    "PermissionDeniedError",
-    "PreconditionError",
-    "UnauthenticatedError",
-    "UnknownConfigurationKeyError",
-}
-# How a store, or the way there, says that there are too many requests.
-BUSY = ("429", "503", "SlowDown", "Too Many Requests", "Service Unavailable", "timed out")
-CAUSE_LENGTH = 300
+# Whether this process was forked from one that may use obstore, whose threads don't exist here.
+_forked = False
 
 
 @dataclass
@@ -64,7 +52,7 @@ class Reader:
         self.limit = Limit()
         self.counts = Counts()
         self.retry = Retry.from_options(options.get(RETRY))
-        self._client = client if client is not None else make_client(root, options)
+        self._client = client if client is not None else _client(root, options)
         self._under_way = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         # Not the generators of the process, which are the user's.
@@ -99,10 +87,11 @@ class Reader:
                 return await self._once(name, start, stop, head=head)
             except Exception as error:
                 failed += 1
-                if failed >= self.retry.tries or getattr(error, "kind", type(error).__name__) in FINAL:
+                failure = Failure.of(error)
+                if failed >= self.retry.tries or failure.final:
                     tries = "1 try" if failed == 1 else f"{failed} tries"
-                    raise RemoteError(f"{what} can't be read after {tries}: {cause_of(error)}") from error
-                if any(sign in str(error) for sign in BUSY):
+                    raise RemoteError(f"{what} can't be read after {tries}: {failure}") from error
+                if failure.busy:
                     self.limit.refused()
             self.counts.retries += 1
             await asyncio.sleep(self.retry.wait(failed, self._random))
@@ -146,8 +135,14 @@ class Reader:
                 turn.set_result(None)
 
 
-def cause_of(error: BaseException) -> str:
-    """The first line of an error, in a few words."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0].rstrip(" .:") if lines else type(error).__name__
-    return text if len(text) <= CAUSE_LENGTH else f"{text[:CAUSE_LENGTH]}…"
+def _client(root: str, options: Mapping[str, Any]) -> Client:
+    """What this process reads with. Raises ConfigError."""
+    return HelperClient(root, options) if _forked else ObstoreClient(root, options)
+
+
+def _note_fork() -> None:
+    global _forked
+    _forked = _forked or "obstore" in sys.modules
+
+
+os.register_at_fork(after_in_child=_note_fork)

@@ -17,6 +17,7 @@ from headrace.cache import Cache, Record
 from headrace.errors import DamagedError, HeadraceError, RemoteError
 from headrace.records import RemoteStats
 from headrace.remote.client import endpoint_of
+from headrace.remote.expecting import Expecting
 from headrace.remote.lease import Lease, Wanted
 from headrace.remote.loop import Loop, loop
 from headrace.remote.ranges import Range, coalesce
@@ -58,7 +59,7 @@ class Records:
         self._readers: dict[str, Reader] = {}
         self._loop = loop()
         self._unfinished: list[Lease] = []  # in order of use
-        self._found: dict[str, tuple[int, str]] = {}  # size and ETag by URL, of whole objects
+        self._found: dict[str, tuple[int, str]] = {}  # size and version by URL, of whole objects
         self._disk = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="headrace-cache")
         weakref.finalize(self, _close_later, self._loop, self._disk, self._cache)
 
@@ -82,6 +83,20 @@ class Records:
         self._loop.start(self._serve(lease))
         return lease
 
+    def expect(self, wanted: Callable[[int, int], list[Wanted]], start: int) -> Expecting:
+        """Begins to tell the cache what an epoch will ask for; returns at once.
+
+        Args:
+            wanted: takes (number of the epoch's sample, count); gives so many from there on, fewer at the
+                epoch's end. Called in another thread.
+            start: position of the epoch's sample number 0.
+        """
+
+        def coming(first: int, count: int) -> list[Record | None]:
+            return [self._known(each) for each in wanted(first, count)]
+
+        return Expecting(self._loop, self._on_disk, self._cache, coming, start)
+
     def read(self, wanted: Wanted) -> bytes:
         """One record, now. Raises RemoteError."""
         lease = self.begin([wanted], [self.position], [None], urgent=True)
@@ -97,16 +112,26 @@ class Records:
         finally:
             lease.release()
 
-    def fetch(self, url: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Part of an object, or all of it, beside the cache. Raises RemoteError."""
-        root, name = _located(url)
-        return bytes(self._loop.start(self._reader(root).get(name, start, stop)).result().data)
+    def fetch(self, url: str, start: int = 0, stop: int | None = None, version: str | None = None) -> bytes:
+        """Part of an object, or all of it, beside the cache.
 
-    def head(self, url: str) -> tuple[int, str | None]:
-        """Size and ETag of an object. Raises RemoteError."""
+        Args:
+            version: that it must have; see `head`. None: any.
+
+        Raises:
+            RemoteError: it can't be had, or has another version.
+        """
+        root, name = _located(url)
+        answer = self._loop.start(self._reader(root).get(name, start, stop)).result()
+        if version is not None and answer.version != version:
+            raise _changed(url, version, answer.version)
+        return bytes(answer.data)
+
+    def head(self, url: str) -> tuple[int, str]:
+        """Size and version of an object: its ETag, or its size where it has none. Raises RemoteError."""
         root, name = _located(url)
         answer = self._loop.start(self._reader(root).head(name)).result()
-        return answer.size, answer.etag
+        return answer.size, answer.version
 
     def stats(self) -> RemoteStats:
         """What this process did so far."""
@@ -214,7 +239,12 @@ class Records:
 
     async def _data(self, part: Range) -> memoryview:
         root, name = _located(part.name)
-        return memoryview((await self._reader(root).get(name, part.start, part.stop)).data)
+        answer = await self._reader(root).get(name, part.start, part.stop)
+        found = self._found.get(part.name)
+        if found is not None and found[1] != answer.version:
+            del self._found[part.name]  # who asks for it again gets what it is now
+            raise _changed(part.name, found[1], answer.version)
+        return memoryview(answer.data)
 
     async def _put(
         self, lease: Lease, part: Range, which: list[int], data: memoryview, *, keep: bool
@@ -260,11 +290,11 @@ class Records:
         raise RemoteError(
             f"bytes {part.start:,} to {part.stop - 1:,} of {wanted.url} can't be used after {DAMAGED_TRIES}"
             " tries: they don't have the checksum that the pack's index has for them. The shard was changed"
-            " or damaged: upload it again."
+            " or damaged: upload it again"
         )
 
     async def _find(self, lease: Lease) -> None:
-        """Asks for sizes and ETags of whole objects."""
+        """Asks for sizes and versions of whole objects."""
 
         async def find(i: int) -> None:
             wanted = lease.wanted[i]
@@ -272,15 +302,22 @@ class Records:
                 if wanted.url not in self._found:
                     root, name = _located(wanted.url)
                     answer = await self._reader(root).head(name)
-                    self._found[wanted.url] = answer.size, answer.etag or str(answer.size)
-                size, etag = self._found[wanted.url]
-                key = f"{object_key(wanted.url, self._options)}\0{etag}"
-                lease.wanted[i] = wanted.found(size, Record(key, size, None))
+                    self._found[wanted.url] = answer.size, answer.version
+                record = self._known(wanted)
+                assert record is not None
+                lease.wanted[i] = wanted.found(record.size, record)
             except HeadraceError as error:
                 lease.errors[i] = RemoteError(str(error))
 
         unknown = [i for i, wanted in enumerate(lease.wanted) if wanted.record is None]
         await asyncio.gather(*map(find, unknown))
+
+    def _known(self, wanted: Wanted) -> Record | None:
+        """Of a whole object, once its size and version are known."""
+        if wanted.record is not None or wanted.url not in self._found:
+            return wanted.record
+        size, version = self._found[wanted.url]
+        return Record(f"{object_key(wanted.url, self._options)}\0{version}", size, None)
 
     def _end(self, lease: Lease) -> None:
         if not self._loop.loop.is_closed():
@@ -322,6 +359,13 @@ def _close(disk: ThreadPoolExecutor, cache: Cache) -> None:
         disk.shutdown(wait=False)
     except RuntimeError:  # at the interpreter's end threads take nothing new
         cache.close()
+
+
+def _changed(url: str, before: str, now: str) -> RemoteError:
+    return RemoteError(
+        f"{url} was changed while it was read: its version was {before} and is {now}. Read it again once"
+        " nobody writes to it any more"
+    )
 
 
 def _record(lease: Lease, i: int) -> Record:

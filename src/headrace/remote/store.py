@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from headrace.errors import ConfigError, RemoteError
 from headrace.remote.client import CLIENT, RETRY, check_options, open_store, store_arguments
+from headrace.remote.failures import Failure
 from headrace.remote.loop import loop
-from headrace.remote.reader import Reader, cause_of
+from headrace.remote.reader import Reader
 from headrace.remote.retry import Retry
 from headrace.remote.urls import store_and_name
 
@@ -115,4 +116,4 @@ class Store:
         except ConfigError:
             raise
         except Exception as error:  # obstore's own errors have no common builtin
-            raise RemoteError(f"{url} can't be {done}: {cause_of(error)}.") from error
+            raise RemoteError(f"{url} can't be {done}: {Failure.of(error)}.") from error

@@ -41,7 +41,11 @@ class RemotePackSource(RemoteSamples, PackSource):
         """
         at = url if url.endswith(".arrow") else f"{url.rstrip('/')}/{FILE_NAME}"
         file, etag = access.index(at)
-        index = PackIndex(file)
+        try:
+            index = PackIndex(file)
+        except PackError as error:
+            file.unlink(missing_ok=True)  # the copy may be damaged: the next time another is fetched
+            raise PackError(f"{at}, kept as {error}") from error
         absolute = [shard.name for shard in index.about.shards if shard.name.startswith("/")]
         if absolute:
             raise PackError(

@@ -1,0 +1,142 @@
+"""What a store's refusal means: whether another try may mend it, and what the user can do."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+# Names of errors that another try doesn't mend.
+FINAL = {
+    "AlreadyExistsError",
+    "ConfigError",
+    "FileNotFoundError",
+    "InvalidPathError",
+    "NotFoundError",
+    "NotImplementedError",
+    "NotModifiedError",
+    "NotSupportedError",
+    "PermissionDeniedError",
+    "PreconditionError",
+    "UnauthenticatedError",
+    "UnknownConfigurationKeyError",
+}
+# Statuses below 500 that another try may mend (RFC 9110, RFC 8470, RFC 6585). AWS says so with 400, too: of
+# its SDKs' list ("Retry behavior" in its SDKs and tools reference guide) what S3, and STS before it, may say.
+TRANSIENT = {408, 425, 429}
+TRANSIENT_CODES = {
+    "IDPCommunicationError",
+    "RequestLimitExceeded",
+    "RequestThrottled",
+    "RequestTimeout",
+    "RequestTimeoutException",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+}
+# There are too many requests, for the store or for something on the way.
+BUSY = {408, 429, 503, 504}
+
+# obstore's words, before and after which come those of its libraries.
+STATUS = re.compile(r"status code: (\d{3})\b")
+BARE_REDIRECT = "Received redirect without LOCATION"
+DEBUG = "\n\nDebug source"
+# In what its libraries say.
+TIMEOUT = re.compile(r"\bTimedOut\b|kind: Timeout\b|\bos error 110\b")
+SYSTEM = re.compile(r'\b(?:message|error): "([^"]+)"')
+# As all stores that speak S3, and Azure's, say what is wrong.
+XML = re.compile(r"(?:<\?xml[^>]*>\s*)?<Error(?:Response)?\b.*", re.DOTALL)
+CODE, MESSAGE = re.compile(r"<Code>([^<]+)</Code>"), re.compile(r"<Message>([^<]+)</Message>")
+# Where machines of clouds ask for their credentials.
+METADATA = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
+
+CAUSE_LENGTH = 300
+
+CREDENTIALS = (
+    "No credentials were found: give them in the environment or by storage_options; a public bucket takes"
+    " storage_options={'skip_signature': True}"
+)
+REGION = "The bucket is at another endpoint: storage_options={'region': …} or {'endpoint': …}"
+REFUSED = (
+    "Compare the credentials, and what they allow, with the store's: environment or storage_options; a public"
+    " bucket takes storage_options={'skip_signature': True}"
+)
+CONDITION = "No condition was asked for: a proxy on the way answers in the store's place"
+DOWN = (
+    "The store or the way there is overloaded or down: try later, or for longer by"
+    " storage_options={'retry_config': {'max_retries': …}}"
+)
+ADVICE = {
+    301: REGION,
+    302: REGION,
+    304: CONDITION,
+    307: REGION,
+    308: REGION,
+    400: "Compare region, endpoint and credentials with the store's: environment or storage_options",
+    401: REFUSED,
+    403: REFUSED,
+    404: "Compare bucket and path with what the store holds",
+    412: CONDITION,
+    416: "It is shorter than was expected: it was changed or cut. Upload it again",
+}
+ARCHIVED = "It lies in an archive: have the store restore it first"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a request failed.
+
+    Attributes:
+        cause: in a few words, without a full stop.
+        final: another try doesn't mend it.
+        busy: fewer requests at a time may.
+        advice: what to do, without a full stop; empty: nothing is known.
+    """
+
+    cause: str
+    final: bool
+    busy: bool
+    advice: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """From what a store's library raised, or a `headrace.remote.client.StoreError`."""
+        kind, text = str(getattr(error, "kind", type(error).__name__)), str(error)
+        said, _, debug = text.partition(DEBUG)
+        code, found = CODE.search(said), STATUS.search(said)
+        status = int(found[1]) if found else 0
+        late = bool(TIMEOUT.search(debug))
+        transient = status in TRANSIENT or (code is not None and code[1] in TRANSIENT_CODES)
+        # What became of asking for credentials says nothing of the object; it may do the next time.
+        lacks_credentials = any(place in said for place in METADATA)
+        refused = BARE_REDIRECT in said or (300 <= status < 500 and not transient)
+        if lacks_credentials:
+            advice = CREDENTIALS
+        elif BARE_REDIRECT in said:
+            advice = REGION
+        elif code is not None and code[1] == "InvalidObjectState":
+            advice = ARCHIVED
+        elif not found and SYSTEM.search(debug):
+            advice = "Check the endpoint and the network"
+        else:
+            advice = DOWN if late or transient or status >= 500 else ADVICE.get(status, "")
+        final = kind in FINAL or (refused and not lacks_credentials)
+        return cls(_cause(error, said, debug), final, late or status in BUSY, advice)
+
+    def __str__(self) -> str:
+        """Cause and advice."""
+        return f"{self.cause}. {self.advice}" if self.advice else self.cause
+
+
+def _cause(error: BaseException, said: str, debug: str) -> str:
+    code, message = CODE.search(said), MESSAGE.search(said)
+    if code is not None:
+        words = code[1] if message is None else f"{code[1]}: {message[1]}"
+        said = XML.sub(lambda _: words, said)
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    text = lines[0].rstrip(" .:") if lines else type(error).__name__
+    system = SYSTEM.search(debug)
+    if system is not None and system[1] not in text:
+        text += f": {system[1]}"
+    elif TIMEOUT.search(debug):
+        text += ": it took too long"
+    return text if len(text) <= CAUSE_LENGTH else f"{text[:CAUSE_LENGTH]}…"

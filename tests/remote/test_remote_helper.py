@@ -1,0 +1,73 @@
+"""Requests of a forked process, which another one makes: answers, errors and the end of that one arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+import pytest
+from stores import PATIENCE, Proxy
+
+from headrace.remote.client import Answer, StoreError
+from headrace.remote.helper import HelperClient
+from headrace.remote.loop import loop
+
+
+@pytest.fixture
+def client(options: dict[str, Any]) -> HelperClient:
+    return HelperClient("s3://bucket", options)
+
+
+def get(client: HelperClient, name: str = "pack/index.arrow", stop: int = 100) -> Answer:
+    return loop().start(client.get(name, 0, stop)).result(PATIENCE)
+
+
+def test_errors_arrive_with_their_kinds_and_others_go_on(client: HelperClient, proxy: Proxy) -> None:
+    assert len(get(client).data) == 100
+    with pytest.raises(StoreError, match="not found") as caught:
+        get(client, "pack/nothing")
+    assert caught.value.kind == "FileNotFoundError"
+    proxy.behave = lambda request: "503"
+    with pytest.raises(StoreError, match="status code: 503") as caught:
+        loop().start(client.head("pack/index.arrow")).result(PATIENCE)
+    assert caught.value.kind == "GenericError"
+    proxy.behave = lambda request: ""
+    assert len(get(client).data) == 100
+
+
+def test_a_helper_that_is_killed_is_an_error_and_another_one_starts(
+    client: HelperClient, proxy: Proxy
+) -> None:
+    first = bytes(get(client).data)
+    proxy.behave = lambda request: "stall"
+    waiting = loop().start(client.get("pack/index.arrow", 0, 50))
+    assert client._starting is not None
+    helper = client._starting.result()
+    os.kill(helper.pid, signal.SIGKILL)
+    with pytest.raises(StoreError, match="the helper process ended"):
+        waiting.result(PATIENCE)
+    proxy.behave = lambda request: ""
+    assert bytes(get(client).data) == first
+
+
+def test_an_answer_that_cant_be_read_ends_nothing_in_silence(
+    client: HelperClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(get(client).data) == 100
+
+    async def garbled(reader: asyncio.StreamReader) -> Any:
+        await reader.readexactly(1)
+        raise ValueError("this isn't a pickle")
+
+    async def again() -> Answer:
+        monkeypatch.setattr("headrace.remote.helper.receive", garbled)
+        return await client.get("pack/index.arrow", 0, 10)
+
+    # The first answer after that is read as before.
+    assert len(loop().start(again()).result(PATIENCE).data) == 10
+    with pytest.raises(StoreError, match="the helper process ended"):
+        get(client)
+    monkeypatch.undo()
+    assert len(get(client).data) == 100
