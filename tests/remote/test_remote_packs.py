@@ -19,9 +19,6 @@ from torchvision.transforms import ColorJitter, Compose, PILToTensor, Resize, To
 
 import headrace
 
-# A run of these was seen to wait for ever; until it is known why, they are no part of CI.
-pytestmark = pytest.mark.long
-
 Make = Callable[..., headrace.PackedDataset]
 
 
