@@ -13,6 +13,7 @@ import torch
 from jpegs import image_folder
 from remote_setting import COUNT
 from stores import Proxy, Request
+from torchvision.transforms import ColorJitter, Compose, Resize, ToTensor
 
 import headrace
 from headrace.errors import ConfigError, PackError, RemoteError, SampleError
@@ -114,6 +115,20 @@ def test_on_error_is_honoured(remote: Make, proxy: Proxy, policy: Any, expected:
     assert f"after {TRIES} tries" in failure.cause
     assert failure.path is not None
     assert failure.path.startswith("s3://bucket/pack/shard-")
+
+
+def test_a_forked_worker_is_told_what_failed(remote: Make, proxy: Proxy) -> None:
+    """By the process that makes its requests."""
+    dataset = remote(Compose([Resize((24, 24)), ColorJitter(0.3), ToTensor()]))
+    spoil(proxy, dataset, 11)
+    loader = headrace.DataLoader(
+        dataset, batch_size=1, num_workers=1, on_error="skip", multiprocessing_context="fork"
+    )
+    assert sum(len(labels) for _, labels in loader) == COUNT - 1
+    (failure,) = loader.stats().failures
+    assert failure.index == 11
+    assert f"after {TRIES} tries" in failure.cause
+    assert "503" in failure.cause
 
 
 def test_bytes_that_stay_damaged_are_an_error_and_not_kept(remote: Make, proxy: Proxy) -> None:
