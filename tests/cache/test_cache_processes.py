@@ -8,10 +8,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import psutil
+import pytest
 from cached import BLOCK, bytes_on_disk, content, put, record
 
 import headrace
@@ -22,18 +25,66 @@ SOURCES = f"{Path(headrace.__file__).parent.parent}{os.pathsep}{USER.parent}"
 LONG = 60.0  # seconds that nothing here takes
 
 
-def user(
-    folder: Path, capacity: int, records: int, batch: int, seed: int, epochs: int
-) -> subprocess.Popen[str]:
-    """A process that needs all `records` in each epoch; see cache_user.py."""
-    numbers = map(str, (capacity, records, batch, seed, epochs))
-    return subprocess.Popen(
-        [sys.executable, USER, folder, *numbers, folder.parent / "fetched"],
-        env={**os.environ, "PYTHONPATH": SOURCES},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+User = Callable[[Path, int, int, int, int, int], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def user() -> Iterator[User]:
+    """Starts a process that needs all `records` in each epoch; see cache_user.py."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(
+        folder: Path, capacity: int, records: int, batch: int, seed: int, epochs: int
+    ) -> subprocess.Popen[str]:
+        numbers = map(str, (capacity, records, batch, seed, epochs))
+        process = subprocess.Popen(
+            [sys.executable, USER, folder, *numbers, folder.parent / "fetched"],
+            env={**os.environ, "PYTHONPATH": SOURCES},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:  # a test that failed
+            process.kill()
+            process.communicate()
+
+
+class Children:
+    """Processes that a test forks."""
+
+    def __init__(self) -> None:
+        self.left: list[int] = []
+
+    def fork(self, work: Callable[[], Any]) -> int:
+        """One that does `work`, and never comes back to the test."""
+        pid = os.fork()
+        if pid == 0:
+            try:
+                work()
+            finally:
+                os._exit(1)
+        self.left.append(pid)
+        return pid
+
+    def kill(self, pid: int) -> None:
+        """It, and nobody else."""
+        self.left.remove(pid)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    """All of which have ended after the test."""
+    made = Children()
+    yield made
+    for pid in list(made.left):
+        made.kill(pid)
 
 
 def finish(users: list[subprocess.Popen[str]]) -> None:
@@ -66,17 +117,17 @@ def until(holds) -> None:
         time.sleep(0.005)
 
 
-def test_two_processes_fetch_each_record_once(tmp_path: Path) -> None:
+def test_two_processes_fetch_each_record_once(user: User, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
-    finish([user(folder, 10_000 * BLOCK, 400, 16, seed, epochs=2) for seed in (1, 2)])
+    finish([user(folder, 10_000 * BLOCK, 400, 16, seed, 2) for seed in (1, 2)])
     assert fetched(folder) == Counter(range(400))
 
 
-def test_the_bound_holds_while_several_work(tmp_path: Path) -> None:
+def test_the_bound_holds_while_several_work(user: User, tmp_path: Path) -> None:
     """300 records of 525 blocks, looked at from outside."""
     folder = tmp_path / "cache"
     blocks = 150
-    users = [user(folder, blocks * BLOCK, 300, 8, seed, epochs=2) for seed in range(3)]
+    users = [user(folder, blocks * BLOCK, 300, 8, seed, 2) for seed in range(3)]
     most = 0
     while any(process.poll() is None for process in users):
         most = max(most, bytes_at_a_moment(folder, users))
@@ -86,15 +137,15 @@ def test_the_bound_holds_while_several_work(tmp_path: Path) -> None:
     assert all(count <= 6 for count in fetched(folder).values())
 
 
-def test_kills_at_random_moments_leave_it_usable_and_bounded(tmp_path: Path) -> None:
+def test_kills_at_random_moments_leave_it_usable_and_bounded(user: User, tmp_path: Path) -> None:
     """Twenty, while another process goes on."""
     folder = tmp_path / "cache"
     random = Random(0)
     capacity = 200 * BLOCK
-    steady = user(folder, capacity, 300, 8, 0, epochs=10_000)
+    steady = user(folder, capacity, 300, 8, 0, 10_000)
     until(lambda: (tmp_path / "fetched").exists())
     for kill in range(20):
-        victim = user(folder, capacity, 300, 8, 1 + kill, epochs=10_000)
+        victim = user(folder, capacity, 300, 8, 1 + kill, 10_000)
         assert victim.stdout is not None
         assert victim.stdout.readline() == "open\n", victim.stderr and victim.stderr.read()
         time.sleep(random.random() * 0.1)
@@ -104,7 +155,7 @@ def test_kills_at_random_moments_leave_it_usable_and_bounded(tmp_path: Path) -> 
         assert steady.poll() is None, steady.communicate()
     steady.kill()
     steady.communicate()
-    finish([user(folder, capacity, 300, 8, 99, epochs=2)])
+    finish([user(folder, capacity, 300, 8, 99, 2)])
     with_nobody = Cache(folder, capacity)
     stats = with_nobody.stats()
     assert bytes_on_disk(folder) == stats.bytes <= capacity
@@ -116,46 +167,54 @@ def test_kills_at_random_moments_leave_it_usable_and_bounded(tmp_path: Path) -> 
     assert list(folder.glob("headrace-*/clients/*")) == []
 
 
-def test_what_a_killed_process_was_fetching_is_fetched_by_another(tmp_path: Path) -> None:
+def test_what_a_killed_process_was_fetching_is_fetched_by_another(children: Children, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     ready, told = os.pipe()
-    child = os.fork()
-    if child == 0:
+
+    def work() -> None:
         one = Cache(folder, 2 * BLOCK)
         put(one, [0])
         one.claim([record(1)], [0])
         os.write(told, b".")
         signal.pause()
-    os.read(ready, 1)
+
+    child = children.fork(work)
+    os.close(told)
+    assert os.read(ready, 1)
     cache = Cache(folder, 2 * BLOCK)
     assert cache.claim([record(1), record(2)], [0, 0]) == [Claim("other"), Claim("full")]
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    children.kill(child)
     # Neither the place of what it was fetching nor what it had in hand is lost.
     assert cache.claim([record(1), record(2)], [0, 0]) == [Claim("mine"), Claim("mine")]
     cache.close()
     os.close(ready)
-    os.close(told)
 
 
-def test_half_a_file_is_never_taken_for_whole(tmp_path: Path) -> None:
+def test_half_a_file_is_never_taken_for_whole(children: Children, tmp_path: Path) -> None:
     """As a process leaves it that is killed while it writes."""
     folder = tmp_path / "cache"
-    child = os.fork()
-    if child == 0:
+    ready, told = os.pipe()
+
+    def work() -> None:
         one = Cache(folder, 4 * BLOCK)
         one.claim([record(1)], [0])
         folder_of_it = Path(one._member.path(1))
         folder_of_it.parent.mkdir(parents=True)
         folder_of_it.write_bytes(content(1)[:1000])
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)
+        os.write(told, b".")
+        signal.pause()
+
+    child = children.fork(work)
+    os.close(told)
+    assert os.read(ready, 1)
+    children.kill(child)
     cache = Cache(folder, 4 * BLOCK)
     assert bytes_on_disk(folder) == 0
     (path,) = put(cache, [1])
     assert path is not None
     assert Path(path).read_bytes() == content(1)
     cache.close()
+    os.close(ready)
 
 
 def test_a_forked_child_is_another_client(tmp_path: Path) -> None:
@@ -194,8 +253,10 @@ def test_a_child_that_outlives_its_parent_keeps_the_parents_claims_for_nobody(tm
     grandchild = int(os.read(ready, 100))
     os.waitpid(parent, 0)
     cache = Cache(folder, 2 * BLOCK)
-    assert cache.claim([record(2)], [0]) == [Claim("mine")]
-    os.kill(grandchild, signal.SIGKILL)
+    try:
+        assert cache.claim([record(2)], [0]) == [Claim("mine")]
+    finally:
+        os.kill(grandchild, signal.SIGKILL)
     cache.close()
     os.close(ready)
     os.close(told)

@@ -169,11 +169,11 @@ def test_a_real_torchrun_is_stopped_and_goes_on(container: Container) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 75, container.log.read_text()
     stopped = json.loads(log.read_text().splitlines()[-1])
-    assert (stopped["kind"], stopped["preempted"]) == ("end", True)
+    assert (stopped["kind"], stopped["stopped_by"]) == ("end", "SIGTERM")
     assert container.start(*command.split(), **environment).wait(400) == 0, container.log.read_text()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["step"] for line in lines if line["kind"] == "start"] == [0, stopped["steps"]]
-    assert (lines[-1]["steps"], lines[-1]["preempted"]) == (20 * 5, False)
+    assert (lines[-1]["steps"], lines[-1]["stopped_by"]) == (20 * 5, None)
 
 
 def test_what_an_earlier_run_left_says_nothing_of_this_one(container: Container) -> None:

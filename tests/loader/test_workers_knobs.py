@@ -16,6 +16,7 @@ from torch.utils.data import dataloader as torch_dataloader
 from worker_bench import Bench, all_of
 
 import headrace
+from headrace.engine.in_worker import Refused
 
 BATCHES = 30
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -39,6 +40,20 @@ class Numbers(Dataset[torch.Tensor]):
 @pytest.fixture(scope="module")
 def bench() -> Bench:
     return Bench(Numbers(seconds=0.0005))
+
+
+def test_a_batch_that_was_asked_for_by_itself_is_forgotten_with_its_epoch(bench: Bench) -> None:
+    """Its number is another batch's in the next one, which may find less room than there is."""
+    first = bench.begin()
+    next(first)
+    workers = first._iterator
+    workers._alone = 5
+    first.close()
+    again = bench.begin()
+    assert again._iterator is workers
+    assert workers._refuse(5, Refused(100)) is None
+    workers._refused.clear()
+    assert len(list(all_of(again))) == BATCHES
 
 
 ACTIONS = st.one_of(

@@ -18,14 +18,12 @@ from headrace.order.batches import IndexBatch
 from headrace.order.permutation import Indices
 from headrace.plan.physical import NativePlan
 from headrace.records import Extents
-from headrace.remote.lease import Lease
+from headrace.remote.lease import WAIT_SLICE, Lease
 from headrace.sources.remote import RemoteSamples
 
 # Bytes that are fetched, or held, for batches that aren't begun yet, unless the cache is smaller.
 AHEAD_BYTES = 512 << 20
 CACHE_SHARE = 0.25
-# How long to sleep before Python gets a chance to see Ctrl-C, in seconds.
-WAIT_SLICE = 0.1
 
 # (position of this epoch's sample number 0, samples in it) → when each of the samples is needed next.
 NextUse = Callable[[Indices], "list[int | None]"]
@@ -185,15 +183,7 @@ class HeldSamples:
         self._at = {sample: i for i, sample in enumerate(order.tolist())}
 
     def __enter__(self) -> HeldSamples:
-        self._lease = self._source.begin(self._order, 0, urgent=True)
-        try:
-            while not self._lease.wait(WAIT_SLICE):
-                pass
-            if self._lease.error is not None:
-                raise self._lease.error
-        except BaseException:
-            self._lease.release()
-            raise
+        self._lease = self._source.begin(self._order, 0, urgent=True).arrived()
         self._native = leased_source(self._plan, self._order, self._lease)
         return self
 

@@ -174,10 +174,25 @@ class NativeEngine:
         if ((order < -n) | (order >= n)).any():
             raise IndexError(f"index {order[(order < -n) | (order >= n)][0]} is out of range for {n} samples")
         order[order < 0] += n
-        source, lease = self._source, None
-        if source is None:
-            lease = self._lease(batch, order)
-            source = leased_source(self.plan, order, lease)
+        if self._source is not None:
+            return self._begin(batch, order, self._source, seed, epoch)
+        lease = self._lease(batch, order)
+        try:
+            pending = self._begin(batch, order, leased_source(self.plan, order, lease), seed, epoch)
+        except BaseException:
+            lease.release()
+            raise
+        pending.lease = lease
+        return pending
+
+    def _begin(
+        self,
+        batch: IndexBatch,
+        order: npt.NDArray[np.int64],
+        source: ffi.Source,
+        seed: int,
+        epoch: int,
+    ) -> Pending:
         images = self._images(len(order))
         native = self.threads.pool().submit(
             self._pipeline,
@@ -188,7 +203,7 @@ class NativeEngine:
             epoch=epoch,
             output=images.data_ptr(),
         )
-        return Pending(order, batch.occurrences, images, native, os.getpid(), lease=lease)
+        return Pending(order, batch.occurrences, images, native, os.getpid())
 
     def poll(self, pending: Pending, seed: int, epoch: int) -> bool:
         """Whether native code is done with `pending`; what it left to Pillow has then been begun."""
@@ -245,11 +260,7 @@ class NativeEngine:
             source = self.plan.source
             assert isinstance(source, RemoteSamples)
             lease = source.begin(order, 0, urgent=True)
-        while not lease.wait(WAIT_SLICE_MS / 1000):
-            pass
-        if lease.error is not None:
-            raise lease.error
-        return lease
+        return lease.arrived()
 
     def _images(self, n: int) -> torch.Tensor:
         plan = self.plan

@@ -144,6 +144,7 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
         self._task_info.clear()
         self._requests.clear()
         self._refused.clear()
+        self._alone = None
         for waiting in self._index_queues:
             with suppress(queue.Empty, OSError):  # closed where Python is ending
                 while True:

@@ -18,6 +18,7 @@ import signal
 import struct
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from headrace.remote.client import Answer, ObstoreClient, StoreError
@@ -60,7 +61,11 @@ class HelperClient:
     async def _ask(self, method: str, *arguments: Any) -> Answer:
         if self._starting is None:
             self._starting = asyncio.create_task(self._start())
-        helper = await asyncio.shield(self._starting)
+        try:
+            helper = await asyncio.shield(self._starting)
+        except OSError:  # no room for another process now: the next try may find some
+            self._starting = None
+            raise
         self._number += 1
         number = self._number
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
@@ -84,7 +89,12 @@ class HelperClient:
             __name__,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            # Not from the current folder, which may be one of data (from Python 3.11 on).
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                "PYTHONSAFEPATH": "1",
+            },
         )
         assert helper.stdin is not None
         helper.stdin.write(self._first)
@@ -100,15 +110,16 @@ class HelperClient:
                 future = self._answers.get(number)
                 if future is not None and not future.done():
                     future.set_result(result)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            # Nobody answers any more, whatever the reason; the next request starts another one.
+        except Exception as error:  # its end, or what can't be understood: nobody may wait for more
+            # The next request starts another one.
             self._starting = None
             helper.stdin.close()
             for future in self._answers.values():
                 if not future.done():
-                    future.set_result((None, ("HelperError", ENDED)))
+                    future.set_result((None, ("HelperError", f"{ENDED} ({error!r})")))
+            with suppress(ProcessLookupError):
+                helper.kill()
+            await helper.wait()
 
 
 async def serve() -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 MEMORY = "/proc/self/fd/"
 # Bytes of an image, as long as nobody has asked for its size.
 GUESS = 256 << 10
+# How long to sleep before Python gets a chance to see Ctrl-C, in seconds.
+WAIT_SLICE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,19 @@ class Lease:
     def wait(self, seconds: float) -> bool:
         """Whether everything is there or has failed, at most so many seconds from now."""
         return self._done.wait(seconds) if not self._done.is_set() else True
+
+    def arrived(self) -> Lease:
+        """This, once everything is there or has failed. Raises what kept all of it from it, or Ctrl-C; then
+        it is released."""
+        try:
+            while not self.wait(WAIT_SLICE):
+                pass
+            if self.error is not None:
+                raise self.error
+        except BaseException:
+            self.release()
+            raise
+        return self
 
     def finished(self) -> None:
         """To be called once by whoever fetches."""

@@ -54,6 +54,8 @@ class Records:
         self.folder = folder
         self.capacity = capacity
         self.position = 0  # samples that were asked for so far, over all epochs
+        # The cache counts the same record each time that it is asked for it while there is no room.
+        self._missing = 0
         self._options = options
         self._cache = Cache(folder, capacity)
         self._readers: dict[str, Reader] = {}
@@ -99,12 +101,8 @@ class Records:
 
     def read(self, wanted: Wanted) -> bytes:
         """One record, now. Raises RemoteError."""
-        lease = self.begin([wanted], [self.position], [None], urgent=True)
+        lease = self.begin([wanted], [self.position], [None], urgent=True).arrived()
         try:
-            while not lease.wait(1.0):
-                pass
-            if lease.error is not None:
-                raise lease.error
             path = lease.paths[0]
             if path is None:
                 raise lease.errors[0]
@@ -144,7 +142,7 @@ class Records:
             concurrency=max((each.limit.now for each in readers), default=0),
             latency_seconds=max((each.limit.latency_seconds for each in readers), default=0.0),
             cache_hits=cache.hits,
-            cache_misses=cache.misses,
+            cache_misses=self._missing,
             cache_evictions=cache.evictions,
             cache_bytes=cache.bytes,
             cache_capacity=cache.capacity,
@@ -218,6 +216,7 @@ class Records:
         reads = [(lease.wanted[i].url, lease.wanted[i].start, lease.wanted[i].size or 0) for i in which]
         if not reads:
             return []
+        self._missing += len(reads)
         gap = self._reader(_located(reads[0][0])[0]).limit.gap(MOST_GAP)
         ranges = coalesce(reads, gap, MOST_BYTES)
         return [
@@ -231,13 +230,18 @@ class Records:
             data = await self._data(part)
             good = await self._put(lease, part, which, data, keep=keep)
             for i in sorted(set(which) - set(good)):
-                await self._mend(lease, i, keep=keep)
+                try:
+                    await self._mend(lease, i, keep=keep)
+                except RemoteError as error:
+                    lease.errors[i] = error
         except RemoteError as error:
             lease.errors.update({i: error for i in which if lease.paths[i] is None})
         finally:
             await self._on_disk(self._give_up, lease, which)
 
     async def _data(self, part: Range) -> memoryview:
+        if not part.nbytes:
+            return memoryview(b"")  # stores refuse ranges of nothing
         root, name = _located(part.name)
         answer = await self._reader(root).get(name, part.start, part.stop)
         found = self._found.get(part.name)

@@ -192,5 +192,10 @@ def _refuse_places_outside(shards: Sequence[Shard], index: Path) -> None:
     if cache_folder().resolve() in index.resolve().parents:
         return
     for shard in shards:
-        if Path(shard.name).is_absolute() or ".." in Path(shard.name).parts:
+        if leaves_folder(shard.name):
             raise ValueError(f"its shard {shard.name!r} lies outside its folder")
+
+
+def leaves_folder(name: str) -> bool:
+    """Whether `name`, in a folder, may be that of a file elsewhere."""
+    return Path(name).is_absolute() or ".." in Path(name).parts

@@ -16,7 +16,7 @@ from headrace.remote.access import Access
 from headrace.remote.lease import Wanted
 from headrace.remote.records import object_key
 from headrace.sources.pack import PackSource, entry_points
-from headrace.sources.pack_index import FILE_NAME, PackIndex
+from headrace.sources.pack_index import FILE_NAME, PackIndex, leaves_folder
 from headrace.sources.remote import RemoteSamples
 
 
@@ -46,10 +46,11 @@ class RemotePackSource(RemoteSamples, PackSource):
         except PackError as error:
             file.unlink(missing_ok=True)  # the copy may be damaged: the next time another is fetched
             raise PackError(f"{at}, kept as {error}") from error
-        absolute = [shard.name for shard in index.about.shards if shard.name.startswith("/")]
-        if absolute:
+        # `PackIndex` trusts what lies in the user's cache; this one was only brought there.
+        outside = [shard.name for shard in index.about.shards if leaves_folder(shard.name)]
+        if outside:
             raise PackError(
-                f"{at} is the index of {absolute[0]}, a file outside of its folder. Pack it: headrace pack."
+                f"{at} is the index of {outside[0]!r}, a file outside of its folder. Pack it: headrace pack."
             )
         folder = at.rsplit("/", 1)[0]
         urls = [f"{folder}/{shard.name}".encode() for shard in index.about.shards]
@@ -68,15 +69,21 @@ class RemotePackSource(RemoteSamples, PackSource):
         )
 
     @cached_property
+    def _sizes(self) -> npt.NDArray[np.uint64]:
+        """Bytes of each shard, as the index has it, which may say anything."""
+        return np.array([min(max(0, shard.size), 1 << 62) for shard in self.index.about.shards], np.uint64)
+
+    @cached_property
     def _urls(self) -> list[tuple[str, str]]:
         """(URL, beginning of its records' keys) of each shard."""
         urls = self.paths.tobytes().decode().split("\0")[:-1]
         return [(url, object_key(url, self.access.options)) for url in urls]
 
     def wanted(self, samples: Sequence[int] | npt.NDArray[np.int64]) -> list[Wanted]:
-        """The bytes of `samples`, each 0 or more."""
+        """The bytes of `samples`, each 0 or more. Raises PackError where the index names none."""
         order = np.asarray(samples, np.int64)
         rows = order if self.rows is None else self.rows[order]
+        self._check(order, rows)
         checksums = self.index.numbers("checksum")[rows].tolist()
         begins, sizes = self.extents.begins[order].tolist(), self.extents.sizes[order].tolist()
         shards = self.extents.shards[order].tolist()
@@ -88,6 +95,19 @@ class RemotePackSource(RemoteSamples, PackSource):
     def bytes_at(self, i: int, offset: int, size: int) -> bytes:
         """Part of the shard that sample `i` is in, beside the cache. Raises RemoteError."""
         return self.access.records().fetch(self.shard(i), offset, offset + size)
+
+    def _check(self, order: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> None:
+        shards, begins, sizes = (
+            column[order] for column in (self.extents.shards, self.extents.begins, self.extents.sizes)
+        )
+        # Of what is in none of the shards, the first byte is beyond an end of 0.
+        ends = np.append(self._sizes, np.uint64(0))[np.minimum(shards, len(self._sizes))]
+        wrong = rows[(shards >= len(self._sizes)) | (begins > ends) | (sizes > ends - begins)]
+        if len(wrong):
+            raise PackError(
+                f"The index of {self.access.url} is damaged: row {wrong[0]} is in none of its shards. Make it"
+                " again."
+            )
 
     def _record(self, shard: int, begin: int, size: int, checksum: int) -> Record:
         key = self._urls[shard][1]

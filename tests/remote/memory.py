@@ -1,0 +1,51 @@
+"""A store in memory, for tests without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from remote_setting import RETRY
+
+from headrace.remote.access import Access
+from headrace.remote.client import Answer
+from headrace.remote.reader import Reader
+
+ROOT = "s3://bucket"
+
+
+class MemoryStore:
+    """Its objects; `change` is given (name, first byte, bytes) of each answer, and says what is sent."""
+
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        self.objects = objects
+        self.change: Callable[[str, int, bytes], bytes] = lambda name, start, data: data
+        self.requests = 0
+
+    async def get(self, name: str, start: int, stop: int | None) -> Answer:
+        self.requests += 1
+        data = self.objects[name]
+        sent = self.change(name, start, data[start:stop])
+        return Answer(sent, "etag", len(data), 0.001, 0.001)
+
+    async def head(self, name: str) -> Answer:
+        self.requests += 1
+        return Answer(b"", "etag", len(self.objects[name]), 0.001, 0.0)
+
+
+def store_of(folder: Path) -> MemoryStore:
+    """The files below `folder`, by their names in it."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return MemoryStore({path.relative_to(folder).as_posix(): path.read_bytes() for path in files})
+
+
+def access_to(store: MemoryStore, cache: Path, capacity: int = 64 << 20) -> Access:
+    """To `store` as if it were s3://bucket."""
+    access = Access(f"{ROOT}/pack", {"retry_config": RETRY}, cache, capacity)
+    lead_to(store, access)
+    return access
+
+
+def lead_to(store: MemoryStore, access: Access) -> None:
+    """In place of obstore."""
+    access.records()._readers[ROOT] = Reader(ROOT, access.options, store)

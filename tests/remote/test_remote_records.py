@@ -1,0 +1,232 @@
+"""Records of a store in memory: each by itself, each once, each given back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from jpegs import image_folder
+from memory import ROOT, MemoryStore, access_to, lead_to, store_of
+from remote_setting import TRANSFORM
+
+import headrace
+from headrace.cache import Record
+from headrace.engine.native import NativeEngine
+from headrace.errors import PackError, RemoteError
+from headrace.remote.lease import Lease, Wanted
+from headrace.remote.records import Records
+from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, PackIndex, Shard
+from headrace.sources.remote_pack import RemotePackSource
+from headrace.sources.tar_index import write_index
+
+SIZE = 4096
+LONG = 60.0  # seconds that nothing here takes
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONG
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def data_of(number: int) -> bytes:
+    return bytes([number]) * SIZE
+
+
+def wanted(*numbers: int) -> list[Wanted]:
+    """Records of one object, `SIZE` bytes each."""
+    return [
+        Wanted(f"{ROOT}/x", SIZE * n, SIZE, Record(f"x/{n}", SIZE, zlib.crc32(data_of(n)))) for n in numbers
+    ]
+
+
+def begin(records: Records, *numbers: int) -> Lease:
+    return records.begin(wanted(*numbers), list(numbers), [None] * len(numbers))
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore({"x": b"".join(map(data_of, range(64)))})
+
+
+def test_a_record_that_stays_damaged_costs_no_other(store: MemoryStore, tmp_path: Path) -> None:
+    """They come by one request: damaged all at first, then one."""
+
+    def change(name: str, start: int, data: bytes) -> bytes:
+        return b"?" * len(data) if len(data) > SIZE or start == SIZE else data
+
+    store.change = change
+    records = access_to(store, tmp_path).records()
+    lease = begin(records, 0, 1, 2).arrived()
+    assert list(lease.errors) == [1]
+    assert f"bytes {SIZE:,} to {2 * SIZE - 1:,} of s3://bucket/x can't be used" in str(lease.errors[1])
+    for number in (0, 2):
+        path = lease.paths[number]
+        assert path is not None
+        assert Path(path).read_bytes() == data_of(number)
+    lease.release()
+
+
+def test_who_waits_for_room_misses_once(store: MemoryStore, tmp_path: Path) -> None:
+    blocked, arrived = threading.Event(), threading.Event()
+
+    def change(name: str, start: int, data: bytes) -> bytes:
+        arrived.set()
+        return data if blocked.wait(LONG) else b""
+
+    get = store.get
+
+    async def slowly(*given: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(None, asyncio.run, get(*given))
+
+    store.get = slowly  # type: ignore[method-assign]
+    store.change = change
+    records = access_to(store, tmp_path, 4 * SIZE).records()
+    asked = 0
+    claim = records._cache.claim
+
+    def counted(*given: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return claim(*given)
+
+    records._cache.claim = counted  # type: ignore[method-assign]
+    first = begin(records, 0, 1, 2, 3)
+    until(arrived.is_set)
+    second = begin(records, 10, 11, 12, 13)
+    until(lambda: asked > 6)
+    blocked.set()
+    first.arrived().release()
+    second.arrived().release()
+    stats = records.stats()
+    assert (stats.cache_hits, stats.cache_misses) == (0, 8)
+    begin(records, 10).arrived().release()
+    assert records.stats().cache_hits + records.stats().cache_misses == 9
+
+
+def test_an_object_without_bytes_is_a_picture_that_cant_be_read(tmp_path: Path) -> None:
+    pictures = image_folder(tmp_path / "pictures", 2, side=40)
+    empty = MemoryStore({"full.jpg": next(pictures.rglob("*.jpg")).read_bytes(), "empty.jpg": b""})
+    urls = [f"{ROOT}/empty.jpg", f"{ROOT}/full.jpg"]
+    dataset = headrace.ImageDataset(urls, transform=TRANSFORM, cache_dir=tmp_path / "c", cache_bytes=1 << 20)
+    lead_to(empty, dataset.source.access)  # type: ignore[attr-defined]
+    loader = headrace.DataLoader(dataset, 2, on_error="skip")
+    [(images, _)] = list(loader)
+    assert len(images) == 1
+    [failure] = loader.stats().failures
+    assert (failure.index, "cannot identify image file" in failure.cause) == (0, True)
+    assert empty.requests == 3  # two sizes, and one object
+
+
+def test_what_failed_as_a_whole_is_given_back() -> None:
+    lease, ended = Lease([], [], [], urgent=False), []
+    lease.end = ended.append
+    lease.error = OSError("no cache")
+    lease.finished()
+    with pytest.raises(OSError, match="no cache"):
+        lease.arrived()
+    assert ended == [lease]
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> Path:
+    """In a folder of its own."""
+    source = image_folder(tmp_path / "pictures", 6, side=40)
+    (tmp_path / "bucket").mkdir()
+    return headrace.pack(source, tmp_path / "bucket" / "pack").path
+
+
+def remote_source(pack: Path, cache: Path) -> RemotePackSource:
+    return RemotePackSource.at(f"{ROOT}/pack", access_to(store_of(pack.parent), cache))
+
+
+def remote_dataset(pack: Path, cache: Path) -> headrace.PackedDataset:
+    dataset = headrace.PackedDataset(pack, TRANSFORM)
+    dataset.source = remote_source(pack, cache)
+    return dataset
+
+
+def test_a_batch_that_cant_be_begun_holds_nothing(
+    pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = remote_dataset(pack, tmp_path / "cache")
+    loader = headrace.DataLoader(dataset, 3, seed=1)
+
+    def no_memory(engine: NativeEngine, n: int) -> torch.Tensor:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(NativeEngine, "_images", no_memory)
+        with pytest.raises(MemoryError):
+            next(iter(loader))
+    records = dataset.source.access.records()  # type: ignore[attr-defined]
+
+    def pins() -> int:
+        with records._cache._member.transaction() as connection:
+            return int(connection.execute("SELECT total(pins) FROM uses").fetchone()[0])
+
+    until(lambda: pins() == 0)
+    assert sum(len(labels) for _, labels in loader) == 6
+
+
+def change_index(pack: Path, **columns: Any) -> None:
+    """Some columns of the index, or its `shards`, say something else."""
+    index = PackIndex(pack / FILE_NAME)
+    values = [columns.get(name, index.batch[name].to_pylist()) for name in COLUMNS.names]
+    shards = columns.get("shards", index.about.shards)
+    os.unlink(pack / FILE_NAME)
+    write_index(pack / FILE_NAME, values, PackAbout("tar", shards))
+
+
+@pytest.mark.parametrize("name", ["../secret.tar", "/etc/passwd", "a/../../secret.tar"])
+def test_an_index_names_no_object_outside_its_folder(
+    name: str, pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the user's cache, too, where indexes of the user's own making are trusted."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    change_index(pack, shards=(Shard(name, 14),))
+    with pytest.raises(PackError, match="outside of its folder"):
+        remote_source(pack, tmp_path / "headrace")
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"offset": [(1 << 64) - 1] * 6},
+        {"offset": [1 << 40] * 6},
+        {"size": [(1 << 64) - 1] * 6},
+        {"size": [1 << 29] * 6},
+        {"shard": [7] * 6},
+        {"shard": [(1 << 32) - 1] * 6},
+    ],
+    ids=str,
+)
+def test_places_that_are_none(columns: dict[str, list[int]], pack: Path, tmp_path: Path) -> None:
+    change_index(pack, **columns)
+    dataset = remote_dataset(pack, tmp_path / "cache")
+    with pytest.raises(PackError, match="row 0 is in none of its shards"):
+        dataset.source.open(0)
+    with pytest.raises(PackError, match="row 0 is in none of its shards"):
+        next(iter(headrace.DataLoader(dataset, 3)))
+
+
+def test_a_sound_index_is_taken_at_its_word(pack: Path, tmp_path: Path) -> None:
+    """The last byte of a shard is in it; another folder's index isn't looked for."""
+    source = remote_source(pack, tmp_path / "cache")
+    last = int(np.argmax(source.extents.begins))
+    size = int(source.index.about.shards[0].size - source.extents.begins[last])
+    change_index(pack, size=[size if i == last else 1 for i in range(6)], checksum=[0] * 6)
+    again = remote_source(pack, tmp_path / "other")
+    assert again.wanted([last])[0].size == size
+    with pytest.raises(RemoteError, match="checksum"):
+        again.open(last)
