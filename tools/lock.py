@@ -35,30 +35,30 @@ def listed() -> list[str]:
 
 def needed(texts: list[str]) -> Iterator[tuple[str, str]]:
     """(name, version) of all that is installed for these requirements."""
-    open_, seen = [Requirement(text) for text in texts], set[str]()
+    open_, seen = [(Requirement(text), frozenset[str]()) for text in texts], set[tuple[str, frozenset[str]]]()
     while open_:
-        requirement = open_.pop()
-        name = canonicalize_name(requirement.name)
-        extras = requirement.extras or {""}
+        requirement, asked = open_.pop()
+        name, extras = canonicalize_name(requirement.name), frozenset(requirement.extras)
+        # Which extras its dependent was asked for.
         applies = requirement.marker is None or any(
-            requirement.marker.evaluate({"extra": extra}) for extra in extras
+            requirement.marker.evaluate({"extra": extra}) for extra in asked or {""}
         )
-        if name in seen or not applies:
+        if (name, extras) in seen or not applies:
             continue
-        seen.add(name)
+        seen.add((name, extras))
         try:
             found = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             continue  # an option of another package
         if not FREE.fullmatch(name):
             yield name, found.version
-        open_ += [Requirement(text) for text in found.requires or ()]
+        open_ += [(Requirement(text), extras) for text in found.requires or ()]
 
 
 def main() -> None:
     version = ".".join(map(str, sys.version_info[:2]))
     print(f"# Made by `make lock`, for Python {version}.")
-    for name, found in sorted(needed(listed())):
+    for name, found in sorted(set(needed(listed()))):
         print(f"{name}=={found}")
 
 
