@@ -93,14 +93,7 @@ class Decode:
         batches = [IndexBatch(indices[part], occurrences[part]) for part in parts]
         for part, made in zip(parts, self._maker.make(batches, self._key), strict=True):
             kept = {name: column[part] for name, column in rows.items()}
-            found = _as_columns(made, self._columns)
-            for name, column in found.items():
-                if len(column) != len(kept["id"]):
-                    raise ConfigError(
-                        f"column {name!r} has {len(column)} rows where {len(kept['id'])} were asked for: samples"
-                        " that can't be loaded have no neighbour that can."
-                    )
-            yield {**kept, **found}
+            yield {**kept, **_as_columns(made, self._columns)}
 
 
 class Finish:
@@ -180,7 +173,9 @@ def read(
         raise ConfigError(
             f"sampler ({type(sampler).__name__}) must be one of headrace.order: actors can't share an iterator."
         )
-    order = sampler or (Shuffled(dataset) if shuffle else Sequential(dataset))
+    order = sampler
+    if order is None:
+        order = Shuffled(dataset) if shuffle else Sequential(dataset)
     if order.size is None:
         raise ConfigError("sampler: an order without end isn't an epoch that Ray could share out.")
     size = order.size // batch_size * batch_size if drop_last else order.size

@@ -18,7 +18,7 @@ from headrace.engine.prefixed import FinishLevels, Levels, PrefixedSamples
 from headrace.engine.producer import Made, Producer
 from headrace.engine.python import record_failures
 from headrace.engine.runtime import Runtime
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, SampleError
 from headrace.order.batches import IndexBatch
 from headrace.plan.physical import NativePlan, Plan, make_plan
 from headrace.plan.suffix import Suffix
@@ -76,27 +76,43 @@ class OnDemand:
         self._levels = levels
         self._runtime = Runtime()
         self._engine: NativeEngine | None = None
+        self._seen = 0  # failures that were looked at
         self._guarded = Guarded(dataset, default_collate, on_error)
         split = self.plan.split
         if split is not None:
             self._guarded = PrefixedSamples(dataset, default_collate, on_error, split, decoder="auto")
 
     def make(self, batches: Sequence[IndexBatch], key: tuple[int, int]) -> Iterator[Any]:
-        """The batches, in order.
+        """The batches, in order, each with all of its samples.
 
         Args:
             batches: that are wanted.
             key: (seed, epoch) of the random parameters.
 
         Raises:
-            SampleError: a sample can't be loaded; or, where it is made by the user's Python, what that raised.
+            SampleError: a sample can't be loaded, nor one in its place; or, where it is made by the user's
+                Python, what that raised.
             ConfigError: `levels`, and a batch that they can't be had of.
         """
+        for data in self._made(batches, key):
+            self._check_lost()
+            yield data
+        self._check_lost()  # batches of nothing else don't come
+
+    def _made(self, batches: Sequence[IndexBatch], key: tuple[int, int]) -> Iterator[Any]:
         if self.plan.native is not None:
             return self._by_native_code(self.plan.native, batches, key)
         if self.plan.gather is not None:
             return (made.data for made in _each(GatherProducer(self.plan.gather, iter(batches), pinned=False)))
         return self._by_python(batches, key)
+
+    def _check_lost(self) -> None:
+        failures = self._runtime.failures.records
+        new, self._seen = failures[self._seen :], len(failures)
+        for failure in new:
+            if failure.action == "skipped":
+                cause = f"{failure.cause}; nor can the samples after it, which would replace it"
+                raise SampleError.at(failure.index, failure.path, cause)
 
     def _by_native_code(
         self, plan: NativePlan, batches: Sequence[IndexBatch], key: tuple[int, int]
