@@ -1,9 +1,10 @@
-"""Decoding on other nodes by Ray Data: what it costs them, what it costs the node of the GPUs, and when it pays.
+"""Decoding on other nodes by Ray Data: what it costs them and the node of the GPUs, and when it pays.
 
-A cluster of two nodes on this machine: one has the processors and decodes, the other has none and takes the batches.
-Bytes go from one to the other through Ray's object transfer, over loopback; a real network adds its own time, not
-processor time to speak of. Processor time is counted by process: actors and raylet of the one, raylet and consumer of
-the other. Beside it, what decoding costs in place, by Headrace and by Pillow. Rows run in fresh processes, in turn.
+A cluster of two nodes on this machine: one has the processors and decodes, the other has none and takes the
+batches. Bytes go from one to the other by Ray's object transfer, over loopback; the driver of a real network card
+takes processor time of its own. Processor time is counted by process: actors and raylet of the one, raylet and
+consumer of the other. Beside it, what decoding costs in place, by Headrace and by Pillow. Rows run in fresh
+processes, in turn.
 
     pip install '.[ray]'
     python benchmarks/ray_data.py FOLDER          FOLDER: of class folders of JPEGs
@@ -21,8 +22,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import machine
 import psutil
+
+import machine
 
 SIZE, BATCH_SIZE = 224, 256
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -123,7 +125,9 @@ def on_ray(folder: Path, *, levels: bool, actors: int, cores: int) -> dict[str, 
         num_cpus=cores,
         resources={CPU_NODE: 1},
     )
-    raylets = [psutil.Process(node.all_processes["raylet"][0].process.pid) for node in (there, cluster.head_node)]
+    raylets = [
+        psutil.Process(node.all_processes["raylet"][0].process.pid) for node in (there, cluster.head_node)
+    ]
     consumer = psutil.Process()
     begin = time.perf_counter()
     batches = rows.iter_torch_batches(batch_size=BATCH_SIZE, drop_last=True)
@@ -132,7 +136,12 @@ def on_ray(folder: Path, *, levels: bool, actors: int, cores: int) -> dict[str, 
     workers = [p for p in raylets[0].children(recursive=True) if "MapWorker" in " ".join(p.cmdline())]
     for _ in range(4):
         next(iter_of)  # as many as may be ready
-    parts = {"actors": workers, "raylet_there": [raylets[0]], "raylet_here": [raylets[1]], "consumer": [consumer]}
+    parts = {
+        "actors": workers,
+        "raylet_there": [raylets[0]],
+        "raylet_here": [raylets[1]],
+        "consumer": [consumer],
+    }
     before = {name: used_by(processes) for name, processes in parts.items()}
     clock, begin, samples = machine.Clock(), time.perf_counter(), 0
     for batch in iter_of:
@@ -183,7 +192,7 @@ def middle(runs: list[dict[str, Any]], name: str) -> float:
 
 
 def when_it_pays(results: dict[str, list[dict[str, Any]]], rate: float) -> list[dict[str, Any]]:
-    """For one GPU that takes `rate` samples per second: cores it needs, there and here, and what the network carries."""
+    """For a GPU that takes `rate` samples per second: cores there and here, and what the network carries."""
     rows = []
     for decoder, place, ray in (
         ("Headrace", "stage, uint8", "Ray, uint8"),

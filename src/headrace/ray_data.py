@@ -1,7 +1,7 @@
 """Batches made by a Ray cluster: the decode as a stage of Ray Data, on nodes that have processors to spare.
 
-A sample's pixels depend on (seed, epoch, index) alone, and the order on (seed, epoch, position): whichever node,
-actor or attempt makes a batch, it is the one that `headrace.DataLoader` gives. See docs/ray.md.
+A sample's pixels depend on (seed, epoch, index) alone, and the order on (seed, epoch, position): whichever
+node, actor or attempt makes a batch, it is the one that `headrace.DataLoader` gives. See docs/ray.md.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Decode", "Finish", "read"]
 
-# Positions that an actor is sent at a time, more or less: what is made again where it dies. Fewer where an epoch
-# has so few that this would leave actors without work.
+# Positions that an actor is sent at a time, more or less: what is made again where it dies. Fewer where an
+# epoch has so few that actors would be left without work.
 ROWS, TASKS = 1024, 64
 
 Columns = dict[str, npt.NDArray[Any]]
@@ -35,18 +35,19 @@ Columns = dict[str, npt.NDArray[Any]]
 class Decode:
     """A stage for `ray.data.Dataset.map_batches`: rows that name samples become these samples.
 
-    It takes batches with a column `id`, int64 [n]: positions in the epoch, from 0 on, which `order` makes samples
-    of; without an order, the samples themselves. It gives the samples' columns, and those that came with the rows.
+    It takes batches with a column `id`, int64 [n]: positions in the epoch, from 0 on, which `order` makes
+    samples of; without an order, the samples themselves. It gives the samples' columns, and those that came
+    with the rows.
 
     Args:
         dataset: map-style, as for `headrace.DataLoader`. Ray sends it to every actor.
         order: of the epoch. None (the default): sample i is at position i.
         seed, epoch: of the order and the random parameters, as in `headrace.DataLoader`.
         columns: names of a sample's parts, where it is a tuple or a single tensor; a dict has names.
-        batch_size: rows are given back so many at a time, the next ones being made meanwhile. None (the default): as
-            many as came.
-        levels: give 8-bit levels rather than the values that `ToTensor`, `Normalize`, … make of them: a quarter
-            of the bytes. Where the batches are used, `Finish` makes the same values of them.
+        batch_size: rows are given back so many at a time, the next ones being made meanwhile. None (the
+            default): as many as came.
+        levels: give 8-bit levels rather than the values that `ToTensor`, `Normalize`, … make of them: a
+            quarter of the bytes. Where the batches are used, `Finish` makes the same values of them.
         on_error: "raise" (the default) or "replace", as in `headrace.DataLoader`.
         threads: that decode. None (the default): one for each processor that Ray has given to the actor.
 
@@ -54,7 +55,8 @@ class Decode:
         ConfigError: the arguments don't fit together, or the dataset is an `IterableDataset`.
 
     Example:
-        >>> stage = Decode(torch.utils.data.TensorDataset(torch.arange(6) * 10), columns=("value",), threads=1)
+        >>> tens = torch.utils.data.TensorDataset(torch.arange(6) * 10)
+        >>> stage = Decode(tens, columns=("value",), threads=1)
         >>> [batch["value"].tolist() for batch in stage({"id": np.array([5, 0])})]
         [[50, 0]]
     """
@@ -97,8 +99,8 @@ class Decode:
 
 
 class Finish:
-    """Makes of the images that `levels=True` gave what the dataset's transform makes: bit for bit, on whatever
-    device they are.
+    """Makes of the images that `levels=True` gave what the dataset's transform makes: bit for bit, on
+    whatever device they are.
 
     Args:
         dataset: the same as the stage has, or one with the same transform.
@@ -148,19 +150,21 @@ def read(
     threads: int | None = None,
     **stage: Any,
 ) -> ray.data.Dataset:
-    """An epoch as a Ray dataset: the rows of `headrace.DataLoader(dataset, batch_size, …)`, in its order, made by
-    actors anywhere in the cluster. With `iter_torch_batches(batch_size=batch_size)` its batches, too.
+    """An epoch as a Ray dataset: the rows of `headrace.DataLoader(dataset, batch_size, …)`, in its order, made
+    by actors anywhere in the cluster. With `iter_torch_batches(batch_size=batch_size)` its batches, too.
 
     Args:
         dataset: map-style, with a length.
         batch_size: samples that are made, and best taken, together.
-        shuffle, sampler, drop_last, seed, epoch: as in `headrace.DataLoader`; `sampler` is one of `headrace.order`.
+        shuffle, sampler, drop_last, seed, epoch: as in `headrace.DataLoader`; `sampler` is one of
+            `headrace.order`.
         columns, levels, on_error, threads: see `Decode`.
-        stage: for `map_batches`, such as compute=ray.data.ActorPoolStrategy(size=8), num_cpus=1, resources={…}.
+        stage: for `map_batches`, such as compute=ray.data.ActorPoolStrategy(size=8), num_cpus=1,
+            resources={…}.
 
     Returns:
-        A dataset that isn't executed yet, with `preserve_order` set. Its columns: `id`, the position in the epoch, and
-        the samples' own.
+        A dataset that isn't executed yet, with `preserve_order` set. Its columns: `id`, the position in the
+        epoch, and the samples' own.
 
     Raises:
         ConfigError: Ray isn't installed, or an argument can't be obeyed.
@@ -171,7 +175,8 @@ def read(
         raise ConfigError("shuffle=True and a sampler exclude each other: the sampler is the order.")
     if sampler is not None and not isinstance(sampler, Order):
         raise ConfigError(
-            f"sampler ({type(sampler).__name__}) must be one of headrace.order: actors can't share an iterator."
+            f"sampler ({type(sampler).__name__}) must be one of headrace.order: actors can't share an"
+            " iterator."
         )
     order = sampler
     if order is None:
@@ -223,7 +228,9 @@ def _check(dataset: Any, seed: int, epoch: int, batch_size: int | None, on_error
     if batch_size is not None and batch_size < 1:
         raise ConfigError(f"batch_size ({batch_size}) must be 1 or more.")
     if on_error not in ("raise", "replace"):
-        raise ConfigError(f"on_error ({on_error!r}) must be 'raise' or 'replace': every row needs its sample.")
+        raise ConfigError(
+            f"on_error ({on_error!r}) must be 'raise' or 'replace': every row needs its sample."
+        )
 
 
 def _as_columns(batch: Any, names: tuple[str, ...]) -> Columns:
@@ -248,4 +255,6 @@ def _array(name: str, part: Any) -> npt.NDArray[Any]:
         return array
     if isinstance(part, (list, tuple)) and all(isinstance(item, (str, bytes, int, float)) for item in part):
         return np.asarray(part)
-    raise ConfigError(f"column {name!r} is a {type(part).__name__}: a column is a tensor or a list of strings.")
+    raise ConfigError(
+        f"column {name!r} is a {type(part).__name__}: a column is a tensor or a list of strings."
+    )

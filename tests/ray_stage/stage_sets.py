@@ -51,7 +51,9 @@ def sets(folder: Path) -> dict[str, Any]:
     return {
         "float32": ImageFolder(str(folder), v1.Compose([*DRAWN, *VALUES])),
         "uint8": ImageFolder(str(folder), v1.Compose([*DRAWN, v1.PILToTensor()])),
-        "erased": ImageFolder(str(folder), v1.Compose([*DRAWN, *VALUES, v1.RandomErasing(1.0, value="random")])),
+        "erased": ImageFolder(
+            str(folder), v1.Compose([*DRAWN, *VALUES, v1.RandomErasing(1.0, value="random")])
+        ),
         "split": ImageFolder(str(folder), v1.Compose([*DRAWN, *middle, *VALUES])),
         "python": Noisy(),
         "tensors": TensorDataset(torch.arange(2.0 * N).view(N, 2), torch.arange(N)),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stage_sets
 import torch
 from jpegs import image_folder
 from stage_sets import DRAWN, EPOCH, SEED, VALUES, KillOnce, N, epoch_of, same_row, samples_of, sets
@@ -23,10 +24,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
-    ray = pytest.importorskip("ray", reason="Ray isn't installed (pip install 'headrace[ray]')")
+    pytest.importorskip("ray.data", reason="Ray isn't installed (pip install 'headrace[ray]')")
     import ray.data
-
-    import stage_sets
 
     # Workers find the package where this process does, but not the tests.
     ray.cloudpickle.register_pickle_by_value(stage_sets)
@@ -53,7 +52,9 @@ def test_an_epoch_is_that_of_the_loader_though_an_actor_is_killed(
     dataset = sets(folder)["float32"]
     expected, finish = epoch_of(dataset, 12), Finish(dataset)
     dataset.target_transform = KillOnce(tmp_path / "killed", after=17)
-    rows = read(dataset, 12, shuffle=True, seed=SEED, epoch=EPOCH, levels=True, compute=pool(ray)).materialize()
+    rows = read(
+        dataset, 12, shuffle=True, seed=SEED, epoch=EPOCH, levels=True, compute=pool(ray)
+    ).materialize()
     assert (tmp_path / "killed").exists()
     batches = list(rows.iter_torch_batches(batch_size=12))
     for batch, (images, labels) in zip(batches, expected, strict=True):
@@ -71,7 +72,13 @@ def in_tasks(ray: Any, dataset: Any, **more: Any) -> Any:
         Decode,
         batch_size=None,
         fn_constructor_args=(dataset,),
-        fn_constructor_kwargs={"order": Shuffled(dataset), "seed": SEED, "epoch": EPOCH, "batch_size": 2, **more},
+        fn_constructor_kwargs={
+            "order": Shuffled(dataset),
+            "seed": SEED,
+            "epoch": EPOCH,
+            "batch_size": 2,
+            **more,
+        },
         compute=pool(ray),
     )
 
@@ -85,7 +92,9 @@ def check(rows: list[dict[str, Any]], dataset: Any) -> None:
 
 
 @pytest.mark.long
-def test_an_actor_that_is_killed_within_a_task_changes_nothing(ray: Any, folder: Path, tmp_path: Path) -> None:
+def test_an_actor_that_is_killed_within_a_task_changes_nothing(
+    ray: Any, folder: Path, tmp_path: Path
+) -> None:
     dataset = sets(folder)["split"]
     dataset.target_transform = KillOnce(tmp_path / "killed", after=13)
     rows = in_tasks(ray, dataset).take_all()

@@ -62,7 +62,9 @@ def test_packs_give_the_same_after_pickling(folder: Path, tmp_path: Path) -> Non
     dataset = headrace.PackedDataset(tmp_path / "pack", v1.Compose([*DRAWN, *VALUES]))
     expected = samples_of(epoch_of(dataset))
     rows = rows_of(stage_of(pickle.loads(pickle.dumps(dataset))), range(N))
-    assert all(same_row({"image": r["image"], "label": r["label"]}, e) for r, e in zip(rows, expected, strict=True))
+    assert all(
+        same_row({"image": r["image"], "label": r["label"]}, e) for r, e in zip(rows, expected, strict=True)
+    )
 
 
 def test_repeated_samples_differ_by_their_occurrence(folder: Path) -> None:

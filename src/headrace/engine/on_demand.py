@@ -1,4 +1,4 @@
-"""Batches of samples that somebody else chooses, a call at a time: what makes them is kept between the calls."""
+"""Batches of samples that somebody else chooses, call by call: what makes them is kept between the calls."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def left_over(plan: Plan) -> Suffix | None:
         suffix = Suffix(split.table.values, split.erasing)
     if suffix is not None and suffix.erasing is not None:
         raise ConfigError(
-            "levels=True: RandomErasing writes values, which aren't made yet. Take it out of the transform and"
-            " call it in the training step; or leave levels out."
+            "levels=True: RandomErasing writes values, which aren't made yet. Take it out of the transform"
+            " and call it in the training step; or leave levels out."
         )
     return suffix
 
@@ -103,7 +103,9 @@ class OnDemand:
         if self.plan.native is not None:
             return self._by_native_code(self.plan.native, batches, key)
         if self.plan.gather is not None:
-            return (made.data for made in _each(GatherProducer(self.plan.gather, iter(batches), pinned=False)))
+            return (
+                made.data for made in _each(GatherProducer(self.plan.gather, iter(batches), pinned=False))
+            )
         return self._by_python(batches, key)
 
     def _check_lost(self) -> None:
