@@ -1,10 +1,10 @@
 """Decoding on other nodes by Ray Data: what it costs them and the node of the GPUs, and when it pays.
 
 A cluster of two nodes on this machine: one has the processors and decodes, the other has none and takes the
-batches. Bytes go from one to the other by Ray's object transfer, over loopback; the driver of a real network card
-takes processor time of its own. Processor time is counted by process: actors and raylet of the one, raylet and
-consumer of the other. Beside it, what decoding costs in place, by Headrace and by Pillow. Rows run in fresh
-processes, in turn.
+batches. Bytes go from one to the other by Ray's object transfer, over loopback; a real network card's driver
+takes time of its own. Processor time is counted by process: actors and raylet of the one, raylet and consumer
+of the other. Beside it, what decoding costs in place, by Headrace and by Pillow. Rows run in fresh processes,
+in turn.
 
     pip install '.[ray]'
     python benchmarks/ray_data.py FOLDER          FOLDER: of class folders of JPEGs
@@ -29,25 +29,34 @@ import machine
 SIZE, BATCH_SIZE = 224, 256
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 REPEATS = 6  # epochs in one, by other random parameters: long enough to leave the start out
+COUNTED = 30  # batches
 CPU_NODE = "decodes"
 
 
-def dataset(folder: Path) -> Any:
+def dataset(folder: Path, *middle: Any) -> Any:
     from torchvision import datasets, transforms
 
-    steps = [transforms.RandomResizedCrop(SIZE), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
+    steps = [
+        transforms.RandomResizedCrop(SIZE),
+        transforms.RandomHorizontalFlip(),
+        *middle,
+        transforms.ToTensor(),
+    ]
     return datasets.ImageFolder(str(folder), transforms.Compose([*steps, transforms.Normalize(MEAN, STD)]))
 
 
-def in_place(folder: Path, *, levels: bool) -> dict[str, float]:
+def in_place(folder: Path, *, levels: bool, augment: bool = False) -> dict[str, float]:
     """The stage in this process, without Ray: milliseconds of the processor a sample."""
     import numpy as np
+    import torch
+    from torchvision import transforms
 
     from headrace.ray_data import Decode
 
-    data = dataset(folder)
+    torch.set_num_threads(1)
+    data = dataset(folder, *([transforms.RandAugment()] if augment else []))
     stage = Decode(data, order=None, levels=levels, batch_size=BATCH_SIZE, threads=1)
-    ids = np.random.default_rng(0).permutation(len(data))
+    ids = np.random.default_rng(0).permutation(len(data))[: 500 if augment else None]
     rates, cpu = [], []
     for _ in range(4):
         start, used = time.perf_counter(), time.process_time()
@@ -75,7 +84,7 @@ def by_pillow(folder: Path) -> dict[str, float]:
 
 
 def call_overhead(folder: Path) -> dict[str, float]:
-    """Calls of the stage for one sample, and for none."""
+    """What is paid once, and what by a call: the same samples in one call and in 256."""
     import numpy as np
 
     from headrace.ray_data import Decode
@@ -85,13 +94,12 @@ def call_overhead(folder: Path) -> dict[str, float]:
     stage = Decode(data, threads=1)
     made = 1e3 * (time.perf_counter() - begin)
     found = {"construction_ms": made}
-    for count in (0, 1):
-        times = []
-        for _ in range(300):
-            begin = time.perf_counter()
-            list(stage({"id": np.zeros(count, np.int64)}))
-            times.append(1e3 * (time.perf_counter() - begin))
-        found[f"call_of_{count}_ms"] = statistics.median(times)
+    list(stage({"id": np.arange(256)}))
+    for count in (1, 256):
+        begin = time.perf_counter()
+        for i in range(0, 256, count):
+            list(stage({"id": np.arange(i, i + count)}))
+        found[f"256_samples_by_calls_of_{count}_ms"] = 1e3 * (time.perf_counter() - begin)
     return found
 
 
@@ -146,7 +154,7 @@ def on_ray(folder: Path, *, levels: bool, actors: int, cores: int) -> dict[str, 
     clock, begin, samples = machine.Clock(), time.perf_counter(), 0
     for batch in iter_of:
         samples += len(batch["image"])
-        if samples == BATCH_SIZE * 30:
+        if samples == BATCH_SIZE * COUNTED:
             break
     seconds, busy = time.perf_counter() - begin, clock.elapsed()[0]
     found: dict[str, Any] = {
@@ -161,6 +169,8 @@ def on_ray(folder: Path, *, levels: bool, actors: int, cores: int) -> dict[str, 
     }
     for name, processes in parts.items():
         found[f"{name}_cpu_ms"] = 1e3 * (used_by(processes) - before[name]) / samples
+    for _ in iter_of:
+        pass  # Ray Data doesn't like to be shut down in the middle
     ray.shutdown()
     cluster.shutdown()
     return found
@@ -170,6 +180,7 @@ ROWS = {
     "stage, uint8": lambda folder: in_place(folder, levels=True),
     "stage, float32": lambda folder: in_place(folder, levels=False),
     "stage, calls": call_overhead,
+    "stage, uint8, RandAugment": lambda folder: in_place(folder, levels=True, augment=True),
     "Pillow": by_pillow,
     "Ray, uint8": lambda folder: on_ray(folder, levels=True, actors=2, cores=1),
     "Ray, float32": lambda folder: on_ray(folder, levels=False, actors=2, cores=1),
@@ -197,6 +208,7 @@ def when_it_pays(results: dict[str, list[dict[str, Any]]], rate: float) -> list[
     for decoder, place, ray in (
         ("Headrace", "stage, uint8", "Ray, uint8"),
         ("Headrace", "stage, float32", "Ray, float32"),
+        ("Headrace, RandAugment", "stage, uint8, RandAugment", "Ray, uint8"),
         ("Pillow", "Pillow", None),
     ):
         local = rate * middle(results[place], "cpu_ms") / 1e3
@@ -204,8 +216,11 @@ def when_it_pays(results: dict[str, list[dict[str, Any]]], rate: float) -> list[
         if ray is not None:
             runs = results[ray]
             here = middle(runs, "raylet_here_cpu_ms") + middle(runs, "consumer_cpu_ms")
-            there = middle(runs, "actors_cpu_ms") + middle(runs, "raylet_there_cpu_ms")
-            row["cores_there"], row["cores_here"] = rate * there / 1e3, rate * here / 1e3
+            sent = middle(runs, "raylet_there_cpu_ms")
+            # What the stage costs as an actor's beyond what it costs in place, too.
+            sent += middle(runs, "actors_cpu_ms") - middle(results["stage, " + ray.split()[1]], "cpu_ms")
+            row["cores_there"] = local + rate * sent / 1e3
+            row["cores_here"] = rate * here / 1e3
             row["gbit_per_second"] = rate * 8 * middle(runs, "bytes_per_sample") / 1e9
         rows.append(row)
     return rows

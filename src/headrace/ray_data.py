@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
 from torch.utils.data import IterableDataset
 
@@ -118,23 +119,6 @@ class Finish:
         return images if self._rest is None else self._rest.images(images, None)
 
 
-class _Epoch(Decode):
-    """The stage of `read`, whose last block goes on behind the epoch's end.
-
-    Args:
-        size: positions of the epoch.
-        arguments: of `Decode`.
-    """
-
-    def __init__(self, dataset: Any, size: int, **arguments: Any) -> None:
-        super().__init__(dataset, **arguments)
-        self._size = size
-
-    def __call__(self, rows: Mapping[str, npt.NDArray[Any]]) -> Iterator[Columns]:
-        ids = rows["id"]
-        return super().__call__({"id": ids[ids < self._size]})
-
-
 def read(
     dataset: Any,
     batch_size: int = 1,
@@ -150,8 +134,8 @@ def read(
     threads: int | None = None,
     **stage: Any,
 ) -> ray.data.Dataset:
-    """An epoch as a Ray dataset: the rows of `headrace.DataLoader(dataset, batch_size, …)`, in its order, made
-    by actors anywhere in the cluster. With `iter_torch_batches(batch_size=batch_size)` its batches, too.
+    """An epoch as a Ray dataset: the rows of `headrace.DataLoader(dataset, batch_size, …)`, in its order,
+    made by actors anywhere in the cluster. With `iter_torch_batches(batch_size=batch_size)` its batches, too.
 
     Args:
         dataset: map-style, with a length.
@@ -186,13 +170,22 @@ def read(
     size = order.size // batch_size * batch_size if drop_last else order.size
     batches = -(-size // batch_size)
     rows = batch_size * max(1, min(ROWS // batch_size, batches // TASKS))
-    blocks = -(-size // rows)
-    arguments = {"order": order, "seed": seed, "epoch": epoch, "columns": columns, "batch_size": batch_size}
-    made = data.range(blocks * rows, override_num_blocks=max(1, blocks)).map_batches(
-        _Epoch,
+    # Not by ray.data.range: its tasks would wait for a processor where the actors have all of them.
+    blocks = [pa.table({"id": np.arange(i, min(i + rows, size))}) for i in range(0, max(1, size), rows)]
+    made: ray.data.Dataset = data.from_arrow(blocks).map_batches(
+        Decode,
         batch_size=None,
-        fn_constructor_args=(dataset, size),
-        fn_constructor_kwargs={**arguments, "levels": levels, "on_error": on_error, "threads": threads},
+        fn_constructor_args=(dataset,),
+        fn_constructor_kwargs={
+            "order": order,
+            "seed": seed,
+            "epoch": epoch,
+            "columns": columns,
+            "batch_size": batch_size,
+            "levels": levels,
+            "on_error": on_error,
+            "threads": threads,
+        },
         **stage,
     )
     made.context.execution_options.preserve_order = True
