@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import pickle
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 import headrace
+import headrace.ray_data
 from headrace._native import ffi
 from headrace.engine import on_demand
 from headrace.errors import ConfigError, SampleError
@@ -208,6 +210,11 @@ def test_read_refuses_what_it_cannot_share_out(folder: Path) -> None:
         read(dataset, sampler=[1, 2])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="order without end"):
         read(dataset, sampler=Endless(Sequential(dataset)))
+
+
+def test_the_example_in_the_docstring_works() -> None:
+    result = doctest.testmod(headrace.ray_data)
+    assert (result.attempted > 0, result.failed) == (True, 0)
 
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
