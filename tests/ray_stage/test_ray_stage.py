@@ -127,7 +127,7 @@ def test_ranks_share_an_epoch(ray: Any, folder: Path) -> None:
 
 @pytest.mark.long
 def test_a_bad_sample_is_named_where_the_batches_are_used(ray: Any, tmp_path: Path) -> None:
-    dataset = ImageFolder(str(image_folder(tmp_path, 6)), v1.Compose([*DRAWN, *VALUES]))
+    dataset = ImageFolder(str(image_folder(tmp_path, N)), v1.Compose([*DRAWN, *VALUES]))
     Path(dataset.samples[4][0]).write_bytes(b"no picture")
     with pytest.raises(Exception, match=Path(dataset.samples[4][0]).name) as told:
         in_tasks(ray, dataset, order=None).take_all()
