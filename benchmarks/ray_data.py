@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -247,15 +248,17 @@ def main() -> None:
         for row in arguments.only:
             results[row].append(fresh(row, arguments.folder))
             print(row, json.dumps(results[row][-1]), file=sys.stderr)
-    record: dict[str, Any] = {"machine": machine.describe(), "load_average": os.getloadavg()}
-    if all(any("error" not in run for run in runs) for runs in results.values()):
-        record["rate"], record["when"] = arguments.rate, when_it_pays(results, arguments.rate)
-        print(json.dumps(record["when"], indent=1))
-    if arguments.json:
-        import ray
+            if arguments.json:
+                arguments.json.write_text(json.dumps(record_of(results, arguments.rate), indent=1) + "\n")
+    print(json.dumps(record_of(results, arguments.rate).get("when", "some rows haven't run"), indent=1))
 
-        record["ray"], record["runs"] = ray.__version__, results
-        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+
+def record_of(results: dict[str, list[dict[str, Any]]], rate: float) -> dict[str, Any]:
+    """Everything that is kept; `when` once every row has run."""
+    about = {"machine": machine.describe(), "load_average": os.getloadavg(), "ray": version("ray")}
+    if any(not runs or any("error" in run for run in runs) for runs in results.values()):
+        return {**about, "runs": results}
+    return {**about, "rate": rate, "when": when_it_pays(results, rate), "runs": results}
 
 
 if __name__ == "__main__":
