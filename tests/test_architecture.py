@@ -35,6 +35,8 @@ ALLOWED: dict[str, set[str]] = {
     "loader": BASE
     | {"device", "order", "options", "plan", "engine", "export", "tuning", "measure", "sources", "_native"},
     "testing": BASE | {"plan", "sources", "engine", "loader"},
+    # A stage of somebody else's pipeline: no loader around it.
+    "ray_data": BASE | {"device", "engine", "order"},
     "bench": {"errors", "loader", "recipes"},
     # The doctor has opinions on numbers that others measured, and on torch's DataLoader as well as on ours.
     "doctor": BASE | {"measure"},
