@@ -203,7 +203,7 @@ def report(results: dict[str, list[dict[str, Any]]], nbytes: float, megabytes: f
             table[row]["warm, ms of processor time a sample"] = used
     if "cold" in table["local"] and "cold" in table["remote"]:
         bound = min(megabytes * 1e6 / nbytes, table["local"]["warm"])
-        # A machine that others share changes from run to run: a run of one is compared with that of the other.
+        # A machine that others share changes from run to run: runs that follow each other are compared.
         pairs = zip(results["remote"], results["local"], strict=True)
         table["warm share of local, run by run"] = [
             statistics.median(ours["later"]) / statistics.median(local["later"]) for ours, local in pairs
