@@ -119,6 +119,18 @@ def test_on_error_is_honoured(remote: Make, proxy: Proxy, policy: Any, expected:
     assert failure.path.startswith("s3://bucket/pack/shard-")
 
 
+def test_a_record_that_fails_costs_none_of_its_request(
+    remote: Make, local: headrace.PackedDataset, proxy: Proxy
+) -> None:
+    dataset = remote()
+    spoil(proxy, dataset, 11)
+    loader = headrace.DataLoader(dataset, batch_size=8, on_error="skip", seed=2)
+    labels = torch.cat([labels for _, labels in loader])
+    assert labels.tolist() == [local.targets[i] for i in range(COUNT) if i != 11]
+    (failure,) = loader.stats().failures
+    assert failure.index == 11
+
+
 def as_python(image: Any) -> torch.Tensor:
     """A transform that nobody understands: the dataset runs as it is."""
     return to_tensor(image.resize((16, 16)))

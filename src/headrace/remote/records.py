@@ -235,7 +235,11 @@ class Records:
                 except RemoteError as error:
                     lease.errors[i] = error
         except RemoteError as error:
-            lease.errors.update({i: error for i in which if lease.paths[i] is None})
+            if len(which) > 1:  # one of them may be at fault, and the others readable
+                alone = (self._fetch_range(lease, _alone(lease, i), [i], keep=keep) for i in set(which))
+                await asyncio.gather(*alone)
+            else:
+                lease.errors.update({i: error for i in which if lease.paths[i] is None})
         finally:
             await self._on_disk(self._give_up, lease, which)
 
@@ -286,8 +290,7 @@ class Records:
 
     async def _mend(self, lease: Lease, i: int, *, keep: bool) -> None:
         """Fetches a record again whose bytes were not those that were expected. Raises RemoteError."""
-        wanted = lease.wanted[i]
-        part = Range(wanted.url, wanted.start, wanted.start + (wanted.size or 0), (0,))
+        wanted, part = lease.wanted[i], _alone(lease, i)
         for _ in range(DAMAGED_TRIES - 1):
             if await self._put(lease, part, [i], await self._data(part), keep=keep):
                 return
@@ -346,6 +349,12 @@ class Records:
         lease.mine.difference_update(lost)
         if lost:
             self._cache.give_up([_record(lease, i) for i in lost])
+
+
+def _alone(lease: Lease, i: int) -> Range:
+    """The range of one record."""
+    wanted = lease.wanted[i]
+    return Range(wanted.url, wanted.start, wanted.start + (wanted.size or 0), (0,))
 
 
 def _close_later(own: Loop, disk: ThreadPoolExecutor, cache: Cache) -> None:
