@@ -16,6 +16,8 @@ from pack_folders import contents, odd_folder
 import headrace
 from headrace.errors import ConfigError, HeadraceError, PackError
 from headrace.packs.destinations import StoreDestination
+from headrace.packs.info import info
+from headrace.packs.verify import verify
 from headrace.remote.store import Store
 
 SHARD_SIZE = 40_000
@@ -63,6 +65,27 @@ def test_from_a_store_and_to_it(bucket: Path, patient: dict[str, Any], tmp_path:
     assert there.shards == here.shards > 3
     assert there.path == f"{url}/made.pack"
     assert there.notes == here.notes != ()
+
+
+def test_a_pack_in_a_store_is_verified_and_described(
+    bucket: Path, patient: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    image_folder(bucket / "images", 24)
+    packed(bucket / "images", bucket / "pack")
+    url, options = "s3://bucket/pack", {"storage_options": patient, "against": "s3://bucket/images"}
+    assert info(url, storage_options=patient).samples == info(bucket / "pack").samples == 24
+    shard = "shard-000001.tar"
+    data = bytearray((bucket / "pack" / shard).read_bytes())
+    data[1000:1006] = b"damage"
+    Store(url, patient).write(shard, bytes(data))
+    Store(url, patient).remove(["shard-000002.tar"])
+    there = verify(url, **options)  # type: ignore[arg-type]
+    here = verify(bucket / "pack", against=bucket / "images")
+    of_shard_1 = [str(each) for each in here.problems if each.shard == shard]
+    assert [str(each) for each in there.problems if each.shard == shard] == of_shard_1 != []
+    assert len(there.problems) == len(here.problems)
+    assert "shard-000002.tar: is missing" in map(str, there.problems)
 
 
 def test_a_pack_in_a_store_is_shuffled_into_another(

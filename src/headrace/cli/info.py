@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,7 +19,9 @@ NOT_ASKED = ("checksum", "kept", "records", "state")
 BAR = 30  # characters of the longest bar of a histogram
 
 
-def info(pack: Annotated[Path, typer.Argument(help="The folder that headrace pack made.")]) -> None:
+def info(
+    pack: Annotated[str, typer.Argument(help="The folder that headrace pack made, or its URL.")],
+) -> None:
     """Says what a pack holds and how it was made.
 
     Exit codes: 0; 2 wrong usage, or an index that can't be read.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,8 +11,8 @@ from headrace.cli.progress import BAD_RECORDS, failing, progress_bar
 
 
 def verify(
-    pack: Annotated[Path, typer.Argument(help="The folder that headrace pack made.")],
-    against: Annotated[Path | None, typer.Option(help="What it was made from: compare with it.")] = None,
+    pack: Annotated[str, typer.Argument(help="The folder that headrace pack made, or its URL.")],
+    against: Annotated[str | None, typer.Option(help="What it was made from: compare with it.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: the usable cores.")] = None,
 ) -> None:
     """Reads a whole pack and names every record that isn't as it was packed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from headrace.packs.stored import read_image
+from headrace.packs.store_pack import open_pack
+from headrace.packs.stored import Fetch, read_image
 from headrace.sources.folder import JPEG_EXTENSIONS
-from headrace.sources.pack_index import FILE_NAME, PackIndex
+from headrace.sources.pack_index import PackIndex
 
 # JPEGs without entry points whose beginnings are read, at most: the rest is estimated.
 LOOKED_AT = 1000
@@ -29,7 +31,7 @@ class PackInfo:
     """What a pack holds.
 
     Attributes:
-        path: of its folder.
+        path: of its folder; a URL.
         kind: "tar" or "lmdb".
         samples, labelled: in it; those that have a label.
         classes: names by label; empty: not known.
@@ -44,7 +46,7 @@ class PackInfo:
         made: how it was made; see `PackAbout`.
     """
 
-    path: Path
+    path: Path | str
     kind: str
     samples: int
     labelled: int
@@ -61,16 +63,22 @@ class PackInfo:
     made: dict[str, Any]
 
 
-def info(path: str | os.PathLike[str]) -> PackInfo:
-    """Describes the pack in the folder `path`. Raises PackError, and OSError where a shard can't be read."""
-    index = PackIndex(Path(path) / FILE_NAME)
+def info(path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> PackInfo:
+    """Describes the pack in the folder `path`, or at that URL; `storage_options` as of `PackedDataset`.
+
+    Raises:
+        PackError: its index can't be read.
+        OSError: a shard can't.
+    """
+    index, there = open_pack(path, storage_options)
+    fetch = there.fetch if there is not None else None
     _, begins, ends = index.entries()
     jpegs = _are_jpegs(index)
     bare = np.flatnonzero(jpegs & (begins == ends))
     counts = pc.value_counts(pc.utf8_lower(index.checked(index.batch["extension"]))).to_pylist()
     sides = np.maximum(index.numbers("width"), index.numbers("height"))
     return PackInfo(
-        path=Path(path),
+        path=Path(path) if there is None else str(path),
         kind=index.about.kind,
         samples=len(index),
         labelled=int((index.numbers("label") >= 0).sum()),
@@ -83,7 +91,7 @@ def info(path: str | os.PathLike[str]) -> PackInfo:
         sides=_histogram(sides),
         sizes=_histogram(index.numbers("size")),
         with_entries=int((ends > begins).sum()),
-        with_restarts=_restart_share(index, bare) * len(bare) / max(1, int(jpegs.sum())),
+        with_restarts=_restart_share(index, bare, fetch) * len(bare) / max(1, int(jpegs.sum())),
         made=index.about.made,
     )
 
@@ -111,10 +119,10 @@ def _are_jpegs(index: PackIndex) -> npt.NDArray[np.bool_]:
     return jpegs
 
 
-def _restart_share(index: PackIndex, rows: npt.NDArray[np.int64]) -> float:
+def _restart_share(index: PackIndex, rows: npt.NDArray[np.int64], fetch: Fetch | None) -> float:
     """The share of `rows` that have restart markers, from at most LOOKED_AT of them."""
     looked_at = rows[:: max(1, -(-len(rows) // LOOKED_AT))]
-    found = sum(restart_interval(read_image(index, int(row), HEAD)) > 0 for row in looked_at)
+    found = sum(restart_interval(read_image(index, int(row), HEAD, fetch)) > 0 for row in looked_at)
     return found / max(1, len(looked_at))
 
 

@@ -15,6 +15,9 @@ from headrace.sources.reading import read_part
 from headrace.sources.tar_index import LABEL_EXTENSION
 from headrace.sources.tar_samples import samples_in
 
+# Gives bytes (begin, end) of a shard by its name, where shards aren't files beside the index.
+Fetch = Callable[[str, int, int], bytes]
+
 
 def shard_path(index: PackIndex, row: int) -> Path:
     """The file that sample `row` is in. Raises PackError where the index names none."""
@@ -24,13 +27,13 @@ def shard_path(index: PackIndex, row: int) -> Path:
     return index.path.parent / index.about.shards[shard].name
 
 
-def read_image(index: PackIndex, row: int, most: int | None = None) -> bytes:
-    """The image of sample `row`, or its first `most` bytes. Raises PackError and OSError."""
+def read_image(index: PackIndex, row: int, most: int | None = None, fetch: Fetch | None = None) -> bytes:
+    """The image of sample `row`, or its first `most` bytes; see `read_stored`. Raises PackError, OSError."""
     size = int(index.numbers("size")[row])
-    return _pread(shard_path(index, row), int(index.numbers("offset")[row]), min(size, most or size))
+    return _read(index, row, int(index.numbers("offset")[row]), min(size, most or size), fetch)
 
 
-def read_stored(index: PackIndex, row: int, fetch: Callable[[str, int, int], bytes] | None = None) -> Sample:
+def read_stored(index: PackIndex, row: int, fetch: Fetch | None = None) -> Sample:
     """Sample `row` of a pack, taken from its shard and not from the index.
 
     Args:
@@ -46,10 +49,7 @@ def read_stored(index: PackIndex, row: int, fetch: Callable[[str, int, int], byt
     if not begin <= offset <= offset + length <= begin + size:
         raise PackError("the index puts its image outside its sample")
     path = shard_path(index, row)
-    if fetch is None:
-        data = _pread(path, begin, size)
-    else:
-        data = fetch(index.about.shards[int(index.numbers("shard")[row])].name, begin, begin + size)
+    data = _read(index, row, begin, size, fetch)
     key = index.text("key", row)
     if index.about.kind == "lmdb":
         return replace(parse_value(data, key, str(path)), extension=index.text("extension", row))
@@ -74,8 +74,12 @@ def _fields(
     return parse_label(labels[0]) if labels else -1, tuple(others)
 
 
-def _pread(path: Path, offset: int, size: int) -> bytes:
-    data = read_part(path, offset, size)
+def _read(index: PackIndex, row: int, offset: int, size: int, fetch: Fetch | None) -> bytes:
+    path = shard_path(index, row)
+    if fetch is None:
+        data = read_part(path, offset, size)
+    else:
+        data = fetch(index.about.shards[int(index.numbers("shard")[row])].name, offset, offset + size)
     if len(data) != size:
         raise PackError(f"its shard ends at byte {offset + len(data):,}, in or before it")
     return data

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,12 +19,16 @@ from headrace.packs.compare import Comparison
 from headrace.packs.inputs.detect import open_input
 from headrace.packs.ordered import in_order
 from headrace.packs.records import Progress, Sample
-from headrace.packs.stored import read_stored, shard_path
+from headrace.packs.store_pack import StorePack, open_pack
+from headrace.packs.stored import Fetch, read_stored, shard_path
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 from headrace.sources.tar_index import changed_shards
 
 # Rows that a thread is given at a time.
 CHUNK = 32
+
+# Threads that wait for a store, beyond the cores.
+READERS = 32
 
 
 @dataclass(frozen=True)
@@ -66,25 +70,28 @@ def verify(
     *,
     against: str | os.PathLike[str] | None = None,
     workers: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Verdict:
     """Reads a whole pack and compares it with what its index says, and with its source.
 
     Args:
-        path: the pack's folder.
-        against: what it was made from. Keys, labels and all fields must be equal; images too, byte for byte,
-            or pixel for pixel as Pillow decodes them where the pack was made with changes.
-        workers: threads; None: the cores that this process may use.
+        path: the pack's folder, or its URL.
+        against: what it was made from, or its URL. Keys, labels and all fields must be equal; images too,
+            byte for byte, or pixel for pixel as Pillow decodes them where the pack was made with changes.
+        workers: threads; None: the cores that this process may use, and 32 more where the pack is in a store.
+        storage_options: of the stores; see `headrace.PackedDataset`.
         progress: called with (samples done, samples in all), now and then.
 
     Raises:
         PackError: there is no index, it can't be read, or the source can't.
     """
-    index = PackIndex(Path(path) / FILE_NAME)
+    index, there = open_pack(path, storage_options)
+    fetch = there.fetch if there is not None else None
     comparison = None
     if against is not None:
-        comparison = Comparison(open_input(against, Changes()), index)
-    problems = [*_of_index(index), *_of_shards(index)]
+        comparison = Comparison(open_input(against, Changes(), storage_options), index)
+    problems = [*_of_index(index), *_of_shards(index, there)]
     try:
         index.batch.validate(full=True)
     except pa.ArrowInvalid as error:
@@ -93,10 +100,11 @@ def verify(
         return Verdict(len(index), tuple(problems), ())
 
     def check(rows: range) -> list[Problem]:
-        return [problem for row in rows for problem in _of_row(index, row, comparison)]
+        return [problem for row in rows for problem in _of_row(index, row, fetch, comparison)]
 
     chunks = (range(i, min(i + CHUNK, len(index))) for i in range(0, len(index), CHUNK))
-    with closing(in_order(check, chunks, workers or usable_cores())) as stream:
+    threads = workers or usable_cores() + (READERS if there is not None else 0)
+    with closing(in_order(check, chunks, threads)) as stream:
         for rows, found in stream:
             problems += found
             if progress is not None:
@@ -129,16 +137,16 @@ def _of_index(index: PackIndex) -> Iterator[Problem]:
         yield Problem(index.path.name, "", "its rows have changed since it was made")
 
 
-def _of_shards(index: PackIndex) -> Iterator[Problem]:
-    for path in changed_shards(index):
-        yield Problem(path.name, "", "has changed since headrace index: run it again")
+def _of_shards(index: PackIndex, there: StorePack | None) -> Iterator[Problem]:
+    if there is None:
+        for path in changed_shards(index):
+            yield Problem(path.name, "", "has changed since headrace index: run it again")
+    sizes = _sizes(index) if there is None else there.sizes()
     for shard in index.about.shards:
-        try:
-            size = (index.path.parent / shard.name).stat().st_size
-        except FileNotFoundError:
+        size = sizes.get(shard.name)
+        if size is None:
             yield Problem(shard.name, "", "is missing")
-            continue
-        if size != shard.size:
+        elif size != shard.size:
             yield Problem(
                 shard.name,
                 "",
@@ -147,11 +155,21 @@ def _of_shards(index: PackIndex) -> Iterator[Problem]:
             )
 
 
-def _of_row(index: PackIndex, row: int, comparison: Comparison | None) -> Iterator[Problem]:
+def _sizes(index: PackIndex) -> dict[str, int]:
+    found = {}
+    for shard in index.about.shards:
+        with suppress(FileNotFoundError):
+            found[shard.name] = (index.path.parent / shard.name).stat().st_size
+    return found
+
+
+def _of_row(
+    index: PackIndex, row: int, fetch: Fetch | None, comparison: Comparison | None
+) -> Iterator[Problem]:
     key, shard = index.text("key", row), index.path.name
     try:
         shard = shard_path(index, row).name
-        stored = read_stored(index, row)
+        stored = read_stored(index, row, fetch)
     except (PackError, OSError) as error:
         yield Problem(shard, key, str(error))
         return

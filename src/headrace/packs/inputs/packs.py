@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +9,8 @@ from typing import Any
 
 from headrace.errors import PackError, RemoteError
 from headrace.packs.records import Record, Sample
+from headrace.packs.store_pack import StorePack
 from headrace.packs.stored import read_stored
-from headrace.remote.access import Access
-from headrace.remote.store import Store
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 from headrace.sources.packed import open_index
 from headrace.sources.tar_index import LEFT_OUT
@@ -67,23 +65,18 @@ class StorePackInput:
     kind = "pack"
 
     def __init__(self, url: str, options: Mapping[str, Any] | None) -> None:
-        self._store = Store(url, options)
-        file, etag = Access(url, options, None, None).index(self._store.at(FILE_NAME))
-        self._index = PackIndex(file)
-        self._version = int.from_bytes(hashlib.sha256(etag.encode()).digest()[:8], "big")
-        self.classes = self._index.about.classes
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._store.url, self._store.options)
+        self._pack = StorePack(url, options)
+        self.classes = self._pack.index.about.classes
 
     def records(self) -> list[Record]:
         """See `Input`."""
-        return pack_records(self._index, [self._version] * len(self._index.about.shards))
+        index = self._pack.index
+        return pack_records(index, [self._pack.stamp] * len(index.about.shards))
 
     def read(self, record: Record) -> Sample:
         """See `Input`."""
         try:
-            stored = read_stored(self._index, record.place, self._store.read)
+            stored = read_stored(self._pack.index, record.place, self._pack.fetch)
         except RemoteError as error:
             raise PackError(str(error)) from error
         return replace(stored, key=record.key)
