@@ -305,20 +305,28 @@ def _only_an_interrupt(text: str) -> bool:
     return text.rstrip().endswith("KeyboardInterrupt") and not any(other in text for other in others)
 
 
-def segments() -> set[str]:
-    """What lies in /dev/shm of processes that are gone."""
-    found = set()
-    for name in os.listdir("/dev/shm"):
-        owner = re.match(r"(?:torch_|pym-|psm_)(\d+)", name)
-        if owner and not os.path.exists(f"/proc/{owner[1]}"):
-            found.add(name)
-    return found
+class Family:
+    """All processes that are forked from this one, and from those: each notes its number in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._before = path, set(os.listdir("/dev/shm"))
+        notes = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.register_at_fork(after_in_child=lambda: os.write(notes, b"%d\n" % os.getpid()))
+
+    def segments(self) -> set[str]:
+        """What those of them that are gone left in /dev/shm."""
+        members, found = set(self._path.read_text().split()), set()
+        for name in set(os.listdir("/dev/shm")) - self._before:
+            owner = re.match(r"(?:torch_|pym-|psm_)(\d+)", name)
+            if owner and owner[1] in members and not os.path.exists(f"/proc/{owner[1]}"):
+                found.add(name)
+        return found
 
 
 def run(loops: int, seed: int, scratch: Path) -> tuple[Counter[str], list[str]]:
     """How often each way of each kind was taken, and what was wrong."""
     folder = str(image_folder(scratch / "pictures", PICTURES, side=60))
-    chance, before = random.Random(seed), segments()
+    chance, family = random.Random(seed), Family(scratch / "processes")
     done: Counter[str] = Counter()
     faults: list[str] = []
     while done.total() < loops:
@@ -327,8 +335,8 @@ def run(loops: int, seed: int, scratch: Path) -> tuple[Counter[str], list[str]]:
         one = Session(chance, folder, ways, scratch / "errors")
         faults += one.faults(delay=chance.choice([0, 0.02, 0.2]) * chance.random())
         done.update(ways)
-    if not settle(lambda: segments() <= before):
-        faults.append(f"left in /dev/shm: {segments() - before}")
+    if not settle(lambda: not family.segments()):
+        faults.append(f"left in /dev/shm: {family.segments()}")
     return done, faults
 
 
