@@ -31,7 +31,7 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(pack: Path) -> Iterator[Moto]:
     pytest.importorskip("obstore", reason="obstore isn't installed (pip install 'headrace[remote]')")
     if find_spec("moto") is None or find_spec("flask") is None:
-        pytest.skip("moto isn't installed (pip install 'moto[server]')")
+        pytest.skip("moto isn't installed (pip install 'moto[s3]' flask flask-cors)")
     with moto_server() as moto:
         moto.put("bucket")
         moto.upload(pack, "bucket/pack")
