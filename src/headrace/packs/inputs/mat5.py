@@ -22,6 +22,9 @@ _FIRST_NUMERIC = 6
 
 _HEADER = 128
 
+# What a file that isn't as it should be ends in, beside ValueError.
+DAMAGE = (struct.error, zlib.error, OverflowError, RuntimeError, StopIteration, LookupError, TypeError)
+
 # Of what one element is decompressed to; ImageNet's has 200,000.
 MOST_BYTES = 64_000_000
 
@@ -40,7 +43,7 @@ def read_structs(data: bytes, name: str) -> list[dict[str, Any]]:
                 found, value = _array(content)
                 if found == name and isinstance(value, list):
                     return value
-    except (struct.error, zlib.error, RuntimeError, StopIteration, LookupError, TypeError) as error:
+    except DAMAGE as error:
         raise ValueError(f"it is damaged: {error!r}") from None
     raise ValueError(f"it holds no structs {name!r}")
 
