@@ -1,11 +1,15 @@
 """For all tests."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+
+# A shell's background jobs ignore Ctrl-C, and so would the processes that tests send it to.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
