@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from concurrent.futures import thread as executors
@@ -129,3 +130,31 @@ def test_records_may_be_collected_in_the_middle_of_anything(tmp_path: Path) -> N
     thread.start()
     thread.join(20)
     assert not thread.is_alive()
+
+
+def test_what_is_done_on_disk_is_waited_for_however_often_it_is_cancelled(tmp_path: Path) -> None:
+    records = Records({}, tmp_path, 1 << 20)
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        assert go_on.wait(60)
+        ended.set()
+
+    async def cancel() -> None:
+        task = asyncio.create_task(records._on_disk(work))
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        for _ in range(3):
+            task.cancel()
+            await asyncio.sleep(0.01)
+        assert not task.done()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended.is_set()
+
+    try:
+        asyncio.run(cancel())
+    finally:
+        go_on.set()

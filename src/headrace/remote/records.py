@@ -155,14 +155,19 @@ class Records:
         return reader
 
     async def _on_disk(self, work: Callable[..., T], *arguments: Any) -> T:
-        """What `work` gives in another thread. Ends when that does, even where it is cancelled: what it did
+        """What `work` gives in another thread. Ends when that does, however often it is cancelled: what it did
         to a lease is known then."""
         job = asyncio.get_running_loop().run_in_executor(self._disk, work, *arguments)
-        try:
-            return await asyncio.shield(job)
-        except asyncio.CancelledError:
-            await asyncio.wait([job])
-            raise
+        cancelled: asyncio.CancelledError | None = None
+        while not job.done():
+            try:
+                await asyncio.wait([job])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            job.exception()  # whoever gave up doesn't ask for it
+            raise cancelled
+        return job.result()
 
     async def _serve(self, lease: Lease) -> None:
         lease.task = asyncio.current_task()
