@@ -43,6 +43,18 @@ def folder(tmp_path: Path) -> Path:
     return image_folder(tmp_path / "src", 12)
 
 
+def test_ctrl_c_says_what_is_kept(
+    run: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headrace.packs.pack.pack", interrupted)
+    done = run("pack", folder, tmp_path / "dest")
+    assert done.code == 130
+    assert "Interrupted: finished shards are kept. Run the same command again" in done.err
+
+
 def test_pack_verify_and_info(run: Run, folder: Path, tmp_path: Path) -> None:
     (folder / "class0" / "notes.md").write_text("left out")
     dest = tmp_path / "dest"

@@ -185,6 +185,16 @@ def test_what_is_no_source_is_told(
         packed(src, tmp_path / "made", patient)
 
 
+@pytest.mark.parametrize("there", ["source", "destination"])
+def test_a_missing_obstore_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "obstore"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    folder = image_folder(tmp_path / "src", 3)
+    ends = ("s3://bucket/images", tmp_path / "made") if there == "source" else (folder, "s3://bucket/made")
+    with pytest.raises(ConfigError, match=r"needs obstore: pip install 'headrace\[remote\]'"):
+        packed(*ends)
+
+
 def test_lmdb_is_refused(bucket: Path, patient: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="one file on a local disk"):
         packed(tmp_path, "s3://bucket/made", patient, format="lmdb")

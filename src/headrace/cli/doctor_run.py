@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-INTERRUPTED = 130  # by Ctrl-C, as shells have it
+from headrace.cli.progress import INTERRUPTED
 
 if TYPE_CHECKING:
     from rich.console import Console

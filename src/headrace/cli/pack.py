@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from headrace.cli.progress import failing, progress_bar
+from headrace.cli.progress import INTERRUPTED, failing, progress_bar
 from headrace.errors import printable
 from headrace.packs.records import DEFAULT_SHARD_SIZE
 
@@ -76,12 +78,13 @@ def pack(
     same command again: it goes on after the last finished shard. DEST has its
     name only once it is complete.
 
-    Exit codes: 0 packed; 2 wrong usage, or a file that can't be read or written.
+    Exit codes: 0 packed; 2 wrong usage, or a file that can't be read or
+    written; 130 ended by Ctrl-C.
     """
     from headrace.packs.pack import pack as run
 
     console = Console(stderr=True)
-    with failing("pack", console), progress_bar("packing", console) as progress:
+    with failing("pack", console), kept(console), progress_bar("packing", console) as progress:
         summary = run(
             src,
             dest,
@@ -98,6 +101,16 @@ def pack(
             progress=progress,
         )
     _tell(summary, console)
+
+
+@contextmanager
+def kept(console: Console) -> Iterator[None]:
+    """Says at Ctrl-C what became of the work."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print("Interrupted: finished shards are kept. Run the same command again to go on.")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _tell(summary: PackSummary, console: Console) -> None:

@@ -23,6 +23,7 @@ from headrace.errors import printable
 # Exit codes: 0 all is well, 1 bad records were found, 2 wrong usage, or files that can't be read or written.
 BAD_RECORDS = 1
 FAILED = 2
+INTERRUPTED = 130  # by Ctrl-C, as shells have it
 
 
 class RateColumn(ProgressColumn):

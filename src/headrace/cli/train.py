@@ -9,12 +9,11 @@ import typer
 from rich.console import Console
 from typer import Option
 
+from headrace.cli.progress import INTERRUPTED
 from headrace.errors import HeadraceError
 
 # EX_TEMPFAIL of sysexits.h: nothing is wrong, start the same command again.
 PREEMPTED = 75
-# What a shell says of a command that Ctrl-C ended: 128 and the signal's number.
-INTERRUPTED = 130
 FAILED, USAGE = 1, 2
 
 MODEL, PICTURES = "Model and optimizer", "Pictures"

@@ -132,10 +132,11 @@ def _cluster(address: str) -> Iterator[Any]:
     try:
         _knock(address)
         ray.init(address=address, log_to_driver=False)
-    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+    except Exception as error:  # Ray raises no less, as where its own node takes long to start
         raise ConfigError(
-            f"ray={address!r}: no cluster can be reached: {error}. Start one by ray start --head, name"
-            " another address, or say 'local' for this machine alone."
+            f"ray={address!r}: no cluster can be reached: {error} Start one by ray start --head, name another"
+            " address, or say 'local' for this machine alone; on a busy machine set"
+            " RAY_raylet_start_wait_time_s=180."
         ) from error
     try:
         yield ray

@@ -155,8 +155,8 @@ class Records:
         return reader
 
     async def _on_disk(self, work: Callable[..., T], *arguments: Any) -> T:
-        """What `work` gives in another thread. Ends when that does, however often it is cancelled: what it did
-        to a lease is known then."""
+        """What `work` gives in another thread. Ends when that does, however often it is cancelled: what it
+        did to a lease is known then."""
         job = asyncio.get_running_loop().run_in_executor(self._disk, work, *arguments)
         cancelled: asyncio.CancelledError | None = None
         while not job.done():

@@ -67,10 +67,11 @@ class Store:
 
     def list(self) -> Iterator[Found]:
         """All objects, in no order. Raises RemoteError."""
+        store = self._open()
         import obstore
 
         with self._failing(self.url, "listed"):
-            for chunk in obstore.list(self._open(), f"{self._folder}/"):
+            for chunk in obstore.list(store, f"{self._folder}/"):
                 for each in chunk:
                     version = each["e_tag"] or str(each["last_modified"])
                     yield Found(each["path"][len(self._folder) + 1 :], each["size"], version)
@@ -83,22 +84,24 @@ class Store:
 
     def write(self, name: str, content: bytes | Path) -> None:
         """Makes or replaces an object: whole or not at all. Raises RemoteError."""
+        store = self._open()
         import obstore
 
         with self._failing(self.at(name), "written"):
-            obstore.put(self._open(), f"{self._folder}/{name}", content)
+            obstore.put(store, f"{self._folder}/{name}", content)
 
     def remove(self, names: Iterable[str]) -> None:
         """Objects of which some may be gone already. Raises RemoteError."""
+        store = self._open()
         import obstore
 
         with self._failing(self.url, "removed from"):
             paths = [f"{self._folder}/{name}" for name in names]
             if paths:
-                obstore.delete(self._open(), paths)
+                obstore.delete(store, paths)
 
     def _open(self) -> Any:
-        """What writes and lists; what reads is made beside it."""
+        """What writes and lists; what reads is made beside it. Raises ConfigError, also without obstore."""
         if self._pid != os.getpid():
             client = {**WRITE_TIMEOUTS, **(self.options.get(CLIENT) or {})}
             arguments = store_arguments(self._root, {**self.options, CLIENT: client})
