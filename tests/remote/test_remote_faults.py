@@ -131,6 +131,14 @@ def test_a_record_that_fails_costs_none_of_its_request(
     assert failure.index == 11
 
 
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_a_store_that_is_down_is_no_bad_sample(remote: Make, proxy: Proxy, policy: Any) -> None:
+    loader = headrace.DataLoader(remote(), batch_size=8, on_error=policy, seed=2)
+    proxy.behave = lambda request: "503" if is_shard(request) else ""
+    with pytest.raises(RemoteError, match=rf"after {TRIES} tries: .*503"):
+        list(loader)
+
+
 def as_python(image: Any) -> torch.Tensor:
     """A transform that nobody understands: the dataset runs as it is."""
     return to_tensor(image.resize((16, 16)))

@@ -18,6 +18,7 @@ from headrace.errors import DamagedError, HeadraceError, RemoteError
 from headrace.records import RemoteStats
 from headrace.remote.client import endpoint_of
 from headrace.remote.expecting import Expecting
+from headrace.remote.failures import Failure
 from headrace.remote.lease import Lease, Wanted
 from headrace.remote.loop import Loop, loop
 from headrace.remote.ranges import Range, coalesce
@@ -34,6 +35,8 @@ MOST_GAP = 256 << 10
 ASK_FIRST, ASK_MOST = 0.002, 0.1
 # Threads that write to the cache: making a file mostly waits, where the disk is busy.
 DISK_THREADS = 4
+# So many requests in a row that no try mended are no matter of their samples, to be skipped or replaced.
+DOWN = 16
 # How often bytes that don't have their checksum are fetched.
 DAMAGED_TRIES = 3
 
@@ -61,6 +64,7 @@ class Records:
         self._readers: dict[str, Reader] = {}
         self._loop = loop()
         self._unfinished: list[Lease] = []  # in order of use
+        self._failed = 0  # requests in a row, after their last try
         self._found: dict[str, tuple[int, str]] = {}  # size and version by URL, of whole objects
         self._disk = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="headrace-cache")
         weakref.finalize(self, _close_later, self._loop, self._disk, self._cache)
@@ -240,6 +244,8 @@ class Records:
                 except RemoteError as error:
                     lease.errors[i] = error
         except RemoteError as error:
+            if self._is_down(error):
+                raise
             if len(which) > 1:  # one of them may be at fault, and the others readable
                 alone = (self._fetch_range(lease, _alone(lease, i), [i], keep=keep) for i in set(which))
                 await asyncio.gather(*alone)
@@ -248,11 +254,21 @@ class Records:
         finally:
             await self._on_disk(self._give_up, lease, which)
 
+    def _is_down(self, error: RemoteError) -> bool:
+        """Whether it is the store that fails, and not what was asked of it."""
+        cause = error.__cause__
+        if cause is None or Failure.of(cause).final:
+            self._failed = 0
+        else:
+            self._failed += 1
+        return self._failed >= DOWN
+
     async def _data(self, part: Range) -> memoryview:
         if not part.nbytes:
             return memoryview(b"")  # stores refuse ranges of nothing
         root, name = _located(part.name)
         answer = await self._reader(root).get(name, part.start, part.stop)
+        self._failed = 0
         found = self._found.get(part.name)
         if found is not None and found[1] != answer.version:
             del self._found[part.name]  # who asks for it again gets what it is now
