@@ -416,10 +416,12 @@ def test_notes_of_what_is_in_hand() -> None:
 
 def test_a_descriptor_is_closed_by_one_thread_only() -> None:
     """The queue's own thread may be closing it when `kill` comes, in the collector or not."""
+    others = [each for each in gc.get_objects() if type(each) is WorkerIterator]
     loader = headrace.DataLoader(Noisy(), batch_size=4, num_workers=1, worker_kind="process")
     batches = iter(loader)
     next(batches)
-    (iterator,) = (each for each in gc.get_objects() if type(each) is WorkerIterator and not each.ended)
+    workers = (each for each in gc.get_objects() if type(each) is WorkerIterator)
+    (iterator,) = (each for each in workers if each not in others)
     reader: Any = iterator._index_queues[0]._reader
     closed, go_on = threading.Event(), threading.Event()
     descriptors: list[int] = []
@@ -440,5 +442,5 @@ def test_a_descriptor_is_closed_by_one_thread_only() -> None:
         go_on.set()
         other.join(60)
     assert len(descriptors) == 1
-    del iterator, batches, loader
+    del others, workers, iterator, batches, loader
     gc.collect()
