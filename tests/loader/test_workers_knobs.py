@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import multiprocessing.connection
 import multiprocessing.queues
+import re
 import time
 
 import pytest
@@ -242,8 +243,9 @@ def test_torch_still_has_what_we_build_on() -> None:
     assert "next(self._worker_queue_idx_cycle)" in inspect.getsource(kind._try_put_index)
     from torch.utils.data._utils.worker import _worker_loop
 
-    # `_reset` takes the workers from torch's handler of signals right after they were given to it.
+    # `WorkerIterator` keeps its workers from torch's handler of signals by the name that torch calls.
     init = inspect.getsource(kind.__init__)
+    assert re.search(r"_utils\.signal_handling\._set_worker_pids\(\s*id\(self\)", init)
     assert init.index("_set_worker_pids") < init.index("self._reset(loader, first_iter=True)")
     # and of multiprocessing's queues
     for queue_kind, names in {

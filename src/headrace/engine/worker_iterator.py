@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -49,6 +50,20 @@ class Knobs:
     in_turn: bool = False
 
 
+# Iterators whose workers torch isn't to watch: it would raise an error in whatever the main thread is at when
+# one dies, even while the others are being started.
+_unwatched: set[int] = set()
+_watch: Callable[[int, tuple[int, ...]], None] = signal_handling._set_worker_pids  # type: ignore[attr-defined]
+
+
+def _watch_others(iterator: int, pids: tuple[int, ...]) -> None:
+    if iterator not in _unwatched:
+        _watch(iterator, pids)
+
+
+signal_handling._set_worker_pids = _watch_others  # type: ignore[attr-defined,assignment]
+
+
 class WorkerIterator(_MultiProcessingDataLoaderIter):
     """Gives the batches of the workers of `loader`, in order, a bounded number of them in flight.
 
@@ -82,7 +97,11 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
         self._refused: set[int] = set()
         self._alone: int | None = None  # sent again while nothing else was being made
         self._trouble: Exception | None = None
-        super().__init__(loader)
+        _unwatched.add(id(self))
+        try:
+            super().__init__(loader)
+        finally:
+            _unwatched.discard(id(self))
 
     def __next__(self) -> Any:
         """The next batch; blocks."""
@@ -206,8 +225,6 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         if first_iter:
-            # torch would raise an error in whatever the main thread is at when a worker dies.
-            signal_handling._remove_worker_pids(id(self))  # type: ignore[attr-defined]
             self._worker_pids_set = False
             results: Any = self._worker_result_queue
             self._watch = Watch(self._workers, results._reader)
