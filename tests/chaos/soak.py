@@ -5,7 +5,8 @@ python soak.py --seconds 7200 [--seed 0] [--out FILE.json]
 Native, threaded, caller's and worker loaders take turns over a folder of pictures. Meanwhile worker processes
 are killed, pictures are damaged and mended between epochs, the loop pauses, and epochs are left early. Of
 every epoch each sample must have come exactly once, with its right pixels, or be among the failures, where
-exactly the damaged ones are, and those that were in hand twice when their worker was killed.
+exactly the damaged ones are, and those that were in hand twice when their worker was killed. No finalizer
+and no thread may raise.
 
 After each round resident memory, descriptors, threads and processes are noted. At the end a slope is fitted
 to each (Theil and Sen's: the median of the slopes of all pairs), the first fifth left out, and what it comes
@@ -110,6 +111,9 @@ class Soak:
         self.faults: list[str] = []
         self.points: list[tuple[float, dict[str, float]]] = []
         self.killer = Killer(random.Random(chance.random()))
+        # What Python only prints: of finalizers, and of threads.
+        sys.unraisablehook = lambda seen: self.faults.append(f"unraisable: {seen.object}: {seen.exc_value!r}")
+        threading.excepthook = lambda seen: self.faults.append(f"a thread: {seen.exc_value!r}")
         steps = [transforms.Resize(40), transforms.CenterCrop(32), transforms.PILToTensor()]
         self.whole = transforms.Compose(steps)
         self.split = transforms.Compose([*steps[:2], transforms.Lambda(as_it_is), steps[2]])

@@ -137,6 +137,9 @@ def test_a_store_that_is_down_is_no_bad_sample(remote: Make, proxy: Proxy, polic
     proxy.behave = lambda request: "503" if is_shard(request) else ""
     with pytest.raises(RemoteError, match=rf"after {TRIES} tries: .*503"):
         list(loader)
+    proxy.behave = lambda request: ""
+    assert sum(len(labels) for _, labels in loader) == COUNT
+    assert loader.stats().failures == ()
 
 
 def as_python(image: Any) -> torch.Tensor:

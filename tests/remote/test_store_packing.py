@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -193,6 +194,27 @@ def test_a_missing_obstore_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ends = ("s3://bucket/images", tmp_path / "made") if there == "source" else (folder, "s3://bucket/made")
     with pytest.raises(ConfigError, match=r"needs obstore: pip install 'headrace\[remote\]'"):
         packed(*ends)
+
+
+def test_a_forked_process_is_told_that_it_cannot_write(
+    bucket: Path, patient: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = image_folder(tmp_path / "src", 3)
+    packed(folder, "s3://bucket/first.pack", patient)
+
+    def child(results: Any) -> None:
+        try:
+            packed(folder, "s3://bucket/second.pack", patient)
+        except ConfigError as error:
+            results.put(str(error))
+
+    forking = multiprocessing.get_context("fork")
+    results = forking.Queue()
+    process = forking.Process(target=child, args=(results,))
+    process.start()
+    assert "forked after stores were used" in results.get(timeout=60)
+    process.join(60)
+    assert process.exitcode == 0
 
 
 def test_lmdb_is_refused(bucket: Path, patient: dict[str, Any], tmp_path: Path) -> None:

@@ -53,12 +53,12 @@ class Knobs:
 # Iterators whose workers torch isn't to watch: it would raise an error in whatever the main thread is at when
 # one dies, even while the others are being started.
 _unwatched: set[int] = set()
-_watch: Callable[[int, tuple[int, ...]], None] = signal_handling._set_worker_pids  # type: ignore[attr-defined]
+_watch_by_torch: Callable[[int, tuple[int, ...]], None] = signal_handling._set_worker_pids  # type: ignore[attr-defined]
 
 
 def _watch_others(iterator: int, pids: tuple[int, ...]) -> None:
     if iterator not in _unwatched:
-        _watch(iterator, pids)
+        _watch_by_torch(iterator, pids)
 
 
 signal_handling._set_worker_pids = _watch_others  # type: ignore[attr-defined,assignment]

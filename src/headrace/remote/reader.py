@@ -135,6 +135,11 @@ class Reader:
                 turn.set_result(None)
 
 
+def forked() -> bool:
+    """Whether obstore's threads may belong to a parent of this process: it can't be used here."""
+    return _forked
+
+
 def _client(root: str, options: Mapping[str, Any]) -> Client:
     """What this process reads with. Raises ConfigError."""
     return HelperClient(root, options) if _forked else ObstoreClient(root, options)

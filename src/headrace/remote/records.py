@@ -247,12 +247,18 @@ class Records:
             if self._is_down(error):
                 raise
             if len(which) > 1:  # one of them may be at fault, and the others readable
-                alone = (self._fetch_range(lease, _alone(lease, i), [i], keep=keep) for i in set(which))
-                await asyncio.gather(*alone)
+                await self._fetch_alone(lease, set(which), keep=keep)
             else:
                 lease.errors.update({i: error for i in which if lease.paths[i] is None})
         finally:
             await self._on_disk(self._give_up, lease, which)
+
+    async def _fetch_alone(self, lease: Lease, which: set[int], *, keep: bool) -> None:
+        """The same of each record by itself. Ends when all of them have, so that claims are given up then."""
+        tasks = (self._fetch_range(lease, _alone(lease, i), [i], keep=keep) for i in which)
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            if ended is not None:
+                raise ended
 
     def _is_down(self, error: RemoteError) -> bool:
         """Whether it is the store that fails, and not what was asked of it."""

@@ -12,7 +12,7 @@ from headrace.errors import ConfigError, RemoteError
 from headrace.remote.client import CLIENT, RETRY, check_options, open_store, store_arguments
 from headrace.remote.failures import Failure
 from headrace.remote.loop import loop
-from headrace.remote.reader import Reader
+from headrace.remote.reader import Reader, forked
 from headrace.remote.retry import Retry
 from headrace.remote.urls import store_and_name
 
@@ -101,7 +101,12 @@ class Store:
                 obstore.delete(store, paths)
 
     def _open(self) -> Any:
-        """What writes and lists; what reads is made beside it. Raises ConfigError, also without obstore."""
+        """What writes and lists; what reads is made beside it. Raises ConfigError."""
+        if forked():
+            raise ConfigError(
+                f"{self.url} can't be listed or written by a process that was forked after stores were used:"
+                " its threads don't exist there. Start it by the method 'spawn'."
+            )
         if self._pid != os.getpid():
             client = {**WRITE_TIMEOUTS, **(self.options.get(CLIENT) or {})}
             arguments = store_arguments(self._root, {**self.options, CLIENT: client})
