@@ -29,7 +29,7 @@ from typing import Any
 import machine
 
 HERE = Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent / "tests" / "remote"))  # the server and the proxy are the tests' own
+sys.path.append(str(HERE.parent / "tests"))  # the server and the proxy are the tests' own
 
 BUCKET = "bench"
 BATCH_SIZE, SIZE = 64, 224
@@ -52,7 +52,7 @@ def transform() -> Any:
 
 
 def options(address: str) -> dict[str, Any]:
-    from stores import KEY, SECRET
+    from support.object_stores import KEY, SECRET
 
     keys = {"access_key_id": KEY, "secret_access_key": SECRET, "region": "us-east-1"}
     return {"endpoint": address, **keys}
@@ -133,7 +133,7 @@ def processor_seconds() -> float:
 
 def serve(arguments: argparse.Namespace) -> None:
     """The server and the proxy; prints the proxy's address, and ends when stdin does."""
-    import stores
+    from support import object_stores as stores
 
     with (
         stores.s3_server(arguments.work, arguments.work / "rclone.conf", etag_hash="") as address,

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
-sys.path[:0] = [str(TESTS / "fuzz"), str(TESTS)]
+sys.path.insert(0, str(TESTS))
 
 # No input may take longer.
 SECONDS_FOR_ONE = 20
@@ -37,7 +37,7 @@ def main() -> None:
     if len(arguments.only) == 1:
         one(arguments.only[0], arguments)
         return
-    from targets import TARGETS
+    from support.fuzz_targets import TARGETS
 
     failed = []
     for name in arguments.only or TARGETS:
@@ -54,8 +54,8 @@ def one(name: str, arguments: argparse.Namespace) -> None:
     if importlib.util.find_spec("atheris") is not None and arguments.file is None:
         guided(name, arguments)
         return
-    from mutations import mutated
-    from targets import TARGETS
+    from support.fuzz_targets import TARGETS
+    from support.mutations import mutated
 
     rng = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory(dir=memory()) as folder:
@@ -83,7 +83,7 @@ def guided(name: str, arguments: argparse.Namespace) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["headrace", "tarfile"]):
-        from targets import TARGETS
+        from support.fuzz_targets import TARGETS
 
     found = arguments.keep / f"{name}-corpus"
     found.mkdir(exist_ok=True)

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cached import BLOCK, bytes_on_disk, content, put, record, states
 
 from headrace.cache import Cache, Claim, Record
 from headrace.errors import CacheError, ConfigError, DamagedError
+from support.cache_records import BLOCK, bytes_on_disk, content, put, record, states
 
 
 @pytest.fixture

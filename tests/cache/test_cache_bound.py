@@ -7,12 +7,12 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from cached import BLOCK, bytes_on_disk, content, record
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headrace.cache import Cache
+from support.cache_records import BLOCK, bytes_on_disk, content, record
 
 CAPACITY = 6 * BLOCK
 SIZES = (0, 10, 4096, 5000, 8193)  # of 1, 1, 1, 2, 3 blocks

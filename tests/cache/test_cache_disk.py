@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cached import BLOCK, bytes_on_disk, content, put, record, states
 
 from headrace.cache import Cache, Claim, Record
 from headrace.cache.files import write
 from headrace.errors import CacheError
+from support.cache_records import BLOCK, bytes_on_disk, content, put, record, states
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cached import BLOCK, content, put, record, states
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.cache import Cache
+from support.cache_records import BLOCK, content, put, record, states
 
 
 def kept(cache: Cache, numbers: range) -> list[int]:

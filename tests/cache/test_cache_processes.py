@@ -15,13 +15,14 @@ from typing import Any
 
 import psutil
 import pytest
-from cached import BLOCK, bytes_on_disk, content, put, record
 
 import headrace
 from headrace.cache import Cache, Claim
+from support.cache_records import BLOCK, bytes_on_disk, content, put, record
 
-USER = Path(__file__).parent.parent / "cache_user.py"
-SOURCES = f"{Path(headrace.__file__).parent.parent}{os.pathsep}{USER.parent}"
+TESTS = Path(__file__).parents[1]
+USER = TESTS / "support" / "cache_user.py"
+SOURCES = f"{Path(headrace.__file__).parent.parent}{os.pathsep}{TESTS}"
 LONG = 60.0  # seconds that nothing here takes
 
 

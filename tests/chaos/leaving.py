@@ -41,9 +41,8 @@ from torchvision.datasets import ImageFolder
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from jpegs import image_folder
-
 import headrace
+from support.jpegs import image_folder
 
 PICTURES = 24
 HANG_SECONDS = 60.0

@@ -44,9 +44,8 @@ from torchvision.datasets.folder import default_loader
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from jpegs import image_folder
-
 import headrace
+from support.jpegs import image_folder
 
 PICTURES = 60
 BATCH = 5

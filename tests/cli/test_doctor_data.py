@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import typer
-from jpegs import image_folder
-from odd_files import saved
 from PIL import Image
 
 import headrace
 from headrace.cli.doctor_data import data
+from support.jpegs import image_folder
+from support.odd_files import saved
 
 
 @dataclass

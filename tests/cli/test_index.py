@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from jpegs import image_folder
 from PIL import Image
 from torchvision.transforms import Compose, RandomResizedCrop, ToTensor
 
 import headrace
 import headrace.testing
+from support.jpegs import image_folder
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from jpegs import image_folder
 
 import headrace.cli
+from support.jpegs import image_folder
 
 
 @dataclass

@@ -18,13 +18,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from jpegs import image_folder
 
 import headrace.cli
 from headrace.cli.watch import roots
 from headrace.export.watching import jobs
 from headrace.measure.gpus import gpus
 from headrace.measure.processes import look
+from support.jpegs import image_folder
 
 TOP = [sys.executable, "-c", "import headrace.cli; headrace.cli.main()", "top"]
 

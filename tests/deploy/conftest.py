@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from container import Container
+
+from support.container import Container
 
 
 @pytest.fixture

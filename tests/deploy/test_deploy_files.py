@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import typer
-from container import ROOT
 
 from headrace.cli import app
+from support.container import ROOT
 
 yaml = pytest.importorskip("yaml")
 

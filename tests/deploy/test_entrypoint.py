@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import tiny
-from container import ENTRYPOINT, UID, Container, as_arbitrary_user, wait_for
 
 from headrace.cli.train import train
+from support import tiny_recipe as tiny
+from support.container import ENTRYPOINT, UID, Container, as_arbitrary_user, wait_for
 
 HASH = "argon2:$argon2id$v=19$m=10240,t=10,p=8$c2FsdHNhbHRzYWx0$" + "aGFzaA" * 7
 

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from container import Container
+
+from support.container import Container
 
 pytest.importorskip("jupyterlab", reason="jupyterlab isn't installed")
 

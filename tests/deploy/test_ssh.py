@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from container import ROOT, UID, Container, as_arbitrary_user
+
+from support.container import ROOT, UID, Container, as_arbitrary_user
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin")
 

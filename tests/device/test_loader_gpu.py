@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from jpegs import image_folder
 from torch.utils.data import Dataset, TensorDataset
 from torchvision import datasets
 from torchvision import transforms as v1
@@ -15,6 +14,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 import headrace
+from support.jpegs import image_folder
 
 pytestmark = pytest.mark.gpu
 

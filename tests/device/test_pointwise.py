@@ -9,7 +9,7 @@ from torchvision import transforms as v1
 
 from headrace.device.pointwise import look_up_batch
 from headrace.plan.pointwise import OUTPUT_DTYPES, PointwiseTable, as_values, build_table, cast_table, look_up
-from pictures import noise
+from support.images import noise
 
 NORMALISED = [v1.ToTensor(), v1.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])]
 FORMATS = [torch.contiguous_format, torch.channels_last]

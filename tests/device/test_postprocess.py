@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from jpegs import image_folder
 from torch.utils.data import default_collate
 from torchvision import transforms as v1
 from torchvision import tv_tensors
@@ -23,6 +22,7 @@ from headrace.engine.pillow import make_sample
 from headrace.plan import NativePlan, make_plan
 from headrace.plan.logical import RandomErasing
 from headrace.records import BatchKeys, SampleKey
+from support.jpegs import image_folder
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 HEAD = [v1.RandomResizedCrop(24), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize(MEAN, STD)]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import records_for_tests as records
 
 from headrace.doctor.html import render_html
+from support import doctor_records as records
 
 CHROMIUM = shutil.which("chromium")
 

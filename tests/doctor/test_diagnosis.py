@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-import observations as made
 import pytest
 
 from headrace.doctor.diagnosis import diagnose
 from headrace.doctor.records import KINDS
 from headrace.errors import HeadraceError
 from headrace.measure.observed import ACTUAL, DEMAND, SUPPLY, DeviceFacts, Observation
+from support import observations as made
 
 CASES: dict[str, Callable[[], Observation]] = {
     "healthy": made.healthy,

@@ -12,11 +12,11 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-import records_for_tests as records
 
 from headrace.doctor.html import render_html
 from headrace.doctor.records import Advice, Diagnosis, Step, Usage
 from headrace.doctor.wording import plain
+from support import doctor_records as records
 
 
 class Page(HTMLParser):

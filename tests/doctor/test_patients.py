@@ -13,9 +13,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from jpegs import image_folder
 
 from headrace.doctor.records import KINDS, Advice, Cause, Diagnosis, Rate
+from support.jpegs import image_folder
 
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 NAMES = sorted(path.stem for path in (BENCHMARKS / "patients").glob("*.py"))

@@ -6,12 +6,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-import records_for_tests as records
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.doctor.records import Step
 from headrace.doctor.series import COLUMNS, Span, columns, highest, phases, span, ticks
+from support import doctor_records as records
 
 times = st.floats(0, 1e5, allow_nan=False)
 values = st.floats(0, 1e12, allow_nan=False)

@@ -12,13 +12,13 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-import records_for_tests as records
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from headrace.doctor.records import Checkup, Diagnosis, Finding
 from headrace.doctor.text import print_checkup, print_diagnosis
+from support import doctor_records as records
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "doctor"
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from jpegs import JPEG_KINDS, RESTARTS, jpeg
 from PIL import Image
 
 from headrace._native import ffi
 from headrace.errors import NativeError
+from support.jpegs import JPEG_KINDS, RESTARTS, jpeg
 
 CROPS = 2000
 CROPS_PER_PICTURE = 10

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from odd_files import GOOD, ODD_FILES
-from odd_jpegs import REFUSED
 from PIL import Image
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
+from support.odd_files import GOOD, ODD_FILES
+from support.odd_jpegs import REFUSED
 
 STEPS = transforms.Compose([transforms.Resize(40), transforms.CenterCrop((32, 24)), transforms.ToTensor()])
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from odd_jpegs import REFUSED, TAKEN
 from PIL import Image
 
 from headrace._native import ffi
 from headrace.errors import NativeError
+from support.odd_jpegs import REFUSED, TAKEN
 
 FOLDER = "HEADRACE_ODD_JPEGS"
 

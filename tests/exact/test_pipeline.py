@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from jpegs import image_folder
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import InterpolationMode, v2
@@ -16,6 +15,7 @@ from torchvision.transforms import InterpolationMode, v2
 import headrace
 import headrace.testing
 from headrace._native import ffi
+from support.jpegs import image_folder
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PICTURES = 60

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from equal import same
-from jpegs import image_folder
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Subset
@@ -20,6 +18,8 @@ from torchvision.transforms import v2
 
 import headrace
 import headrace.testing
+from support.equal import same
+from support.jpegs import image_folder
 
 N = 23
 IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])

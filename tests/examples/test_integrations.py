@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from jpegs import image_folder
+
+from support.jpegs import image_folder
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "integrations"
 # Library, whether its worker shares the pictures with another.

@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from jpegs import image_folder
+
+from support.jpegs import image_folder
 
 # Each prints the batches' sums of the whole run, and of one that goes on after batch CUT of it.
 COMMON = """

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import torch
-from jpegs import image_folder
 from torch.utils.data import Dataset, TensorDataset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -25,6 +24,7 @@ import headrace
 from headrace.export import live
 from headrace.export.live import address
 from headrace.export.watching import Job, jobs
+from support.jpegs import image_folder
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

@@ -8,9 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jpegs import image_folder
-
 from headrace._native import ffi
+from support.jpegs import image_folder
 
 # Every way by which Python code comes to talk to somebody else raises one of these events.
 SCRIPT = """

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from jpegs import image_folder
 from torch.utils.data import Dataset, TensorDataset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -23,6 +22,7 @@ from headrace.engine import recorder as recorder_module
 from headrace.engine.meter import Meter
 from headrace.export.perfetto import write_trace
 from headrace.records import BatchTimes, TraceEvent
+from support.jpegs import image_folder
 
 Event = dict[str, Any]
 

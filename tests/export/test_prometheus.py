@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from jpegs import image_folder
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
@@ -24,6 +23,7 @@ from torchvision.datasets import ImageFolder
 import headrace
 from headrace.export import MetricsServer
 from headrace.records import LoaderStats, RemoteStats
+from support.jpegs import image_folder
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults_for_tests import Faults
-from jpegs import image_folder
-from pack_folders import contents
 
 import headrace
 from headrace.packs.entry_index import build_entry_index
 from headrace.packs.shard_index import build_shard_index
 from headrace.packs.verify import verify
 from headrace.sources.entry_index import EntryIndex
+from support.faults import Faults
+from support.jpegs import image_folder
+from support.pack_folders import contents
 
 COUNT = 24
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from faults_for_tests import Faults
-from jpegs import image_folder
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
 from headrace.engine import epoch, native
+from support.faults import Faults
+from support.jpegs import image_folder
 
 COUNT, BAD = 12, 5
 

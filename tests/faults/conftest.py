@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faults_for_tests import Faults
+
+from support.faults import Faults
 
 
 @pytest.fixture

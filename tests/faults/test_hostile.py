@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from jpegs import image_folder, jpeg
 from torchvision import transforms
 
 import headrace
@@ -32,6 +31,7 @@ from headrace.recipes import checkpoint
 from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, PackIndex, Shard
 from headrace.sources.tar_index import write_index
 from headrace.sources.tar_samples import read_samples
+from support.jpegs import image_folder, jpeg
 
 STEPS = transforms.Compose([transforms.Resize((16, 16)), transforms.PILToTensor()])
 

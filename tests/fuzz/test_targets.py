@@ -6,8 +6,9 @@ import random
 from pathlib import Path
 
 import pytest
-from mutations import mutated
-from targets import TARGETS
+
+from support.fuzz_targets import TARGETS
+from support.mutations import mutated
 
 COUNTS = {"pack_index": 60, "entry_index": 60, "train_checkpoint": 60}
 CORPUS = Path(__file__).parent / "corpus"

@@ -3,9 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jpegs import image_folder
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
+
+from support.jpegs import image_folder
 
 
 @pytest.fixture(scope="session")

@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 import torch.distributed
-from noisy import Noisy
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
+from support.noisy_dataset import Noisy
 
 EPOCHS = 2
 GLOBAL_BATCH = 12

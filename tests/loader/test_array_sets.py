@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from array_sets import COUNT, SETS, make_set
-from equal import same
 from torch.utils.data import DataLoader, Subset
 from torchvision import datasets
 from torchvision import transforms as v1
@@ -22,6 +20,8 @@ from headrace.engine.gather import GatherProducer
 from headrace.order.batches import IndexBatch
 from headrace.plan import make_plan
 from headrace.plan.arrays import READERS
+from support.array_datasets import COUNT, SETS, make_set
+from support.equal import same
 
 GREY = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "QMNIST")
 

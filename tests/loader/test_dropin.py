@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from equal import same
 from torch.utils import data
 from torch.utils.data import (
     BatchSampler,
@@ -24,6 +23,7 @@ from torchvision.datasets import ImageFolder
 
 import headrace
 from headrace.order import Shuffled
+from support.equal import same
 
 
 class Numbers(data.Dataset[Any]):

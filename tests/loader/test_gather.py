@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from equal import same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import headrace
+from support.equal import same
 
 TENSORS = (torch.arange(23), torch.rand(23, 3, 2), torch.rand(23) > 0.5, torch.rand(23, 4).half())
 

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from equal import same
-from noisy import Noisy, NoisyBatches, noisy_collate
 from torch.utils.data import Subset, TensorDataset, WeightedRandomSampler
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -18,6 +16,8 @@ from torchvision.datasets import ImageFolder
 import headrace
 import headrace.testing
 from headrace.order import Endless, RepeatedAugmentation, Sequential
+from support.equal import same
+from support.noisy_dataset import Noisy, NoisyBatches, noisy_collate
 
 N = 30
 

@@ -13,13 +13,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from noisy import Noisy
 from torch.utils import data
 from torch.utils.data import DistributedSampler, IterableDataset, RandomSampler
 from torchvision.datasets import ImageFolder
 
 import headrace
 from headrace.order import RepeatedAugmentation, Shuffled
+from support.noisy_dataset import Noisy
 
 N = 30
 

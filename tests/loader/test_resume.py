@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from equal import same
-from noisy import Noisy
 from torch.utils import data
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, WeightedRandomSampler
 from torchvision import transforms
@@ -21,6 +19,8 @@ from torchvision.datasets import ImageFolder
 
 import headrace
 from headrace.order import Endless, LocalShuffled, RepeatedAugmentation, Shuffled, Weighted
+from support.equal import same
+from support.noisy_dataset import Noisy
 
 
 class Counted(data.IterableDataset[Any]):

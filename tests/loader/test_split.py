@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from equal import same
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import default_collate, get_worker_info
 from torchvision import transforms as v1
@@ -21,6 +20,7 @@ import headrace.testing
 from headrace.engine.prefixed import PrefixedGuard
 from headrace.errors import ConfigError, SampleError
 from headrace.packs.pack import pack
+from support.equal import same
 
 N = 30
 SIZE = 16

@@ -135,7 +135,7 @@ def test_on_a_real_device(gpu: torch.device, method: str) -> None:
 
 @pytest.mark.gpu
 def test_pinned_batches_are_ready_when_they_are_pinned(gpu: torch.device) -> None:
-    from worker_bench import Bench, all_of
+    from support.worker_bench import Bench, all_of
 
     producer = Bench(Made(torch.tensor), workers=2, pin_memory=True).begin()
     made = list(all_of(producer))

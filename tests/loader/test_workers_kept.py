@@ -18,10 +18,10 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset, get_worker_info
 from torchvision import transforms
-from worker_bench import Bench, all_of
 
 import headrace
 from headrace.engine.changes import Look
+from support.worker_bench import Bench, all_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 

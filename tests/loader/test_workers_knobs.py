@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Dataset
 from torch.utils.data import dataloader as torch_dataloader
-from worker_bench import Bench, all_of
 
 import headrace
 from headrace.engine.in_worker import Refused
+from support.worker_bench import Bench, all_of
 
 BATCHES = 30
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

@@ -12,7 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from measured_sets import (
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from headrace.measure.sampler import Sampler, read_counts
+from headrace.measure.worker_sampling import announce_phase, install_in_workers, uninstall_in_workers
+from support.timed_datasets import (
     SAMPLES,
     Computes,
     Decodes,
@@ -27,12 +31,8 @@ from measured_sets import (
     compute,
     heavy_collate,
 )
-from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from headrace.measure.sampler import Sampler, read_counts
-from headrace.measure.worker_sampling import announce_phase, install_in_workers, uninstall_in_workers
-
-COMPUTE = f"compute (measured_sets.py:{compute.__code__.co_firstlineno})"
+COMPUTE = f"compute (timed_datasets.py:{compute.__code__.co_firstlineno})"
 
 
 @pytest.fixture
@@ -237,7 +237,7 @@ def test_main_threads_line_and_other_threads_are_counted(tmp_path: Path) -> None
         done.set()
         beside.join()
     assert f"code:{COMPUTE}" in counts["stages"]["other:Prefetch"]
-    assert any(line.endswith(" compute") and "measured_sets.py" in line for line in counts["lines"])
+    assert any(line.endswith(" compute") and "timed_datasets.py" in line for line in counts["lines"])
     assert counts["threads_wanting_gil"] > 1
     assert not any(thread.name == "headrace-sampler" for thread in threading.enumerate())
 

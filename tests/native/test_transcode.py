@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from jpegs import JPEG_KINDS, jpeg, picture
 from PIL import Image
 
 from headrace._native import ffi
 from headrace.errors import NativeError
+from support.jpegs import JPEG_KINDS, jpeg, picture
 
 APP1, COMMENT, RESTART_INTERVAL = 0xE1, 0xFE, 0xDD
 

@@ -6,15 +6,15 @@ import io
 from pathlib import Path
 
 import pytest
-from jpegs import image_folder
-from odd_files import GOOD, ODD_FILES, rotated, saved
-from pack_folders import contents, odd_folder
 from PIL import Image
 from torchvision.datasets import ImageFolder
 
 import headrace
 from headrace.packs.info import info, restart_interval
 from headrace.packs.verify import verify
+from support.jpegs import image_folder
+from support.odd_files import GOOD, ODD_FILES, rotated, saved
+from support.pack_folders import contents, odd_folder
 
 # What no decoder takes for whole: kept as it is, never repaired.
 DAMAGED = {

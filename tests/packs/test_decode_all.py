@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from jpegs import image_folder, picture
-from odd_files import GOOD, ODD_FILES, saved
 from PIL import Image
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
@@ -20,6 +18,8 @@ from headrace.measure.listing import list_split, picture_format
 from headrace.measure.pictures import Split, State
 from headrace.packs.decoding import decode_all, looks_like
 from headrace.packs.pack_pictures import decode_pack, open_pack
+from support.jpegs import image_folder, picture
+from support.odd_files import GOOD, ODD_FILES, saved
 
 NOBODY = 65534
 

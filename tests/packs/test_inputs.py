@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jpegs import image_folder
-from pack_folders import contents, odd_folder
 from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 from torchvision.datasets import ImageFolder
@@ -20,6 +18,8 @@ from headrace.packs.inputs.mat5 import read_structs
 from headrace.packs.verify import verify
 from headrace.packs.wnids import known_wnids
 from headrace.sources.pack_index import PackIndex
+from support.jpegs import image_folder
+from support.pack_folders import contents, odd_folder
 
 lmdb = pytest.importorskip("lmdb")
 msgpack = pytest.importorskip("msgpack")

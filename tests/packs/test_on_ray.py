@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jpegs import image_folder
-from pack_folders import contents
-from watched_images import Watched
 
 import headrace
 from headrace.errors import ConfigError, PackError
 from headrace.packs.changes import Changes
 from headrace.packs.inputs.detect import open_input
 from headrace.packs.records import make_plan
+from support.jpegs import image_folder
+from support.pack_folders import contents
+from support.watched_images import Watched
 
 # Ray reads it when it is imported: on two busy cores a node may take a minute to start.
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")

@@ -9,14 +9,14 @@ import zlib
 from pathlib import Path
 
 import pytest
-from jpegs import image_folder
-from pack_folders import contents, odd_folder
 from torchvision.datasets import ImageFolder
 
 import headrace
 from headrace._native import ffi
 from headrace.packs.tar_format import member_stem
 from headrace.sources.pack_index import PackIndex
+from support.jpegs import image_folder
+from support.pack_folders import contents, odd_folder
 
 
 def true_name(key: str, extension: str) -> str:

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from jpegs import image_folder
 from torch.utils.data import Subset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop, ToTensor
@@ -29,6 +28,7 @@ from headrace.packs.verify import verify
 from headrace.records import EntryPoints, Extents
 from headrace.sources.pack_index import PackIndex
 from headrace.sources.tar_samples import read_samples, split_name
+from support.jpegs import image_folder
 
 TRANSFORM = Compose([RandomResizedCrop(40), RandomHorizontalFlip(), ToTensor()])
 COUNT = 11

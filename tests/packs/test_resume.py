@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jpegs import image_folder
-from pack_folders import FORMATS, contents
 
 import headrace
+from support.jpegs import image_folder
+from support.pack_folders import FORMATS, contents
 
 SHARD_SIZE = 40_000
 

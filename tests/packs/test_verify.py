@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from jpegs import image_folder, jpeg
-from pack_folders import FORMATS, odd_folder
 
 import headrace
 from headrace.packs.info import info
 from headrace.packs.verify import verify
 from headrace.sources.pack_index import PackIndex
+from support.jpegs import image_folder, jpeg
+from support.pack_folders import FORMATS, odd_folder
 
 SHARD_SIZE = 60_000
 

@@ -19,7 +19,7 @@ from headrace.plan.logical import (
     ResizeShorter,
     VerticalFlip,
 )
-from pictures import noise
+from support.images import noise
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 

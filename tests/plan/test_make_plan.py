@@ -22,7 +22,7 @@ from headrace.plan.physical import SplitPlan
 from headrace.plan.pointwise import run_suffix
 from headrace.plan.replay import replay_sample
 from headrace.plan.transform import PER_SAMPLE
-from pictures import image_folder
+from support.images import image_folder
 
 TRANSFORM = v1.Compose([v1.CenterCrop((8, 6)), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.25] * 3)])
 

@@ -13,7 +13,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from headrace.plan.pointwise import PointwiseTable, as_values, build_table, cast_table, look_up, run_suffix
-from pictures import noise
+from support.images import noise
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 

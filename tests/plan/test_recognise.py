@@ -17,7 +17,7 @@ from torchvision.datasets.vision import StandardTransform
 
 from headrace.plan.recognise import Recognised, Refusal, recognise_source
 from headrace.sources.image import ImageDataset
-from pictures import image_folder
+from support.images import image_folder
 
 
 def recognised(dataset: Any) -> Recognised:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
-from torchvision_draws import call
 
 from headrace.plan.catalogue import GEOMETRY, POINTWISE, Geometry, find_row
 from headrace.plan.geometry import NO_EFFECT
@@ -21,7 +20,8 @@ from headrace.plan.pointwise import look_up
 from headrace.plan.replay import replay
 from headrace.plan.transform import LoweredTransform, lower_transform
 from headrace.records import Draw
-from pictures import noise
+from support.images import noise
+from support.torchvision_draws import call
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 

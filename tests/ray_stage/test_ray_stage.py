@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stage_sets
 import torch
-from jpegs import image_folder
-from stage_sets import DRAWN, EPOCH, SEED, VALUES, KillOnce, N, epoch_of, same_row, samples_of, sets
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from headrace.errors import SampleError
 from headrace.order import Shuffled
 from headrace.ray_data import Decode, Finish, read
+from support import ray_datasets as stage_sets
+from support.jpegs import image_folder
+from support.ray_datasets import DRAWN, EPOCH, SEED, VALUES, KillOnce, N, epoch_of, same_row, samples_of, sets
 
 # Ray's own warnings are none of ours.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

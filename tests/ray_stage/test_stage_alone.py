@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from jpegs import image_folder
-from stage_sets import DRAWN, EPOCH, SEED, VALUES, N, Noisy, epoch_of, same_row, samples_of, sets
 from torch.utils.data import IterableDataset, TensorDataset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
@@ -24,6 +22,8 @@ from headrace.engine import on_demand
 from headrace.errors import ConfigError, SampleError
 from headrace.order import Endless, RepeatedAugmentation, Sequential, Shuffled
 from headrace.ray_data import Decode, Finish, read
+from support.jpegs import image_folder
+from support.ray_datasets import DRAWN, EPOCH, SEED, VALUES, N, Noisy, epoch_of, same_row, samples_of, sets
 
 KINDS = ["float32", "uint8", "erased", "split", "python", "tensors"]
 

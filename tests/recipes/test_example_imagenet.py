@@ -11,11 +11,11 @@ from pathlib import Path
 from signal import SIGINT, SIGTERM, SIGUSR1
 
 import pytest
-import tiny
 import torch
 
 from headrace.recipes import train
 from headrace.recipes.ranks import SIGNALS
+from support import tiny_recipe as tiny
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "imagenet.py"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 import torch
 
 from headrace.recipes import memory, train
+from support import tiny_recipe as tiny
 
 pytestmark = pytest.mark.gpu
 

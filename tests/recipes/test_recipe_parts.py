@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 import torch
 from torchvision import models
 
@@ -23,6 +22,7 @@ import headrace
 from headrace.recipes import checkpoint, data, memory, train
 from headrace.recipes.evaluate import Count
 from headrace.recipes.model import builder, checkpoint_blocks
+from support import tiny_recipe as tiny
 
 
 @pytest.fixture(autouse=True)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 
 import headrace
 from headrace.recipes import Recipe, train
+from support import tiny_recipe as tiny
 
 TOLERANCE = 1e-5
 # Without it ranks that are started again find the addresses of those before (pytorch/pytorch#135712).

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 from typer.testing import CliRunner
 
 import headrace
 from headrace.cli import app
 from headrace.recipes import data, train
+from support import tiny_recipe as tiny
 
 
 @pytest.fixture(scope="module")

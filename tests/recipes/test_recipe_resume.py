@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
 
 import headrace
 from headrace.recipes import train
+from support import tiny_recipe as tiny
 
 STEPS = 12  # 3 epochs of 50 pictures in batches of 12
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import stores
-from jpegs import image_folder
-from remote_setting import CACHE_BYTES, COUNT, RETRY, TRANSFORM
 
 import headrace
+from support import object_stores as stores
+from support.jpegs import image_folder
+from support.remote_setting import CACHE_BYTES, COUNT, RETRY, TRANSFORM
 
 
 class Served(NamedTuple):

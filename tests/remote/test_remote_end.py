@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import stores
+
+from support import object_stores as stores
 
 # A thread that keeps the interpreter busy lets obstore's wait for it, one of them with the last result in
 # hand; how long, the switch interval says. Six of ten such processes were aborted before the end waited.

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from remote_setting import COUNT
-from stores import PATIENCE
 
 import headrace
 from headrace.cache import Cache, Record
@@ -21,6 +19,8 @@ from headrace.loader import DataLoader
 from headrace.remote import expecting
 from headrace.remote.expecting import Expecting
 from headrace.remote.loop import loop
+from support.object_stores import PATIENCE
+from support.remote_setting import COUNT
 
 Make = Callable[..., headrace.PackedDataset]
 

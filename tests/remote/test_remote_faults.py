@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from jpegs import image_folder
-from remote_setting import COUNT
-from stores import Proxy, Request
 from torch.utils.data import Subset
 from torchvision.transforms import ColorJitter, Compose, Resize, ToTensor
 from torchvision.transforms.functional import to_tensor
 
 import headrace
 from headrace.errors import ConfigError, PackError, RemoteError, SampleError
+from support.jpegs import image_folder
+from support.object_stores import Proxy, Request
+from support.remote_setting import COUNT
 
 Make = Callable[..., headrace.PackedDataset]
 TRIES = 6

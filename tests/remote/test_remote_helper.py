@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stores import PATIENCE, Proxy
 
 from headrace.remote.client import Answer, StoreError
 from headrace.remote.helper import HelperClient
 from headrace.remote.loop import loop
+from support.object_stores import PATIENCE, Proxy
 
 
 @pytest.fixture

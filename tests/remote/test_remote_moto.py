@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from jpegs import image_folder
-from moto_store import UNCHECKED, Moto, moto_server
-from remote_setting import CACHE_BYTES, RETRY, TRANSFORM
 
 import headrace
 from headrace.errors import PackError, RemoteError, SampleError
+from support.jpegs import image_folder
+from support.moto_store import UNCHECKED, Moto, moto_server
+from support.remote_setting import CACHE_BYTES, RETRY, TRANSFORM
 
 COUNT = 24
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from remote_setting import CACHE_BYTES, COUNT, TRANSFORM
-from stores import KEY, SECRET, Proxy, http_server
-from stores import proxy as proxied
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Subset
 from torchvision.transforms import ColorJitter, Compose, PILToTensor, Resize, ToTensor
 
 import headrace
 from headrace.loader.watched import figures
+from support.object_stores import KEY, SECRET, Proxy, http_server
+from support.object_stores import proxy as proxied
+from support.remote_setting import CACHE_BYTES, COUNT, TRANSFORM
 
 Make = Callable[..., headrace.PackedDataset]
 

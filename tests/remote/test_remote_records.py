@@ -14,9 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from jpegs import image_folder
-from memory import ROOT, MemoryStore, access_to, lead_to, store_of
-from remote_setting import TRANSFORM
 
 import headrace
 from headrace.cache import Record
@@ -27,6 +24,9 @@ from headrace.remote.records import Records
 from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, PackIndex, Shard
 from headrace.sources.remote_pack import RemotePackSource
 from headrace.sources.tar_index import write_index
+from support.jpegs import image_folder
+from support.memory_store import ROOT, MemoryStore, access_to, lead_to, store_of
+from support.remote_setting import TRANSFORM
 
 SIZE = 4096
 LONG = 60.0  # seconds that nothing here takes

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from remote_setting import COUNT
-from stores import Proxy
 from torchvision.transforms import ColorJitter, Compose, RandomResizedCrop, ToTensor
 
 import headrace
 from headrace.order import Shuffled
 from headrace.ray_data import Decode
+from support.object_stores import Proxy
+from support.remote_setting import COUNT
 
 pytestmark = pytest.mark.long  # as all that need the server
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 import torch
-from jpegs import image_folder
-from remote_setting import CACHE_BYTES, COUNT, TRANSFORM
-from stores import Proxy, Request, http_server
-from stores import proxy as proxied
 
 import headrace
 from headrace.errors import PackError, RemoteError, SampleError
 from headrace.remote.client import StoreError
 from headrace.remote.failures import Failure
+from support.jpegs import image_folder
+from support.object_stores import Proxy, Request, http_server
+from support.object_stores import proxy as proxied
+from support.remote_setting import CACHE_BYTES, COUNT, TRANSFORM
 
 Make = Callable[..., headrace.PackedDataset]
 TRIES = 6

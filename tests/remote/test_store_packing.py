@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stores
-from jpegs import image_folder
-from pack_folders import contents, odd_folder
 
 import headrace
 from headrace.errors import ConfigError, HeadraceError, PackError
@@ -20,6 +17,9 @@ from headrace.packs.destinations import StoreDestination
 from headrace.packs.info import info
 from headrace.packs.verify import verify
 from headrace.remote.store import Store
+from support import object_stores as stores
+from support.jpegs import image_folder
+from support.pack_folders import contents, odd_folder
 
 SHARD_SIZE = 40_000
 

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from cached import content, record
-
 from headrace.cache import Cache
+from support.cache_records import content, record
 
 SIZES = (1, 3000, 4096, 9000)
 

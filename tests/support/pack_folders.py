@@ -6,8 +6,9 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from jpegs import image_folder
-from odd_files import GOOD, ODD_FILES
+
+from support.jpegs import image_folder
+from support.odd_files import GOOD, ODD_FILES
 
 # Names that tar, WebDataset, Arrow or a careless split at a dot could lose.
 ODD_NAMES = (

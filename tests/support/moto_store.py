@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from stores import PATIENCE, free_port, wait_for_port
+from support.object_stores import PATIENCE, free_port, wait_for_port
 
 # Whom moto takes a request to be for is told by the service in its signature.
 SIGNED = "AWS4-HMAC-SHA256 Credential=admin/20260101/us-east-1/{}/aws4_request, Signature=0"

@@ -19,7 +19,6 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 import torch
-from jpegs import image_folder
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -37,6 +36,7 @@ from headrace.sources.entry_index import EntryIndex
 from headrace.sources.pack_index import FILE_NAME
 from headrace.sources.tar_index import image_of, label_of
 from headrace.sources.tar_samples import read_samples
+from support.jpegs import image_folder
 
 STEPS = transforms.Compose([transforms.Resize((16, 16)), transforms.PILToTensor()])
 

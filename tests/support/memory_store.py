@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from remote_setting import RETRY
-
 from headrace.remote.access import Access
 from headrace.remote.client import Answer
 from headrace.remote.reader import Reader
+from support.remote_setting import RETRY
 
 ROOT = "s3://bucket"
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jpegs import image_folder
 from torch import nn
 from torchvision.models._api import register_model  # documented, though not public
 
 from headrace.recipes import Recipe
+from support.jpegs import image_folder
 
 # Called with the number of each training pass of a tiny model, from 1, before it; of others, likewise.
 before_pass: list[Callable[[int], None]] = []

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jpegs import picture
+
+from support.jpegs import picture
 
 SOI, EOI, SOS, DQT, DHT, DRI, SOF0, SOF1 = 0xD8, 0xD9, 0xDA, 0xDB, 0xC4, 0xDD, 0xC0, 0xC1
 APP0, APP14 = 0xE0, 0xEE

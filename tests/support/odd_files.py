@@ -6,8 +6,9 @@ import io
 from collections.abc import Callable
 
 import numpy as np
-from jpegs import jpeg, picture
 from PIL import Image
+
+from support.jpegs import jpeg, picture
 
 RNG = np.random.default_rng(8)
 GOOD = jpeg(RNG, "4:2:0", 90, 70)
