@@ -1,0 +1,275 @@
+"""The pipelines of `pipelines.py`: what public training code does to its images, one row each.
+
+A row makes a dataset from a folder of JPEGs in class folders; the benchmark puts a loader around it. The
+transforms and datasets are those that occur most often in public code, with the usual arguments.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageFilter
+from torch.utils.data import ConcatDataset, Dataset
+from torchvision import datasets, models
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CROP = (v1.RandomResizedCrop(224), v1.RandomHorizontalFlip())
+END = (v1.ToTensor(), v1.Normalize(MEAN, STD))
+END_V2 = (v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD))
+CIFAR_IMAGES = 10_000
+
+Make = Callable[[Path], Dataset[Any]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One pipeline.
+
+    Attributes:
+        name: what the table shows.
+        make: the dataset over a folder of images.
+        target: the ratio to torch's DataLoader that is aimed at; None: only not to be slower.
+        needs: the package that the row imports besides torchvision.
+    """
+
+    name: str
+    make: Make
+    target: float | None = None
+    needs: str | None = None
+
+
+def folder_with(*transforms: Any) -> Make:
+    """An ImageFolder with these transforms, one after another."""
+    return lambda folder: datasets.ImageFolder(str(folder), v1.Compose(list(transforms)))
+
+
+class ClassificationPreset:
+    """A class around a Compose, as torchvision's reference training script has it."""
+
+    def __init__(self) -> None:
+        self.transforms = v1.Compose([*CROP, v1.TrivialAugmentWide(), *END, v1.RandomErasing(0.1)])
+
+    def __call__(self, image: Any) -> Any:
+        return self.transforms(image)
+
+
+class BlurOfMoco:
+    """A blur class over Pillow's filter, as repositories of self-supervised learning have one each."""
+
+    def __init__(self, sigma: tuple[float, float] = (0.1, 2.0)) -> None:
+        self.sigma = sigma
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        sigma = float(np.random.uniform(*self.sigma))
+        return image.filter(ImageFilter.GaussianBlur(radius=sigma))
+
+
+class Views:
+    """Several random views of one image."""
+
+    def __init__(self, transforms: Sequence[Any]) -> None:
+        self.transforms = transforms
+
+    def __call__(self, image: Any) -> list[Any]:
+        return [transform(image) for transform in self.transforms]
+
+
+def _moco_view() -> Any:
+    jitter = v1.RandomApply([v1.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8)
+    blur = v1.RandomApply([BlurOfMoco()], p=0.5)
+    crop = v1.RandomResizedCrop(224, scale=(0.2, 1.0))
+    return v1.Compose([crop, jitter, v1.RandomGrayscale(0.2), blur, v1.RandomHorizontalFlip(), *END])
+
+
+def _simclr_view() -> Any:
+    jitter = v1.RandomApply([v1.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8)
+    return v1.Compose([*CROP, jitter, v1.RandomGrayscale(0.2), v1.GaussianBlur(23), v1.ToTensor()])
+
+
+def _dino_views() -> list[Any]:
+    jitter = v1.RandomApply([v1.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8)
+    colour = [v1.RandomHorizontalFlip(), jitter, v1.RandomGrayscale(0.2)]
+    large = v1.Compose([v1.RandomResizedCrop(224, scale=(0.4, 1.0), interpolation=3), *colour, *END])
+    small = v1.Compose([v1.RandomResizedCrop(96, scale=(0.05, 0.4), interpolation=3), *colour, *END])
+    return [large] * 2 + [small] * 8
+
+
+def _listed(folder: Path) -> list[tuple[str, int]]:
+    classes = sorted(path for path in folder.iterdir() if path.is_dir())
+    return [(str(path), label) for label, each in enumerate(classes) for path in sorted(each.iterdir())]
+
+
+class ListDataset(Dataset[Any]):
+    """Paths and labels in a list, as from a CSV file; the most frequent dataset of one's own."""
+
+    def __init__(self, folder: Path, transform: Any) -> None:
+        self.samples = _listed(folder)
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        path, label = self.samples[index]
+        return self.transform(Image.open(path).convert("RGB")), label
+
+
+class DictDataset(ListDataset):
+    """The same with a dict for each sample."""
+
+    def __getitem__(self, index: int) -> Any:
+        path, label = self.samples[index]
+        image = self.transform(Image.open(path).convert("RGB"))
+        return {"image": image, "label": label, "path": path}
+
+
+class FolderWithPaths(datasets.ImageFolder):
+    """An ImageFolder that gives the path as well."""
+
+    def __getitem__(self, index: int) -> Any:
+        image, label = super().__getitem__(index)
+        return image, label, self.samples[index][0]
+
+
+def own_noise(image: Image.Image) -> Image.Image:
+    """A transform of the user's own, which nobody else can know."""
+    pixels = np.asarray(image).astype(np.int16)
+    pixels += np.random.randint(-8, 9, pixels.shape, dtype=np.int16)
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+
+
+def _decoded(folder: Path) -> Any:
+    import torchvision.io
+
+    transform = v2.Compose(
+        [v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip(), *END_V2[1:]]
+    )
+
+    def load(path: str) -> torch.Tensor:
+        return torchvision.io.decode_image(path, mode="RGB")
+
+    return datasets.ImageFolder(str(folder), transform, loader=load)
+
+
+def _cifar(folder: Path) -> Any:
+    """CIFAR-10 in its own file format, of random pixels: a crop and a flip cost the same for all of them."""
+    root = folder.parent / f"cifar-{CIFAR_IMAGES}"
+    batches = root / "cifar-10-batches-py"
+    if not (batches / "batches.meta").exists():
+        batches.mkdir(parents=True, exist_ok=True)
+        random = np.random.default_rng(0)
+        for number in range(1, 6):
+            count = CIFAR_IMAGES // 5
+            data = random.integers(0, 256, (count, 3072), dtype=np.uint8)
+            entry = {"data": data, "labels": random.integers(0, 10, count).tolist()}
+            (batches / f"data_batch_{number}").write_bytes(pickle.dumps(entry))
+        (batches / "batches.meta").write_bytes(pickle.dumps({"label_names": [str(i) for i in range(10)]}))
+    transform = v1.Compose([v1.RandomCrop(32, padding=4), v1.RandomHorizontalFlip(), *END])
+    datasets.cifar.check_integrity = lambda *_: True  # the checksums are those of the real images
+    return datasets.CIFAR10(str(root), transform=transform)
+
+
+def _timm(**settings: Any) -> Make:
+    def make(folder: Path) -> Any:
+        from timm.data import create_transform
+
+        return datasets.ImageFolder(str(folder), create_transform(224, is_training=True, **settings))
+
+    return make
+
+
+def _hugging_face(folder: Path) -> Any:
+    import datasets as hf
+
+    table = {"image": [], "label": []}
+    for path, label in _listed(folder):
+        table["image"].append({"bytes": Path(path).read_bytes(), "path": path})
+        table["label"].append(label)
+    features = hf.Features({"image": hf.Image(), "label": hf.Value("int64")})
+    transform = v1.Compose([*CROP, *END])
+
+    def apply(rows: dict[str, Any]) -> dict[str, Any]:
+        images = [transform(image.convert("RGB")) for image in rows["image"]]
+        return {"pixel_values": images, "label": rows["label"]}
+
+    return hf.Dataset.from_dict(table, features=features).with_transform(apply)
+
+
+def _albumentations(folder: Path) -> Any:
+    import albumentations
+    import cv2
+    from albumentations.pytorch import ToTensorV2
+
+    crop, flip = albumentations.RandomResizedCrop((224, 224)), albumentations.HorizontalFlip()
+    chain = albumentations.Compose([crop, flip, albumentations.Normalize(), ToTensorV2()])
+
+    class Images(ListDataset):
+        def __getitem__(self, index: int) -> Any:
+            path, label = self.samples[index]
+            pixels = cv2.cvtColor(cv2.imread(path), cv2.COLOR_BGR2RGB)
+            return chain(image=pixels)["image"], label
+
+    return Images(folder, None)
+
+
+def _stack(crops: Sequence[Any]) -> torch.Tensor:
+    return torch.stack([v1.functional.to_tensor(crop) for crop in crops])
+
+
+ROWS: tuple[Row, ...] = (
+    Row("RandomResizedCrop, flip", folder_with(*CROP, *END), 5.0),
+    Row("the same, v2", folder_with(v2.RandomResizedCrop(224), v2.RandomHorizontalFlip(), *END_V2), 5.0),
+    Row("Resize 256, CenterCrop 224", folder_with(v1.Resize(256), v1.CenterCrop(224), *END), 5.0),
+    Row("weights.transforms()", folder_with(models.ResNet18_Weights.DEFAULT.transforms()), 5.0),
+    Row("Resize((224, 224)), flips", folder_with(
+        v1.Resize((224, 224)), v1.RandomHorizontalFlip(), v1.RandomVerticalFlip(), *END), 4.0),
+    Row("crop, ColorJitter(.4, .4, .4)", folder_with(*CROP, v1.ColorJitter(0.4, 0.4, 0.4), *END), 6.0),
+    Row("crop, ColorJitter with hue", folder_with(*CROP, v1.ColorJitter(0.4, 0.4, 0.4, 0.1), *END), 7.0),
+    Row("crop, RandAugment", folder_with(*CROP, v1.RandAugment(), *END), 5.5),
+    Row("crop, RandAugment, v2", folder_with(
+        v2.RandomResizedCrop(224), v2.RandomHorizontalFlip(), v2.RandAugment(), *END_V2), 5.5),
+    Row("crop, AutoAugment", folder_with(*CROP, v1.AutoAugment(), *END), 5.5),
+    Row("crop, TrivialAugmentWide, RandomErasing", folder_with(
+        *CROP, v1.TrivialAugmentWide(), *END, v1.RandomErasing(0.1)), 5.5),
+    Row("crop, AugMix", folder_with(*CROP, v1.AugMix(), *END), 8.0),
+    Row("preset class around a Compose", lambda folder: datasets.ImageFolder(
+        str(folder), ClassificationPreset()), 5.5),
+    Row("Resize, RandomRotation, ColorJitter", folder_with(
+        v1.Resize((224, 224)), v1.RandomRotation(15), v1.ColorJitter(0.2, 0.2, 0.2, 0.1), *END), 7.0),
+    Row("Resize, RandomAffine", folder_with(
+        v1.Resize((224, 224)), v1.RandomAffine(10, (0.1, 0.1), (0.9, 1.1)), *END)),
+    Row("crop, RandomPerspective", folder_with(*CROP, v1.RandomPerspective(), *END)),
+    Row("crop, RandomGrayscale", folder_with(*CROP, v1.RandomGrayscale(0.2), *END)),
+    Row("crop, solarize, equalize, autocontrast", folder_with(
+        *CROP, v1.RandomSolarize(128), v1.RandomEqualize(), v1.RandomAutocontrast(), *END)),
+    Row("Pad, RandomCrop", folder_with(v1.Resize((224, 224)), v1.Pad(8), v1.RandomCrop(224), *END)),
+    Row("Resize before RandomResizedCrop", folder_with(v1.Resize(256), *CROP, *END)),
+    Row("Resize, TenCrop, stack", folder_with(v1.Resize(256), v1.TenCrop(224), v1.Lambda(_stack))),
+    Row("SimCLR, one view", lambda folder: datasets.ImageFolder(str(folder), _simclr_view()), 20.0),
+    Row("MoCo v2, two views", lambda folder: datasets.ImageFolder(
+        str(folder), Views([_moco_view(), _moco_view()])), 5.0),
+    Row("DINO, ten crops", lambda folder: datasets.ImageFolder(str(folder), Views(_dino_views())), 4.0),
+    Row("timm, default", _timm(), 5.5, "timm"),
+    Row("timm, rand-m9-mstd0.5-inc1", _timm(auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.25), 5.5, "timm"),
+    Row("CIFAR-10, RandomCrop(32, 4), flip", _cifar, 10.0),
+    Row("list dataset, Image.open", lambda folder: ListDataset(folder, v1.Compose([*CROP, *END])), 4.0),
+    Row("list dataset, dict samples", lambda folder: DictDataset(folder, v1.Compose([*CROP, *END])), 4.0),
+    Row("list dataset, own transform after the crop", lambda folder: ListDataset(
+        folder, v1.Compose([*CROP, own_noise, *END])), 2.0),
+    Row("ImageFolder subclass with paths", lambda folder: FolderWithPaths(
+        str(folder), v1.Compose([*CROP, *END])), 4.5),
+    Row("ConcatDataset of two folders", lambda folder: ConcatDataset(
+        [datasets.ImageFolder(str(folder), v1.Compose([*CROP, *END]))] * 2), 5.5),
+    Row("own transform only", folder_with(own_noise, v1.Resize((224, 224)), v1.ToTensor())),
+    Row("decode_image, v2 on tensors", _decoded, 4.0),
+    Row("Hugging Face dataset, with_transform", _hugging_face, 4.0, "datasets"),
+    Row("albumentations, cv2", _albumentations, None, "albumentations"),
+)  # fmt: skip

@@ -1,0 +1,159 @@
+"""Images per second of pipelines that people train with, alongside torch's DataLoader with the same workers.
+
+Both loaders are given the same dataset, so the same transforms. Each measurement is a fresh process; rounds
+go through all rows, so that a slow minute of the machine affects all of them alike. The first pass
+of a process warms up; the median of the others counts. Rows whose package is missing are named and skipped.
+
+    python benchmarks/pipelines.py --data data                     (about 40 minutes)
+    python benchmarks/pipelines.py --rows 'crop, RandAugment' --repetitions 1
+"""
+
+import argparse
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import headrace
+import machine
+import pictures
+from pipeline_rows import ROWS, Row
+
+HERE = Path(__file__).resolve().parent
+BATCH_SIZE = 64
+SECONDS_PER_RUN = 900
+LOADERS = {"torch": torch.utils.data.DataLoader, "headrace": headrace.DataLoader}
+BY_NAME = {row.name: row for row in ROWS}
+
+
+def rate(folder: Path, row: Row, loader: str, workers: int, epochs: int) -> dict[str, Any]:
+    """Images per second of one loader in this process, and on which rung the pipeline runs."""
+    torch.set_num_threads(1)
+    dataset = row.make(folder)
+    options = {"num_workers": workers, "persistent_workers": workers > 0}
+    batches: Any = LOADERS[loader](dataset, BATCH_SIZE, shuffle=True, **options)
+    rates = []
+    for _ in range(epochs + 1):
+        start = time.perf_counter()
+        for _batch in batches:
+            pass
+        rates.append(len(dataset) / (time.perf_counter() - start))  # type: ignore[arg-type]
+    steps = batches.explain() if loader == "headrace" else ""
+    return {"rates": rates[1:], "explain": steps}
+
+
+def run(folder: Path, row: Row, loader: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The same in a process of its own; {"error": …} where that fails."""
+    command = [sys.executable, __file__, "--one", row.name, loader, "--folder", str(folder)]
+    command += ["--workers", str(arguments.workers), "--epochs", str(arguments.epochs)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_PER_RUN, check=False)
+    except subprocess.TimeoutExpired:
+        return {"error": f"not done after {SECONDS_PER_RUN} s"}
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        return {"error": lines[-1] if lines else f"exit code {done.returncode}"}
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]:
+    """By row: rates of each loader, one entry a repetition; or the reason why the row was skipped."""
+    found: dict[str, dict[str, Any]] = {name: {"torch": [], "headrace": []} for name in arguments.rows}
+    for name in arguments.rows:
+        needs = BY_NAME[name].needs
+        if needs is not None and importlib.util.find_spec(needs) is None:
+            found[name]["skipped"] = f"{needs} is not installed"
+    console = Console(stderr=True)
+    for repetition in range(arguments.repetitions):
+        for name in arguments.rows:
+            for loader in LOADERS:
+                if "skipped" in found[name]:
+                    continue
+                console.print(f"{repetition + 1}/{arguments.repetitions} {name}: {loader}")
+                result = run(folder, BY_NAME[name], loader, arguments)
+                if "error" in result:
+                    found[name]["skipped"] = f"{loader}: {result['error']}"
+                    continue
+                found[name][loader].append(statistics.median(result["rates"]))
+                if loader == "headrace":
+                    found[name]["explain"] = result["explain"]
+    return found
+
+
+def ratio(rates: dict[str, Any]) -> list[float]:
+    """Headrace's rate as a multiple of torch's, one for each repetition, from low to high."""
+    pairs = zip(rates["headrace"], rates["torch"], strict=True)
+    return sorted(ours / torchs for ours, torchs in pairs)
+
+
+def show(found: dict[str, dict[str, Any]]) -> None:
+    table = Table(title="images per second", title_justify="left")
+    for heading in ("pipeline", "torch", "headrace", "ratio", "range", "aimed at"):
+        table.add_column(heading, justify="left" if heading == "pipeline" else "right")
+    ratios = []
+    for name, rates in found.items():
+        if "skipped" in rates or not rates["torch"]:
+            table.add_row(name, "", "", rates.get("skipped", "not run"), "", "")
+            continue
+        each = ratio(rates)
+        ratios.append(statistics.median(each))
+        torchs, ours = (f"{statistics.median(rates[loader]):,.0f}" for loader in LOADERS)
+        target = BY_NAME[name].target
+        spread = f"{each[0]:.2f} to {each[-1]:.2f}"
+        table.add_row(
+            name, torchs, ours, f"{ratios[-1]:.2f}", spread, "≥ 1" if target is None else f"≥ {target:g}"
+        )
+    console = Console(width=130)
+    console.print(table)
+    if ratios:
+        console.print(
+            f"geometric mean of {len(ratios)} pipelines: {statistics.geometric_mean(ratios):.2f}×;"
+            f" slower than torch: {sum(each < 1 for each in ratios)}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=Path("data"), help="where the images are kept or made")
+    parser.add_argument("--count", type=int, default=2000, help="images (2000)")
+    parser.add_argument("--workers", type=int, default=2, help="num_workers of both loaders (2)")
+    parser.add_argument("--epochs", type=int, default=3, help="timed passes of a process (3)")
+    parser.add_argument("--repetitions", type=int, default=3, help="processes for each row and loader (3)")
+    parser.add_argument("--rows", nargs="+", choices=BY_NAME, default=list(BY_NAME), metavar="ROW")
+    parser.add_argument("--out", type=Path, default=HERE / "work", help="pipelines.json goes here")
+    parser.add_argument("--one", nargs=2, metavar=("ROW", "LOADER"), help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        name, loader = arguments.one
+        print(json.dumps(rate(arguments.folder, BY_NAME[name], loader, arguments.workers, arguments.epochs)))
+        return
+    folder = arguments.data / f"pictures-{arguments.count}"
+    manifest = pictures.ensure(folder, arguments.count, cache=arguments.data / "cache")
+    load = machine.foreign_load()
+    found = measure(arguments, folder)
+    show(found)
+    result = {
+        "machine": machine.describe(),
+        "foreign_cores_before": round(load, 2),
+        "images": manifest,
+        "workers": arguments.workers,
+        "pipelines": found,
+    }
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "pipelines.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
