@@ -1,0 +1,90 @@
+// The arithmetic of torchvision's augmentations on PIL images, bit for bit: what Pillow's C code
+// computes, on RGBX pixels. The fourth byte of a pixel is undefined before and after. No function
+// allocates, except through the buffers that a class below keeps from image to image.
+#pragma once
+
+#include <cstdint>
+
+#include "../image.h"
+#include "../resize/resize.h"
+#include "../status.h"
+
+namespace headrace::ops {
+
+// --- Colour, in place (colour.cpp) -------------------------------------------------------------
+
+// ImageEnhance.Brightness, Contrast and Color. A factor of 1 leaves the image as it is.
+void adjust_brightness(const ImageView& image, double factor);
+void adjust_contrast(const ImageView& image, double factor);
+void adjust_saturation(const ImageView& image, double factor);
+
+// torchvision's adjust_hue: to HSV, hue + uint8(factor * 255) modulo 256, back to RGB. The way
+// through HSV changes pixels even where the factor is 0. factor: [-0.5, 0.5].
+void adjust_hue(const ImageView& image, double factor);
+
+// ITU-R 601 luma, as convert("L"), in all three channels.
+void grayscale(const ImageView& image);
+
+// Channel c of the result is channel order[c] of the image.
+void permute_channels(const ImageView& image, const int order[3]);
+
+// ImageEnhance.Sharpness from `source` to `out` of the same size.
+void adjust_sharpness(const ImageView& source, double factor, const ImageView& out);
+
+// --- Look-ups (levels.cpp) ---------------------------------------------------------------------
+
+// A function of each channel's level. Consecutive look-ups are appended to one table and applied
+// once.
+struct LevelTable {
+  uint8_t level[3][256];
+
+  LevelTable();  // the identity
+  void append_invert();
+  void append_posterize(int bits);  // 1 to 8
+  void append_solarize(double threshold);
+  void append_brightness(double factor);
+  // Of an image whose histogram *before* this table was `counts`.
+  void append_autocontrast(const int64_t counts[3][256]);
+  void append_equalize(const int64_t counts[3][256]);
+};
+
+void count_levels(const ImageView& image, int64_t counts[3][256]);
+void look_up(const ImageView& image, const LevelTable& table);
+
+// --- Warps, from `source` to `out` (warp.cpp) --------------------------------------------------
+
+// Where pixel (x, y) of the result is taken from: with u = x + 0.5 and v = y + 0.5 at
+// (m0 u + m1 v + m2, m3 u + m4 v + m5), both divided by (m6 u + m7 v + 1) where it is a
+// perspective.
+struct Map {
+  double m[8] = {1, 0, 0, 0, 1, 0, 0, 0};
+  bool perspective = false;
+};
+
+// Image.transform(AFFINE or PERSPECTIVE) with fillcolor. filter: kNearest, kBilinear, kBicubic.
+void warp(const ImageView& source, const Map& map, Filter filter, const uint8_t fill[3],
+          const ImageView& out);
+
+// Quarter turns counter-clockwise, as Image.transpose(ROTATE_90, ROTATE_180, ROTATE_270) for 1, 2
+// and 3; 0 copies. `out` has the turned size.
+void turn(const ImageView& source, int quarters, const ImageView& out);
+
+// What Image.rotate does to an image of one size.
+struct Rotation {
+  int width = 0;  // of the result
+  int height = 0;
+  int quarters = -1;  // >= 0: turn() by so many; -1: warp() by `map`
+  Map map;
+};
+
+// degrees: counter-clockwise. center: x, y in pixels; nullptr: the image's.
+Rotation plan_rotation(int width, int height, double degrees, bool expand, const double* center);
+void rotate(const ImageView& source, const Rotation& rotation, Filter filter, const uint8_t fill[3],
+            const ImageView& out);
+
+// torchvision's functional.affine, or that of its v2. degrees: clockwise; translate: x, y in
+// pixels; shear: x, y in degrees. center as above.
+Map plan_affine(int width, int height, double degrees, const double translate[2], double scale,
+                const double shear[2], const double* center, bool v2);
+
+}  // namespace headrace::ops

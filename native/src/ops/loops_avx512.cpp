@@ -1,0 +1,5 @@
+// The loops of the augmentations for AVX512.
+#if defined(__AVX2__)
+#define HEADRACE_LOOPS kAvx512Loops
+#include "loops_impl.h"
+#endif
