@@ -2,10 +2,11 @@
 
     python benchmarks/straggler.py [--steps 150] [--json FILE]
 
-Other samples take 2 ms, all of it waiting; batches of 32; a step of 60 ms. Headrace begins a batch when the
-one that is `depth` before it is received, so that depth - 1 steps cover whatever a sample takes: a step
-waits at most 300 ms (and the time of the other samples that share its threads) less that cover. A worker of
-torch's makes a batch's samples one after the other, and the next batch's after them.
+Other samples take 2 ms, all of it waiting; batches of 32; a step of 60 ms. On threads Headrace starts a
+batch when the one that is `THREAD_DEPTH` before it is received, so that one step less covers whatever a
+sample takes: a step waits at most 300 ms (and the time of the other samples that share its threads) less
+that cover. A worker process, torch's or Headrace's, makes a batch's samples one after the other, and the
+next batch's after them.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import headrace
+from headrace.loader.workers import THREAD_DEPTH
 
 SLOW_EVERY = 50
 SLOW_SECONDS = 0.300
 SECONDS = 0.002
 STEP_SECONDS = 0.060
 BATCH = 32
+THREADS = 16
 
 
 class Stragglers(Dataset[int]):
@@ -74,22 +77,19 @@ def main() -> None:
     arguments = parser.parse_args()
     dataset = Stragglers(arguments.steps * BATCH)
     rows = []
-    loader = headrace.DataLoader(dataset, BATCH)
-    row = summary("headrace", waits(loader))
-    settings = loader.tuning.settings
-    # Samples that are in flight at once are made by the threads side by side, some rounds of them.
-    threads, depth = settings["threads"], settings["depth"]
-    slow = -(-BATCH // SLOW_EVERY) * SLOW_SECONDS * max(1.0, BATCH * depth / threads / BATCH)
-    row["cover_ms"] = round((depth - 1) * STEP_SECONDS * 1e3)
-    row["predicted_longest_ms"] = round(max(0.0, slow - (depth - 1) * STEP_SECONDS) * 1e3)
-    row["settings"] = dict(settings)
+    loader = headrace.DataLoader(dataset, BATCH, num_workers=THREADS, worker_kind="thread")
+    row = summary(f"headrace, {THREADS} threads", waits(loader))
+    cover = (THREAD_DEPTH - 1) * STEP_SECONDS
+    row["cover_ms"] = round(cover * 1e3)
+    row["predicted_longest_ms"] = round(max(0.0, SLOW_SECONDS - cover) * 1e3)
     rows.append(row)
     for workers in (2, 4, 8, 16):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            rows.append(
-                summary(f"torch, {workers} workers", waits(DataLoader(dataset, BATCH, num_workers=workers)))
-            )
+            torchs = DataLoader(dataset, BATCH, num_workers=workers)
+            rows.append(summary(f"torch, {workers} workers", waits(torchs)))
+        ours = headrace.DataLoader(dataset, BATCH, num_workers=workers)
+        rows.append(summary(f"headrace, {workers} workers", waits(ours)))
     for row in rows:
         print(json.dumps(row))
     if arguments.json:

@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "testing": BASE | {"plan", "sources", "engine", "loader"},
     # A stage of somebody else's pipeline: no loader around it.
     "ray_data": BASE | {"device", "engine", "order"},
-    "bench": {"errors", "loader", "recipes"},
+    "bench": {"errors", "loader", "options", "recipes"},
     # The doctor has opinions on numbers that others measured, and on torch's DataLoader as well as on ours.
     "doctor": BASE | {"measure"},
     # Where measuring, opinions and both loaders meet.
@@ -105,7 +105,7 @@ DANGEROUS = {
     *("torch.load", "np.load", "numpy.load", "joblib.load", "yaml.load", "eval", "exec", "os.system"),
 }
 # Messages between processes of one loader, over their own pipes and memory: no data set is read there.
-OWN_PROCESSES = {"engine/parcel.py", "engine/probe.py", "engine/shared_pickle.py", "remote/helper.py"}
+OWN_PROCESSES = {"engine/parcel.py", "engine/shared_pickle.py", "remote/helper.py"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

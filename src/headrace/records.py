@@ -71,30 +71,6 @@ class SampleFailure:
 
 
 @dataclass(frozen=True)
-class Probe:
-    """What a few samples of a dataset told, made one after the other in one thread.
-
-    Attributes:
-        samples: that were made.
-        seconds, cpu_seconds: of the typical sample: by the wall clock, and of the processor.
-        nbytes: of one sample's tensors.
-        draws: whether they drew from the generators of the process (torch's, NumPy's or Python's).
-        against_threads: why threads can't share the dataset; None: nothing is known against it.
-        gain: samples per second of two threads as a multiple of one thread's; None: not measured.
-        on_device: whether a sample's tensors are on a device, where a forked process can't use them.
-    """
-
-    samples: int
-    seconds: float
-    cpu_seconds: float
-    nbytes: int
-    draws: bool
-    against_threads: str | None
-    gain: float | None
-    on_device: bool = False
-
-
-@dataclass(frozen=True)
 class NativeStats:
     """Totals of a native pool since it was made.
 

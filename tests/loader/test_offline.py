@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 import headrace
 from headrace.errors import ConfigError
-from headrace.loader.offline import arguments_of, capture, measure, tune
+from headrace.loader.offline import Trial, TuneReport, arguments_of, capture, measure, tune
 
 
 class Rows(Dataset[Any]):
@@ -99,3 +99,28 @@ def test_the_loader_that_a_script_iterates_over_is_found() -> None:
     assert reached == loaders[:1]
     assert capture(script, 3) is None
     assert TorchDataLoader.__iter__ is original
+
+
+def test_threads_are_tried_only_where_they_were_asked_for() -> None:
+    waiting = TorchDataLoader(Rows(64, 0.002), batch_size=8)
+    assert not any(trial.on_threads for trial in tune(waiting, seconds=0.05).trials)
+    assert any(trial.on_threads for trial in tune(waiting, seconds=0.05, threads=True).trials)
+
+
+def trial(rate: float, **arguments: Any) -> Trial:
+    return Trial("headrace", arguments, rate, 0.0)
+
+
+def test_threads_are_advised_with_their_gain_and_their_condition() -> None:
+    report = TuneReport((trial(100.0), trial(250.0, num_workers=8, worker_kind="thread")))
+    assert report.best("headrace").samples_per_second == 100.0
+    advice = report.advice()
+    assert advice is not None
+    assert "num_workers=8, worker_kind='thread') gives 2.50 times as many samples per second" in advice
+    assert "only if the dataset, its transforms and collate_fn are thread-safe" in advice
+
+
+def test_threads_that_gain_nothing_are_not_advised() -> None:
+    assert TuneReport((trial(100.0),)).advice() is None
+    slower = trial(99.0, num_workers=8, worker_kind="thread")
+    assert TuneReport((trial(100.0), slower)).advice() is None

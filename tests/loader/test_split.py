@@ -225,7 +225,7 @@ def test_batches_that_are_held_are_not_written_to(folder: Path) -> None:
 def test_who_runs_it_is_told(folder: Path) -> None:
     dataset = split(folder, v1.RandAugment())
     assert (
-        "workers: 3 processes: steps that run as Python"
+        "workers: 3 processes: num_workers=3; each has a copy of the dataset"
         in headrace.DataLoader(dataset, num_workers=3).explain()
     )
     assert "workers: none: num_workers=0" in headrace.DataLoader(dataset, num_workers=0).explain()

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 from headrace.loader import DataLoader
+from headrace.options import WorkerKind
 
 SHAPE = (3, 224, 224)
 CLASSES = 10
@@ -26,6 +27,8 @@ ITEM_SECONDS = 0.005
 EXTRA_SECONDS = 0.010
 EXTRA_EVERY = 5
 TORCH_WORKERS = (2, 4, 8, 16)
+# Items that wait 5 ms come no sooner from more threads on two cores.
+THREADS = 24
 
 
 class SlowItems(Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -75,7 +78,7 @@ class Overlap:
 
     Attributes:
         items, batch_size, device: what it was run with.
-        rows: the floor first, Headrace last.
+        rows: the floor first, Headrace on threads last.
         plan: what `explain()` says of Headrace's workers.
     """
 
@@ -87,12 +90,12 @@ class Overlap:
 
     @property
     def over_floor(self) -> float:
-        """Headrace's time as a multiple of the floor's."""
+        """Time of Headrace on threads as a multiple of the floor's."""
         return self.rows[-1].median / self.rows[0].median
 
     @property
     def over_torch(self) -> float:
-        """The time of torch's best number of workers as a multiple of Headrace's."""
+        """Time of torch's best number of workers as a multiple of that of Headrace on threads."""
         torchs = [row.median for row in self.rows if row.name.startswith("torch")]
         return min(torchs) / self.rows[-1].median
 
@@ -141,8 +144,8 @@ def _loaders(
     def torchs(workers: int) -> Iterable[Any]:
         return _Quiet(dataset, batch_size, num_workers=workers, pin_memory=pinned)
 
-    def ours() -> Iterable[Any]:
-        loader = DataLoader(dataset, batch_size, device=device)
+    def ours(workers: int, kind: WorkerKind) -> Iterable[Any]:
+        loader = DataLoader(dataset, batch_size, num_workers=workers, worker_kind=kind, device=device)
         last.append(loader)
         return loader
 
@@ -152,7 +155,9 @@ def _loaders(
     }
     for workers in TORCH_WORKERS:
         loaders[f"torch, num_workers={workers}"] = lambda workers=workers: torchs(workers)  # type: ignore[misc]
-    loaders["headrace"] = ours
+    for workers in TORCH_WORKERS:
+        loaders[f"headrace, num_workers={workers}"] = lambda workers=workers: ours(workers, "process")  # type: ignore[misc]
+    loaders[f"headrace, {THREADS} threads"] = lambda: ours(THREADS, "thread")
     return loaders
 
 

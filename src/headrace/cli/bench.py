@@ -27,8 +27,8 @@ def overlap(
 ) -> None:
     """What overlapping loading with training brings on items that wait 5 ms each.
 
-    One item after the other, torch's DataLoader with 2 to 16 workers, Headrace, and the floor: all batches
-    ready in memory.
+    One item after the other, torch's DataLoader and Headrace's with 2 to 16 worker processes, Headrace's with
+    threads, which these items may run on, and the floor: all batches ready in memory.
     """
     from headrace.bench import overlap as experiment
 
@@ -46,7 +46,7 @@ def overlap(
         table.add_row(row.name, f"{row.median:.3f}", f"{row.median / floor:.2f}", rounds_text)
     console.print(table)
     console.print(
-        f"\nHeadrace takes {result.over_floor:.2f} times the floor's time,"
+        f"\nHeadrace on threads takes {result.over_floor:.2f} times the floor's time,"
         f" and is {result.over_torch:.2f} times as fast as torch's best.\n{result.plan}",
         highlight=False,
         soft_wrap=True,

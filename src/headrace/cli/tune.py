@@ -30,6 +30,10 @@ def tune(
     number: Annotated[
         int, typer.Option("--loader", min=1, help="Which of a script's loaders: the N-th it iterates over.")
     ] = 1,
+    threads: Annotated[
+        bool,
+        typer.Option("--threads", help="Try worker threads, too: only for a dataset that is thread-safe."),
+    ] = False,
     out: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
 ) -> None:
     """Finds the settings that make a loader fastest, for torch's DataLoader and for Headrace's.
@@ -44,7 +48,10 @@ def tune(
     try:
         with console.status("trying settings") as status:
             report = try_settings(
-                loader, seconds=seconds, progress=lambda what: status.update(f"trying {what}")
+                loader,
+                seconds=seconds,
+                threads=threads,
+                progress=lambda what: status.update(f"trying {what}"),
             )
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from error
@@ -66,6 +73,9 @@ def _print(console: Console, report: TuneReport) -> None:
         console.print(f"\nbest of {name}:\n  {trial.code()}", highlight=False, soft_wrap=True)
         if trial.remark:
             console.print(f"  workers: {trial.remark}", highlight=False, soft_wrap=True)
+    advice = report.advice()
+    if advice is not None:
+        console.print(f"\n{advice}", highlight=False, soft_wrap=True)
 
 
 def _loader(target: str, args: list[str], number: int) -> Any:

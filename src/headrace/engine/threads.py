@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
@@ -121,11 +121,6 @@ class ThreadProducer:
         self._fill()
         done = takewhile(lambda batch: batch.done.is_set(), self._pending)
         return sum(1 for _ in done) if self._pending else 1
-
-    def tune(self, settings: Mapping[str, int]) -> None:
-        """From now on `threads` samples at a time, and `depth` batches in flight."""
-        self._depth = settings["depth"]
-        self._crew.use(settings["threads"])
 
     @property
     def depth(self) -> int:

@@ -37,7 +37,7 @@ from headrace.loader.asked import Asked
 from headrace.loader.describe import native_text, sharing_text
 from headrace.loader.tuning import SelfTuning
 from headrace.loader.watched import figures
-from headrace.loader.workers import PythonWorkers, split_workers
+from headrace.loader.workers import PythonWorkers, workers_of
 from headrace.measure.machine import available_memory, usable_cores
 from headrace.options import (
     DEFAULT_MEMORY_SHARE,
@@ -110,10 +110,10 @@ class DataLoader(Asked):
         dtype: cast the images to this after the transform: torch.uint8, float16, bfloat16 or float32. None:
             as they are.
         memory_format: `torch.contiguous_format` (the default) or `torch.channels_last`, of the images.
-        worker_kind: where samples are made of a dataset that runs as Python. "auto" (the default): on threads
-            where a few samples, measured in a forked child, show that they mostly wait or don't need the GIL,
-            draw no random numbers and change nothing that threads would share; otherwise in processes, as
-            torch does it. "thread" or "process": there; on threads nothing is seeded. `explain()` says why.
+        worker_kind: where samples are made of a dataset that runs as Python. "auto" (the default) and
+            "process": in `num_workers` worker processes, as torch does it. "thread": on as many threads of
+            this process, which share the dataset, its module and all generators, so that nothing is seeded:
+            only for code that is thread-safe; docs/workers.md says what that takes.
         device: where batches are wanted, as "cuda". They are copied there beside the training step, and what
             the transform does to values (`ToTensor`, `Normalize`, …) is done there, to the same bits; see
             docs/feed.md. None (the default): batches stay where they are made.
@@ -522,14 +522,9 @@ class DataLoader(Asked):
             return f"none, batches are made when they are asked for{where}"
         if plan.native is not None:
             return f"{self.num_workers} decode threads; {self.tuning}"
-        if plan.split is not None:
-            return str(split_workers(self))
         if isinstance(self.dataset, IterableDataset):
             return f"{self.num_workers} processes: an IterableDataset decides itself what comes next"
-        chosen = self._workers.chosen
-        if chosen is None:
-            return "chosen when the first epoch begins, by measuring a few samples in a process of its own"
-        return f"{chosen}; {self.tuning}" if self.tuning.settings else str(chosen)
+        return str(workers_of(self))
 
     def _resources(self, plan: Plan) -> str:
         if plan.native is None:

@@ -21,6 +21,12 @@ from headrace.measure.machine import usable_cores
 # Numbers of workers are tried upwards until so many in a row brought nothing.
 TRIES_IN_VAIN = 2
 GAIN_THAT_COUNTS = 1.03
+# More threads than this only take turns with the GIL.
+MOST_THREADS = 64
+THREAD_SAFE = (
+    "only if the dataset, its transforms and collate_fn are thread-safe: no file handle, scratch buffer or"
+    " drawn parameter that two samples share, no random draws; see docs/workers.md"
+)
 # Arguments that torch's loader has, but that are tried here, or that hold for worker processes only.
 ABOUT_WORKERS = ("num_workers", "worker_init_fn", "in_order", *settings.OF_WORKERS)
 
@@ -34,7 +40,7 @@ class Trial:
         arguments: of it that differ from its defaults.
         samples_per_second: once the first batch is there.
         first_batch_seconds: from iter() until then.
-        remark: what Headrace chose by itself; empty for torch's.
+        remark: Headrace's workers in words; empty for torch's.
     """
 
     loader: str
@@ -42,6 +48,11 @@ class Trial:
     samples_per_second: float
     first_batch_seconds: float
     remark: str = ""
+
+    @property
+    def on_threads(self) -> bool:
+        """Whether the user's Python ran on threads that share its state."""
+        return self.arguments.get("worker_kind") == "thread"
 
     def code(self) -> str:
         """As it is written in a program."""
@@ -57,8 +68,20 @@ class TuneReport:
     trials: tuple[Trial, ...]
 
     def best(self, loader: str) -> Trial:
-        """The fastest of "torch" or "headrace"."""
-        return max((t for t in self.trials if t.loader == loader), key=lambda t: t.samples_per_second)
+        """The fastest of "torch" or "headrace" that any dataset may be given to: on processes or in the
+        caller."""
+        return _fastest([t for t in self.trials if t.loader == loader and not t.on_threads])
+
+    def advice(self) -> str | None:
+        """What worker threads gain, and on what condition; None where they weren't tried or gain nothing."""
+        on_threads = [trial for trial in self.trials if trial.on_threads]
+        if not on_threads:
+            return None
+        fastest, without = _fastest(on_threads), self.best("headrace")
+        gain = fastest.samples_per_second / max(without.samples_per_second, 1e-9)
+        if gain < GAIN_THAT_COUNTS:
+            return None
+        return f"{fastest.code()} gives {gain:.2f} times as many samples per second, {THREAD_SAFE}"
 
     def to_json(self) -> dict[str, Any]:
         """A dict of JSON types."""
@@ -72,15 +95,19 @@ def tune(
     loader: TorchDataLoader[Any],
     *,
     seconds: float = 3.0,
+    threads: bool = False,
     progress: Callable[[str], None] = lambda what: None,  # noqa: ARG005
 ) -> TuneReport:
     """Tries numbers of workers and of batches ahead, by how fast batches come when nobody trains with them.
 
-    What Headrace finds is kept for this machine: its loader of the same dataset begins with it.
+    Settings of the native engine are kept for this machine: Headrace's loader of the same dataset starts with
+    them.
 
     Args:
         loader: torch's or Headrace's; it is left alone, others like it are made.
         seconds: to measure each setting for; see `measure`.
+        threads: whether a dataset that runs as Python is tried on worker threads as well. It must be
+            thread-safe: code that isn't may fail in any way.
         progress: called with what is tried next.
 
     Raises:
@@ -111,7 +138,23 @@ def tune(
     if best > 0:
         attempt("torch", num_workers=best, prefetch_factor=4, persistent_workers=True)
     attempt("headrace")
+    if DataLoader(**given).plan().python is not None:
+        attempt("headrace", num_workers=best)
+        for count in _thread_counts() if threads else ():
+            attempt("headrace", num_workers=count, worker_kind="thread")
     return TuneReport(tuple(trials))
+
+
+def _fastest(trials: list[Trial]) -> Trial:
+    return max(trials, key=lambda trial: trial.samples_per_second)
+
+
+def _thread_counts() -> list[int]:
+    """The usable cores, and twice as many again and again: samples may wait."""
+    counts = [usable_cores()]
+    while 2 * counts[-1] <= MOST_THREADS:
+        counts.append(2 * counts[-1])
+    return counts
 
 
 def _climb_workers(attempt: Callable[..., float]) -> int:

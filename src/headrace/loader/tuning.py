@@ -17,8 +17,6 @@ from headrace.tuning.tuner import Tuner
 WORDS = {
     "decode_threads": "decode threads",
     "read_threads": "reads in flight",
-    "threads": "threads",
-    "workers": "processes",
     "depth": "batches in flight",
 }
 
@@ -96,21 +94,11 @@ class SelfTuning:
             return "not begun"
         if not tuner.knobs:
             return "off: all settings were given"
-        settings = ", ".join(
-            f"{WORDS[name]} {value}" for name, value in tuner.settings.items() if self._counts(name)
-        )
+        settings = ", ".join(f"{WORDS[name]} {value}" for name, value in tuner.settings.items())
         if tuner.history:
             how = f"{'trying' if tuner.climbing else 'settled at'}"
             return f"{how} {settings} ({len(tuner.history)} measurements)"
         return f"begun with {settings}" + (", found in an earlier run" if self._from_cache else "")
-
-    def _counts(self, name: str) -> bool:
-        """Whether a setting means anything beside the others."""
-        settings = self.settings
-        if name == "processes":
-            return False
-        where = {"threads": 0, "workers": 1}.get(name)
-        return where is None or settings.get("processes") == where
 
 
 def _tune(producer: weakref.ref[Tunable], settings: Settings) -> None:

@@ -23,14 +23,10 @@ class Knob:
     Attributes:
         name: such as "decode_threads" or "depth".
         values: that it may have, ascending.
-        always: to be tried even where nothing waits, as it may slow the training step itself.
-        where: name and value of another setting, without which this one changes nothing; None: none.
     """
 
     name: str
     values: tuple[int, ...]
-    always: bool = False
-    where: tuple[str, int] | None = None
 
     def next_to(self, value: int, direction: int) -> int | None:
         """The value after (direction 1) or before (-1) `value`; None: there is none."""
@@ -54,16 +50,14 @@ class Window:
 def climb(start: Settings, knobs: Sequence[Knob]) -> Generator[Settings, Window, Settings]:
     """Yields settings to be used, and wants a `Window` measured under each; returns the best.
 
-    Nothing is tried while the training loop doesn't wait, but for knobs that are `always` to be tried. What
-    is found is measured once more beside the start, so that a lucky window can't make things worse.
+    Nothing is tried while the training loop doesn't wait. What is found is measured once more, as is the
+    start, so that a lucky window can't make things worse.
     """
     best, measured = start, (yield start)
     for knob in knobs:
-        if knob.where is not None and best[knob.where[0]] != knob.where[1]:
-            continue
         for direction in (1, -1):
             moved, too_far = False, None
-            while too_far is None and (knob.always or measured.stall >= STALL_THAT_MATTERS):
+            while too_far is None and measured.stall >= STALL_THAT_MATTERS:
                 value = knob.next_to(best[knob.name], direction)
                 if value is None:
                     break
