@@ -37,7 +37,6 @@ ALLOWED: dict[str, set[str]] = {
     "testing": BASE | {"plan", "sources", "engine", "loader"},
     # A stage of somebody else's pipeline: no loader around it.
     "ray_data": BASE | {"device", "engine", "order"},
-    "bench": {"errors", "loader", "options", "recipes"},
     # The doctor has opinions on numbers that others measured, and on torch's DataLoader as well as on ours.
     "doctor": BASE | {"measure"},
     # Where measuring, opinions and both loaders meet.
@@ -45,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     # Written on what everyone may import: the proof that it is enough.
     "recipes": {"export", *headrace.__all__},
     "cli": BASE
-    | {"packs", "sources", "measure", "loader", "bench", "doctor", "examine", "recipes", "export", "_native"},
+    | {"packs", "sources", "measure", "loader", "doctor", "examine", "recipes", "export", "_native"},
     "__main__": {"cli"},
     "__init__": BASE | {"examine", "loader", "packs", "sources"},
 }

@@ -6,7 +6,6 @@ none of it.
 
 import typer
 
-from headrace.cli.bench import bench
 from headrace.cli.doctor import doctor
 from headrace.cli.index import index
 from headrace.cli.info import info
@@ -26,7 +25,6 @@ app.command()(info)
 app.command()(tune)
 app.command()(top)
 app.command()(train)
-app.add_typer(bench, name="bench")
 app.add_typer(doctor, name="doctor")
 
 

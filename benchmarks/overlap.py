@@ -1,24 +1,29 @@
-"""What overlapping the loading with the training brings, on samples that wait.
+"""What overlapping loading with training brings, on samples that wait.
 
-The experiment: items of 3×224×224 float32 in memory, each of which sleeps for 5 ms when it is asked for, as
+    python benchmarks/overlap.py [--rounds 3] [--items 1024] [--device cpu] [--json FILE]
+
+Items of 3×224×224 float32 in memory, each of which sleeps for 5 ms when it is asked for, as
 one that comes over a network would; batches of 64; a linear layer with Adam; 10 ms of further compute,
-pretended by sleeping, after every fifth batch. Loaded item by item that takes 5.1 s of sleeping alone; the
+simulated by sleeping, after every fifth batch. Loaded item by item that takes 5.1 s of sleeping alone; the
 floor is the time with all batches ready in memory.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
-from headrace.loader import DataLoader
+from headrace import DataLoader
 from headrace.options import WorkerKind
 
 SHAPE = (3, 224, 224)
@@ -32,7 +37,7 @@ THREADS = 24
 
 
 class SlowItems(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """`items` random pictures in memory; asking for one takes 5 ms of sleep."""
+    """`items` random images in memory; asking for one takes 5 ms of sleep."""
 
     def __init__(self, items: int) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -104,27 +109,14 @@ class Overlap:
         return {**asdict(self), "over_floor": self.over_floor, "over_torch": self.over_torch}
 
 
-def run(
-    items: int = 1024,
-    batch_size: int = 64,
-    rounds: int = 3,
-    device: str = "cpu",
-    progress: Callable[[str], None] = lambda name: None,  # noqa: ARG005
-) -> Overlap:
-    """Runs the experiment: every way in turn, `rounds` times, each with new workers.
-
-    Args:
-        items: of the dataset; each takes 0.6 MB of memory, twice.
-        device: of the model; batches come from page-locked memory where it isn't the CPU.
-        progress: called with the name of what is run next.
-    """
+def run(items: int, batch_size: int, rounds: int, device: str) -> Overlap:
+    """Runs the experiment: every way in turn, `rounds` times, each with new workers."""
     dataset = SlowItems(items)
     last: list[DataLoader] = []
     loaders = _loaders(dataset, batch_size, torch.device(device), last)
     seconds: dict[str, list[float]] = {name: [] for name in loaders}
     for _ in range(rounds):
         for name, batches in loaders.items():
-            progress(name)
             last.clear()  # a loader's memory and threads aren't the next one's business
             seconds[name].append(_train(batches, torch.device(device)))
     rows = [Row(name, times) for name, times in seconds.items()]
@@ -154,9 +146,9 @@ def _loaders(
         "torch, num_workers=0": lambda: torchs(0),
     }
     for workers in TORCH_WORKERS:
-        loaders[f"torch, num_workers={workers}"] = lambda workers=workers: torchs(workers)  # type: ignore[misc]
+        loaders[f"torch, num_workers={workers}"] = lambda workers=workers: torchs(workers)
     for workers in TORCH_WORKERS:
-        loaders[f"headrace, num_workers={workers}"] = lambda workers=workers: ours(workers, "process")  # type: ignore[misc]
+        loaders[f"headrace, num_workers={workers}"] = lambda workers=workers: ours(workers, "process")
     loaders[f"headrace, {THREADS} threads"] = lambda: ours(THREADS, "thread")
     return loaders
 
@@ -169,7 +161,7 @@ def _train(batches: Callable[[], Iterable[Any]], device: torch.device) -> float:
 
     def step(pictures: torch.Tensor, labels: torch.Tensor) -> None:
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(pictures.flatten(1)), labels).backward()  # type: ignore[no-untyped-call]
+        torch.nn.functional.cross_entropy(model(pictures.flatten(1)), labels).backward()
         optimizer.step()
 
     # The first step makes the optimizer's state, and starts torch's own threads.
@@ -187,3 +179,29 @@ def _train(batches: Callable[[], Iterable[Any]], device: torch.device) -> float:
 def _finish(device: torch.device) -> None:
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="repetitions; medians are shown")
+    parser.add_argument("--items", type=int, default=1024, help="of an epoch, 1.2 MB of memory each")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--device", default="cpu", help="of the model")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    arguments = parser.parse_args()
+    result = run(arguments.items, arguments.batch_size, arguments.rounds, arguments.device)
+    floor = result.rows[0].median
+    print(f"{'loader':<28}{'seconds':>9}{'times the floor':>17}  rounds")
+    for row in result.rows:
+        rounds = " ".join(f"{seconds:.3f}" for seconds in row.seconds)
+        print(f"{row.name:<28}{row.median:>9.3f}{row.median / floor:>17.2f}  {rounds}")
+    print(
+        f"\nHeadrace on threads takes {result.over_floor:.2f} times the floor's time, and is"
+        f" {result.over_torch:.2f} times as fast as torch's best.\n{result.plan}"
+    )
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(result.to_json(), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Experiments that anyone can rerun: `headrace bench`. Public names of Headrace only."""

@@ -1,0 +1,81 @@
+"""The experiments of benchmarks/ that the documentation quotes still run, on little."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def experiment(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"experiment_{name}", BENCHMARKS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_overlap_reports_the_floor_torch_and_headrace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overlap = experiment("overlap")
+    monkeypatch.setattr(overlap, "TORCH_WORKERS", (2,))
+    out = tmp_path / "overlap.json"
+    monkeypatch.setattr(
+        sys, "argv", ["overlap.py", "--items", "16", "--batch-size", "8", "--rounds", "1", "--json", str(out)]
+    )
+    overlap.main()
+    assert "times as fast as torch's best" in capsys.readouterr().out
+    names = [row["name"] for row in json.loads(out.read_text())["rows"]]
+    assert names[:3] == ["floor (batches in memory)", "torch, num_workers=0", "torch, num_workers=2"]
+    assert [name.split(",")[0] for name in names[3:]] == ["headrace", "headrace"]
+
+
+def test_amp_reports_each_precision_or_why_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "amp.json"
+    options = [
+        "--arch",
+        "squeezenet1_1",
+        "--batch-size",
+        "8",
+        "--size",
+        "64",
+        "--steps",
+        "1",
+        "--device",
+        "cpu",
+    ]
+    monkeypatch.setattr(sys, "argv", ["amp.py", *options, "--json", str(out)])
+    experiment("amp").main()
+    assert "These figures say nothing about a GPU" in capsys.readouterr().out
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["name"] for row in rows] == ["fp32", "bf16", "fp16"]
+    assert all((len(row["seconds"]) == 1) != bool(row["missing"]) for row in rows)
+    fp32, bf16 = rows[:2]
+    assert 0.4 < bf16["activation_bytes"] / fp32["activation_bytes"] < 0.9
+    assert bf16["loss"] == pytest.approx(fp32["loss"], abs=0.2)
+
+
+def test_amp_counts_the_bytes_that_autograd_keeps() -> None:
+    """A linear layer keeps its input, and nothing else that isn't a parameter."""
+    layer, x = torch.nn.Linear(32, 8), torch.randn(4, 32)
+    with experiment("amp").saved_bytes() as sizes:
+        layer(x).sum()
+    assert sum(sizes.values()) == 4 * 32 * 4
+
+
+@pytest.mark.gpu
+def test_amp_reports_the_allocators_peak_on_a_gpu(gpu: torch.device) -> None:
+    fp32, bf16, _ = experiment("amp").run("resnet18", 32, 64, 3, gpu)
+    assert bf16.peak_bytes < fp32.peak_bytes
