@@ -1,4 +1,5 @@
 // Colour: passes over the rows of an image, and the factors at which there is nothing to do.
+#include <algorithm>
 #include <cstring>
 
 #include "../cpu.h"
@@ -7,6 +8,9 @@
 
 namespace headrace::ops {
 namespace {
+
+// Beyond these bounds every difference is clipped, and within them all fits an int.
+float bounded(double factor) { return std::min(std::max(static_cast<float>(factor), -1e6f), 1e6f); }
 
 // ImageStat's mean of the luma, rounded.
 int mean_luma(const ImageView& image) {
@@ -38,19 +42,19 @@ const Loops& active_loops() {
 
 void adjust_brightness(const ImageView& image, double factor) {
   if (static_cast<float>(factor) == 1.0f) return;
-  blend_level(image, 0, static_cast<float>(factor));
+  blend_level(image, 0, bounded(factor));
 }
 
 void adjust_contrast(const ImageView& image, double factor) {
   if (static_cast<float>(factor) == 1.0f) return;
-  blend_level(image, mean_luma(image), static_cast<float>(factor));
+  blend_level(image, mean_luma(image), bounded(factor));
 }
 
 void adjust_saturation(const ImageView& image, double factor) {
   if (static_cast<float>(factor) == 1.0f) return;
   if (static_cast<float>(factor) == 0.0f) return grayscale(image);
   for (int y = 0; y < image.height; ++y)
-    active_loops().blend_luma(image.row(y), image.width, static_cast<float>(factor));
+    active_loops().blend_luma(image.row(y), image.width, bounded(factor));
 }
 
 void adjust_hue(const ImageView& image, double factor) {
@@ -73,7 +77,7 @@ void adjust_sharpness(const ImageView& source, double factor, const ImageView& o
     std::memcpy(out.row(y), source.row(y), size_t{4} * source.width);
     if (static_cast<float>(factor) == 1.0f || last_x < 2 || y == 0 || y == last_y) continue;
     active_loops().sharpen(source.row(y - 1), source.row(y), source.row(y + 1), source.width,
-                           static_cast<float>(factor), out.row(y));
+                           bounded(factor), out.row(y));
   }
 }
 

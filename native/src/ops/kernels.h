@@ -87,4 +87,34 @@ void rotate(const ImageView& source, const Rotation& rotation, Filter filter, co
 Map plan_affine(int width, int height, double degrees, const double translate[2], double scale,
                 const double shear[2], const double* center, bool v2);
 
+// --- Blurs, from `source` to `out` of the same size (blur.cpp) ---------------------------------
+
+// Keeps rows from image to image; one instance serves one thread.
+class Blur {
+ public:
+  // torchvision's functional.gaussian_blur of a PIL image: torch's depthwise convolution with the
+  // product of two one-dimensional kernels of odd sizes, whose result is a chain of float32 fused
+  // multiply-adds over the kernel in row-major order, rounded to even. Edges are reflected.
+  // kUnsupported: a kernel reaches further than the image, for which torch raises.
+  Code gaussian(const ImageView& source, const float* kernel_x, int size_x, const float* kernel_y,
+                int size_y, const ImageView& out);
+
+  // ImageFilter.GaussianBlur with these standard deviations: box blurs, three times along each
+  // axis.
+  Code pillow_gaussian(const ImageView& source, double radius_x, double radius_y,
+                       const ImageView& out);
+
+  // ImageFilter.BoxBlur.
+  Code box(const ImageView& source, double radius_x, double radius_y, const ImageView& out);
+
+ private:
+  struct Rings;
+  bool reserve(const ImageView& source, int size_x, int size_y, Rings* rings);
+  Code repeated_box(const ImageView& source, float radius_x, float radius_y, int passes,
+                    const ImageView& out);
+
+  Buffer rows_;
+  Image turned_[2];
+};
+
 }  // namespace headrace::ops

@@ -8,6 +8,8 @@
 
 namespace headrace::ops {
 
+struct GaussianRow;
+
 struct Loops {
   // Rows of RGBX pixels, in place.
   void (*blend_level)(uint8_t* row, int width, int level, float factor);
@@ -33,6 +35,29 @@ struct Loops {
   // Pixels from places in 16.16 fixed point, all inside: (x + i dx, y + i dy).
   void (*gather)(const ImageView& source, int32_t x, int32_t y, int32_t dx, int32_t dy, int count,
                  uint32_t* out);
+
+  // `padded` (4 floats a pixel, width + size - 1 of them) convolved with a nearly symmetric kernel.
+  void (*convolve_row)(const float* padded, const float* kernel, int size, int width, float* out);
+
+  // Values too near to .5 for the separable sum to be sure of are computed again, exactly.
+  void (*gaussian_row)(const GaussianRow& job, int width, uint8_t* out);
+
+  // One row of a vertical box blur, byte by byte: `sums` moves from the window around the row above
+  // to this row's. `before` is the row that leaves the window, `last` the one that enters it,
+  // `after` the next; rows at both ends count with `edge_weight`, in 24-bit fixed point.
+  void (*box_row)(uint32_t* sums, const uint8_t* before, const uint8_t* last, const uint8_t* after,
+                  int bytes, uint32_t weight, uint32_t edge_weight, uint8_t* out);
+};
+
+// What a Gaussian blur needs for one of its rows. Rows of floats have 4 for each pixel.
+struct GaussianRow {
+  const float* const* padded;     // [size_y] the rows that it covers, with size_x - 1 more pixels
+  const float* const* convolved;  // [size_y] the same, along the row, with kernel_x
+  const float* kernel_y;          // nearly symmetric
+  const float* products;          // kernel_y[i] * kernel_x[j], row after row
+  int size_x, size_y;             // odd
+  int skipped;                    // leading and trailing taps of kernel_y that count as zero
+  float tolerance;                // how far from the exact chain a separable sum may be, at most
 };
 
 const Loops& active_loops();

@@ -5,6 +5,7 @@
 // Where Pillow computes in double, most loops need float or integers only. Each such place was
 // compared with Pillow's formula for all of its inputs (native/tests/test_ops.cpp does so again).
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "loops.h"
@@ -16,115 +17,201 @@
 namespace headrace::ops {
 namespace {
 
-inline uint32_t pixel_of(int r, int g, int b) {
-  return static_cast<uint32_t>(r | g << 8 | b << 16);
+// As many pixels as a register holds, one to a lane, by the vector extension that GCC and Clang
+// share: one source for all instruction sets, and no loop that a compiler may fail to vectorize.
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64;
+#elif defined(__AVX2__)
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 16;
+#endif
+constexpr int kLanes = kVectorBytes / 4;
+using Ints = int32_t __attribute__((vector_size(kVectorBytes)));
+using Floats = float __attribute__((vector_size(kVectorBytes)));
+
+inline Floats to_float(Ints v) { return __builtin_convertvector(v, Floats); }
+inline Ints truncated(Floats v) { return __builtin_convertvector(v, Ints); }
+// Of a comparison, whose lanes are 0 or -1.
+inline Ints choose(Ints condition, Ints yes, Ints no) {
+  return (yes & condition) | (no & ~condition);
 }
-inline int red(uint32_t p) { return static_cast<int>(p & 0xFF); }
-inline int green(uint32_t p) { return static_cast<int>(p >> 8 & 0xFF); }
-inline int blue(uint32_t p) { return static_cast<int>(p >> 16 & 0xFF); }
-inline int luma_of(uint32_t p) {
+inline Ints larger(Ints a, Ints b) { return a > b ? a : b; }
+inline Ints smaller(Ints a, Ints b) { return a < b ? a : b; }
+
+inline Ints red(Ints p) { return p & 0xFF; }
+inline Ints green(Ints p) { return p >> 8 & 0xFF; }
+inline Ints blue(Ints p) { return p >> 16 & 0xFF; }
+inline Ints pixel_of(Ints r, Ints g, Ints b) { return r | g << 8 | b << 16; }
+inline Ints luma_of(Ints p) {
   return (red(p) * 19595 + green(p) * 38470 + blue(p) * 7471 + 0x8000) >> 16;
 }
 
-// Image.blend of one value: from `level` towards `value`, truncated.
-inline int blend(int level, int value, float factor) {
-  const float blended = static_cast<float>(level) + factor * static_cast<float>(value - level);
-  return static_cast<int>(std::min(std::max(blended, 0.0f), 255.0f));
+// Calls `change` with all pixels of a row, and writes what it returns in their place.
+template <typename Change>
+inline void for_each_pixel(uint8_t* row, int width, const Change& change) {
+  Ints pixels = {};
+  int x = 0;
+  for (; x + kLanes <= width; x += kLanes) {
+    std::memcpy(&pixels, row + 4 * x, kVectorBytes);
+    pixels = change(pixels);
+    std::memcpy(row + 4 * x, &pixels, kVectorBytes);
+  }
+  if (x == width) return;
+  const size_t rest = size_t{4} * (width - x);
+  std::memcpy(&pixels, row + 4 * x, rest);
+  pixels = change(pixels);
+  std::memcpy(row + 4 * x, &pixels, rest);
+}
+
+// Image.blend of one channel: from `level` towards `value`, clipped and truncated.
+inline Ints blend(Ints level, Ints value, float factor) {
+  const Ints blended = truncated(to_float(level) + to_float(value - level) * factor);
+  return smaller(larger(blended, Ints{}), Ints{} + 255);
+}
+inline Ints blend_pixels(Ints level, Ints p, float factor) {
+  return pixel_of(blend(level, red(p), factor), blend(level, green(p), factor),
+                  blend(level, blue(p), factor));
 }
 
 void blend_level(uint8_t* row, int width, int level, float factor) {
-  for (int i = 0; i < 4 * width; ++i) row[i] = static_cast<uint8_t>(blend(level, row[i], factor));
+  for_each_pixel(row, width, [=](Ints p) { return blend_pixels(Ints{} + level, p, factor); });
 }
 
 void blend_luma(uint8_t* row, int width, float factor) {
-  auto* pixels = reinterpret_cast<uint32_t*>(row);
-  for (int x = 0; x < width; ++x) {
-    const uint32_t p = pixels[x];
-    const int level = luma_of(p);
-    pixels[x] = pixel_of(blend(level, red(p), factor), blend(level, green(p), factor),
-                         blend(level, blue(p), factor));
-  }
+  for_each_pixel(row, width, [=](Ints p) { return blend_pixels(luma_of(p), p, factor); });
 }
 
 void luma(uint8_t* row, int width) {
-  auto* pixels = reinterpret_cast<uint32_t*>(row);
-  for (int x = 0; x < width; ++x) pixels[x] = static_cast<uint32_t>(luma_of(pixels[x])) * 0x10101u;
+  for_each_pixel(row, width, [](Ints p) { return luma_of(p) * 0x10101; });
 }
 
 uint64_t sum_luma(const uint8_t* row, int width) {
-  const auto* pixels = reinterpret_cast<const uint32_t*>(row);
-  uint32_t sum = 0;  // of at most 2^20 pixels (kMaxEdge)
-  for (int x = 0; x < width; ++x) sum += static_cast<uint32_t>(luma_of(pixels[x]));
+  Ints sums = {}, pixels = {};  // of at most 2^20 pixels (kMaxEdge)
+  int x = 0;
+  for (; x + kLanes <= width; x += kLanes) {
+    std::memcpy(&pixels, row + 4 * x, kVectorBytes);
+    sums += luma_of(pixels);
+  }
+  pixels = Ints{};  // black adds nothing
+  std::memcpy(&pixels, row + 4 * x, size_t{4} * (width - x));
+  sums += luma_of(pixels);
+  uint64_t sum = 0;
+  for (int i = 0; i < kLanes; ++i) sum += static_cast<uint64_t>(sums[i]);
   return sum;
 }
 
 void permute(uint8_t* row, int width, const int order[3]) {
-  auto* pixels = reinterpret_cast<uint32_t*>(row);
   const int r = 8 * order[0], g = 8 * order[1], b = 8 * order[2];
-  for (int x = 0; x < width; ++x) {
-    const uint32_t p = pixels[x];
-    pixels[x] = (p >> r & 0xFF) | (p >> g & 0xFF) << 8 | (p >> b & 0xFF) << 16;
-  }
+  for_each_pixel(row, width,
+                 [=](Ints p) { return pixel_of(p >> r & 0xFF, p >> g & 0xFF, p >> b & 0xFF); });
 }
 
 // round(value * (1 - share / 65025)), where `share` is a product of two numbers up to 255.
-inline int faded(int value, int share) {
-  return static_cast<int>(static_cast<float>(value * (65025 - share)) * (1 / 65025.0f) + 0.5f);
+inline Ints faded(Ints value, Ints share) {
+  return truncated(to_float(value * (65025 - share)) * (1 / 65025.0f) + 0.5f);
 }
 
 // To HSV and back, with the hue moved by `shift`.
-inline uint32_t with_hue_shifted(uint32_t p, int shift) {
-  const int r = red(p), g = green(p), b = blue(p);
-  const int high = std::max(r, std::max(g, b)), low = std::min(r, std::min(g, b));
-  const int chroma = high - low;
-  const float divisor = static_cast<float>(std::max(chroma, 1));
+inline Ints with_hue_shifted(Ints p, int shift) {
+  const Ints r = red(p), g = green(p), b = blue(p);
+  const Ints high = larger(r, larger(g, b)), low = smaller(r, smaller(g, b));
+  const Ints chroma = high - low, one = Ints{} + 1;
   // The hue in sixths of the circle is base + up / chroma - down / chroma, and one of the two
   // quotients is 0 or 1.
-  const bool from_red = r == high, from_green = g == high;
-  const int up = high - (from_red ? b : from_green ? r : g);
-  const int down = high - (from_red ? g : from_green ? b : r);
-  const float base = from_red ? 0.0f : from_green ? 2.0f : 4.0f;
-  const float quotient = static_cast<float>(down == chroma ? up : down) / divisor;
-  float turn = (down == chroma ? base - 1.0f + quotient : base + 1.0f - quotient) / 6.0f;
-  turn += turn < 0.0f ? 1.0f : 0.0f;
-  const int hue = (static_cast<int>(turn * 255.0f) + shift) & 0xFF;
-  const float share = static_cast<float>(chroma) / static_cast<float>(std::max(high, 1));
-  const int saturation = static_cast<int>(share * 255.0f);
+  const Ints from_red = r == high, from_green = g == high;
+  const Ints up = high - choose(from_red, b, choose(from_green, r, g));
+  const Ints down = high - choose(from_red, g, choose(from_green, b, r));
+  const Ints base = ~from_red & (4 + 2 * from_green);
+  const Ints from_up = down == chroma;
+  const Ints sign = from_up | one;
+  const Floats quotient = to_float(choose(from_up, up, down)) / to_float(larger(chroma, one));
+  Floats turn = (to_float(base + sign) - to_float(sign) * quotient) / 6.0f;
+  turn += to_float(from_red & (g < b) & 1);  // where it is negative
+  const Ints hue = (truncated(turn * 255.0f) + shift) & 0xFF;
+  const Ints saturation = truncated(to_float(chroma) / to_float(larger(high, one)) * 255.0f);
 
-  const int sextant = hue * 6 / 255, rest = hue * 6 - sextant * 255;
-  const int s = sextant == 6 ? 0 : sextant;
-  const int v = high;
-  const int least = faded(v, saturation * 255);
-  const int falling = faded(v, saturation * rest);
-  const int rising = faded(v, saturation * (255 - rest));
-  const int out_r = s == 0 || s == 5 ? v : s == 1 ? falling : s == 4 ? rising : least;
-  const int out_g = s == 1 || s == 2 ? v : s == 3 ? falling : s == 0 ? rising : least;
-  const int out_b = s == 3 || s == 4 ? v : s == 5 ? falling : s == 2 ? rising : least;
-  return pixel_of(out_r, out_g, out_b);
+  const Ints sextant = (hue * 6 + 1) * 257 >> 16;  // hue * 6 / 255
+  const Ints rest = hue * 6 - sextant * 255;
+  const Ints least = faded(high, saturation * 255);
+  const Ints falling = faded(high, saturation * rest);
+  const Ints rising = faded(high, saturation * (255 - rest));
+  const Ints in0 = (sextant == 0) | (sextant == 6), in1 = sextant == 1, in2 = sextant == 2;
+  const Ints in3 = sextant == 3, in4 = sextant == 4, in5 = sextant == 5;
+  return pixel_of(choose(in0 | in5, high, choose(in1, falling, choose(in4, rising, least))),
+                  choose(in1 | in2, high, choose(in3, falling, choose(in0, rising, least))),
+                  choose(in3 | in4, high, choose(in5, falling, choose(in2, rising, least))));
 }
 
 void shift_hue(uint8_t* row, int width, int shift) {
-  auto* pixels = reinterpret_cast<uint32_t*>(row);
-  for (int x = 0; x < width; ++x) pixels[x] = with_hue_shifted(pixels[x], shift);
+  for_each_pixel(row, width, [=](Ints p) { return with_hue_shifted(p, shift); });
 }
 
+#if defined(__AVX512VBMI__)
+// A table of 256 bytes in four registers.
+struct ByteTable {
+  explicit ByteTable(const uint8_t* table)
+      : quarter{_mm512_loadu_si512(table), _mm512_loadu_si512(table + 64),
+                _mm512_loadu_si512(table + 128), _mm512_loadu_si512(table + 192)} {}
+
+  __m512i operator[](__m512i at) const {
+    const __m512i low = _mm512_permutex2var_epi8(quarter[0], at, quarter[1]);
+    const __m512i high = _mm512_permutex2var_epi8(quarter[2], at, quarter[3]);
+    return _mm512_mask_blend_epi8(_mm512_movepi8_mask(at), low, high);
+  }
+
+  __m512i quarter[4];
+};
+
+void look_up(uint8_t* row, int width, const uint8_t levels[3][256]) {
+  const ByteTable reds(levels[0]), greens(levels[1]), blues(levels[2]);
+  for_each_pixel(row, width, [&](Ints p) {
+    const auto at = reinterpret_cast<__m512i>(p);
+    const __m512i two = _mm512_mask_blend_epi8(0x2222222222222222, reds[at], greens[at]);
+    return reinterpret_cast<Ints>(_mm512_mask_blend_epi8(0x4444444444444444, two, blues[at]));
+  });
+}
+#else
 void look_up(uint8_t* row, int width, const uint8_t levels[3][256]) {
   for (int x = 0; x < width; ++x, row += 4) {
-    row[0] = levels[0][row[0]];
-    row[1] = levels[1][row[1]];
-    row[2] = levels[2][row[2]];
+    const uint8_t pixel[4] = {levels[0][row[0]], levels[1][row[1]], levels[2][row[2]], 0};
+    std::memcpy(row, pixel, 4);
   }
 }
+#endif
+
+// Sums of two channels of a pixel, 16 bits for each.
+struct PairSums {
+  Ints red_blue = {};
+  Ints green = {};
+
+  void add(const uint8_t* pixels, int weight) {
+    Ints p;
+    std::memcpy(&p, pixels, kVectorBytes);
+    red_blue += (p & 0xFF00FF) * weight;
+    green += (p >> 8 & 0xFF) * weight;
+  }
+};
 
 // ImageFilter.SMOOTH, 1 1 1 / 1 5 1 / 1 1 1 over 13, rounded. Pillow sums in float, but no sum is
 // near enough to .5 for that to matter.
-void sharpen(const uint8_t* __restrict above, const uint8_t* __restrict row,
-             const uint8_t* __restrict below, int width, float factor, uint8_t* __restrict out) {
-  for (int i = 4; i < 4 * (width - 1); ++i) {
-    const int sum = above[i - 4] + above[i] + above[i + 4] + row[i - 4] + 5 * row[i] + row[i + 4] +
-                    below[i - 4] + below[i] + below[i + 4];
-    const int smooth = static_cast<int>(static_cast<uint32_t>(sum + 6) * 5042u >> 16);
-    out[i] = static_cast<uint8_t>(blend(smooth, row[i], factor));
+inline Ints smoothed(Ints sum) { return (sum + 6) * 5042 >> 16; }  // (sum + 6) / 13
+
+void sharpen(const uint8_t* above, const uint8_t* row, const uint8_t* below, int width,
+             float factor, uint8_t* out) {
+  for (int x = 1; x < width - 1; x += kLanes) {
+    PairSums sums;
+    for (const uint8_t* line : {above + 4 * x, row + 4 * x, below + 4 * x}) {
+      sums.add(line - 4, 1);
+      sums.add(line, line == row + 4 * x ? 5 : 1);
+      sums.add(line + 4, 1);
+    }
+    Ints p;
+    std::memcpy(&p, row + 4 * x, kVectorBytes);
+    p = pixel_of(blend(smoothed(sums.red_blue & 0xFFFF), red(p), factor),
+                 blend(smoothed(sums.green), green(p), factor),
+                 blend(smoothed(sums.red_blue >> 16 & 0xFFFF), blue(p), factor));
+    std::memcpy(out + 4 * x, &p, std::min<size_t>(kVectorBytes, size_t{4} * (width - 1 - x)));
   }
 }
 
@@ -200,11 +287,14 @@ struct Channels {
   double r, g, b;
 };
 inline Channels channels_of(uint32_t p) {
-  return {static_cast<double>(red(p)), static_cast<double>(green(p)), static_cast<double>(blue(p))};
+  return {static_cast<double>(p & 0xFF), static_cast<double>(p >> 8 & 0xFF),
+          static_cast<double>(p >> 16 & 0xFF)};
 }
-inline int truncated(double v) { return static_cast<int>(std::min(std::max(v, 0.0), 255.0)); }
+inline uint32_t truncated(double v) {
+  return static_cast<uint32_t>(std::min(std::max(v, 0.0), 255.0));
+}
 inline uint32_t truncated(Channels c) {
-  return pixel_of(truncated(c.r), truncated(c.g), truncated(c.b));
+  return truncated(c.r) | truncated(c.g) << 8 | truncated(c.b) << 16;
 }
 inline Channels operator+(Channels a, Channels b) { return {a.r + b.r, a.g + b.g, a.b + b.b}; }
 inline Channels operator-(Channels a, Channels b) { return {a.r - b.r, a.g - b.g, a.b - b.b}; }
@@ -262,9 +352,101 @@ void bicubic(const ImageView& source, const double* x, const double* y, int coun
   }
 }
 
+inline Floats load_floats(const float* from) {
+  Floats v;
+  std::memcpy(&v, from, kVectorBytes);
+  return v;
+}
+
+// The sum of rows 0 to last, one float after the other: opposite rows share one weight.
+template <typename Row>
+inline Floats symmetric_sum(const Row& row, const float* kernel, int last) {
+  const int middle = last / 2;
+  Floats sum = load_floats(row(middle)) * kernel[middle];
+  for (int i = 0; i < middle; ++i)
+    sum += (load_floats(row(i)) + load_floats(row(last - i))) * kernel[i];
+  return sum;
+}
+
+void convolve_row(const float* padded, const float* kernel, int size, int width, float* out) {
+  for (int i = 0; i < 4 * width; i += kLanes) {
+    const auto tap_row = [=](int tap) { return padded + i + 4 * tap; };
+    const Floats sum = symmetric_sum(tap_row, kernel, size - 1);
+    std::memcpy(out + i, &sum, kVectorBytes);
+  }
+}
+
+// Values of one row that are computed together: one chain of dependent additions alone would leave
+// the processor waiting.
+constexpr int kChains = 8;
+
+// Values that wait until there are enough of them for all chains.
+struct Doubtful {
+  void add(int byte) {
+    bytes[count++] = byte;
+    if (count == kChains) finish();
+  }
+
+  void finish() {
+    if (count == 0) return;
+    std::fill(bytes + count, bytes + kChains, bytes[0]);
+    float total[kChains] = {};
+    const float* product = job.products;
+    for (int i = 0; i < job.size_y; ++i) {
+      const float* row = job.padded[i];
+      for (int j = 0; j < job.size_x; ++j, ++product, row += 4) {
+        for (int k = 0; k < kChains; ++k) total[k] = std::fma(row[bytes[k]], *product, total[k]);
+      }
+    }
+    for (int k = 0; k < kChains; ++k)
+      out[bytes[k]] = static_cast<uint8_t>(static_cast<int>(std::nearbyint(total[k])));
+    count = 0;
+  }
+
+  const GaussianRow& job;
+  uint8_t* out;
+  int bytes[kChains];
+  int count;
+};
+
+void gaussian_row(const GaussianRow& job, int width, uint8_t* out) {
+  Doubtful doubtful = {job, out, {}, 0};
+  const float* const* rows = job.convolved + job.skipped;
+  const int last = job.size_y - 1 - 2 * job.skipped;
+  for (int i = 0; i < 4 * width; i += kLanes) {
+    const auto row = [=](int tap) { return rows[tap] + i; };
+    const Floats sum = symmetric_sum(row, job.kernel_y + job.skipped, last);
+    const Ints rounded = truncated(sum + 0.5f);  // no sum is negative
+    // From the nearest half, which decides how a value is rounded.
+    const Floats from_half = sum - to_float(truncated(sum)) - 0.5f;
+    const Ints unsure = (from_half < job.tolerance) & (from_half > -job.tolerance);
+    const auto levels =
+        __builtin_convertvector(rounded, uint8_t __attribute__((vector_size(kLanes))));
+    const int count = std::min(kLanes, 4 * width - i);
+    std::memcpy(out + i, &levels, count);
+    int any = 0;
+    for (int k = 0; k < kLanes; ++k) any |= unsure[k];
+    if (any == 0) continue;
+    for (int k = 0; k < count; ++k)
+      if (unsure[k] != 0 && (k & 3) != 3) doubtful.add(i + k);
+  }
+  doubtful.finish();
+}
+
+void box_row(uint32_t* __restrict sums, const uint8_t* __restrict before,
+             const uint8_t* __restrict last, const uint8_t* __restrict after, int bytes,
+             uint32_t weight, uint32_t edge_weight, uint8_t* __restrict out) {
+  for (int i = 0; i < bytes; ++i) {
+    sums[i] += static_cast<uint32_t>(last[i] - before[i]);
+    const uint32_t edges = static_cast<uint32_t>(before[i] + after[i]);
+    out[i] = static_cast<uint8_t>((sums[i] * weight + edges * edge_weight + (1u << 23)) >> 24);
+  }
+}
+
 }  // namespace
 
-const Loops HEADRACE_LOOPS = {blend_level, blend_luma, luma,    permute,  shift_hue, look_up,
-                              sum_luma,    sharpen,    nearest, bilinear, bicubic,   gather};
+const Loops HEADRACE_LOOPS = {blend_level, blend_luma, luma,         permute,      shift_hue,
+                              look_up,     sum_luma,   sharpen,      nearest,      bilinear,
+                              bicubic,     gather,     convolve_row, gaussian_row, box_row};
 
 }  // namespace headrace::ops
