@@ -25,8 +25,8 @@ import machine
 import pictures
 from headrace._native import abi, ffi
 from headrace.engine.lower import decoder_bits, lower_pipeline
-from headrace.packs.entry_index import build_entry_index
-from headrace.sources.entry_index import FILE_NAME
+from headrace.packs.index import build_entry_index
+from headrace.sources.folder import ENTRIES_FILE as FILE_NAME
 
 HERE = Path(__file__).resolve().parent
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0)

@@ -5,7 +5,7 @@ import os
 import headrace_folder
 from headrace_folder import PACKAGES
 
-from headrace.packs.entry_index import build_entry_index
+from headrace.packs.index import build_entry_index
 
 __all__ = ["ABOUT", "PACKAGES", "loader", "prepare"]
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import torch
 from torch.utils.data import IterableDataset
 
@@ -170,6 +169,8 @@ def read(
     size = order.size // batch_size * batch_size if drop_last else order.size
     batches = -(-size // batch_size)
     rows = batch_size * max(1, min(ROWS // batch_size, batches // TASKS))
+    from headrace.sources.arrow import pa
+
     # Not by ray.data.range: its tasks would wait for a processor where the actors have all of them.
     blocks = [pa.table({"id": np.arange(i, min(i + rows, size))}) for i in range(0, max(1, size), rows)]
     made: ray.data.Dataset = data.from_arrow(blocks).map_batches(

@@ -99,7 +99,7 @@ def test_what_cannot_be_done_is_exit_code_2(run: Run, folder: Path, tmp_path: Pa
 def test_help_says_what_is_lossy_and_which_codes_there_are(run: Run) -> None:
     text = " ".join(run("pack", "--help").out.replace("│", " ").split())
     assert "LOSSY: scale larger images down" in text
-    assert "LOSSY: of JPEGs encoded anew" in text
+    assert "LOSSY: of JPEGs re-encoded" in text
     assert "jpeg is LOSSY" in text
     assert "Exit codes: 0 packed; 2 wrong usage" in text
     assert "1 bad records were found" in " ".join(run("verify", "--help").out.split())

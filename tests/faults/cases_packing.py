@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.packs.entry_index import build_entry_index
-from headrace.packs.shard_index import build_shard_index
+from headrace.packs.index import build_entry_index, build_shard_index
 from headrace.packs.verify import verify
 from headrace.sources.entry_index import EntryIndex
 from support.faults import Faults

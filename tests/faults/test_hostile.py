@@ -20,13 +20,11 @@ import torch
 from torchvision import transforms
 
 import headrace
-from headrace.packs.inputs.ilsvrc import DEVKIT, MOST_BYTES, validation_wnids
-from headrace.packs.inputs.mat5 import read_structs
-from headrace.packs.lmdb_format import parse_value
-from headrace.packs.shard_index import build_shard_index
-from headrace.packs.stored import read_image
+from headrace.packs.ilsvrc import DEVKIT, META, MOST_BYTES, known_wnids, read_synsets, validation_wnids
+from headrace.packs.index import build_shard_index
+from headrace.packs.lmdb import parse_value
+from headrace.packs.stored import StoredPack
 from headrace.packs.verify import verify
-from headrace.packs.wnids import META, known_wnids
 from headrace.recipes import checkpoint
 from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, PackIndex, Shard
 from headrace.sources.tar_index import write_index
@@ -44,7 +42,7 @@ def picture() -> bytes:
 def one_sample(path: Path) -> str:
     """The error of a loader over one file."""
     with pytest.raises(headrace.SampleError) as caught:
-        list(headrace.DataLoader(headrace.ImageDataset([path], transform=STEPS, check=False)))
+        list(headrace.DataLoader(headrace.ImageDataset([path], transform=STEPS)))
     assert str(path) in str(caught.value)
     return caught.value.cause
 
@@ -201,7 +199,7 @@ def test_places_that_are_none(columns: dict[str, list[int]], tmp_path: Path) -> 
         headrace.pack(dataset.root, tmp_path / "dest")  # type: ignore[arg-type]
     if "shard" in columns:
         with pytest.raises(headrace.PackError, match="row 0 is in none of its shards"):
-            read_image(PackIndex(dataset.root / FILE_NAME), 0)  # type: ignore[operator]
+            StoredPack.open(dataset.root).image(0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["../secret.tar", "/etc/passwd", "a/../../secret.tar"])
@@ -277,7 +275,7 @@ def test_a_devkit_that_is_a_decompression_bomb(tmp_path: Path) -> None:
     packed = zlib.compress(bytes(MOST_BYTES + 1))
     bomb = bytes(126) + b"IM" + struct.pack("<II", 15, len(packed)) + packed
     with pytest.raises(ValueError, match="more than 64,000,000 bytes once it is decompressed"):
-        read_structs(bomb, "synsets")
+        read_synsets(bomb)
 
 
 # --- pickles ---

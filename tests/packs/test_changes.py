@@ -127,7 +127,7 @@ def test_lossy_changes_are_recorded_and_only_where_needed(tmp_path: Path) -> Non
     assert (made["max_side"], made["quality"]) == (120, 80)
     verdict = verify(tmp_path / "dest", against=src)
     assert verdict.problems == ()
-    assert verdict.notes == ("2 images were encoded anew with loss: their pixels were not compared.",)
+    assert verdict.notes == ("2 images were re-encoded with loss: their pixels were not compared.",)
 
 
 @pytest.mark.parametrize("name", ["png with alpha", "png of 16 bits", "png of 1 bit", "gif", "tiff", "webp"])

@@ -16,8 +16,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 import headrace
 from headrace.measure.listing import list_split, picture_format
 from headrace.measure.pictures import Split, State
-from headrace.packs.decoding import decode_all, looks_like
-from headrace.packs.pack_pictures import decode_pack, open_pack
+from headrace.packs.decoding import decode_all, decode_pack, looks_like, open_pack
 from support.jpegs import image_folder, picture
 from support.odd_files import GOOD, ODD_FILES, saved
 

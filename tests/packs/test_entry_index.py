@@ -16,10 +16,10 @@ from torchvision.transforms import Compose, RandomResizedCrop, ToTensor
 
 import headrace
 import headrace.testing
-from headrace.packs import entry_index
-from headrace.packs.entry_index import build_entry_index
-from headrace.sources.entry_index import FILE_NAME, EntryIndex, find_entry_points
-from headrace.sources.folder import ImageSource
+from headrace.packs import index
+from headrace.packs.index import build_entry_index
+from headrace.sources.entry_index import EntryIndex
+from headrace.sources.folder import ENTRIES_FILE, ImageSource, find_entry_points
 
 TRANSFORM = Compose([RandomResizedCrop(48, scale=(0.05, 0.3)), ToTensor()])
 FILES = 9
@@ -55,7 +55,7 @@ def assert_equals_torchvision(loader: headrace.DataLoader) -> None:
 def test_every_file_gets_entry_points_within_two_percent(folder: Path) -> None:
     summary = build_entry_index(folder)
     assert (summary.files, summary.indexed, summary.reused) == (FILES, FILES, 0)
-    for name, size, _, entries in EntryIndex(folder / FILE_NAME).rows():
+    for name, size, _, entries in EntryIndex(folder / ENTRIES_FILE).rows():
         assert size == (folder / os.fsdecode(name)).stat().st_size
         assert 0 < len(entries) <= 0.02 * size
 
@@ -107,7 +107,7 @@ def test_only_new_and_changed_files_are_read_again(folder: Path) -> None:
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry_index, "PART", 2)
+    monkeypatch.setattr(index, "PART", 2)
 
     def stop_after_two_parts(done: int, total: int) -> None:
         if done == 4:
@@ -115,10 +115,10 @@ def test_an_interrupted_run_goes_on_where_it_stopped(folder: Path, monkeypatch: 
 
     with pytest.raises(KeyboardInterrupt):
         build_entry_index(folder, progress=stop_after_two_parts)
-    assert not (folder / FILE_NAME).exists()
+    assert not (folder / ENTRIES_FILE).exists()
     summary = build_entry_index(folder)
     assert (summary.indexed, summary.reused) == (FILES, 4)
-    assert sorted(os.listdir(folder)) == [FILE_NAME, "class0", "class1", "class2"]
+    assert sorted(os.listdir(folder)) == [ENTRIES_FILE, "class0", "class1", "class2"]
 
 
 def test_files_without_use_for_entry_points_are_listed_with_none(folder: Path) -> None:
@@ -129,7 +129,7 @@ def test_files_without_use_for_entry_points_are_listed_with_none(folder: Path) -
 
 
 def test_a_damaged_index_is_ignored_with_the_reason(folder: Path) -> None:
-    (folder / FILE_NAME).write_bytes(b"ARROW1\0\0 and nothing that follows from it")
+    (folder / ENTRIES_FILE).write_bytes(b"ARROW1\0\0 and nothing that follows from it")
     assert "are ignored" in note_of(loader_of(folder))
     assert_equals_torchvision(loader_of(folder))
 

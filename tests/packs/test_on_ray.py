@@ -15,7 +15,7 @@ import pytest
 import headrace
 from headrace.errors import ConfigError, PackError
 from headrace.packs.changes import Changes
-from headrace.packs.inputs.detect import open_input
+from headrace.packs.inputs import open_input
 from headrace.packs.records import make_plan
 from support.jpegs import image_folder
 from support.pack_folders import contents
@@ -112,7 +112,7 @@ def test_the_error_of_a_node_names_the_file(cluster: Any, folder: Path, tmp_path
     gone = sorted(folder.rglob("*.jpg"))[20]
     assert len(source.records()) == 40
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headrace.packs.pack.make_plan", _removing(gone))
+        patch.setattr("headrace.packs.build.make_plan", _removing(gone))
         with pytest.raises(PackError, match=rf"shard \d+, on .*{gone.name} can't be read"):
             packed(folder, tmp_path / "there", ray=cluster.address)
 

@@ -13,7 +13,7 @@ from torchvision.datasets import ImageFolder
 
 import headrace
 from headrace._native import ffi
-from headrace.packs.tar_format import member_stem
+from headrace.packs.tar import member_stem
 from headrace.sources.pack_index import PackIndex
 from support.jpegs import image_folder
 from support.pack_folders import contents, odd_folder

@@ -23,7 +23,7 @@ import headrace.order
 import headrace.testing
 from headrace._native import abi, ffi
 from headrace.engine.lower import decoder_bits, lower_pipeline
-from headrace.packs.shard_index import build_shard_index
+from headrace.packs.index import build_shard_index
 from headrace.packs.verify import verify
 from headrace.records import EntryPoints, Extents
 from headrace.sources.pack_index import PackIndex

@@ -150,7 +150,7 @@ def interrupted(folder: Path, tmp_path: Path) -> Path:
 
 
 def test_other_options_are_refused_by_name(folder: Path, interrupted: Path) -> None:
-    with pytest.raises(headrace.PackError, match=r"was begun with shuffle=None \(now 3\)\. Run the same"):
+    with pytest.raises(headrace.PackError, match=r"was started with shuffle=None \(now 3\)\. Run the same"):
         run(folder, interrupted, shuffle=3)
     with pytest.raises(headrace.PackError, match=r"shard_size=40000 \(now 50000\)"):
         run(folder, interrupted, shard_size=50_000)
@@ -162,7 +162,7 @@ def test_another_source_is_refused(folder: Path, interrupted: Path, tmp_path: Pa
     run(copy, tmp_path / "unharmed")
     file = copy / "class0" / "00000.jpg"
     os.utime(file, ns=(0, 0))
-    with pytest.raises(headrace.PackError, match="begun with other files"):
+    with pytest.raises(headrace.PackError, match="started with other files"):
         run(copy, interrupted)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import shutil
 import subprocess
 import tarfile
@@ -11,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.packs import tar_format
-from headrace.packs.files import write_pieces
+from headrace.packs import tar
 from headrace.packs.records import Sample
-from headrace.packs.tar_format import END, member_stem, members
+from headrace.packs.tar import END, member_stem, members
 
 NAMES = [
     "a",
@@ -36,22 +34,22 @@ def test_members_are_what_tarfile_reads(key: str) -> None:
     data = b"".join(pieces)
     assert data[begin : begin + 1500] == sample.image
     assert len(data) % 512 == 0
-    with tarfile.open(fileobj=io.BytesIO(data + END)) as tar:
-        read = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+    with tarfile.open(fileobj=io.BytesIO(data + END)) as archive:
+        read = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
     expected = {"jpg": sample.image, "cls": b"12", "json": b"{}", "txt": b"", "seg.png": bytes(512)}
     assert read == {f"{key}.{extension}": content for extension, content in expected.items()}
 
 
 def test_headers_say_nothing_of_who_and_when() -> None:
     pieces, _ = members(Sample("a", "jpg", b"1", -1))
-    with tarfile.open(fileobj=io.BytesIO(b"".join(pieces) + END)) as tar:
-        (member,) = tar.getmembers()
+    with tarfile.open(fileobj=io.BytesIO(b"".join(pieces) + END)) as archive:
+        (member,) = archive.getmembers()
     assert (member.mode, member.uid, member.gid, member.mtime) == (0o644, 0, 0, 0)
     assert (member.uname, member.gname, member.type) == ("", "", tarfile.REGTYPE)
 
 
 def test_a_size_that_ustar_has_no_room_for() -> None:
-    header = tar_format._header("a.jpg", 1 << 34)
+    header = tar._header("a.jpg", 1 << 34)
     info = tarfile.TarFile(fileobj=io.BytesIO(header), mode="r").next()
     assert info is not None
     assert (info.name, info.size) == ("a.jpg", 1 << 34)
@@ -59,7 +57,7 @@ def test_a_size_that_ustar_has_no_room_for() -> None:
 
 @pytest.mark.parametrize("value_size", [1, 80, 85, 90, 91, 92, 93, 94, 95, 980, 990, 991, 992])
 def test_extended_records_count_their_own_length(value_size: int) -> None:
-    record = tar_format._pax_record(b"path", b"v" * value_size)
+    record = tar._pax_record(b"path", b"v" * value_size)
     assert int(record.split(b" ")[0]) == len(record)
 
 
@@ -102,19 +100,3 @@ def test_names_differ_where_keys_do() -> None:
         assert not base.startswith("__")
         assert not folder.startswith("__")
     assert member_stem("50%off") == "50%off"
-
-
-def test_pieces_are_all_written_however_few_a_call_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = os.writev
-
-    def stingy(handle: int, pieces: list[memoryview]) -> int:
-        return real(handle, [pieces[0][:5]])
-
-    pieces = [b"abcdefghijk", b"", b"l", b"mnopq", bytes(30)]
-    for write in (real, stingy):
-        monkeypatch.setattr(os, "writev", write)
-        with open(tmp_path / "x", "wb") as file:
-            write_pieces(file, pieces * 700)
-        assert (tmp_path / "x").read_bytes() == b"".join(pieces * 700)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import torch
 
-from headrace.packs.inputs.ilsvrc import DEVKIT
-from headrace.packs.wnids import META, known_wnids
+from headrace.packs.ilsvrc import DEVKIT, META, known_wnids
 
 WNIDS = ("n01440764", "n01443537", "n01484850")
 

@@ -22,7 +22,7 @@ from headrace.errors import PackError, RemoteError
 from headrace.remote.lease import Lease, Wanted
 from headrace.remote.records import Records
 from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, PackIndex, Shard
-from headrace.sources.remote_pack import RemotePackSource
+from headrace.sources.remote import RemotePackSource
 from headrace.sources.tar_index import write_index
 from support.jpegs import image_folder
 from support.memory_store import ROOT, MemoryStore, access_to, lead_to, store_of

@@ -151,7 +151,7 @@ def test_another_pack_in_its_place_is_refused(bucket: Path, patient: dict[str, A
     destination = StoreDestination(url, patient)
     with pytest.raises(KeyboardInterrupt):
         packed(folder, url, patient, progress=_interrupt)
-    with pytest.raises(PackError, match=r"partial was begun with shuffle=None \(now 1\)"):
+    with pytest.raises(PackError, match=r"partial was started with shuffle=None \(now 1\)"):
         packed(folder, url, patient, shuffle=1)
     assert str(destination) == url
 

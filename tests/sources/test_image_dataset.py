@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision import transforms
 from torchvision.datasets.folder import pil_loader
 
-from headrace.errors import ConfigError
+import headrace
+from headrace.errors import ConfigError, SampleError
 from headrace.sources.image import ImageDataset
 
 
@@ -66,31 +68,53 @@ def test_pickles(files: list[Path]) -> None:
 def test_missing_files_are_counted_and_the_first_few_named(files: list[Path], tmp_path: Path) -> None:
     missing = [tmp_path / f"missing{i}.jpg" for i in range(7)]
     with pytest.raises(FileNotFoundError) as caught:
-        ImageDataset([*files, *missing])
+        ImageDataset([*files, *missing], check_files=True)
     text = str(caught.value)
     assert text.startswith(f"7 of 10 files are missing: {missing[0]}, {missing[1]}")
     assert f"{missing[4]} and 2 more" in text
     assert str(missing[5]) not in text
-    assert text.endswith("Correct the list, or pass check=False to find out while loading.")
-    assert len(ImageDataset(missing, check=False)) == 7
+    assert text.endswith("Correct the list, or pass check_files=False to find out while loading.")
+    assert len(ImageDataset(missing)) == 7
+
+
+def test_construction_asks_the_file_system_nothing(
+    files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(*arguments: object, **options: object) -> None:
+        raise AssertionError(f"the file system was asked for {arguments}")
+
+    with monkeypatch.context() as patch:
+        for name in ("access", "stat", "lstat", "open"):
+            patch.setattr(os, name, asked)
+        dataset = ImageDataset([*files, tmp_path / "missing.jpg"])
+    assert len(dataset) == 4
+    with pytest.raises(FileNotFoundError, match=r"missing\.jpg"):
+        dataset[3]
+
+
+def test_a_loader_names_a_missing_file_when_it_is_read(files: list[Path], tmp_path: Path) -> None:
+    dataset = ImageDataset([files[0], tmp_path / "missing.jpg"], transform=transforms.PILToTensor())
+    with pytest.raises(SampleError, match=r"missing\.jpg") as caught:
+        list(headrace.DataLoader(dataset))
+    assert caught.value.index == 1
 
 
 def test_a_name_that_isnt_text_can_be_printed(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"\\udcff\.jpg") as caught:
-        ImageDataset([os.fsencode(tmp_path) + b"/\xff.jpg"])
+        ImageDataset([os.fsencode(tmp_path) + b"/\xff.jpg"], check_files=True)
     str(caught.value).encode("utf-8")
 
 
 def test_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"1 of 1 files are unreadable or a folder: {tmp_path}"):
-        ImageDataset([tmp_path])
+        ImageDataset([tmp_path], check_files=True)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_unreadable_files_are_refused(files: list[Path]) -> None:
     files[1].chmod(0)
     with pytest.raises(ConfigError, match=f"1 of 3 files are unreadable or a folder: {files[1]}"):
-        ImageDataset(files)
+        ImageDataset(files, check_files=True)
 
 
 def test_labels_must_fit(files: list[Path]) -> None:

@@ -24,15 +24,15 @@ from torchvision.datasets import ImageFolder
 
 import headrace
 from headrace.order.cursor import VERSION
-from headrace.packs.entry_index import build_entry_index
+from headrace.packs.ilsvrc import read_synsets
+from headrace.packs.index import build_entry_index
 from headrace.packs.info import info
-from headrace.packs.inputs.mat5 import read_structs
-from headrace.packs.lmdb_format import parse_value
+from headrace.packs.lmdb import parse_value
 from headrace.packs.pack import pack
 from headrace.packs.verify import verify
 from headrace.recipes import checkpoint
-from headrace.sources.entry_index import FILE_NAME as ENTRIES
 from headrace.sources.entry_index import EntryIndex
+from headrace.sources.folder import ENTRIES_FILE
 from headrace.sources.pack_index import FILE_NAME
 from headrace.sources.tar_index import image_of, label_of
 from headrace.sources.tar_samples import read_samples
@@ -140,7 +140,7 @@ def entry_index(folder: Path) -> Target:
         [(images, _)] = list(loader)
         assert images.shape == good.shape
 
-    assert place.name == ENTRIES
+    assert place.name == ENTRIES_FILE
     return Target([place.read_bytes()], run, ("headrace.sources",))
 
 
@@ -164,10 +164,10 @@ def devkit(folder: Path) -> Target:
 
     def run(data: bytes) -> None:
         try:
-            structs = read_structs(data, "s")
+            synsets = read_synsets(data)
         except ValueError:
             return
-        assert isinstance(structs, list)
+        assert synsets.dtype.names
 
     import scipy.io
 
@@ -175,7 +175,7 @@ def devkit(folder: Path) -> Target:
     for compress in (False, True):
         file = io.BytesIO()
         rows = np.array([(1, "n01", 2.5), (2, "n02", 0.5)], [("id", "i4"), ("wnid", "O"), ("x", "f8")])
-        scipy.io.savemat(file, {"s": rows}, do_compression=compress)
+        scipy.io.savemat(file, {"synsets": rows}, do_compression=compress)
         seeds.append(file.getvalue())
     return Target(seeds, run, ("headrace.packs",))
 

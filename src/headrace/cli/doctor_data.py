@@ -61,7 +61,7 @@ def _of_folder(place: Place, quick: bool, workers: int, console: Console) -> Che
     from headrace.measure.listing import list_split
     from headrace.measure.tree import split_of
     from headrace.packs.decoding import decode_all
-    from headrace.packs.wnids import known_wnids
+    from headrace.packs.ilsvrc import known_wnids
 
     splits = []
     for name, leaf in place.leaves(split_of(Path(place.path).resolve().name)):
@@ -79,7 +79,7 @@ def _of_folder(place: Place, quick: bool, workers: int, console: Console) -> Che
 
 def _of_pack(place: Place, quick: bool, workers: int, console: Console) -> Checkup:
     from headrace.doctor.data import judge_pack
-    from headrace.packs.pack_pictures import decode_pack, open_pack
+    from headrace.packs.decoding import decode_pack, open_pack
     from headrace.packs.verify import verify
 
     with progress_bar("verifying", console) as progress:

@@ -33,10 +33,10 @@ def index(
 
     Exit codes: 0 indexed; 2 wrong usage, or a file that can't be read or written.
     """
-    from headrace.sources.tar_index import LMDB_FILE
-
     console = Console(stderr=True)
     with failing("index", console):
+        from headrace.sources.tar_index import LMDB_FILE
+
         if path.is_file() or any(path.glob("*.tar")) or (path / LMDB_FILE).is_file():
             _index_shards(path, workers, console)
         else:
@@ -44,7 +44,7 @@ def index(
 
 
 def _index_shards(path: Path, workers: int | None, console: Console) -> None:
-    from headrace.packs.shard_index import build_shard_index
+    from headrace.packs.index import build_shard_index
 
     with progress_bar("indexing", console) as progress:
         summary = build_shard_index(path, workers=workers, progress=progress)
@@ -52,7 +52,7 @@ def _index_shards(path: Path, workers: int | None, console: Console) -> None:
 
 
 def _index_folder(path: Path, workers: int | None, every: int, console: Console) -> None:
-    from headrace.packs.entry_index import build_entry_index
+    from headrace.packs.index import build_entry_index
 
     with progress_bar("indexing", console) as progress:
         summary = build_entry_index(path, workers=workers, every=every, progress=progress)

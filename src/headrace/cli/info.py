@@ -26,9 +26,9 @@ def info(
 
     Exit codes: 0; 2 wrong usage, or an index that can't be read.
     """
-    from headrace.packs.info import info as run
-
     with failing("info", Console(stderr=True)):
+        from headrace.packs.info import info as run
+
         found = run(pack)
     console = Console(highlight=False, soft_wrap=True)
     for name, value in _facts(found):

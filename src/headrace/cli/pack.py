@@ -31,7 +31,7 @@ class Format(str, Enum):
 
 
 class Encoding(str, Enum):
-    """Of images that are encoded anew."""
+    """Of images that are re-encoded."""
 
     PNG = "png"
     JPEG = "jpeg"
@@ -56,7 +56,7 @@ def pack(
         int | None, typer.Option(min=1, help="LOSSY: scale larger images down to this many pixels.")
     ] = None,
     quality: Annotated[
-        int | None, typer.Option(min=1, max=100, help="LOSSY: of JPEGs encoded anew; default 95.")
+        int | None, typer.Option(min=1, max=100, help="LOSSY: of JPEGs re-encoded; default 95.")
     ] = None,
     workers: Annotated[
         int | None,

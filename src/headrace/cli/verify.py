@@ -25,10 +25,10 @@ def verify(
     Exit codes: 0 all is well; 1 bad records were found, one line each; 2 wrong
     usage, or an index or source that can't be read.
     """
-    from headrace.packs.verify import verify as run
-
     console = Console(stderr=True)
     with failing("verify", console), progress_bar("verifying", console) as progress:
+        from headrace.packs.verify import verify as run
+
         verdict = run(pack, against=against, workers=workers, progress=progress)
     for problem in verdict.problems:
         typer.echo(str(problem))

@@ -1,25 +1,153 @@
-"""The work on single shards, by this process or by nodes of a Ray cluster: the same bytes either way."""
+"""Builds the shards of a pack: on threads of this process, or by a Ray cluster; the same bytes either way."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from headrace._native import ffi
 from headrace.errors import ConfigError, PackError
+from headrace.measure.machine import usable_cores
 from headrace.packs.changes import Changes
-from headrace.packs.destinations import Destination
-from headrace.packs.pipeline import write_shards
-from headrace.packs.records import Input, Record
-from headrace.packs.tar_shards import TarShards
+from headrace.packs.destinations import Destination, FolderDestination, Shards, StoreDestination
+from headrace.packs.inputs import open_input
+from headrace.packs.lmdb import TRANSACTION_BYTES, LmdbShards
+from headrace.packs.pack import PackRequest, PackSummary
+from headrace.packs.records import Input, Progress, Record, in_order, make_plan
+from headrace.packs.rows import Facts, Packed, write_index
+from headrace.packs.tar import TarShards
+from headrace.remote.urls import is_url
+from headrace.sources.pack_index import FILE_NAME, PackAbout, PackIndex
 
 Work = Sequence[tuple[int, Sequence[Record]]]
 
-# How often a shard is begun anew after its process or its node died.
+# Threads beyond the cores: at any time one waits for the disk, or for the interpreter's lock; of reads from
+# a store (True), each waits for the network.
+READERS_BEYOND = {False: 1, True: 33}
+
+# What a thread is given at a time: enough that handing it over costs nothing, and bounded in bytes.
+CHUNK = 16
+CHUNK_BYTES = 4_000_000
+
+
+def run(request: PackRequest, progress: Progress | None) -> PackSummary:
+    """Makes a pack, or finishes one; see `headrace.pack`."""
+    src, dest, ray = request.src, request.dest, request.ray
+    to_store, shard_size = is_url(dest), request.shard_size
+    if request.format == "lmdb":
+        shard_size = min(shard_size, TRANSACTION_BYTES)
+        if ray is not None or to_store:
+            raise ConfigError("format='lmdb' is one file on a local disk: by ray or to a URL, pack as 'tar'.")
+    destination: Destination = (
+        StoreDestination(str(dest), request.storage_options)
+        if to_store
+        else FolderDestination(Path(os.path.abspath(dest)))
+    )
+    if ray is not None and isinstance(src, (str, os.PathLike)) and not is_url(src):
+        src = os.path.abspath(src)  # nodes work in folders of their own
+    source = open_input(src, request.changes, request.storage_options)
+    plan = make_plan(source.records(), shard_size, request.shuffle)
+    made = {
+        "headrace": ffi.build_info()["version"],
+        "format": request.format,
+        "source": source.kind,
+        "records": plan.listing,
+        "shard_size": shard_size,
+        "shuffle": request.shuffle,
+        **vars(request.changes),
+    }
+    with destination.workplace(made, plan) as folder:
+        shards = TarShards(folder) if request.format == "tar" else LmdbShards(folder, plan)
+        finished = destination.finished(shards, plan)
+        if not (folder / FILE_NAME).exists():
+            missing = [(shard, plan.of(shard)) for shard in range(plan.shards) if shard not in finished]
+            tell = _counting(progress, missing, len(plan.records))
+            beyond = READERS_BEYOND[is_url(src)]
+            if ray is None and not to_store:
+                threads = request.workers or usable_cores() + beyond
+                write_shards(source, request.changes, shards, missing, threads, tell)
+            else:
+                cores = request.workers or (1 if ray is not None else usable_cores())
+                job = Job(source, request.changes, destination, cores + beyond, made["headrace"])
+                build(job, missing, ray, cores, tell)
+            shards.complete()
+            parts = destination.parts(shards, plan)
+            kept = [note for part in parts for note in part.notes]
+            about = PackAbout(request.format, shards.shards(parts), source.classes, {**made, "kept": kept})
+            write_index(folder, parts, about, shards.begins())
+        index = PackIndex(folder / FILE_NAME)
+        return PackSummary(
+            path=destination.path,
+            samples=len(index),
+            shards=plan.shards,
+            reused=len(finished),
+            source_bytes=plan.source_bytes,
+            pack_bytes=sum(shard.size for shard in index.about.shards) + index.path.stat().st_size,
+            kept=tuple((key, why) for key, why in index.about.made["kept"]),
+            notes=tuple(source.notes()),
+        )
+
+
+def _counting(progress: Progress | None, missing: Work, total: int) -> Callable[[int], None]:
+    """Reports samples to `progress` as they are written, those of earlier runs included."""
+    done = total - sum(len(records) for _, records in missing)
+
+    def tell(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(done, total)
+
+    return tell
+
+
+def write_shards(
+    source: Input,
+    changes: Changes,
+    shards: Shards,
+    work: Iterable[tuple[int, Sequence[Record]]],
+    workers: int,
+    progress: Callable[[int], None],
+) -> None:
+    """Writes shards: of each in `work` its number and what it holds; `progress` is told how many samples more
+    are written. Raises PackError."""
+
+    def prepare(chunk: tuple[int, Sequence[Record]]) -> list[Packed]:
+        return [_prepared(source, changes, shards, record) for record in chunk[1]]
+
+    with closing(in_order(prepare, _chunks(work), workers)) as stream:
+        for shard, chunks in groupby(stream, key=lambda pair: pair[0][0]):
+            with shards.writing(shard) as add:
+                for _, samples in chunks:
+                    add(samples)
+                    progress(len(samples))
+
+
+def _prepared(source: Input, changes: Changes, shards: Shards, record: Record) -> Packed:
+    sample, note = changes.apply(source.read(record))
+    pieces, image_begin = shards.encode(sample)
+    return Packed(pieces, image_begin, sample, Facts.of(sample.image), note)
+
+
+def _chunks(work: Iterable[tuple[int, Sequence[Record]]]) -> Iterator[tuple[int, Sequence[Record]]]:
+    """The same, each shard in bounded parts."""
+    for shard, records in work:
+        first, filled = 0, 0
+        for number, record in enumerate(records):
+            if number - first == CHUNK or (number > first and filled + record.size > CHUNK_BYTES):
+                yield shard, records[first:number]
+                first, filled = number, 0
+            filled += record.size
+        yield shard, records[first:]
+
+
+# How often a shard is started again after its process or its node died.
 RETRIES = 5
 # An address that doesn't answer within this is none of a cluster's.
 KNOCK_SECONDS = 20.0

@@ -10,12 +10,11 @@ from PIL import Image
 
 from headrace._native import ffi
 from headrace.errors import ConfigError, NativeError
-from headrace.packs.records import Sample
-from headrace.packs.rows import JPEG_START, PILLOW_ERRORS
+from headrace.packs.records import JPEG_START, PILLOW_ERRORS, Sample
 
 Encoding = Literal["png", "jpeg"]
 
-# Of JPEGs that are encoded anew and no quality was asked for.
+# Of JPEGs that are re-encoded and no quality was asked for.
 DEFAULT_QUALITY = 95
 
 # What Pillow's writers take as it is; the rest becomes RGB, as ImageFolder's loader makes it.
@@ -48,7 +47,7 @@ class Changes:
                 raise ConfigError(f"quality ({self.quality}) must be 1 to 100.")
             if self.max_side is None and self.reencode != "jpeg":
                 raise ConfigError(
-                    "quality is that of images which are encoded anew: it needs max_side or reencode='jpeg'."
+                    "quality is that of images which are re-encoded: it needs max_side or reencode='jpeg'."
                 )
 
     @property

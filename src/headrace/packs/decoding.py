@@ -1,7 +1,4 @@
-"""Reads and decodes every picture: which are damaged, of what size and kind, and which are there twice.
-
-Native code decodes; what it refuses is decided by Pillow, as it is in an epoch.
-"""
+"""Reads and decodes every image of folders and packs: damage, sizes, kinds and duplicates."""
 
 from __future__ import annotations
 
@@ -12,19 +9,22 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from headrace._native import abi, ffi
+from headrace.errors import PackError
 from headrace.measure.access import refusal
 from headrace.measure.listing import HEAD, picture_format
 from headrace.measure.machine import usable_cores
 from headrace.measure.pictures import Pictures, Split, State
-from headrace.packs.ordered import in_order
-from headrace.packs.records import Progress
-from headrace.packs.rows import JPEG_START
+from headrace.packs.records import JPEG_START, Progress, in_order
+from headrace.packs.stored import StoredPack
+from headrace.sources.arrow import pa, pc
+from headrace.sources.pack_index import FILE_NAME, PackIndex
 
 # Gives the bytes of a picture; None where it can't, which the picture's state or reason then says.
 Read = Callable[[Split, int], bytes | None]
@@ -283,3 +283,52 @@ def looks_like(data: bytes) -> str:
     if not data.strip(b"\0"):
         return "nothing but zero bytes"
     return "text" if data[:64].isascii() and data[:64].decode("ascii").isprintable() else "unknown data"
+
+
+def open_pack(path: str) -> tuple[PackIndex, Split]:
+    """The index of the pack in the folder `path`, and what it tells of the pictures.
+
+    Raises:
+        PackError: it is missing or damaged.
+    """
+    index = PackIndex(Path(path) / FILE_NAME)
+    try:
+        index.batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise PackError(
+            f"{index.path} is damaged: {error}. Make it again by headrace index or pack."
+        ) from None
+    names = pc.binary_join_element_wise(
+        index.batch["key"], index.batch["extension"], pa.scalar(".", pa.large_string())
+    )
+    pictures = Pictures(
+        names.cast(pa.large_binary()),
+        index.numbers("label").astype(np.int32),
+        index.numbers("size").astype(np.int64),
+        np.full(len(index), State.UNSEEN, np.uint8),
+    )
+    pictures.widths = index.numbers("width").astype(np.uint32)
+    pictures.heights = index.numbers("height").astype(np.uint32)
+    labels = pictures.labels
+    classes = index.about.classes or tuple(str(label) for label in range(int(labels.max(initial=-1)) + 1))
+    return index, Split("", path, classes, pictures)
+
+
+def decode_pack(
+    index: PackIndex,
+    split: Split,
+    *,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Fills in what decoding finds; see `decode_all`. A record that can't be read stays unseen."""
+    pack = StoredPack(index)
+
+    def read(split: Split, row: int) -> bytes | None:
+        try:
+            return pack.image(row)
+        except (OSError, IndexError, ValueError, OverflowError, MemoryError) as error:  # told by verify too
+            split.pictures.reasons[row] = str(error)
+            return None
+
+    decode_all([split], workers=workers, progress=progress, read=read)

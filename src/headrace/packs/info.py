@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.compute as pc
 
-from headrace.packs.store_pack import open_pack
-from headrace.packs.stored import Fetch, read_image
+from headrace.packs.stored import StoredPack
+from headrace.sources.arrow import pc
 from headrace.sources.folder import JPEG_EXTENSIONS
 from headrace.sources.pack_index import PackIndex
 
@@ -70,15 +69,15 @@ def info(path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | N
         PackError: its index can't be read.
         OSError: a shard can't.
     """
-    index, there = open_pack(path, storage_options)
-    fetch = there.fetch if there is not None else None
+    pack = StoredPack.open(path, storage_options)
+    index = pack.index
     _, begins, ends = index.entries()
     jpegs = _are_jpegs(index)
     bare = np.flatnonzero(jpegs & (begins == ends))
     counts = pc.value_counts(pc.utf8_lower(index.checked(index.batch["extension"]))).to_pylist()
     sides = np.maximum(index.numbers("width"), index.numbers("height"))
     return PackInfo(
-        path=Path(path) if there is None else str(path),
+        path=Path(path) if pack.store is None else str(path),
         kind=index.about.kind,
         samples=len(index),
         labelled=int((index.numbers("label") >= 0).sum()),
@@ -91,7 +90,7 @@ def info(path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | N
         sides=_histogram(sides),
         sizes=_histogram(index.numbers("size")),
         with_entries=int((ends > begins).sum()),
-        with_restarts=_restart_share(index, bare, fetch) * len(bare) / max(1, int(jpegs.sum())),
+        with_restarts=_restart_share(pack, bare) * len(bare) / max(1, int(jpegs.sum())),
         made=index.about.made,
     )
 
@@ -119,10 +118,10 @@ def _are_jpegs(index: PackIndex) -> npt.NDArray[np.bool_]:
     return jpegs
 
 
-def _restart_share(index: PackIndex, rows: npt.NDArray[np.int64], fetch: Fetch | None) -> float:
+def _restart_share(pack: StoredPack, rows: npt.NDArray[np.int64]) -> float:
     """The share of `rows` that have restart markers, from at most LOOKED_AT of them."""
     looked_at = rows[:: max(1, -(-len(rows) // LOOKED_AT))]
-    found = sum(restart_interval(read_image(index, int(row), HEAD, fetch)) > 0 for row in looked_at)
+    found = sum(restart_interval(pack.image(int(row), HEAD)) > 0 for row in looked_at)
     return found / max(1, len(looked_at))
 
 

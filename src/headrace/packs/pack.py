@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from torch.utils.data import Dataset
 
-from headrace._native import ffi
 from headrace.errors import ConfigError
-from headrace.measure.machine import usable_cores
-from headrace.packs.assemble import write_index
-from headrace.packs.build import Job, build
 from headrace.packs.changes import Changes, Encoding
-from headrace.packs.destinations import Destination, FolderDestination, StoreDestination
-from headrace.packs.inputs.detect import open_input
-from headrace.packs.lmdb_shards import TRANSACTION_BYTES, LmdbShards
-from headrace.packs.pipeline import write_shards
-from headrace.packs.records import DEFAULT_SHARD_SIZE, Plan, Progress, Record, make_plan
-from headrace.packs.tar_shards import TarShards
-from headrace.remote.urls import is_url
-from headrace.sources.pack_index import FILE_NAME, PackAbout, PackIndex
+from headrace.packs.records import DEFAULT_SHARD_SIZE, Progress
 
 Format = Literal["tar", "lmdb"]
-
-# Threads beyond the cores: at any time one waits for the disk, or for the interpreter's lock; of reads from
-# a store (True), each waits for the network.
-_READERS_BEYOND = {False: 1, True: 33}
 
 
 @dataclass(frozen=True)
@@ -43,7 +28,7 @@ class PackSummary:
         source_bytes: of the images and other fields.
         pack_bytes: of the shards and the index.
         kept: (key, why) of images that were to be changed and are kept as they were.
-        notes: what else to know, for people.
+        notes: remarks for the user.
     """
 
     path: Path | str
@@ -54,6 +39,21 @@ class PackSummary:
     pack_bytes: int
     kept: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PackRequest:
+    """The checked arguments of `pack`."""
+
+    src: Any
+    dest: str | os.PathLike[str]
+    format: Format
+    changes: Changes
+    workers: int | None
+    shard_size: int
+    shuffle: int | None
+    ray: str | None
+    storage_options: Mapping[str, Any] | None
 
 
 def pack(
@@ -77,7 +77,8 @@ def pack(
 
     The result is a folder: tar shards that every WebDataset reader opens (or an LMDB), and ``index.arrow``,
     which says where each sample lies, its checksum, size and label, and holds the entry points that let
-    `headrace.DataLoader` decode a crop without what is before it. Read it by `headrace.PackedDataset`.
+    `headrace.DataLoader` decode a crop without what is before it. Read it by `headrace.PackedDataset`. Both
+    need ``pip install 'headrace[packs]'``.
 
     The work is done in ``DEST.partial``, which becomes `dest` once it is complete. Interrupted at any moment,
     the same call goes on after the last finished shard, and the pack is the same byte for byte; so it is for
@@ -98,8 +99,8 @@ def pack(
             Files that can't be transcoded without loss are kept as they are, and named in `kept`.
         strip: drop EXIF, ICC profiles and comments on the way. Needs `optimize`.
         reencode: "png" (without loss) or "jpeg" (lossy) for images that aren't JPEGs. None: as they are.
-        max_side: lossy: images whose longer side has more pixels are scaled down to it, and encoded anew.
-        quality: lossy: of JPEGs that are encoded anew, 1 to 100; None: 95.
+        max_side: lossy: images whose longer side has more pixels are scaled down to it, and re-encoded.
+        quality: lossy: of JPEGs that are re-encoded, 1 to 100; None: 95.
         workers: threads; None: one more than the cores that this process may use, and 32 more where the
             source is in a store. With `ray`: cores that a shard takes; None: 1.
         shard_size: bytes of the source in a shard, at most; a larger sample has one for itself. An LMDB is
@@ -126,65 +127,12 @@ def pack(
         >>> train = headrace.PackedDataset("train.pack", transform)  # doctest: +SKIP
     """
     changes = Changes(optimize, strip, reencode, max_side, quality)
-    destination = _destination(dest, storage_options)
     _check(format, workers, shard_size, shuffle)
-    if format == "lmdb":
-        shard_size = min(shard_size, TRANSACTION_BYTES)
-        if ray is not None or isinstance(destination, StoreDestination):
-            raise ConfigError("format='lmdb' is one file on a local disk: by ray or to a URL, pack as 'tar'.")
-    if ray is not None and isinstance(src, (str, os.PathLike)) and not is_url(src):
-        src = os.path.abspath(src)  # nodes work in folders of their own
-    source = open_input(src, changes, storage_options)
-    plan = make_plan(source.records(), shard_size, shuffle)
-    made = {
-        "headrace": ffi.build_info()["version"],
-        "format": format,
-        "source": source.kind,
-        "records": plan.listing,
-        "shard_size": shard_size,
-        "shuffle": shuffle,
-        **vars(changes),
-    }
-    with destination.workplace(made, plan) as folder:
-        shards = TarShards(folder) if format == "tar" else LmdbShards(folder, plan)
-        finished = destination.finished(shards, plan)
-        if not (folder / FILE_NAME).exists():
-            beyond = _READERS_BEYOND[is_url(src)]
-            missing = [(shard, plan.of(shard)) for shard in range(plan.shards) if shard not in finished]
-            tell = _counting(progress, missing, len(plan.records))
-            if ray is None and isinstance(destination, FolderDestination):
-                write_shards(source, changes, shards, missing, workers or usable_cores() + beyond, tell)
-            else:
-                cores = workers or (1 if ray is not None else usable_cores())
-                job = Job(source, changes, destination, cores + beyond, made["headrace"])
-                build(job, missing, ray, cores, tell)
-            shards.complete()
-            parts = destination.parts(shards, plan)
-            kept = [note for part in parts for note in part.notes]
-            about = PackAbout(format, shards.shards(parts), source.classes, {**made, "kept": kept})
-            write_index(folder, parts, about, shards.begins())
-        return _summary(destination, folder, plan, len(finished), source.notes())
+    # Imported here, so that only packing asks for pyarrow.
+    from headrace.packs.build import run
 
-
-def _destination(dest: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Destination:
-    if is_url(dest):
-        return StoreDestination(str(dest), options)
-    return FolderDestination(Path(os.path.abspath(dest)))
-
-
-def _counting(
-    progress: Progress | None, missing: Sequence[tuple[int, Sequence[Record]]], total: int
-) -> Callable[[int], None]:
-    """Tells `progress` of samples as they are written, those of earlier runs included."""
-    done = total - sum(len(records) for _, records in missing)
-
-    def tell(count: int) -> None:
-        nonlocal done
-        done += count
-        if progress is not None:
-            progress(done, total)
-
-    return tell
+    request = PackRequest(src, dest, format, changes, workers, shard_size, shuffle, ray, storage_options)
+    return run(request, progress)
 
 
 def _check(format_: str, workers: int | None, shard_size: int, shuffle: int | None) -> None:
@@ -198,19 +146,3 @@ def _check(format_: str, workers: int | None, shard_size: int, shuffle: int | No
         raise ConfigError(
             f"shuffle ({shuffle!r}) must be an int, the seed of the order, or None for no shuffling."
         )
-
-
-def _summary(
-    destination: Destination, folder: Path, plan: Plan, reused: int, notes: list[str]
-) -> PackSummary:
-    index = PackIndex(folder / FILE_NAME)
-    return PackSummary(
-        path=destination.path,
-        samples=len(index),
-        shards=plan.shards,
-        reused=reused,
-        source_bytes=plan.source_bytes,
-        pack_bytes=sum(shard.size for shard in index.about.shards) + index.path.stat().st_size,
-        kept=tuple((key, why) for key, why in index.about.made["kept"]),
-        notes=tuple(notes),
-    )

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import struct
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeVar
+
+from PIL import Image
 
 from headrace.errors import PackError
 
 # Large enough to be read at a disk's full rate, small enough that an interruption costs seconds.
 DEFAULT_SHARD_SIZE = 500_000_000
+
+JPEG_START = b"\xff\xd8\xff"
+
+# What Pillow raises for files that it can't open or decode.
+PILLOW_ERRORS = (OSError, ValueError, SyntaxError, EOFError, struct.error, Image.DecompressionBombError)
 
 # Called with (samples done, samples in all), now and then.
 Progress = Callable[[int, int], None]
@@ -52,20 +63,28 @@ class Sample:
     fields: tuple[tuple[str, bytes], ...] = ()
 
 
-class Input(Protocol):
-    """A source of samples. `read` is called by several threads at once."""
+class Input(ABC):
+    """A source of samples. `read` is called by several threads at once.
 
-    kind: str  # for people: "ImageFolder", "WebDataset", …
-    classes: tuple[str, ...]  # names by label; empty: not known
+    Attributes:
+        kind: the name shown to users: "ImageFolder", "WebDataset", …
+        classes: names by label; empty: not known.
+    """
 
+    kind: str
+    classes: tuple[str, ...] = ()
+
+    @abstractmethod
     def records(self) -> list[Record]:
         """All samples, in the source's order. Raises PackError."""
 
+    @abstractmethod
     def read(self, record: Record) -> Sample:
         """One of them. Raises PackError where it can't be read, or isn't what `records` saw."""
 
     def notes(self) -> list[str]:
-        """What a user should know of it; after `records`."""
+        """What a user should know of the source, once `records` was called."""
+        return []
 
 
 @dataclass(frozen=True)
@@ -130,3 +149,26 @@ def _check_unique(records: list[Record]) -> None:
         if record.key in seen:
             raise PackError(f"Two samples of the source have the key {record.key!r}: rename one of them.")
         seen.add(record.key)
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def in_order(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int
+) -> Generator[tuple[Item, Result], None, None]:
+    """(item, function(item)) for each of `items` in turn, while a bounded number of later ones are begun."""
+    ahead = 2 * workers + 2
+    begun: deque[tuple[Item, Future[Result]]] = deque()
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            for item in items:
+                begun.append((item, pool.submit(function, item)))
+                if len(begun) > ahead:
+                    first, future = begun.popleft()
+                    yield first, future.result()
+            for first, future in begun:
+                yield first, future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)

@@ -1,31 +1,61 @@
-"""One row of a pack's index per sample: made while packing, kept per shard, put together at the end."""
+"""The rows of a pack's index: made while packing, kept per shard, and assembled into the index at the end."""
 
 from __future__ import annotations
 
+import errno
 import io
 import json
-import struct
+import os
 import zlib
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-import pyarrow as pa
+import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
+from headrace._files import whole_file
 from headrace._native import ffi
-from headrace.errors import NativeError
-from headrace.packs.files import whole_file
-from headrace.packs.records import Sample
-from headrace.sources.pack_index import COLUMNS
+from headrace.errors import NativeError, PackError, printable
+from headrace.packs.records import JPEG_START, PILLOW_ERRORS, Sample
+from headrace.sources.arrow import pa
+from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout
 
 # Metadata of a part: what its shard is, as JSON.
 PART_KEY = b"headrace.pack.part"
 
-JPEG_START = b"\xff\xd8\xff"
+# Columns that count from the beginning of a sample where the samples' places are known only at the end.
+PLACES = ("offset", "sample_offset")
 
-# What Pillow raises for files that it can't open or decode.
-PILLOW_ERRORS = (OSError, ValueError, SyntaxError, EOFError, struct.error, Image.DecompressionBombError)
+
+@contextmanager
+def pack_file(path: Path) -> Iterator[BinaryIO]:
+    """`headrace._files.whole_file`, whose errors are PackErrors that say what to do."""
+    with naming(path), whole_file(path) as file:
+        yield file
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Turns what goes wrong in writing `path` into a PackError that names it; or names the source's file that
+    couldn't be read meanwhile."""
+    try:
+        yield
+    except PackError:
+        raise
+    except OSError as error:
+        other = error.filename
+        if isinstance(other, str) and not other.startswith(os.fspath(path)):
+            raise PackError(f"{printable(other)} can't be read: {error.strerror or error}.") from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise PackError(
+                f"{path} can't be written: the disk is full. Free some space and run it again: what is"
+                " finished is kept."
+            ) from error
+        raise PackError(f"{path} can't be written: {error.strerror or error}.") from error
 
 
 @dataclass(frozen=True)
@@ -45,22 +75,17 @@ class Facts:
 
     @classmethod
     def of(cls, image: bytes) -> Facts:
-        """Of a file in memory."""
-        checksum = zlib.crc32(image)
-        if image.startswith(JPEG_START):
-            try:
-                width, height = ffi.jpeg_size(image)
-            except NativeError:
-                return cls(checksum, *_pillow_size(image), b"")
-            return cls(checksum, width, height, _entries(image))
-        return cls(checksum, *_pillow_size(image), b"")
-
-
-def _entries(image: bytes) -> bytes:
-    try:
-        return ffi.jpeg_entry_points(image, 0)
-    except NativeError:
-        return b""  # progressive, damaged, …: decoded as a whole
+        """Of an image file in memory."""
+        checksum, entries = zlib.crc32(image), b""
+        if not image.startswith(JPEG_START):
+            return cls(checksum, *_pillow_size(image), entries)
+        try:
+            width, height = ffi.jpeg_size(image)
+        except NativeError:
+            return cls(checksum, *_pillow_size(image), entries)
+        with suppress(NativeError):  # progressive, damaged, …: decoded as a whole
+            entries = ffi.jpeg_entry_points(image, 0)
+        return cls(checksum, width, height, entries)
 
 
 def _pillow_size(image: bytes) -> tuple[int, int]:
@@ -100,42 +125,41 @@ class Rows:
 
     def __init__(self, shard: int) -> None:
         self._shard = shard
-        self._columns: list[list[Any]] = [[] for _ in COLUMNS]
+        self._rows: list[tuple[Any, ...]] = []
         self._notes: list[tuple[str, str]] = []
 
     def add(self, packed: Packed, begin: int) -> None:
-        """A sample whose bytes begin at `begin` in the shard."""
-        sample, facts = packed.sample, packed.facts
-        row = (
-            sample.key,
-            sample.extension,
-            sample.label,
-            self._shard,
-            begin + packed.image_begin,
-            len(sample.image),
-            facts.checksum,
-            begin,
-            packed.size,
-            facts.width,
-            facts.height,
-            facts.entries,
-        )
-        for column, value in zip(self._columns, row, strict=True):
-            column.append(value)
+        """Adds a sample whose bytes begin at `begin` in the shard."""
+        sample, facts, image = packed.sample, packed.facts, begin + packed.image_begin
+        place = (self._shard, image, len(sample.image), facts.checksum, begin, packed.size)
+        size = (facts.width, facts.height, facts.entries)
+        self._rows.append((sample.key, sample.extension, sample.label, *place, *size))
         if packed.note is not None:
             self.note(sample.key, packed.note)
 
     def note(self, key: str, why: str) -> None:
-        """Something to be said of the sample `key`."""
+        """Adds a remark on the sample `key`."""
         self._notes.append((key, why))
 
     def write(self, path: Path, shard_bytes: int, origin: str = "") -> None:
-        """Keeps them in `path`, with the size of their shard, and what tells it apart. Raises PackError."""
+        """Keeps them in `path`, with the size of their shard, and what identifies it. Raises PackError."""
         note = json.dumps({"bytes": shard_bytes, "notes": self._notes, "origin": origin})
         schema = COLUMNS.with_metadata({PART_KEY: note.encode()})
-        arrays = [pa.array(column, field.type) for column, field in zip(self._columns, schema, strict=True)]
-        with whole_file(path) as file, pa.ipc.new_file(file, schema) as writer:
-            writer.write_batch(pa.record_batch(arrays, schema=schema))
+        with pack_file(path) as file:
+            write_batch(file, rows_batch(self._rows, schema))
+
+
+def rows_batch(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    """Rows, in the order of the schema's columns, as a batch."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.record_batch(arrays, schema=schema)
+
+
+def write_batch(file: BinaryIO, batch: pa.RecordBatch) -> None:
+    """Writes an Arrow file of one batch, with its schema's metadata."""
+    with pa.ipc.new_file(file, batch.schema) as writer:
+        writer.write_batch(batch)
 
 
 def part_path(folder: Path, shard: int) -> Path:
@@ -168,3 +192,60 @@ class Part:
         note = json.loads(reader.schema.metadata[PART_KEY])
         notes = tuple((key, why) for key, why in note["notes"])
         return cls(reader.get_batch(0), note["bytes"], notes, note["origin"])
+
+
+def write_index(
+    folder: Path, parts: Sequence[Part], about: PackAbout, begins: npt.NDArray[np.uint64] | None
+) -> Path:
+    """Writes the index of the pack in `folder`: whole or not at all. Returns its path.
+
+    Args:
+        begins: [n]; where each sample begins in its shard, where the rows don't know that.
+
+    Raises:
+        PackError: the disk is full, or it can't be written.
+    """
+    path = folder / FILE_NAME
+    columns = {name: [part.batch[name] for part in parts] for name in COLUMNS.names}
+    entries = _on_disk(columns.pop("entries"), part_path(folder, 0).with_name("entries"))
+    arrays = {name: pa.concat_arrays(chunks) for name, chunks in columns.items()}
+    if begins is not None:
+        arrays.update({name: pa.array(arrays[name].to_numpy() + begins) for name in PLACES})
+    batch = pa.record_batch([*arrays.values(), entries], schema=COLUMNS)
+    about = replace(about, made={**about.made, "checksum": checksum(batch)})
+    with pack_file(path) as file:
+        write_batch(file, batch.replace_schema_metadata(about.to_metadata()))
+    return path
+
+
+def checksum(batch: pa.RecordBatch) -> int:
+    """CRC-32 of all columns, which shows damage to an index."""
+    total = 0
+    for column in batch.columns:
+        if pa.types.is_integer(column.type):
+            total = zlib.crc32(column.to_numpy(), total)
+        else:
+            offsets, values = bytes_of(column)
+            total = zlib.crc32(values.data, zlib.crc32(offsets.data, total))
+    return total
+
+
+def bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """(offsets, values) of a column of text or bytes: row i is values[offsets[i] : offsets[i + 1]]."""
+    _, offsets, values = array.buffers()
+    ends = np.frombuffer(offsets, np.int64)[: len(array) + 1]
+    return ends, np.frombuffer(values or b"", np.uint8)[: ends[-1]]
+
+
+def _on_disk(arrays: Sequence[pa.Array], path: Path) -> pa.Array:
+    """All of `arrays` (of bytes) as one, whose bytes lie in the file `path`: they may exceed the memory."""
+    ends, total = [np.zeros(1, np.int64)], 0
+    with naming(path), open(path, "wb") as file:
+        for array in arrays:
+            offsets, values = bytes_of(array)
+            file.write(values.data)
+            ends.append(offsets[1:] + total)
+            total += len(values)
+    values = pa.memory_map(str(path)).read_buffer() if total else pa.py_buffer(b"")
+    offsets = pa.py_buffer(np.concatenate(ends))
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), sum(map(len, arrays)), [None, offsets, values])

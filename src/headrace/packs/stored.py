@@ -1,61 +1,123 @@
-"""A sample as it lies in a pack's shard, told apart again."""
+"""Samples as they lie in a pack's shards, on a disk or in an object store."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from headrace.errors import PackError
-from headrace.packs.lmdb_format import parse_value
+from headrace.packs.lmdb import parse_value
 from headrace.packs.records import Sample
-from headrace.packs.tar_format import member_stem, parse_label
-from headrace.sources.pack_index import PackIndex
+from headrace.packs.tar import member_stem, parse_label
+from headrace.remote.access import Access
+from headrace.remote.store import Store
+from headrace.remote.urls import is_url
+from headrace.sources.pack_index import FILE_NAME, PackIndex
 from headrace.sources.reading import read_part
+from headrace.sources.remote import RemotePackSource
 from headrace.sources.tar_index import LABEL_EXTENSION
 from headrace.sources.tar_samples import samples_in
 
-# Gives bytes (begin, end) of a shard by its name, where shards aren't files beside the index.
-Fetch = Callable[[str, int, int], bytes]
 
-
-def shard_path(index: PackIndex, row: int) -> Path:
-    """The file that sample `row` is in. Raises PackError where the index names none."""
-    shard = int(index.numbers("shard")[row])
-    if shard >= len(index.about.shards):
-        raise PackError(f"{index.path} is damaged: row {row} is in none of its shards. Make it again.")
-    return index.path.parent / index.about.shards[shard].name
-
-
-def read_image(index: PackIndex, row: int, most: int | None = None, fetch: Fetch | None = None) -> bytes:
-    """The image of sample `row`, or its first `most` bytes; see `read_stored`. Raises PackError, OSError."""
-    size = int(index.numbers("size")[row])
-    return _read(index, row, int(index.numbers("offset")[row]), min(size, most or size), fetch)
-
-
-def read_stored(index: PackIndex, row: int, fetch: Fetch | None = None) -> Sample:
-    """Sample `row` of a pack, taken from its shard and not from the index.
+class StoredPack:
+    """A pack that is read as a whole: without the node's cache, but for the index of one in a store.
 
     Args:
-        fetch: gives bytes (begin, end) of a shard by its name, where shards aren't files beside the index.
+        index: of the pack.
+        store: the folder of a store that its shards are in; None: they are files beside the index.
+        version: of an index in a store.
 
-    Raises:
-        PackError: the shard doesn't hold it where the index says.
-        OSError: the shard can't be read.
+    Attributes:
+        index: of the pack.
+        store: of the shards; None: they are files.
     """
-    begin, size, offset, length = (
-        int(index.numbers(name)[row]) for name in ("sample_offset", "sample_size", "offset", "size")
-    )
-    if not begin <= offset <= offset + length <= begin + size:
-        raise PackError("the index puts its image outside its sample")
-    path = shard_path(index, row)
-    data = _read(index, row, begin, size, fetch)
-    key = index.text("key", row)
-    if index.about.kind == "lmdb":
-        return replace(parse_value(data, key, str(path)), extension=index.text("extension", row))
-    label, fields = _fields(data, path, key, offset - begin, length)
-    image = data[offset - begin : offset - begin + length]
-    return Sample(key, index.text("extension", row), image, label, fields)
+
+    def __init__(self, index: PackIndex, store: Store | None = None, version: str = "") -> None:
+        self.index = index
+        self.store = store
+        self._version = version
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> StoredPack:
+        """The pack in the folder `path`, or at that URL; `options` as `headrace.PackedDataset` takes them.
+
+        Raises:
+            PackError: its index can't be read, or isn't one.
+            ConfigError: the options can't be obeyed.
+        """
+        if not is_url(path):
+            return cls(PackIndex(Path(path) / FILE_NAME))
+        url = str(path)
+        source = RemotePackSource.at(url, Access(url, options, None, None))
+        return cls(source.index, Store(url, options), source.version)
+
+    def stamps(self) -> list[int]:
+        """A number for each shard, which changes when the shard does."""
+        about = self.index.about
+        if self.store is None:
+            return [(self.index.path.parent / shard.name).stat().st_mtime_ns for shard in about.shards]
+        stamp = zlib.crc32(f"{about.made.get('checksum')} {self._version}".encode())
+        return [stamp] * len(about.shards)
+
+    def sizes(self) -> dict[str, int]:
+        """The size in bytes of each shard that is there, by name. Raises RemoteError."""
+        if self.store is not None:
+            return {each.name: each.size for each in self.store.list()}
+        found = {}
+        for shard in self.index.about.shards:
+            with suppress(FileNotFoundError):
+                found[shard.name] = (self.index.path.parent / shard.name).stat().st_size
+        return found
+
+    def shard_of(self, row: int) -> str:
+        """The name of the shard that sample `row` is in. Raises PackError where the index names none."""
+        shard = int(self.index.numbers("shard")[row])
+        if shard >= len(self.index.about.shards):
+            raise PackError(
+                f"{self.index.path} is damaged: row {row} is in none of its shards. Make it again."
+            )
+        return self.index.about.shards[shard].name
+
+    def image(self, row: int, most: int | None = None) -> bytes:
+        """The image of sample `row`, or its first `most` bytes. Raises PackError and OSError."""
+        size = int(self.index.numbers("size")[row])
+        return self._bytes(row, int(self.index.numbers("offset")[row]), min(size, most or size))
+
+    def sample(self, row: int) -> Sample:
+        """Sample `row`, taken from its shard and not from the index.
+
+        Raises:
+            PackError: the shard doesn't hold it where the index says.
+            OSError: the shard can't be read.
+        """
+        index = self.index
+        columns = ("sample_offset", "sample_size", "offset", "size")
+        begin, size, offset, length = (int(index.numbers(name)[row]) for name in columns)
+        if not begin <= offset <= offset + length <= begin + size:
+            raise PackError("the index puts its image outside its sample")
+        path = index.path.parent / self.shard_of(row)
+        data = self._bytes(row, begin, size)
+        key, extension = index.text("key", row), index.text("extension", row)
+        if index.about.kind == "lmdb":
+            return replace(parse_value(data, key, str(path)), extension=extension)
+        label, fields = _fields(data, path, key, offset - begin, length)
+        image = data[offset - begin : offset - begin + length]
+        return Sample(key, extension, image, label, fields)
+
+    def _bytes(self, row: int, offset: int, size: int) -> bytes:
+        name = self.shard_of(row)
+        if self.store is None:
+            data = read_part(self.index.path.parent / name, offset, size)
+        else:
+            data = self.store.read(name, offset, offset + size)
+        if len(data) != size:
+            raise PackError(f"its shard ends at byte {offset + len(data):,}, in or before it")
+        return data
 
 
 def _fields(
@@ -72,14 +134,3 @@ def _fields(
     others = [(f.extension, data[f.offset : f.offset + f.size]) for f in samples[0].fields if f != images[0]]
     labels = [content for extension, content in others if extension == LABEL_EXTENSION]
     return parse_label(labels[0]) if labels else -1, tuple(others)
-
-
-def _read(index: PackIndex, row: int, offset: int, size: int, fetch: Fetch | None) -> bytes:
-    path = shard_path(index, row)
-    if fetch is None:
-        data = read_part(path, offset, size)
-    else:
-        data = fetch(index.about.shards[int(index.numbers("shard")[row])].name, offset, offset + size)
-    if len(data) != size:
-        raise PackError(f"its shard ends at byte {offset + len(data):,}, in or before it")
-    return data

@@ -1,28 +1,99 @@
-"""Checks a pack: every shard, every record, and, where the source is at hand, that nothing was changed."""
+"""Checks a pack: its shards and samples against its index, and against its source where that is given."""
 
 from __future__ import annotations
 
+import io
 import os
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+from PIL import Image
 
 from headrace.errors import PackError, printable
 from headrace.measure.machine import usable_cores
-from headrace.packs.assemble import checksum
 from headrace.packs.changes import Changes
-from headrace.packs.compare import Comparison
-from headrace.packs.inputs.detect import open_input
-from headrace.packs.ordered import in_order
-from headrace.packs.records import Progress, Sample
-from headrace.packs.store_pack import StorePack, open_pack
-from headrace.packs.stored import Fetch, read_stored, shard_path
+from headrace.packs.inputs import open_input
+from headrace.packs.records import PILLOW_ERRORS, Input, Progress, Sample, in_order
+from headrace.packs.rows import checksum
+from headrace.packs.stored import StoredPack
+from headrace.sources.arrow import pa
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 from headrace.sources.tar_index import changed_shards
+
+
+class Comparison:
+    """A pack and its source.
+
+    Args:
+        source: what the pack was made from.
+        index: of the pack.
+
+    Raises:
+        PackError: the source can't be listed.
+    """
+
+    def __init__(self, source: Input, index: PackIndex) -> None:
+        made = index.about.made
+        self._source = source
+        self._changed = any(made.get(name) for name in ("optimize", "reencode", "max_side"))
+        self._lossy = bool(made.get("max_side")) or made.get("reencode") == "jpeg"
+        self._records = {record.key: record for record in source.records()}
+        self._seen: set[str] = set()
+        self._not_compared: list[str] = []
+        self.classes_differ = bool(source.classes) and index.about.classes != source.classes
+
+    def differences(self, packed: Sample) -> Iterator[str]:
+        """What differs in one sample of the pack. Called by several threads at once. Raises PackError."""
+        record = self._records.get(packed.key)
+        if record is None:
+            yield "isn't in the source"
+            return
+        self._seen.add(packed.key)
+        original = self._source.read(record)
+        if original.label != packed.label:
+            yield f"has label {packed.label}, and in the source {original.label}"
+        if _other(original) != _other(packed):
+            yield "its further fields differ from the source's"
+        if original.image != packed.image:
+            yield from self._of_images(packed.key, original.image, packed.image)
+
+    def missing(self) -> list[str]:
+        """Keys of the source that the pack lacks, once all of its samples were compared."""
+        return [key for key in self._records if key not in self._seen]
+
+    def notes(self) -> list[str]:
+        """What could not be compared, for users."""
+        count = len(self._not_compared)
+        return [f"{count:,} images were re-encoded with loss: their pixels were not compared."] * (count > 0)
+
+    def _of_images(self, key: str, original: bytes, packed: bytes) -> Iterator[str]:
+        if not self._changed:
+            yield "its image's bytes differ from the source's"
+        elif self._lossy:
+            self._not_compared.append(key)
+        else:
+            try:
+                equal = _pixels(original) == _pixels(packed)
+            except PILLOW_ERRORS as error:
+                yield f"its image differs from the source's, and Pillow can't decode one of them: {error}"
+                return
+            if not equal:
+                yield "its pixels differ from the source's"
+
+
+def _other(sample: Sample) -> list[tuple[str, bytes]]:
+    """All fields but the label, which sources may keep in another form."""
+    return sorted(field for field in sample.fields if field[0] != "cls")
+
+
+def _pixels(data: bytes) -> tuple[tuple[int, int], bytes]:
+    with Image.open(io.BytesIO(data)) as image:
+        return image.size, image.convert("RGB").tobytes()
+
 
 # Rows that a thread is given at a time.
 CHUNK = 32
@@ -86,24 +157,24 @@ def verify(
     Raises:
         PackError: there is no index, it can't be read, or the source can't.
     """
-    index, there = open_pack(path, storage_options)
-    fetch = there.fetch if there is not None else None
+    pack = StoredPack.open(path, storage_options)
+    index = pack.index
     comparison = None
     if against is not None:
         comparison = Comparison(open_input(against, Changes(), storage_options), index)
-    problems = [*_of_index(index), *_of_shards(index, there)]
+    problems = [*_of_index(index), *_of_shards(pack)]
     try:
         index.batch.validate(full=True)
     except pa.ArrowInvalid as error:
-        # No row of it can be looked at.
+        # None of its rows can be read.
         problems.append(Problem(index.path.name, "", f"is damaged: {error}"))
         return Verdict(len(index), tuple(problems), ())
 
     def check(rows: range) -> list[Problem]:
-        return [problem for row in rows for problem in _of_row(index, row, fetch, comparison)]
+        return [problem for row in rows for problem in _of_row(pack, row, comparison)]
 
     chunks = (range(i, min(i + CHUNK, len(index))) for i in range(0, len(index), CHUNK))
-    threads = workers or usable_cores() + (READERS if there is not None else 0)
+    threads = workers or usable_cores() + (READERS if pack.store is not None else 0)
     with closing(in_order(check, chunks, threads)) as stream:
         for rows, found in stream:
             problems += found
@@ -137,11 +208,11 @@ def _of_index(index: PackIndex) -> Iterator[Problem]:
         yield Problem(index.path.name, "", "its rows have changed since it was made")
 
 
-def _of_shards(index: PackIndex, there: StorePack | None) -> Iterator[Problem]:
-    if there is None:
+def _of_shards(pack: StoredPack) -> Iterator[Problem]:
+    index, sizes = pack.index, pack.sizes()
+    if pack.store is None:
         for path in changed_shards(index):
             yield Problem(path.name, "", "has changed since headrace index: run it again")
-    sizes = _sizes(index) if there is None else there.sizes()
     for shard in index.about.shards:
         size = sizes.get(shard.name)
         if size is None:
@@ -155,28 +226,18 @@ def _of_shards(index: PackIndex, there: StorePack | None) -> Iterator[Problem]:
             )
 
 
-def _sizes(index: PackIndex) -> dict[str, int]:
-    found = {}
-    for shard in index.about.shards:
-        with suppress(FileNotFoundError):
-            found[shard.name] = (index.path.parent / shard.name).stat().st_size
-    return found
-
-
-def _of_row(
-    index: PackIndex, row: int, fetch: Fetch | None, comparison: Comparison | None
-) -> Iterator[Problem]:
-    key, shard = index.text("key", row), index.path.name
+def _of_row(pack: StoredPack, row: int, comparison: Comparison | None) -> Iterator[Problem]:
+    key, shard = pack.index.text("key", row), pack.index.path.name
     try:
-        shard = shard_path(index, row).name
-        stored = read_stored(index, row, fetch)
+        shard = Path(pack.shard_of(row)).name
+        stored = pack.sample(row)
     except (PackError, OSError) as error:
         yield Problem(shard, key, str(error))
         return
     except (IndexError, MemoryError, ValueError, OverflowError) as error:
         yield Problem(shard, key, f"its place in the index is no place: {error}")
         return
-    yield from (Problem(shard, key, what) for what in _of_stored(index, row, stored))
+    yield from (Problem(shard, key, what) for what in _of_stored(pack.index, row, stored))
     if comparison is not None:
         yield from (Problem(shard, key, what) for what in comparison.differences(stored))
 

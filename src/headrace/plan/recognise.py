@@ -19,8 +19,7 @@ from torchvision.datasets.folder import default_loader, pil_loader
 
 from headrace.plan.origin import describe_callable, describe_object, located
 from headrace.records import EntryPoints
-from headrace.sources.entry_index import find_entry_points
-from headrace.sources.folder import ImageSource
+from headrace.sources.folder import ImageSource, find_entry_points
 from headrace.sources.image import ImageDataset
 from headrace.sources.pack import PackSource
 from headrace.sources.packed import PackedDataset

@@ -7,20 +7,19 @@ in progressive files).
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.records import EntryPoints
+from headrace.sources.arrow import pa, pc
 from headrace.sources.folder import ImageSource
 
-FILE_NAME = ".headrace-entry-points.arrow"
+# What reading a damaged index raises.
+READ_ERRORS = (OSError, pa.ArrowException, ValueError)
+
 # Raised with the layout, and when the decoder takes files that it refused: known rows are taken over.
 FORMAT = "1"
 SCHEMA = pa.schema(
@@ -32,33 +31,6 @@ SCHEMA = pa.schema(
     ],
     metadata={"headrace.entry-points": FORMAT},
 )
-
-
-def index_places(root: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Where the index of `root` may be: in it, or in the user's cache where it can't be written to."""
-    resolved = Path(root).resolve()
-    digest = hashlib.sha256(os.fsencode(resolved)).hexdigest()[:32]
-    return resolved / FILE_NAME, cache_folder() / "entry-points" / f"{digest}.arrow"
-
-
-def cache_folder() -> Path:
-    """Where indexes are kept whose data can't be written to: ``headrace`` in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
-
-
-def find_entry_points(root: str | os.PathLike[str], source: ImageSource) -> tuple[EntryPoints | None, str]:
-    """The entry points of the files of `source`, all below `root`, and a note on them for the plan.
-
-    None, and an empty note, where there is no index; None, and why, where it can't be read.
-    """
-    path = next((place for place in index_places(root) if place.is_file()), None)
-    if path is None:
-        return None, ""
-    try:
-        entries = _match(EntryIndex(path), os.fsencode(os.fspath(root)), source)
-    except (OSError, pa.ArrowException, ValueError) as error:
-        return None, f"entry points of {path} are ignored: {error}"
-    return entries, f"entry points for {entries.indexed} of {len(source)} files"
 
 
 class EntryIndex:
@@ -106,6 +78,20 @@ class EntryIndex:
         for batch in self._batches:
             yield from zip(*(batch[name].to_pylist() for name in SCHEMA.names), strict=True)
 
+    def match(self, root: bytes, source: ImageSource) -> EntryPoints:
+        """One row per file of `source`, all below the folder `root`; files that the index lacks get none."""
+        prefix = root if root.endswith(b"/") else root + b"/"
+        full = pc.binary_join_element_wise(_binary(prefix), self.paths(), _binary(b""))
+        row = pc.index_in(_paths(source), value_set=full).fill_null(-1).to_numpy().astype(np.int64)
+        begins, ends = self.places()
+        known = row >= 0
+        return EntryPoints(
+            self.data,
+            np.where(known, np.append(begins, np.uint64(0))[row], np.uint64(0)),
+            np.where(known, np.append(ends, np.uint64(0))[row], np.uint64(0)),
+            np.where(known, np.append(self.column("mtime_ns"), 0)[row], 0),
+        )
+
     def _place(self, entries: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         _, offsets, values = entries.buffers()
         start = 0 if values is None or values.size == 0 else values.address - self.data.ctypes.data
@@ -114,21 +100,6 @@ class EntryIndex:
         if (np.diff(ends) < 0).any() or (len(ends) and (ends[0] < 0 or ends[-1] > limit)):
             raise ValueError("its rows point outside the file")
         return ends[:-1].astype(np.uint64), ends[1:].astype(np.uint64)
-
-
-def _match(index: EntryIndex, root: bytes, source: ImageSource) -> EntryPoints:
-    """One row per file of the source; files that the index lacks get none."""
-    prefix = root if root.endswith(b"/") else root + b"/"
-    full = pc.binary_join_element_wise(_binary(prefix), index.paths(), _binary(b""))
-    row = pc.index_in(_paths(source), value_set=full).fill_null(-1).to_numpy().astype(np.int64)
-    begins, ends = index.places()
-    known = row >= 0
-    return EntryPoints(
-        index.data,
-        np.where(known, np.append(begins, np.uint64(0))[row], np.uint64(0)),
-        np.where(known, np.append(ends, np.uint64(0))[row], np.uint64(0)),
-        np.where(known, np.append(index.column("mtime_ns"), 0)[row], 0),
-    )
 
 
 def _binary(value: bytes) -> pa.Scalar:

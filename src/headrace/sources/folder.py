@@ -1,4 +1,4 @@
-"""Files and labels by index, in three flat arrays: what an ImageFolder's list of tuples holds."""
+"""Image files and labels by index, in three flat arrays: what an ImageFolder's list of tuples holds."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.errors import ConfigError
+from headrace.records import EntryPoints
 from headrace.sources.reading import open_regular
+
+# Entry points of an image folder's files, made by `headrace index`.
+ENTRIES_FILE = ".headrace-entry-points.arrow"
 
 # Entries taken from the user's list at a time: bounds the transient Python objects to a few megabytes.
 CHUNK = 16384
@@ -136,6 +142,47 @@ class ImageSource:
             bounds = self.offsets[start : start + CHUNK + 1].astype(np.int64)
             total += sum(_count_suffix(self.paths, bounds, ext.lower().encode("ascii")) for ext in extensions)
         return total
+
+
+def cache_folder() -> Path:
+    """Headrace's folder in the user's cache: for indexes of data that can't be written to, and for records of
+    object stores.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
+
+
+def index_places(root: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Where the entry points of the folder `root` may be: in it, or in the user's cache."""
+    resolved = Path(root).resolve()
+    digest = hashlib.sha256(os.fsencode(resolved)).hexdigest()[:32]
+    return resolved / ENTRIES_FILE, cache_folder() / "entry-points" / f"{digest}.arrow"
+
+
+def find_entry_points(root: str | os.PathLike[str], source: ImageSource) -> tuple[EntryPoints | None, str]:
+    """The entry points of the files of `source`, all below `root`, and a note on them for the plan.
+
+    Returns:
+        None and an empty note where there is no index; None and the reason where it can't be read.
+    """
+    path = next((place for place in index_places(root) if place.is_file()), None)
+    if path is None:
+        return None, ""
+    try:
+        from headrace.sources.entry_index import READ_ERRORS, EntryIndex
+    except ConfigError as error:
+        return None, f"entry points of {path} are ignored: {error}"
+    try:
+        entries = EntryIndex(path).match(os.fsencode(os.fspath(root)), source)
+    except READ_ERRORS as error:
+        return None, f"entry points of {path} are ignored: {error}"
+    return entries, f"entry points for {entries.indexed} of {len(source)} files"
+
+
+def joined_paths(paths: Sequence[bytes]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
+    """`paths` and `offsets` of `ImageSource`, of a list that is short enough for Python."""
+    ends = np.cumsum([len(path) + 1 for path in paths], dtype=np.uint64)
+    text = np.frombuffer(b"".join(path + b"\0" for path in paths), np.uint8)
+    return text, np.concatenate((np.zeros(1, np.uint64), ends))
 
 
 def _encode(paths: Sequence[Any]) -> bytes:

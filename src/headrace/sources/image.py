@@ -17,10 +17,47 @@ from headrace.sources.folder import ImageSource
 NAMED = 5
 
 
-class ImageDataset(Dataset[tuple[Any, Any]]):
+class SourceDataset(Dataset[tuple[Any, Any]]):
+    """What Headrace's own datasets have in common: (transform(image), target_transform(label)) by index.
+
+    Attributes:
+        source: files and labels.
+        transform: called with each RGB PIL image; None: the image itself.
+        target_transform: called with each label; None: the label itself.
+    """
+
+    source: Any
+    transform: Callable[[Any], Any] | None
+    target_transform: Callable[[int], Any] | None
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """(transform(image), target_transform(label)) of sample `index`; negative ones count from the end."""
+        i = self._position(index)
+        image: Any = load_rgb(self.source.open(i))
+        target: Any = self.source.label(i)
+        if self.transform is not None:
+            image = self.transform(image)
+        if self.target_transform is not None:
+            target = self.target_transform(target)
+        return image, target
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(n={len(self)})"
+
+    def _position(self, index: int) -> int:
+        n = len(self)
+        if not -n <= index < n:
+            raise IndexError(f"index {index} is out of range for {n} samples")
+        return index % n
+
+
+class ImageDataset(SourceDataset):
     """Image files and their labels, as a torch dataset of (transform(image), label).
 
-    Differs from `torchvision.datasets.ImageFolder` in where the list comes from: you give it. A picture is
+    Differs from `torchvision.datasets.ImageFolder` in where the list comes from: you give it. An image is
     read as there: ``Image.open(path).convert("RGB")``. `headrace.DataLoader` runs it natively where the
     transform allows; in any other loader it is an ordinary dataset.
 
@@ -31,14 +68,15 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
         labels: one int per path; None: 0 for every sample.
         transform: called with each RGB PIL image; None: the image itself.
         target_transform: called with each label; None: the label itself.
-        check: look at every file now, and raise for those that are missing or unreadable, instead of in the
-            middle of an epoch. Costs two system calls per file; turn it off for slow network storage. URLs
-            aren't looked at.
+        check_files: whether to raise now for files that are missing or unreadable, at the cost of two system
+            calls per file; URLs are never checked. False (the default): the error comes when such a file is
+            read, and names it.
         storage_options, cache_dir, cache_bytes: for URLs; see `headrace.PackedDataset`.
 
     Raises:
-        ConfigError: the numbers of paths and labels differ, a label isn't an int, or files are unreadable.
-        FileNotFoundError: files are missing.
+        ConfigError: the numbers of paths and labels differ, a label isn't an int, or, with `check_files`,
+            files are unreadable.
+        FileNotFoundError: with `check_files`, files are missing.
 
     Example:
         >>> dataset = ImageDataset([], [])
@@ -53,7 +91,7 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[int], Any] | None = None,
         *,
-        check: bool = True,
+        check_files: bool = False,
         storage_options: Mapping[str, Any] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int | None = None,
@@ -63,7 +101,7 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
         self.transform = transform
         self.target_transform = target_transform
         if _are_urls(listed):
-            # Only here: what these import isn't needed for files.
+            # Imported here because files don't need what these import.
             from headrace.remote.access import Access
             from headrace.sources.remote import RemoteImageSource
 
@@ -72,34 +110,14 @@ class ImageDataset(Dataset[tuple[Any, Any]]):
             return
         if storage_options or cache_dir is not None or cache_bytes is not None:
             raise ConfigError(
-                "storage_options, cache_dir and cache_bytes are for URLs; these paths are none."
+                "storage_options, cache_dir and cache_bytes are for URLs; these paths are files."
             )
-        if check:
+        if check_files:
             _check_files(self.source)
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
-        """(transform(image), target_transform(label)) of sample `index`; negative ones count from the end."""
-        n = len(self.source)
-        if not -n <= index < n:
-            raise IndexError(f"index {index} is out of range for {n} samples")
-        i = index % n
-        image: Any = load_rgb(self.source.open(i))
-        target: Any = self.source.label(i)
-        if self.transform is not None:
-            image = self.transform(image)
-        if self.target_transform is not None:
-            target = self.target_transform(target)
-        return image, target
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(n={len(self.source)})"
 
 
 def load_rgb(file: BinaryIO) -> Image.Image:
-    """The picture in `file`, which is closed, as RGB: as torchvision's `pil_loader` reads it (EXIF rotation
+    """The image in `file`, which is closed, as RGB: as torchvision's `pil_loader` reads it (EXIF rotation
     ignored).
     """
     with file:
@@ -141,7 +159,7 @@ def _check_files(source: ImageSource) -> None:
             (unreadable if os.path.exists(path) else missing).append(path)
         elif os.path.isdir(path):
             unreadable.append(path)
-    advice = "Correct the list, or pass check=False to find out while loading."
+    advice = "Correct the list, or pass check_files=False to find out while loading."
     if missing:
         raise FileNotFoundError(f"{_named(missing, 'missing', len(source))}. {advice}")
     if unreadable:

@@ -9,21 +9,18 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.errors import PackError
 from headrace.records import EntryPoints, Extents
-from headrace.sources.folder import JPEG_EXTENSIONS
-from headrace.sources.pack_index import PackIndex
+from headrace.sources.folder import JPEG_EXTENSIONS, joined_paths
 from headrace.sources.reading import read_part
 
-# Rows looked at together: bounds what is copied of a column.
-CHUNK = 1 << 20
+if TYPE_CHECKING:  # pyarrow, which it needs, is optional
+    from headrace.sources.pack_index import PackIndex
 
 P = TypeVar("P", bound="PackSource")
 
@@ -51,25 +48,12 @@ class PackSource:
 
     @classmethod
     def of(cls, index: PackIndex) -> PackSource:
-        """All samples of a pack.
+        """All samples of a pack on a local disk.
 
         Raises:
             PackError: a shard is missing, or isn't as long as the index says.
         """
-        files = _shard_files(index)
-        paths = np.frombuffer(b"".join(os.fsencode(file) + b"\0" for file in files), np.uint8)
-        ends = np.cumsum([len(os.fsencode(file)) + 1 for file in files], dtype=np.uint64)
-        extents = Extents(index.numbers("shard"), index.numbers("offset"), index.numbers("size"))
-        offsets = np.concatenate((np.zeros(1, np.uint64), ends))
-        return cls(
-            index,
-            None,
-            paths,
-            offsets,
-            extents,
-            index.numbers("label"),
-            entry_points(index),
-        )
+        return cls(*pack_fields(index, [os.fsencode(file) for file in _shard_files(index)]))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -125,31 +109,37 @@ class PackSource:
     def digest(self) -> str:
         """Of keys and labels, in order."""
         digest = hashlib.blake2b(self.labels.tobytes(), digest_size=8)
-        keys = self.index.checked(self.index.batch["key"])
-        for start in range(0, len(self), CHUNK):
-            rows = np.arange(start, min(start + CHUNK, len(self)))
-            chosen = keys.take(pa.array(rows if self.rows is None else self.rows[rows]))
-            digest.update("\0".join(chosen.to_pylist()).encode())
+        for keys in self.index.keys(self.rows):
+            digest.update("\0".join(keys).encode())
         return digest.hexdigest()
 
     def count_extensions(self, extensions: Sequence[str] = JPEG_EXTENSIONS) -> int:
         """How many files end in one of `extensions`, upper and lower case alike."""
-        column = self.index.checked(self.index.batch["extension"])
-        wanted = pa.array([extension.removeprefix(".") for extension in extensions], column.type)
-        total = 0
-        for start in range(0, len(self), CHUNK):
-            if self.rows is None:
-                part = column.slice(start, CHUNK)
-            else:
-                part = column.take(pa.array(self.rows[start : start + CHUNK]))
-            total += int(pc.sum(pc.is_in(pc.utf8_lower(part), value_set=wanted)).as_py())
-        return total
+        return self.index.count_extensions(self.rows, extensions)
 
 
-def entry_points(index: PackIndex) -> EntryPoints:
-    """Those of all samples."""
-    data, begins, stops = index.entries()
-    return EntryPoints(data, begins, stops, None)
+Fields = tuple[
+    "PackIndex",
+    None,
+    npt.NDArray[np.uint8],
+    npt.NDArray[np.uint64],
+    Extents,
+    npt.NDArray[np.int64],
+    EntryPoints,
+]
+
+
+def pack_fields(index: PackIndex, shards: Sequence[bytes]) -> Fields:
+    """The fields of a `PackSource` of all samples of `index`, whose shards are the files or URLs `shards`."""
+    data, begins, ends = index.entries()
+    return (
+        index,
+        None,
+        *joined_paths(shards),
+        Extents(index.numbers("shard"), index.numbers("offset"), index.numbers("size")),
+        index.numbers("label"),
+        EntryPoints(data, begins, ends, None),
+    )
 
 
 def read_extent(path: Path, offset: int, size: int) -> bytes:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from headrace.errors import PackError
-from headrace.sources.entry_index import cache_folder
+from headrace.sources.arrow import pa, pc
+from headrace.sources.folder import cache_folder
 
 FILE_NAME = "index.arrow"
 FORMAT = "1"
@@ -26,6 +26,12 @@ FORMAT = "1"
 # Metadata of the schema: the format's number, and what PackAbout holds, as JSON.
 FORMAT_KEY = b"headrace.pack"
 ABOUT_KEY = b"headrace.pack.about"
+
+# In PackAbout.made: how many samples of the shards have no image, and so no row.
+LEFT_OUT = "samples without an image"
+
+# Rows of a column that are copied at a time.
+CHUNK_ROWS = 1 << 20
 
 COLUMNS = pa.schema(
     [
@@ -68,6 +74,11 @@ class PackAbout:
     shards: tuple[Shard, ...]
     classes: tuple[str, ...] = ()
     made: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def samples_without_image(self) -> int:
+        """Samples of the shards that have no image, and so no row in the index."""
+        return int(self.made.get(LEFT_OUT, 0))
 
     def to_metadata(self) -> dict[bytes, bytes]:
         """For the Arrow schema."""
@@ -163,6 +174,27 @@ class PackIndex:
         except pa.ArrowInvalid as error:
             raise PackError(f"{self.path} is damaged: {error}. Make it again.") from error
         return column
+
+    def keys(self, rows: npt.NDArray[np.int64] | None) -> Iterator[list[str]]:
+        """The keys of `rows` (None: of all), some at a time. Raises PackError where the index is damaged."""
+        for part in self._chunks("key", rows):
+            yield part.to_pylist()
+
+    def count_extensions(self, rows: npt.NDArray[np.int64] | None, extensions: Sequence[str]) -> int:
+        """How many of `rows` (None: of all) have one of `extensions`, given with their dots, upper and lower
+        case alike. Raises PackError where the index is damaged.
+        """
+        wanted = pa.array([extension.removeprefix(".") for extension in extensions], pa.large_string())
+        parts = self._chunks("extension", rows)
+        return sum(int(pc.sum(pc.is_in(pc.utf8_lower(part), value_set=wanted)).as_py()) for part in parts)
+
+    def _chunks(self, name: str, rows: npt.NDArray[np.int64] | None) -> Iterator[pa.Array]:
+        column = self.checked(self.batch[name])
+        for start in range(0, len(self) if rows is None else len(rows), CHUNK_ROWS):
+            if rows is None:
+                yield column.slice(start, CHUNK_ROWS)
+            else:
+                yield column.take(pa.array(rows[start : start + CHUNK_ROWS]))
 
     def _spans(self, name: str, kind: Any) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
         """(values, offsets): what row i holds is values[offsets[i]:offsets[i + 1]], if the index is sound."""

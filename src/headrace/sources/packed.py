@@ -6,34 +6,34 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import Dataset
 
 from headrace.errors import ConfigError, PackError
 from headrace.remote.urls import is_url
-from headrace.sources.image import load_rgb
+from headrace.sources.image import SourceDataset
 from headrace.sources.pack import PackSource
-from headrace.sources.pack_index import FILE_NAME, PackIndex
-from headrace.sources.tar_index import LEFT_OUT, changed_shards, find_tar_index, resolved_shards
 from headrace.sources.tar_samples import samples_in
+
+if TYPE_CHECKING:  # pyarrow, which it needs, is optional
+    from headrace.sources.pack_index import PackIndex
 
 PathLike = str | os.PathLike[str]
 
 
-class PackedDataset(Dataset[tuple[Any, Any]]):
+class PackedDataset(SourceDataset):
     """The samples of a pack, as a map-style dataset of (transform(image), label).
 
-    Used like `torchvision.datasets.ImageFolder`: the same pictures, labels, `classes`, `class_to_idx` and
+    Used like `torchvision.datasets.ImageFolder`: the same images, labels, `classes`, `class_to_idx` and
     `targets` as of the folder that was packed. `headrace.DataLoader` reads it natively where the transform
     allows; in any other loader it is an ordinary dataset. The index is memory-mapped: opening costs the same
     for any number of samples.
 
-    A pack in an object store is named by its URL, and needs ``pip install 'headrace[remote]'``: its index is
-    fetched once per node, its samples as they are needed, into a cache on local disk that all processes of
-    the node share; see docs/remote.md.
+    Needs ``pip install 'headrace[packs]'``. A pack in an object store is named by its URL, and also needs
+    ``pip install 'headrace[remote]'``: its index is fetched once per node, its samples as they are needed,
+    into a cache on local disk that all processes of the node share; see docs/remote.md.
 
     Args:
         path: the folder that `headrace pack` made, or its URL (``s3://bucket/folder``, ``gs://``, ``az://``,
@@ -52,7 +52,7 @@ class PackedDataset(Dataset[tuple[Any, Any]]):
 
     Raises:
         PackError: it isn't a pack; a shard is missing, cut short or another pack's; its index can't be had.
-        ConfigError: options of a store that can't be obeyed, or obstore isn't installed.
+        ConfigError: options of a store that can't be obeyed, or pyarrow or obstore isn't installed.
 
     Example:
         >>> import headrace
@@ -86,7 +86,8 @@ class PackedDataset(Dataset[tuple[Any, Any]]):
     @property
     def index(self) -> PackIndex:
         """The pack's index."""
-        return self.source.index
+        index: PackIndex = self.source.index
+        return index
 
     @property
     def classes(self) -> list[str]:
@@ -113,20 +114,6 @@ class PackedDataset(Dataset[tuple[Any, Any]]):
         labels: list[int] = self.source.labels.tolist()
         return labels
 
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
-        """(transform(image), target_transform(label)) of sample `index`; negative ones count from the end."""
-        i = self._position(index)
-        image: Any = load_rgb(self.source.open(i))
-        target: Any = self.source.label(i)
-        if self.transform is not None:
-            image = self.transform(image)
-        if self.target_transform is not None:
-            target = self.target_transform(target)
-        return image, target
-
     def key(self, index: int) -> str:
         """The key of sample `index`: for a packed ImageFolder its path below the root, without extension."""
         return self.index.text("key", self._position(index))
@@ -150,15 +137,9 @@ class PackedDataset(Dataset[tuple[Any, Any]]):
         }
 
     def __repr__(self) -> str:
-        left_out = self.index.about.made.get(LEFT_OUT, 0)
+        left_out = self.index.about.samples_without_image
         more = f", {left_out} samples without an image left out" if left_out else ""
         return f"{type(self).__name__}(n={len(self)}, path={str(self.root)!r}{more})"
-
-    def _position(self, index: int) -> int:
-        n = len(self.source)
-        if not -n <= index < n:
-            raise IndexError(f"index {index} is out of range for {n} samples")
-        return index % n
 
     def __getstate__(self) -> dict[str, Any]:
         # Worker processes map the index themselves.
@@ -171,13 +152,18 @@ class PackedDataset(Dataset[tuple[Any, Any]]):
     def _open(self) -> PackSource:
         if self._access is None:
             return PackSource.of(open_index(self.root))
-        from headrace.sources.remote_pack import RemotePackSource
+        from headrace.sources.remote import RemotePackSource
 
         return RemotePackSource.at(str(self.root), self._access)
 
 
 def open_index(path: PathLike | Sequence[PathLike]) -> PackIndex:
-    """The index of a pack, or of shards without one (made where none is kept). Raises PackError."""
+    """The index of a pack, or of shards without one (made where none is kept). Raises PackError, and
+    ConfigError where pyarrow isn't installed.
+    """
+    from headrace.sources.pack_index import FILE_NAME, PackIndex
+    from headrace.sources.tar_index import changed_shards, find_tar_index, resolved_shards
+
     if isinstance(path, (str, os.PathLike)):
         at = Path(path)
         inside = at / FILE_NAME

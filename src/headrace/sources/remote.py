@@ -1,4 +1,4 @@
-"""What sources in object stores have in common, and single image files there."""
+"""Samples in object stores: those of a pack, and single image files."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ import io
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Subset
 
+from headrace.cache import Record
+from headrace.errors import PackError
 from headrace.records import RemoteStats
 from headrace.remote.access import Access
 from headrace.remote.lease import Lease, Wanted
+from headrace.remote.records import object_key
 from headrace.sources.folder import ImageSource
+from headrace.sources.pack import PackSource, pack_fields
 
 
 class RemoteSamples:
-    """A part of every source whose bytes have to be fetched.
+    """A mix-in of sources whose bytes have to be fetched.
 
     Attributes:
-        access: how.
+        access: the way to the store, and the cache of what it sent.
     """
 
     access: Access
@@ -78,6 +83,94 @@ class RemoteImageSource(RemoteSamples, ImageSource):
         """See `ImageSource`."""
         taken = super().take(indices)
         return replace(self, paths=taken.paths, offsets=taken.offsets, labels=taken.labels)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RemotePackSource(RemoteSamples, PackSource):
+    """As `PackSource`, of shards that are objects: `paths` and `offsets` are their URLs.
+
+    Attributes:
+        access: how they are reached.
+        version: of the index, where it has no checksums; else empty.
+    """
+
+    access: Access
+    version: str
+
+    @classmethod
+    def at(cls, url: str, access: Access) -> RemotePackSource:
+        """All samples of the pack at `url`: its folder, or its index.
+
+        Raises:
+            PackError: its index can't be had, or isn't one.
+        """
+        from headrace.sources.pack_index import FILE_NAME, PackIndex, leaves_folder
+
+        at = url if url.endswith(".arrow") else f"{url.rstrip('/')}/{FILE_NAME}"
+        file, etag = access.index(at)
+        try:
+            index = PackIndex(file)
+        except PackError as error:
+            file.unlink(missing_ok=True)  # the copy may be damaged: the next time another is fetched
+            raise PackError(f"{at}, kept as {error}") from error
+        # `PackIndex` trusts what lies in the user's cache; this one was only brought there.
+        outside = [shard.name for shard in index.about.shards if leaves_folder(shard.name)]
+        if outside:
+            raise PackError(
+                f"{at} is the index of {outside[0]!r}, a file outside of its folder. Pack it: headrace pack."
+            )
+        folder = at.rsplit("/", 1)[0]
+        urls = [f"{folder}/{shard.name}".encode() for shard in index.about.shards]
+        has_checksums = index.about.made.get("checksums") is not False
+        return cls(*pack_fields(index, urls), access, "" if has_checksums else etag)
+
+    @cached_property
+    def _sizes(self) -> npt.NDArray[np.uint64]:
+        """Bytes of each shard, as the index has it, which may say anything."""
+        return np.array([min(max(0, shard.size), 1 << 62) for shard in self.index.about.shards], np.uint64)
+
+    @cached_property
+    def _urls(self) -> list[tuple[str, str]]:
+        """(URL, beginning of its records' keys) of each shard."""
+        urls = self.paths.tobytes().decode().split("\0")[:-1]
+        return [(url, object_key(url, self.access.options)) for url in urls]
+
+    def wanted(self, samples: Sequence[int] | npt.NDArray[np.int64]) -> list[Wanted]:
+        """The bytes of `samples`, each 0 or more. Raises PackError where the index names none."""
+        order = np.asarray(samples, np.int64)
+        rows = order if self.rows is None else self.rows[order]
+        self._check(order, rows)
+        checksums = self.index.numbers("checksum")[rows].tolist()
+        begins, sizes = self.extents.begins[order].tolist(), self.extents.sizes[order].tolist()
+        shards = self.extents.shards[order].tolist()
+        return [
+            Wanted(self._urls[shard][0], begin, size, self._record(shard, begin, size, checksum))
+            for shard, begin, size, checksum in zip(shards, begins, sizes, checksums, strict=True)
+        ]
+
+    def bytes_at(self, i: int, offset: int, size: int) -> bytes:
+        """Part of the shard that sample `i` is in, beside the cache. Raises RemoteError."""
+        return self.access.records().fetch(self.shard(i), offset, offset + size)
+
+    def _check(self, order: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> None:
+        shards, begins, sizes = (
+            column[order] for column in (self.extents.shards, self.extents.begins, self.extents.sizes)
+        )
+        # Of what is in none of the shards, the first byte is beyond an end of 0.
+        ends = np.append(self._sizes, np.uint64(0))[np.minimum(shards, len(self._sizes))]
+        wrong = rows[(shards >= len(self._sizes)) | (begins > ends) | (sizes > ends - begins)]
+        if len(wrong):
+            raise PackError(
+                f"The index of {self.access.url} is damaged: row {wrong[0]} is in none of its shards. Make it"
+                " again."
+            )
+
+    def _record(self, shard: int, begin: int, size: int, checksum: int) -> Record:
+        key = self._urls[shard][1]
+        if self.version:
+            return Record(f"{key}\0{self.version}\0{begin}", size, None)
+        # Other bytes at the same place have another checksum: it is the version.
+        return Record(f"{key}\0{size}:{checksum:08x}\0{begin}", size, checksum)
 
 
 def remote_samples(dataset: Any) -> RemoteSamples | None:

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
+from headrace._files import whole_file
 from headrace.errors import PackError
-from headrace.sources.entry_index import cache_folder
+from headrace.sources.arrow import pa
+from headrace.sources.folder import cache_folder
 from headrace.sources.pack import read_extent
-from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, PackIndex, Shard
+from headrace.sources.pack_index import COLUMNS, FILE_NAME, LEFT_OUT, PackAbout, PackIndex, Shard
 from headrace.sources.tar_samples import Field, TarSample, read_samples
 
 # Which member of a sample is its image: the first kind of these that it has.
 IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "ppm", "pgm", "tif", "tiff", "gif")
 LABEL_EXTENSION = "cls"
-
-# In PackAbout.made: how many samples of the shards have no image, and so no row.
-LEFT_OUT = "samples without an image"
 
 LMDB_FILE = "data.mdb"
 
@@ -144,13 +140,11 @@ def write_tar_index(shards: Sequence[Path], target: Path, state: list[list[int]]
 
 
 def write_index(target: Path, columns: Iterable[Sequence[Any]], about: PackAbout) -> None:
-    """Writes an index of `columns`, in the order of COLUMNS: under another name, then renamed."""
+    """Writes an index of `columns`, in the order of COLUMNS: whole or not at all."""
     schema = COLUMNS.with_metadata(about.to_metadata())
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    partial = target.with_name(f"{target.name}.{uuid.uuid4().hex}.partial")
-    with pa.OSFile(str(partial), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+    with whole_file(target, contended=True) as file, pa.ipc.new_file(file, schema) as writer:
         writer.write_batch(pa.record_batch(arrays, schema=schema))
-    os.replace(partial, target)
 
 
 def _rows(number: int, shard: Path) -> Iterable[tuple[Any, ...] | None]:

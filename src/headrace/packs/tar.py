@@ -1,13 +1,20 @@
-"""Samples as members of a tar file, as WebDataset reads them: the same bytes for the same sample, always."""
+"""Packs as tar shards that WebDataset reads: the same samples always give the same bytes."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from headrace.errors import PackError, printable
 from headrace.packs.records import Sample
-
-BLOCK = 512  # tar's unit: headers are one, data is padded to whole ones
+from headrace.packs.rows import Packed, Part, Rows, pack_file, part_path
+from headrace.sources.pack_index import Shard
+from headrace.sources.tar_samples import BLOCK
 
 # Two blocks of zeros end a tar file.
 END = bytes(2 * BLOCK)
@@ -106,3 +113,65 @@ def _padding(data: bytes) -> bytes:
 
 def _without_underscores(name: str) -> str:
     return "%5F" + name[1:] if name.startswith("__") else name
+
+
+class TarShards:
+    """The shards of one pack.
+
+    Args:
+        folder: they go there, and their rows into its folder `parts`.
+    """
+
+    kind = "tar"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def encode(self, sample: Sample) -> tuple[tuple[bytes, ...], int]:
+        """What a shard holds of a sample, and where in that its image begins. For any thread."""
+        return members(sample)
+
+    def part(self, shard: int) -> Part | None:
+        """The rows of a shard that is finished; None: it isn't."""
+        part = Part.read(part_path(self.folder, shard))
+        try:
+            size = self._path(shard).stat().st_size
+        except FileNotFoundError:
+            return None
+        return part if part is not None and part.shard_bytes == size else None
+
+    @contextmanager
+    def writing(self, shard: int) -> Iterator[Callable[[Sequence[Packed]], None]]:
+        """Writes a shard: call what this gives with its samples, some at a time. Raises PackError."""
+        rows, size = Rows(shard), 0
+        with pack_file(self._path(shard)) as file:
+
+            def add(samples: Sequence[Packed]) -> None:
+                nonlocal size
+                for packed in samples:
+                    rows.add(packed, size)
+                    size += packed.size
+                file.writelines(piece for packed in samples for piece in packed.pieces)
+
+            yield add
+            file.write(END)
+        rows.write(part_path(self.folder, shard), size + len(END))
+
+    def complete(self) -> None:
+        """Ends the pack once all shards are written: there is nothing left to do."""
+
+    def begins(self) -> npt.NDArray[np.uint64] | None:
+        """Where every sample begins in its shard; None: as its row says."""
+        return None
+
+    def shards(self, parts: Sequence[Part]) -> tuple[Shard, ...]:
+        """What the index says of the files."""
+        return tuple(Shard(self._path(i).name, part.shard_bytes) for i, part in enumerate(parts))
+
+    def _path(self, shard: int) -> Path:
+        return self.folder / shard_name(shard)
+
+
+def shard_name(shard: int) -> str:
+    """The file of a shard."""
+    return f"shard-{shard:06}.tar"

@@ -1,0 +1,328 @@
+"""Indexes of data that stays as it is: image folders, tar shards and LMDBs that others made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace._files import whole_file
+from headrace._native import ffi
+from headrace.errors import NativeError, PackError
+from headrace.measure.machine import usable_cores
+from headrace.packs.lmdb import LmdbInput, image_begin, parse_value
+from headrace.packs.records import Record, Sample, in_order
+from headrace.packs.rows import Facts, Packed, Part, Rows, naming, part_path, rows_batch, write_index
+from headrace.sources.arrow import pa
+from headrace.sources.entry_index import READ_ERRORS, SCHEMA, EntryIndex
+from headrace.sources.folder import JPEG_EXTENSIONS, index_places
+from headrace.sources.pack import read_extent
+from headrace.sources.pack_index import FILE_NAME, LEFT_OUT, PackAbout, PackIndex, Shard
+from headrace.sources.reading import named, open_regular
+from headrace.sources.tar_index import (
+    IMAGE_EXTENSIONS,
+    image_of,
+    is_lmdb,
+    kept_index,
+    label_of,
+    resolved_shards,
+    state_of,
+)
+from headrace.sources.tar_samples import TarSample, read_samples
+
+# Files per part: what an interruption can cost, a few seconds of work.
+PART = 4096
+
+# MCUs from one entry point to the next; 0: the fewest, 4 or more, that keep a file's index within 2 % of it.
+DEFAULT_EVERY = 0
+
+Row = tuple[bytes, int, int, bytes]
+
+
+@dataclass(frozen=True)
+class IndexSummary:
+    """What was done.
+
+    Attributes:
+        path: of the index.
+        files: JPEG files by extension.
+        indexed: that have entry points.
+        reused: taken over from an earlier run, because size and time of modification are the same.
+        data_bytes, index_bytes: of the files, and of the index.
+    """
+
+    path: Path
+    files: int
+    indexed: int
+    reused: int
+    data_bytes: int
+    index_bytes: int
+
+
+def build_entry_index(
+    root: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    every: int = DEFAULT_EVERY,
+    progress: Callable[[int, int], None] | None = None,
+) -> IndexSummary:
+    """Makes or brings up to date the index of all JPEG files below `root`.
+
+    Args:
+        root: a folder, as given to `ImageFolder`.
+        workers: threads; None: the cores that this process may use.
+        every: MCUs between entry points; fewer make crops cheaper and the index larger. 0: as few as keep a
+            file's entry points within 2 % of its size, 4 at least.
+        progress: called with (files done, files in all) after each part.
+
+    Raises:
+        NotADirectoryError: `root` isn't a folder.
+        OSError: neither the folder nor the user's cache can be written to.
+    """
+    if not os.path.isdir(root):
+        raise NotADirectoryError(f"{os.fspath(root)} isn't a folder; give the one that ImageFolder gets.")
+    files = sorted(_jpeg_files(Path(root)))
+    target = _writable_place(root)
+    parts = target.with_suffix(".parts")
+    parts.mkdir(exist_ok=True)
+    known = {row[0]: row for row in _known_rows(root, parts)}
+    indexed = reused = data_bytes = 0
+    written = [parts / f"{number:08}.arrow" for number in range(-(-len(files) // PART))]
+    with ThreadPoolExecutor(workers or usable_cores()) as pool:
+        for number, path in enumerate(written):
+            names = files[number * PART : (number + 1) * PART]
+            found = pool.map(lambda name: _row(os.fsencode(root), name, known, every), names)
+            rows = [row for row in found if row is not None]
+            _write(path, [rows_batch(rows, SCHEMA)])
+            indexed += sum(bool(row[3]) for row in rows)
+            reused += sum(known.get(row[0]) is row for row in rows)
+            data_bytes += sum(row[1] for row in rows)
+            if progress is not None:
+                progress(number * PART + len(names), len(files))
+    _write(target, (_only_batch(path) for path in written))
+    shutil.rmtree(parts)
+    return IndexSummary(target, len(files), indexed, reused, data_bytes, target.stat().st_size)
+
+
+def _jpeg_files(root: Path) -> Iterator[bytes]:
+    base = os.fsencode(root)
+    extensions = tuple(extension.encode() for extension in JPEG_EXTENSIONS)
+    for folder, _, names in os.walk(base, followlinks=True):
+        for name in names:
+            if name.lower().endswith(extensions):
+                yield os.path.relpath(os.path.join(folder, name), base)
+
+
+def _writable_place(root: str | os.PathLike[str]) -> Path:
+    inside, cache = index_places(root)
+    if os.access(inside.parent, os.W_OK):
+        return inside
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    return cache
+
+
+def _known_rows(root: str | os.PathLike[str], parts: Path) -> Iterator[Row]:
+    """Of the last index, and then of the parts of a run that was interrupted."""
+    for path in (*index_places(root), *sorted(parts.glob("*.arrow"))):
+        if path.is_file():
+            try:
+                yield from EntryIndex(path).rows()
+            except READ_ERRORS:
+                continue  # damaged or of another format: made again
+
+
+def _row(root: bytes, name: bytes, known: dict[bytes, Row], every: int) -> Row | None:
+    """The row of one file; None where it is gone or can't be read."""
+    path = os.path.join(root, name)
+    try:
+        info = os.stat(path)
+        old = known.get(name)
+        if old is not None and old[1:3] == (info.st_size, info.st_mtime_ns):
+            return old
+        with open_regular(path) as file:
+            data = file.read()
+    except OSError:
+        return None
+    try:
+        entries = ffi.jpeg_entry_points(data, every)
+    except NativeError:
+        entries = b""  # not a JPEG of the kind that has any: decoded as a whole
+    return name, len(data), info.st_mtime_ns, entries
+
+
+def _only_batch(path: Path) -> pa.RecordBatch:
+    with pa.memory_map(str(path)) as file:
+        return pa.ipc.open_file(file).get_batch(0)
+
+
+def _write(path: Path, batches: Iterable[pa.RecordBatch]) -> None:
+    with named(path), whole_file(path) as file, pa.ipc.new_file(file, SCHEMA) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+@dataclass(frozen=True)
+class ShardIndexSummary:
+    """What was done.
+
+    Attributes:
+        path: of the index.
+        shards: tar files.
+        samples: that have an image.
+        indexed: of them, that have entry points.
+        data_bytes, index_bytes: of the shards, and of the index.
+    """
+
+    path: Path
+    shards: int
+    samples: int
+    indexed: int
+    data_bytes: int
+    index_bytes: int
+
+
+def build_shard_index(
+    path: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> ShardIndexSummary:
+    """Makes the index of WebDataset shards or an LMDB, for `headrace.PackedDataset`. They stay as they are.
+
+    It becomes ``index.arrow`` beside the shards of a folder; where that can't be written, or for a single
+    file, it is kept in the user's cache. Interrupted, the same call goes on after the last finished shard.
+
+    Args:
+        path: a folder of .tar files, or one of them; the folder or the file of an LMDB of msgpack (image
+            bytes, label).
+        workers: threads; None: the cores that this process may use.
+        progress: called with (done, all): shards, or an LMDB's samples.
+
+    Raises:
+        PackError: a shard can't be read, no sample has an image, or the folder is a pack with an index of its
+            own.
+    """
+    shards = resolved_shards(path)
+    target = _target(Path(path), shards)
+    if is_lmdb(shards[0]):
+        _write_lmdb_index(shards[0], target, workers or usable_cores(), progress)
+        return _summary(target)
+    work = _workplace(target)
+    for number, shard in enumerate(shards):
+        _finish_shard(work, number, shard, workers or usable_cores())
+        if progress is not None:
+            progress(number + 1, len(shards))
+    parts = [part for number in range(len(shards)) if (part := Part.read(part_path(work, number)))]
+    if not any(part.batch.num_rows for part in parts):
+        raise PackError(f"{path}: no sample has an image ({', '.join(IMAGE_EXTENSIONS)}).")
+    _finish("tar", shards, parts, target, {LEFT_OUT: sum(len(part.notes) for part in parts)})
+    return _summary(target)
+
+
+def _workplace(target: Path) -> Path:
+    work = target.with_name(target.name + ".partial")
+    with naming(target):
+        part_path(work, 0).parent.mkdir(parents=True, exist_ok=True)
+    return work
+
+
+def _finish(
+    kind: str, files: Sequence[Path], parts: Sequence[Part], target: Path, made: dict[str, Any]
+) -> None:
+    """Writes the index `target` of `parts`, the rows of `files`, and removes its workplace."""
+    # Relative where both lie in one folder, so that they can be moved together.
+    folder = target.parent.resolve()
+    names = [file.name if file.parent.resolve() == folder else str(file.resolve()) for file in files]
+    shards = tuple(Shard(name, part.shard_bytes) for name, part in zip(names, parts, strict=True))
+    about = PackAbout(kind, shards, made={"by": "headrace index", "state": state_of(files), **made})
+    work = _workplace(target)
+    os.replace(write_index(work, parts, about, None), target)
+    shutil.rmtree(work)
+
+
+def _target(path: Path, shards: Sequence[Path]) -> Path:
+    beside = path / FILE_NAME
+    if not path.is_dir() or not os.access(path, os.W_OK):
+        kept = kept_index(shards)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        return kept
+    if beside.is_file() and PackIndex(beside).about.made.get("by") != "headrace index":
+        raise PackError(f"{beside} was made by headrace pack and has all that an index can have.")
+    return beside
+
+
+def _finish_shard(work: Path, number: int, shard: Path, workers: int) -> None:
+    """Writes the rows of one shard, unless an interrupted run did."""
+    ((size, mtime),) = state_of([shard])
+    origin = f"{shard} {size} {mtime}"
+    done = Part.read(part_path(work, number))
+    if done is not None and done.origin == origin:
+        return
+    rows = Rows(number)
+    for sample, packed in in_order(lambda sample: _packed(shard, sample), read_samples(shard), workers):
+        if packed is not None:
+            rows.add(*packed)
+        else:
+            rows.note(sample.key, "has no image")
+    rows.write(part_path(work, number), size, origin)
+
+
+def _packed(shard: Path, sample: TarSample) -> tuple[Packed, int] | None:
+    image = image_of(sample)
+    if image is None:
+        return None
+    data = read_extent(shard, sample.offset, sample.size)
+    begin = image.offset - sample.offset
+    content = data[begin : begin + image.size]
+    found = Sample(sample.key, image.extension, content, label_of(sample, shard))
+    return Packed((data,), begin, found, Facts.of(content), None), sample.offset
+
+
+def _summary(target: Path) -> ShardIndexSummary:
+    index = PackIndex(target)
+    _, begins, ends = index.entries()
+    return ShardIndexSummary(
+        path=target,
+        shards=len(index.about.shards),
+        samples=len(index),
+        indexed=int((ends > begins).sum()),
+        data_bytes=sum(shard.size for shard in index.about.shards),
+        index_bytes=target.stat().st_size,
+    )
+
+
+def _write_lmdb_index(
+    file: Path, target: Path, workers: int, progress: Callable[[int, int], None] | None
+) -> None:
+    """Writes `target`, the index of the LMDB `file`: all of it, from the beginning.
+
+    Raises:
+        PackError: it isn't an LMDB of msgpack (image bytes, label), or can't be read.
+    """
+    source = LmdbInput(file)
+    records = source.records()
+    places = source.places(records).tolist()
+    work = _workplace(target)
+
+    def packed(record: Record) -> Packed:
+        value = source.value(record)
+        sample = parse_value(value, record.key, str(file))
+        begin = image_begin(sample.image)
+        if not value.startswith(sample.image, begin):
+            raise PackError(f"{file}: the value of {record.key} is msgpack of a form that can't be indexed.")
+        return Packed((value,), begin, sample, Facts.of(sample.image), None)
+
+    rows = Rows(0)
+    for done, (_, each) in enumerate(in_order(packed, records, workers), start=1):
+        rows.add(each, places[done - 1])
+        if progress is not None:
+            progress(done, len(records))
+    rows.write(part_path(work, 0), file.stat().st_size)
+    part = Part.read(part_path(work, 0))
+    if part is None or not part.batch.num_rows:
+        raise PackError(f"{file} holds no samples.")
+    _finish("lmdb", [file], [part], target, {})

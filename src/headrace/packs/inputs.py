@@ -1,0 +1,220 @@
+"""Sources of packs: torch datasets, packs and WebDataset shards; and what kind a path or object is."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from headrace.errors import ConfigError, PackError, RemoteError
+from headrace.packs.changes import Changes, Encoding, encoded
+from headrace.packs.folders import DiskTree, FolderInput, StoreTree, stem_of
+from headrace.packs.ilsvrc import TRAIN, VAL, IlsvrcInput
+from headrace.packs.lmdb import LmdbInput
+from headrace.packs.records import Input, Record, Sample
+from headrace.packs.stored import StoredPack
+from headrace.remote.urls import is_url
+from headrace.sources.image import ImageDataset
+from headrace.sources.pack_index import FILE_NAME
+from headrace.sources.packed import open_index
+
+
+def dataset_input(dataset: Any, changes: Changes) -> SamplesInput | ImagesInput:
+    """The input for a dataset.
+
+    Raises:
+        ConfigError: it gives images without telling their files, and no encoding was asked for.
+    """
+    samples = getattr(dataset, "samples", None)
+    if isinstance(dataset, ImageDataset):
+        source = dataset.source
+        samples = [(source.path(i), source.label(i)) for i in range(len(source))]
+    if samples is not None:
+        return SamplesInput(dataset, list(samples))
+    if changes.reencode is None:
+        raise ConfigError(
+            f"{type(dataset).__name__} has no `samples` (paths and labels) to take files from: pass"
+            " reencode='png' (without loss) or 'jpeg' to pack the images that it gives."
+        )
+    return ImagesInput(dataset, changes.reencode, changes.quality)
+
+
+class SamplesInput(Input):
+    """The files that a dataset lists as (path, label), as ImageFolder does; its transforms aren't applied."""
+
+    def __init__(self, dataset: Any, samples: list[tuple[Any, int]]) -> None:
+        self.kind = type(dataset).__name__
+        # torchvision's ImageNet has tuples of words there; the folders' names are its `wnids`.
+        names = getattr(dataset, "wnids", None) or getattr(dataset, "classes", None) or ()
+        self.classes = tuple(str(name) for name in names)
+        self._root = getattr(dataset, "root", None)
+        self._tree = DiskTree("")
+        self._samples = [(os.path.abspath(os.fsdecode(path)), int(label)) for path, label in samples]
+
+    def records(self) -> list[Record]:
+        """See `Input`."""
+        if not self._samples:
+            return []
+        paths = [path for path, _ in self._samples]
+        root = os.path.commonpath([os.path.dirname(path) for path in paths])
+        if isinstance(self._root, (str, os.PathLike)):
+            root = os.path.commonpath([root, os.path.abspath(self._root)])
+        counts = Counter(map(stem_of, paths))
+        records = []
+        for path, label in self._samples:
+            stem = stem_of(path) if counts[stem_of(path)] == 1 else path
+            records.append(self._tree.record(os.path.relpath(stem, root), label, [path]))
+        return records
+
+    def read(self, record: Record) -> Sample:
+        """See `Input`."""
+        return self._tree.read(record)
+
+
+class ImagesInput(Input):
+    """The (PIL image, label) that a dataset gives, encoded. It is asked by one thread at a time."""
+
+    def __init__(self, dataset: Any, encoding: Encoding, quality: int | None) -> None:
+        self.kind = type(dataset).__name__
+        self.classes = tuple(str(name) for name in getattr(dataset, "classes", ()))
+        self._dataset = dataset
+        self._encoding = encoding
+        self._quality = quality
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._dataset, self._encoding, self._quality)
+
+    def records(self) -> list[Record]:
+        """See `Input`. Sizes aren't known before the images are encoded: all are taken to be as the first."""
+        count = len(self._dataset)
+        size = len(self._sample("0", 0).image) if count else 0
+        return [Record(f"{i:08}", size, 0, i) for i in range(count)]
+
+    def read(self, record: Record) -> Sample:
+        """See `Input`."""
+        return self._sample(record.key, record.place)
+
+    def _sample(self, key: str, index: int) -> Sample:
+        try:
+            with self._lock:
+                image, label = self._dataset[index]
+            label = int(label)
+        except Exception as error:  # whatever the user's code raises, with the place where it does
+            raise PackError(f"Sample {index} of {self.kind} can't be had: {error!r}.") from error
+        if not isinstance(image, Image.Image):
+            raise PackError(
+                f"Sample {index} of {self.kind} is {type(image).__name__}, not a PIL image: take away the"
+                " transform that makes it one."
+            )
+        data = encoded(image, self._encoding, self._quality)
+        return Sample(key, "jpg" if self._encoding == "jpeg" else "png", data, label)
+
+
+class PackInput(Input):
+    """The samples of a pack or of WebDataset shards, all of their fields included.
+
+    Args:
+        src: the pack's folder or its URL; a folder of .tar files, or one of them.
+        options: see `headrace.PackedDataset`.
+
+    Raises:
+        PackError: it can't be read as one.
+    """
+
+    def __init__(self, src: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> None:
+        self._arguments = (src, options)
+        if is_url(src):
+            self._pack = StoredPack.open(src, options)
+        else:
+            self._pack = StoredPack(open_index(src))
+        is_pack = self._pack.store is not None or (Path(src) / FILE_NAME).is_file()
+        self.kind = "pack" if is_pack else "WebDataset"
+        self.classes = self._pack.index.about.classes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Each process maps the index itself.
+        return type(self), self._arguments
+
+    def records(self) -> list[Record]:
+        """See `Input`."""
+        index, stamps = self._pack.index, self._pack.stamps()
+        keys: list[str] = index.checked(index.batch["key"]).to_pylist()
+        numbers, sizes = (index.numbers(name).tolist() for name in ("shard", "sample_size"))
+        if numbers and max(numbers) >= len(stamps):
+            raise PackError(f"{index.path} is damaged: rows are in none of its shards. Make it again.")
+        if len(set(keys)) < len(keys):
+            # WebDataset asks for different keys within a shard only.
+            stems = [Path(shard.name).stem for shard in index.about.shards]
+            keys = [f"{stems[shard]}/{key}" for shard, key in zip(numbers, keys, strict=True)]
+        rows = enumerate(zip(keys, sizes, numbers, strict=True))
+        return [Record(key, size, stamps[shard], row) for row, (key, size, shard) in rows]
+
+    def read(self, record: Record) -> Sample:
+        """See `Input`."""
+        try:
+            return replace(self._pack.sample(record.place), key=record.key)
+        except RemoteError as error:
+            raise PackError(str(error)) from error
+
+    def notes(self) -> list[str]:
+        """See `Input`."""
+        left_out = self._pack.index.about.samples_without_image
+        return [f"{left_out:,} samples have no image: left out."] if left_out else []
+
+
+def open_input(src: Any, changes: Changes, storage_options: Mapping[str, Any] | None = None) -> Input:
+    """The input for `src`; see `headrace.pack`.
+
+    Raises:
+        ConfigError: it needs options that weren't given.
+        PackError: it isn't there, can't be read, or is of no kind that can be packed.
+        RemoteError: the store doesn't answer.
+    """
+    if is_url(src):
+        return _of_store(src, storage_options)
+    if not isinstance(src, (str, os.PathLike)):
+        return dataset_input(src, changes)
+    path = Path(src)
+    if not path.exists():
+        raise PackError(f"{path} doesn't exist.")
+    return _of_folder(path) if path.is_dir() else _of_file(path)
+
+
+def _of_store(url: str, options: Mapping[str, Any] | None) -> Input:
+    tree = StoreTree(url, options)
+    if FILE_NAME in tree.beside:
+        return PackInput(url, options)
+    if any(name.endswith(".tar") for name in tree.beside):
+        raise PackError(
+            f"{url} holds .tar files without an index: only folders of class folders and packs are read from"
+            " stores. Run headrace index on the shards before they are uploaded."
+        )
+    return FolderInput(tree)
+
+
+def _of_folder(path: Path) -> Input:
+    if (path / FILE_NAME).is_file():
+        return PackInput(path)
+    if (path / "data.mdb").is_file():
+        return LmdbInput(path)
+    downloads = [tar for name in (TRAIN, VAL) for tar in path.glob(f"{name}.tar")]
+    if len(downloads) == 2:
+        raise PackError(f"{path} holds two data sets: pack {downloads[0]} and {downloads[1]} one by one.")
+    if downloads:
+        return IlsvrcInput(downloads[0])
+    return PackInput(path) if any(path.glob("*.tar")) else FolderInput(DiskTree(os.fspath(path)))
+
+
+def _of_file(path: Path) -> Input:
+    if path.suffix in (".mdb", ".lmdb"):
+        return LmdbInput(path)
+    if path.suffix != ".tar":
+        raise PackError(f"{path} is neither a folder, a .tar file nor an LMDB (.mdb, .lmdb).")
+    return IlsvrcInput(path) if path.stem in (TRAIN, VAL) else PackInput(path)

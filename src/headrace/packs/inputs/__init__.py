@@ -1,1 +1,0 @@
-"""What can be packed: one file a kind of source."""
