@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import Subset
 from torchvision.datasets import ImageFolder
-from torchvision.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop, ToTensor
+from torchvision.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop, Resize, ToTensor
 
 import headrace
 import headrace.order
@@ -101,6 +102,20 @@ def test_native_batches_equal_those_of_the_folder(folder: ImageFolder, shards: P
         assert torch.equal(images, expected)
         assert torch.equal(labels, targets)
     assert torch.equal(headrace.testing.replay(loaders[0], 7), headrace.testing.replay(loaders[1], 7))
+
+
+def test_a_pack_of_mostly_png_runs_natively_and_pillow_reads_the_png(tmp_path: Path) -> None:
+    src = image_folder(tmp_path / "src", 4)
+    for i in range(8):
+        Image.fromarray(np.full((30, 40, 3), 20 * i, np.uint8)).save(src / "class1" / f"{i}.png")
+    headrace.pack(src, tmp_path / "pack")
+    dataset = headrace.PackedDataset(tmp_path / "pack", Compose([Resize((24, 24)), ToTensor()]))
+    loader = headrace.DataLoader(dataset, batch_size=5)
+    assert loader.plan().native is not None
+    images = torch.cat([images for images, _ in loader])
+    assert torch.equal(images, torch.stack([image for image, _ in dataset]))
+    names = [dataset.index.text("extension", i) for i in range(len(dataset))]
+    assert loader.stats().decoded_by["pillow"] == names.count("png") > names.count("jpg") > 0
 
 
 def test_shards_can_be_walked_in_a_random_order(shards: Path) -> None:

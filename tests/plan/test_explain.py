@@ -122,7 +122,7 @@ def test_split_for_a_device() -> None:
 
 
 def test_other_formats() -> None:
-    compare("png", explain(make_plan(folder(TRAIN, ["a.png", "b.jpg"]))))
+    compare("png", explain(make_plan(folder(TRAIN, ["a.png", "b.png"]))))
 
 
 def test_a_plan_made_by_hand() -> None:

@@ -28,9 +28,6 @@ from headrace.sources.source import Source
 FOLDERS: tuple[type, ...] = (ImageFolder, DatasetFolder, ImageNet)
 KNOWN: tuple[type, ...] = (*FOLDERS, ImageDataset, PackedDataset, Subset)
 
-# Below this share of JPEGs, Pillow's reading of the others would dominate: worker processes do that better.
-MIN_JPEG_SHARE = 0.9
-
 
 @dataclass(frozen=True, eq=False)
 class Recognised:
@@ -70,7 +67,7 @@ def recognise_source(dataset: Any) -> Recognised | Refusal:
         return found
     total, jpegs = len(found.source), found.source.count_extensions()
     counts = f"{jpegs:,} of {total:,} files are JPEG by extension"
-    if jpegs < MIN_JPEG_SHARE * total:
+    if total and not jpegs:
         return Refusal(found.what, f"{counts}: decoded by Pillow in worker processes instead")
     note = counts if jpegs == total else f"{counts}; the others are decoded by Pillow"
     if isinstance(found.source, PackSource):
