@@ -114,7 +114,7 @@ def test_files_that_the_index_lost_in_a_power_failure_go(tmp_path: Path, monkeyp
     """Which nothing would count otherwise. Others stay."""
     boot = tmp_path / "boot_id"
     boot.write_text("first")
-    monkeypatch.setattr("headrace.cache.clients.BOOT", boot)
+    monkeypatch.setattr("headrace.cache.claiming.BOOT", boot)
     cache = Cache(tmp_path / "cache", 8 * BLOCK)
     (path,) = put(cache, [1])
     cache.close()

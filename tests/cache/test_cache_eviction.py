@@ -174,7 +174,7 @@ def test_what_a_closed_one_needed_is_needed_no_more(tmp_path: Path) -> None:
 
 
 def test_millions_of_uses_are_forgotten_little_by_little(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("headrace.cache.clients.FORGOTTEN_AT_ONCE", 2)
+    monkeypatch.setattr("headrace.cache.claiming.FORGOTTEN_AT_ONCE", 2)
     one, two = Cache(tmp_path, 9 * BLOCK), Cache(tmp_path, 9 * BLOCK)
     for number in range(9):
         use(one, number, number, 100 + number)

@@ -93,7 +93,8 @@ def test_construction_asks_the_file_system_nothing(
 
 
 def test_a_loader_names_a_missing_file_when_it_is_read(files: list[Path], tmp_path: Path) -> None:
-    dataset = ImageDataset([files[0], tmp_path / "missing.jpg"], transform=transforms.PILToTensor())
+    transform = transforms.Compose([transforms.Resize((8, 8)), transforms.PILToTensor()])
+    dataset = ImageDataset([files[0], tmp_path / "missing.jpg"], transform=transform)
     with pytest.raises(SampleError, match=r"missing\.jpg") as caught:
         list(headrace.DataLoader(dataset))
     assert caught.value.index == 1

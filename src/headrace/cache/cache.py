@@ -10,10 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cache import files
-from headrace.cache.claiming import UNPIN, UNPIN_KEY, Answer, Claiming, Wish
-from headrace.cache.clients import ADVANCE, CLOCK, FORGOTTEN_AT_ONCE, forget_passed
-from headrace.cache.index import DiskFullError
-from headrace.cache.member import REMOVE, Member
+from headrace.cache.claiming import (
+    ADVANCE,
+    CLOCK,
+    FORGOTTEN_AT_ONCE,
+    UNPIN,
+    UNPIN_KEY,
+    Answer,
+    Claiming,
+    Request,
+    forget_passed,
+)
+from headrace.cache.index import REMOVE, DiskFullError, Member
 from headrace.cache.records import CacheStats, Claim, Record
 from headrace.errors import CacheError, ConfigError, DamagedError
 
@@ -68,12 +76,12 @@ class Cache:
         are passed over. It takes about 5 µs a record: call it at the beginning of an epoch with the samples
         that this user needs in it, some hundreds at a time; where jobs with orders of their own share the
         cache, some ten times an epoch. Of a record that comes several times, the soonest use counts."""
-        wishes = _wishes(records, positions)
+        requests = _requests(records, positions)
         with self._member.transaction() as connection:
             (clock,) = connection.execute(CLOCK, [self._member.number]).fetchone()
             connection.executemany(
                 EXPECT,
-                [(self._member.number, wish.position, wish.key, clock) for wish in wishes],
+                [(self._member.number, request.position, request.key, clock) for request in requests],
             )
 
     def skip(self, position: int) -> bool:
@@ -95,12 +103,12 @@ class Cache:
         Raises:
             CacheError: the index or the folder can't be used. On a full disk the answer is "full" instead.
         """
-        wishes = _wishes(records, positions)
-        answers = self._answer(wishes, set())
-        damaged = self._damaged(wishes, answers)
+        requests = _requests(records, positions)
+        answers = self._answer(requests, set())
+        damaged = self._damaged(requests, answers)
         if damaged:
             again = [row for row, answer in enumerate(answers) if answer.number in damaged]
-            second = self._answer([wishes[row] for row in again], damaged)
+            second = self._answer([requests[row] for row in again], damaged)
             for row, answer in zip(again, second, strict=True):
                 answers[row] = answer
         with self._member.lock:
@@ -112,40 +120,42 @@ class Cache:
             for answer in answers
         ]
 
-    def _answer(self, wishes: list[Wish], damaged: set[int]) -> list[Answer]:
-        """Claim them. `damaged`: numbers of records that were "ready" for these very wishes, but are not."""
-        if not wishes:
+    def _answer(self, requests: list[Request], damaged: set[int]) -> list[Answer]:
+        """Claim them. `damaged`: numbers of records that were "ready" for these requests, but are not."""
+        if not requests:
             return []
         try:
             with self._member.lock:
                 with self._member.transaction() as connection:
                     claiming = Claiming(connection, self._member.clients, self._member.number)
-                    answers = claiming.answer(wishes, damaged)
+                    answers = claiming.answer(requests, damaged)
                 self._counts["evictions"] += claiming.evictions
                 self._counts["damaged"] += claiming.dropped
                 if damaged:
-                    self._forget_pins(wish.key for wish in wishes)
-                for wish, answer in zip(wishes, answers, strict=True):
+                    self._forget_pins(request.key for request in requests)
+                for request, answer in zip(requests, answers, strict=True):
                     if answer.state == "ready":
-                        pins = self._held.get(wish.key, (0, 0))[1]
-                        self._held[wish.key] = answer.number, pins + 1
+                        pins = self._held.get(request.key, (0, 0))[1]
+                        self._held[request.key] = answer.number, pins + 1
                     elif answer.state == "mine":
-                        self._fetching[wish.key] = answer.number
+                        self._fetching[request.key] = answer.number
         except DiskFullError:
             if damaged:
-                self._forget_pins(wish.key for wish in wishes)
-                self._member.change([(UNPIN_KEY, [(self._member.number, wish.key) for wish in wishes])])
-            return [Answer("full")] * len(wishes)
+                self._forget_pins(request.key for request in requests)
+                self._member.change(
+                    [(UNPIN_KEY, [(self._member.number, request.key) for request in requests])]
+                )
+            return [Answer("full")] * len(requests)
         return answers
 
-    def _damaged(self, wishes: list[Wish], answers: list[Answer]) -> set[int]:
+    def _damaged(self, requests: list[Request], answers: list[Answer]) -> set[int]:
         """Numbers of those "ready" whose file isn't what was written."""
         damaged = set()
-        for wish, (state, number, checksum) in zip(wishes, answers, strict=True):
+        for request, (state, number, checksum) in zip(requests, answers, strict=True):
             if state != "ready" or number in damaged:
                 continue
             path = self._member.path(number)
-            if not files.has_size(path, wish.record.size):
+            if not files.has_size(path, request.record.size):
                 damaged.add(number)
             elif not self._is_verified(number):
                 if files.has_checksum(path, checksum):
@@ -282,9 +292,10 @@ def _digest(record: Record) -> bytes:
     return blake2b(record.key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _wishes(records: Sequence[Record], positions: Sequence[int]) -> list[Wish]:
+def _requests(records: Sequence[Record], positions: Sequence[int]) -> list[Request]:
     return [
-        Wish(_digest(record), record, position) for record, position in zip(records, positions, strict=True)
+        Request(_digest(record), record, position)
+        for record, position in zip(records, positions, strict=True)
     ]
 
 

@@ -1,7 +1,7 @@
 """What the cache holds and who needs it, in an SQLite database that all processes of the node share.
 
-``uses`` has a row for each record that a client needs again, as far as is known, or has in hand. Triggers
-keep the sums that every claim asks for: the bytes taken, and how many clients know of a use of a record.
+``uses`` has a row for each record that a client needs again, as far as is known, or holds. Triggers keep the
+sums that every claim asks for: the bytes taken, and how many clients know of a use of a record.
 """
 
 from __future__ import annotations
@@ -10,23 +10,31 @@ import fcntl
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from sqlite3 import Connection
+from typing import Any
+from weakref import WeakSet, finalize
 
-from headrace.errors import CacheError
+from headrace.cache import files
+from headrace.cache.claiming import Clients, eviction_candidates
+from headrace.errors import CacheError, ConfigError
 
 BUSY_SECONDS = 60.0
 VERSION = 1
-SCHEMA = """
-CREATE TABLE space (token TEXT, boot TEXT, capacity INTEGER, bytes INTEGER, records INTEGER, ticks INTEGER);
-CREATE TABLE clients (
+SCHEMA = (
+    """CREATE TABLE space (
+    token TEXT, boot TEXT, capacity INTEGER, bytes INTEGER, records INTEGER, ticks INTEGER
+)""",
+    """CREATE TABLE clients (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     pid INTEGER NOT NULL,
     clock INTEGER NOT NULL DEFAULT 0,       -- position that it has claimed up to
     gone INTEGER NOT NULL DEFAULT 0         -- closed or dead; its uses are being forgotten
-);
-CREATE TABLE records (
+)""",
+    """CREATE TABLE records (
     id INTEGER PRIMARY KEY AUTOINCREMENT,   -- never used twice: names the file
     key BLOB NOT NULL UNIQUE,
     size INTEGER NOT NULL,
@@ -35,32 +43,32 @@ CREATE TABLE records (
     fetcher INTEGER,                        -- client that is fetching it; NULL: it is there
     users INTEGER NOT NULL DEFAULT 0,       -- rows of uses
     touched INTEGER NOT NULL DEFAULT 0      -- tick at which the last of them went
-);
-CREATE INDEX idle ON records (touched) WHERE users = 0 AND fetcher IS NULL;
-CREATE INDEX fetching ON records (fetcher) WHERE fetcher IS NOT NULL;
-CREATE TABLE uses (
+)""",
+    "CREATE INDEX idle ON records (touched) WHERE users = 0 AND fetcher IS NULL",
+    "CREATE INDEX fetching ON records (fetcher) WHERE fetcher IS NOT NULL",
+    """CREATE TABLE uses (
     record INTEGER NOT NULL,
     client INTEGER NOT NULL,
     position INTEGER NOT NULL,              -- of the next use
-    pins INTEGER NOT NULL,                  -- times that the client has it in hand
+    pins INTEGER NOT NULL,                  -- times that the client holds it
     PRIMARY KEY (record, client)
-) WITHOUT ROWID;
-CREATE INDEX by_position ON uses (client, position) WHERE pins = 0;
-CREATE INDEX pinned ON uses (client) WHERE pins > 0;
-CREATE TRIGGER record_came AFTER INSERT ON records BEGIN
+) WITHOUT ROWID""",
+    "CREATE INDEX by_position ON uses (client, position) WHERE pins = 0",
+    "CREATE INDEX pinned ON uses (client) WHERE pins > 0",
+    """CREATE TRIGGER record_came AFTER INSERT ON records BEGIN
     UPDATE space SET bytes = bytes + NEW.room, records = records + 1;
-END;
-CREATE TRIGGER record_went AFTER DELETE ON records BEGIN
+END""",
+    """CREATE TRIGGER record_went AFTER DELETE ON records BEGIN
     UPDATE space SET bytes = bytes - OLD.room, records = records - 1;
     DELETE FROM uses WHERE record = OLD.id;
-END;
-CREATE TRIGGER use_came AFTER INSERT ON uses BEGIN
+END""",
+    """CREATE TRIGGER use_came AFTER INSERT ON uses BEGIN
     UPDATE records SET users = users + 1 WHERE id = NEW.record;
-END;
-CREATE TRIGGER use_went AFTER DELETE ON uses BEGIN
+END""",
+    """CREATE TRIGGER use_went AFTER DELETE ON uses BEGIN
     UPDATE records SET users = users - 1, touched = (SELECT ticks FROM space) WHERE id = OLD.record;
-END;
-"""
+END""",
+)
 
 
 class DiskFullError(CacheError):
@@ -114,7 +122,7 @@ class Index:
         space = "INSERT INTO space VALUES (?, '', 0, 0, 0, 0)"
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
-        for statement in _statements(SCHEMA):
+        for statement in SCHEMA:
             connection.execute(statement)
         # By its name the folder of files is told from that of an index that was lost.
         connection.execute(space, [secrets.token_hex(4)])
@@ -180,16 +188,156 @@ class Index:
         )
 
 
-def _statements(script: str) -> Iterator[str]:
-    """Of a script, one by one: sqlite3's own way to run one ends the transaction."""
-    statement = ""
-    for line in script.splitlines():
-        statement += line + "\n"
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
-
-
 def _is_full(path: Path) -> bool:
     state = os.statvfs(path.parent)
     return state.f_bavail * state.f_frsize < 1 << 20
+
+
+# A statement and the rows to run it with.
+Change = tuple[str, list[tuple[Any, ...]]]
+REMOVE = "DELETE FROM records WHERE id = ?"
+
+
+class Member:
+    """A client of the cache in `folder`, bounded at `capacity` bytes; another one in a forked child.
+
+    Attributes:
+        lock: whoever changes what `forked` clears holds it.
+        number: of the client, from the first `transaction` on.
+        clients: all of them, from the first `transaction` on.
+        forked: called in a forked child, which has nothing of what the parent claimed.
+    """
+
+    def __init__(self, folder: Path, capacity: int, forked: Callable[[], None]) -> None:
+        self._folder = folder
+        self._capacity = capacity
+        self._closed = False
+        self.forked = forked
+        self.clients: Clients
+        self._reset()
+        _members.add(self)
+
+    def _reset(self) -> None:
+        self.lock = threading.RLock()
+        self.number = 0
+        self._index: Index | None = None
+        # What closes the connection, and the client's lock.
+        self._disconnect: Callable[[], Any] = _do_nothing
+        self._leave: Callable[[], Any] | None = None
+        self._undone: list[Change] = []
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """All or nothing; see `Index.transaction`."""
+        with self.lock:
+            if self._closed:
+                raise ConfigError(f"The cache in {self._folder} was closed. Make another Cache.")
+            with self._opened().transaction() as connection:
+                for statement, rows in self._undone:
+                    connection.executemany(statement, rows)
+                yield connection
+            self._undone.clear()
+
+    def change(self, changes: list[Change]) -> None:
+        """Changes that are made up for with the next transaction if the disk is full."""
+        with self.lock:
+            try:
+                with self.transaction() as connection:
+                    for statement, rows in changes:
+                        connection.executemany(statement, rows)
+            except DiskFullError:
+                self._undone += changes
+
+    def path(self, record: int) -> str:
+        """Of the file of record `record`."""
+        return files.path_of(self._root, record)
+
+    def close(self) -> None:
+        """Leave: what this client claimed is taken back."""
+        with self.lock:
+            if self._closed:
+                return
+            try:
+                if self._leave is not None:
+                    with self.transaction() as connection:
+                        self.clients.release_client(connection, self.number)
+            finally:
+                self._closed = True
+                self.disconnect()
+                if self._leave is not None:
+                    self._leave()
+
+    def disconnect(self) -> None:
+        """Close the connection; the next transaction opens another."""
+        self._index = None
+        self._disconnect()
+
+    def _opened(self) -> Index:
+        """Connected, and one of the clients."""
+        if self._index is None:
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            except OSError as error:
+                raise CacheError(
+                    f"The cache can't make its folder {self._folder}: {error.strerror}."
+                ) from error
+            index = Index(self._folder)
+            self._disconnect = finalize(self, index.close)
+            if self._leave is None:
+                self._root = index.root
+                self.clients = Clients(index.root)
+                with index.transaction() as connection:
+                    self.number, lock = self.clients.join(connection, self._capacity)
+                    leave = finalize(self, os.close, lock)
+                    self._shrink(connection)
+                self._leave = leave
+            self._index = index
+        return self._index
+
+    def _shrink(self, connection: Connection) -> None:
+        """To the capacity, which may have been more the last time."""
+        (excess,) = connection.execute("SELECT bytes - capacity FROM space").fetchone()
+        if excess > 0:
+            for candidate in eviction_candidates(connection, 64):
+                self.clients.remove_file(candidate.record)
+                connection.execute(REMOVE, [candidate.record])
+                excess -= candidate.room
+                if excess <= 0:
+                    break
+
+
+def _do_nothing() -> None:
+    """Nothing to close."""
+
+
+# SQLite forbids to carry a connection over a fork: the child would take the parent's locks for its own. Each
+# member closes its own before one, and opens another when it is used again.
+_members: WeakSet[Member] = WeakSet()
+_forking: list[Member] = []
+
+
+def _before_fork() -> None:
+    members = list(_members)
+    for member in members:
+        member.lock.acquire()
+        member.disconnect()
+    _forking[:] = members  # once no other thread is forking
+
+
+def _after_in_parent() -> None:
+    members = _forking[:]
+    _forking.clear()
+    for member in members:
+        member.lock.release()
+
+
+def _after_in_child() -> None:
+    for member in _forking:
+        if member._leave is not None:
+            member._leave()  # the child's copy of the descriptor; the parent's holds the lock on
+        member._reset()
+        member.forked()
+    _forking.clear()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

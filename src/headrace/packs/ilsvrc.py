@@ -101,6 +101,8 @@ def validation_wnids(devkit: Path) -> list[str]:
         synsets = read_synsets(files[_META])
         wnids = {int(s["ILSVRC2012_ID"]): str(s["WNID"]) for s in synsets if not int(s["num_children"])}
         return [wnids[int(line)] for line in files[_TRUTH].split()]
+    except ConfigError:
+        raise
     except FileNotFoundError:
         raise PackError(
             f"{devkit} isn't there: it says which classes the validation images are of."
@@ -127,11 +129,11 @@ def read_synsets(data: bytes) -> Any:
         from scipy.io import loadmat
     except ImportError as error:
         raise ConfigError(f"Reading {DEVKIT} needs SciPy: pip install scipy.") from error
-    _refuse_bombs(data)
     try:
+        _refuse_bombs(data)
         synsets = loadmat(io.BytesIO(data), variable_names=["synsets"], squeeze_me=True)["synsets"]
     except Exception as error:  # SciPy raises anything for a damaged file
-        raise ValueError(f"its {_META} is damaged: {error!r}") from error
+        raise ValueError(f"its {_META} can't be used: {error!r}") from error
     if synsets.dtype.names is None:
         raise ValueError(f"the synsets of its {_META} have no fields")
     return np.atleast_1d(synsets)
