@@ -169,7 +169,7 @@ def read(
     size = order.size // batch_size * batch_size if drop_last else order.size
     batches = -(-size // batch_size)
     rows = batch_size * max(1, min(ROWS // batch_size, batches // TASKS))
-    from headrace.sources.arrow import pa
+    from headrace._arrow import pa
 
     # Not by ray.data.range: its tasks would wait for a processor where the actors have all of them.
     blocks = [pa.table({"id": np.arange(i, min(i + rows, size))}) for i in range(0, max(1, size), rows)]

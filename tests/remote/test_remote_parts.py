@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
-from headrace.remote.limit import LEAST, Limit
-from headrace.remote.ranges import LEAST_GAP, WASTE, coalesce
+from headrace.remote.client import is_url, store_and_name
+from headrace.remote.failures import Retry
+from headrace.remote.lease import LEAST_GAP, WASTE, coalesce
+from headrace.remote.reader import LEAST, Limit
 from headrace.remote.records import Records
-from headrace.remote.retry import Retry
-from headrace.remote.urls import is_url, store_and_name
 
 READS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 10_000), st.integers(1, 2_000)), max_size=30)
 

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow as pa
 
+from headrace._arrow import pa
 from headrace.measure.access import refusal, who_may
 from headrace.measure.pictures import Pictures, Split, State
 from headrace.measure.tree import is_folder

@@ -10,7 +10,8 @@ from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
+
+from headrace._arrow import pa
 
 # Names that are text at a time.
 CHUNK = 1 << 16

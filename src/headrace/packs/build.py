@@ -22,7 +22,7 @@ from headrace.packs.pack import PackRequest, PackSummary
 from headrace.packs.records import Input, Progress, Record, in_order, make_plan
 from headrace.packs.rows import Facts, Packed, write_index
 from headrace.packs.tar import TarShards
-from headrace.remote.urls import is_url
+from headrace.remote.client import is_url
 from headrace.sources.pack_index import FILE_NAME, PackAbout, PackIndex
 
 Work = Sequence[tuple[int, Sequence[Record]]]

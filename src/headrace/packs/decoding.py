@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
+from headrace._arrow import pa, pc
 from headrace._native import abi, ffi
 from headrace.errors import PackError
 from headrace.measure.access import refusal
@@ -23,7 +24,6 @@ from headrace.measure.machine import usable_cores
 from headrace.measure.pictures import Pictures, Split, State
 from headrace.packs.records import JPEG_START, Progress, in_order
 from headrace.packs.stored import StoredPack
-from headrace.sources.arrow import pa, pc
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 
 # Gives the bytes of a picture; None where it can't, which the picture's state or reason then says.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace._arrow import pa
 from headrace._files import whole_file
 from headrace._native import ffi
 from headrace.errors import NativeError, PackError
@@ -17,7 +18,6 @@ from headrace.measure.machine import usable_cores
 from headrace.packs.lmdb import LmdbInput, image_begin, parse_value
 from headrace.packs.records import Record, Sample, in_order
 from headrace.packs.rows import Facts, Packed, Part, Rows, naming, part_path, rows_batch, write_index
-from headrace.sources.arrow import pa
 from headrace.sources.entry_index import READ_ERRORS, SCHEMA, EntryIndex
 from headrace.sources.folder import JPEG_EXTENSIONS, index_places
 from headrace.sources.pack import read_extent

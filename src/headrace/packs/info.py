@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace._arrow import pc
 from headrace.packs.stored import StoredPack
-from headrace.sources.arrow import pc
 from headrace.sources.folder import JPEG_EXTENSIONS
 from headrace.sources.pack_index import PackIndex
 

@@ -19,7 +19,7 @@ from headrace.packs.ilsvrc import TRAIN, VAL, IlsvrcInput
 from headrace.packs.lmdb import LmdbInput
 from headrace.packs.records import Input, Record, Sample
 from headrace.packs.stored import StoredPack
-from headrace.remote.urls import is_url
+from headrace.remote.client import is_url
 from headrace.sources.image import ImageDataset
 from headrace.sources.pack_index import FILE_NAME
 from headrace.sources.packed import open_index

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from headrace._arrow import pa
 from headrace._files import whole_file
 from headrace._native import ffi
 from headrace.errors import NativeError, PackError, printable
 from headrace.packs.records import JPEG_START, PILLOW_ERRORS, Sample
-from headrace.sources.arrow import pa
 from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout
 
 # Metadata of a part: what its shard is, as JSON.

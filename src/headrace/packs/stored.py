@@ -15,8 +15,8 @@ from headrace.packs.lmdb import parse_value
 from headrace.packs.records import Sample
 from headrace.packs.tar import member_stem, parse_label
 from headrace.remote.access import Access
+from headrace.remote.client import is_url
 from headrace.remote.store import Store
-from headrace.remote.urls import is_url
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 from headrace.sources.reading import read_part
 from headrace.sources.remote import RemotePackSource

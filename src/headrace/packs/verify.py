@@ -13,6 +13,7 @@ from typing import Any
 
 from PIL import Image
 
+from headrace._arrow import pa
 from headrace.errors import PackError, printable
 from headrace.measure.machine import usable_cores
 from headrace.packs.changes import Changes
@@ -20,7 +21,6 @@ from headrace.packs.inputs import open_input
 from headrace.packs.records import PILLOW_ERRORS, Input, Progress, Sample, in_order
 from headrace.packs.rows import checksum
 from headrace.packs.stored import StoredPack
-from headrace.sources.arrow import pa
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 from headrace.sources.tar_index import changed_shards
 

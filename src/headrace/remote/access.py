@@ -15,8 +15,8 @@ from typing import Any
 
 from headrace.errors import ConfigError, PackError, RemoteError
 from headrace.remote.client import check_options, endpoint_of
+from headrace.remote.failures import Retry
 from headrace.remote.records import Records
-from headrace.remote.retry import Retry
 
 # Of the free disk, for records, unless the user says otherwise.
 SHARE = 0.5

@@ -1,8 +1,15 @@
-"""Requests to one store: as many at a time as pay, tried again where they fail, and counted."""
+"""Requests to one store: as many at a time as pay, tried again where they fail, and counted.
+
+How many are under way at a time is found by measuring. By Little's law, throughput is requests under way ×
+bytes of one ÷ seconds of one. As long as the store and the network aren't full, the seconds stay the same
+and more requests give more throughput; from then on they only take longer. So their number doubles as long
+as that pays, or one takes no longer than before; then a step more is tried now and then.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import sys
@@ -14,10 +21,132 @@ from typing import Any
 
 from headrace.errors import RemoteError
 from headrace.remote.client import RETRY, Answer, Client, ObstoreClient
-from headrace.remote.failures import Failure
+from headrace.remote.failures import Failure, Retry
 from headrace.remote.helper import HelperClient
-from headrace.remote.limit import Limit
-from headrace.remote.retry import Retry
+
+FIRST = 16
+LEAST = 2
+MOST = 256
+
+# A step up is kept where it brings this part of what it would bring if nothing were full.
+WORTH = 0.25
+# As soon as before: within this factor of the quickest round's mean.
+AS_SOON = 1.25
+AS_LITTLE = 0.8
+# Rounds from one trial to the next, once the number has been found.
+PATIENCE = 8
+STEP = 1.5
+# Of a new measurement, in the running means.
+WEIGHT = 0.1
+
+
+class Limit:
+    """Requests that may be under way. A round is as many of them as that, done while others waited.
+
+    Attributes:
+        now: the limit.
+        latency_seconds: from request to first byte, a running mean; 0: not known.
+        bytes_per_second: of one request's body, a running mean; 0: not known.
+    """
+
+    def __init__(self, first: int = FIRST, least: int = LEAST, most: int = MOST) -> None:
+        self.now = min(max(first, least), most)
+        self.least, self.most = least, most
+        self.latency_seconds = 0.0
+        self.bytes_per_second = 0.0
+        self._before = 0  # the limit that a trial comes from; 0: none is under way
+        self._rate_before = 0.0
+        self._quickest = math.inf  # round: mean seconds of a request
+        self._doubling = True
+        self._settling = 0
+        self._idle_rounds = 0
+        self._begun: float | None = None
+        self._nbytes = self._count = 0
+        self._seconds = 0.0
+
+    def done(self, at: float, nbytes: int, latency: float, body: float, *, saturated: bool) -> None:
+        """A request is done.
+
+        Args:
+            at: the time, in seconds.
+            nbytes: that it brought.
+            latency, body: seconds to the first byte, and from there to the last.
+            saturated: whether another request waited for its end.
+        """
+        self.latency_seconds = _mean(self.latency_seconds, latency)
+        if body > 0:
+            self.bytes_per_second = _mean(self.bytes_per_second, nbytes / body)
+        if not saturated:
+            self._restart()  # what the caller asks for is the bound, not the limit
+            return
+        if self._settling > 0:
+            self._settling -= 1  # begun under another limit
+            return
+        if self._begun is None:
+            self._begun = at
+            return
+        self._nbytes += nbytes
+        self._seconds += latency + body
+        self._count += 1
+        if self._count >= max(self.now, 4) and at > self._begun:
+            limit = self.now
+            self._end_round(self._nbytes / (at - self._begun))
+            self._restart()
+            self._settling = max(limit, self.now) if self.now != limit else 0
+
+    def refused(self) -> None:
+        """The store asks for fewer requests (503, 429)."""
+        self.now = max(self.least, self.now // 2)
+        self._doubling, self._before = False, 0
+        self._idle_rounds = 0
+        self._restart()
+
+    def gap(self, most: int) -> int:
+        """Bytes that cost no more to read and drop than another request does; `most` at most."""
+        return min(most, int(self.latency_seconds * self.bytes_per_second))
+
+    def _end_round(self, rate: float) -> None:
+        seconds = self._seconds / self._count
+        soon = seconds <= AS_SOON * self._quickest
+        self._quickest = min(self._quickest, seconds)
+        if self._before:
+            self._judge(rate, soon=soon)
+        elif self._doubling:
+            self._try(2 * self.now, rate)
+        else:
+            self._idle_rounds += 1
+            if self._idle_rounds >= PATIENCE:
+                self._idle_rounds = 0
+                self._try(int(STEP * self.now) + 1, rate)
+
+    def _try(self, limit: int, rate: float) -> None:
+        limit = min(limit, self.most)
+        if limit > self.now:
+            self._before, self._rate_before, self.now = self.now, rate, limit
+        else:
+            self._doubling = False
+
+    def _judge(self, rate: float, *, soon: bool) -> None:
+        before, self._before = self._before, 0
+        expected = self._rate_before * self.now / before
+        pays = rate - self._rate_before >= WORTH * (expected - self._rate_before)
+        # A round that others disturbed may bring less though nothing is full.
+        if pays or (soon and rate > AS_LITTLE * self._rate_before):
+            if self._doubling:
+                self._try(2 * self.now, rate)
+            return
+        self.now, self._doubling = before, False
+
+    def _restart(self) -> None:
+        self._begun = None
+        self._nbytes = 0
+        self._seconds = 0.0
+        self._count = 0
+
+
+def _mean(mean: float, value: float) -> float:
+    return value if mean == 0.0 else (1 - WEIGHT) * mean + WEIGHT * value
+
 
 # Whether this process was forked from one that may use obstore, whose threads don't exist here.
 _forked = False

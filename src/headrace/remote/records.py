@@ -16,14 +16,12 @@ from typing import Any, TypeVar
 from headrace.cache import Cache, Record
 from headrace.errors import DamagedError, HeadraceError, RemoteError
 from headrace.records import RemoteStats
-from headrace.remote.client import endpoint_of
+from headrace.remote.client import endpoint_of, store_and_name
 from headrace.remote.expecting import Expecting
 from headrace.remote.failures import Failure
-from headrace.remote.lease import Lease, Wanted
+from headrace.remote.lease import Lease, Range, Wanted, coalesce
 from headrace.remote.loop import Loop, loop
-from headrace.remote.ranges import Range, coalesce
 from headrace.remote.reader import Reader
-from headrace.remote.urls import store_and_name
 
 T = TypeVar("T")
 

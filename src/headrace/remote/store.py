@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.errors import ConfigError, RemoteError
-from headrace.remote.client import CLIENT, RETRY, check_options, open_store, store_arguments
-from headrace.remote.failures import Failure
+from headrace.remote.client import CLIENT, RETRY, check_options, open_store, store_and_name, store_arguments
+from headrace.remote.failures import Failure, Retry
 from headrace.remote.loop import loop
 from headrace.remote.reader import Reader, forked
-from headrace.remote.retry import Retry
-from headrace.remote.urls import store_and_name
 
 # Of a request that writes: a part of a shard on a slow line.
 WRITE_TIMEOUTS = {"timeout": "900s", "read_timeout": "120s"}

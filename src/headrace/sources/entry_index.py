@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from headrace._arrow import pa, pc
 from headrace.records import EntryPoints
-from headrace.sources.arrow import pa, pc
 from headrace.sources.folder import ImageSource
 
 # What reading a damaged index raises.

@@ -10,7 +10,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from headrace.errors import ConfigError, printable
-from headrace.remote.urls import is_url
+from headrace.remote.client import is_url
 from headrace.sources.folder import ImageSource
 
 # How many bad paths an error names: enough to see the pattern, few enough to read.

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from headrace._arrow import pa, pc
 from headrace.errors import PackError
-from headrace.sources.arrow import pa, pc
 from headrace.sources.folder import cache_folder
 
 FILE_NAME = "index.arrow"

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import ConfigError, PackError
-from headrace.remote.urls import is_url
+from headrace.remote.client import is_url
 from headrace.sources.image import SourceDataset
 from headrace.sources.pack import PackSource
 from headrace.sources.tar_samples import samples_in

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from headrace._arrow import pa
 from headrace._files import whole_file
 from headrace.errors import PackError
-from headrace.sources.arrow import pa
 from headrace.sources.folder import cache_folder
 from headrace.sources.pack import read_extent
 from headrace.sources.pack_index import COLUMNS, FILE_NAME, LEFT_OUT, PackAbout, PackIndex, Shard
