@@ -35,7 +35,7 @@ ON CONFLICT DO UPDATE SET position = excluded.position
 
 class Cache:
     """A cache of records on local disk. All processes of the node that name one folder share it; threads may
-    share a Cache, and a forked child goes on with one of its own.
+    share a Cache, and a forked child continues with one of its own.
 
     A *position* counts the samples that this Cache's user needs, one after the other, from 0 when the Cache
     was made, through all epochs. Positions only tell what is needed sooner; they come from the order, which
@@ -61,7 +61,7 @@ class Cache:
         self._begin()
         self._member = Member(self._folder, capacity, self._begin)
         with self._member.transaction():
-            pass  # what is wrong with the folder is said now
+            pass  # an unusable folder is an error now
 
     def _begin(self) -> None:
         """With nothing claimed."""
@@ -166,7 +166,7 @@ class Cache:
 
     def add(self, records: Sequence[Record], data: Sequence[files.Bytes]) -> list[str | None]:
         """End claims that were "mine" with the records' bytes. Returns the path of each, pinned as if
-        "ready"; None where it couldn't be written as the disk is full: go on without keeping it.
+        "ready"; None where it couldn't be written as the disk is full: continue without keeping it.
 
         Raises:
             ConfigError: a record isn't claimed.

@@ -124,7 +124,7 @@ class Index:
         connection.execute("BEGIN IMMEDIATE")
         for statement in SCHEMA:
             connection.execute(statement)
-        # By its name the folder of files is told from that of an index that was lost.
+        # Its name distinguishes the folder of files from that of an index that was lost.
         connection.execute(space, [secrets.token_hex(4)])
         connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")

@@ -13,7 +13,7 @@ from headrace.errors import printable
 if TYPE_CHECKING:
     from headrace.packs.info import Histogram, PackInfo
 
-# What `made` holds beside options.
+# Entries of `made` that aren't options.
 NOT_ASKED = ("checksum", "kept", "records", "state")
 
 BAR = 30  # characters of the longest bar of a histogram

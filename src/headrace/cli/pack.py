@@ -75,7 +75,7 @@ def pack(
 
     DEST gets tar shards that every WebDataset reader opens, and index.arrow:
     read it by headrace.PackedDataset. Interrupted, even by kill -9? Run the
-    same command again: it goes on after the last finished shard. DEST has its
+    same command again: it continues after the last finished shard. DEST has its
     name only once it is complete.
 
     Exit codes: 0 packed; 2 wrong usage, or a file that can't be read or
@@ -109,7 +109,7 @@ def kept(console: Console) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        console.print("Interrupted: finished shards are kept. Run the same command again to go on.")
+        console.print("Interrupted: finished shards are kept. Run the same command again to continue.")
         raise typer.Exit(INTERRUPTED) from None
 
 

@@ -1,1 +1,1 @@
-"""Files that Headrace makes beside or from the user's data, so that reading it costs less."""
+"""Packs and indexes: files made from the user's data, or for it, so that reading it costs less."""

@@ -115,8 +115,9 @@ def write_shards(
     workers: int,
     progress: Callable[[int], None],
 ) -> None:
-    """Writes shards: of each in `work` its number and what it holds; `progress` is told how many samples more
-    are written. Raises PackError."""
+    """Writes the shards in `work`, (number, records) each; calls `progress` with the number of samples that
+    were written since the last call. Raises PackError.
+    """
 
     def prepare(chunk: tuple[int, Sequence[Record]]) -> list[Packed]:
         return [_prepared(source, changes, shards, record) for record in chunk[1]]
@@ -136,7 +137,7 @@ def _prepared(source: Input, changes: Changes, shards: Shards, record: Record) -
 
 
 def _chunks(work: Iterable[tuple[int, Sequence[Record]]]) -> Iterator[tuple[int, Sequence[Record]]]:
-    """The same, each shard in bounded parts."""
+    """`work`, with each shard cut into bounded parts."""
     for shard, records in work:
         first, filled = 0, 0
         for number, record in enumerate(records):
@@ -160,11 +161,11 @@ class Job:
     """What is the same for all shards of a pack; goes to every node.
 
     Attributes:
-        source: to read from.
-        changes: to its images.
-        destination: of the shards.
-        threads: that read and write one of them.
-        version: of Headrace, the same on all nodes: another one may pack other bytes.
+        source: the samples.
+        changes: the changes to their images.
+        destination: the place of the shards.
+        threads: the number of threads that read and write a shard.
+        version: Headrace's version, the same on all nodes, as another one may pack other bytes.
     """
 
     source: Input
@@ -239,7 +240,7 @@ def _receive(ray: Any, done: Any, shard: int) -> None:
     except ray.exceptions.RayError as error:
         said = str(error).strip().splitlines()[0]
         raise PackError(
-            f"shard {shard} can't be built on the cluster: {said} Run the same command to go on: what is"
+            f"shard {shard} can't be built on the cluster: {said} Run the same command to continue: what is"
             " finished is kept."
         ) from error
 

@@ -26,7 +26,7 @@ from headrace.packs.records import JPEG_START, Progress, in_order
 from headrace.packs.stored import StoredPack
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 
-# Gives the bytes of a picture; None where it can't, which the picture's state or reason then says.
+# Returns the bytes of an image; None where it can't be read, which its state or reason then says.
 Read = Callable[[Split, int], bytes | None]
 
 # What a thread is given at a time, bounded in bytes too.
@@ -55,7 +55,7 @@ JPEG_MODES = {1: "L", 3: "RGB", 4: "CMYK"}
 
 
 def read_file(split: Split, row: int) -> bytes | None:
-    """The picture's file."""
+    """The bytes of the image's file."""
     pictures = split.pictures
     path = os.path.join(split.path, pictures.name(row))
     try:
@@ -75,13 +75,13 @@ def decode_all(
     progress: Progress | None = None,
     read: Read = read_file,
 ) -> None:
-    """Fills in what reading and decoding tells of the pictures of `splits`.
+    """Fills in what reading and decoding finds out about the images of `splits`.
 
     A file that fails only gets its state; nothing is raised for it.
 
     Args:
         workers: threads; None: one more than the cores that this process may use, as some will read.
-        progress: called with (pictures done, pictures in all), now and then.
+        progress: called with (images done, images in all), now and then.
     """
     shared = _sizes_shared(splits)
     chunks = [(split, chunk) for split in splits for chunk in _chunks(split.pictures)]
@@ -91,7 +91,7 @@ def decode_all(
     def look(item: tuple[Split, npt.NDArray[np.int64]]) -> None:
         _look(item[0], item[1], decoder, shared, read)
 
-    # Pillow warns of odd files in its own words: what matters of them is told by state and kind. Filters are
+    # Pillow warns of odd files in its own words: what matters of them is in state and kind. Filters are
     # the whole process's, so they are set before threads begin.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -131,7 +131,7 @@ class _Decoder:
 
 
 def _pipeline(decoder: str) -> ffi.Pipeline:
-    """All of a picture, by one decoder, to a single pixel, which takes all of them to make."""
+    """Decodes a whole image by one decoder, and resizes it to one pixel, which every pixel contributes to."""
     return ffi.Pipeline(
         [abi.Step(kind=RESIZE, height=1, width=1, filter=BOX)],
         1,
@@ -259,7 +259,7 @@ def _jpeg_kind(data: bytes) -> tuple[str, str]:
     return "JPEG", ""
 
 
-# Beginnings of what is found where a picture should be, in lower case.
+# Beginnings of what is found where an image should be, in lower case.
 LIKENESSES = (
     (b"version https://git-lfs", "a Git LFS pointer: run git lfs pull"),
     (b"<!doctype html", "an HTML page, as servers send for what they don't give"),
@@ -275,7 +275,7 @@ LIKENESSES = (
 
 
 def looks_like(data: bytes) -> str:
-    """What a file seems to be that is no picture."""
+    """What a file seems to be that is not an image."""
     head = data[:64].lstrip().lower()
     for start, what in LIKENESSES:
         if head.startswith(start):
@@ -286,7 +286,7 @@ def looks_like(data: bytes) -> str:
 
 
 def open_pack(path: str) -> tuple[PackIndex, Split]:
-    """The index of the pack in the folder `path`, and what it tells of the pictures.
+    """The index of the pack in the folder `path`, and its images as an unread split.
 
     Raises:
         PackError: it is missing or damaged.
@@ -327,7 +327,13 @@ def decode_pack(
     def read(split: Split, row: int) -> bytes | None:
         try:
             return pack.image(row)
-        except (OSError, IndexError, ValueError, OverflowError, MemoryError) as error:  # told by verify too
+        except (
+            OSError,
+            IndexError,
+            ValueError,
+            OverflowError,
+            MemoryError,
+        ) as error:  # reported by verify too
             split.pictures.reasons[row] = str(error)
             return None
 

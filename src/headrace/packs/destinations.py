@@ -23,8 +23,9 @@ from headrace.packs.tar import TarShards, shard_name
 from headrace.remote.store import Store
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 
-# What a pack may need beside the source's bytes: headers and padding of a sample's members, the fixed columns
-# of its row (twice: per shard, and in the index), its entry points (three times, while the index is made).
+# What a pack may need on top of the source's bytes: headers and padding of a sample's members, the fixed
+# columns of its row (twice: per shard, and in the index), its entry points (three
+# times, while the index is made).
 _PER_SAMPLE = 2560
 _SHARE = 0.06
 
@@ -40,7 +41,7 @@ Shards = TarShards | LmdbShards
 class FolderDestination:
     """A folder on a disk; for shards that other nodes build, one that they share.
 
-    The work is done in ``….partial`` beside it, which gets the name of the folder at the end.
+    The work is done in ``….partial`` next to it, which gets the name of the folder at the end.
 
     Args:
         path: absolute.
@@ -127,8 +128,8 @@ class FolderDestination:
             earlier = json.loads((folder / PLAN).read_text())
         elif (folder / FILE_NAME).is_file():
             # The plan is the last thing to be removed before the folder gets its name.
-            begun = PackIndex(folder / FILE_NAME).about.made
-            earlier = {**mine, **{name: begun[name] for name in made}}
+            started = PackIndex(folder / FILE_NAME).about.made
+            earlier = {**mine, **{name: started[name] for name in made}}
         else:
             with pack_file(folder / PLAN) as file:
                 file.write(json.dumps(mine, indent=1, sort_keys=True).encode())
@@ -139,7 +140,7 @@ class FolderDestination:
 class StoreDestination:
     """A folder of a store: shards get their names as they are finished, and the index makes them a pack.
 
-    What isn't needed in the end lies in a folder beside it, ``….partial``: the plan and the shards' rows.
+    What isn't needed in the end lies in a folder next to it, ``….partial``: the plan and the shards' rows.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None) -> None:
@@ -154,7 +155,7 @@ class StoreDestination:
     def workplace(self, made: dict[str, Any], plan: Plan) -> Iterator[Path]:
         """A folder on this machine for the pack's rows and index; see `FolderDestination`.
 
-        Two that make the same pack at a time aren't told apart: they write the same bytes.
+        Two processes that make the same pack at a time aren't distinguished: they write the same bytes.
 
         Raises:
             PackError: the store holds something there, or an earlier run had other options or another source.
@@ -168,7 +169,7 @@ class StoreDestination:
                 (folder / FILE_NAME).write_bytes(self._store.read(FILE_NAME))
             yield folder
             self._store.write(FILE_NAME, folder / FILE_NAME)
-            # The plan goes last: until then the same command goes on.
+            # The plan goes last: until then the same command continues.
             self._partial.remove(each.name for each in self._partial.list() if each.name != PLAN)
             self._partial.remove([PLAN])
 
@@ -255,7 +256,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _refuse_other_work(where: str, earlier: dict[str, Any], mine: dict[str, Any]) -> None:
-    """Raises PackError where what was begun at `where` isn't what is to be made now."""
+    """Raises PackError where the work at `where` was started for another pack than this one."""
     different = sorted(name for name in {*earlier, *mine} if earlier.get(name) != mine.get(name))
     if different:
         differences = dict.fromkeys(

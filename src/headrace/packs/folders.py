@@ -20,7 +20,7 @@ NAMED = 5
 
 
 class FolderInput(Input):
-    """The images of `tree`, and files beside them that differ in nothing but the extension.
+    """The images of `tree`, and files in the same folder that differ in nothing but the extension.
 
     Raises:
         PackError: it has no class folders.
@@ -99,7 +99,7 @@ class DiskTree:
             yield os.path.relpath(place, self._root), sorted(names)
 
     def record(self, key: str, label: int, paths: Sequence[str]) -> Record:
-        """The record of an image and the fields beside it, all below the root. Raises PackError."""
+        """The record of an image and its further fields, all below the root. Raises PackError."""
         infos = []
         for path in (os.path.join(self._root, path) for path in paths):
             try:

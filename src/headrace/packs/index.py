@@ -193,8 +193,8 @@ def build_shard_index(
 ) -> ShardIndexSummary:
     """Makes the index of WebDataset shards or an LMDB, for `headrace.PackedDataset`. They stay as they are.
 
-    It becomes ``index.arrow`` beside the shards of a folder; where that can't be written, or for a single
-    file, it is kept in the user's cache. Interrupted, the same call goes on after the last finished shard.
+    It becomes ``index.arrow`` in the folder of the shards; where that can't be written, or for a single
+    file, it is kept in the user's cache. Interrupted, the same call continues after the last finished shard.
 
     Args:
         path: a folder of .tar files, or one of them; the folder or the file of an LMDB of msgpack (image

@@ -123,7 +123,7 @@ def _mapped_at(inode: int) -> int:
             span, _, offset, _, number = line.split(maxsplit=5)[:5]
             if int(number) == inode and int(offset, 16) == 0:
                 return int(span.partition("-")[0], 16)
-    raise PackError("The LMDB isn't mapped into memory: its values' places in the file can't be told.")
+    raise PackError("The LMDB isn't mapped into memory: its values' places in the file aren't known.")
 
 
 class LmdbShards:
@@ -202,8 +202,8 @@ class LmdbShards:
     def _transaction(self, write: bool = True) -> Iterator[Any]:
         """One transaction on the file, opened for it alone.
 
-        What a page doesn't use holds what LMDB's memory held before. Opened anew, that is the same whether or
-        not an earlier transaction was of the same process: the file is the same, byte for byte.
+        What a page doesn't use holds what LMDB's memory held before. Opened again, that is the same whether
+        or not an earlier transaction was of the same process: the file is the same, byte for byte.
         """
         lmdb = optional("lmdb")
         try:

@@ -81,17 +81,17 @@ def pack(
     need ``pip install 'headrace[packs]'``.
 
     The work is done in ``DEST.partial``, which becomes `dest` once it is complete. Interrupted at any moment,
-    the same call goes on after the last finished shard, and the pack is the same byte for byte; so it is for
-    any number of workers, and for shards built by a cluster.
+    the same call continues after the last finished shard, and the pack is the same byte for byte; so it is
+    for any number of workers, and for shards built by a cluster.
 
     Source and destination may lie in object stores (``pip install 'headrace[remote]'``): a URL as of
     `headrace.PackedDataset`. There the index, which is written last, makes the shards a pack.
 
     Args:
         src: a folder as ImageFolder gets it, or its URL; a pack, or its URL; an ILSVRC2012 train or val tar
-            file (the devkit beside the latter); a WebDataset tar file or a folder of them; an LMDB of msgpack
-            (bytes, label); or a torch Dataset that is an ImageFolder, has `samples` as one, or gives (PIL
-            image, label), which needs `reencode`.
+            file (val with the devkit in the same folder, which is read by SciPy); a WebDataset tar file or a
+            folder of them; an LMDB of msgpack (bytes, label); or a torch Dataset that is an ImageFolder, has
+            `samples` as one, or gives (PIL image, label), which needs `reencode`.
         dest: the folder to make, or its URL; its last part must not exist, or be an empty folder.
         format: "tar", or "lmdb" (needs ``pip install headrace[lmdb]``).
         optimize: rewrite JPEGs without loss: optimised Huffman tables, and restart markers that let any
@@ -118,7 +118,7 @@ def pack(
     Raises:
         ConfigError: an option that can't be obeyed.
         PackError: the source can't be read or has changed meanwhile, `dest` exists, the disk is too small or
-            full, or ``DEST.partial`` was begun with other options. The message names the file.
+            full, or ``DEST.partial`` was started with other options. The message names the file.
         RemoteError: a store can't be read or written. The message names the URL.
 
     Example:

@@ -158,17 +158,17 @@ Result = TypeVar("Result")
 def in_order(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int
 ) -> Generator[tuple[Item, Result], None, None]:
-    """(item, function(item)) for each of `items` in turn, while a bounded number of later ones are begun."""
+    """(item, function(item)) for each of `items` in turn; a bounded number of later ones are under way."""
     ahead = 2 * workers + 2
-    begun: deque[tuple[Item, Future[Result]]] = deque()
+    started: deque[tuple[Item, Future[Result]]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         try:
             for item in items:
-                begun.append((item, pool.submit(function, item)))
-                if len(begun) > ahead:
-                    first, future = begun.popleft()
+                started.append((item, pool.submit(function, item)))
+                if len(started) > ahead:
+                    first, future = started.popleft()
                     yield first, future.result()
-            for first, future in begun:
+            for first, future in started:
                 yield first, future.result()
         finally:
             pool.shutdown(cancel_futures=True)

@@ -60,7 +60,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the index says of an image beside its place.
+    """What the index says of an image, but for its place.
 
     Attributes:
         checksum: CRC-32 of its bytes.

@@ -107,9 +107,9 @@ class Problem:
     """Something that isn't as it should be.
 
     Attributes:
-        shard: the file; empty: none in particular.
-        key: the sample; empty: the file as a whole.
-        what: is wrong.
+        shard: the name of the file; empty: no file in particular.
+        key: the key of the sample; empty: the file as a whole.
+        what: what is wrong.
     """
 
     shard: str
@@ -126,7 +126,7 @@ class Verdict:
     """What was found.
 
     Attributes:
-        samples: that were looked at.
+        samples: the number of samples that were checked.
         problems: in the pack's order; none: all is well.
         notes: what could not be checked, for people.
     """

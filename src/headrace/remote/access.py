@@ -1,4 +1,4 @@
-"""How a dataset reaches its store: what it was told, and the process's own way there."""
+"""How a dataset reaches its store: the user's options, and this process's cache and connections."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from headrace._files import whole_file
 from headrace.errors import ConfigError, PackError, RemoteError
 from headrace.remote.client import check_options, endpoint_of
 from headrace.remote.failures import Retry
@@ -95,19 +96,12 @@ class Access:
         return path
 
     def _download(self, url: str, size: int, version: str, path: Path) -> None:
-        partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
         records = self.records()
-        try:
-            with open(partial, "wb") as file, ThreadPoolExecutor(PIECES) as several:
-                pieces = [(url, start, min(start + PIECE, size), version) for start in range(0, size, PIECE)]
-                for first in range(0, len(pieces), PIECES):
-                    for data in several.map(
-                        lambda each: records.fetch(*each), pieces[first : first + PIECES]
-                    ):
-                        file.write(data)
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
+        pieces = [(url, start, min(start + PIECE, size), version) for start in range(0, size, PIECE)]
+        with whole_file(path, contended=True) as file, ThreadPoolExecutor(PIECES) as several:
+            for first in range(0, len(pieces), PIECES):
+                for data in several.map(lambda each: records.fetch(*each), pieces[first : first + PIECES]):
+                    file.write(data)
 
     def __str__(self) -> str:
         """Store and cache, in words."""

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from headrace.errors import ConfigError
 from headrace.remote.failures import Failure
 
-# Of obstore's schemes, those whose store is told by the URL alone.
+# Of obstore's schemes, those whose store is named by the URL alone.
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
 
 
@@ -116,7 +116,7 @@ class ObstoreClient:
 
     async def get(self, name: str, start: int, stop: int | None) -> Answer:
         """See `Client`."""
-        begun = time.perf_counter()
+        started = time.perf_counter()
         options = {} if stop is None else {"range": (start, stop)}
         try:
             result = await self._store.get_async(name, options=options)
@@ -127,11 +127,11 @@ class ObstoreClient:
         first = time.perf_counter()
         data = await result.bytes_async()
         meta = result.meta
-        return Answer(data, meta["e_tag"], meta["size"], first - begun, time.perf_counter() - first)
+        return Answer(data, meta["e_tag"], meta["size"], first - started, time.perf_counter() - first)
 
     async def _part_of_all(self, name: str, start: int, stop: int) -> Answer:
         """From a store that answers with the whole object: some do where the range is all of it."""
-        begun = time.perf_counter()
+        started = time.perf_counter()
         result = await self._store.get_async(name)
         meta, first = result.meta, time.perf_counter()
         if meta["size"] > MOST_WASTE * (stop - start):
@@ -141,11 +141,11 @@ class ObstoreClient:
             )
             raise StoreError("NotSupportedError", text)
         data = memoryview(await result.bytes_async())[start:stop]
-        return Answer(data, meta["e_tag"], meta["size"], first - begun, time.perf_counter() - first)
+        return Answer(data, meta["e_tag"], meta["size"], first - started, time.perf_counter() - first)
 
     async def head(self, name: str) -> Answer:
         """See `Client`."""
-        begun = time.perf_counter()
+        started = time.perf_counter()
         try:
             meta = await self._store.head_async(name)
         except Exception as error:
@@ -153,7 +153,7 @@ class ObstoreClient:
                 # What answers HEAD has no body, where a store says why (RFC 9110, 9.3.2).
                 await self._store.get_async(name, options={"range": (0, 1)})
             raise
-        return Answer(b"", meta["e_tag"], meta["size"], time.perf_counter() - begun, 0.0)
+        return Answer(b"", meta["e_tag"], meta["size"], time.perf_counter() - started, 0.0)
 
 
 def open_store(root: str, arguments: Mapping[str, Any]) -> Any:

@@ -38,8 +38,8 @@ class Range:
 
 def coalesce(reads: Sequence[tuple[str, int, int]], gap: int, most: int) -> list[Range]:
     """`reads`, (name, start, size) each, as ranges: a read joins the one before it where few bytes lie
-    between (`gap` at most, and few beside those that are wanted; LEAST_GAP always) and the whole stays within
-    `most` bytes. In order of the first read that each one serves.
+    between (`gap` at most, and few compared with those that are wanted; LEAST_GAP always) and the whole stays
+    within `most` bytes. In order of the first read that each one serves.
     """
     ranges: list[Range] = []
     by_place = sorted(range(len(reads)), key=lambda i: reads[i])
@@ -95,7 +95,7 @@ class Lease:
     Attributes:
         wanted: [n].
         positions, next_positions: [n]; when each is needed, and when again, as `headrace.cache` counts.
-        urgent: somebody waits: go on without the cache where that is full.
+        urgent: whether somebody waits, so that the cache is bypassed where it is full.
         paths: [n]; files that hold just the record; None: it failed.
         errors: by position; why it failed.
         error: why all of it failed; None: it didn't.
@@ -154,7 +154,7 @@ class Lease:
         return sum(GUESS if each.size is None else each.size for each in self.wanted)
 
     def keep_in_memory(self, i: int, data: memoryview) -> None:
-        """Holds record `i` beside the cache until the release."""
+        """Holds record `i` in memory, outside the cache, until the release."""
         self._memory[i] = fd = os.memfd_create("headrace-record")
         while len(data):
             data = data[os.write(fd, data) :]

@@ -80,7 +80,7 @@ class Limit:
             self._restart()  # what the caller asks for is the bound, not the limit
             return
         if self._settling > 0:
-            self._settling -= 1  # begun under another limit
+            self._settling -= 1  # started under another limit
             return
         if self._begun is None:
             self._begun = at

@@ -113,7 +113,7 @@ class Records:
             lease.release()
 
     def fetch(self, url: str, start: int = 0, stop: int | None = None, version: str | None = None) -> bytes:
-        """Part of an object, or all of it, beside the cache.
+        """Part of an object, or all of it, bypassing the cache.
 
         Args:
             version: that it must have; see `head`. None: any.
@@ -385,7 +385,7 @@ def _alone(lease: Lease, i: int) -> Range:
 def _close_later(own: Loop, disk: ThreadPoolExecutor, cache: Cache) -> None:
     """Runs wherever the garbage collector does, in any thread, amid anything: it must wait for no lock."""
     if own.pid != os.getpid():
-        return  # a forked child's copies are the cache's business; the parent's go on
+        return  # a forked child's copies are the cache's business; the parent keeps its own
     # At the process's end the loop may be closed: the kernel then lets go of what the cache holds.
     with suppress(RuntimeError):
         own.loop.call_soon_threadsafe(_close, disk, cache)

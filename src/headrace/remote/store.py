@@ -60,7 +60,7 @@ class Store:
         return f"{self.url}/{name}"
 
     def sibling(self, suffix: str) -> Store:
-        """The folder beside this one whose name is longer by `suffix`."""
+        """The folder next to this one whose name is longer by `suffix`."""
         return Store(self.url + suffix, self.options)
 
     def list(self) -> Iterator[Found]:
@@ -99,7 +99,7 @@ class Store:
                 obstore.delete(store, paths)
 
     def _open(self) -> Any:
-        """What writes and lists; what reads is made beside it. Raises ConfigError."""
+        """The store that writes and lists; opens the reader, too. Raises ConfigError."""
         if forked():
             raise ConfigError(
                 f"{self.url} can't be listed or written by a process that was forked after stores were used:"

@@ -1,4 +1,4 @@
-"""Entry points of an image folder's files, kept beside them in one Arrow file, memory-mapped when read.
+"""Entry points of an image folder's files, kept next to them in one Arrow file, memory-mapped when read.
 
 The file holds one row per JPEG: `path` (relative to the root, as the file system's bytes), `size` and
 `mtime_ns` of the file that was indexed, and `entries` (packed; empty where native code has no use for any, as

@@ -42,10 +42,10 @@ class PackedDataset(SourceDataset):
             ``~/.cache/headrace``; `headrace index` makes one with entry points.
         transform: called with each RGB PIL image; None: the image itself.
         target_transform: called with each label (an int, -1 where the pack has none); None: the label itself.
-        storage_options: of the store, beside what the environment says (as ``AWS_ENDPOINT_URL``): settings of
-            obstore by name (``endpoint``, ``region``, ``skip_signature``, …), its ``client_options``
-            (``read_timeout``: "15s" by default, …), ``credential_provider``, and ``retry_config``
-            (``max_retries``: 7 by default, ``backoff``).
+        storage_options: of the store, in addition to what the environment says (as ``AWS_ENDPOINT_URL``):
+            settings of obstore by name (``endpoint``, ``region``, ``skip_signature``, …), its
+            ``client_options`` (``read_timeout``: "15s" by default, …), ``credential_provider``, and
+            ``retry_config`` (``max_retries``: 7 by default, ``backoff``).
         cache_dir: where indexes and samples are kept; None: ``~/.cache/headrace``. On a local disk.
         cache_bytes: what samples may take there; None: half of the disk that is free when the folder is first
             used.

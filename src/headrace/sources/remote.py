@@ -149,7 +149,7 @@ class RemotePackSource(RemoteSamples, PackSource):
         ]
 
     def bytes_at(self, i: int, offset: int, size: int) -> bytes:
-        """Part of the shard that sample `i` is in, beside the cache. Raises RemoteError."""
+        """Part of the shard that sample `i` is in, bypassing the cache. Raises RemoteError."""
         return self.access.records().fetch(self.shard(i), offset, offset + size)
 
     def _check(self, order: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> None:
