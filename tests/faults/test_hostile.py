@@ -20,7 +20,7 @@ import torch
 from torchvision import transforms
 
 import headrace
-from headrace.packs.ilsvrc import DEVKIT, META, MOST_BYTES, known_wnids, read_synsets, validation_wnids
+from headrace.packs.ilsvrc import DEVKIT, META, MOST_BYTES, known_wnids, read_structs, validation_wnids
 from headrace.packs.index import build_shard_index
 from headrace.packs.lmdb import parse_value
 from headrace.packs.stored import StoredPack
@@ -275,7 +275,7 @@ def test_a_devkit_that_is_a_decompression_bomb(tmp_path: Path) -> None:
     packed = zlib.compress(bytes(MOST_BYTES + 1))
     bomb = bytes(126) + b"IM" + struct.pack("<II", 15, len(packed)) + packed
     with pytest.raises(ValueError, match="more than 64,000,000 bytes once it is decompressed"):
-        read_synsets(bomb)
+        read_structs(bomb, "synsets")
 
 
 # --- pickles ---

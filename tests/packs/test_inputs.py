@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from torch.utils.data import Dataset, TensorDataset
 from torchvision.datasets import ImageFolder
 
 import headrace
-from headrace.packs.ilsvrc import known_wnids, read_synsets
+from headrace.packs.ilsvrc import known_wnids, read_structs
 from headrace.packs.verify import verify
 from headrace.sources.pack_index import PackIndex
 from support.jpegs import image_folder
@@ -240,26 +239,19 @@ def test_ilsvrc_downloads_that_lack_something(ilsvrc: Path) -> None:
 
 
 @pytest.mark.parametrize("compress", [False, True])
-def test_synsets_are_read_as_scipy_wrote_them(compress: bool) -> None:
+def test_mat_files_are_read_as_scipy_wrote_them(compress: bool) -> None:
     io_ = pytest.importorskip("scipy.io")
-    rows = [(1, "n1"), (70000, "é")]
-    synsets = np.array(rows, dtype=[("id", object), ("name", object)]).reshape(-1, 1)
+    rows = [(1, "n1", [1.5, 2.0]), (70000, "é", [])]
+    structs = np.array(rows, dtype=[("id", object), ("name", object), ("values", object)]).reshape(-1, 1)
     file = io.BytesIO()
-    io_.savemat(file, {"synsets": synsets}, do_compression=compress)
-    assert [(int(s["id"]), str(s["name"])) for s in read_synsets(file.getvalue())] == rows
-    for variable in ({"other": synsets}, {"synsets": np.arange(3)}):
-        file = io.BytesIO()
-        io_.savemat(file, variable)
-        with pytest.raises(ValueError, match=r"meta\.mat"):
-            read_synsets(file.getvalue())
-    with pytest.raises(ValueError, match=r"meta\.mat can't be used"):
-        read_synsets(b"short")
-
-
-def test_without_scipy_the_error_says_what_to_install(ilsvrc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "scipy.io", None)
-    with pytest.raises(headrace.ConfigError, match="pip install scipy"):
-        headrace.pack(ilsvrc / "download" / "ILSVRC2012_img_val.tar", ilsvrc / "dest")
+    io_.savemat(file, {"s": structs}, do_compression=compress)
+    first, second = read_structs(file.getvalue(), "s")
+    assert first == {"id": [1], "name": "n1", "values": [1.5, 2.0]}
+    assert second == {"id": [70000], "name": "é", "values": []}
+    with pytest.raises(ValueError, match="holds no structs 'other'"):
+        read_structs(file.getvalue(), "other")
+    with pytest.raises(ValueError, match="isn't a little-endian MATLAB 5 file"):
+        read_structs(b"short", "s")
 
 
 def test_datasets_that_tell_their_files_are_packed_from_them(tmp_path: Path) -> None:

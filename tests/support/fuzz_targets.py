@@ -24,7 +24,7 @@ from torchvision.datasets import ImageFolder
 
 import headrace
 from headrace.order.cursor import VERSION
-from headrace.packs.ilsvrc import read_synsets
+from headrace.packs.ilsvrc import read_structs
 from headrace.packs.index import build_entry_index
 from headrace.packs.info import info
 from headrace.packs.lmdb import parse_value
@@ -164,10 +164,10 @@ def devkit(folder: Path) -> Target:
 
     def run(data: bytes) -> None:
         try:
-            synsets = read_synsets(data)
+            structs = read_structs(data, "s")
         except ValueError:
             return
-        assert synsets.dtype.names
+        assert isinstance(structs, list)
 
     import scipy.io
 
@@ -175,7 +175,7 @@ def devkit(folder: Path) -> Target:
     for compress in (False, True):
         file = io.BytesIO()
         rows = np.array([(1, "n01", 2.5), (2, "n02", 0.5)], [("id", "i4"), ("wnid", "O"), ("x", "f8")])
-        scipy.io.savemat(file, {"synsets": rows}, do_compression=compress)
+        scipy.io.savemat(file, {"s": rows}, do_compression=compress)
         seeds.append(file.getvalue())
     return Target(seeds, run, ("headrace.packs",))
 
