@@ -1,4 +1,4 @@
-"""Files that are whole or not there at all, whatever happens to the process that writes them."""
+"""Files that are whole or not there at all, and the folder for what Headrace keeps."""
 
 from __future__ import annotations
 
@@ -42,3 +42,10 @@ def sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def cache_folder() -> Path:
+    """Headrace's folder in the user's cache: for indexes of data that can't be written to, and for records of
+    object stores.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from headrace._files import whole_file
+from headrace._files import cache_folder, whole_file
 from headrace.errors import ConfigError, PackError, RemoteError
 from headrace.remote.client import check_options, endpoint_of
 from headrace.remote.failures import Retry
@@ -48,7 +48,7 @@ class Access:
         self.url = url
         self.options = check_options(url, options)
         Retry.from_options(self.options.get("retry_config"))
-        self.folder = Path(folder) if folder is not None else default_folder()
+        self.folder = Path(folder) if folder is not None else cache_folder()
         if capacity is not None and (not isinstance(capacity, int) or capacity <= 0):
             raise ConfigError(f"cache_bytes ({capacity!r}) must be a number of bytes, 1 or more.")
         self.capacity = capacity
@@ -115,11 +115,6 @@ class Access:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_records": None}
-
-
-def default_folder() -> Path:
-    """Where records and indexes are kept: ``headrace`` in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
 
 
 def kept_capacity(folder: Path) -> int:

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from headrace._files import cache_folder
 from headrace.errors import ConfigError
 from headrace.records import EntryPoints
 from headrace.sources.reading import open_regular
@@ -142,13 +143,6 @@ class ImageSource:
             bounds = self.offsets[start : start + CHUNK + 1].astype(np.int64)
             total += sum(_count_suffix(self.paths, bounds, ext.lower().encode("ascii")) for ext in extensions)
         return total
-
-
-def cache_folder() -> Path:
-    """Headrace's folder in the user's cache: for indexes of data that can't be written to, and for records of
-    object stores.
-    """
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
 
 
 def index_places(root: str | os.PathLike[str]) -> tuple[Path, Path]:

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace._arrow import pa, pc
+from headrace._files import cache_folder
 from headrace.errors import PackError
-from headrace.sources.folder import cache_folder
 
 FILE_NAME = "index.arrow"
 FORMAT = "1"

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace._arrow import pa
-from headrace._files import whole_file
+from headrace._files import cache_folder, whole_file
 from headrace.errors import PackError
-from headrace.sources.folder import cache_folder
 from headrace.sources.pack import read_extent
 from headrace.sources.pack_index import COLUMNS, FILE_NAME, LEFT_OUT, PackAbout, PackIndex, Shard
 from headrace.sources.tar_samples import Field, TarSample, read_samples
