@@ -39,7 +39,6 @@ ALLOWED: dict[str, set[str]] = {
     "testing": BASE | {"plan", "sources", "engine", "loader"},
     # A stage of somebody else's pipeline: no loader around it.
     "ray_data": BASE | {"device", "engine", "order"},
-    "ray_data": BASE | {"device", "engine", "order"},
     # The doctor has opinions on numbers that others measured, and on torch's DataLoader as well as on ours.
     "doctor": BASE | {"measure"},
     # Where measuring, opinions and both loaders meet.

@@ -10,11 +10,11 @@ class Record(NamedTuple):
     """Bytes that can be fetched again from where they came.
 
     Attributes:
-        key: says which bytes these are, on every process of the node alike: store, object, its version
-            (ETag), first byte. Records of equal keys are taken for equal.
-        size: in bytes.
-        checksum: CRC-32 (zlib's) of the bytes; None: not known. Then what `Cache.add` is given counts as
-            right, and its checksum is kept, to know it again by.
+        key: the identity of the bytes in every process of the node: store, object, its version (ETag), first
+            byte. Records of equal keys are taken for equal.
+        size: the number of bytes.
+        checksum: the CRC-32 (zlib's) of the bytes; None: not known. Then what `Cache.add` is given counts as
+            right, and its checksum is kept to recognize it by.
     """
 
     key: str
@@ -47,14 +47,14 @@ class CacheStats:
     """What a cache holds now, and what this `Cache` did since it was made.
 
     Attributes:
-        capacity: in bytes.
-        bytes: that are kept or reserved, by all processes of the node, in whole blocks of `BLOCK` bytes.
-        records: kept, by all processes of the node.
-        hits: claims that were answered by "ready".
-        misses: claims that were answered by "mine" or "full".
-        evictions: records that were removed to make room for this one's.
-        damaged: records whose file was missing or no longer what was written, and that were dropped.
-        not_kept: records that could not be written, because the disk was full.
+        capacity: the bound on `bytes`.
+        bytes: the bytes that are kept or reserved by all processes of the node, in whole blocks of `BLOCK`.
+        records: the number of records that all processes of the node keep.
+        hits: the number of claims that were answered by "ready".
+        misses: the number of claims that were answered by "mine" or "full".
+        evictions: the number of records that were removed to make room for this one's.
+        damaged: the number of records that were dropped because their file was missing or changed.
+        not_kept: the number of records that were not written because the disk was full.
     """
 
     capacity: int

@@ -45,14 +45,15 @@ Row = tuple[bytes, int, int, bytes]
 
 @dataclass(frozen=True)
 class IndexSummary:
-    """What was done.
+    """The result of indexing.
 
     Attributes:
-        path: of the index.
-        files: JPEG files by extension.
-        indexed: that have entry points.
-        reused: taken over from an earlier run, because size and time of modification are the same.
-        data_bytes, index_bytes: of the files, and of the index.
+        path: the file of the index.
+        files: the number of JPEG files, by extension.
+        indexed: the number of files that have entry points.
+        reused: the number of files whose entry points are those of an earlier run, as their size and time of
+            modification are the same.
+        data_bytes, index_bytes: the size of the files, and of the index, in bytes.
     """
 
     path: Path
@@ -167,14 +168,14 @@ def _write(path: Path, batches: Iterable[pa.RecordBatch]) -> None:
 
 @dataclass(frozen=True)
 class ShardIndexSummary:
-    """What was done.
+    """The result of indexing.
 
     Attributes:
-        path: of the index.
-        shards: tar files.
-        samples: that have an image.
-        indexed: of them, that have entry points.
-        data_bytes, index_bytes: of the shards, and of the index.
+        path: the file of the index.
+        shards: the number of files.
+        samples: the number of samples that have an image.
+        indexed: the number of samples that have entry points.
+        data_bytes, index_bytes: the size of the shards, and of the index, in bytes.
     """
 
     path: Path

@@ -30,19 +30,20 @@ class PackInfo:
     """What a pack holds.
 
     Attributes:
-        path: of its folder; a URL.
+        path: the pack's folder, or its URL.
         kind: "tar" or "lmdb".
-        samples, labelled: in it; those that have a label.
-        classes: names by label; empty: not known.
-        shards: how many.
-        shard_bytes, index_bytes, image_bytes: of the files, and of the images alone.
-        formats: samples by the image's extension in lower case, most first.
-        sides: (pixels, samples): those whose longer side has at most so many, and more than the last; 0
-            pixels: not an image that could be opened.
-        sizes: (bytes, samples): the same of the images' bytes.
-        with_entries: samples that have entry points.
-        with_restarts: share of the JPEGs that have restart markers; estimated where there are many.
-        made: how it was made; see `PackAbout`.
+        samples, labelled: the number of samples, and of those that have a label.
+        classes: the classes' names by label; empty: not known.
+        shards: the number of shards.
+        shard_bytes, index_bytes, image_bytes: the size of the shards, of the index, and of the images alone,
+            in bytes.
+        formats: (extension in lower case, number of samples), the most frequent first.
+        sides: (pixels, number of samples) for the images whose longer side has at most so many pixels, and
+            more than the entry before; 0 pixels: images that can't be opened.
+        sizes: (bytes, number of samples), likewise for the images' sizes.
+        with_entries: the number of samples that have entry points.
+        with_restarts: the share of the JPEGs that have restart markers; estimated where there are many.
+        made: the options that the pack was made with; see `PackAbout`.
     """
 
     path: Path | str

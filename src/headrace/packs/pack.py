@@ -22,12 +22,12 @@ class PackSummary:
     """What was packed.
 
     Attributes:
-        path: of the pack; a store's URL.
-        samples, shards: in it.
-        reused: shards that an earlier, interrupted run had finished.
-        source_bytes: of the images and other fields.
-        pack_bytes: of the shards and the index.
-        kept: (key, why) of images that were to be changed and are kept as they were.
+        path: the pack's folder, or its URL.
+        samples, shards: the numbers of samples and of shards in the pack.
+        reused: the number of shards that an earlier, interrupted run had finished.
+        source_bytes: the size of the source's images and other fields, in bytes.
+        pack_bytes: the size of the shards and the index, in bytes.
+        kept: (key, reason) of each image that was to be changed and is kept as it was.
         notes: remarks for the user.
     """
 

@@ -32,10 +32,11 @@ class Record:
     """A sample that hasn't been read yet.
 
     Attributes:
-        key: unique in its source; ImageFolder: the path below the root, without extension.
-        size: of its image and other fields in the source, in bytes.
-        stamp: differs where the source has changed; a file's time of modification, in nanoseconds.
-        place: what its input needs to read it.
+        key: a name that is unique in the source; ImageFolder: the path below the root, without extension.
+        size: the size of its image and other fields in the source, in bytes.
+        stamp: a number that differs where the source has changed, as a file's time of modification in
+            nanoseconds.
+        place: what the input needs to read it.
     """
 
     key: str
@@ -49,11 +50,11 @@ class Sample:
     """A sample that has been read.
 
     Attributes:
-        key: of its record.
-        extension: of the image, without the dot.
+        key: the key of its record.
+        extension: the extension of the image, without the dot.
         image: the bytes of the image file.
-        label: -1: none.
-        fields: (extension, bytes) of its other members, in order.
+        label: the class; -1: none.
+        fields: (extension, bytes) of each other member, in order.
     """
 
     key: str
@@ -92,11 +93,11 @@ class Plan:
     """The order of a pack.
 
     Attributes:
-        records: in the pack's order.
-        bounds: shard i holds records[bounds[i] : bounds[i + 1]].
-        listing: digest of keys and sizes, in the source's order.
-        state: the same, and of stamps.
-        source_bytes: of all records.
+        records: all records, in the pack's order.
+        bounds: [shards + 1]; shard i holds records[bounds[i] : bounds[i + 1]].
+        listing: the digest of keys and sizes, in the source's order.
+        state: the digest of keys, sizes and stamps.
+        source_bytes: the size of all records, in bytes.
     """
 
     records: Sequence[Record]

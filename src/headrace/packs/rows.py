@@ -63,9 +63,9 @@ class Facts:
     """What the index says of an image, but for its place.
 
     Attributes:
-        checksum: CRC-32 of its bytes.
-        width, height: in pixels; 0: it isn't an image that can be opened.
-        entries: entry points; empty: none.
+        checksum: the CRC-32 of its bytes.
+        width, height: its size in pixels; 0: it isn't an image that can be opened.
+        entries: its packed entry points; empty: none.
     """
 
     checksum: int
@@ -101,11 +101,11 @@ class Packed:
     """A sample in the form that its shard holds.
 
     Attributes:
-        pieces: its bytes there, to be joined.
-        image_begin: where in them the image begins.
-        sample: what it is made of.
-        facts: of the image.
-        note: why an image that was to be changed is kept as it was; None: no such thing.
+        pieces: its bytes in the shard, to be joined.
+        image_begin: the offset of the image in these bytes.
+        sample: the sample.
+        facts: what the index says of the image.
+        note: the reason why an image that was to be changed is kept as it was; None: it isn't.
     """
 
     pieces: tuple[bytes, ...]
@@ -173,9 +173,9 @@ class Part:
 
     Attributes:
         batch: the rows.
-        shard_bytes: size of the shard.
-        notes: (key, why) of images that were to be changed and are kept as they were.
-        origin: of a shard that others made: its name and state when it was read.
+        shard_bytes: the size of the shard, in bytes.
+        notes: (key, reason) of each image that was to be changed and is kept as it was.
+        origin: the name and state of a shard that others made, when it was read.
     """
 
     batch: pa.RecordBatch

@@ -127,8 +127,8 @@ class Verdict:
 
     Attributes:
         samples: the number of samples that were checked.
-        problems: in the pack's order; none: all is well.
-        notes: what could not be checked, for people.
+        problems: what is wrong, in the pack's order; empty: the pack is sound.
+        notes: remarks on what could not be checked.
     """
 
     samples: int

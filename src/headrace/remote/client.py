@@ -73,9 +73,9 @@ class Answer(NamedTuple):
 
     Attributes:
         data: the bytes.
-        etag: of the object; None: the store gives none.
-        size: of the whole object.
-        latency, body: seconds until the first byte, and from there to the last.
+        etag: the object's ETag; None: the store gives none.
+        size: the size of the whole object, in bytes.
+        latency, body: the seconds until the first byte, and from there to the last.
     """
 
     data: Any

@@ -74,9 +74,9 @@ class Wanted:
     """Bytes that a sample is made of.
 
     Attributes:
-        url: of the object.
-        start, size: in it; size None: the whole object, however long it is.
-        record: for the cache; None: known once the object's ETag is.
+        url: the object's URL.
+        start, size: the bytes' place in the object; size None: the whole object, however long it is.
+        record: the cache's name for them; None: known once the object's ETag is.
     """
 
     url: str

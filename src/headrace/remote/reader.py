@@ -157,9 +157,9 @@ class Counts:
     """What a reader did.
 
     Attributes:
-        requests: sent, further tries included.
-        retries: of these, the further tries.
-        nbytes: received by requests that succeeded.
+        requests: the number of requests sent, further tries included.
+        retries: the number of further tries among them.
+        nbytes: the number of bytes that successful requests brought.
     """
 
     requests: int = 0

@@ -22,9 +22,9 @@ class Found(NamedTuple):
     """An object that a listing names.
 
     Attributes:
-        name: below the folder.
-        size: in bytes.
-        version: another one where the bytes have changed: the ETag, else the time of modification.
+        name: the path below the folder.
+        size: the number of bytes.
+        version: the ETag, else the time of modification: it differs where the bytes have changed.
     """
 
     name: str

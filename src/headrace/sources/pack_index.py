@@ -66,8 +66,8 @@ class PackAbout:
     Attributes:
         kind: "tar" (WebDataset shards) or "lmdb".
         shards: the files, in the order of their numbers.
-        classes: names by label, as ImageFolder's; empty: not known.
-        made: how the pack was made: version, source and options that change its bytes.
+        classes: the classes' names by label, as ImageFolder's; empty: not known.
+        made: Headrace's version, the source, and the options that change the pack's bytes.
     """
 
     kind: str
