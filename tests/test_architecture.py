@@ -33,6 +33,8 @@ ALLOWED: dict[str, set[str]] = {
     "packs": BASE | {"remote", "sources", "_native", "measure"},
     "device": BASE | {"plan"},
     "engine": BASE | {"device", "order", "plan", "remote", "sources", "_native"},
+    # Images outside of any batch: native decoding behind Pillow's interface.
+    "lazy": BASE | {"engine", "_native"},
     "export": BASE,
     "loader": BASE
     | {"device", "order", "options", "plan", "engine", "export", "tuning", "measure", "sources", "_native"},

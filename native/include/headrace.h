@@ -235,6 +235,29 @@ HR_API int32_t hr_jpeg_decode(int32_t decoder, const uint8_t* data, uint64_t siz
                               const uint8_t* entries, uint64_t entries_size, int32_t x, int32_t y,
                               int32_t w, int32_t h, uint8_t* rgbx);
 
+/* Which pixels of a JPEG hr_jpeg_render() gives: the crop is resized to width × height, of which
+ * the window is kept and mirrored. Rectangles are x, y, width, height. */
+typedef struct hr_render_job {
+  int32_t crop[4];
+  int32_t width; /* of the resized crop, in pixels; the crop's own: nothing is resized */
+  int32_t height;
+  int32_t filter; /* a value of PIL.Image.Resampling, 0 to 5 */
+  int32_t window[4];
+  int32_t flip_x;                /* 1: columns right to left */
+  int32_t flip_y;                /* 1: rows bottom to top */
+  int32_t pillow_vertical_first; /* as in hr_pipeline */
+  uint32_t decoders;             /* as in hr_pipeline */
+} hr_render_job;
+
+/* HR_OK: libjpeg is certain to decode all of this file without an error. Takes some microseconds.
+ */
+HR_API int32_t hr_jpeg_check(const uint8_t* data, uint64_t size);
+
+/* RGB pixels of the window, 3 bytes each, in rows without gaps. Buffers are kept by thread.
+ * HR_UNSUPPORTED, HR_CORRUPT: none of the decoders takes this file. */
+HR_API int32_t hr_jpeg_render(const uint8_t* data, uint64_t size, const hr_render_job* job,
+                              uint8_t* rgb);
+
 #ifdef __cplusplus
 }
 #endif

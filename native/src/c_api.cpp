@@ -16,6 +16,7 @@
 #include "jpeg/entry_points.h"
 #include "jpeg/transcode.h"
 #include "pool.h"
+#include "render.h"
 #include "resize/store.h"
 #include "sample.h"
 
@@ -49,6 +50,11 @@ constexpr const char* kStageNames[HR_STAGES] = {"read", "parse", "decode", "resi
 constexpr char kForked[] =
     "this pool was made before a fork, and its threads exist in the parent only: make a new one in "
     "the child";
+
+headrace::Renderer& this_threads_renderer() {
+  thread_local headrace::Renderer renderer;
+  return renderer;
+}
 
 const char* check_step(const hr_step& step) {
   if (step.kind < HR_RANDOM_RESIZED_CROP || step.kind > HR_VERTICAL_FLIP)
@@ -362,5 +368,24 @@ int32_t hr_jpeg_decode(int32_t decoder, const uint8_t* data, uint64_t size, cons
                   rgbx + size_t{4} * static_cast<size_t>(w) * static_cast<size_t>(row));
     }
     return HR_OK;
+  });
+}
+
+int32_t hr_jpeg_check(const uint8_t* data, uint64_t size) {
+  return guarded([&]() -> int32_t {
+    if (data == nullptr) return fail(Code::kInvalidArgument, "no data");
+    const Code code = this_threads_renderer().check(data, size);
+    return code == Code::kOk ? HR_OK : fail(code);
+  });
+}
+
+int32_t hr_jpeg_render(const uint8_t* data, uint64_t size, const hr_render_job* job, uint8_t* rgb) {
+  return guarded([&]() -> int32_t {
+    if (data == nullptr || job == nullptr || rgb == nullptr)
+      return fail(Code::kInvalidArgument, "no data, no job or no output");
+    if (const char* problem = headrace::check_render_job(*job))
+      return fail(Code::kInvalidArgument, problem);
+    const Code code = this_threads_renderer().render(data, size, *job, rgb);
+    return code == Code::kOk ? HR_OK : fail(code);
   });
 }

@@ -119,6 +119,22 @@ class Stats(Structure):
     )
 
 
+class RenderJob(Structure):
+    """hr_render_job: boxes are x, y, width, height."""
+
+    _fields_ = (
+        ("crop", c_int32 * 4),
+        ("width", c_int32),
+        ("height", c_int32),
+        ("filter", c_int32),
+        ("window", c_int32 * 4),
+        ("flip_x", c_int32),
+        ("flip_y", c_int32),
+        ("pillow_vertical_first", c_int32),
+        ("decoders", c_uint32),
+    )
+
+
 # hr_status, as an array that numpy reads.
 # Never a code of the library's: what a status holds until the sample is dealt with.
 UNDECIDED = -1
@@ -157,6 +173,8 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         c_int32,
         (c_void_p, c_uint64, c_int32, c_int32, c_int32, c_void_p, c_uint64, POINTER(c_uint64)),
     ),
+    "hr_jpeg_check": (c_int32, (c_void_p, c_uint64)),
+    "hr_jpeg_render": (c_int32, (c_void_p, c_uint64, POINTER(RenderJob), c_void_p)),
     "hr_jpeg_decode": (
         c_int32,
         (

@@ -462,3 +462,40 @@ def jpeg_decode(
         )
     )
     return rgbx[:, :, :3]
+
+
+def jpeg_decodes(data: bytes) -> bool:
+    """Whether libjpeg is certain to decode all of this JPEG without an error. False for progressive files and
+    for whatever is unusual."""
+    return bool(library().hr_jpeg_check(data, len(data)) == abi.OK)
+
+
+def jpeg_render(
+    data: bytes,
+    crop: tuple[int, int, int, int],
+    size: tuple[int, int],
+    filter: int,
+    window: tuple[int, int, int, int],
+    *,
+    flips: tuple[bool, bool],
+    vertical_first: bool,
+    decoders: int,
+) -> bytes:
+    """The pixels of a window of a resized crop of a JPEG, as Pillow gives them: uint8 [height, width, 3] in
+    rows without gaps. Boxes are (x, y, width, height).
+
+    Args:
+        size: (width, height) that the crop is resized to; the crop's own for no resize.
+        filter: a value of `PIL.Image.Resampling`, 0 to 5.
+        window: the part of the resized crop that is wanted.
+        flips: whether it is mirrored left to right, and top to bottom.
+        vertical_first: whether to resize like Pillow 13 and later.
+        decoders: bit i allows decoder i.
+
+    Raises:
+        NativeError: no allowed decoder takes the file, or a box leaves its image.
+    """
+    job = abi.RenderJob(crop, *size, filter, window, *flips, vertical_first, decoders)
+    pixels = np.empty(3 * window[2] * window[3], np.uint8)
+    _check(library().hr_jpeg_render(data, len(data), byref(job), pixels.ctypes.data))
+    return pixels.tobytes()

@@ -1,0 +1,257 @@
+"""Pillow images that postpone decoding.
+
+`Image.open` gives a `LazyJpegFile` for a JPEG once `install` was called. It reads the header as Pillow
+does, and the file's bytes when Pillow would decode them. `convert("RGB")`, `crop`, `resize`, mirroring by
+`transpose` and `copy` are recorded; whatever else is done to the image, the recorded chain is run first,
+and Pillow then works on ordinary pixels. Results, exceptions and warnings are Pillow's, and come when
+Pillow's would come: a file that is not certain to decode without an error is decoded at once.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import IO, Any, cast
+
+from PIL import Image, JpegImagePlugin
+from PIL.JpegImagePlugin import JpegImageFile
+
+from headrace._native import ffi
+from headrace.lazy.chain import FILTERS, Chain
+
+MIRRORED = {
+    Image.Transpose.FLIP_LEFT_RIGHT: {"x": True},
+    Image.Transpose.FLIP_TOP_BOTTOM: {"y": True},
+}
+
+
+class PendingPixels:
+    """What `load()` returns for an image that has not been decoded: its pixels by (x, y)."""
+
+    def __init__(self, image: Image.Image) -> None:
+        self._image = image
+
+    def __getitem__(self, xy: tuple[int, int]) -> Any:
+        return self._decoded()[xy]
+
+    def __setitem__(self, xy: tuple[int, int], color: Any) -> None:
+        self._decoded()[xy] = color
+
+    def _decoded(self) -> Any:
+        _ = self._image.im
+        return Image.Image.load(self._image)
+
+
+class _Recorded(Image.Image):
+    """An image with a recorded chain of steps in place of pixels, until those are asked for."""
+
+    _chain: Chain | None = None
+    _same_as: type[Image.Image] = Image.Image  # the class that Pillow's own image would have
+
+    @property
+    def im(self) -> Any:
+        """Pillow's pixels; decoded now where they have not been."""
+        if self._chain is not None:
+            self.im = self._chain.image().im
+        return super().im
+
+    @im.setter
+    def im(self, core: Any) -> None:
+        self._chain = None
+        Image.Image.im.fset(self, core)  # type: ignore[attr-defined]
+
+    def load(self) -> Any:
+        """Pillow's pixel access; for an image that is not decoded, one that decodes it at first use."""
+        return super().load() if self._chain is None else PendingPixels(self)
+
+    def close(self) -> None:
+        """As Pillow's: pixels are gone, and asking for them is an error."""
+        self._chain = None
+        super().close()
+
+    def copy(self) -> Image.Image:
+        """A copy, not decoded either."""
+        chain = self._recorded()
+        return super().copy() if chain is None else self._view(chain)
+
+    def convert(self, mode: str | None = None, *args: Any, **kwargs: Any) -> Image.Image:
+        """Pillow's convert(); "RGB" is recorded."""
+        if mode == "RGB" and not args and not kwargs and "transparency" not in self.info:
+            chain = self._recorded(("RGB", "L"))
+            if chain is not None:
+                return self._view(Chain.whole(chain.data, "RGB", self.size) if chain.mode == "L" else chain)
+        return super().convert(mode, *args, **kwargs)
+
+    def crop(self, box: tuple[float, float, float, float] | None = None) -> Image.Image:
+        """Pillow's crop(); recorded where the box lies inside the image."""
+        # Pillow finds fault with arguments before it reads the file.
+        chain = self._recorded() if _inside(box, self.size) else None
+        if chain is None:
+            return super().crop(box)
+        return self._view(chain if box is None else chain.cropped(*(round(edge) for edge in box)))
+
+    def resize(
+        self,
+        size: Any,
+        resample: int | None = None,
+        box: tuple[float, float, float, float] | None = None,
+        reducing_gap: float | None = None,
+    ) -> Image.Image:
+        """Pillow's resize(); the first one of the whole image is recorded."""
+        filter = Image.Resampling.BICUBIC if resample is None else resample
+        if reducing_gap is None and box is None and filter in FILTERS and _is_size(size):
+            chain, wanted = self._recorded(), (size[0], size[1])
+            if chain is not None and wanted != self.size:
+                chain = chain.resized(wanted, int(filter))
+            if chain is not None:
+                return self._view(chain)
+        return super().resize(size, resample, box, reducing_gap)
+
+    def transpose(self, method: Image.Transpose) -> Image.Image:
+        """Pillow's transpose(); mirroring is recorded."""
+        chain = self._recorded() if method in MIRRORED else None
+        if chain is None:
+            return super().transpose(method)
+        return self._view(chain.flipped(**MIRRORED[Image.Transpose(method)]))
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        pixels = None if self._chain is None else self._chain.pixels()
+        if pixels is None:
+            return super().__array_interface__
+        return {"version": 3, "shape": (self.height, self.width, 3), "typestr": "|u1", "data": pixels}
+
+    def __eq__(self, other: object) -> bool:
+        theirs = other._same_as if isinstance(other, _Recorded) else type(other)
+        return theirs is self._same_as and _plain(self) == _plain(cast("Image.Image", other))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # Elsewhere it is an ordinary image.
+        return _ordinary, (self._same_as, self.__getstate__())
+
+    def _recorded(self, modes: tuple[str, ...] = ("RGB",)) -> Chain | None:
+        """The chain that can go on; None where Pillow has to do what comes next to pixels."""
+        self.load()
+        if self._chain is None or self._chain.mode not in modes:
+            return None
+        limit = Image.MAX_IMAGE_PIXELS
+        # Pillow warns of each crop of such an image.
+        return None if limit is not None and self.width * self.height > limit else self._chain
+
+    def _view(self, chain: Chain) -> LazyImage:
+        info = {key: value.copy() if isinstance(value, list) else value for key, value in self.info.items()}
+        return LazyImage(chain, info)
+
+
+class LazyImage(_Recorded):
+    """What a recorded step gives: an `Image.Image` without a file format.
+
+    Args:
+        chain: from the file to this image.
+        info: as the image's attribute of this name.
+    """
+
+    def __init__(self, chain: Chain, info: dict[Any, Any]) -> None:
+        super().__init__()
+        # As the authors of Pillow's plug-ins set them.
+        self._mode, self._size = chain.mode, chain.shown
+        self.info = info
+        self._chain = chain
+
+    __hash__ = None  # type: ignore[assignment]  # as Pillow's images
+
+
+class LazyJpegFile(_Recorded, JpegImageFile):
+    """A JPEG file that is decoded when its pixels are looked at. Made as `JpegImageFile` is."""
+
+    _same_as = JpegImageFile
+    __hash__ = None  # type: ignore[assignment]
+
+    def load(self) -> Any:
+        """Reads the file where Pillow would decode it, and closes it as Pillow does."""
+        if self._chain is None and self.fp is not None and self._decodes_later():
+            self.fp.seek(0)
+            data = self.fp.read()
+            if ffi.jpeg_decodes(data):  # else Pillow may raise an error, which is to come now
+                chain = Chain.whole(data, self.mode, self.size)
+                self.tile = []
+                self.readonly = 0
+                self.__exit__()
+                self._chain = chain
+        return super().load()
+
+    def _decodes_later(self) -> bool:
+        drafted = bool(self.decoderconfig)
+        return len(self.tile) == 1 and not drafted and self.mode in ("RGB", "L")
+
+
+def open(fp: str | bytes | PathLike[str] | PathLike[bytes] | IO[bytes]) -> Image.Image:
+    """`PIL.Image.open` that postpones the decoding of JPEGs, for code outside of a loader.
+
+    Args:
+        fp: a path, or a file opened for reading bytes.
+
+    Returns:
+        A `LazyJpegFile` for a JPEG; what Pillow returns for everything else.
+
+    Raises:
+        OSError, PIL.UnidentifiedImageError: as `PIL.Image.open`.
+    """
+    image = Image.open(fp)
+    if type(image) is not JpegImageFile:
+        return image
+    if isinstance(fp, (str, bytes, PathLike)):
+        image.close()
+        return LazyJpegFile(fp)
+    fp.seek(0)
+    return LazyJpegFile(fp)
+
+
+def install() -> None:
+    """From now on `PIL.Image.open` gives lazy images of JPEGs in this process."""
+    Image.register_open("JPEG", _lazy_factory, _accept)
+
+
+def uninstall() -> None:
+    """From now on `PIL.Image.open` gives Pillow's own images again."""
+    Image.register_open("JPEG", JpegImagePlugin.jpeg_factory, _accept)
+
+
+def _lazy_factory(fp: IO[bytes], filename: str | bytes | None = None) -> JpegImageFile:
+    image = LazyJpegFile(fp, filename)
+    if "mp" not in image.info:
+        return image
+    fp.seek(0)
+    return JpegImagePlugin.jpeg_factory(fp, filename)  # several images in one file
+
+
+def _accept(prefix: bytes) -> bool:
+    return prefix.startswith(b"\xff\xd8\xff")
+
+
+def _inside(box: tuple[float, float, float, float] | None, size: tuple[int, int]) -> bool:
+    if box is None:
+        return True
+    if len(box) != 4:
+        return False
+    left, top, right, bottom = (round(edge) for edge in box)
+    return (
+        0 <= left < right <= size[0]
+        and 0 <= top < bottom <= size[1]
+        and box[0] <= box[2]
+        and box[1] <= box[3]
+    )
+
+
+def _is_size(size: Any) -> bool:
+    return len(size) == 2 and all(type(edge) is int and edge > 0 for edge in size)
+
+
+def _plain(image: Image.Image) -> Image.Image:
+    """An ordinary image of the same mode, size, info, palette and pixels."""
+    return _ordinary(Image.Image, Image.Image.__getstate__(image))
+
+
+def _ordinary(cls: type[Image.Image], state: list[Any]) -> Image.Image:
+    image = cls.__new__(cls)
+    image.__setstate__(state)
+    return image

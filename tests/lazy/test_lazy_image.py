@@ -1,0 +1,360 @@
+"""Lazy images give what Pillow gives, at the same point in time: pixels, attributes, exceptions, warnings."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import random
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL
+import pytest
+import torch
+from PIL import Image, ImageEnhance, ImageFile, ImageFilter, ImageOps, ImageStat
+from PIL.JpegImagePlugin import JpegImageFile
+from torchvision.transforms import functional
+
+from headrace import lazy
+from headrace.lazy.chain import Chain
+from support import odd_jpegs
+from support.jpegs import JPEG_KINDS, RESTARTS, jpeg
+
+
+@pytest.fixture(autouse=True)
+def installed() -> Iterator[None]:
+    lazy.install()
+    yield
+    lazy.uninstall()
+
+
+def both(data: bytes) -> tuple[Image.Image, Image.Image]:
+    """The same file opened lazily and by Pillow alone."""
+    ours = Image.open(io.BytesIO(data))
+    lazy.uninstall()
+    theirs = Image.open(io.BytesIO(data))
+    lazy.install()
+    assert isinstance(ours, lazy.LazyJpegFile)
+    assert type(theirs) is JpegImageFile
+    return ours, theirs
+
+
+def outcome(action: Callable[[], Any]) -> Any:
+    """What an action gives, in a form that can be compared: a value, or its exception; and its warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            value = action()
+        except Exception as error:  # whatever Pillow raises is the expected result
+            value = (type(error), re.sub("0x[0-9a-f]+", "", str(error)))
+    return comparable(value), [(w.category, str(w.message)) for w in caught]
+
+
+def comparable(value: Any) -> Any:
+    if isinstance(value, Image.Image):
+        return value.mode, value.size, value.info, value.format, value.getpalette(), value.tobytes()
+    if isinstance(value, (np.ndarray, torch.Tensor)):
+        return str(value.dtype), tuple(value.shape), np.asarray(value).tobytes()
+    if isinstance(value, (list, tuple)):
+        return [comparable(each) for each in value]
+    return value
+
+
+def random_chain(image: Image.Image, rng: random.Random) -> Image.Image:
+    """One to five steps, most of them those that are recorded."""
+    image = image.convert("RGB")
+    for _ in range(rng.randint(1, 5)):
+        step, (width, height) = rng.randrange(7), image.size
+        if step == 0:
+            low = -3 if rng.random() < 0.1 else 0
+            across, down = (sorted(rng.sample(range(low, n + 1), 2)) for n in (width, height))
+            image = image.crop((across[0], down[0], across[1], down[1]))
+        elif step == 1:
+            image = image.resize((rng.randint(1, 200), rng.randint(1, 200)), rng.choice([0, 1, 2, 3, 4, 5]))
+        elif step == 2:
+            image = image.transpose(rng.choice(list(Image.Transpose)))
+        elif step == 3:
+            image = rng.choice([Image.Image.copy, copy.copy, copy.deepcopy])(image)
+        elif step == 4 and rng.random() < 0.3:
+            image = image.rotate(rng.uniform(-40, 40), rng.choice([0, 2, 3]))
+        elif step == 5 and min(image.size) > 3:
+            left, top = rng.uniform(0, 1.5), rng.uniform(0, 1.5)
+            image = image.crop((left, top, image.width - 1.4, image.height - 0.6))
+        else:
+            image = image.convert("RGB")
+    return image
+
+
+@pytest.mark.parametrize("kind", JPEG_KINDS)
+@pytest.mark.parametrize("restarts", RESTARTS)
+def test_chains_of_steps_give_the_pixels_of_pillow(kind: str, restarts: str) -> None:
+    rng = np.random.default_rng(len(kind) + len(restarts))
+    for seed in range(12):
+        width, height = (int(n) for n in rng.integers(4, 150, 2))
+        ours, theirs = both(jpeg(rng, kind, width, height, **RESTARTS[restarts]))
+        ours = random_chain(ours, random.Random(seed))
+        theirs = random_chain(theirs, random.Random(seed))
+        if seed % 2:
+            assert np.array_equal(np.asarray(ours), np.asarray(theirs))
+        assert comparable(ours) == comparable(theirs)
+        assert ours == theirs
+        assert theirs == ours
+
+
+ACTIONS: dict[str, Callable[[Any], Any]] = {
+    "size": lambda i: (i.size, i.width, i.height),
+    "mode": lambda i: i.mode,
+    "format": lambda i: (i.format, i.format_description, i.get_format_mimetype()),
+    "info": lambda i: i.info,
+    "getbands": lambda i: i.getbands(),
+    "getexif": lambda i: dict(i.getexif()),
+    "layers": lambda i: (i.bits, i.layers, i.layer, i.quantization, i.app, i.applist),
+    "readonly": lambda i: (i.readonly, i.load() and None, i.readonly),
+    "palette": lambda i: (i.palette, i.getpalette()),
+    "load, then pixels": lambda i: i.load()[2, 1],
+    "load, then a pixel set": lambda i: (i.load().__setitem__((1, 1), 7 if i.mode == "L" else (1, 2, 3)), i)[
+        1
+    ],
+    "getpixel": lambda i: i.getpixel((3, 2)),
+    "putpixel": lambda i: (i.putpixel((0, 0), _color(i)), i)[1],
+    "tobytes": lambda i: i.tobytes(),
+    "array": lambda i: np.array(i),
+    "asarray": lambda i: np.asarray(i),
+    "array as float": lambda i: np.asarray(i, np.float32),
+    "array interface": lambda i: i.__array_interface__,
+    "to_tensor": lambda i: functional.to_tensor(i),
+    "pil_to_tensor": lambda i: functional.pil_to_tensor(i),
+    "copy": lambda i: i.copy(),
+    "deepcopy": lambda i: copy.deepcopy(i),
+    "pickle": lambda i: pickle.loads(pickle.dumps(i)),
+    "convert RGB": lambda i: i.convert("RGB"),
+    "convert L": lambda i: i.convert("L"),
+    "convert RGBA": lambda i: i.convert("RGBA"),
+    "convert HSV": lambda i: i.convert("HSV"),
+    "convert P": lambda i: i.convert("P"),
+    "convert by a matrix": lambda i: i.convert("L", (0.5, 0.3, 0.2, 0)),
+    "convert nothing": lambda i: i.convert(),
+    "convert to an unknown mode": lambda i: i.convert("nonsense"),
+    "crop": lambda i: i.crop((2, 1, 30, 20)),
+    "crop beyond": lambda i: i.crop((-5, -5, 500, 500)),
+    "crop of nothing": lambda i: i.crop(),
+    "crop empty": lambda i: i.crop((4, 4, 4, 9)),
+    "crop the wrong way": lambda i: i.crop((9, 4, 4, 9)),
+    "resize": lambda i: i.resize((20, 30)),
+    "resize, a list": lambda i: i.resize([20, 30], Image.Resampling.BILINEAR),
+    "resize with a box": lambda i: i.resize((20, 30), box=(1.5, 2.5, 20, 20)),
+    "resize with a gap": lambda i: i.resize((5, 6), reducing_gap=2.0),
+    "resize to the same size": lambda i: i.resize(i.size),
+    "resize to nothing": lambda i: i.resize((0, 5)),
+    "resize by an unknown filter": lambda i: i.resize((5, 5), 77),
+    "resize to floats": lambda i: i.resize((5.5, 5.5)),
+    "reduce": lambda i: i.reduce(2),
+    "thumbnail": lambda i: (i.thumbnail((20, 20)), i)[1],
+    "thumbnail after load": lambda i: (i.load() and None, i.thumbnail((20, 20)), i)[2],
+    "draft": lambda i: (i.draft("RGB", (20, 20)), i.load() and None, i)[2],
+    "draft to gray": lambda i: (i.draft("L", (20, 20)), i.convert("RGB"))[1],
+    "draft after load": lambda i: (i.load() and None, i.draft("L", (20, 20)), i)[1:],
+    "transpose": lambda i: [i.transpose(each) for each in Image.Transpose],
+    "transpose by an unknown number": lambda i: i.transpose(99),
+    "rotate": lambda i: i.rotate(20, Image.Resampling.BICUBIC, expand=True, fillcolor=9),
+    "transform": lambda i: i.transform((30, 30), Image.Transform.AFFINE, (1, 0.2, 3, 0.1, 1, 2)),
+    "filter": lambda i: i.filter(ImageFilter.GaussianBlur(1.5)),
+    "point": lambda i: i.point(lambda level: 255 - level),
+    "split": lambda i: i.split(),
+    "getchannel": lambda i: i.getchannel(0),
+    "histogram": lambda i: i.histogram(),
+    "entropy": lambda i: i.entropy(),
+    "getextrema": lambda i: i.getextrema(),
+    "getbbox": lambda i: i.getbbox(),
+    "getcolors": lambda i: i.getcolors(1 << 20),
+    "getprojection": lambda i: i.getprojection(),
+    "quantize": lambda i: i.quantize(16),
+    "paste": lambda i: (i.paste(3, (0, 0, 9, 9)), i)[1],
+    "putalpha": lambda i: (i.putalpha(100), i)[1],
+    "effect_spread of nothing": lambda i: i.effect_spread(0),
+    "seek and tell": lambda i: (i.tell(), i.seek(0), i.tell()),
+    "seek beyond": lambda i: i.seek(3),
+    "verify": lambda i: i.verify(),
+    "verify, then load": lambda i: (i.verify(), i.load()),
+    "close, then load": lambda i: (i.close(), i.load()),
+    "load, close, then look": lambda i: (i.load() and None, i.close(), i.getpixel((0, 0))),
+    "convert, close, then look": lambda i: (converted := i.convert("RGB"), i.close(), converted.tobytes())[2],
+    "used as a context": lambda i: _in_context(i),
+    "save as PNG": lambda i: _saved(i, "PNG"),
+    "save as JPEG, kept": lambda i: _saved(i, "JPEG", quality="keep"),
+    "equal to a number": lambda i: (i == 3, i != 3),
+    "exif_transpose": lambda i: ImageOps.exif_transpose(i),
+    "exif_transpose in place": lambda i: (ImageOps.exif_transpose(i, in_place=True), i)[1],
+    "pad": lambda i: ImageOps.pad(i, (40, 40)),
+    "fit": lambda i: ImageOps.fit(i, (40, 40)),
+    "expand": lambda i: ImageOps.expand(i, 3),
+    "mirror": lambda i: ImageOps.mirror(i),
+    "autocontrast": lambda i: ImageOps.autocontrast(i),
+    "equalize": lambda i: ImageOps.equalize(i),
+    "posterize": lambda i: ImageOps.posterize(i, 3),
+    "enhance": lambda i: ImageEnhance.Color(i).enhance(1.5),
+    "statistics": lambda i: ImageStat.Stat(i).mean,
+    "blend": lambda i: Image.blend(i, i.transpose(Image.Transpose.FLIP_LEFT_RIGHT), 0.3),
+    "a crop of a crop": lambda i: i.convert("RGB").crop((3, 3, 40, 40)).crop((1, 2, 20, 30)),
+    "changed after a crop": lambda i: (crop := i.crop((0, 0, 9, 9)), i.paste(0, (0, 0, 9, 9)), crop)[2],
+    "a changed crop": lambda i: (crop := i.crop((0, 0, 9, 9)), crop.paste(0, (0, 0, 9, 9)), i)[2],
+}
+
+
+def _color(image: Image.Image) -> Any:
+    return 7 if image.mode == "L" else (1, 2, 3)
+
+
+def _in_context(image: Image.Image) -> Any:
+    with image as same:
+        converted = same.convert("RGB")
+    return converted, same.size
+
+
+def _saved(image: Image.Image, format: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, format, **options)
+    return file.getvalue()
+
+
+FILES: dict[str, Callable[[], bytes]] = {
+    "a photograph": lambda: jpeg(np.random.default_rng(0), "4:2:0", 61, 47),
+    "gray": lambda: jpeg(np.random.default_rng(0), "gray", 61, 47),
+    "progressive": lambda: jpeg(np.random.default_rng(0), "progressive", 61, 47),
+    "truncated": lambda: jpeg(np.random.default_rng(0), "4:2:0", 61, 47)[:-200],
+    "with EXIF": lambda: _with_exif(),
+}
+
+
+def _with_exif() -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotated by a quarter
+    exif[0x011A] = 300.0
+    image = Image.open(io.BytesIO(jpeg(np.random.default_rng(3), "4:2:0", 61, 47)))
+    file = io.BytesIO()
+    image.save(file, "JPEG", exif=exif, dpi=(72, 72), comment=b"a comment")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("file", FILES)
+def test_everything_else_is_as_with_pillow(file: str, action: str) -> None:
+    ours, theirs = both(FILES[file]())
+    assert outcome(lambda: ACTIONS[action](ours)) == outcome(lambda: ACTIONS[action](theirs))
+    assert outcome(lambda: ours.load() and None) == outcome(lambda: theirs.load() and None)
+
+
+@pytest.mark.parametrize("action", ["convert RGB", "array", "thumbnail", "crop beyond", "rotate", "pickle"])
+@pytest.mark.parametrize("name", [*odd_jpegs.TAKEN, *odd_jpegs.REFUSED])
+def test_odd_files_are_read_as_by_pillow(name: str, action: str) -> None:
+    data = (odd_jpegs.TAKEN | odd_jpegs.REFUSED)[name]()
+
+    def opened(data: bytes) -> Any:
+        # The step itself must fail where Pillow's fails, not a later look at its pixels.
+        return ACTIONS[action](Image.open(io.BytesIO(data)))
+
+    ours = outcome(lambda: opened(data))
+    lazy.uninstall()
+    assert ours == outcome(lambda: opened(data))
+
+
+@pytest.mark.parametrize("name", [*odd_jpegs.TAKEN, *odd_jpegs.REFUSED])
+def test_a_file_that_pillow_refuses_is_refused_by_convert(name: str) -> None:
+    data = (odd_jpegs.TAKEN | odd_jpegs.REFUSED)[name]()
+
+    def refusal() -> Any:
+        try:
+            Image.open(io.BytesIO(data)).convert("RGB")
+        except Exception as error:  # whatever Pillow raises
+            return type(error), re.sub("0x[0-9a-f]+", "", str(error))
+        return None
+
+    ours = refusal()
+    lazy.uninstall()
+    assert ours == refusal()
+
+
+def test_damaged_data_fail_when_pillow_fails() -> None:
+    good = jpeg(np.random.default_rng(1), "4:2:0", 90, 70)
+    rng = random.Random(2)
+    for _ in range(150):
+        data = bytearray(good)
+        for _ in range(rng.randint(1, 3)):
+            data[rng.randrange(len(data))] = rng.choice([0, 0xFF, 0xD9, 0xC4, rng.randrange(256)])
+        results = []
+        for installing in (lazy.install, lazy.uninstall):
+            installing()
+            results.append((_opened(bytes(data), None), _opened(bytes(data), (9, 9))))
+        assert results[0] == results[1]
+
+
+def _opened(data: bytes, size: tuple[int, int] | None) -> Any:
+    """What becomes of convert() alone, from which errors must come, and of the pixels after it."""
+
+    def action() -> Any:
+        image = Image.open(io.BytesIO(data)).convert("RGB")
+        return None if size is None else image.resize(size)
+
+    return outcome(action)
+
+
+def test_nothing_is_decoded_until_pixels_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = []
+    pixels = Chain.pixels
+    monkeypatch.setattr(Chain, "pixels", lambda chain: decoded.append(chain.crop) or pixels(chain))
+    image, _ = both(FILES["a photograph"]())
+    image = (
+        image.convert("RGB").crop((5, 6, 25, 36)).resize((10, 10)).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    )
+    assert image.size == (10, 10)
+    assert decoded == []
+    functional.to_tensor(image)
+    assert decoded == [(5, 6, 20, 30)]
+
+
+def test_a_file_may_be_closed_after_convert(tmp_path: Path) -> None:
+    path = tmp_path / "image.jpg"
+    path.write_bytes(FILES["a photograph"]())
+    with open(path, "rb") as file:
+        image = Image.open(file).convert("RGB")
+    opened = Image.open(path)
+    opened.load()
+    assert getattr(opened, "fp", None) is None  # closed by Pillow's own rule: it had opened the file
+    path.unlink()
+    assert image == opened.convert("RGB")
+
+
+def test_truncated_images_are_loaded_where_the_user_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    ours, theirs = both(FILES["truncated"]())
+    assert ours.convert("RGB") == theirs.convert("RGB")
+
+
+def test_large_images_warn_as_with_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 61 * 47 - 1)
+    data = FILES["a photograph"]()
+    results = []
+    for installing in (lazy.install, lazy.uninstall):
+        installing()
+        results.append(outcome(lambda: Image.open(io.BytesIO(data)).crop((0, 0, 60, 47))))
+    assert results[0] == results[1]
+
+
+def test_open_gives_lazy_images_outside_of_a_loader(tmp_path: Path) -> None:
+    lazy.uninstall()
+    path = tmp_path / "image.jpg"
+    path.write_bytes(FILES["a photograph"]())
+    for source in (path, str(path), io.BytesIO(path.read_bytes())):
+        image = lazy.open(source)
+        assert isinstance(image, lazy.LazyJpegFile)
+        assert np.array_equal(np.asarray(image.convert("RGB")), np.asarray(Image.open(path)))
+    Image.new("L", (3, 3)).save(tmp_path / "image.png")
+    with lazy.open(tmp_path / "image.png") as other:
+        assert type(other) is PIL.PngImagePlugin.PngImageFile
+    with pytest.raises(FileNotFoundError):
+        lazy.open(tmp_path / "missing.jpg")
