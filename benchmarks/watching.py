@@ -27,9 +27,8 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import machine
-from headrace.examine import Looks
+from headrace.measure.hooks import sampled
 from headrace.measure.outside import Outside
-from headrace.measure.worker_sampling import uninstall_in_workers
 
 SKIP = 20
 # Over the pictures, to an epoch: that starting workers, watched or not, doesn't weigh.
@@ -71,15 +70,13 @@ def processor_seconds() -> float:
 
 def watched(folder: Path, width: int, workers: int) -> tuple[float, float]:
     """The same, watched from inside and from outside."""
-    with tempfile.TemporaryDirectory() as name:
-        looks, outside = Looks(Path(name)), Outside(os.getpid(), Path(name))
-        looks.phase("actual")
+    with tempfile.TemporaryDirectory() as name, sampled(Path(name)) as announce:
+        outside = Outside(os.getpid(), Path(name))
+        announce("actual")
         try:
             return epoch(folder, width, workers)
         finally:
-            looks.stop()
             outside.stop()
-            uninstall_in_workers()
 
 
 def main() -> None:

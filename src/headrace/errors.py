@@ -17,6 +17,7 @@ Every one of them can be made from a single message: torch re-raises an exceptio
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 
@@ -90,6 +91,19 @@ class SampleError(HeadraceError, OSError):
         return type(self), (self.args[0], self.index, self.path, self.cause)
 
 
+def require(module: str, extra: str) -> Any:
+    """Imports an optional dependency where it is used.
+
+    Raises:
+        ConfigError: it isn't installed; the message names the extra of headrace that brings it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        name = module.partition(".")[0]
+        raise ConfigError(f"this needs the package {name}: pip install 'headrace[{extra}]'") from error
+
+
 def printable(path: str) -> str:
     """`path` on one line, with undecodable bytes as ``\\udcXX`` and what a terminal would obey as ``\\x1b``:
     safe in any message, log or terminal.
@@ -97,3 +111,13 @@ def printable(path: str) -> str:
     if path.isprintable():
         return path
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in path)
+
+
+def size(count: float) -> str:
+    """Bytes in powers of 1000 for people: 25276502016 is "25.3 GB"."""
+    units = ["bytes", "kB", "MB", "GB", "TB"]
+    while abs(count) >= 999.5 and len(units) > 1:
+        count /= 1000
+        del units[0]
+    unit = units[0]
+    return f"{count:.0f} {unit}" if count >= 99.5 or unit == "bytes" else f"{count:.3g} {unit}"

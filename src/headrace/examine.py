@@ -1,6 +1,6 @@
 """Examines a training script, or a loader and a step: measured by `measure`, judged by `doctor`.
 
-Run as a module, it is the child process in which the script runs: ``python -m headrace.examine FOLDER``, with
+Run as a module it is the child process in which the script runs: ``python -m headrace.examine FOLDER``, with
 what is to be done in FOLDER/job.json; see `Job`.
 """
 
@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import runpy
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,33 +27,30 @@ from headrace.doctor.records import Diagnosis
 from headrace.errors import ConfigError
 from headrace.loader.dataloader import DataLoader
 from headrace.measure.examination import Enough, Examination, Goal
+from headrace.measure.hooks import sampled
 from headrace.measure.machine import usable_cores
 from headrace.measure.observed import EXAMINED, Observation
 from headrace.measure.outside import Outside
-from headrace.measure.sampler import Sampler, read_counts
+from headrace.measure.sampler import read_counts
 from headrace.measure.settings import with_settings
 from headrace.measure.subject import where_from
 from headrace.measure.without import without
-from headrace.measure.worker_sampling import (
-    PHASE_FILE,
-    announce_phase,
-    install_in_workers,
-    uninstall_in_workers,
-)
 
-JOB = "job.json"
+JOB, OUTPUT = "job.json", "output.txt"
+# Libraries read these when they start their threads, which is before the script's own code.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 @dataclass(frozen=True)
 class Job:
-    """What the child process is to do.
+    """An examination of a script.
 
     Attributes:
         command: the script, or the module, and its arguments.
-        module: it is a module.
-        steps: of the actual phase; None: as many as take a few seconds.
-        settings: to be used in the script's own place; see `headrace.measure.settings`.
-        subject: the place of the loader that they are for; "": of any.
+        module: whether it is a module.
+        steps: number of steps of the actual phase; None: as many as take a few seconds.
+        settings: to replace the script's own; see `headrace.measure.settings`.
+        subject: "file.py:12" of the loader that the settings are for; "": any loader.
     """
 
     command: list[str]
@@ -61,57 +59,65 @@ class Job:
     settings: dict[str, Any] = field(default_factory=dict)
     subject: str = ""
 
-    def save(self, folder: Path) -> None:
-        """Writes it there."""
-        (folder / JOB).write_text(json.dumps(asdict(self)))
+    def run(self, *, quiet: bool) -> tuple[int, Observation | None, str]:
+        """Runs the script in a process of its own until all is measured.
 
-    @classmethod
-    def load(cls, folder: Path) -> Job:
-        """That of the folder."""
-        return cls(**json.loads((folder / JOB).read_text()))
+        Args:
+            quiet: keep the script's output from the terminal.
+
+        Returns:
+            (exit status; what was observed, None: it ended too early; the output, if quiet).
+        """
+        with TemporaryDirectory(prefix="headrace-doctor-") as name:
+            folder = Path(name)
+            (folder / JOB).write_text(json.dumps(asdict(self)))
+            threads = self.settings.get("threads")
+            limits = {} if threads is None else {name: str(threads) for name in THREAD_VARIABLES}
+            with open(folder / OUTPUT, "wb") as output:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "headrace.examine", name],
+                    env={**os.environ, **limits},
+                    stdout=output if quiet else None,
+                    stderr=subprocess.STDOUT if quiet else None,
+                )
+                outside = Outside(process.pid, folder)
+                try:
+                    status = process.wait()
+                finally:
+                    process.wait()  # Ctrl-C reaches the script as well
+                    outside.stop()
+            observation = Observation.load(folder)
+            if observation is not None:
+                add_observed(observation, outside, folder)
+            return status, observation, (folder / OUTPUT).read_text(errors="replace")
 
 
-class Looks:
-    """Stack samplers, here and in the workers.
-
-    Args:
-        folder: their files go there.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        announce_phase(folder, "")
-        install_in_workers(folder)
-        self._sampler = Sampler(folder / "main.jsonl", "main", phase_file=folder / PHASE_FILE)
-        self._sampler.start()
-
-    def phase(self, name: str) -> None:
-        """What is seen from now on belongs to this phase."""
-        announce_phase(self._folder, name)
-
-    def stop(self) -> None:
-        """All is written."""
-        self._sampler.stop()
+def add_observed(observation: Observation, outside: Outside, folder: Path) -> None:
+    """Adds what was seen from outside, and by the samplers."""
+    observation.usage = outside.usage(observation.began)
+    observation.memory = dict(outside.memory())
+    observation.looks = read_counts(folder)
 
 
 def diagnose(
     loader: TorchDataLoader[Any], step: Callable[[Any], object], *, steps: int | None = None
 ) -> Diagnosis:
-    """What starves `step`, and what to change: `headrace doctor run` for a loop of one's own.
+    """Finds what slows `step` down, and what to change: `headrace doctor run` for a loop of your own.
 
-    Takes half a minute to two. The step is made on real batches, then on some of them again and again: what
-    it learns meanwhile is of no use. Afterwards the loader is measured by itself, with other settings, too.
+    Takes half a minute to two. The step is called on real batches, then on some of them again and again: what
+    it learns meanwhile is of no use. Afterwards the loader is measured alone, with other settings, too.
 
     Args:
         loader: torch's or Headrace's.
         step: called with each batch.
-        steps: to measure as they are; None: as many as take 4 seconds, at least 20.
+        steps: number of steps to measure unchanged. Default: as many as take 4 seconds, at least 20.
 
     Returns:
         A `headrace.doctor.records.Diagnosis`: `verdict`, `advice`, `rates`, `stages`, …; `to_json()`.
 
     Raises:
-        ConfigError: it isn't a DataLoader.
+        ConfigError: the loader isn't a DataLoader, or an extra isn't installed: ``pip install
+            'headrace[doctor]'``.
         HeadraceError: the loader has too few batches to measure anything.
     """
     if not isinstance(loader, TorchDataLoader):
@@ -119,64 +125,52 @@ def diagnose(
     with TemporaryDirectory(prefix="headrace-doctor-") as name:
         folder = Path(name)
         observation = Observation([], usable_cores(), torch.get_num_threads())
-        looks, outside = Looks(folder), Outside(os.getpid(), folder)
-        examination = Examination(observation, Goal(steps), looks, DataLoader)
-        begin = functools.partial(type(loader).__iter__, loader)
+        outside = Outside(os.getpid(), folder)
         try:
-            made = True
-            while made:
-                made = False
-                for batch in examination.iterate(loader, begin):
-                    step(batch)
-                    made = True
+            with sampled(folder) as announce:
+                examination = Examination(observation, Goal(steps), announce, DataLoader)
+                begin = functools.partial(type(loader).__iter__, loader)
+                made = True
+                while made:
+                    made = False
+                    for batch in examination.iterate(loader, begin):
+                        step(batch)
+                        made = True
         except Enough:
             pass
         finally:
-            looks.stop()
             outside.stop()
-            uninstall_in_workers()
-        observation.usage = outside.usage(observation.began)
-        observation.memory = dict(outside.memory())
-        observation.looks = read_counts(sorted(folder.glob("*.jsonl")))
+        add_observed(observation, outside, folder)
     return judge(observation)
 
 
 def main() -> None:
     """The child process: runs the script, and saves what was observed."""
     folder = Path(sys.argv[1])
-    job = Job.load(folder)
+    job = Job(**json.loads((folder / JOB).read_text()))
     observation = Observation(job.command, usable_cores(), torch.get_num_threads())
-    looks = Looks(folder)
-    goal = Goal(job.steps, actual_only=bool(job.settings))
-    examination = Examination(observation, goal, looks, DataLoader)
     limit_threads(job.settings)
     try:
-        with installed(examination, Replacement(job.settings, job.subject, observation)):
-            try:
+        with sampled(folder) as announce:
+            goal = Goal(job.steps, actual_only=bool(job.settings))
+            examination = Examination(observation, goal, announce, DataLoader)
+            with installed(examination, Replacement(job.settings, job.subject, observation)):
                 run_script(job)
-            except torch.OutOfMemoryError as error:
-                observation.ended = f"out of memory on the device: {error}"
-                raise
-            examination.script_ended()
+                examination.script_ended()
     except BaseException as error:
-        # However the script takes its end: by Enough, or by the interruption of another thread.
+        # However the script ends: by Enough, or by the interruption of another thread.
         if observation.ended != EXAMINED:
-            observation.ended = _as_line(error, observation.ended)
+            memory = isinstance(error, torch.OutOfMemoryError)
+            kind = "out of memory on the device" if memory else type(error).__name__
+            observation.ended = f"{kind}: {error}"
             raise
     finally:
-        looks.stop()
         observation.threads = torch.get_num_threads()
         observation.save(folder)
 
 
-def _as_line(error: BaseException, known: str) -> str:
-    if known.startswith("out of memory"):
-        return known
-    return f"{type(error).__name__}: {error}"
-
-
 def run_script(job: Job) -> None:
-    """As Python itself runs it."""
+    """Runs the script as Python itself does."""
     sys.argv = list(job.command)
     try:
         if job.module:
@@ -191,12 +185,12 @@ def run_script(job: Job) -> None:
 
 
 class Replacement:
-    """Loaders with other settings, in the place of the script's own.
+    """Loaders with other settings, in place of the script's own.
 
     Args:
         settings: none: loaders stay as they are.
-        subject: the place that their loader is iterated over at; "": of any.
-        observation: told of what can't be done.
+        subject: "file.py:12" at which their loader is iterated over; "": any loader.
+        observation: receives a note of what can't be done.
     """
 
     def __init__(self, settings: dict[str, Any], subject: str, observation: Observation) -> None:
@@ -210,7 +204,7 @@ class Replacement:
         return not self._subject or where == self._subject
 
     def of(self, loader: TorchDataLoader[Any]) -> TorchDataLoader[Any]:
-        """What is to be iterated over in its place."""
+        """The loader to be iterated over in place of this one."""
         if not self._settings:
             return loader
         known = self._made.get(id(loader))
@@ -227,7 +221,7 @@ class Replacement:
 
 @contextmanager
 def installed(examination: Examination, replacement: Replacement) -> Iterator[None]:
-    """While it lasts, the loaders of this process are examined; those of its children aren't."""
+    """Examines the loaders of this process meanwhile; not those of its children."""
     here = os.getpid()
     patched: dict[type, Callable[..., Any]] = {}
     made = TorchDataLoader.__init__
@@ -268,7 +262,7 @@ def installed(examination: Examination, replacement: Replacement) -> Iterator[No
 
 
 def limit_threads(settings: dict[str, Any]) -> None:
-    """Lets nobody in this process, or in workers that it forks, have more threads for its operators."""
+    """Bounds the threads of operators, in this process and in workers that it forks."""
     most = settings.get("threads")
     if most is None:
         return

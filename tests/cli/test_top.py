@@ -14,15 +14,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import headrace.cli
-from headrace.cli.watch import roots
+from headrace.cli.top import roots
 from headrace.export.watching import jobs
-from headrace.measure.gpus import gpus
 from headrace.measure.processes import look
 from support.jpegs import image_folder
 
@@ -258,7 +256,7 @@ def test_without_a_job_it_says_so(top: Top, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sys.modules["headrace.cli.top"], "jobs", list)
     done = top()
     assert done.code == 2
-    assert "no running job of yours iterates over a headrace.DataLoader" in done.err
+    assert "no running Headrace jobs found for this user" in done.err
     gone = subprocess.Popen(["true"])
     gone.wait()
     done = top(str(gone.pid))
@@ -351,32 +349,6 @@ def test_it_ends_and_gives_the_terminal_back(
     assert view.seen.rfind(SHOW_CURSOR) > 0
     assert (f"Process {job.pid} has ended".encode() in view.seen) == (how == "the job ends")
     assert b"Traceback" not in view.seen
-
-
-def test_gpus_are_those_of_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against a stand-in for NVML: this says nothing of a real one."""
-    nvml = SimpleNamespace(
-        NVMLError=OSError,
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetCount=lambda: 1,
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=5, total=8),
-        nvmlDeviceGetName=lambda handle: "A GPU",
-        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=25),
-        nvmlDeviceGetComputeRunningProcesses=lambda handle: [SimpleNamespace(pid=42)],
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    [card], _ = gpus()
-    assert (card.name, card.busy, card.memory_used, card.memory_total, card.pids) == (
-        "A GPU",
-        0.25,
-        5,
-        8,
-        (42,),
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert gpus() == ((), "not known without nvidia-ml-py: pip install 'headrace[gpu]'")
 
 
 def test_reads_and_cpu_of_a_process_are_counted(tmp_path: Path) -> None:

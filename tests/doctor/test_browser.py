@@ -36,13 +36,6 @@ const examine = (view) => {
       .filter((e) => e.getBoundingClientRect().right > right + 0.5).map((e) => e.outerHTML.slice(0, 80)),
     sheet: view.getComputedStyle(page.body).maxWidth,
   };
-  const chart = page.querySelector(".chart");
-  if (chart) {
-    const box = chart.getBoundingClientRect();
-    const clientX = box.left + box.width / 2;
-    chart.dispatchEvent(new view.PointerEvent("pointermove", { clientX }));
-    found.readout = page.getElementById("readout").textContent;
-  }
   view.Blob = function (parts) { found.record = parts.join(""); };
   view.URL.createObjectURL = () => "#";
   page.getElementById("download").click();
@@ -95,14 +88,6 @@ def test_the_page_fits_and_works(name: str, tmp_path: Path) -> None:
     assert [(f["width"], f["scroll"], f["wide"]) for f in frames] == [(width, width, []) for width in WIDTHS]
     assert {f["sheet"] for f in frames} == {"992px"}  # the page's style was applied
     assert json.loads(frames[0]["record"])["command"] == list(diagnosis.command)
-
-
-def test_pointing_at_a_chart_tells_its_figures(tmp_path: Path) -> None:
-    frames, _ = opened(tmp_path, render_html(records.input_bound()))
-    told = frames[0]["readout"].split(" · ")
-    assert told[1] == "actual"
-    named = [part.split()[0] for part in told[2:]]
-    assert named == ["step", "computes", "device", "GPU", "CPU", "disk", "memory"]
 
 
 def test_a_foreign_script_or_picture_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from headrace.doctor.html import render_html
-from headrace.doctor.records import Advice, Diagnosis, Step, Usage
+from headrace.doctor.records import Advice, Step, Usage
 from headrace.doctor.wording import plain
 from support import doctor_records as records
 
@@ -83,10 +83,8 @@ def test_what_users_name_is_text_wherever_it_stands() -> None:
     assert len(page.all("script")) == 2
     assert page.all("img") == []
     assert [a for _, a in page.elements if any(name.startswith("on") for name in a)] == []
-    shown = plain(records.HOSTILE)
-    # head 4, advice 4, a rate, a stage and its place, causes 4, memory 3, a note, the phase; four plots
-    # with its name as a band's title and label
-    assert page.text.count(shown) == 28
+    # In the head, advice, rates, stages, causes, memory, notes and phases, as text each time.
+    assert page.text.count(plain(records.HOSTILE)) > 15
     html.encode()  # no lone surrogate is left
     assert not {"\x1b", "\u2028"} & set(html)
 
@@ -111,7 +109,7 @@ def test_figures_of_the_verdict_the_method_and_the_advice() -> None:
     for figure in (
         "confidence 97 %",
         "1,400 batches in 221 s",
-        "samples/s, 1,294 to 1,318",
+        "1,294 to 1,318",
         "predicted 3.1×, measured 2.9×",
         "at most 1.2×, if it cost nothing",
         "Watching cost 0.4 %",
@@ -120,44 +118,37 @@ def test_figures_of_the_verdict_the_method_and_the_advice() -> None:
         assert figure in text
 
 
-def test_a_healthy_script_is_not_told_what_holds_it_up() -> None:
+def test_a_healthy_script_has_no_bottleneck() -> None:
     page = Page(render_html(records.healthy()))
-    assert "what holds the training up" not in page.text
+    assert "the bottleneck" not in page.text
     assert {"class": "good"} in page.all("h1")
 
 
 def test_only_stages_below_demand_are_marked() -> None:
     page = Page(render_html(records.input_bound()))
-    kinds = [a["class"] for a in page.all("rect") if a.get("y") == "3"]
-    assert kinds == ["cut", "short", "cut", "cut", "cut", "cut", "short", "cut", "cut", "cut", "cut"]
+    assert [a["class"] for a in page.all("tr") if a.get("class")].count("short") == 2
     without = Page(render_html(replace(records.input_bound(), rates=())))
-    assert "short" not in [a["class"] for a in without.all("rect")]
+    assert "short" not in [a.get("class") for a in without.all("tr")]
 
 
-def drawn(page: Page, kind: str) -> list[str]:
-    return [str(a["d"]) for a in page.all("path") if a.get("class") == kind]
-
-
-def long(count: int) -> Diagnosis:
-    steps, usage = records.timeline(count, wait=0.1, compute=0.05, gpu=True)
-    return replace(records.input_bound(), steps=steps, usage=usage)
+def drawn(page: Page) -> list[str]:
+    return [str(a["points"]) for a in page.all("polygon")]
 
 
 def test_many_steps_stay_light() -> None:
-    html = render_html(long(20_000))
+    steps, usage = records.timeline(20_000, wait=0.1, compute=0.05, gpu=True)
+    html = render_html(replace(records.input_bound(), steps=steps, usage=usage))
     page = Page(html)
     assert len(html) - len(page.raw["script"][0]) < 250_000
-    for kind in ("compute", "wait", "longest", "device"):
-        (path,) = drawn(page, kind)
-        assert 100 < path.count("M") <= 600
-    assert all(path.count("L") < 600 for path in drawn(page, "whole"))
+    assert len(drawn(page)) == 9
+    assert all(10 < points.count(",") <= 603 for points in drawn(page))
 
 
-def test_a_step_beyond_the_scale_is_marked_and_told() -> None:
+def test_a_few_long_steps_dont_flatten_the_others() -> None:
     steps = tuple(Step("actual", float(n), 7.0 if n == 98 else 0.01, 0.1) for n in range(99))
     page = Page(render_html(replace(records.healthy(), steps=steps, usage=())))
-    assert drawn(page, "beyond")[0].count("M") == 1
-    assert "up to 7,100 ms" in page.text
+    assert "the upper edge is 440 ms" in page.text
+    assert "up to 7,100" in page.text
 
 
 def test_extreme_values_are_drawn_without_nonsense() -> None:
@@ -168,30 +159,16 @@ def test_extreme_values_are_drawn_without_nonsense() -> None:
         for stage, value in zip(records.input_bound().stages, (0.0, math.inf, 1e300), strict=False)
     )
     html = render_html(replace(records.input_bound(), steps=steps, usage=usage, stages=stages))
-    page = Page(html)
-    numbers = " ".join(value or "" for _, a in page.elements for key, value in a.items() if key != "content")
-    assert not re.search(r"\b(nan|inf)\b", numbers)
+    assert not re.search(r"\b(nan|inf)\b", " ".join(drawn(Page(html))))
 
 
 def test_code_to_be_copied_is_left_as_it_is() -> None:
     advice = Advice("decode", "x", ("+n = 5 % 3",), 1.5)
     page = Page(render_html(replace(records.healthy(), advice=(advice,))))
     assert "n = 5 % 3" in page.text
-    assert "\u00a0" in page.text  # as in "confidence 100 %"
 
 
-def test_a_wide_range_leaves_the_other_bars_their_length() -> None:
-    supply, *others = records.input_bound().rates
-    page = Page(render_html(replace(records.input_bound(), rates=(replace(supply, high=1e6), *others))))
-    widths = [str(a["width"]) for a in page.all("rect") if a.get("class") == "rate-demand"]
-    assert float(widths[0].removesuffix("%")) > 80
-
-
-def test_phases_are_listed_and_named_where_there_is_room() -> None:
+def test_phases_are_listed_and_drawn() -> None:
     page = Page(render_html(records.input_bound()))
-    listed = " ".join(page.text.split())
-    assert "actual 6.0 to 238.2 s demand 238.2 to 267.8 s supply 267.8 to 271.2 s" in listed
-    usage = tuple(Usage(float(n), "a phase" if n < 50 else "actual threads=1", 1, 0, 1, 1) for n in range(53))
-    page = Page(render_html(replace(records.healthy(), usage=usage, steps=())))
-    assert page.text.count("a phase") == 3 * 2 + 1  # three plots, with a title and a label each
-    assert page.text.count("actual threads=1") == 3 + 1  # as a title only
+    assert "actual, demand, supply" in " ".join(page.text.split())
+    assert {a["class"] for a in page.all("rect")} == {"band0", "band1"}

@@ -12,15 +12,12 @@ from headrace.doctor import gpus, host
 from headrace.doctor.machine import examine
 from headrace.doctor.records import Finding
 from headrace.doctor.storage import storage_findings
-from headrace.doctor.units import rate, size
-from headrace.measure.accelerators import Accelerators, Gpu, Link
-from headrace.measure.copies import Copies
+from headrace.errors import size
 from headrace.measure.jpeg import Decoding, NativeDecoding
 from headrace.measure.machine import FileLimit, Space
-from headrace.measure.mounts import Mount
-from headrace.measure.storage import Rates, Reads, Storage
-from headrace.measure.survey import Cores, Machine, Memory
-from headrace.measure.torch_build import TorchBuild
+from headrace.measure.nvml import Gpu, Gpus, Link
+from headrace.measure.storage import Mount, Rates, Reads, Storage
+from headrace.measure.survey import Copies, Cores, Machine, Memory, TorchBuild
 
 GB = 10**9
 MB = 10**6
@@ -36,9 +33,19 @@ DECODING = Decoding(
     native=NativeDecoding(1600, 24_000, ("scalar", "avx2"), "avx2", "3.1.0"),
 )
 LOCAL = Mount(Path("/data"), "ext4", "local", "/dev/nvme0n1", rotational=False)
-GPU = Gpu("NVIDIA A100", "GPU-a", 80 * GB, GB, Link(4, 16), Link(4, 16), 0, 40)
+GPU = Gpu(
+    0,
+    "NVIDIA A100",
+    "GPU-a",
+    80 * GB,
+    GB,
+    link=Link(4, 16),
+    link_most=Link(4, 16),
+    clock_reasons=0,
+    temperature=40,
+)
 TORCH = TorchBuild("2.15.0+cu132", cuda=(13, 2), hip=None, devices=1, accelerator="cuda")
-NVML = Accelerators(driver="580.65.06", cuda=(13, 2), gpus=(GPU,))
+NVML = Gpus(driver="580.65.06", cuda=(13, 2), gpus=(GPU,))
 
 
 def storage(megabytes_per_second: float, **changes: object) -> Storage:
@@ -66,7 +73,7 @@ def machine(**changes: object) -> Machine:
         decoding=DECODING,
         storages=(storage(5000),),
         torch=TORCH,
-        accelerators=NVML,
+        gpus=NVML,
         copies=(Copies(0, "GPU-a", pinned=25e9, pageable=9e9),),
     )
     return replace(healthy, **changes)  # type: ignore[arg-type]
@@ -101,8 +108,8 @@ def test_a_healthy_machine_has_nothing_to_mend() -> None:
         ({"decoding": replace(DECODING, native=None, native_missing="no file")}, "Headrace"),
         ({"storages": (storage(200),)}, "random reads"),
         ({"torch": replace(TORCH, accelerator="", devices=0)}, "torch and driver"),
-        ({"accelerators": replace(NVML, gpus=(replace(GPU, link=Link(4, 8)),))}, "PCIe"),
-        ({"accelerators": replace(NVML, gpus=(replace(GPU, clock_reasons=0x40),))}, "clocks"),
+        ({"gpus": replace(NVML, gpus=(replace(GPU, link=Link(4, 8)),))}, "PCIe"),
+        ({"gpus": replace(NVML, gpus=(replace(GPU, clock_reasons=0x40),))}, "clocks"),
         ({"copies": (Copies(0, "GPU-a", 6e9, 5e9),)}, "copies"),
     ],
 )
@@ -276,7 +283,7 @@ NOT_REACHED = replace(TORCH, accelerator="", devices=0)
 
 
 @pytest.mark.parametrize(
-    ("build", "accelerators", "judgement", "remedy"),
+    ("build", "known", "judgement", "remedy"),
     [
         (replace(NOT_REACHED, cuda=None, version="2.15.0+cpu"), NVML, "bad", "built without CUDA"),
         (replace(NOT_REACHED, visible="-1"), NVML, "bad", "unset CUDA_VISIBLE_DEVICES: it is '-1'"),
@@ -285,14 +292,12 @@ NOT_REACHED = replace(TORCH, accelerator="", devices=0)
         (TORCH, replace(NVML, cuda=(13, 0)), "note", "built for CUDA 13.2. It runs on this older driver"),
         (TORCH, replace(NVML, cuda=(14, 0)), "good", ""),
         (replace(TORCH, visible="1"), replace(NVML, gpus=(GPU, GPU)), "note", "CUDA_VISIBLE_DEVICES=1 hides"),
-        (NOT_REACHED, Accelerators(missing="no driver"), "note", "docker run --gpus all"),
-        (replace(TORCH, accelerator="xpu", cuda=None), Accelerators(missing="no driver"), "good", ""),
+        (NOT_REACHED, Gpus(missing="no driver"), "note", "docker run --gpus all"),
+        (replace(TORCH, accelerator="xpu", cuda=None), Gpus(missing="no driver"), "good", ""),
     ],
 )
-def test_torch_and_its_driver(
-    build: TorchBuild, accelerators: Accelerators, judgement: str, remedy: str
-) -> None:
-    found = gpus.torch_finding(build, accelerators)
+def test_torch_and_its_driver(build: TorchBuild, known: Gpus, judgement: str, remedy: str) -> None:
+    found = gpus.torch_finding(build, known)
     assert found.judgement == judgement
     assert remedy in found.remedy
     assert bool(found.remedy) == (judgement != "good")
@@ -337,7 +342,7 @@ def test_copies_are_told_of_the_gpu_they_went_to() -> None:
 
 
 def test_failed_copies_and_a_missing_library_are_said() -> None:
-    missing = Accelerators(missing="nvidia-ml-py is not installed")
+    missing = Gpus(missing="nvidia-ml-py is not installed")
     ((_, findings),) = gpus.gpu_sections(TORCH, missing, (), "CUDA out of memory")
     found = by_name(findings)
     assert (found["GPUs by NVML"].judgement, found["GPUs by NVML"].value) == ("unknown", missing.missing)
@@ -358,4 +363,3 @@ def test_failed_copies_and_a_missing_library_are_said() -> None:
 )
 def test_sizes_as_people_read_them(count: float, text: str) -> None:
     assert size(count) == text
-    assert rate(count) == f"{text}/s"

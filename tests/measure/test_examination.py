@@ -30,24 +30,19 @@ class Rows(Dataset[Any]):
         return torch.tensor([float(index)])
 
 
-class Phases(list[str]):
-    """A looker that only remembers."""
-
-    def phase(self, name: str) -> None:
-        self.append(name)
-
-
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DEMAND_SECONDS", "SUPPLY_SECONDS", "LEAST_SECONDS"):
         monkeypatch.setattr(module, name, 0.1)
     monkeypatch.setattr(module, "SLOW_SUPPLY_SECONDS", 1.0)
-    monkeypatch.setattr(module, "wait_until_quiet", lambda filled: True)
+    monkeypatch.setattr(module, "wait_until_quiet", lambda: True)
 
 
-def examine(loader: DataLoader[Any], step: Any, goal: Goal, epochs: int = 1000) -> tuple[Observation, Phases]:
-    observation, phases = Observation(["test"], 4, 1), Phases()
-    examination = Examination(observation, goal, phases, headrace.DataLoader)
+def examine(
+    loader: DataLoader[Any], step: Any, goal: Goal, epochs: int = 1000
+) -> tuple[Observation, list[str]]:
+    observation, phases = Observation(["test"], 4, 1), list[str]()
+    examination = Examination(observation, goal, phases.append, headrace.DataLoader)
     try:
         for _ in range(epochs):
             for batch in examination.iterate(loader, partial(iter, loader)):
@@ -142,8 +137,8 @@ def test_headraces_own_loader_says_what_its_stages_cost() -> None:
 
 
 def test_another_loader_within_the_loop_is_not_mistaken_for_the_first() -> None:
-    observation, phases = Observation(["test"], 4, 1), Phases()
-    examination = Examination(observation, Goal(steps=12), phases, headrace.DataLoader)
+    observation, phases = Observation(["test"], 4, 1), list[str]()
+    examination = Examination(observation, Goal(steps=12), phases.append, headrace.DataLoader)
     train, val = DataLoader(Rows(4000), 2), DataLoader(Rows(8), 4)
 
     def script() -> None:

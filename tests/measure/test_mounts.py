@@ -1,50 +1,53 @@
-"""Where a path's bytes are kept, by what Linux writes about it."""
+"""Where a path's bytes are kept, by the system's list of mounts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from headrace.measure.mounts import Mount, mount_of
+from headrace.measure.storage import Mount, mount_of
 
-# As proc(5) lays it out; from a virtual machine, a container and a workstation.
-MOUNTS = r"""
-22 27 0:21 / /proc rw,relatime - proc proc rw
-27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
-30 27 0:27 / /dev/shm rw,relatime shared:4 - tmpfs tmpfs rw,size=65536k
-31 27 8:17 / /disk rw,relatime shared:2 master:1 - xfs /dev/sdb1 rw
-32 27 0:50 / /data rw - nfs4 filer:/export/data rw,vers=4.2
-33 32 0:51 / /data/my\040photos rw - fuse.sshfs me@host:/photos rw
-34 27 0:52 / /layers rw - overlay overlay rw,lowerdir=/a,upperdir=/b
-35 27 0:53 / /odd rw - fuse.unheard-of odd rw
-36 27 259:3 / /data/deep/er rw - ext4 /dev/nvme0n1p3 rw
-37 32 0:54 / /data rw - cifs //server/share rw
-38 27 0:55 / /host rw - virtiofs share rw
-""".lstrip()
+# As psutil lists them: of a virtual machine, a container and a workstation.
+MOUNTS = (
+    ("proc", "/proc", "proc"),
+    ("/dev/vda", "/", "ext4"),
+    ("tmpfs", "/dev/shm", "tmpfs"),
+    ("/dev/sdb1", "/disk", "xfs"),
+    ("filer:/export/data", "/data", "nfs4"),
+    ("me@host:/photos", "/data/my photos", "fuse.sshfs"),
+    ("overlay", "/layers", "overlay"),
+    ("odd", "/odd", "fuse.unheard-of"),
+    ("/dev/nvme0n1p3", "/data/deep/er", "ext4"),
+    ("//server/share", "/data", "cifs"),
+    ("share", "/host", "virtiofs"),
+)
 
 
-@pytest.fixture
-def mounts(tmp_path: Path) -> Path:
-    (tmp_path / "mountinfo").write_text(MOUNTS)
-    return tmp_path / "mountinfo"
+def partitions(mounts: Sequence[tuple[str, str, str]]) -> Callable[..., list[Any]]:
+    rows = [SimpleNamespace(device=device, mountpoint=at, fstype=kind) for device, at, kind in mounts]
+    return lambda **_: rows
+
+
+@pytest.fixture(autouse=True)
+def _mounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psutil.disk_partitions", partitions(MOUNTS))
 
 
 @pytest.fixture
 def devices(tmp_path: Path) -> Path:
-    """As in /sys/dev/block: links to devices; a partition lies inside its disk, which has the queue."""
-    for disk, partition, number, turns in (
-        ("sdb", "sdb1", "8:17", "1"),
-        ("nvme0n1", "nvme0n1p3", "259:3", "0"),
-        ("vda", "", "254:0", "1"),
-    ):
+    """As in /sys/class/block: links to devices; a partition lies inside its disk, which has the queue."""
+    for disk, partition, turns in (("sdb", "sdb1", "1"), ("nvme0n1", "nvme0n1p3", "0"), ("vda", "", "1")):
         queue = tmp_path / "devices" / disk / "queue"
         queue.mkdir(parents=True)
         (queue / "rotational").write_text(f"{turns}\n")
         folder = tmp_path / "devices" / disk / partition
         folder.mkdir(exist_ok=True)
         (tmp_path / "block").mkdir(exist_ok=True)
-        (tmp_path / "block" / number).symlink_to(folder)
+        (tmp_path / "block" / (partition or disk)).symlink_to(folder)
     return tmp_path / "block"
 
 
@@ -62,44 +65,47 @@ def devices(tmp_path: Path) -> Path:
     ],
 )
 def test_the_deepest_and_last_mount_holds_a_path(
-    mounts: Path, devices: Path, path: str, kind: str, place: str, source: str
+    devices: Path, path: str, kind: str, place: str, source: str
 ) -> None:
-    mount = mount_of(Path(path), mounts, devices)
+    mount = mount_of(Path(path), devices)
     assert mount is not None
     assert (mount.kind, mount.place, mount.source) == (kind, place, source)
 
 
-def test_what_the_disk_below_is(mounts: Path, devices: Path) -> None:
-    assert mount_of(Path("/disk/x"), mounts, devices) == Mount(
+def test_what_the_disk_below_is(devices: Path) -> None:
+    assert mount_of(Path("/disk/x"), devices) == Mount(
         Path("/disk"), "xfs", "local", "/dev/sdb1", rotational=True, virtual=False
     )
-    fast = mount_of(Path("/data/deep/er"), mounts, devices)
+    fast = mount_of(Path("/data/deep/er"), devices)
     assert fast is not None
     assert (fast.rotational, fast.virtual) == (False, False)
-    virtual = mount_of(Path("/"), mounts, devices)
+    virtual = mount_of(Path("/"), devices)
     assert virtual is not None
     assert (virtual.rotational, virtual.virtual) == (True, True)
-    network = mount_of(Path("/data"), mounts, devices)
+    network = mount_of(Path("/data"), devices)
     assert network is not None
     assert network.rotational is None
 
 
-def test_a_system_that_says_nothing(tmp_path: Path) -> None:
-    assert mount_of(Path("/"), tmp_path / "nothing") is None
+def test_a_system_without_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psutil.disk_partitions", partitions(()))
+    assert mount_of(Path("/")) is None
 
 
-def test_links_are_followed_to_what_they_point_at(tmp_path: Path, devices: Path) -> None:
+def test_links_are_followed_to_what_they_point_at(
+    tmp_path: Path, devices: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    (tmp_path / "info").write_text(
-        f"1 0 254:0 / / rw - ext4 /dev/vda rw\n2 1 0:9 / {tmp_path.resolve()}/real rw - nfs filer:/x rw\n"
-    )
-    mount = mount_of(tmp_path / "link", tmp_path / "info", devices)
+    rows = (("/dev/vda", "/", "ext4"), ("filer:/x", f"{tmp_path.resolve()}/real", "nfs"))
+    monkeypatch.setattr("psutil.disk_partitions", partitions(rows))
+    mount = mount_of(tmp_path / "link", devices)
     assert mount is not None
     assert mount.kind == "nfs"
 
 
-def test_this_machine_has_a_root() -> None:
+def test_this_machine_has_a_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
     mount = mount_of(Path("/"))
     assert mount is not None
     assert mount.point == Path("/")

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from headrace.measure import outside as module
-from headrace.measure.gpus import GpuLook
-from headrace.measure.outside import Outside, busy_gpu, own_memory
-from headrace.measure.worker_sampling import announce_phase
+from headrace.measure.nvml import Gpu, Gpus
+from headrace.measure.outside import Outside, busiest_gpu, own_memory
+from headrace.measure.sampler import announce_phase
 
 # A parent that sleeps, and a child that computes and holds 64 MB.
 FAMILY = """
@@ -66,12 +66,12 @@ def test_a_process_that_has_ended_holds_nothing(tmp_path: Path) -> None:
 
 
 def test_the_gpu_of_these_processes_is_the_one_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = (GpuLook(0, "A", 0.9, 10, 100, (1,)), GpuLook(1, "A", 0.4, 20, 100, (7, 8)))
-    monkeypatch.setattr(module, "gpus", lambda: (looks, ""))
-    assert busy_gpu({7}) == (0.4, 20)
-    assert busy_gpu({99}) == (0.9, 10)  # nobody knows whose they are
-    monkeypatch.setattr(module, "gpus", lambda: ((), "no driver"))
-    assert busy_gpu({7}) == (None, None)
+    looks = (Gpu(0, "A", "a", 100, 10, 0.9, (1,)), Gpu(1, "A", "b", 100, 20, 0.4, (7, 8)))
+    monkeypatch.setattr(module, "gpus", lambda: Gpus(gpus=looks))
+    assert busiest_gpu({7}) == (0.4, 20)
+    assert busiest_gpu({99}) == (0.9, 10)  # nobody knows whose they are
+    monkeypatch.setattr(module, "gpus", lambda: Gpus("no driver"))
+    assert busiest_gpu({7}) == (None, None)
 
 
 def test_pages_are_counted_seldom_and_growth_in_between_is_seen(

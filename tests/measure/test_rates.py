@@ -13,9 +13,8 @@ from PIL import Image
 from headrace._native import ffi
 from headrace.errors import NativeError
 from headrace.measure import jpeg
-from headrace.measure.copies import measure_copies
 from headrace.measure.jpeg import HEIGHT, WIDTH, measure_decoding, pictures
-from headrace.measure.survey import survey
+from headrace.measure.survey import measure_copies, survey
 
 
 @pytest.fixture
@@ -86,7 +85,7 @@ def test_copies_to_each_device(gpu: torch.device) -> None:
     assert found.pageable > 0
     if gpu.type == "cuda":
         assert found.uuid.startswith("GPU-")
-        nvml = survey().accelerators
+        nvml = survey().gpus
         assert nvml.missing or found.uuid in {one.uuid for one in nvml.gpus}
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,10 +15,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-from headrace.measure.sampler import Sampler, read_counts
-from headrace.measure.worker_sampling import announce_phase, install_in_workers, uninstall_in_workers
+from headrace.measure.hooks import TimedDataset, sampled
+from headrace.measure.sampler import Sampler, announce_phase, read_counts
 from support.timed_datasets import (
     SAMPLES,
     Computes,
@@ -37,24 +40,29 @@ COMPUTE = f"compute (timed_datasets.py:{compute.__code__.co_firstlineno})"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Into which workers are sampled."""
-    install_in_workers(tmp_path)
-    announce_phase(tmp_path, "supply")
-    yield tmp_path
-    uninstall_in_workers()
+    """A folder into which this process and its workers are sampled, in the phase "supply"."""
+    with sampled(tmp_path) as announce:
+        announce("supply")
+        yield tmp_path
+
+
+def counts_of(folder: Path, role: str) -> list[dict[str, Any]]:
+    return [line for line in read_counts(folder) if line["role"] == role]
+
+
+def made(counts: list[dict[str, Any]]) -> int:
+    """Samples that were timed."""
+    return sum(count for line in counts for _, count in line["samples"]["bins"])
 
 
 @contextmanager
-def sampled(sampler: Sampler) -> Iterator[Sampler]:
+def running(folder: Path) -> Iterator[Sampler]:
+    sampler = Sampler(folder, "main")
     sampler.start()
     try:
         yield sampler
     finally:
         sampler.stop()
-
-
-def workers_counts(folder: Path) -> list[dict[str, Any]]:
-    return read_counts(sorted(folder.glob("worker-*.jsonl")))
 
 
 def share(counts: list[dict[str, Any]], stage: str) -> float:
@@ -85,30 +93,29 @@ def waiting(counts: list[dict[str, Any]], stage: str) -> float:
 )
 @pytest.mark.parametrize("workers", [0, 2])
 def test_names_what_takes_the_time(
-    folder: Path, workers: int, dataset: Dataset[Any], collate: Any, stage: str
+    tmp_path: Path, workers: int, dataset: Dataset[Any], collate: Any, stage: str
 ) -> None:
     context = "fork" if workers else None
-    loader = DataLoader(dataset, 4, num_workers=workers, collate_fn=collate, multiprocessing_context=context)
-    with sampled(Sampler(folder / "main.jsonl", "main", phase_file=folder / "phase")):
-        batches = len(list(loader))
-    main = read_counts([folder / "main.jsonl"])
-    counts = workers_counts(folder) if workers else main
-    assert len(counts) == max(1, workers)
+    with sampled(tmp_path) as announce:
+        announce("supply")
+        list(DataLoader(dataset, 4, num_workers=workers, collate_fn=collate, multiprocessing_context=context))
+    main, in_workers = counts_of(tmp_path, "main"), counts_of(tmp_path, "worker")
+    counts = in_workers if workers else main
+    assert len({line["pid"] for line in counts}) == max(1, workers)
     assert share(counts, stage) > 0.6, [line["stages"] for line in counts]
     if stage == "read":
         assert waiting(counts, stage) > 0.5
-    assert sum(line["samples"]["count"] for line in counts) == SAMPLES
-    assert sum(line["batches"]["count"] for line in counts) == batches
-    assert {line["phase"] for line in counts} == {"supply"}
+    assert made(counts) == SAMPLES
     if workers:
-        assert main[0]["stages"]["wait"]["wait"][2] > 0.3 * main[0]["seconds"]
+        (supply,) = (line for line in main if line["phase"] == "supply")
+        assert supply["stages"]["wait"]["wait"][2] > 0.3 * supply["seconds"]
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_follows_workers_however_they_start(folder: Path, method: str) -> None:
     loader = DataLoader(Reads(), 4, num_workers=2, multiprocessing_context=method)
     assert len(list(loader)) == SAMPLES // 4
-    counts = workers_counts(folder)
+    counts = counts_of(folder, "worker")
     assert {line["role"] for line in counts} == {"worker"}
     assert len(counts) == 2
     assert share(counts, "read") > 0.6
@@ -119,18 +126,17 @@ def test_persistent_workers_follow_the_phases(folder: Path) -> None:
     for phase in ("actual", "supply"):
         announce_phase(folder, phase)
         assert len(list(loader)) == SAMPLES // 4
-    assert loader._iterator is not None
-    loader._iterator._shutdown_workers()
-    counts = {line["phase"]: line for line in workers_counts(folder)}
+    del loader  # ends its workers
+    counts = {line["phase"]: line for line in counts_of(folder, "worker")}
     assert counts.keys() == {"actual", "supply"}
     # A phase ends at a look: some samples are counted with their neighbours'.
-    assert counts["actual"]["samples"]["count"] + counts["supply"]["samples"]["count"] == 2 * SAMPLES
-    assert counts["supply"]["samples"]["count"] > 0
+    assert made([counts["actual"], counts["supply"]]) == 2 * SAMPLES
+    assert made([counts["supply"]]) > 0
 
 
 def test_slow_samples_are_known_by_index(folder: Path) -> None:
     list(DataLoader(SlowNumber(), 4, num_workers=1, multiprocessing_context="fork"))
-    samples = workers_counts(folder)[0]["samples"]
+    samples = counts_of(folder, "worker")[0]["samples"]
     assert samples["slowest"][0][1] == 5
     assert samples["slowest"][0][0] >= 0.1
     assert sum(count for _, count in samples["bins"]) == SAMPLES
@@ -142,21 +148,53 @@ def test_slow_samples_are_known_by_index(folder: Path) -> None:
     "dataset", [Numbers(), Together(), Refuses(), Stream()], ids=lambda d: type(d).__name__
 )
 def test_batches_are_the_same(
-    folder: Path, dataset: Dataset[Any], batch_size: int | None, workers: int
+    tmp_path: Path, dataset: Dataset[Any], batch_size: int | None, workers: int
 ) -> None:
     def batches() -> list[Any]:
         return list(DataLoader(dataset, batch_size, num_workers=workers, multiprocessing_context=context))
 
     context = "fork" if workers else None
-    timed = batches()
-    uninstall_in_workers()
     plain = batches()
+    with sampled(tmp_path) as announce:
+        announce("supply")
+        timed = batches()
     assert len(timed) == len(plain)
     assert all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(timed, plain, strict=True))
-    if workers:
-        counts = workers_counts(folder)[0]
-        assert counts["batches"]["count"] >= len(plain)
-        assert counts["samples"]["count"] == (10 if isinstance(dataset, IterableDataset) else SAMPLES)
+    counts = counts_of(tmp_path, "worker" if workers else "main")
+    together = isinstance(dataset, Together) and batch_size  # by one call, none of them alone
+    assert made(counts) == (0 if together else 10 if isinstance(dataset, IterableDataset) else SAMPLES)
+
+
+class Starts(Numbers):
+    start = 0
+
+    def __getitem__(self, index: int) -> int:
+        return self.start + index
+
+
+def _set_start(_: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    assert isinstance(info.dataset, Starts)
+    info.dataset.start = 100
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_worker_init_fn_still_changes_the_workers_dataset(folder: Path, method: str) -> None:
+    loader = DataLoader(
+        Starts(), None, num_workers=1, worker_init_fn=_set_start, multiprocessing_context=method
+    )
+    assert next(iter(loader)) == 100
+    assert type(loader.dataset) is Starts
+    assert loader.worker_init_fn is _set_start
+
+
+def test_a_timed_dataset_is_like_the_dataset_itself() -> None:
+    timed = TimedDataset(Starts())
+    assert isinstance(timed, Starts)
+    assert len(timed) == SAMPLES
+    assert pickle.loads(pickle.dumps(timed))[3] == 3
+    assert copy.copy(timed).start == 0
 
 
 class Failing(Numbers):
@@ -172,92 +210,70 @@ def test_errors_are_the_same(folder: Path) -> None:
 def test_killed_worker_leaves_what_it_wrote(folder: Path) -> None:
     with pytest.raises(RuntimeError, match="exited unexpectedly"):
         list(DataLoader(Kills(), 4, num_workers=1, multiprocessing_context="fork"))
-    counts = workers_counts(folder)
+    counts = counts_of(folder, "worker")
     assert counts[0]["seconds"] > 0
     assert share(counts, f"dataset:{COMPUTE}") > 0.6
 
 
 def test_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "worker-1.jsonl"
-    path.write_text(
+    (tmp_path / "worker-1.jsonl").write_text(
         '{"pid": 1, "phase": "a", "rounds": 1}\n{"pid": 1, "phase": "a", "rounds": 2}\n{"pid": 1, "ph'
     )
-    assert read_counts([path]) == [{"pid": 1, "phase": "a", "rounds": 2}]
+    assert read_counts(tmp_path) == [{"pid": 1, "phase": "a", "rounds": 2}]
 
 
 def test_child_of_a_sampled_process_makes_its_own(tmp_path: Path) -> None:
-    with sampled(Sampler(tmp_path / "parent.jsonl", "main")) as parent:
+    with running(tmp_path) as parent:
         compute(0.05)
         child = os.fork()
         if not child:
             try:
                 parent.stop()  # its thread isn't here
-                with sampled(Sampler(tmp_path / "child.jsonl", "main")):
-                    compute(0.1)
+                with running(tmp_path):
+                    compute(0.2)
             finally:
                 os._exit(0)
         os.waitpid(child, 0)
-    parents, childs = read_counts([tmp_path / "parent.jsonl"]), read_counts([tmp_path / "child.jsonl"])
-    assert [line["pid"] for line in parents] == [os.getpid()]
-    assert [line["pid"] for line in childs] == [child]
-    assert childs[0]["rounds"] > 0
+    rounds = {line["pid"]: line["rounds"] for line in read_counts(tmp_path)}
+    assert rounds.keys() == {os.getpid(), child}
+    assert rounds[child] > 0
 
 
 def test_looks_are_fewer_while_a_step_is_timed(tmp_path: Path) -> None:
-    with sampled(Sampler(tmp_path / "main.jsonl", "main")) as sampler:
+    switch = sys.getswitchinterval()
+    with running(tmp_path):
         for phase in ("actual", "supply"):
-            sampler.phase(phase)
+            announce_phase(tmp_path, phase)
             time.sleep(0.5)
-    rounds = {line["phase"]: line["rounds"] for line in read_counts([tmp_path / "main.jsonl"])}
+    rounds = {line["phase"]: line["rounds"] for line in read_counts(tmp_path)}
     assert 1 <= rounds["actual"] < rounds["supply"]
+    assert sys.getswitchinterval() == switch
 
 
 def test_main_threads_line_and_other_threads_are_counted(tmp_path: Path) -> None:
-    file, done = tmp_path / "main.jsonl", threading.Event()
+    done = threading.Event()
 
     def computing() -> None:
         while not done.is_set():
             compute(0.1)
 
-    def busy() -> dict[str, Any]:
-        by_phase = {line["phase"]: line for line in read_counts([file] if file.exists() else [])}
-        return by_phase.get("busy", {"stages": {}, "threads_wanting_gil": 0})
+    def counts() -> dict[str, Any]:
+        empty: dict[str, Any] = {"stages": {}, "lines": {}}
+        return next((line for line in read_counts(tmp_path) if line["phase"] == "supply"), empty)
 
-    def told() -> bool:
-        return "other:Prefetch" in busy()["stages"] and busy()["threads_wanting_gil"] > 1
+    def seen() -> bool:
+        found = counts()
+        return "other:Prefetch" in found["stages"] and any(" compute" in line for line in found["lines"])
 
     beside = threading.Thread(target=computing, name="Prefetch-3")
-    with sampled(Sampler(file, "main")) as sampler:
+    announce_phase(tmp_path, "supply")
+    with running(tmp_path):
         beside.start()
-        sampler.phase("busy")
         until = time.monotonic() + 30  # two that keep the GIL may keep a third from it for long
-        while not told() and time.monotonic() < until:
-            compute(0.4)
-        counts = busy()
+        while not seen() and time.monotonic() < until:
+            compute(0.2)
         done.set()
         beside.join()
-    assert f"code:{COMPUTE}" in counts["stages"]["other:Prefetch"]
-    assert any(line.endswith(" compute") and "timed_datasets.py" in line for line in counts["lines"])
-    assert counts["threads_wanting_gil"] > 1
+    assert f"code:{COMPUTE}" in counts()["stages"]["other:Prefetch"]
+    assert any(line.endswith(" compute") and "timed_datasets.py" in line for line in counts()["lines"])
     assert not any(thread.name == "headrace-sampler" for thread in threading.enumerate())
-
-
-def test_a_thread_seen_while_it_starts_gets_its_name_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    every, looks = threading.enumerate, iter(range(5))
-
-    def starting() -> list[threading.Thread]:
-        if next(looks, None) is None:
-            return every()
-        return [thread for thread in every() if thread.name != "Prefetch-3"] + [threading.Thread()]
-
-    monkeypatch.setattr(threading, "enumerate", starting)
-    beside = threading.Thread(target=compute, args=(0.4,), name="Prefetch-3")
-    with sampled(Sampler(tmp_path / "main.jsonl", "main")):
-        beside.start()
-        beside.join()
-    (counts,) = read_counts([tmp_path / "main.jsonl"])
-    assert next(looks, None) is None
-    assert f"code:{COMPUTE}" in counts["stages"]["other:Prefetch"]
-    assert "other:native" not in counts["stages"]

@@ -15,8 +15,8 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
-from headrace.measure.replay import batch_samples, clone, nbytes
 from headrace.measure.settings import arguments_of, name_of, with_settings
+from headrace.measure.subject import batch_samples, clone, nbytes
 from headrace.measure.without import REMEMBERED, Remembered, without
 
 

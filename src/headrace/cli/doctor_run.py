@@ -1,12 +1,11 @@
-"""headrace doctor run: what starves a training script, and what to change."""
+"""`headrace doctor run`: the bottleneck of a training script, and what to change."""
 
 from __future__ import annotations
 
 import json
-import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,22 +20,23 @@ if TYPE_CHECKING:
 
 def run(
     command: Annotated[list[str], typer.Argument(help="The script and its arguments.")],
-    module: Annotated[bool, typer.Option("-m", help="It is a module.")] = False,
+    module: Annotated[
+        bool, typer.Option("-m", help="Run a library module as a script, like `python -m`.")
+    ] = False,
     steps: Annotated[
-        int | None, typer.Option(min=5, help="To measure as they are; as many as 4 s take, if not said.")
+        int | None, typer.Option(min=5, help="Unchanged steps to measure. Default: as many as take 4 s.")
     ] = None,
     attempt: Annotated[
-        bool, typer.Option("--try", help="Run it again with the first advice that can be tried, and measure.")
+        bool, typer.Option("--try", help="Apply the top recommendation, run again and compare.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Don't show the script's own output.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the diagnosis here.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with charts here.")] = None,
 ) -> None:
-    """Runs a training script, unmodified, and says what starves its steps and what to change.
+    """Finds the bottleneck of a training script, which runs unmodified, and what to change.
 
-    The script is ended once all is measured: it makes some steps as ever, some on repeated batches, and then
-    its loader is measured alone. What it has learned by then is of no use. Options of the script come after
-    its name.
+    The script is stopped once all is measured: some ordinary steps, some on repeated batches, then its
+    loader alone. What it has learned by then is of no use. Options of the script come after its name.
 
     Exit codes: 0 it was examined; 1 it failed, or made too few steps; 2 wrong
     usage; 130 interrupted.
@@ -56,7 +56,7 @@ def run(
         if attempt:
             diagnosis = with_attempt(diagnosis, job, quiet, console)
     except KeyboardInterrupt as interrupt:
-        console.print("interrupted: nothing was found out")
+        console.print("interrupted: there is no diagnosis")
         raise typer.Exit(INTERRUPTED) from interrupt
     if json_file is not None:
         json_file.write_text(json.dumps(diagnosis.to_json(), indent=1) + "\n")
@@ -82,12 +82,8 @@ def examined(job: Job, quiet: bool, console: Console) -> Diagnosis:
     """The diagnosis of a job; ends the command where there is none."""
     from headrace.doctor.diagnosis import diagnose
     from headrace.errors import HeadraceError
-    from headrace.measure.child import run_examined
 
-    with tempfile.TemporaryDirectory(prefix="headrace-doctor-") as folder:
-        job.save(Path(folder))
-        status, observation = run_examined(Path(folder), job.settings, quiet=quiet)
-        output = (Path(folder) / "output.txt").read_text(errors="replace")
+    status, observation, output = job.run(quiet=quiet)
     try:
         if observation is None:
             raise HeadraceError(f"{job.command[0]} ended with status {status} before anything was measured.")
@@ -100,30 +96,21 @@ def examined(job: Job, quiet: bool, console: Console) -> Diagnosis:
 
 
 def with_attempt(diagnosis: Diagnosis, job: Job, quiet: bool, console: Console) -> Diagnosis:
-    """The diagnosis, its first advice that can be tried with what came of it."""
-    from headrace.measure.child import run_examined
+    """The diagnosis, with the measured gain of its first advice that can be applied automatically."""
+    from headrace.doctor.candidates import seconds_of
 
     advice = next((one for one in diagnosis.advice if one.settings), None)
     if advice is None:
-        return replace(diagnosis, notes=(*diagnosis.notes, "nothing was tried: no advice can be, by itself"))
+        note = "nothing was tried: no advice can be applied automatically"
+        return replace(diagnosis, notes=(*diagnosis.notes, note))
     console.print(f"running it again, with {advice.summary}", highlight=False, markup=False)
-    with tempfile.TemporaryDirectory(prefix="headrace-doctor-") as folder:
-        replace(job, settings=advice.settings, subject=diagnosis.where).save(Path(folder))
-        status, observation = run_examined(Path(folder), advice.settings, quiet=quiet)
-    measured = None if observation is None else pace_of(observation)
-    if measured is None:
-        return replace(diagnosis, notes=(*diagnosis.notes, f"the try ended with status {status}"))
-    before = 1 / diagnosis.seconds_per_sample
-    tried = replace(advice, measured=measured / before)
-    notes = diagnosis.notes + tuple(observation.notes if observation else ())
+    status, observation, _ = replace(job, settings=advice.settings, subject=diagnosis.where).run(quiet=quiet)
+    seconds = None if observation is None else seconds_of(observation)
+    if observation is None or not seconds:
+        return replace(diagnosis, notes=(*diagnosis.notes, f"the attempt ended with status {status}"))
+    tried = replace(advice, measured=diagnosis.seconds_per_sample / seconds)
     return replace(
-        diagnosis, advice=tuple(tried if one is advice else one for one in diagnosis.advice), notes=notes
+        diagnosis,
+        advice=tuple(tried if one is advice else one for one in diagnosis.advice),
+        notes=(*diagnosis.notes, *observation.notes),
     )
-
-
-def pace_of(observation: Any) -> float | None:
-    """Samples per second of the actual phase, starts of epochs included."""
-    from headrace.doctor.candidates import seconds_of
-
-    seconds = seconds_of(observation)
-    return 1 / seconds if seconds else None

@@ -61,7 +61,6 @@ class Case:
         unexplained: seconds of a sample that the model doesn't account for.
         stages: of loading.
         stragglers: as `headrace.doctor.model.sample_durations` gives them.
-        gil: mean number of threads of the training process that hold or want the GIL.
         run_delay: of the processes' time, what one of their threads waited for a core, at the most.
     """
 
@@ -74,7 +73,6 @@ class Case:
     unexplained: float
     stages: tuple[StageTime, ...]
     stragglers: dict[str, Any]
-    gil: float
     run_delay: float
 
     @property
@@ -129,7 +127,6 @@ def case_of(observation: Observation) -> Case | None:
     whole = steady + start_of_epoch(observation, actual)
     slowdown = costs.slowdown(steady)
     looks = [look for look in observation.looks if look["phase"] == ACTUAL and look["rounds"]]
-    mains = [look for look in looks if look["role"] == "main"]
     return Case(
         observation=observation,
         costs=costs,
@@ -140,7 +137,6 @@ def case_of(observation: Observation) -> Case | None:
         unexplained=max(0.0, steady - costs.together(slowdown)),
         stages=tuple(stage_times(observation)),
         stragglers=sample_durations(observation, ACTUAL),
-        gil=max((look["threads_wanting_gil"] for look in mains), default=0.0),
         run_delay=max((look["run_delay_seconds"] / look["seconds"] for look in looks), default=0.0),
     )
 
@@ -208,10 +204,7 @@ def processes_instead(case: Case) -> Iterator[Candidate]:
         change=f"num_workers=0 in a thread → num_workers={count}",
         why=f"loader and step share one process: alone they reach {supply:,.0f} and {demand:,.0f} samples/s,"
         f" together {1 / case.steady:,.0f}",
-        evidence=(
-            f"the step waits for {case.stall:.0%} of its time only: a thread beside it makes the batches",
-            f"threads that hold or want the GIL: {case.gil:.1f} on average",
-        ),
+        evidence=(f"the step waits for {case.stall:.0%} of its time only: another thread makes the batches",),
         arguments={"num_workers": count},
         settings={"loader": {"num_workers": count}},
     )

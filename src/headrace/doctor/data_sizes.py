@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from headrace.doctor.naming import below, listed, plural
 from headrace.doctor.records import Finding
-from headrace.doctor.units import size
 from headrace.doctor.wording import percent
+from headrace.errors import size
 from headrace.measure.pictures import Split
 
 Numbers = npt.NDArray[np.int64]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from headrace.doctor.records import Finding, Judgement
-from headrace.doctor.units import rate, size
-from headrace.measure.accelerators import CLOCK_REASONS, Accelerators, Gpu, Link
-from headrace.measure.copies import Copies
-from headrace.measure.torch_build import TorchBuild
+from headrace.errors import size
+from headrace.measure.nvml import CLOCK_REASONS, Gpu, Gpus, Link
+from headrace.measure.survey import Copies, TorchBuild
 
 # Bytes per second of a lane, by PCIe generation, after line coding (PCI-SIG: 2.5, 5, 8, 16, 32, 64 GT/s).
 LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
@@ -21,22 +20,22 @@ FAULTS = 0x8 | 0x20 | 0x40 | 0x80
 
 
 def gpu_sections(
-    build: TorchBuild, accelerators: Accelerators, copies: tuple[Copies, ...], copies_failed: str
+    build: TorchBuild, known: Gpus, copies: tuple[Copies, ...], copies_failed: str
 ) -> tuple[tuple[str, tuple[Finding, ...]], ...]:
     """Sections: torch and its driver; each GPU."""
-    first = [torch_finding(build, accelerators)]
-    if accelerators.missing:
+    first = [torch_finding(build, known)]
+    if known.missing:
         # Without a GPU there is nothing that NVML could add.
         judgement: Judgement = "unknown" if build.accelerator else "note"
-        first.append(Finding("GPUs by NVML", accelerators.missing, judgement))
+        first.append(Finding("GPUs by NVML", known.missing, judgement))
     by_uuid = {copy.uuid: copy for copy in copies}
-    unmatched = [copy for copy in copies if copy.uuid not in {gpu.uuid for gpu in accelerators.gpus}]
+    unmatched = [copy for copy in copies if copy.uuid not in {gpu.uuid for gpu in known.gpus}]
     first += [copies_finding(copy, None, f"copies to device {copy.device}") for copy in unmatched]
     if copies_failed:
         text = f"failed: {copies_failed}"
         first.append(Finding("copies", text, "unknown", "See nvidia-smi: is the device full, or in use?"))
     sections = [("torch and GPU", tuple(first))]
-    for number, gpu in enumerate(accelerators.gpus):
+    for number, gpu in enumerate(known.gpus):
         findings = [link_finding(gpu), clocks_finding(gpu)]
         if gpu.uuid in by_uuid:
             findings.append(copies_finding(by_uuid[gpu.uuid], gpu.link, "copies"))
@@ -45,38 +44,38 @@ def gpu_sections(
     return tuple(sections)
 
 
-def torch_finding(build: TorchBuild, accelerators: Accelerators) -> Finding:
+def torch_finding(build: TorchBuild, known: Gpus) -> Finding:
     """Bad where there is a GPU that torch doesn't reach."""
     value = f"torch {build.version}"
-    if accelerators.cuda is not None:
-        value += f"; driver {accelerators.driver} runs CUDA {_dotted(accelerators.cuda)}"
+    if known.cuda is not None:
+        value += f"; driver {known.driver} runs CUDA {_dotted(known.cuda)}"
     details = {
         "torch": build.version,
         "torch_cuda": _dotted(build.cuda),
         "torch_hip": build.hip,
-        "driver": accelerators.driver,
-        "driver_cuda": _dotted(accelerators.cuda),
+        "driver": known.driver,
+        "driver_cuda": _dotted(known.cuda),
         "devices": build.devices,
-        "gpus": len(accelerators.gpus),
+        "gpus": len(known.gpus),
         "reason": build.reason,
     }
     name = "torch and driver"
     if build.accelerator:
         value += f"; reaches {build.devices} of kind {build.accelerator}"
-        judgement, remedy = _reached(build, accelerators)
+        judgement, remedy = _reached(build, known)
         return Finding(name, value, judgement, remedy, details)
-    if not accelerators.gpus:
+    if not known.gpus:
         why = f"; {build.reason}" if build.reason else "; no GPU"
         remedy = "If this machine has a GPU: install its driver; in a container, docker run --gpus all."
         return Finding(name, value + why, "note", remedy, details)
-    return Finding(name, f"{value}; reaches no GPU", "bad", _why_unreached(build, accelerators), details)
+    return Finding(name, f"{value}; reaches no GPU", "bad", _why_unreached(build, known), details)
 
 
-def _reached(build: TorchBuild, accelerators: Accelerators) -> tuple[Judgement, str]:
-    if build.accelerator == "cuda" and 0 < build.devices < len(accelerators.gpus):
+def _reached(build: TorchBuild, known: Gpus) -> tuple[Judgement, str]:
+    if build.accelerator == "cuda" and 0 < build.devices < len(known.gpus):
         by = f"CUDA_VISIBLE_DEVICES={build.visible}" if build.visible is not None else "something"
-        return "note", f"The machine has {len(accelerators.gpus)} GPUs: {by} hides the others."
-    if build.cuda and accelerators.cuda and build.cuda > accelerators.cuda:
+        return "note", f"The machine has {len(known.gpus)} GPUs: {by} hides the others."
+    if build.cuda and known.cuda and build.cuda > known.cuda:
         return (
             "note",
             f"torch was built for CUDA {_dotted(build.cuda)}. It runs on this older driver, but what is"
@@ -85,8 +84,8 @@ def _reached(build: TorchBuild, accelerators: Accelerators) -> tuple[Judgement, 
     return "good", ""
 
 
-def _why_unreached(build: TorchBuild, accelerators: Accelerators) -> str:
-    driver = accelerators.cuda
+def _why_unreached(build: TorchBuild, known: Gpus) -> str:
+    driver = known.cuda
     if build.visible is not None and build.visible.strip() in ("", "-1", "NoDevFiles"):
         return f"unset CUDA_VISIBLE_DEVICES: it is {build.visible!r}, which hides all GPUs."
     if build.cuda is None:
@@ -149,18 +148,18 @@ def clocks_finding(gpu: Gpu) -> Finding:
 
 def copies_finding(copies: Copies, link: Link | None, name: str) -> Finding:
     """Bad where pinned copies get less than half of what the connection carries."""
-    value = f"{rate(copies.pinned)} pinned, {rate(copies.pageable)} pageable"
+    value = f"{size(copies.pinned)}/s pinned, {size(copies.pageable)}/s pageable"
     details = {"pinned": copies.pinned, "pageable": copies.pageable}
     if link is None or link.generation not in LANE:
         return Finding(name, value, "note", "", details)
     carries = LANE[link.generation] * link.width
     if copies.pinned < LEAST_OF_LINK * carries:
         remedy = (
-            f"The connection carries {rate(carries)}. Run on the cores beside the GPU (nvidia-smi topo -m,"
+            f"The connection carries {size(carries)}/s. Run on the cores beside the GPU (nvidia-smi topo -m,"
             " numactl --cpunodebind); look for other copies at the same time."
         )
         return Finding(name, value, "bad", remedy, details)
-    return Finding(name, f"{value}; the connection carries {rate(carries)}", "good", "", details)
+    return Finding(name, f"{value}; the connection carries {size(carries)}/s", "good", "", details)
 
 
 def _dotted(version: tuple[int, int] | None) -> str | None:

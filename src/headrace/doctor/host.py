@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from headrace.doctor.records import Finding, Judgement
-from headrace.doctor.units import size
+from headrace.errors import size
 from headrace.measure.jpeg import Decoding
 from headrace.measure.machine import FileLimit, Space
 from headrace.measure.survey import Cores, Memory

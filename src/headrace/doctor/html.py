@@ -6,138 +6,85 @@ import base64
 import hashlib
 import json
 import math
-import re
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
-from statistics import fmean
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup, escape
+from headrace.doctor import wording
+from headrace.doctor.records import Diagnosis
+from headrace.errors import require
 
-from headrace.doctor import charts
-from headrace.doctor.charts import Plot, RateBar, StageBar
-from headrace.doctor.records import Diagnosis, Rate
-from headrace.doctor.series import Span, columns, highest, phases, span
-from headrace.doctor.wording import (
-    MARKS,
-    METHOD,
-    StageRow,
-    certainty,
-    figure,
-    gain,
-    percent,
-    plain,
-    rate_named,
-    stages_by_place,
-    title,
-)
+WIDTH, HEIGHT = 600, 100  # units of a chart, stretched to the page; no chart has more columns
+OUTLIER = 4  # times what all but a twentieth of the steps take: where the scale of steps ends at the latest
 
-STEPS_HEIGHT = 200  # pixels of the plot of steps
-USAGE_HEIGHT = 80  # and of each of the plots below it
-
-HOW = {
-    "supply": "The loader alone, pulled as fast as it goes:",
-    "demand": "The step alone, on batches kept in memory:",
-    "actual": "The script as it is:",
-}
+Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class RateRow:
-    """A rate, its bar and how it was measured."""
+class Chart:
+    """Quantities over time.
 
-    rate: Rate
-    bar: RateBar
-    method: str
-    how: str
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A plot with its caption; the legend's entries are (class of style, text)."""
+    Attributes:
+        heading, note: what it shows.
+        top: value at the upper edge, with its unit.
+        start, end: seconds at the left and right edge.
+        curves: (class of style, name, points of an SVG polygon), back to front.
+        bands: (name, left, width) of each phase, in units of the chart.
+    """
 
     heading: str
     note: str
-    plot: Plot
-    legend: tuple[tuple[str, str], ...] = ()
+    top: str
+    start: float
+    end: float
+    curves: list[tuple[str, str, str]]
+    bands: list[tuple[str, float, float]]
 
 
 def render_html(diagnosis: Diagnosis) -> str:
     """The report as HTML5 in UTF-8, with the whole record in it as JSON.
 
-    Its size grows with the record alone: no chart has more than 600 columns. It loads nothing, and its
-    Content-Security-Policy keeps it from it.
+    It loads nothing, and its Content-Security-Policy keeps it from it.
+
+    Raises:
+        ConfigError: jinja2 isn't installed.
     """
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_finalized
+    jinja2, markupsafe = require("jinja2", "doctor"), require("markupsafe", "doctor")
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: wording.plain(value) if type(value) is str else value,
     )
-    environment.filters["prose"] = _prose
-    style, script = _asset("report.css"), _asset("report.js")
-    demand = rate_named(diagnosis, "demand")
-    within = span(diagnosis)
-    # One rate of which little is known mustn't make the bars of all others short.
-    most = min(
-        max((rate.high for rate in diagnosis.rates), default=0.0),
-        1.15 * max((rate.samples_per_second for rate in diagnosis.rates), default=0.0),
-    )
-    return environment.from_string(_asset("report.html")).render(
+    style, script, page = (_asset(f"report.{kind}") for kind in ("css", "js", "html"))
+    demand = wording.rate_named(diagnosis, "demand")
+    record = json.dumps(_finite(diagnosis.to_json()), allow_nan=False, separators=(",", ":"))
+    html: str = environment.from_string(page).render(
         record=diagnosis,
-        healthy=diagnosis.verdict.kind == "healthy",
-        verdict_title=title(diagnosis.verdict),
-        rates=[
-            RateRow(
-                rate,
-                charts.rate_bar(rate, most),
-                METHOD.get(rate.name, ""),
-                HOW.get(rate.name.partition(" ")[0], ""),
-            )
-            for rate in diagnosis.rates
-        ],
+        words=wording,
         demand=demand.samples_per_second if demand else 0.0,
-        demand_at=charts.DEMAND_AT,
-        places=_places(diagnosis),
-        within=within,
-        phases=phases(diagnosis, within) if within else [],
-        panels=_panels(diagnosis),
-        width=charts.WIDTH,
-        lines=("device", "whole", "part"),
-        marks=MARKS,
-        certainty=certainty,
-        figure=figure,
-        gain=gain,
-        percent=percent,
-        title=title,
-        style=Markup(style),
-        script=Markup(script),
-        json=_json(diagnosis),
+        most=max((rate.samples_per_second for rate in diagnosis.rates), default=0.0),
+        places=wording.stages_by_place(diagnosis),
+        charts=charts(diagnosis),
+        size=(WIDTH, HEIGHT),
+        style=markupsafe.Markup(style),
+        script=markupsafe.Markup(script),
+        # A script element of data ends at the first "</" in it.
+        json=markupsafe.Markup(record.replace("<", "\\u003c")),
         policy=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; "
         "base-uri 'none'; form-action 'none'",
     )
+    return html
 
 
 def _asset(name: str) -> str:
     return (files("headrace.doctor") / "report" / name).read_text(encoding="utf-8")
 
 
-def _finalized(value: object) -> object:
-    return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _prose(text: str) -> Markup:
-    """A sentence, where no line ends between a figure and its percent sign; not for code, which is copied."""
-    return escape(re.sub(r"(\d) %", "\\1\u00a0%", plain(text)))
-
-
 def _hash(content: str) -> str:
-    digest = hashlib.sha256(content.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
-
-
-def _json(diagnosis: Diagnosis) -> Markup:
-    """The record for a script element of data, which ends at the first "</" in it."""
-    text = json.dumps(_finite(diagnosis.to_json()), allow_nan=False, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c"))
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
 def _finite(value: Any) -> Any:
@@ -149,98 +96,83 @@ def _finite(value: Any) -> Any:
     return [_finite(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-def _places(diagnosis: Diagnosis) -> list[tuple[str, list[tuple[StageRow, StageBar]]]]:
-    demand = rate_named(diagnosis, "demand")
-    limit = demand.samples_per_second if demand else 0.0
-    known = [s.samples_per_second for s in diagnosis.stages if math.isfinite(s.samples_per_second)]
-    most = max(known, default=0.0)
-    return [
-        (place, [(row, charts.stage_bar(row, limit, most)) for row in rows])
-        for place, rows in stages_by_place(diagnosis)
-    ]
-
-
-def _panels(diagnosis: Diagnosis) -> list[Panel]:
-    within = span(diagnosis)
-    if within is None:
+def charts(diagnosis: Diagnosis) -> list[Chart]:
+    """The steps, then what they used of the machine, as far as it was watched."""
+    times = [usage.time for usage in diagnosis.usage] + [step.start for step in diagnosis.steps]
+    times += [step.start + step.wait + step.compute for step in diagnosis.steps]
+    if not times or max(times) <= min(times):
         return []
-    return [*_steps(diagnosis, within), *_usage(diagnosis, within)]
+    start, end = min(times), max(times)
+    bands = _bands(diagnosis, start, end)
 
-
-def _steps(diagnosis: Diagnosis, within: Span) -> list[Panel]:
-    if not diagnosis.steps:
-        return []
-    shown = columns(diagnosis.steps, within)
-    top = charts.scale_of_steps(shown) or 1.0
-    unit, name = (1.0, "s") if top >= 10 else (0.001, "ms")
-    note = f"{name} per step; {len(diagnosis.steps):,} steps"
-    legend = [("wait", "waits for data"), ("compute", "computes")]
-    if any(column.steps > 1 for column in shown):
-        note += f", each column the mean of up to {max(column.steps for column in shown)}"
-        legend.append(("longest", "the longest step of the column"))
-    if any(column.device is not None for column in shown):
-        legend.append(("device", "device busy"))
-    beyond = [column.longest for column in shown if column.longest > top]
-    if beyond:
-        legend.append(("beyond", f"goes on beyond the scale, up to {figure(max(beyond) / unit)} {name}"))
-    drawn = charts.bars(shown, within, top, STEPS_HEIGHT)
-    named = f"Milliseconds per step over time: {percent(diagnosis.stall)} of it waiting for data"
-    plot = charts.plot(named, within, top, STEPS_HEIGHT, drawn, phases(diagnosis, within), unit)
-    return [Panel("Steps", note, plot, tuple(legend))]
-
-
-def _usage(diagnosis: Diagnosis, within: Span) -> list[Panel]:
-    """The machine's use, a panel for each part of it that was watched."""
-    usage = diagnosis.usage
-    cpu = [(u.time, u.cpu) for u in usage]
-    gpu = [(u.time, u.gpu) for u in usage if u.gpu is not None]
-    gpu_memory = [(u.time, float(u.gpu_memory)) for u in usage if u.gpu_memory is not None]
-    disk = [(u.time, u.disk_read) for u in usage]
-    memory = [(u.time, float(u.memory)) for u in usage]
-    workers = [(u.time, float(u.workers_memory)) for u in usage]
-    trained = {u.time for u in usage if u.phase == "actual"}
-
-    def panel(heading: str, of: str, points: charts.Points, unit: float, top: float = 0.0) -> list[Panel]:
-        if not points:
+    def chart(heading: str, note: str, unit: str, scale: float, top: float, **curves: Points) -> list[Chart]:
+        curves = {name: points for name, points in curves.items() if points}
+        if not curves:
             return []
-        values = [value / unit for time, value in points if time in trained]
-        mean = f"; {figure(fmean(values))} on average in actual" if values else ""
-        return [_use(diagnosis, within, heading, of + mean, points, unit, top)]
+        highest = max(value for points in curves.values() for _, value in points)
+        top = min(top, 1.05 * highest) or scale
+        drawn = [
+            (f"curve{number}", name.replace("_", " "), _polygon(points, start, end, top))
+            for number, (name, points) in enumerate(curves.items())
+        ]
+        note += f", up to {wording.figure(highest / scale)}" if highest > 1.06 * top else ""
+        label = f"{wording.figure(top / scale)} {unit}"
+        return [Chart(heading, note, label, start, end, drawn, bands)]
 
-    cores = f"cores in use of {diagnosis.cores}"
+    def used(of: Callable[[Any], float | None]) -> Points:
+        return [(one.time, float(value)) for one in diagnosis.usage if (value := of(one)) is not None]
+
+    steps = diagnosis.steps
+    lengths = sorted(step.wait + step.compute for step in steps)
+    usual = OUTLIER * lengths[int(0.95 * (len(lengths) - 1))] if steps else 0.0
     return [
-        *panel("GPU", "% of the time busy, by NVML", gpu, 0.01, 1.0),
-        *panel("CPU", cores, cpu, 1.0, float(diagnosis.cores)),
-        *panel("Disk", "MB/s read from storage, not from the page cache", disk, 1e6),
-        *([_memory(diagnosis, within, memory, workers)] if memory else ()),
-        *panel("GPU memory", "GB", gpu_memory, 1e9),
+        *chart(
+            "Steps",
+            f"{len(steps):,} steps; {wording.percent(diagnosis.stall)} of their time waiting for data",
+            "ms",
+            1e-3,
+            usual or math.inf,
+            step=[(step.start, step.wait + step.compute) for step in steps],
+            waiting=[(step.start, step.wait) for step in steps],
+            device_busy=[(step.start, step.device) for step in steps if step.device is not None],
+        ),
+        *chart("GPU", "busy, by NVML", "%", 0.01, 1.0, busy=used(lambda one: one.gpu)),
+        *chart("CPU", f"of {diagnosis.cores} cores", "cores", 1, math.inf, used=used(lambda one: one.cpu)),
+        *chart("Disk", "read, page cache left out", "MB/s", 1e6, math.inf, read=used(lambda u: u.disk_read)),
+        *chart(
+            "Memory",
+            "resident",
+            "GB",
+            1e9,
+            math.inf,
+            all_processes=used(lambda one: one.memory),
+            workers=used(lambda one: one.workers_memory),
+        ),
+        *chart("GPU memory", "used", "GB", 1e9, math.inf, used=used(lambda one: one.gpu_memory)),
     ]
 
 
-def _use(
-    diagnosis: Diagnosis,
-    within: Span,
-    heading: str,
-    note: str,
-    points: charts.Points,
-    unit: float,
-    top: float,
-) -> Panel:
-    shown = highest(points, within)
-    top = max(top, 1.05 * max(value for _, value in shown)) or unit
-    drawn = [
-        ("under", charts.area(shown, within, top, USAGE_HEIGHT)),
-        ("whole", charts.line(shown, within, top, USAGE_HEIGHT)),
+def _bands(diagnosis: Diagnosis, start: float, end: float) -> list[tuple[str, float, float]]:
+    """The phases of the examination, where usage or steps show them."""
+    seen = [(one.time, one.phase) for one in diagnosis.usage] or [(s.start, s.phase) for s in diagnosis.steps]
+    runs: list[tuple[str, float]] = []
+    for time, phase in sorted(seen):
+        if not runs or runs[-1][0] != phase:
+            runs.append((phase, WIDTH * (time - start) / (end - start)))
+    ends = [*(left for _, left in runs[1:]), float(WIDTH)]
+    return [
+        (name, round(left, 1), round(right - left, 1))
+        for (name, left), right in zip(runs, ends, strict=True)
+        if name and right > left
     ]
-    named = f"{heading}: {note}"
-    return Panel(
-        heading, note, charts.plot(named, within, top, USAGE_HEIGHT, drawn, phases(diagnosis, within), unit)
-    )
 
 
-def _memory(diagnosis: Diagnosis, within: Span, memory: charts.Points, workers: charts.Points) -> Panel:
-    panel = _use(diagnosis, within, "Memory", "GB resident", memory, 1e9, 0.0)
-    top = 1.05 * max(value for _, value in memory) or 1e9
-    panel.plot.drawn.append(("part", charts.line(highest(workers, within), within, top, USAGE_HEIGHT)))
-    legend = (("whole", "script and workers"), ("part", "workers"))
-    return replace(panel, legend=legend)
+def _polygon(points: Iterable[tuple[float, float]], start: float, end: float, top: float) -> str:
+    """The area below (time, value) pairs, of which the highest of each column is drawn."""
+    columns: dict[int, float] = {}
+    for time, value in points:
+        column = round(WIDTH * (time - start) / (end - start))
+        columns[column] = max(value, columns.get(column, 0.0))
+    line = [(column, HEIGHT * (1 - min(1.0, columns[column] / top))) for column in sorted(columns)]
+    corners = [(line[0][0], float(HEIGHT)), *line, (line[-1][0], float(HEIGHT))]
+    return " ".join(f"{x},{y:.1f}" for x, y in corners)

@@ -34,6 +34,6 @@ def examine(machine: Machine) -> Checkup:
                 )
                 for storage in machine.storages
             ),
-            *gpu_sections(machine.torch, machine.accelerators, machine.copies, machine.copies_failed),
+            *gpu_sections(machine.torch, machine.gpus, machine.copies, machine.copies_failed),
         ),
     )

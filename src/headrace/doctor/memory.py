@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.doctor.records import Finding
-from headrace.doctor.units import size
+from headrace.errors import size
 from headrace.measure.observed import ACTUAL, SUPPLY, Observation
 
 # Growth of all workers in a phase that is told from noise: in bytes, and of what they had.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from headrace.doctor.records import Finding, Judgement
-from headrace.doctor.units import rate, size
+from headrace.errors import size
 from headrace.measure.jpeg import Decoding
-from headrace.measure.mounts import Mount
-from headrace.measure.storage import IN_FLIGHT, LARGE_FILE, RANDOM_READ, Rates, Storage
+from headrace.measure.storage import IN_FLIGHT, LARGE_FILE, RANDOM_READ, Mount, Rates, Storage
 
 # Less is read in no time, and mostly from caches: it says nothing about an epoch.
 LEAST_BYTES = 8_000_000
@@ -139,7 +138,7 @@ def _random_finding(
     kind = "whole files" if storage.bytes / storage.files < RANDOM_READ else "128 KiB each"
     value = (
         f"{parallel.reads / parallel.seconds:,.0f}/s with {IN_FLIGHT} in flight"
-        f" ({rate(parallel.bytes_per_second)}, {kind}), {alone.reads / alone.seconds:,.0f}/s one at a time"
+        f" ({size(parallel.bytes_per_second)}/s, {kind}), {alone.reads / alone.seconds:,.0f}/s one at a time"
         f" ({1000 * alone.seconds / max(1, alone.reads):.2g} ms each)"
     )
     value += "" if rates.direct else "; page cache dropped by request, not passed by"
@@ -148,7 +147,7 @@ def _random_finding(
     if parallel.bytes_per_second < by_headrace:
         slower = parallel.bytes_per_second < by_pillow
         decoder, most = ("Pillow", by_pillow) if slower else ("Headrace", by_headrace)
-        remedy = f"{cores:g} cores decode {rate(most)} with {decoder}: reads are the limit."
+        remedy = f"{cores:g} cores decode {size(most)}/s with {decoder}: reads are the limit."
         cached = storage.cached is not None and storage.cached >= IN_MEMORY
         judgement = "bad" if slower and not cached and not _fits(storage, available) else "note"
         if slower and cached:
@@ -177,9 +176,9 @@ def _sequential_finding(storage: Storage, rates: Rates, by_pillow: float) -> Fin
     what = "of large files" if _large(storage) else f"of files of {size(storage.bytes / storage.files)}"
     return Finding(
         "sequential reads",
-        f"{rate(found)} {what}, one by one",
+        f"{size(found)}/s {what}, one by one",
         "note" if slow else "good",
-        f"Less than the cores decode ({rate(by_pillow)}): read with several workers or threads at once."
+        f"Less than the cores decode ({size(by_pillow)}/s): read with several workers or threads at once."
         if slow and rates.parallel.bytes_per_second > found * MORE
         else "",
         {"bytes_per_second": found, "bytes": rates.sequential.bytes},

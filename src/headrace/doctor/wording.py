@@ -1,4 +1,4 @@
-"""How figures and findings are worded, alike in every rendering."""
+"""Words for metrics and findings, the same in every rendering."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from headrace.doctor.records import KINDS, Advice, Cause, Diagnosis, Rate, StageCost
+from headrace.errors import printable
 
 # A mark and a word, so that a judgement is told without colour and without the mark.
 MARKS = {"good": ("✓", "good"), "note": ("!", "note"), "bad": ("✗", "bad"), "unknown": ("?", "unknown")}
@@ -28,10 +29,8 @@ PLACES = {
 
 
 def plain(text: str) -> str:
-    """The text with everything that a terminal would obey or UTF-8 can't hold written as an escape."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    """The text with what a terminal would obey, or UTF-8 can't hold, as escapes; line ends stay."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def figure(value: float) -> str:

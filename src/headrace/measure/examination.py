@@ -16,22 +16,23 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from headrace.measure.clock import Times, times, wait_until_quiet
 from headrace.measure.device_profile import Event, device_facts, profiling
 from headrace.measure.machine import usable_cores
 from headrace.measure.observed import ACTUAL, DEMAND, EXAMINED, SUPPLY, LoaderFacts, Observation, Phase
-from headrace.measure.replay import batch_samples, clone, nbytes
+from headrace.measure.processes import Times, times, wait_until_quiet
 from headrace.measure.settings import name_of, with_settings
 from headrace.measure.subject import (
+    batch_samples,
+    clone,
     describe,
-    is_full,
     is_headrace,
     more_workers,
+    nbytes,
     own_stages,
     prefetched,
     stages_between,
@@ -53,13 +54,6 @@ AMPLE = 1.5
 
 class Enough(BaseException):
     """Ends the script: all is measured."""
-
-
-class Looker(Protocol):
-    """Samples stacks, in this process and in the workers."""
-
-    def phase(self, name: str) -> None:
-        """What is seen from now on belongs to this phase."""
 
 
 @dataclass
@@ -112,7 +106,7 @@ class Examination:
     Args:
         observation: what is measured goes there.
         goal: what to measure.
-        looker: told of the phases.
+        announce: called with the name of each phase that begins.
         headrace: Headrace's DataLoader, to be tried in the place of torch's; None: it isn't.
     """
 
@@ -120,13 +114,13 @@ class Examination:
         self,
         observation: Observation,
         goal: Goal,
-        looker: Looker,
+        announce: Callable[[str], None],
         headrace: type[DataLoader[Any]] | None,
     ) -> None:
         self.observation = observation
         self.busy = False  # with loaders of its own
         self._goal = goal
-        self._looker = looker
+        self._announce = announce
         self._headrace = headrace
         self._began = observation.began = time.perf_counter()
         self._watched: dict[int, Watched] = {}
@@ -250,7 +244,7 @@ class Examination:
         """All phases after the actual one; ends the script."""
         self._end_phase(watched)
         if not self._goal.actual_only:
-            wait_until_quiet(lambda: is_full(inner))
+            wait_until_quiet()
             yield from self._demand(watched, {})
             threads, cores = torch.get_num_threads(), usable_cores()
             if threads > cores:
@@ -282,7 +276,7 @@ class Examination:
 
     def _profiled(self, watched: Watched) -> Iterator[Any]:
         """A few repeated batches under the profiler; their times are its own, and not kept."""
-        self._looker.phase("profile")
+        self._announce("profile")
         events: list[Event] = []
         with profiling(events.extend):
             for number in range(PROFILED_STEPS):
@@ -331,24 +325,14 @@ class Examination:
             self._try(watched, {"headrace": True})
 
     def _try(self, watched: Watched, settings: dict[str, Any]) -> float:
-        begun: list[Any] = []
-
-        def begin() -> Iterator[Any]:
-            stop_workers(begun)
-            iterator: Iterator[Any] = iter(other)
-            begun.append(iterator)
-            return iterator
-
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's, of more workers than cores: that is what is tried
                 other = with_settings(watched.loader, settings, self._headrace)
-                return self._supply(watched, settings, begin, None).samples_per_second
+                return self._supply(watched, settings, lambda: iter(other), None).samples_per_second
         except Exception as error:  # a loader of the user's own making may refuse in its own way
             self.observation.notes.append(f"{name_of('the loader', settings)} can't be tried: {error}")
             return 0.0
-        finally:
-            stop_workers(begun)
 
     def _supply(
         self,
@@ -402,6 +386,7 @@ class Examination:
                 return
             phase.epochs_ended += 1
             started = time.perf_counter()
+            del inner  # with it torch ends its workers, which those forked now would keep alive
             inner = begin()
             first = next(inner, None)
             if first is None:
@@ -422,7 +407,7 @@ class Examination:
         watched.times = times()
         # A loader that is begun meanwhile, as for validation, is no phase of the one before.
         if len(self._watched) == 1 or name != "warm-up":
-            self._looker.phase(name)
+            self._announce(name)
         return watched.phase
 
     def _end_phase(self, watched: Watched) -> None:
@@ -430,7 +415,7 @@ class Examination:
         phase, spent = watched.phase, times().since(watched.times)
         phase.ended = self._now()
         phase.cpu_seconds, phase.worker_cpu_seconds = spent.own, spent.children
-        self._looker.phase("")
+        self._announce("")
         if self.observation.loader is None:  # it is the first that has been measured, and the only one
             self.observation.loader = self._describe(watched)
         self.observation.phases.append(phase)
@@ -451,14 +436,6 @@ class WatchedIterator(Iterator[Any]):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
-
-
-def stop_workers(iterators: list[Any]) -> None:
-    """Ends the workers of torch's iterators at once: workers that are forked later would inherit them."""
-    while iterators:
-        stop = getattr(iterators.pop(), "_shutdown_workers", None)
-        if stop is not None:
-            stop()
 
 
 def is_uneven(phase: Phase) -> bool:

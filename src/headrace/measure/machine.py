@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import resource
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from platform import machine
-
-import psutil
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
@@ -72,12 +71,17 @@ def cpu_quota(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> float | None
 
 def available_memory(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> int:
     """Bytes that can be taken now without swapping: the host's, or what the cgroup leaves if that is less."""
-    limits = [int(psutil.virtual_memory().available)]
+    limits = [_host_memory("MemAvailable")]
     for group in _groups(root, own, ""):
         limits += _left(group / "memory.max", group / "memory.current")
     for group in _groups(root / "memory", own, "memory"):
         limits += _left(group / "memory.limit_in_bytes", group / "memory.usage_in_bytes")
     return max(0, min(limits))
+
+
+def total_memory() -> int:
+    """Bytes of the host's memory, whatever the cgroup allows."""
+    return _host_memory("MemTotal")
 
 
 def memory_limit(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> int | None:
@@ -86,7 +90,7 @@ def memory_limit(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> int | Non
     files += [group / "memory.limit_in_bytes" for group in _groups(root / "memory", own, "memory")]
     limits = [int(text) for file in files if (text := _read(file).strip()).isdigit()]
     # Version 1 writes "no limit" as a number near 2^63.
-    return min((limit for limit in limits if limit < psutil.virtual_memory().total), default=None)
+    return min((limit for limit in limits if limit < total_memory()), default=None)
 
 
 def shared_memory(path: Path = SHARED_MEMORY) -> Space | None:
@@ -102,6 +106,14 @@ def file_limit() -> FileLimit:
     """Of this process, which its children inherit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return FileLimit(*(None if limit == resource.RLIM_INFINITY else limit for limit in (soft, hard)))
+
+
+def _host_memory(field: str) -> int:
+    found = re.search(rf"^{field}:\s+(\d+) kB$", _read(Path("/proc/meminfo")), re.MULTILINE)
+    if found:
+        return 1024 * int(found[1])
+    pages = "SC_PHYS_PAGES" if field == "MemTotal" else "SC_AVPHYS_PAGES"
+    return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _groups(root: Path, own: Path, controller: str) -> Iterator[Path]:

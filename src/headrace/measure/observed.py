@@ -22,17 +22,17 @@ class Phase:
     """What one phase measured, step by step.
 
     Attributes:
-        name: ACTUAL, DEMAND, SUPPLY, or one of these with the settings that differ.
+        name: ACTUAL, DEMAND or SUPPLY, followed by the settings that differ, if any do.
         settings: that differ from the script's own; see `headrace.measure.settings`.
         began, ended: seconds since the examination began.
         waits: seconds in next(), of each step but the first of an epoch.
-        computes: seconds from a batch until the next was asked for; as many as waits. 0 in supplies.
+        computes: seconds from a batch until the next was asked for, of the same steps; 0 in supplies.
         samples: in the batch of each step.
-        startups: seconds from iter() to the first batch, of each epoch begun.
-        cpu_seconds: of the training process, all its threads.
-        worker_cpu_seconds: of its worker processes, those that ended included.
+        startups: seconds from iter() to the first batch, of each epoch started.
         steps_at: when each step began, in seconds since the examination began.
-        epochs_ended: in it.
+        cpu_seconds: processor time of the training process, all its threads.
+        worker_cpu_seconds: processor time of its worker processes, including those that ended.
+        epochs_ended: epochs that ended in the phase.
     """
 
     name: str
@@ -159,17 +159,15 @@ class Observation:
         return (phase for phase in self.phases if phase.name.startswith(f"{kind} ") and phase.seconds > 0)
 
     def save(self, folder: Path) -> None:
-        """Writes it into the folder, whole or not at all."""
-        unfinished = folder / f"{OBSERVED}.part"
-        unfinished.write_text(json.dumps(asdict(self)))
-        unfinished.replace(folder / OBSERVED)
+        """Writes it into the folder, which the parent process reads once this one has ended."""
+        (folder / OBSERVED).write_text(json.dumps(asdict(self)))
 
     @classmethod
     def load(cls, folder: Path) -> Observation | None:
-        """That of the folder; None: nothing was saved there."""
+        """The observation saved in the folder; None: there is none, or only a part of one."""
         try:
             fields = json.loads((folder / OBSERVED).read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):
             return None
         fields["loader"] = LoaderFacts(**fields["loader"]) if fields["loader"] else None
         fields["device"] = DeviceFacts(**fields["device"]) if fields["device"] else None

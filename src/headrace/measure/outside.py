@@ -1,25 +1,21 @@
-"""A process and its children, seen from outside: processors, storage, memory, several times a second."""
+"""Watches a process and its children from outside, twice a second: processors, storage, memory, GPUs."""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from headrace.measure.gpus import gpus
-from headrace.measure.machine import available_memory
-from headrace.measure.processes import TreeLook, look
-from headrace.measure.worker_sampling import PHASE_FILE
+from headrace.measure.machine import available_memory, shared_memory
+from headrace.measure.nvml import gpus
+from headrace.measure.processes import TreeLook, look, own_memory
+from headrace.measure.sampler import read_phase
 
 INTERVAL_SECONDS = 0.5
 # Counting a process's own pages walks all its page tables, some 15 ms of a core: it takes no more than this
 # share of the time. In between, what a process's resident memory gained is taken to be its own.
 SHARE_OF_TIME = 0.005
-SHM = Path("/dev/shm")
 
 
 class Outside:
@@ -27,31 +23,28 @@ class Outside:
 
     Args:
         pid: of the process.
-        folder: where it says in which phase it is.
+        folder: of its samplers, which tells the phase.
     """
 
     def __init__(self, pid: int, folder: Path) -> None:
-        self._pid = pid
-        self._gpus = bool(gpus()[0])
-        self._phase = folder / PHASE_FILE
+        self._pid, self._folder = pid, folder
+        self._gpus = bool(gpus().gpus)
         self._rows: list[dict[str, Any]] = []
-        self._began = time.perf_counter()
         self._uss: dict[int, tuple[int, int]] = {}
         self._count_at = 0.0
         self._before: tuple[float, float, int] | None = None
-        self._allowed = available_memory()
-        self._shm_free = self._shm_total = 0
+        self._memory = {"allowed": available_memory(), "shm_total": 0, "shm_free": 0}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-outside", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """No more is seen."""
+        """Ends the thread."""
         self._stopping.set()
         self._thread.join()
 
     def usage(self, began: float) -> list[dict[str, Any]]:
-        """What was seen, with the fields of `headrace.doctor.records.Usage`.
+        """Fields of `headrace.doctor.records.Usage`, oldest first.
 
         Args:
             began: the moment that times count from, by `time.perf_counter()`.
@@ -60,7 +53,7 @@ class Outside:
 
     def memory(self) -> dict[str, int]:
         """Bytes: "allowed" when it began; "shm_total", and "shm_free" at the least."""
-        return {"allowed": self._allowed, "shm_total": self._shm_total, "shm_free": self._shm_free}
+        return dict(self._memory)
 
     def _run(self) -> None:
         while not self._stopping.wait(INTERVAL_SECONDS):
@@ -73,17 +66,18 @@ class Outside:
         cpu = sum(process.cpu_seconds for process in tree.processes)
         read = sum(process.read_bytes or 0 for process in tree.processes)
         own = self._own_memory(tree)
-        self._note_shm()
-        gpu, gpu_memory = (
-            busy_gpu({process.pid for process in tree.processes}) if self._gpus else (None, None)
-        )
+        if (space := shared_memory()) is not None:
+            least = min(self._memory["shm_free"] or space.free, space.free)
+            self._memory |= {"shm_total": space.total, "shm_free": least}
+        pids = {process.pid for process in tree.processes}
+        gpu, gpu_memory = busiest_gpu(pids) if self._gpus else (None, None)
         if self._before is not None:
             then, cpu_then, read_then = self._before
             seconds = tree.clock - then
             self._rows.append(
                 {
                     "time": tree.clock,
-                    "phase": self._phase_now(),
+                    "phase": read_phase(self._folder),
                     # A worker that has ended takes its count with it.
                     "cpu": max(0.0, cpu - cpu_then) / seconds,
                     "disk_read": max(0, read - read_then) / seconds,
@@ -111,32 +105,11 @@ class Outside:
             own[process.pid] = max(0, counted + process.memory - resident)
         return own
 
-    def _note_shm(self) -> None:
-        if SHM.is_dir():
-            about = os.statvfs(SHM)
-            free = about.f_bavail * about.f_frsize
-            self._shm_free = min(self._shm_free or free, free)
-            self._shm_total = about.f_blocks * about.f_frsize
 
-    def _phase_now(self) -> str:
-        try:
-            return self._phase.read_text()
-        except FileNotFoundError:
-            return ""
-
-
-def own_memory(pid: int) -> int:
-    """Bytes that would be free without this process (USS); 0: it has ended, or isn't this user's."""
-    try:
-        return int(psutil.Process(pid).memory_full_info().uss)
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return 0
-
-
-def busy_gpu(pids: set[int]) -> tuple[float | None, int | None]:
+def busiest_gpu(pids: set[int]) -> tuple[float | None, int | None]:
     """How busy the busiest of these processes' GPUs is, 0 to 1, and the bytes used on it; of all GPUs where
     NVML doesn't say whose they are, as in a container."""
-    found, _ = gpus()
+    found = gpus().gpus
     theirs = [gpu for gpu in found if pids & set(gpu.pids)] or list(found)
     busiest = max(theirs, key=lambda gpu: gpu.busy, default=None)
     return (None, None) if busiest is None else (busiest.busy, busiest.memory_used)

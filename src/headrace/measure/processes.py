@@ -1,31 +1,32 @@
-"""What can be seen of a process and its children from outside."""
+"""Processes and their children, seen from outside: processor time, memory, storage."""
 
 from __future__ import annotations
 
 import os
+import resource
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import psutil
-
+from headrace.errors import require
 from headrace.measure.machine import cpu_quota
 
 
 @dataclass(frozen=True)
 class ProcessLook:
-    """One process, at one moment.
+    """One process at one moment.
 
     Attributes:
-        pid, parent: numbers.
+        pid, parent: process numbers.
         started: seconds since 1970; with `pid` it tells a process from a later one of the same number.
         command: with its arguments, joined by spaces.
-        user: that it runs as.
+        user: effective user id.
         state: "running", "sleeping", "disk-sleep" (waits for a disk), "stopped", "zombie" and so on.
-        threads: how many.
-        cpu_seconds: of all of them so far, in user and system mode.
+        threads: number of threads.
+        cpu_seconds: processor time of all threads so far, in user and system mode.
         memory: resident bytes; pages that processes share count in each of them.
-        read_bytes: that storage was really read for, so far; None: not this user's to see.
+        read_bytes: bytes that storage was really read for, so far; None: not this user's to see.
     """
 
     pid: int
@@ -42,11 +43,11 @@ class ProcessLook:
 
 @dataclass(frozen=True)
 class TreeLook:
-    """A process and all its descendants, at one moment.
+    """A process and all its descendants at one moment.
 
     Attributes:
         clock: `time.perf_counter()` then.
-        processes: itself first; empty where it doesn't run any more.
+        processes: the process itself first; empty if it no longer runs.
         cores: that it may use, by affinity and cgroup quota.
     """
 
@@ -56,8 +57,8 @@ class TreeLook:
 
 
 def look(pid: int) -> TreeLook:
-    """At the process `pid` and its descendants, now."""
-    clock = time.perf_counter()
+    """The process `pid` and its descendants, now."""
+    psutil, clock = require("psutil", "doctor"), time.perf_counter()
     try:
         root = psutil.Process(pid)
         family = [root, *root.children(recursive=True)]
@@ -72,14 +73,15 @@ def look(pid: int) -> TreeLook:
 def cores_of(pid: int) -> float:
     """Cores that a process may use, by affinity and cgroup quota; at most as many as there are."""
     try:
-        affinity = len(os.sched_getaffinity(pid))
+        affinity = float(len(os.sched_getaffinity(pid)))
     except OSError:
-        affinity = os.cpu_count() or 1
+        affinity = float(os.cpu_count() or 1)
     quota = cpu_quota(own=Path(f"/proc/{pid}/cgroup"))
-    return float(affinity) if quota is None else min(float(affinity), quota)
+    return affinity if quota is None else min(affinity, quota)
 
 
-def _look(process: psutil.Process) -> ProcessLook | None:
+def _look(process: Any) -> ProcessLook | None:
+    psutil = require("psutil", "doctor")
     try:
         with process.oneshot():
             times = process.cpu_times()
@@ -99,8 +101,65 @@ def _look(process: psutil.Process) -> ProcessLook | None:
         return None
 
 
-def _read_bytes(process: psutil.Process) -> int | None:
+def _read_bytes(process: Any) -> int | None:
     try:
         return int(process.io_counters().read_bytes)
-    except psutil.AccessDenied:
+    except require("psutil", "doctor").AccessDenied:
         return None
+
+
+def own_memory(pid: int) -> int:
+    """Bytes that would be free without this process (USS); 0: it has ended, or isn't this user's."""
+    psutil = require("psutil", "doctor")
+    try:
+        return int(psutil.Process(pid).memory_full_info().uss)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return 0
+
+
+class Times(NamedTuple):
+    """Seconds: wall time by `time.perf_counter()`; processor time of this process; that of its descendants,
+    including those that ended and were waited for."""
+
+    wall: float
+    own: float
+    children: float
+
+    def since(self, earlier: Times) -> Times:
+        """The differences."""
+        return Times(*(now - then for now, then in zip(self, earlier, strict=True)))
+
+
+def times() -> Times:
+    """Of this process, now."""
+    psutil = require("psutil", "doctor")
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    children = ended.ru_utime + ended.ru_stime
+    for child in psutil.Process().children(recursive=True):
+        try:
+            used = child.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        children += used.user + used.system
+    return Times(time.perf_counter(), time.process_time(), children)
+
+
+def wait_until_quiet(*, at_most: float = 10.0) -> bool:
+    """Waits until this process and its children are idle, as workers are once enough batches are ready.
+
+    Args:
+        at_most: seconds to wait.
+
+    Returns:
+        Whether they became idle.
+    """
+    end, calm, before = time.perf_counter() + at_most, 0, times()
+    while time.perf_counter() < end:
+        time.sleep(0.05)
+        now = times()
+        spent = now.since(before)
+        calm = calm + 1 if spent.own + spent.children < 0.1 * spent.wall else 0
+        before = now
+        if calm == 4:
+            return True
+    return False

@@ -1,18 +1,16 @@
-"""Which stage of loading a thread is in, told from its stack and from what the system says that it does."""
+"""Classifies stacks: which stage of loading a thread is in."""
 
 from __future__ import annotations
 
+import linecache
 import re
+import sys
 import sysconfig
 from collections.abc import Sequence
 from functools import lru_cache
 from os.path import basename
-from typing import Literal, NamedTuple
-
-# What a thread does, as the system has it: "running" on a core or waiting for one; blocked in a system call
-# that reads, sleeps, takes a lock ("futex": a lock, the GIL, or other threads of a parallel region) or waits
-# for something else; "blocked": asleep, and the system doesn't say in which call.
-Blocked = Literal["running", "reading", "sleeping", "futex", "waiting", "blocked"]
+from types import CodeType, FrameType
+from typing import NamedTuple
 
 
 class Frame(NamedTuple):
@@ -20,10 +18,10 @@ class Frame(NamedTuple):
 
     Attributes:
         filename, function, first_line: of its code.
-        line: that it is at.
-        owner: the class that the function is a method of; of nn.Module's own call, the module's class.
-        container: it runs transforms one after the other, as Compose and Sequential do.
-        source: the text of the line, needed of the innermost frame only, as calls into C have no frame.
+        line: the line that is executed.
+        owner: class that the function is defined in; "" for a plain function.
+        container: whether it calls transforms in turn, as Compose and Sequential do.
+        source: text of the line.
     """
 
     filename: str
@@ -36,17 +34,16 @@ class Frame(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """What a thread is at.
+    """What a thread does.
 
     Attributes:
-        kind: of thread: "fetch": it makes samples and batches; "step": the main thread outside the loader;
-            "wait": one inside the loader's next() that waits for worker processes; "send": a feeder of a
-            multiprocessing queue; "pin": the loader's pin thread; "other:NAME".
-        key: of the stage. Of "fetch" and "other:…": "read", "decode", "transform:NAME", "collate",
-            "dataset:FUNCTION (file.py:12)" (of "other:…": "code:…"), "idle", "start", "send". Of "wait":
-            "wait", "receive", "index", "start", "stop", "pin", "next". Of "send": "send", "idle". Of "pin":
-            "receive", "pin", "idle". Of "step": "step".
-        waiting: it is blocked, not computing.
+        kind: kind of thread. "fetch": makes samples and batches; "step": the main thread outside the loader;
+            "wait": a thread inside the loader's next(); "send": the feeder of a multiprocessing queue;
+            "pin": the loader's pin thread; "other:NAME": any other.
+        key: the stage: "read", "decode", "transform:NAME", "collate", "dataset:FUNCTION (file.py:12)"
+            ("code:…" for "other:…"), "send", "receive", "pin"; "idle", "start", "wait" and "step" are no work
+            on samples.
+        waiting: whether the thread is blocked rather than computing.
     """
 
     kind: str
@@ -54,68 +51,195 @@ class Stage(NamedTuple):
     waiting: bool
 
 
-LIBRARIES = tuple(
-    {
-        *(sysconfig.get_paths()[name].rstrip("/") + "/" for name in ("stdlib", "platstdlib")),
-        "<frozen",
-        "/usr/lib/python3",
-    }
+LIBRARIES = (
+    *(sysconfig.get_paths()[name].rstrip("/") + "/" for name in ("stdlib", "platstdlib")),
+    "/usr/lib/python3",
+    "<frozen",
 )
-OURS = "/headrace/measure/"
-DATALOADERS = re.compile(r"/(torch/utils/data|torchdata/stateful_dataloader)/")
-COMPREHENSIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>")
+INSTALLED = ("/site-packages/", "/dist-packages/", "/headrace/measure/")
 
-READING_FILES = re.compile(
-    r"/(zipfile|tarfile|pathlib|gzip|bz2|lzma|_compression|shelve|mmap|tempfile|_pyio|socket|ssl)"
-    r"(/\w+)*\.py$|/http/client\.py$"
-    r"|/(h5py|lmdb|fsspec|s3fs|gcsfs|adlfs|boto3|botocore|s3torchconnector|obstore|urllib3|requests|aiohttp"
-    r"|smart_open|safetensors|zarr|netCDF4|pyarrow|webdataset|streaming|msgpack)/"
-    r"|/numpy/lib/(npyio|_npyio_impl|format|_format_impl|_datasource)\.py$|/torch/serialization\.py$"
+
+def _modules(names: str) -> str:
+    """A pattern for files of these modules and packages."""
+    return rf"/(?:{'|'.join(names.split())})(?:/.*|\.py):"
+
+
+TRANSFORMS = re.compile(
+    _modules(
+        "torchvision/transforms torchvision/prototype/transforms albumentations albucore kornia/augmentation"
+        " kornia/geometry kornia/enhance kornia/filters kornia/color torchaudio/transforms"
+        " torchaudio/functional monai/transforms audiomentations imgaug torch_audiomentations"
+        " imagecorruptions"
+    )
 )
-READING_FUNCTION = re.compile(r"_*(p?read|open)(?![a-z])|_*read(into|lines?|all|exactly|bytes|file)")
-READING_CALL = re.compile(
+# "FILE:FUNCTION" → stage; the first that matches counts.
+FRAMES = tuple(
+    (re.compile(pattern), stage)
+    for pattern, stage in (
+        (r"/torchvision/io/image\.py:read_file$", "read"),
+        (
+            _modules(
+                r"PIL/ImageFile PIL/\w+ImagePlugin PIL/ImageSequence torchvision/io imageio simplejpeg"
+                " turbojpeg torchcodec soundfile audioread av decord pyvips rawpy tifffile imagecodecs"
+                " pydicom nibabel jpeg4py accimage torchaudio/_?backend torchaudio/io torchaudio/_torchcodec"
+                " torchaudio/_extension"
+            ),
+            "decode",
+        ),
+        (r"/PIL/Image\.py:(open|preinit|init)$", "decode"),
+        (
+            _modules(
+                "zipfile tarfile pathlib gzip bz2 lzma _compression shelve mmap tempfile _pyio socket ssl"
+                " http/client h5py lmdb fsspec s3fs gcsfs adlfs boto3 botocore s3torchconnector obstore"
+                " urllib3 requests aiohttp smart_open safetensors zarr netCDF4 pyarrow webdataset streaming"
+                r" msgpack numpy/lib/_?npyio(?:_impl)? numpy/lib/_?format(?:_impl)? numpy/lib/_datasource"
+                " torch/serialization"
+            ),
+            "read",
+        ),
+        (r":_*((p?read|open)(?![a-z])|read(into|lines?|all|exactly|bytes|file))", "read"),
+    )
+)
+# Decoding, unless a transform calls them.
+CONVERTING = re.compile(r"/PIL/Image\.py:(convert|draft|load|tobytes)$")
+
+# Calls into C have no frame: the text of the innermost line shows them.
+DECODE_CALL = re.compile(
+    r"\b(im|jpeg_|png_|webp_)?decode(_\w+)?\(|\bimread(multi)?\(|\bread_image\(|\.imdecode\("
+)
+READ_CALL = re.compile(
     r"(?<![\w.])(open|read)\(|\.(read|readinto|readline|readlines|read_bytes|read_text|pread|recv|getdents)\("
     r"|\b(np|numpy)\.(load|fromfile|memmap)\(|\bos\.(open|read|pread|stat|scandir|listdir|path\.\w+)\("
     r"|\btorch\.load\(|\bread_file\("
 )
-DECODING_FILES = re.compile(
-    r"/PIL/(ImageFile|[A-Z]\w*ImagePlugin|ImageSequence)\.py$"
-    r"|/torchvision/io/|/(imageio|simplejpeg|turbojpeg|torchcodec|soundfile|audioread|av|decord|pyvips"
-    r"|rawpy|tifffile|imagecodecs|pydicom|nibabel|jpeg4py|accimage)(/|\.py$)"
-    r"|/torchaudio/(_?backend/|io/|_torchcodec\.py|_extension/)"
-)
-DECODING_PILLOW = ("open", "preinit", "init")  # of PIL/Image.py; the same by anyone's call
-CONVERTING_PILLOW = ("convert", "draft", "load", "tobytes")  # decoding, unless a transform calls them
-DECODING_CALL = re.compile(
-    r"\b(im|jpeg_|png_|webp_)?decode(_\w+)?\(|\bimread(multi)?\(|\bdecode_\w+\(|\bread_image\(|\.imdecode\("
-)
-TRANSFORM_FILES = re.compile(
-    r"/(torchvision/(transforms|prototype/transforms)|albumentations/|albucore/|kornia/(augmentation|geometry"
-    r"|enhance|filters|color)|torchaudio/(transforms|functional)|monai/transforms|audiomentations/|imgaug/"
-    r"|torch_audiomentations/|imagecorruptions/)"
-)
-CALLING_SHIMS = ("_call_impl", "_wrapped_call_impl")  # of nn.Module, between a container and what it runs
-
-LOCKING_FILES = re.compile(
-    r"/(threading|queue|selectors|subprocess|socketserver|concurrent/futures/\w+|asyncio/\w+"
-    r"|multiprocessing/(synchronize|connection|popen_\w+|pool))\.py$"
-)
-LOCKING_CALL = re.compile(
+LOCK_CALL = re.compile(
     r"\.(acquire|wait|join|result|get|put|recv|poll|select|sleep)\(|\bsleep\(|\bwith .*lock|\bn?wait\("
 )
+LOCK_FILES = re.compile(
+    _modules(
+        r"threading queue selectors subprocess socketserver concurrent/futures asyncio"
+        r" multiprocessing/(?:synchronize|connection|popen_\w+|pool)"
+    )
+)
+
+# What a data loader consists of: "FILE:FUNCTION" → kind of thread.
+LOADER = r"/(torch/utils/data|torchdata/stateful_dataloader)/(.*/)?"
+ANCHORS = tuple(
+    (re.compile(pattern), kind)
+    for pattern, kind in (
+        (r"/multiprocessing/(queues\.py:_feed|resource_sharer\.py:_serve)$", "send"),
+        (LOADER + r"fetch\.py:fetch$", "fetch"),
+        (LOADER + r"worker\.py:_worker_loop$", "worker"),
+        (LOADER + r"pin_memory\.py:_pin_memory_loop$", "pin"),
+        (LOADER + r"\w*dataloader\w*\.py:", "loader"),
+    )
+)
+SHIMS = ("_call_impl", "_wrapped_call_impl")  # of nn.Module, between a container and what it calls
+# Classes whose methods call those of the transform proper.
+BASES = ("Transform", "Module", "BasicTransform", "ImageOnlyTransform", "DualTransform")
+
+
+def stage_of(innermost: FrameType, state: str, thread: str) -> tuple[Stage, str]:
+    """What a thread does, and its innermost line of the user's code as "file.py:41 function" ("": none).
+
+    Args:
+        innermost: the thread's innermost frame.
+        state: of the thread, as Linux has it: "R" on a core or waiting for one, "D" waiting for storage, "S"
+            asleep: for a lock, the GIL, a socket or a timer.
+        thread: its name without its number in a pool; "" for the main thread.
+    """
+    walked: list[tuple[CodeType, int]] = []
+    frame: FrameType | None = innermost
+    while frame is not None:
+        walked.append((frame.f_code, frame.f_lineno or 0))
+        frame = frame.f_back
+    return _remembered(tuple(walked), state, thread)
+
+
+@lru_cache(maxsize=20_000)
+def _remembered(walked: tuple[tuple[CodeType, int], ...], state: str, thread: str) -> tuple[Stage, str]:
+    stack = [_frame(code, line) for code, line in reversed(walked)]
+    # A forked worker's stack begins with what its parent did.
+    loops = [depth for depth, frame in enumerate(stack) if anchor(frame) == "worker"]
+    user = innermost_users(stack[loops[-1] :] if loops else stack)
+    line = f"{basename(user.filename)}:{user.line} {user.function}" if user else ""
+    return classify(stack, state, thread), line
+
+
+def _frame(code: CodeType, line: int) -> Frame:
+    return Frame(
+        code.co_filename,
+        code.co_name,
+        code.co_firstlineno,
+        line,
+        owner=class_of(code),
+        container=_is_container(code),
+        source=linecache.getline(code.co_filename, line).strip(),
+    )
+
+
+def _is_container(code: CodeType) -> bool:
+    """Whether the code is that of a Compose, a Sequential or a similar class."""
+    if code.co_name not in ("__call__", "forward", "execute_compose"):
+        return False
+    return code.co_filename.endswith("/torch/nn/modules/container.py") or "transforms" in code.co_names
+
+
+@lru_cache(maxsize=4096)
+def class_of(code: CodeType) -> str:
+    """The class that a method is defined in; "" for a function."""
+    if sys.version_info >= (3, 11):
+        outer = code.co_qualname.split(".")[:-1]
+        return outer[-1] if outer and outer[-1] != "<locals>" else ""
+    for module in list(sys.modules.values()):
+        if getattr(module, "__file__", None) == code.co_filename:
+            for value in list(vars(module).values()):
+                method = vars(value).get(code.co_name) if isinstance(value, type) else None
+                if getattr(method, "__code__", None) is code:
+                    return str(value.__name__)
+    return ""
+
+
+def classify(stack: Sequence[Frame], state: str, thread: str) -> Stage:
+    """What a thread does; `stack` outermost first, `state` and `thread` as for `stage_of`."""
+    waiting = is_waiting(stack[-1], state)
+    anchors = [anchor(frame) for frame in stack]
+    if "worker" in anchors:
+        first = len(anchors) - 1 - anchors[::-1].index("worker")
+        stack, anchors = stack[first:], anchors[first:]
+    kind = next((found for found in anchors if found), "")
+    if "fetch" in anchors and kind in ("fetch", "worker", "loader"):
+        return Stage("fetch", _fetching(stack[anchors.index("fetch") :], state), waiting)
+    if kind == "worker":
+        return Stage("fetch", _in_worker(stack), waiting)
+    queued = waiting and _waits_in_line(stack[-1])
+    if kind == "send":
+        return Stage("send", "idle" if queued else "send", waiting)
+    functions = {frame.function for frame in stack}
+    if kind == "pin":
+        key = "pin" if "pin_memory" in functions else "idle" if queued else "receive"
+        return Stage("pin", key, waiting)
+    if kind == "loader":
+        pinning = any(frame.filename.endswith("/pin_memory.py") for frame in stack)
+        receiving = "_try_get_data" in functions and not queued
+        return Stage("wait", "pin" if pinning else "receive" if receiving else "wait", waiting)
+    if not thread:
+        return Stage("step", "step", waiting)
+    key = "idle" if waiting else _working(stack, state).replace("dataset:", "code:")
+    return Stage(f"other:{thread}", key, waiting)
+
+
+def is_waiting(innermost: Frame, state: str) -> bool:
+    """Whether a thread is blocked, and not for the GIL or for the threads of a parallel region."""
+    if state != "S":
+        return state != "R"
+    return _locks(innermost) or bool(READ_CALL.search(innermost.source)) or _label(innermost) == "read"
 
 
 @lru_cache(maxsize=4096)
 def is_users(filename: str) -> bool:
-    """The file is neither of Python, nor of an installed package, nor of the sampler."""
-    if "/site-packages/" in filename or "/dist-packages/" in filename or OURS in filename:
-        return False
-    return not filename.startswith(LIBRARIES)
-
-
-def place(frame: Frame) -> str:
-    """The frame's function, as "name (file.py:12)"."""
-    return f"{frame.function} ({basename(frame.filename)}:{frame.first_line})"
+    """Whether the file belongs neither to Python nor to an installed package nor to the sampler."""
+    return not filename.startswith(LIBRARIES) and not any(part in filename for part in INSTALLED)
 
 
 def innermost_users(stack: Sequence[Frame]) -> Frame | None:
@@ -123,183 +247,85 @@ def innermost_users(stack: Sequence[Frame]) -> Frame | None:
     return next((frame for frame in reversed(stack) if is_users(frame.filename)), None)
 
 
-def classify(stack: Sequence[Frame], blocked: Blocked, thread: str) -> Stage | None:
-    """What a thread is at.
-
-    Args:
-        stack: its frames, outermost first.
-        blocked: what the system says that it does.
-        thread: its name, without its number in a pool; "" for the main thread.
-
-    Returns:
-        None for an empty stack.
-    """
-    if not stack:
-        return None
-    waiting = is_waiting(stack[-1], blocked)
-    # A forked worker's stack begins with what its parent was at.
-    loops = [depth for depth, frame in enumerate(stack) if anchor(frame) == "worker"]
-    stack = stack[loops[-1] :] if loops else stack
-    for depth, frame in enumerate(stack):
-        kind = anchor(frame)
-        if kind == "fetch":
-            return Stage("fetch", _fetching(stack[depth:], blocked), waiting)
-        if kind == "worker":
-            return _of_worker(stack[depth:], blocked, waiting)
-        if kind == "send":
-            return Stage("send", "idle" if waiting and _waits_in_line(stack) else "send", waiting)
-        if kind == "pin":
-            return Stage("pin", _pinning(stack[depth:], waiting), waiting)
-        if kind == "loader":
-            return _of_loader(stack[depth:], blocked, waiting)
-    if not thread:
-        return Stage("step", "step", waiting)
-    key = "idle" if waiting else _working(stack, blocked).replace("dataset:", "code:")
-    return Stage(f"other:{thread}", key, waiting)
-
-
-def is_waiting(innermost: Frame, blocked: Blocked) -> bool:
-    """The thread is blocked, and not for the GIL or for its own helpers in a parallel region."""
-    if blocked in ("futex", "blocked"):
-        return bool(LOCKING_FILES.search(innermost.filename) or LOCKING_CALL.search(innermost.source))
-    return blocked != "running"
+def place(frame: Frame) -> str:
+    """The frame's function, as "name (file.py:12)"."""
+    return f"{frame.function} ({basename(frame.filename)}:{frame.first_line})"
 
 
 def anchor(frame: Frame) -> str:
-    """What a frame alone says about its thread: a key of the frames that loaders consist of, or ""."""
-    filename, function = frame.filename, frame.function
-    if filename.endswith("/multiprocessing/queues.py") and function == "_feed":
-        return "send"
-    if OURS in filename and function == "sampled_worker_loop":
-        return "worker"
-    if not DATALOADERS.search(filename):
-        return ""
-    if filename.endswith("/fetch.py"):
-        return "fetch" if function == "fetch" else ""
-    if filename.endswith("/worker.py"):
-        return "worker" if function == "_worker_loop" else ""
-    if filename.endswith("/pin_memory.py"):
-        return "pin" if function == "_pin_memory_loop" else ""
-    return "loader" if "dataloader" in basename(filename) else ""
+    """The kind of thread that a frame alone shows; "" if none."""
+    name = f"{frame.filename}:{frame.function}"
+    return next((kind for pattern, kind in ANCHORS if pattern.search(name)), "")
 
 
-def _of_worker(stack: Sequence[Frame], blocked: Blocked, waiting: bool) -> Stage:
-    """From _worker_loop inwards: what isn't fetch() is the wait for indices, or the start."""
-    for depth, frame in enumerate(stack[1:], 1):
-        if anchor(frame) == "fetch":
-            return Stage("fetch", _fetching(stack[depth:], blocked), waiting)
-        if frame.filename.endswith("/multiprocessing/queues.py"):
-            return Stage("fetch", "idle" if frame.function == "get" else "send", waiting)
-    started = len(stack) == 1 and stack[0].function == "_worker_loop"
-    return Stage("fetch", "idle" if started else "start", waiting)
+def _locks(frame: Frame) -> bool:
+    return bool(LOCK_FILES.search(f"{frame.filename}:") or LOCK_CALL.search(frame.source))
 
 
-def _of_loader(stack: Sequence[Frame], blocked: Blocked, waiting: bool) -> Stage:
-    """From the DataLoader's first frame inwards, in the thread that iterates over it."""
-    for depth, frame in enumerate(stack):
-        if anchor(frame) == "fetch":
-            return Stage("fetch", _fetching(stack[depth:], blocked), waiting)
-        if frame.function in ("_shutdown_workers", "__del__", "_mark_worker_as_unavailable"):
-            return Stage("wait", "stop", waiting)
-        if frame.function == "_next_index":
-            return Stage("wait", "index", waiting)
-        if frame.function == "_try_get_data":
-            return Stage("wait", "wait" if waiting and _waits_in_line(stack) else "receive", waiting)
-        if frame.filename.endswith("/pin_memory.py"):
-            return Stage("wait", "pin", waiting)
-    starting = any(frame.function in ("__iter__", "_get_iterator", "__init__", "_reset") for frame in stack)
-    return Stage("wait", "start" if starting else "next", waiting)
-
-
-def _pinning(stack: Sequence[Frame], waiting: bool) -> str:
-    if any(frame.function == "pin_memory" for frame in stack):
-        return "pin"
-    return "idle" if waiting and _waits_in_line(stack) else "receive"
-
-
-def _waits_in_line(stack: Sequence[Frame]) -> bool:
-    """Blocked for something to come into a queue, rather than while it is read or written."""
-    innermost = stack[-1]
+def _waits_in_line(innermost: Frame) -> bool:
+    """Whether a blocked thread waits for something to arrive, rather than for its bytes."""
     if innermost.filename.endswith("/multiprocessing/connection.py"):
         return innermost.function in ("wait", "poll", "_poll")
-    return bool(LOCKING_FILES.search(innermost.filename) or LOCKING_CALL.search(innermost.source))
+    return _locks(innermost)
 
 
-def _fetching(stack: Sequence[Frame], blocked: Blocked) -> str:
+def _in_worker(stack: Sequence[Frame]) -> str:
+    """Of a worker outside of fetch(): it starts, sends, or waits for indices."""
+    for frame in stack[1:]:
+        if frame.filename.endswith("/multiprocessing/queues.py"):
+            return "idle" if frame.function == "get" else "send"
+    return "idle" if len(stack) == 1 else "start"
+
+
+def _fetching(stack: Sequence[Frame], state: str) -> str:
     """From fetch() inwards."""
-    inner = [frame for frame in stack[1:] if frame.function not in COMPREHENSIONS]
-    collating = any(OURS in frame.filename and frame.function == "__call__" for frame in inner)
-    if collating or "collate_fn(" in stack[0].source:
-        return "collate"
-    return _working(inner, blocked)
+    return "collate" if "collate_fn(" in stack[0].source else _working(stack[1:], state)
 
 
-def _working(stack: Sequence[Frame], blocked: Blocked) -> str:
-    """The stage of a stack that makes a sample: the innermost of its frames that tells."""
-    if blocked == "reading":
+def _working(stack: Sequence[Frame], state: str) -> str:
+    """The stage of a stack that makes a sample: that of the innermost frame that has one."""
+    if state == "D":
         return "read"
-    transform = _transform(stack)
+    start, name = _transform(stack)
     for depth in range(len(stack) - 1, -1, -1):
-        if transform is not None and depth <= transform[0]:
-            return f"transform:{transform[1]}"
-        key = _labelled(stack[depth], depth == len(stack) - 1, transform is not None)
-        if key:
-            return key
-    user = innermost_users([frame for frame in stack if not frame.function.startswith("<")])
-    user = user or innermost_users(stack)
-    beneath = user or next((frame for frame in stack if OURS not in frame.filename), None)
-    return f"dataset:{place(beneath)}" if beneath else "dataset:__getitem__"
+        if depth <= start:
+            return f"transform:{name}"
+        frame, innermost = stack[depth], depth == len(stack) - 1
+        if innermost and DECODE_CALL.search(frame.source):
+            return "decode"
+        if innermost and READ_CALL.search(frame.source):
+            return "read"
+        if start < 0 and CONVERTING.search(f"{frame.filename}:{frame.function}"):
+            return "decode"
+        if label := _label(frame):
+            return label
+    named = [f for f in stack if not f.function.startswith("<") and INSTALLED[-1] not in f.filename]
+    user = innermost_users(named) or innermost_users(stack) or next(iter(named), None)
+    return f"dataset:{place(user)}" if user else "dataset:__getitem__"
 
 
-def _labelled(frame: Frame, innermost: bool, transformed: bool) -> str:
-    """ "read" or "decode", where the frame says so; else ""."""
-    if innermost and DECODING_CALL.search(frame.source):
-        return "decode"
-    if innermost and READING_CALL.search(frame.source):
-        return "read"
-    if frame.filename.endswith("/torchvision/io/image.py") and frame.function == "read_file":
-        return "read"
-    if DECODING_FILES.search(frame.filename):
-        return "decode"
-    if frame.filename.endswith("/PIL/Image.py"):
-        decoding = frame.function in DECODING_PILLOW or (
-            not transformed and frame.function in CONVERTING_PILLOW
-        )
-        return "decode" if decoding else ""
-    if READING_FILES.search(frame.filename):
-        return "read"
-    return "read" if READING_FUNCTION.match(frame.function) and OURS not in frame.filename else ""
+def _label(frame: Frame) -> str:
+    """The stage that a frame's file and function show; "" if none."""
+    if INSTALLED[-1] in frame.filename:
+        return ""
+    name = f"{frame.filename}:{frame.function}"
+    return next((stage for pattern, stage in FRAMES if pattern.search(name)), "")
 
 
-def _transform(stack: Sequence[Frame]) -> tuple[int, str] | None:
-    """Where in the stack a transform begins, and its name; None if none runs."""
-    for depth, frame in enumerate(stack):
-        if frame.container:
-            return _contained(stack, depth)
-        if TRANSFORM_FILES.search(frame.filename):
-            module = _module(stack[max(0, depth - 2) : depth])
-            return depth, module or frame.owner or frame.function
-    return None
-
-
-def _contained(stack: Sequence[Frame], depth: int) -> tuple[int, str]:
-    """What the container at `depth` runs; of a container in a container, what that runs."""
-    following = depth + 1
-    while following < len(stack) and _calls_module(stack[following]):
-        following += 1
-    module = _module(stack[depth + 1 : following])
-    if following == len(stack):
-        return depth, module or stack[depth].owner or stack[depth].function
-    frame = stack[following]
-    if frame.container:
-        return _contained(stack, following)
-    return depth, module or frame.owner or place(frame)
-
-
-def _calls_module(frame: Frame) -> bool:
-    return frame.filename.endswith("/torch/nn/modules/module.py") and frame.function in CALLING_SHIMS
-
-
-def _module(shims: Sequence[Frame]) -> str:
-    """The class of the module that is called by these frames; "" if none is."""
-    return next((frame.owner for frame in shims if frame.function == "_wrapped_call_impl"), "")
+def _transform(stack: Sequence[Frame]) -> tuple[int, str]:
+    """Depth at which a transform begins, and its name; (-1, "") if none runs."""
+    start = next(
+        (d for d, f in enumerate(stack) if f.container or TRANSFORMS.search(f"{f.filename}:{f.function}")), -1
+    )
+    if start < 0:
+        return -1, ""
+    depth = start
+    while depth < len(stack) and (stack[depth].container or stack[depth].function in SHIMS):
+        depth += 1
+    if depth == len(stack):
+        return depth - 1, stack[start].owner or stack[start].function
+    frame = stack[depth]
+    if not frame.owner:
+        return depth, place(frame) if is_users(frame.filename) else frame.function
+    owners = (inner.owner for inner in stack[depth:] if inner.owner not in ("", *BASES))
+    return depth, next(owners, frame.owner) if frame.owner in BASES else frame.owner

@@ -10,14 +10,16 @@ import itertools
 import mmap
 import os
 import random
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-from headrace.measure.mounts import Mount, mount_of
+from headrace.errors import require
 
 # Offsets and lengths of direct reads are multiples of the device's block, at most this on today's devices.
 BLOCK = 4096
@@ -36,6 +38,69 @@ FIND, PROBE, RANDOM, PARALLEL, SEQUENTIAL = 0.4, 0.2, 0.4, 0.5, 0.5
 MOST_FILES = 50_000
 MOST_PLACES = 8192
 PROBES = 256
+
+BLOCK_DEVICES = Path("/sys/class/block")
+
+Place = Literal["local", "memory", "network", "host", "fuse", "layers"]
+
+# Kinds of file system by where reads go; what isn't named is local. "host": a folder of the machine that runs
+# this one (virtual machine, WSL, Docker Desktop), by way of a protocol as over a network.
+FUSE_OVER_NETWORK = (
+    "fuse.sshfs fuse.s3fs fuse.mountpoint-s3 fuse.mount-s3 fuse.gcsfuse fuse.goofys fuse.rclone"
+    " fuse.blobfuse2 fuse.juicefs fuse.JuiceFS fuse.ceph fuse.ceph-fuse fuse.glusterfs fuse.seaweedfs"
+)
+PLACES: dict[str, Place] = {
+    **dict.fromkeys(("tmpfs", "ramfs"), "memory"),
+    **dict.fromkeys(("overlay", "aufs"), "layers"),
+    **dict.fromkeys(("9p", "virtiofs", "vboxsf", "prl_fs", "fuse.vmhgfs-fuse"), "host"),
+    **dict.fromkeys(("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "glusterfs"), "network"),
+    **dict.fromkeys(("ceph", "lustre", "beegfs", "gpfs", "wekafs", "pvfs2"), "network"),
+    # FUSE programs that are known to read over a network.
+    **dict.fromkeys(
+        [
+            "fuse.sshfs",
+            "fuse.s3fs",
+            "fuse.mountpoint-s3",
+            "fuse.mount-s3",
+            "fuse.gcsfuse",
+            "fuse.goofys",
+            "fuse.rclone",
+            "fuse.blobfuse2",
+            "fuse.juicefs",
+            "fuse.JuiceFS",
+            "fuse.ceph",
+            "fuse.ceph-fuse",
+            "fuse.glusterfs",
+            "fuse.seaweedfs",
+        ],
+        "network",
+    ),
+}
+
+# FUSE programs that keep their files on a disk of this machine.
+LOCAL_FUSE = ("fuseblk", "fuse.ntfs-3g", "fuse.exfat", "fuse.mergerfs", "fuse.fuse-overlayfs")
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A mounted file system.
+
+    Attributes:
+        point: where it is mounted.
+        kind: file system as the kernel names it: "ext4", "nfs4", "fuse.sshfs".
+        place: where its reads go.
+        source: the device, the server's path, or whatever the file system calls its source.
+        rotational: whether the disk reports that it rotates, often wrongly for virtual disks; None: no block
+            device, or unknown.
+        virtual: whether the block device is a hypervisor's, of any kind and perhaps with a cache.
+    """
+
+    point: Path
+    kind: str
+    place: Place
+    source: str
+    rotational: bool | None = None
+    virtual: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,6 +166,36 @@ class Storage:
 class _File:
     path: str
     size: int
+
+
+def mount_of(path: Path, devices: Path = BLOCK_DEVICES) -> Mount | None:
+    """The file system that holds `path`; None where the system doesn't say."""
+    path = path.resolve()
+    partitions = require("psutil", "doctor").disk_partitions(all=True)
+    # Of mounts on one point the last is on top of the others.
+    above = [one for one in partitions if path.is_relative_to(one.mountpoint)]
+    best = max(enumerate(above), key=lambda one: (len(Path(one[1].mountpoint).parts), one[0]), default=None)
+    if best is None:
+        return None
+    _, found = best
+    fuse = found.fstype.startswith("fuse.") and found.fstype not in LOCAL_FUSE
+    device = (devices / Path(found.device).resolve().name).resolve()
+    return Mount(
+        point=Path(found.mountpoint),
+        kind=found.fstype,
+        place=PLACES.get(found.fstype, "fuse" if fuse else "local"),
+        source=found.device,
+        rotational=_rotational(device) if found.device.startswith("/dev/") else None,
+        virtual=re.match(r"/dev/(vd|xvd)[a-z]", found.device) is not None,
+    )
+
+
+def _rotational(device: Path) -> bool | None:
+    """By sysfs; a partition has no queue of its own, its disk, one folder up, has."""
+    for folder in (device, device.parent):
+        with suppress(OSError):
+            return (folder / "queue" / "rotational").read_text().strip() == "1"
+    return None
 
 
 def measure_storage(path: Path) -> Storage:

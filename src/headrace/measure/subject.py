@@ -1,35 +1,72 @@
-"""The loader that is examined: what it is, where it is used, what it has ready."""
+"""The loader that is examined: what it is, what it has ready, how batches of it are counted and copied."""
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
+from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
 from headrace.measure.machine import usable_cores
 from headrace.measure.observed import LoaderFacts
 from headrace.measure.settings import arguments_of
 
-LIBRARIES = ("site-packages", "dist-packages")
 OWN = Path(__file__).parent.parent
 
 
-def prefetched(loader: DataLoader[Any], settings: dict[str, Any] | None = None) -> int:
-    """Batches that are made before they are asked for: torch's; a few for Headrace's, whose number varies."""
-    asked = (settings or {}).get("loader", {})
-    workers = asked.get("num_workers", loader.num_workers)
-    if (settings or {}).get("headrace") or is_headrace(loader):
-        return 4
-    return int(workers * asked.get("prefetch_factor", loader.prefetch_factor or 2))
+def clone(batch: Any) -> Any:
+    """A batch that the user may change without changing this one; pinned memory stays pinned.
+
+    Tuples, lists, dicts and named tuples are walked through; other objects are deep-copied, or returned
+    unchanged where that fails.
+    """
+    return pytree.tree_map(_clone_leaf, batch)
+
+
+def _clone_leaf(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        twin = leaf.detach().clone()
+        return twin.pin_memory() if leaf.device.type == "cpu" and leaf.is_pinned() else twin
+    try:
+        return copy.deepcopy(leaf)
+    except Exception:  # whatever a user's __deepcopy__ raises: the object itself is the next best
+        return leaf
+
+
+def nbytes(batch: Any) -> int:
+    """Bytes of the tensors in a batch."""
+    leaves = pytree.tree_leaves(batch)
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def batch_samples(batch: Any, batch_size: int | None) -> int:
+    """Samples in a batch: the first length of a tensor or a list in it; `batch_size` if there is none."""
+    for leaf in pytree.tree_leaves(batch):
+        if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
+            return int(leaf.shape[0])
+    if isinstance(batch, (list, tuple)) and batch and isinstance(batch[0], (list, tuple)):
+        return len(batch[0])
+    return batch_size or 1
 
 
 def is_headrace(loader: DataLoader[Any]) -> bool:
-    """Whether it is Headrace's, not torch's."""
+    """Whether the loader is Headrace's, not torch's."""
     return type(loader).__module__.startswith("headrace")
+
+
+def prefetched(loader: DataLoader[Any], settings: dict[str, Any] | None = None) -> int:
+    """Batches made before they are asked for; for Headrace's loader, where this varies, 4."""
+    changed = (settings or {}).get("loader", {})
+    if (settings or {}).get("headrace") or is_headrace(loader):
+        return 4
+    workers = changed.get("num_workers", loader.num_workers)
+    return int(workers * changed.get("prefetch_factor", loader.prefetch_factor or 2))
 
 
 def own_stages(loader: DataLoader[Any]) -> dict[str, list[float]]:
@@ -50,42 +87,33 @@ def stages_between(before: dict[str, list[float]], after: dict[str, list[float]]
     return found
 
 
-def is_full(inner: Iterator[Any]) -> bool:
-    """Whether torch's workers made all batches that they were asked for; True where it can't be known."""
-    outstanding = getattr(inner, "_tasks_outstanding", None)
-    queues = [getattr(inner, name, None) for name in ("_worker_result_queue", "_data_queue")]
-    if outstanding is None or queues[0] is None:
-        return True
-    ready = {id(queue): queue.qsize() for queue in queues if queue is not None}
-    stored = sum(len(info) == 2 for info in getattr(inner, "_task_info", {}).values())
-    return bool(sum(ready.values()) + stored >= outstanding)
+def worker_counts(least: int, most: int) -> list[int]:
+    """Numbers of workers to try, above `least` up to `most`: 1, 2, 3, 4, 6, 8, 12, 16, 24, …"""
+    steps = sorted({1, *(2**power for power in range(1, 11)), *(3 * 2**power for power in range(9))})
+    return [count for count in steps if least < count <= most]
 
 
 def more_workers(count: int) -> list[int]:
-    """Numbers above `count`, each about half as many again as the last, up to four times the cores."""
-    ladder = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128]
-    most = max(8, 4 * usable_cores())
-    return [workers for workers in ladder if count < workers <= most]
+    """Numbers above `count`, up to four times the cores."""
+    return worker_counts(count, max(8, 4 * usable_cores()))
 
 
 def describe(loader: DataLoader[Any], where: str, batch_nbytes: int) -> LoaderFacts:
     """The loader as the report names it."""
     known, ours = arguments_of(loader), is_headrace(loader)
-    asked: dict[str, Any] = {"batch_size": loader.batch_size}
-    for name in () if ours else ("num_workers", "prefetch_factor", "persistent_workers"):
+    shown: dict[str, Any] = {"batch_size": loader.batch_size}
+    for name in () if ours else ("num_workers", "prefetch_factor", "persistent_workers", "in_order"):
         if name in known:
-            asked[name] = known[name]
-    asked["pin_memory"] = bool(loader.pin_memory)
-    if "in_order" in known and not ours:
-        asked["in_order"] = loader.in_order
+            shown[name] = known[name]
+    shown["pin_memory"] = bool(loader.pin_memory)
     samples = _length(loader.dataset)
     dataset = type(loader.dataset).__name__ + ("" if samples is None else f" of {samples:,}")
-    code = ", ".join([dataset, *(f"{name}={value!r}" for name, value in asked.items())])
+    code = ", ".join([dataset, *(f"{name}={value!r}" for name, value in shown.items())])
     return LoaderFacts(
         kind="headrace" if ours else "torch",
         code=f"{'headrace.' if ours else ''}{type(loader).__name__}({code})",
         where=where,
-        arguments=asked,
+        arguments=shown,
         batches=_length(loader),
         batch_nbytes=batch_nbytes,
         samples=samples,
@@ -93,12 +121,12 @@ def describe(loader: DataLoader[Any], where: str, batch_nbytes: int) -> LoaderFa
 
 
 def where_from() -> str:
-    """The caller's file and line: the innermost frame that isn't of a library."""
+    """The caller's "file.py:12": of the innermost frame that isn't of a library."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         path = Path(frame.f_code.co_filename)
-        of_library = any(name in path.parts for name in LIBRARIES) or OWN in path.parents
-        if not of_library and path.exists():
+        library = {"site-packages", "dist-packages"} & set(path.parts) or OWN in path.parents
+        if not library and path.exists():
             return f"{path.name}:{frame.f_lineno}"
         frame = frame.f_back
     return "?"
@@ -109,3 +137,12 @@ def _length(thing: Any) -> int | None:
         return len(thing)
     except TypeError:
         return None
+
+
+def datasets(dataset: Any) -> Iterator[Any]:
+    """A dataset and those that it wraps."""
+    yield dataset
+    for name in ("dataset", "datasets"):
+        inner = getattr(dataset, name, None)
+        for one in inner if isinstance(inner, (list, tuple)) else [] if inner is None else [inner]:
+            yield from datasets(one)

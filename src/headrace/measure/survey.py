@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
+import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
+import torch
 
+from headrace.errors import require
 from headrace.measure import machine
-from headrace.measure.accelerators import Accelerators, accelerators
-from headrace.measure.copies import Copies, measure_copies
 from headrace.measure.jpeg import Decoding, measure_decoding
+from headrace.measure.nvml import Gpus, gpus
 from headrace.measure.storage import Storage, measure_storage
-from headrace.measure.torch_build import TorchBuild, torch_build
 
 # Seconds for which the machine is watched before it is made to work.
 QUIET = 0.5
+# A batch of 256 × 3 × 224 × 224 uint8 is 38.5 MB; beyond it the rate grows no more.
+COPY_BYTES = 64 << 20
+COPIES = 10
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,46 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class Copies:
+    """Bytes per second from the host to one device.
+
+    Attributes:
+        device: its index in torch.
+        uuid: "GPU-…" as NVML names it; "": not told.
+        pinned: from page-locked memory.
+        pageable: from ordinary memory, which the driver copies to a pinned buffer first.
+    """
+
+    device: int
+    uuid: str
+    pinned: float
+    pageable: float
+
+
+@dataclass(frozen=True)
+class TorchBuild:
+    """The installed torch.
+
+    Attributes:
+        version: "2.15.0+cu132".
+        cuda: CUDA that it was built for: (13, 2); None: a build without CUDA.
+        hip: ROCm that it was built for; None: without.
+        devices: accelerators that it reaches.
+        accelerator: their kind: "cuda", "xpu", "mps"; "": none.
+        reason: what torch says of why it reaches none; "" where it does, or says nothing.
+        visible: CUDA_VISIBLE_DEVICES; None: not set.
+    """
+
+    version: str
+    cuda: tuple[int, int] | None
+    hip: str | None
+    devices: int
+    accelerator: str
+    reason: str = ""
+    visible: str | None = None
+
+
+@dataclass(frozen=True)
 class Machine:
     """What was measured.
 
@@ -73,7 +117,7 @@ class Machine:
     decoding: Decoding
     storages: tuple[Storage, ...]
     torch: TorchBuild
-    accelerators: Accelerators
+    gpus: Gpus
     copies: tuple[Copies, ...]
     copies_failed: str = ""
 
@@ -89,7 +133,7 @@ def survey(paths: Sequence[Path] = (), progress: Callable[[str], None] = lambda 
         OSError: one of the paths isn't there, or can't be listed.
     """
     progress("watching the processor")
-    busy = psutil.cpu_percent(interval=QUIET) / 100
+    busy = require("psutil", "doctor").cpu_percent(interval=QUIET) / 100
     storages = []
     for path in paths:
         progress(f"reading {path}")
@@ -103,7 +147,7 @@ def survey(paths: Sequence[Path] = (), progress: Callable[[str], None] = lambda 
         busy=busy,
     )
     memory = Memory(
-        total=psutil.virtual_memory().total,
+        total=machine.total_memory(),
         limit=machine.memory_limit(),
         available=machine.available_memory(),
     )
@@ -122,7 +166,7 @@ def survey(paths: Sequence[Path] = (), progress: Callable[[str], None] = lambda 
         storages=tuple(storages),
         torch=build,
         # After the copies, as an idle GPU slows its PCIe connection down.
-        accelerators=accelerators(),
+        gpus=gpus(),
         copies=copies,
         copies_failed=failed,
     )
@@ -133,3 +177,61 @@ def _copies(build: TorchBuild) -> tuple[tuple[Copies, ...], str]:
         return tuple(measure_copies(device) for device in range(build.devices)), ""
     except RuntimeError as error:  # no memory left on a device, or one in an error state
         return (), str(error).partition("\n")[0]
+
+
+def measure_copies(device: int) -> Copies:
+    """Copies for well under a second.
+
+    Args:
+        device: index of torch's current kind of accelerator, which must be there.
+
+    Raises:
+        RuntimeError: no room for 64 MiB on the device, or it fails.
+    """
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    if kind is None:
+        raise RuntimeError("torch reaches no accelerator to copy to.")
+    target = torch.empty(COPY_BYTES, dtype=torch.uint8, device=torch.device(kind.type, device))
+    rates = []
+    for pinned in (True, False):
+        source = torch.ones(COPY_BYTES, dtype=torch.uint8, pin_memory=pinned)
+        target.copy_(source)
+        torch.accelerator.synchronize(device)
+        begin = time.perf_counter()
+        for _ in range(COPIES):
+            target.copy_(source, non_blocking=pinned)
+        torch.accelerator.synchronize(device)
+        rates.append(COPIES * COPY_BYTES / (time.perf_counter() - begin))
+    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}" if kind.type == "cuda" else ""
+    return Copies(device, uuid, *rates)
+
+
+def torch_build() -> TorchBuild:
+    """Imports torch and asks it; a CUDA context is made only to learn why there is no device."""
+    # It says by warnings why it finds no device.
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        available = torch.accelerator.is_available()
+    reason = "; ".join(str(warning.message) for warning in said)
+    kind = torch.accelerator.current_accelerator() if available else None
+    if kind is None and not reason and torch.version.cuda is not None:
+        try:
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error)
+    return TorchBuild(
+        version=torch.__version__,
+        cuda=_parse(torch.version.cuda),
+        hip=torch.version.hip,
+        devices=torch.accelerator.device_count() if kind is not None else 0,
+        accelerator="" if kind is None else kind.type,
+        reason=reason.partition("\n")[0],
+        visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
+    )
+
+
+def _parse(version: str | None) -> tuple[int, int] | None:
+    if version is None:
+        return None
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)

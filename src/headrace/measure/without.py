@@ -1,4 +1,4 @@
-"""A stage of loading whose results are given again and again: what is left is what the rest costs."""
+"""Makes a stage of loading free of cost by repeating a few of its results, to measure the rest."""
 
 from __future__ import annotations
 
@@ -6,27 +6,23 @@ import builtins
 import io
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import DataLoader
 
-from headrace.measure.replay import clone
+from headrace.measure.subject import clone, datasets
 
 REMEMBERED = 8  # results: several, so that what comes after them isn't always of one size
 
 
 class Remembered:
-    """Calls something a few times, and gives what came of it from then on.
+    """Calls `call` a few times, and returns its results in turn from then on, each through `copied`."""
 
-    Args:
-        call: of the user's.
-        copy: of a result, where it may be changed by what comes after.
-    """
-
-    def __init__(self, call: Callable[..., Any], copy: Callable[[Any], Any] = lambda result: result) -> None:
-        self._call = call
-        self._copy = copy
+    def __init__(
+        self, call: Callable[..., Any], copied: Callable[[Any], Any] = lambda result: result
+    ) -> None:
+        self._call, self._copied = call, copied
         self._results: list[Any] = []
         self._next = itertools.count()
 
@@ -34,17 +30,17 @@ class Remembered:
         number = next(self._next)
         if number < REMEMBERED:
             result = self._call(*args, **kwargs)
-            self._results.append(self._copy(result))
+            self._results.append(self._copied(result))
             return result
-        return self._copy(self._results[number % len(self._results)])
+        return self._copied(self._results[number % len(self._results)])
 
 
 def without(loader: DataLoader[Any], stage: str) -> bool:
-    """Makes a stage of this loader cost nothing, in this process and in workers that it forks from now on.
+    """Makes a stage of torch's loader free of cost, in this process and in workers that it forks from now on.
 
     Args:
-        loader: torch's, before it is iterated over; it is changed.
-        stage: as `headrace.measure.stages` names it: "transform:NAME", "collate", "decode", "read".
+        loader: not iterated over yet; it is changed.
+        stage: "transform:NAME", "collate", "decode" or "read", as of `headrace.measure.stages`.
 
     Returns:
         Whether it could be done.
@@ -53,32 +49,29 @@ def without(loader: DataLoader[Any], stage: str) -> bool:
     if kind == "collate":
         loader.collate_fn = Remembered(loader.collate_fn, clone)
     elif kind == "decode":
-        return _without_decoding()
+        from PIL import Image
+
+        Image.open = Remembered(Image.open, _decoded)
     elif kind == "read":
         builtins.open = Remembering(builtins.open)
-    elif kind == "transform":
-        found = [_without_transform(dataset, name) for dataset in _datasets(loader.dataset)]
-        return any(found)
     else:
-        return False
+        found = [_without_transform(one, name) for one in datasets(loader.dataset)]
+        return kind == "transform" and any(found)
     return True
 
 
 class Remembering:
-    """`open`, but that the contents of files opened to be read as bytes are those of the first few."""
+    """`open`, except that files opened as bytes have the contents of the first few of their extension."""
 
     def __init__(self, really: Callable[..., Any]) -> None:
         self._really = really
         self._contents: dict[str, Remembered] = {}
 
     def __call__(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        named = isinstance(file, (str, os.PathLike))
-        suffix = os.path.splitext(file)[1].lower() if named else ""
+        suffix = os.path.splitext(file)[1].lower() if isinstance(file, (str, os.PathLike)) else ""
         if mode != "rb" or not suffix:
             return self._really(file, mode, *args, **kwargs)
-        # Files of one kind stand for each other.
-        contents = self._contents.setdefault(suffix, Remembered(self._read))
-        return io.BytesIO(contents(file))
+        return io.BytesIO(self._contents.setdefault(suffix, Remembered(self._read))(file))
 
     def _read(self, file: Any) -> bytes:
         with self._really(file, "rb") as opened:
@@ -86,28 +79,11 @@ class Remembering:
         return content
 
 
-def _without_decoding() -> bool:
-    from PIL import Image
-
-    Image.open = Remembered(Image.open, _decoded)
-    return True
-
-
 def _decoded(image: Any) -> Any:
-    """Another picture of the same pixels, which are decoded once."""
-    image.load()
-    twin = image._new(image.im)
+    """Another image of the same pixels, which are decoded once."""
+    twin = image.copy()
     twin.format = image.format
     return twin
-
-
-def _datasets(dataset: Any) -> Iterator[Any]:
-    """The dataset and those that it is made of."""
-    yield dataset
-    for name in ("dataset", "datasets"):
-        inner = getattr(dataset, name, None)
-        for one in inner if isinstance(inner, (list, tuple)) else [] if inner is None else [inner]:
-            yield from _datasets(one)
 
 
 def _without_transform(holder: Any, name: str) -> bool:
@@ -118,10 +94,8 @@ def _without_transform(holder: Any, name: str) -> bool:
             found = True
         steps = getattr(value, "transforms", None)
         if isinstance(steps, list):
-            for position, step in enumerate(steps):
-                if is_named(step, name):
-                    steps[position] = Remembered(step)
-                    found = True
+            found |= any(is_named(step, name) for step in steps)
+            steps[:] = [Remembered(step) if is_named(step, name) else step for step in steps]
         # torchvision's datasets keep their transform in here, too, and call this one.
         if attribute in ("transforms", "transform", "target_transform") and steps is None:
             found |= _without_transform(value, name)
@@ -129,9 +103,6 @@ def _without_transform(holder: Any, name: str) -> bool:
 
 
 def is_named(step: Any, name: str) -> bool:
-    """Whether the samplers call this step so: by its class, a function by "name (file.py:12)"."""
-    if not callable(step):
-        return False
+    """Whether stages call this step so: by its class, a function by "name (file.py:12)"."""
     code = getattr(step, "__code__", None)
-    own = type(step).__name__ if code is None else code.co_name
-    return own == name.partition(" (")[0]
+    return callable(step) and name.partition(" (")[0] == (code.co_name if code else type(step).__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # Of nvml.h, nvmlClocksEventReason*: why clocks are lower than they could be. Idle (1) is left out.
 CLOCK_REASONS = {
@@ -19,8 +19,7 @@ CLOCK_REASONS = {
 }
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """A PCIe connection: generation and number of lanes."""
 
     generation: int
@@ -29,38 +28,44 @@ class Link:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU.
+    """One GPU at one moment.
 
     Attributes:
+        index: its number for NVML and nvidia-smi, which count in PCI order, CUDA_VISIBLE_DEVICES or not.
         name: its model.
         uuid: "GPU-…", by which torch's order and NVML's are matched.
-        memory: bytes.
-        memory_used: bytes, by all processes.
-        link: now; idle GPUs lower the generation.
-        link_most: what this GPU can have in this machine; None: not told (MIG, virtual GPUs, NVLink only).
-        clock_reasons: bits of `CLOCK_REASONS`.
-        temperature: °C.
+        memory, memory_used: bytes, of all processes.
+        busy: share of the last moments (1/6 s to 1 s) in which some kernel ran, 0 to 1; 0 if unknown.
+        pids: processes that compute on it, as far as NVML tells; inside a container often none.
+        link: PCIe connection now; idle GPUs lower the generation.
+        link_most: the best connection that this GPU can have in this machine; None: unknown (MIG, virtual
+            GPUs, NVLink only).
+        clock_reasons: bits of `CLOCK_REASONS`; None: unknown.
+        temperature: °C; None: unknown.
     """
 
+    index: int
     name: str
     uuid: str
     memory: int
     memory_used: int
-    link: Link | None
-    link_most: Link | None
-    clock_reasons: int | None
-    temperature: int | None
+    busy: float = 0.0
+    pids: tuple[int, ...] = ()
+    link: Link | None = None
+    link_most: Link | None = None
+    clock_reasons: int | None = None
+    temperature: int | None = None
 
 
 @dataclass(frozen=True)
-class Accelerators:
-    """What NVML tells.
+class Gpus:
+    """The GPUs that NVML knows.
 
     Attributes:
-        missing: why it tells nothing: "" where it does.
-        driver: its version, "580.65.06".
+        missing: why NVML can't be asked; "" where it can.
+        driver: the driver's version, "580.65.06".
         cuda: the newest CUDA that the driver runs: (13, 0).
-        gpus: in NVML's order, which is PCI order; CUDA_VISIBLE_DEVICES doesn't matter here.
+        gpus: in NVML's order.
     """
 
     missing: str = ""
@@ -69,37 +74,37 @@ class Accelerators:
     gpus: tuple[Gpu, ...] = ()
 
 
-def accelerators() -> Accelerators:
-    """What NVML tells of this machine's GPUs; never an exception."""
+def gpus() -> Gpus:
+    """This machine's GPUs; never an exception."""
     try:
         import pynvml
     except ImportError:
-        return Accelerators(missing='nvidia-ml-py is not installed: pip install "headrace[gpu]"')
+        return Gpus(missing="nvidia-ml-py is not installed: pip install 'headrace[gpu]'")
     return ask(pynvml)
 
 
-def ask(nvml: Any) -> Accelerators:
-    """The same of `nvml`, the module pynvml or one that answers like it."""
+def ask(nvml: Any) -> Gpus:
+    """The same of `nvml`, the module pynvml or one with its functions."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        return Accelerators(missing=f"no NVIDIA driver: {error}")
+        return Gpus(missing=f"no NVIDIA driver: {error}")
     try:
         version = nvml.nvmlSystemGetCudaDriverVersion_v2()  # 13020 is 13.2
-        return Accelerators(
+        return Gpus(
             driver=_text(nvml.nvmlSystemGetDriverVersion()),
             cuda=(version // 1000, version % 1000 // 10),
-            gpus=tuple(
-                _gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())
-            ),
+            gpus=tuple(_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())),
         )
     except nvml.NVMLError as error:
-        return Accelerators(missing=f"NVML can't tell: {error}")
+        return Gpus(missing=f"NVML can't tell: {error}")
     finally:
         nvml.nvmlShutdown()
 
 
-def _gpu(nvml: Any, handle: Any) -> Gpu:
+def _gpu(nvml: Any, index: int) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+
     def tell(function: Callable[..., Any], *arguments: Any) -> Any:
         """None where this GPU, or this driver, doesn't tell."""
         try:
@@ -111,12 +116,15 @@ def _gpu(nvml: Any, handle: Any) -> Gpu:
         found = tell(generation), tell(width)
         return Link(*found) if all(found) else None  # 0: no PCIe
 
-    memory = tell(nvml.nvmlDeviceGetMemoryInfo)
+    memory, rates = tell(nvml.nvmlDeviceGetMemoryInfo), tell(nvml.nvmlDeviceGetUtilizationRates)
     return Gpu(
+        index=index,
         name=_text(nvml.nvmlDeviceGetName(handle)),
         uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-        memory=memory.total if memory else 0,
-        memory_used=memory.used if memory else 0,
+        memory=int(memory.total) if memory else 0,
+        memory_used=int(memory.used) if memory else 0,
+        busy=rates.gpu / 100 if rates else 0.0,
+        pids=tuple(one.pid for one in tell(nvml.nvmlDeviceGetComputeRunningProcesses) or ()),
         link=link(nvml.nvmlDeviceGetCurrPcieLinkGeneration, nvml.nvmlDeviceGetCurrPcieLinkWidth),
         link_most=link(nvml.nvmlDeviceGetMaxPcieLinkGeneration, nvml.nvmlDeviceGetMaxPcieLinkWidth),
         # The name of before 2023, which all versions of the library have.
