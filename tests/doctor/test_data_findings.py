@@ -9,12 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.doctor.data import judge_folder, judge_pack
-from headrace.doctor.data_classes import classes
-from headrace.doctor.data_duplicates import duplicates
-from headrace.doctor.data_files import files, pictures
-from headrace.doctor.data_imagenet import imagenet
-from headrace.doctor.data_sizes import sizes
+from headrace.doctor.data import duplicates, files, judge_folder, judge_pack, pictures, sizes
+from headrace.doctor.data_classes import classes, imagenet
 from headrace.doctor.naming import listed, plural, shortened
 from headrace.doctor.records import Finding
 from headrace.measure.pictures import Pictures, Split, State

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
-
-from headrace.measure.pictures import Split, State
+from headrace.doctor.records import Finding, Judgement
+from headrace.measure.pictures import Split
 
 # Files that a finding names; its details name all.
 NAMED = 10
@@ -20,17 +20,6 @@ def below(subject: str, split: Split) -> str:
     """The split's folder as seen from the one that was given: "train/"; empty: the same."""
     path = os.path.relpath(split.path, subject)
     return "" if path == "." else f"{path}/"
-
-
-def files_in(subject: str, splits: Iterable[Split], states: Iterable[State]) -> dict[str, str]:
-    """Reason by path of the pictures in one of `states`; the reason may be empty."""
-    wanted = [int(state) for state in states]
-    found: dict[str, str] = {}
-    for split in splits:
-        pictures, prefix = split.pictures, below(subject, split)
-        for row in np.flatnonzero(np.isin(pictures.states, wanted)).tolist():
-            found[prefix + pictures.name(row)] = pictures.reasons.get(row, "")
-    return found
 
 
 def listed(noun: str, what: str, names: Sequence[str]) -> str:
@@ -63,3 +52,27 @@ def plural(count: int, noun: str) -> str:
     if count == 1:
         return f"1 {noun}"
     return f"{count:,} {noun}{'es' if noun.endswith(('s', 'x')) else 's'}"
+
+
+def some(
+    name: str,
+    noun: str,
+    what: str,
+    names: Sequence[str],
+    judgement: Judgement,
+    remedy: str = "",
+    key: str = "files",
+    details: dict[str, Any] | None = None,
+) -> list[Finding]:
+    """The finding that there are such things; none where `names` is empty.
+
+    Args:
+        name: title of the finding.
+        noun, what: "file", "of 0 bytes".
+        names: of them, with reasons.
+        judgement, remedy: of the finding.
+        key: name of `names` in the details, unless `details` are given.
+    """
+    if not names:
+        return []
+    return [Finding(name, listed(noun, what, names), judgement, remedy, details or {key: list(names)})]
