@@ -30,7 +30,7 @@ CPP_FILES     = $(shell git ls-files -co --exclude-standard 'native/*.cpp' 'nati
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-long quick check lint format tidy asan tsan native-test neon-test fuzz libfuzzer \
         valgrind chaos soak lock audit bench \
-        bench-quick bench-peers stages crop-area pictures doctor-patients wheel clean distclean
+        bench-quick bench-peers stages crop-area pictures doctor-scenarios wheel clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,7 +65,7 @@ demo: $(PACKAGE) ## The side-by-side with torch's DataLoader, on real JPEGs
 test: $(PACKAGE) ## All tests but those of test-long
 	$(BIN)/python -m pytest $(ARGS)
 
-test-long: $(PACKAGE) ## The tests that take minutes: ranks, learning, patients, other libraries, a browser
+test-long: $(PACKAGE) ## The tests that take minutes: ranks, learning, scenarios, other libraries, a browser
 	$(BIN)/python -m pytest -m long $(ARGS)
 
 quick: $(PACKAGE) ## The tests that are not marked slow
@@ -165,7 +165,7 @@ stages: $(PACKAGE) ## What each stage of a sample costs, by instructions and by 
 crop-area: $(PACKAGE) ## Milliseconds per picture against the crop's share of it, by decoder
 	$(BIN)/python benchmarks/crop_area.py --data $(DATA) $(ARGS)
 
-doctor-patients: $(PACKAGE) ## The doctor on twelve scripts with one planted illness each: how often is it right?
+doctor-scenarios: $(PACKAGE) ## The doctor on twelve scripts with one known bottleneck each: how often is it right?
 	$(BIN)/python benchmarks/doctor.py --data $(DATA) $(ARGS)
 
 bench-quick: $(PACKAGE) ## The same on few images, once: it shows that the benchmark runs, not a figure

@@ -1,8 +1,8 @@
-"""Has the doctor examine twelve scripts with one planted illness each, and counts how often it is right.
+"""Has the doctor examine twelve scripts with one known bottleneck each, and counts how often it is right.
 
     python benchmarks/doctor.py --data data [--only NAME…] [--json FILE]
 
-Runs `headrace doctor run --try --json FILE SCRIPT ARGUMENTS` on each script in `patients/`, in a fresh
+Runs `headrace doctor run --try --json FILE SCRIPT ARGUMENTS` on each script in `scenarios/`, in a fresh
 process. Right: the first cause is of the kind that the script's line "# expected:" names. Near: of the advice
 that was tried, the first for that cause was predicted within 25 % of what was measured.
 """
@@ -22,27 +22,27 @@ from rich.console import Console
 from rich.table import Table
 
 import machine
-from patient_list import PATIENTS, Patient
+from scenario_list import SCENARIOS, Scenario
 
 NEAR = 0.25
 HEADRACE = [sys.executable, "-c", "import headrace.cli; headrace.cli.main()"]
 
 
-def examine(patient: Patient, data: Path, limit: float) -> dict[str, Any]:
+def examine(scenario: Scenario, data: Path, limit: float) -> dict[str, Any]:
     """What the doctor said, as `judge` gives it; or "error" with the end of what it printed."""
     start = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, patient.mounted(data) as path:
+    with tempfile.TemporaryDirectory() as folder, scenario.mounted(data) as path:
         found = Path(folder) / "diagnosis.json"
         command = [*HEADRACE, "doctor", "run", "--try", "--json", str(found)]
-        command += [str(patient.script), "--data", str(path)]
-        row: dict[str, Any] = {"name": patient.name, "expected": patient.expected}
+        command += [str(scenario.script), "--data", str(path)]
+        row: dict[str, Any] = {"name": scenario.name, "expected": scenario.expected}
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
         except subprocess.TimeoutExpired:
             row["error"] = f"did not end within {limit:.0f} s"
         else:
             if found.is_file():
-                row |= judge(patient.expected, json.loads(found.read_text(encoding="utf-8")))
+                row |= judge(scenario.expected, json.loads(found.read_text(encoding="utf-8")))
             else:
                 row["error"] = (
                     f"exit code {done.returncode}, no diagnosis: {(done.stderr or done.stdout)[-2000:]}"
@@ -77,7 +77,7 @@ def totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "right": sum(row.get("right", False) for row in examined),
         "near": sum(row.get("near", False) for row in examined),
         "tried": sum("near" in row for row in examined),
-        "healthy_called_ill": sum(
+        "healthy_misjudged": sum(
             row["expected"] == ("healthy",) and not row.get("right", False) for row in examined
         ),
     }
@@ -85,7 +85,7 @@ def totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def show(rows: list[dict[str, Any]]) -> None:
     table = Table(title="what the doctor says", title_justify="left")
-    for heading in ("patient", "expected", "named", "right"):
+    for heading in ("scenario", "expected", "named", "right"):
         table.add_column(heading)
     for heading in ("confidence", "predicted", "measured", "within 25 %", "seconds"):
         table.add_column(heading, justify="right")
@@ -113,27 +113,27 @@ def show(rows: list[dict[str, Any]]) -> None:
     console.print(
         f"right first: {count['right']} of {count['examined']} examined; "
         f"predicted within 25 %: {count['near']} of {count['tried']} tried; "
-        f"healthy called ill: {count['healthy_called_ill']}; skipped: {count['skipped']}"
+        f"healthy misjudged: {count['healthy_misjudged']}; skipped: {count['skipped']}"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("data"), help="where data is kept or made")
-    parser.add_argument("--only", nargs="+", choices=[patient.name for patient in PATIENTS])
+    parser.add_argument("--only", nargs="+", choices=[scenario.name for scenario in SCENARIOS])
     parser.add_argument("--limit", type=float, default=600.0, help="seconds that one may take (600)")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     load = machine.foreign_load()
     rows: list[dict[str, Any]] = []
-    for patient in PATIENTS:
-        if arguments.only and patient.name not in arguments.only:
+    for scenario in SCENARIOS:
+        if arguments.only and scenario.name not in arguments.only:
             continue
-        if reason := patient.missing():
-            rows.append({"name": patient.name, "expected": patient.expected, "skipped": reason})
+        if reason := scenario.missing():
+            rows.append({"name": scenario.name, "expected": scenario.expected, "skipped": reason})
             continue
-        print(f"{patient.name} …", file=sys.stderr, flush=True)
-        rows.append(examine(patient, arguments.data, arguments.limit))
+        print(f"{scenario.name} …", file=sys.stderr, flush=True)
+        rows.append(examine(scenario, arguments.data, arguments.limit))
     show(rows)
     if arguments.json:
         result = {

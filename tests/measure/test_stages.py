@@ -85,6 +85,8 @@ FRAMES = {
     "lambda": Frame("/home/u/train.py", "<lambda>", 12, 12),
     "v2 resize": Frame(f"{SITE}/torchvision/transforms/v2/functional/_geometry.py", "resize", 190, 200),
     "feed": Frame(f"{STDLIB}/multiprocessing/queues.py", "_feed", 216, 244),
+    "serve": Frame(f"{STDLIB}/multiprocessing/resource_sharer.py", "_serve", 130, 140),
+    "accept": Frame(f"{STDLIB}/socket.py", "accept", 280, 290, source="fd, addr = self._accept()"),
     "queue get": Frame(f"{STDLIB}/multiprocessing/queues.py", "get", 98, 113),
     "queue loads": Frame(
         f"{STDLIB}/multiprocessing/queues.py", "get", 98, 122, source="return _ForkingPickler.loads(res)"
@@ -167,6 +169,7 @@ CASES: list[tuple[str, str, str, Stage]] = [
     ("worker fetch-collates user-collate", "D", "", Stage("fetch", "collate", True)),
     ("worker fetch-collates user-collate", "R", "", Stage("fetch", "collate", False)),
     ("thread feed condition", "S", "QueueFeederThread", Stage("send", "idle", True)),
+    ("thread serve accept", "S", "Thread", Stage("send", "idle", True)),
     ("thread feed reduce", "R", "QueueFeederThread", Stage("send", "send", False)),
     ("thread feed", "S", "QueueFeederThread", Stage("send", "send", False)),
     ("thread pin-loop queue-get poll", "S", "Thread", Stage("pin", "idle", True)),

@@ -287,7 +287,7 @@ def _table(*columns: str) -> Table:
     table = Table(box=None, padding=(0, 1), header_style="bold", pad_edge=False)
     for name in columns[:-1]:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column(columns[-1], no_wrap=True)
+    table.add_column(columns[-1])
     return table
 
 
@@ -298,7 +298,7 @@ def _processes(found: Json) -> Table:
     for one in shown[:PROCESSES]:
         look, read = one["look"], "" if one["read"] is None else size(one["read"])
         cells = (str(look["pid"]), look["state"], f"{one['cpu']:.2f}", size(look["memory"]), read)
-        table.add_row(*cells, Text(_command(look["command"])))
+        table.add_row(*cells, Text(_command(look["command"]), no_wrap=True, overflow="ellipsis"))
     if len(shown) > PROCESSES:
         table.add_row("", "", "", "", "", f"and {len(shown) - PROCESSES} more")
     return table

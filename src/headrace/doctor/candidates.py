@@ -334,8 +334,7 @@ def without_a_stage(case: Case) -> Iterator[Candidate]:
             evidence=(f"{1e3 * stage.seconds:.1f} ms by Headrace's own count",)
             if place == "native thread"
             else (
-                f"{stage.looks} looks at the stacks;"
-                f" {stage.waiting / max(stage.seconds, 1e-9):.0%} of it blocked",
+                f"{stage.looks} stack samples; {stage.waiting / max(stage.seconds, 1e-9):.0%} of it blocked",
             ),
             lines=tuple(f" {line}" for line in REMEDIES[kind].format(name=name).splitlines()),
             settings={} if place == "native thread" else {"without": stage.key},

@@ -13,10 +13,8 @@ from headrace.doctor.candidates import Candidate, Case, candidates, case_of
 from headrace.doctor.memory import FOR_MEMORY, memory_findings
 from headrace.doctor.records import Advice, Cause, Diagnosis, Rate, StageCost, Step, Usage
 from headrace.errors import HeadraceError
-from headrace.measure.observed import ACTUAL, DEMAND, EXAMINED, SUPPLY, Observation, Phase
+from headrace.measure.observed import ACTUAL, DEMAND, EXAMINED, GAIN_THAT_COUNTS, SUPPLY, Observation, Phase
 
-# A gain below this is not told from noise.
-GAIN_THAT_COUNTS = 1.1
 # Steps that wait for less than this share of their time aren't starved: TensorFlow's profiler, too, calls a
 # program input-bound from 5 % on.
 STALL_THAT_MATTERS = 0.05

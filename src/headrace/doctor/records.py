@@ -1,9 +1,11 @@
-"""What the doctor says, as plain data: made by `doctor`, drawn by the renderers, to JSON by `to_json`."""
+"""Checkups and diagnoses as plain data: drawn by the renderers, turned into JSON by `to_json`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
+
+from headrace.errors import require
 
 Judgement = Literal["good", "note", "bad", "unknown"]
 
@@ -257,14 +259,13 @@ class Diagnosis:
 
     def __str__(self) -> str:
         """The report as text, as the command prints it."""
-        from rich.console import Console
-
+        console = require("rich.console", "doctor").Console(width=100, color_system=None)
         from headrace.doctor.text import print_diagnosis
 
-        console = Console(width=100, color_system=None)
         with console.capture() as captured:
             print_diagnosis(console, self)
-        return captured.get()
+        text: str = captured.get()
+        return text
 
     def to_html(self) -> str:
         """The report as one page, as the command writes it."""

@@ -23,7 +23,16 @@ from torch.utils.data import DataLoader
 
 from headrace.measure.device_profile import Event, device_facts, profiling
 from headrace.measure.machine import usable_cores
-from headrace.measure.observed import ACTUAL, DEMAND, EXAMINED, SUPPLY, LoaderFacts, Observation, Phase
+from headrace.measure.observed import (
+    ACTUAL,
+    DEMAND,
+    EXAMINED,
+    GAIN_THAT_COUNTS,
+    SUPPLY,
+    LoaderFacts,
+    Observation,
+    Phase,
+)
 from headrace.measure.processes import Times, times, wait_until_quiet
 from headrace.measure.settings import name_of, with_settings
 from headrace.measure.subject import (
@@ -45,9 +54,8 @@ LEAST_STEPS, LEAST_SECONDS, MOST_SECONDS = 20, 4.0, 30.0
 DEMAND_SECONDS, SUPPLY_SECONDS, SLOW_SUPPLY_SECONDS = 2.0, 2.0, 10.0
 KEPT_BATCHES = 4
 PROFILED_STEPS = 6
-# Numbers of workers are tried upwards until so many in a row brought less than this.
+# Numbers of workers are tried upwards until so many in a row brought less than GAIN_THAT_COUNTS.
 TRIES_IN_VAIN = 2
-GAIN_THAT_COUNTS = 1.05
 # A loader that supplies so many times the demand needs no other settings.
 AMPLE = 1.5
 

@@ -13,6 +13,9 @@ ACTUAL = "actual"
 DEMAND = "demand"
 SUPPLY = "supply"
 
+# Times as fast; a gain below this can't be told from noise.
+GAIN_THAT_COUNTS = 1.1
+
 OBSERVED = "observed.json"
 EXAMINED = "examined"
 

@@ -266,7 +266,7 @@ def _waits_in_line(innermost: Frame) -> bool:
     """Whether a blocked thread waits for something to arrive, rather than for its bytes."""
     if innermost.filename.endswith("/multiprocessing/connection.py"):
         return innermost.function in ("wait", "poll", "_poll")
-    return _locks(innermost)
+    return innermost.function == "accept" or _locks(innermost)
 
 
 def _in_worker(stack: Sequence[Frame]) -> str:

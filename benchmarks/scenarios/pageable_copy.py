@@ -1,7 +1,7 @@
-"""ResNet-18 in bfloat16 on frames. Illness: batches of float32 are copied from ordinary memory, not pinned.
+"""ResNet-18 in bfloat16 on frames. Bottleneck: batches of float32 are copied from unpinned memory.
 
 Shows: the loader keeps up and so does the step alone, but the device idles during each copy.
-Heals: pin_memory=True, and .to(device, non_blocking=True).
+Fix: pin_memory=True, and .to(device, non_blocking=True).
 """
 
 # expected: copy

@@ -1,4 +1,4 @@
-"""The scripts in `patients/`: what each trains on, what it needs, and the lines that heal it."""
+"""The scripts in `scenarios/`: what each trains on, what it needs, and the lines that fix it."""
 
 import re
 from contextlib import AbstractContextManager, nullcontext
@@ -7,30 +7,30 @@ from pathlib import Path
 
 import torch
 
-import patient_data
+import scenario_data
 import slow_mount
 
-FOLDER = Path(__file__).resolve().parent / "patients"
+FOLDER = Path(__file__).resolve().parent / "scenarios"
 MEGABYTES_PER_SECOND = 8.0
 
 
 @dataclass(frozen=True)
-class Patient:
-    """A script with one illness.
+class Scenario:
+    """A script with one bottleneck.
 
     Attributes:
-        name: of its file in `patients/`, without the suffix.
-        data: a name that `patient_data` knows.
-        heal: (line as it is, line as it should be): the script with these exchanged is the healed one.
-        healed_data: what the healed one trains on, where that is the cure; else the same.
+        name: of its file in `scenarios/`, without the suffix.
+        data: a name that `scenario_data` knows.
+        fix: (line as it is, line as it should be): the script with these exchanged is the fixed one.
+        fixed_data: what the fixed one trains on, where that is the fix; else the same.
         cuda: it needs a GPU.
-        slow_mount: it is given its data through a throttled mount; the healed one isn't.
+        slow_mount: it is given its data through a throttled mount; the fixed one isn't.
     """
 
     name: str
     data: str
-    heal: tuple[tuple[str, str], ...] = ()
-    healed_data: str = ""
+    fix: tuple[tuple[str, str], ...] = ()
+    fixed_data: str = ""
     cuda: bool = False
     slow_mount: bool = False
 
@@ -46,13 +46,13 @@ class Patient:
             raise ValueError(f"{self.script} has no line that begins with '# expected: '")
         return tuple(found[1].split())
 
-    def healed(self) -> str:
-        """The healed script's source.
+    def fixed(self) -> str:
+        """The fixed script's source.
 
         Raises ValueError where a line to be exchanged isn't there just once.
         """
         source = self.script.read_text(encoding="utf-8")
-        for old, new in self.heal:
+        for old, new in self.fix:
             if source.count(old) != 1:
                 raise ValueError(f"{self.script} has {old!r} {source.count(old)} times instead of once")
             source = source.replace(old, new)
@@ -64,53 +64,53 @@ class Patient:
             return "no CUDA device"
         return slow_mount.missing() if self.slow_mount else ""
 
-    def mounted(self, data: Path, healed: bool = False) -> AbstractContextManager[Path]:
+    def mounted(self, data: Path, fixed: bool = False) -> AbstractContextManager[Path]:
         """What it is given as --data, made first where it isn't there; mounted until the block ends."""
-        path = patient_data.ensure(data, (healed and self.healed_data) or self.data)
-        slow = self.slow_mount and not healed
+        path = scenario_data.ensure(data, (fixed and self.fixed_data) or self.data)
+        slow = self.slow_mount and not fixed
         return slow_mount.mounted(path, MEGABYTES_PER_SECOND) if slow else nullcontext(path)
 
 
-COLLATE_ILL = """        row = values.tolist()
+COLLATE_SLOW = """        row = values.tolist()
         row += [[0.0] * values.shape[1]] * (longest - len(row))
         rows.append(row)
     return torch.tensor(rows), """
-COLLATE_HEALED = """        rows.append(nn.functional.pad(values, (0, 0, 0, longest - len(values))))
+COLLATE_FIXED = """        rows.append(nn.functional.pad(values, (0, 0, 0, longest - len(values))))
     return torch.stack(rows), """
-ITEM_ILL = """                norms.setdefault(name, []).append(parameter.grad.norm().item())
+ITEM_SLOW = """                norms.setdefault(name, []).append(parameter.grad.norm().item())
             optimizer.step()"""
-ITEM_HEALED = """                if seen % (100 * args.batch_size) == 0:
+ITEM_FIXED = """                if seen % (100 * args.batch_size) == 0:
                     norms.setdefault(name, []).append(parameter.grad.norm().item())
             optimizer.step()"""
-COPY_ILL = "frames, labels = frames.to(device), labels.to(device)"
-COPY_HEALED = "frames, labels = (x.to(device, non_blocking=True) for x in (frames, labels))"
-STARTUP_ILL = '        multiprocessing_context="spawn",\n'
+COPY_SLOW = "frames, labels = frames.to(device), labels.to(device)"
+COPY_FIXED = "frames, labels = (x.to(device, non_blocking=True) for x in (frames, labels))"
+STARTUP_SLOW = '        multiprocessing_context="spawn",\n'
 
-PATIENTS = (
-    Patient(
+SCENARIOS = (
+    Scenario(
         "too_few_workers",
         "pictures",
         (("shuffle=True)", "shuffle=True, num_workers=2, persistent_workers=True)"),),
     ),
-    Patient("slow_disk", "pictures", slow_mount=True),
-    Patient("huge_pictures", "huge", healed_data="pictures"),
-    Patient(
+    Scenario("slow_disk", "pictures", slow_mount=True),
+    Scenario("huge_pictures", "huge", fixed_data="pictures"),
+    Scenario(
         "heavy_transform",
         "pictures",
         (("        transforms.ElasticTransform(alpha=50.0, sigma=4.0),\n", ""),),
     ),
-    Patient("slow_collate", "recordings.npz", ((COLLATE_ILL, COLLATE_HEALED),)),
-    Patient(
+    Scenario("slow_collate", "recordings.npz", ((COLLATE_SLOW, COLLATE_FIXED),)),
+    Scenario(
         "pageable_copy",
         "frames.npy",
         (
             ("        drop_last=True,\n", "        drop_last=True,\n        pin_memory=True,\n"),
-            (COPY_ILL, COPY_HEALED),
+            (COPY_SLOW, COPY_FIXED),
         ),
         cuda=True,
     ),
-    Patient("item_each_step", "features.pt", ((ITEM_ILL, ITEM_HEALED),), cuda=True),
-    Patient(
+    Scenario("item_each_step", "features.pt", ((ITEM_SLOW, ITEM_FIXED),), cuda=True),
+    Scenario(
         "gil_threads",
         "reviews.tsv",
         (
@@ -118,20 +118,20 @@ PATIENTS = (
             ("shuffle=True)", "shuffle=True, num_workers=2, persistent_workers=True)"),
         ),
     ),
-    Patient(
+    Scenario(
         "startup_each_epoch",
         "pictures",
-        ((STARTUP_ILL, STARTUP_ILL + "        persistent_workers=True,\n"),),
+        ((STARTUP_SLOW, STARTUP_SLOW + "        persistent_workers=True,\n"),),
     ),
-    Patient(
+    Scenario(
         "straggler",
         "recordings.npz",
         (("persistent_workers=True)", "persistent_workers=True, prefetch_factor=16)"),),
     ),
-    Patient(
+    Scenario(
         "too_many_threads",
         "pictures",
         (('"--threads", type=int, default=32', '"--threads", type=int, default=1'),),
     ),
-    Patient("healthy", "pictures"),
+    Scenario("healthy", "pictures"),
 )

@@ -18,7 +18,7 @@ from headrace.doctor.records import KINDS, Advice, Cause, Diagnosis, Rate
 from support.jpegs import image_folder
 
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
-NAMES = sorted(path.stem for path in (BENCHMARKS / "patients").glob("*.py"))
+NAMES = sorted(path.stem for path in (BENCHMARKS / "scenarios").glob("*.py"))
 
 RATES = tuple(Rate(name, 100.0, 90.0, 110.0, 20, 1.0) for name in ("supply", "demand", "actual"))
 DIAGNOSIS = Diagnosis(
@@ -43,28 +43,28 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
 
 
 def test_each_script_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    patients = module(monkeypatch, "patient_list").PATIENTS
-    assert sorted(patient.name for patient in patients) == NAMES
+    scenarios = module(monkeypatch, "scenario_list").SCENARIOS
+    assert sorted(scenario.name for scenario in scenarios) == NAMES
     assert len(NAMES) == 12
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_compiles_healed_too_and_looks_ordinary(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    patients = module(monkeypatch, "patient_list").PATIENTS
-    patient = next(patient for patient in patients if patient.name == name)
-    source = patient.script.read_text(encoding="utf-8")
+    scenarios = module(monkeypatch, "scenario_list").SCENARIOS
+    scenario = next(scenario for scenario in scenarios if scenario.name == name)
+    source = scenario.script.read_text(encoding="utf-8")
     compile(source, name, "exec")
-    compile(patient.healed(), name, "exec")
+    compile(scenario.fixed(), name, "exec")
     assert "headrace" not in source.lower()
-    assert set(patient.expected) <= set(KINDS)
-    cured = patient.healed() != source or patient.healed_data or patient.slow_mount
-    assert bool(cured) == (patient.expected != ("healthy",))
+    assert set(scenario.expected) <= set(KINDS)
+    mended = scenario.fixed() != source or scenario.fixed_data or scenario.slow_mount
+    assert bool(mended) == (scenario.expected != ("healthy",))
 
 
 def test_a_cure_that_no_longer_fits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    patient = module(monkeypatch, "patient_list").PATIENTS[0]
+    scenario = module(monkeypatch, "scenario_list").SCENARIOS[0]
     with pytest.raises(ValueError, match="0 times instead of once"):
-        replace(patient, heal=(("no such line", ""),)).healed()
+        replace(scenario, fix=(("no such line", ""),)).fixed()
 
 
 def test_the_advice_for_the_cause_that_was_named_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_totals_count_errors_as_wrong_and_leave_out_what_was_skipped(monkeypatch
         "right": 1,
         "near": 2,
         "tried": 2,
-        "healthy_called_ill": 1,
+        "healthy_misjudged": 1,
     }
 
 
@@ -115,8 +115,8 @@ def test_a_diagnosis_is_read_and_its_lack_is_an_error(
     (tmp_path / "fake.py").write_text(FAKE)
     data = tmp_path / "diagnosis.json" if found else Path("ill")
     monkeypatch.setattr(doctor, "HEADRACE", [sys.executable, str(tmp_path / "fake.py")])
-    monkeypatch.setattr("patient_data.ensure", lambda *_: data)
-    row = doctor.examine(module(monkeypatch, "patient_list").PATIENTS[0], tmp_path, limit=60.0)
+    monkeypatch.setattr("scenario_data.ensure", lambda *_: data)
+    row = doctor.examine(module(monkeypatch, "scenario_list").SCENARIOS[0], tmp_path, limit=60.0)
     if found:
         assert row["right"]
         assert row["named"] == "workers"
@@ -127,7 +127,7 @@ def test_a_diagnosis_is_read_and_its_lack_is_an_error(
 def run(name: str, data: Path, *arguments: str) -> str:
     command = [
         sys.executable,
-        str(BENCHMARKS / "patients" / f"{name}.py"),
+        str(BENCHMARKS / "scenarios" / f"{name}.py"),
         "--data",
         str(data),
         "--epochs",

@@ -1,43 +1,44 @@
-"""Small CNN on pictures, in short epochs. Illness: spawned workers, started anew for each of them.
+"""Small CNN on pictures. Bottleneck: num_workers is left at 0, so that loading and training take turns.
 
-Shows: every epoch begins with seconds of waiting while each worker imports torch; after that all is well.
-Heals: persistent_workers=True.
+Shows: loader and step alone are each nearly twice as fast as both together; one core is idle all the time.
+Fix: num_workers=2.
 """
 
-# expected: startup
+# expected: workers
 
 import argparse
 import time
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, RandomSampler
-from torchvision import datasets, transforms
+from torch.utils.data import DataLoader
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
 
 
 def make_model(classes):
-    features = nn.Sequential(
-        nn.Conv2d(3, 32, 7, stride=4, padding=3),
-        nn.BatchNorm2d(32),
+    return nn.Sequential(
+        nn.Conv2d(3, 24, 7, stride=4, padding=3),
         nn.ReLU(),
-        nn.Conv2d(32, 64, 3, stride=2, padding=1),
-        nn.BatchNorm2d(64),
+        nn.Conv2d(24, 48, 3, stride=2, padding=1),
         nn.ReLU(),
-        nn.Conv2d(64, 128, 3, stride=2, padding=1),
+        nn.Conv2d(48, 96, 3, stride=2, padding=1),
         nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(96, classes),
     )
-    return nn.Sequential(features, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, classes))
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", required=True)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--samples-per-epoch", type=int, default=640)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
 
+    torch.manual_seed(0)
     torch.set_num_threads(1)
     device = torch.device(args.device)
     transform = transforms.Compose(
@@ -48,22 +49,18 @@ def main():
             transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
         ]
     )
-    dataset = datasets.ImageFolder(args.data, transform)
-    loader = DataLoader(
-        dataset,
-        args.batch_size,
-        sampler=RandomSampler(dataset, num_samples=args.samples_per_epoch),
-        num_workers=2,
-        multiprocessing_context="spawn",
-    )
+    dataset = ImageFolder(args.data, transform)
+    loader = DataLoader(dataset, batch_size=args.batch_size, shuffle=True)
     model = make_model(len(dataset.classes)).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     criterion = nn.CrossEntropyLoss()
 
     for epoch in range(args.epochs):
-        start, total, seen = time.perf_counter(), 0.0, 0
+        start = time.perf_counter()
+        total, seen = 0.0, 0
         for images, labels in loader:
-            loss = criterion(model(images.to(device)), labels.to(device))
+            images, labels = images.to(device), labels.to(device)
+            loss = criterion(model(images), labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -1,4 +1,4 @@
-"""What the patients train on: made below DATA once, from `pictures.py`'s photographs or from fixed seeds."""
+"""What the scenarios train on: made below DATA once, from `pictures.py`'s photographs or from fixed seeds."""
 
 import os
 import random
@@ -29,7 +29,7 @@ def ensure(data: Path, name: str) -> Path:
         folder = data / f"pictures-{PICTURES}"
         pictures.ensure(folder, PICTURES, cache=data / "cache")
         return folder
-    path = data / "patients" / name
+    path = data / "scenarios" / name
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"partial-{name}")

@@ -1,8 +1,8 @@
-"""Convolutions over sensor recordings. Illness: every 200th comes from the archive, which takes 0.4 s.
+"""Convolutions over sensor recordings. Bottleneck: every 200th comes from the archive, which takes 0.4 s.
 
 Shows: steps wait long and seldom; on average the workers are faster than the step, but batches come in order,
 and the four that are prefetched don't last for 0.4 s.
-Heals: prefetch_factor=16; or batches in the order in which they are ready (in_order=False).
+Fix: prefetch_factor=16; or batches in the order in which they are ready (in_order=False).
 """
 
 # expected: straggler

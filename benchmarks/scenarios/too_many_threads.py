@@ -1,7 +1,7 @@
-"""Small CNN on pictures. Illness: 32 threads for the step, as on the machine that the script came from.
+"""Small CNN on pictures. Bottleneck: 32 threads for the step, as on the machine that the script came from.
 
 Shows: batches are ready, yet the step takes far longer than with as many threads as cores.
-Heals: --threads 1 (two workers need the other core), or as many as there are cores.
+Fix: --threads 1 (two workers need the other core), or as many as there are cores.
 """
 
 # expected: oversubscribed

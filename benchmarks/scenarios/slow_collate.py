@@ -1,7 +1,7 @@
-"""Convolutions over sensor recordings of unequal length. Illness: collate pads lists of Python numbers.
+"""Convolutions over sensor recordings of unequal length. Bottleneck: collate pads lists of Python numbers.
 
 Shows: both workers are busy all the time, nearly all of it in collate_fn; samples cost next to nothing.
-Heals: torch.nn.utils.rnn.pad_sequence instead.
+Fix: torch.nn.utils.rnn.pad_sequence instead.
 """
 
 # expected: collate

@@ -1,7 +1,7 @@
-"""A deep MLP on tabular features. Illness: the norm of every gradient is logged with .item(), each step.
+"""A deep MLP on tabular features. Bottleneck: the norm of every gradient is logged with .item(), each step.
 
 Shows: the device waits for Python after each of some hundred .item() calls, and Python for the device.
-Heals: norms kept on the device, read every hundredth step.
+Fix: norms kept on the device, read every hundredth step.
 """
 
 # expected: synchronise

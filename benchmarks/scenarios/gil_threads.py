@@ -1,10 +1,10 @@
-"""An echo state network that classifies texts. Illness: a thread makes the batches, in pure Python.
+"""An echo state network that classifies texts. Bottleneck: a thread makes the batches, in pure Python.
 
 A loader that fills a queue from a thread is what people write to "prefetch without worker processes". It
 helps where reading waits; where it computes in Python, thread and step hold the GIL in turns.
 Shows: the loader alone and the step alone are each fast enough, both together take as long as one after the
 other; the process keeps little more than one core busy.
-Heals: worker processes (num_workers=2) in place of the thread.
+Fix: worker processes (num_workers=2) in place of the thread.
 """
 
 # expected: gil

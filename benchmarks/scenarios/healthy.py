@@ -1,10 +1,10 @@
-"""Small CNN on photographs as cameras write them. Illness: 7 megapixels are decoded for a crop of 160.
+"""ResNet-18 on pictures, on the CPU. Healthy: the step is the limit, two workers are far ahead of it.
 
-Shows: both workers are busy all the time, most of it in the JPEG decoder; the step waits.
-Heals: the photographs made smaller once, beforehand; or a decoder that reads no more than the crop needs.
+Shows: steps don't wait; the loader alone is more than ten times as fast as the step.
+Fix: nothing in the loader; a faster device.
 """
 
-# expected: decode
+# expected: healthy
 
 import argparse
 import time
@@ -13,10 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
-
-
-def block(inputs, outputs, stride):
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride, 1), nn.BatchNorm2d(outputs), nn.ReLU())
+from torchvision.models import resnet18
 
 
 def main():
@@ -28,11 +25,10 @@ def main():
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
 
-    torch.set_num_threads(1)
     device = torch.device(args.device)
     transform = transforms.Compose(
         [
-            transforms.RandomResizedCrop(160),
+            transforms.RandomResizedCrop(112),
             transforms.RandomHorizontalFlip(),
             transforms.ToTensor(),
             transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -40,24 +36,27 @@ def main():
     )
     dataset = datasets.ImageFolder(args.data, transform)
     loader = DataLoader(
-        dataset, args.batch_size, shuffle=True, num_workers=args.workers, persistent_workers=True
+        dataset,
+        args.batch_size,
+        shuffle=True,
+        num_workers=args.workers,
+        drop_last=True,
+        persistent_workers=True,
     )
-    body = nn.Sequential(block(3, 16, 2), block(16, 32, 2), block(32, 64, 2))
-    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, len(dataset.classes)))
-    model = nn.Sequential(body, head).to(device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    criterion = nn.CrossEntropyLoss()
+    model = resnet18(num_classes=len(dataset.classes)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
 
     for epoch in range(args.epochs):
-        start, correct, seen = time.perf_counter(), 0, 0
+        start, correct = time.perf_counter(), 0
         for images, labels in loader:
             images, labels = images.to(device), labels.to(device)
             scores = model(images)
+            loss = nn.functional.cross_entropy(scores, labels)
             optimizer.zero_grad()
-            criterion(scores, labels).backward()
+            loss.backward()
             optimizer.step()
             correct += (scores.argmax(1) == labels).sum().item()
-            seen += len(labels)
+        seen = len(loader) * args.batch_size
         rate = seen / (time.perf_counter() - start)
         print(f"epoch {epoch}: accuracy {correct / seen:.3f}, {rate:.1f} samples/s", flush=True)
 

@@ -1,7 +1,7 @@
-"""Small CNN on pictures. Illness: an elastic deformation costs far more than all else together.
+"""Small CNN on pictures. Bottleneck: an elastic deformation costs far more than all else together.
 
 Shows: both workers are busy all the time, most of it in one transform; the step waits.
-Heals: without it, with a cheaper one, or the same once for the whole batch.
+Fix: without it, with a cheaper one, or the same once for the whole batch.
 """
 
 # expected: transform

@@ -1,6 +1,6 @@
-"""Runs each patient as it is and healed: is the illness real, and what does it cost?
+"""Runs each scenario as it is and fixed: is the bottleneck real, and what does it cost?
 
-    python benchmarks/healed.py --data data [--only NAME…] [--json FILE]
+    python benchmarks/fixed.py --data data [--only NAME…] [--json FILE]
 
 Both run the same number of epochs in fresh processes, turn by turn; a figure is the median of the rates that
 the script prints for its epochs after the first.
@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 import machine
-from patient_list import PATIENTS, Patient
+from scenario_list import SCENARIOS, Scenario
 
 
 def rates(script: Path, data: Path, epochs: int) -> list[float]:
@@ -35,57 +35,57 @@ def rates(script: Path, data: Path, epochs: int) -> list[float]:
     return found[1:]
 
 
-def examine(patient: Patient, data: Path, epochs: int, repetitions: int) -> dict[str, Any]:
+def examine(scenario: Scenario, data: Path, epochs: int, repetitions: int) -> dict[str, Any]:
     """All rates, and both medians."""
-    ill, healed = [], []
+    ill, fixed = [], []
     with tempfile.TemporaryDirectory() as folder:
-        cured = Path(folder) / f"{patient.name}.py"
-        cured.write_text(patient.healed(), encoding="utf-8")
+        mended = Path(folder) / f"{scenario.name}.py"
+        mended.write_text(scenario.fixed(), encoding="utf-8")
         for _ in range(repetitions):
-            with patient.mounted(data) as path:
-                ill += rates(patient.script, path, epochs)
-            if patient.expected != ("healthy",):
-                with patient.mounted(data, healed=True) as path:
-                    healed += rates(cured, path, epochs)
-    row = {"name": patient.name, "expected": patient.expected, "ill": ill, "healed": healed}
+            with scenario.mounted(data) as path:
+                ill += rates(scenario.script, path, epochs)
+            if scenario.expected != ("healthy",):
+                with scenario.mounted(data, fixed=True) as path:
+                    fixed += rates(mended, path, epochs)
+    row = {"name": scenario.name, "expected": scenario.expected, "ill": ill, "fixed": fixed}
     row["ill_median"] = statistics.median(ill)
-    if healed:
-        row["healed_median"] = statistics.median(healed)
+    if fixed:
+        row["healed_median"] = statistics.median(fixed)
         row["times"] = row["healed_median"] / row["ill_median"]
     return row
 
 
 def show(rows: list[dict[str, Any]]) -> None:
     table = Table(title="samples per second", title_justify="left")
-    table.add_column("patient")
-    for heading in ("as it is", "healed", "times"):
+    table.add_column("scenario")
+    for heading in ("as it is", "fixed", "times"):
         table.add_column(heading, justify="right")
     for row in rows:
         if "skipped" in row:
             table.add_row(row["name"], row["skipped"], "", "")
             continue
-        cured = (f"{row['healed_median']:,.0f}", f"{row['times']:.2f}") if row["healed"] else ("", "")
-        table.add_row(row["name"], f"{row['ill_median']:,.0f}", *cured)
+        mended = (f"{row['healed_median']:,.0f}", f"{row['times']:.2f}") if row["fixed"] else ("", "")
+        table.add_row(row["name"], f"{row['ill_median']:,.0f}", *mended)
     Console(width=110).print(table)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("data"), help="where data is kept or made")
-    parser.add_argument("--only", nargs="+", choices=[patient.name for patient in PATIENTS])
+    parser.add_argument("--only", nargs="+", choices=[scenario.name for scenario in SCENARIOS])
     parser.add_argument("--epochs", type=int, default=4, help="of a run; the first isn't counted (4)")
     parser.add_argument("--repetitions", type=int, default=1, help="runs of each (1)")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     load = machine.foreign_load()
     rows = []
-    for patient in PATIENTS:
-        if arguments.only and patient.name not in arguments.only:
+    for scenario in SCENARIOS:
+        if arguments.only and scenario.name not in arguments.only:
             continue
-        if reason := patient.missing():
-            rows.append({"name": patient.name, "skipped": reason})
+        if reason := scenario.missing():
+            rows.append({"name": scenario.name, "skipped": reason})
         else:
-            rows.append(examine(patient, arguments.data, arguments.epochs, arguments.repetitions))
+            rows.append(examine(scenario, arguments.data, arguments.epochs, arguments.repetitions))
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     show(rows)
     if arguments.json:

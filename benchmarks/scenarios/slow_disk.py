@@ -1,8 +1,8 @@
-"""Small CNN on pictures. Illness: the pictures lie on a mount that gives 8 MB/s to all its readers together.
+"""Small CNN on pictures. Bottleneck: the images lie on a mount that gives 8 MB/s to all readers together.
 
-Nothing in this script is ill: give it a folder that `benchmarks/slow_mount.py` mounts.
+Nothing in this script is slow: give it a folder that `benchmarks/slow_mount.py` mounts.
 Shows: workers spend their time in read(), the cores are idle, more workers give nothing.
-Heals: a local copy of the pictures.
+Fix: a local copy of the pictures.
 """
 
 # expected: read
