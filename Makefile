@@ -28,7 +28,7 @@ CPP_FILES     = $(shell git ls-files -co --exclude-standard 'native/*.cpp' 'nati
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-long quick check lint format tidy asan tsan native-test neon-test fuzz libfuzzer \
+.PHONY: help setup demo test test-long quick coverage check lint format tidy asan tsan native-test neon-test fuzz libfuzzer \
         valgrind chaos soak lock audit bench \
         bench-quick bench-peers stages crop-area pictures doctor-scenarios wheel clean distclean
 
@@ -62,14 +62,20 @@ setup: $(PACKAGE) ## Make the virtual environment and install the package into i
 demo: $(PACKAGE) ## The side-by-side with torch's DataLoader, on real JPEGs
 	$(BIN)/python examples/demo.py --data $(DATA)
 
-test: $(PACKAGE) ## All tests but those of test-long
-	$(BIN)/python -m pytest $(ARGS)
+# Tests run side by side; those of one xdist_group run in one process, one after the other.
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+
+test: $(PACKAGE) ## All tests but those of test-long, under 6 minutes on two cores
+	$(PYTEST) $(ARGS)
 
 test-long: $(PACKAGE) ## The tests that take minutes: ranks, learning, scenarios, other libraries, a browser
-	$(BIN)/python -m pytest -m long $(ARGS)
+	$(PYTEST) -m long $(ARGS)
 
 quick: $(PACKAGE) ## The tests that are not marked slow
-	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
+	$(PYTEST) -m 'not slow and not long' $(ARGS)
+
+coverage: $(PACKAGE) ## `make test`, and the share of src/headrace's lines that it runs in the tests' own processes
+	$(PYTEST) --cov=headrace --cov-report=term:skip-covered $(ARGS)
 
 check: lint test ## What a change must pass: lint and test
 
@@ -77,6 +83,7 @@ lint: $(DEV_STAMP) ## ruff, mypy --strict, clang-format: complaints only, nothin
 	$(BIN)/ruff check $(PY_FILES) tools
 	$(BIN)/ruff format --check $(PY_FILES) tools
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini
 	@if command -v clang-format >/dev/null; then echo clang-format --dry-run; clang-format --dry-run --Werror $(CPP_FILES); \
 	else echo 'lint: clang-format is not installed: the C++ layout is NOT checked'; fi
 

@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 FREE = re.compile(
     r"torch|torchvision|pillow|triton|nvidia-(?!ml-py).*|cuda-.*|sympy|mpmath|networkx|setuptools"
 )
-EXTRAS = ["dev", "demo", "lmdb", "metrics", "remote", "tensorboard", "gpu"]
+EXTRAS = ["dev", "demo", "lmdb", "metrics", "remote", "tensorboard", "gpu", "doctor"]
 
 
 def listed() -> list[str]:

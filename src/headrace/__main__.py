@@ -1,5 +1,23 @@
-"""`python -m headrace`, which torchrun can start: `torchrun --nproc-per-node=8 -m headrace train DATA`."""
+"""`headrace`, and `python -m headrace`, which torchrun can start:
+`torchrun --nproc-per-node=8 -m headrace train DATA`."""
 
-from headrace.cli import main
+import sys
 
-main()
+# Exit code of wrong usage.
+USAGE = 2
+
+
+def main() -> None:
+    """The entry point of the console script."""
+    try:
+        from headrace.cli import main as run
+    except ModuleNotFoundError as error:
+        if error.name not in ("rich", "typer"):
+            raise
+        sys.stderr.write("The headrace command needs typer and rich: pip install 'headrace[cli]'\n")
+        sys.exit(USAGE)
+    run()
+
+
+if __name__ == "__main__":
+    main()

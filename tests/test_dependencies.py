@@ -1,0 +1,97 @@
+"""What is needed to use Headrace: torch, torchvision, NumPy and Pillow; all else is an extra."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.jpegs import image_folder
+
+# Everything that an extra brings.
+OPTIONAL = (
+    *("jinja2", "lmdb", "msgpack", "obstore", "prometheus_client", "psutil", "py_spy", "pyarrow", "pynvml"),
+    *("ray", "rich", "scipy", "tensorboard", "timm", "typer"),
+)
+
+BLOCK = f"""
+import sys
+
+class Absent:
+    "An import of what isn't installed fails."
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {OPTIONAL!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def run_without_extras(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(path for path in sys.path if path)
+    return subprocess.run(
+        [sys.executable, "-c", BLOCK + code, *arguments],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+EPOCHS = """
+import torch
+from torch.utils.data import TensorDataset
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+import headrace
+
+if __name__ == "__main__":
+    steps = [transforms.CenterCrop(32), transforms.ToTensor()]
+    native = ImageFolder(sys.argv[1], transforms.Compose(steps))
+    python = ImageFolder(sys.argv[1], transforms.Compose([*steps, abs]))
+    rows = TensorDataset(torch.arange(12))
+    for dataset, workers in ((native, "auto"), (python, 1), (python, 0), (rows, "auto")):
+        loader = headrace.DataLoader(dataset, batch_size=4, shuffle=True, num_workers=workers)
+        assert sum(len(batch[0]) for batch in loader) == 12
+        assert "batch" in str(loader.explain())
+        assert loader.stats().epochs[-1].samples == 12
+        print(loader.stats())
+"""
+
+
+def test_epochs_explain_and_stats_need_no_extra(tmp_path: Path) -> None:
+    done = run_without_extras(EPOCHS, str(image_folder(tmp_path, 12, side=40)))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "extra"),
+    [
+        ("from headrace.export import MetricsServer; MetricsServer({}, 0)", "metrics"),
+        ("import headrace; headrace.pack('.', 'nowhere')", "packs"),
+    ],
+)
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(code: str, extra: str) -> None:
+    done = run_without_extras(code)
+    assert done.returncode == 1
+    assert f"pip install 'headrace[{extra}]'" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("verb", ["--help", "train"])
+def test_the_command_without_its_extra_prints_one_line(verb: str) -> None:
+    done = run_without_extras(
+        f"from headrace.__main__ import main; sys.argv = ['headrace', {verb!r}]; main()"
+    )
+    assert done.returncode == 2
+    assert done.stderr == "The headrace command needs typer and rich: pip install 'headrace[cli]'\n"
+
+
+def test_importing_headrace_imports_nothing_but_torch_at_most() -> None:
+    done = run_without_extras("import headrace; print(*sys.modules)")
+    assert done.returncode == 0, done.stderr
+    heavy = {"numpy", "PIL", "torchvision", "torch", *OPTIONAL}
+    assert heavy.isdisjoint(done.stdout.split())
