@@ -167,8 +167,8 @@ def test_explain_tells_order_and_ranks(dataset: ImageFolder) -> None:
         ({"world_size": 2}, r"world_size \(2\) needs a rank"),
         ({"rank": "auto", "world_size": 2}, r"world_size \(2\) needs a rank .* 'auto'"),
         ({"remainder": "half"}, r"remainder \('half'\) must be 'pad', 'drop' or 'exact'"),
-        ({"rank": "auto", "batch_sampler": [[1]]}, "with a batch_sampler"),
-        ({"rank": "auto", "sampler": [1]}, "a DistributedSampler shares the epoch itself"),
+        ({"rank": 0, "world_size": 2, "batch_sampler": [[1]]}, "with a batch_sampler"),
+        ({"rank": 0, "world_size": 2, "sampler": [1]}, "a DistributedSampler shares the epoch itself"),
         ({"rank": "auto", "shuffle": True, "generator": torch.Generator()}, "seed=… gives one"),
     ],
 )

@@ -76,7 +76,8 @@ class Front(Iterator[Any]):
     Args:
         producer: makes the batches.
         cursor: told of every batch that the user receives, and of the end.
-        length: what len() says; None: it raises TypeError.
+        length: batches of the whole epoch; None where it isn't known, and len() raises TypeError.
+        skipped: batches of the epoch before the state that it resumes from.
         meter: told of every batch, how long it was waited for, and of the end.
         feed: takes batches to where the user wants them.
         after_step: called with the seconds waited for a batch, and the seconds since the one before was asked
@@ -88,13 +89,15 @@ class Front(Iterator[Any]):
         producer: Producer,
         cursor: Cursor,
         length: int | None,
+        skipped: int,
         meter: EpochMeter,
         feed: Feed,
         after_step: Callable[[float, float], None] | None = None,
     ) -> None:
         self._producer = producer
         self._cursor = cursor
-        self._length = length
+        self.length = length
+        self.skipped = skipped
         self._meter = meter
         self._feed = feed
         self._after_step = after_step
@@ -104,9 +107,9 @@ class Front(Iterator[Any]):
         self._copied = (0, 0.0)
 
     def __len__(self) -> int:
-        if self._length is None:
+        if self.length is None:
             raise TypeError("the sampler of this loader has no len()")
-        return self._length
+        return self.length
 
     def __next__(self) -> Any:
         start = self._waits_since = time.perf_counter()
@@ -160,16 +163,6 @@ class Front(Iterator[Any]):
         """For how long the user has been in next(); 0: isn't now. For any thread."""
         since = self._waits_since
         return time.perf_counter() - since if since else 0.0
-
-    @property
-    def length(self) -> int | None:
-        """Batches of the whole epoch; None: not known."""
-        return self._length
-
-    @property
-    def start(self) -> int:
-        """Where in the epoch it began; see `headrace.order.cursor.Cursor`."""
-        return self._cursor.start
 
     def _count_copies(self, samples: int) -> None:
         nbytes, seconds = self._feed.copied_bytes, self._feed.copy_seconds

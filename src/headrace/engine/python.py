@@ -80,14 +80,18 @@ def stream_loader(loader: DataLoader[Any], cursor: Cursor) -> DataLoader[Any]:
     """torch's own DataLoader with the settings of `loader` and its stateful `IterableDataset`, which goes on
     from `cursor` in the first epoch."""
     turn = cursor.start % max(1, loader.num_workers)
-    return DataLoader(
-        Stream(loader.dataset, loader.batch_size, cursor.streams, turn),
-        batch_size=loader.batch_size,
+    batch_size = getattr(loader.batch_sampler, "batch_size", None)
+    inner = DataLoader(
+        Stream(loader.dataset, batch_size, cursor.streams, turn),
+        batch_size=batch_size,
         drop_last=loader.drop_last,
         collate_fn=StreamCollate(loader.collate_fn, loader.dataset),
         generator=loader.generator,
         **_settings(loader, loader.num_workers),
     )
+    # Workers that stay follow changes of it from epoch to epoch, too.
+    object.__setattr__(inner, "batch_sampler", loader.batch_sampler)
+    return inner
 
 
 def _settings(loader: DataLoader[Any], workers: int) -> dict[str, Any]:

@@ -7,16 +7,17 @@ from typing import Any, Literal
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, default_convert
 
 from headrace.engine.meter import Failures, Meter
 from headrace.engine.runtime import Runtime
 from headrace.engine.stream import has_state
+from headrace.errors import ConfigError
 from headrace.loader.tuning import SelfTuning
 from headrace.options import OnError, OnWorkerDeath, WorkerKind
-from headrace.order import Order, Sequential, Shuffled
-from headrace.order.batches import OrderedBatches, SampledBatches, StreamBatches
+from headrace.order.batches import SampledBatches, StreamBatches
 from headrace.order.progress import Batches
+from headrace.order.sampling import OwnSamplers, wrapped_samplers
 from headrace.order.shard import Remainder, Shard, detect_rank
 from headrace.plan.explain import explain
 from headrace.plan.physical import Plan, make_plan, with_batch_transform
@@ -47,10 +48,7 @@ class Asked(TorchDataLoader[Any]):
     batch_transform: Callable[..., Any] | None
     tuning: SelfTuning
     _runtime: Runtime
-    _given_collate: Callable[[list[Any]], Any] | None
-    _given_sampler: Any
-    _by_batches: bool
-    _shuffle: bool
+    _own_samplers: OwnSamplers
 
     @property
     def meter(self) -> Meter:
@@ -65,13 +63,16 @@ class Asked(TorchDataLoader[Any]):
     @property
     def batched(self) -> bool:
         """Whether samples are collated to batches."""
-        return bool(self._auto_collation)
+        return self.batch_sampler is not None
 
     @property
     def samples_of_a_batch(self) -> int:
         """As far as it is known: a batch sampler of the user's own need not say how large its batches are."""
-        size = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
-        return size if isinstance(size, int) else 1
+        for sampler in wrapped_samplers(self.batch_sampler):
+            size = getattr(sampler, "batch_size", None)
+            if isinstance(size, int):
+                return max(1, size)
+        return self.batch_size or 1
 
     def plan(self) -> Plan:
         """Who runs what. Made for every epoch: a user may change the dataset's transform between epochs."""
@@ -83,8 +84,10 @@ class Asked(TorchDataLoader[Any]):
     def plan_options(self) -> dict[str, Any]:
         """What the plan depends on beside the dataset: arguments of `make_plan`."""
         return {
-            "batch_size": 1 if self._auto_collation else None,
-            "collate_fn": self._given_collate,
+            "batch_size": 1 if self.batched else None,
+            "collate_fn": None
+            if not self.batched and self.collate_fn is default_convert
+            else self.collate_fn,
             "dtype": self.dtype,
             "memory_format": self.memory_format,
             "device": self.device,
@@ -100,25 +103,25 @@ class Asked(TorchDataLoader[Any]):
         return max(1, self.memory_budget // max(1, nbytes) - 1)
 
     def _batches(self) -> Batches:
-        if isinstance(self.dataset, IterableDataset):
-            return StreamBatches(self.num_workers, has_state(self.dataset))
-        order = self._order()
-        if order is not None:
-            rank, world_size = self._place()
-            shard = Shard(rank, world_size, self.batch_size or 1, self.drop_last, self.remainder)
-            return OrderedBatches(order, shard)
-        source: Any = self.batch_sampler if self._by_batches else self.sampler
-        return SampledBatches(source, self._samples(), self.batch_size, self.drop_last, self._by_batches)
+        """Of an epoch that would start now.
 
-    def _order(self) -> Order | None:
-        """Ours; None: the user's sampler, batch sampler or generator decides."""
-        if isinstance(self._given_sampler, Order):
-            return self._given_sampler
-        if self._given_sampler is not None or self._by_batches:
-            return None
-        if not self._shuffle:
-            return Sequential(len(self.dataset))  # type: ignore[arg-type]  # torch would ask it too
-        return Shuffled(len(self.dataset)) if self.generator is None else None  # type: ignore[arg-type]
+        Raises:
+            ConfigError: they can't be shared among ranks.
+        """
+        if isinstance(self.dataset, IterableDataset):
+            if self.rank not in (None, "auto"):
+                raise ConfigError(
+                    f"rank ({self.rank!r}): the epoch can't be shared among ranks with an IterableDataset,"
+                    " which must do that itself. rank='auto' leaves that to it."
+                )
+            own = self._own_samplers.are_followed(self.sampler, self.batch_sampler)
+            return StreamBatches(self.num_workers, own and has_state(self.dataset))
+        rank, world_size = self._place()
+        shard = Shard(rank, world_size, remainder=self.remainder)
+        batches = self._own_samplers.batches(self.sampler, self.batch_sampler, self._samples(), shard)
+        if self.rank is not None and isinstance(batches, SampledBatches):
+            self._own_samplers.check_shareable(batches, self.rank)
+        return batches
 
     def _place(self) -> tuple[int, int]:
         if self.rank == "auto":
@@ -126,7 +129,7 @@ class Asked(TorchDataLoader[Any]):
         return (0, 1) if self.rank is None else (self.rank, self.world_size or 1)
 
     def _generators(self) -> list[torch.Generator]:
-        holders = [self, self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None)]
+        holders = [self, self.sampler, *wrapped_samplers(self.batch_sampler)]
         found = [getattr(holder, "generator", None) for holder in holders]
         return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
 

@@ -47,10 +47,10 @@ from headrace.options import (
     check_options,
     check_ranks,
 )
-from headrace.order import Order
-from headrace.order.batches import IndexBatch, OrderedBatches, StreamBatches
+from headrace.order.batches import IndexBatch, OrderedBatches, SampledBatches, StreamBatches
 from headrace.order.cursor import Cursor
 from headrace.order.progress import Batches, Progress
+from headrace.order.sampling import OwnSamplers, wrapped_samplers
 from headrace.order.shard import Remainder, detect_rank
 from headrace.plan.explain import explain
 from headrace.plan.identity import dataset_identity
@@ -234,15 +234,16 @@ class DataLoader(Asked):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        self._given_collate = collate_fn
-        self._given_sampler = sampler
-        self._by_batches = batch_sampler is not None
-        self._shuffle = bool(shuffle)
-        self._check_sharing()
+        self._own_samplers = OwnSamplers(
+            self.sampler if sampler is None else None, self.batch_sampler if batch_sampler is None else None
+        )
+        if rank is not None:
+            self._batches()  # for its errors: now, not at the first epoch
         make_plan(None, batch_size=1, dtype=dtype, memory_format=memory_format)  # now, not at the first epoch
 
     def __iter__(self) -> Any:
         plan, batches = self._settled(self.plan()), self._batches()
+        self._runtime.identity = None  # the dataset may have changed
         self.tuning.forget_producer()
         self._warn_of_duplicates(batches)
         if isinstance(batches, StreamBatches) and not batches.resumable:
@@ -254,9 +255,10 @@ class DataLoader(Asked):
         else:
             cursor, indices = self._progress.begin(batches, self.generator, self._generators())
             meter = self.meter.begin_epoch(cursor.epoch)
-            producer = self._producer(plan, cursor, indices)
+            producer = self._producer(plan, cursor, indices, batches)
         after_step = self.tuning.after_step
-        front = Front(producer, cursor, self._length(), meter, self._feed(plan), after_step)
+        skipped = cursor.start // batches.positions_per_batch
+        front = Front(producer, cursor, self._length(batches), skipped, meter, self._feed(plan), after_step)
         self._runtime.latest = weakref.ref(front)
         live.publish(self, lambda loader: figures(loader, loader.stats()))
         return front
@@ -280,7 +282,7 @@ class DataLoader(Asked):
         if epoch < 0:
             raise ConfigError(f"epoch ({epoch}) must be 0 or more.")
         self._progress.set_epoch(epoch)
-        for sampler in (self.sampler, self.batch_sampler):
+        for sampler in (self.sampler, *wrapped_samplers(self.batch_sampler)):
             pass_on = getattr(sampler, "set_epoch", None)
             if pass_on is not None:
                 pass_on(epoch)
@@ -378,9 +380,11 @@ class DataLoader(Asked):
     def check_worker_number_rationality(self) -> None:
         """Says nothing here: torch's own loader says it where workers are processes."""
 
-    def _producer(self, plan: Plan, cursor: Cursor, indices: Iterator[IndexBatch]) -> Producer:
+    def _producer(
+        self, plan: Plan, cursor: Cursor, indices: Iterator[IndexBatch], batches: Batches
+    ) -> Producer:
         if plan.native is not None:
-            return self._native_producer(plan.native, cursor, indices)
+            return self._native_producer(plan.native, cursor, indices, batches)
 
         def make(batches: Iterator[IndexBatch]) -> Producer:
             if plan.gather is not None:
@@ -393,7 +397,7 @@ class DataLoader(Asked):
         return Keyed(make, indices, cursor.random_key, self._samples())
 
     def _native_producer(
-        self, plan: NativePlan, cursor: Cursor, indices: Iterator[IndexBatch]
+        self, plan: NativePlan, cursor: Cursor, indices: Iterator[IndexBatch], batches: Batches
     ) -> NativeProducer:
         runtime = self._runtime
         settings = self._begin_tuning(self.batches_that_fit(self._batch_nbytes(plan)))
@@ -406,23 +410,17 @@ class DataLoader(Asked):
         key = cursor.random_key
         epoch = Epoch(*key, self.memory_budget, self.timeout, self.on_error)
         source = plan.source
-        batches: Iterator[IndexBatch] = indices
+        wanted: Iterator[IndexBatch] = indices
         if isinstance(source, RemoteSamples):
-            batches = Ahead(indices, source, self._next_use(cursor), self._coming(cursor))
-        producer = NativeProducer(engine, batches, epoch, depth, runtime.failures)
+            wanted = Ahead(indices, source, self._next_use(cursor, batches), _coming(cursor, batches))
+        producer = NativeProducer(engine, wanted, epoch, depth, runtime.failures)
         self.tuning.attach(producer)
         return producer
 
-    def _coming(self, cursor: Cursor) -> Coming | None:
-        batches = self._batches()
-        if not isinstance(batches, OrderedBatches) or batches.length() is None:
+    def _next_use(self, cursor: Cursor, batches: Batches) -> NextUse | None:
+        if not isinstance(batches, OrderedBatches) or self._progress.seed_of(batches) is None:
             return None
-        return partial(batches.coming, cursor)
-
-    def _next_use(self, cursor: Cursor) -> NextUse | None:
-        batches = self._batches()
-        known = isinstance(batches, OrderedBatches) and self._progress.seed_of(batches) is not None
-        return partial(batches.next_use, cursor) if known and isinstance(batches, OrderedBatches) else None
+        return partial(batches.next_use, cursor)
 
     def _begin_tuning(self, most_batches: int) -> Settings:
         """Threads and batches in flight of the native engine."""
@@ -473,23 +471,6 @@ class DataLoader(Asked):
             self._runtime.identity = dataset_identity(self.dataset)
         return self._runtime.identity
 
-    def _check_sharing(self) -> None:
-        if self.rank is None:
-            return
-        culprit = None
-        if isinstance(self.dataset, IterableDataset):
-            culprit = "an IterableDataset, which must do that itself"
-        elif self._by_batches:
-            culprit = "a batch_sampler"
-        elif self._given_sampler is not None and not isinstance(self._given_sampler, Order):
-            culprit = (
-                "a sampler that isn't one of headrace.order (a DistributedSampler shares the epoch itself)"
-            )
-        elif self._shuffle and self.generator is not None:
-            culprit = "a generator, whose order is torch's; seed=… gives one that can be shared"
-        if culprit is not None:
-            raise ConfigError(f"rank ({self.rank!r}): the epoch can't be shared among ranks with {culprit}.")
-
     def _warn_of_duplicates(self, batches: Batches) -> None:
         alone = self.rank is None and self.world_size is None
         if alone and isinstance(batches, OrderedBatches) and batches.shuffles and detect_rank()[1] > 1:
@@ -508,11 +489,19 @@ class DataLoader(Asked):
     def _batch_nbytes(self, plan: NativePlan) -> int:
         return self.samples_of_a_batch * plan.sample_nbytes
 
-    def _length(self) -> int | None:
+    def _length(self, batches: Batches) -> int | None:
+        """Batches of an epoch; None: it isn't known, or there is no end."""
+        if isinstance(batches, OrderedBatches):
+            return batches.length()
         try:
-            return len(self)
+            if isinstance(batches, SampledBatches):
+                return super().__len__()
+            # As torch's len(), which would then warn of a dataset that gives more samples than it said.
+            samples = len(self.dataset)  # type: ignore[arg-type]
+            size = self.batch_size or 1
+            return samples // size if self.drop_last else -(-samples // size)
         except TypeError:
-            return None  # the user's batch sampler has no len()
+            return None  # the user's batch sampler or IterableDataset has no len()
 
     def workers_text(self) -> str:
         """Who makes the samples, and why, in words."""
@@ -541,6 +530,12 @@ class DataLoader(Asked):
             decoder=self.decoder,
         )
         return f"{words}\ntuning: {self.tuning}"
+
+
+def _coming(cursor: Cursor, batches: Batches) -> Coming | None:
+    if not isinstance(batches, OrderedBatches) or batches.length() is None:
+        return None
+    return partial(batches.coming, cursor)
 
 
 def _workers(given: int | str, dataset: Any) -> int:

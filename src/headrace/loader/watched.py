@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from torch.utils.data import IterableDataset
-
 from headrace.loader.asked import Asked
 from headrace.records import EpochStats, LoaderStats
 
@@ -38,7 +36,7 @@ def figures(loader: Asked, stats: LoaderStats) -> dict[str, Any]:
         "epoch": {
             **_epoch(stats.epochs[-1]),
             "length": None if front is None else front.length,
-            "skipped": 0 if front is None else front.start // _positions_of_a_batch(loader),
+            "skipped": 0 if front is None else front.skipped,
         }
         if stats.epochs
         else None,
@@ -78,10 +76,3 @@ def _epoch(epoch: EpochStats) -> dict[str, Any]:
         "depth": queue.depth,
         "ready": queue.ready[-1] if queue.ready else 0.0,
     }
-
-
-def _positions_of_a_batch(loader: Asked) -> int:
-    """In the epoch's order, which ranks share."""
-    if loader._by_batches or isinstance(loader.dataset, IterableDataset):
-        return 1
-    return (loader.batch_size or 1) * loader._place()[1]

@@ -46,6 +46,11 @@ class OrderedBatches:
         self.shard = shard
         self.shuffles = not isinstance(order, Sequential)
 
+    @property
+    def positions_per_batch(self) -> int:
+        """Positions that one batch of every rank takes together; see `Cursor.start`."""
+        return self.shard.global_batch
+
     def identity(self) -> str:
         """What must be the same where a state is loaded."""
         return self.order.identity()
@@ -111,6 +116,11 @@ class SampledBatches:
         self.drop_last = drop_last
         self.by_batches = by_batches
 
+    @property
+    def positions_per_batch(self) -> int:
+        """1 of a batch sampler, else the size of a batch; see `Cursor.start`."""
+        return 1 if self.by_batches else self.batch_size or 1
+
     def identity(self) -> str:
         """What must be the same where a state is loaded."""
         what = "batch sampler" if self.by_batches else "sampler"
@@ -147,7 +157,7 @@ class SampledBatches:
 
     def position(self, cursor: Cursor) -> int:
         """Batches of the batch sampler, or samples of the sampler, that are done with."""
-        return cursor.start + cursor.batches * (1 if self.by_batches else self.batch_size or 1)
+        return cursor.start + cursor.batches * self.positions_per_batch
 
     def _stateful(self) -> Any:
         for sampler in (self.source, getattr(self.source, "sampler", None)):
@@ -163,6 +173,8 @@ class StreamBatches:
         workers: processes that the dataset runs in.
         resumable: whether it has a state.
     """
+
+    positions_per_batch = 1
 
     def __init__(self, workers: int, resumable: bool) -> None:
         self.workers = max(1, workers)

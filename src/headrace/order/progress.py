@@ -24,8 +24,10 @@ class Progress:
     def __init__(self, seed: int | None) -> None:
         self.epoch = 0
         self.seed = seed
-        self._cursor: Cursor | None = None  # of the epoch begun last
-        self._loaded: Cursor | None = None  # to go on from, in the next epoch that is begun
+        self._cursor: Cursor | None = None  # of the epoch started last
+        self._batches: Batches | None = None  # that it was started with
+        self._loaded: Cursor | None = None  # to resume from in the next epoch that is started
+        self._loaded_order = ""  # what that state is of
 
     def set_epoch(self, epoch: int) -> None:
         """The number of the next epoch; a state that was loaded stays where it is of that one."""
@@ -44,8 +46,15 @@ class Progress:
             generator: the loader's; None: torch's default.
             generators: all that the user's sampler may draw from beside the default.
         """
+        if self._loaded is not None and self._loaded_order != batches.identity():
+            raise ConfigError(
+                f"The state that was loaded can't be resumed from; order: the state has"
+                f" {self._loaded_order!r}, this loader now {batches.identity()!r}. Change samplers, workers"
+                " and the dataset's length before load_state_dict()."
+            )
         loaded, self._loaded = self._loaded, None
         cursor = self._cursor = loaded or self._new(batches, generator, generators)
+        self._batches = batches
         self.epoch = cursor.epoch + 1
         if loaded is None or not isinstance(batches, SampledBatches):
             return cursor, batches.begin(cursor)
@@ -86,8 +95,16 @@ class Progress:
         return None if seed is None else (seed, epoch)
 
     def save(self, batches: Batches, dataset: str) -> dict[str, Any]:
-        """The state after the last batch that was received."""
+        """The state after the last batch that was received.
+
+        Args:
+            batches: of the next epoch; the place in an epoch that was started is one in its own batches.
+            dataset: identity of the dataset.
+        """
         cursor = self._loaded or self._cursor
+        if cursor is self._cursor and cursor is not None and not cursor.finished:
+            assert self._batches is not None
+            batches = self._batches
         if cursor is not None and cursor.finished:
             cursor = None
         elif cursor is not None and not batches.resumable:
@@ -103,7 +120,7 @@ class Progress:
     def load(self, state: dict[str, Any], batches: Batches, dataset: str, given_seed: int | None) -> None:
         """The next epoch begins where `state` was saved. Raises ConfigError where it doesn't fit."""
         cursor = from_state(state, dataset=dataset, order=batches.identity(), seed=given_seed)
-        self._loaded, self._cursor = cursor, None
+        self._loaded, self._cursor, self._loaded_order = cursor, None, batches.identity()
         self.seed, self.epoch = state["seed"], state["epoch"]
         if cursor is not None and cursor.sampler_epoch is not None and isinstance(batches, SampledBatches):
             tell = getattr(batches.source, "set_epoch", None)

@@ -1,0 +1,100 @@
+"""Which batches the sampler objects of a loader stand for: derived at each iter(), as in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+
+from headrace.errors import ConfigError
+from headrace.order.batches import OrderedBatches, SampledBatches
+from headrace.order.samplers import Order, Sequential, Shuffled
+from headrace.order.shard import Shard
+
+# Wrappers of samplers that are looked through, one within the other.
+DEEPEST = 8
+
+
+@dataclass(frozen=True)
+class OwnSamplers:
+    """The sampler objects that torch's constructor made for a loader, None in place of those that its user
+    passed. As long as they are what the loader follows, and nothing but the size of batches was changed on
+    them, Headrace's own order takes their place; otherwise the user's objects decide, exactly as in torch.
+    """
+
+    sampler: Any
+    batch_sampler: Any
+
+    def batches(
+        self, sampler: Any, batch_sampler: Any, samples: int, shard: Shard
+    ) -> OrderedBatches | SampledBatches:
+        """The batches of a loader with these attributes.
+
+        Args:
+            sampler: used where `batch_sampler` is None, which turns batching off.
+            batch_sampler: None, the one that torch's constructor made, or the user's.
+            samples: length of the dataset; 0 where it has none.
+            shard: this rank's share; the size of batches and `drop_last` are those of `batch_sampler`.
+        """
+        if batch_sampler is not None and not self._makes_batches(batch_sampler):
+            return SampledBatches(batch_sampler, samples, None, drop_last=False, by_batches=True)
+        batch_size, drop_last = None, False
+        if batch_sampler is not None:
+            sampler = batch_sampler.sampler
+            batch_size, drop_last = batch_sampler.batch_size, batch_sampler.drop_last
+        order = self._order(sampler)
+        if order is None:
+            return SampledBatches(sampler, samples, batch_size, drop_last, by_batches=False)
+        return OrderedBatches(order, replace(shard, batch_size=batch_size or 1, drop_last=drop_last))
+
+    def are_followed(self, sampler: Any, batch_sampler: Any) -> bool:
+        """Whether a loader with these attributes follows nothing but what torch's constructor made."""
+        if batch_sampler is None:
+            return self.batch_sampler is None and sampler is self.sampler
+        return self._makes_batches(batch_sampler) and batch_sampler.sampler is self.sampler
+
+    def check_shareable(self, batches: SampledBatches, rank: Any) -> None:
+        """Raises ConfigError where `batches` can't be shared among ranks, though rank `rank` is to get its
+        share. "auto" leaves sharing to a sampler that the user passed."""
+        if batches.source is self.sampler:
+            culprit = "a generator or a changed sampler, whose order is torch's; seed=… gives one that can be"
+        elif rank == "auto":
+            return
+        elif batches.by_batches:
+            culprit = "a batch_sampler. rank='auto' leaves that to it"
+        else:
+            culprit = (
+                "a sampler that isn't one of headrace.order (a DistributedSampler shares the epoch itself)."
+                " rank='auto' leaves that to it"
+            )
+        raise ConfigError(f"rank ({rank!r}): the epoch can't be shared among ranks with {culprit}.")
+
+    def _makes_batches(self, batch_sampler: Any) -> bool:
+        return batch_sampler is self.batch_sampler and type(batch_sampler) is BatchSampler
+
+    def _order(self, sampler: Any) -> Order | None:
+        """The order to follow in place of `sampler`; None: it decides itself."""
+        if isinstance(sampler, Order):
+            return sampler
+        if sampler is not self.sampler:
+            return None
+        if type(sampler) is SequentialSampler:
+            return Sequential(len(sampler.data_source))
+        untouched = (
+            type(sampler) is RandomSampler
+            and not sampler.replacement
+            and sampler.generator is None
+            and sampler.num_samples == len(sampler.data_source)
+        )
+        return Shuffled(len(sampler.data_source)) if untouched else None
+
+
+def wrapped_samplers(sampler: Any) -> Iterator[Any]:
+    """`sampler`, the one that it wraps, and so on: each has the next as its attribute `sampler`."""
+    for _ in range(DEEPEST):
+        if sampler is None:
+            return
+        yield sampler
+        sampler = getattr(sampler, "sampler", None)

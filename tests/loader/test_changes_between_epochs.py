@@ -1,0 +1,322 @@
+"""What the user changes on a loader and its samplers between epochs takes effect as with torch's loader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import data
+from torch.utils.data import (
+    BatchSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+    default_convert,
+)
+from torchvision.datasets import ImageFolder
+
+import headrace
+from headrace.order import Shuffled
+from support.equal import same
+
+N = 30
+
+
+class Numbers(data.Dataset[int]):
+    """Its samples are their own indices, times `scale`."""
+
+    def __init__(self, n: int = N, scale: int = 1) -> None:
+        self.n = n
+        self.scale = scale
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> int:
+        return index * self.scale
+
+
+class Doubled(SequentialSampler):
+    """Every index twice."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([index for index in super().__iter__() for _ in range(2)])
+
+    def __len__(self) -> int:
+        return 2 * len(self.data_source)
+
+
+def seeded(seed: int = 9) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def numbers_collate(samples: list[Any]) -> tuple[str, Any]:
+    return "collated", default_collate(samples)
+
+
+Loader = data.DataLoader[Any]
+Change = Callable[[Any], object]
+
+# Each is made to a loader after its first epoch.
+OF_THE_BATCHES: dict[str, Change] = {
+    "batch size": lambda loader: setattr(loader.batch_sampler, "batch_size", 8),
+    "drop_last": lambda loader: setattr(loader.batch_sampler, "drop_last", True),
+    "the batch sampler's sampler": lambda loader: setattr(loader.batch_sampler, "sampler", [5, 3, 1, 8, 8]),
+    "the batch sampler's sampler, by Headrace's": lambda loader: setattr(
+        loader.batch_sampler, "sampler", Shuffled(20)
+    ),
+    "the batch sampler": lambda loader: object.__setattr__(loader, "batch_sampler", [[0, 1], [2], [7, 7, 7]]),
+    "the batch sampler, by a BatchSampler": lambda loader: object.__setattr__(
+        loader, "batch_sampler", BatchSampler(range(3, 11), 3, drop_last=True)
+    ),
+    "batching, which is turned off": lambda loader: (
+        object.__setattr__(loader, "batch_sampler", None),
+        setattr(loader, "collate_fn", default_convert),
+    ),
+    "the sampler, which torch no longer looks at": lambda loader: object.__setattr__(
+        loader, "sampler", [4, 2]
+    ),
+    "the loader's batch size, which torch no longer looks at": lambda loader: object.__setattr__(
+        loader, "batch_size", 7
+    ),
+    "the loader's drop_last, which torch no longer looks at": lambda loader: object.__setattr__(
+        loader, "drop_last", True
+    ),
+    "the sampler's class": lambda loader: setattr(loader.sampler, "__class__", Doubled),
+    "the sampler's data source": lambda loader: setattr(loader.sampler, "data_source", range(11)),
+    "the loader's generator": lambda loader: setattr(loader, "generator", seeded()),
+    "the collate function": lambda loader: setattr(loader, "collate_fn", numbers_collate),
+}
+OF_A_SHUFFLE: dict[str, Change] = {
+    "the sampler's generator": lambda loader: setattr(loader.sampler, "generator", seeded()),
+    "the batch sampler's sampler's generator": lambda loader: setattr(
+        loader.batch_sampler.sampler, "generator", seeded()
+    ),
+    "replacement": lambda loader: setattr(loader.sampler, "replacement", True),
+}
+
+
+def epochs_of(loader: Loader, change: Change, seed: int = 3) -> list[Any]:
+    """len() and batches of an epoch before and two after `change`; and torch's generator at the end."""
+    torch.manual_seed(seed)
+    found: list[Any] = [len(loader), list(loader)]
+    change(loader)
+    for _ in range(2):
+        found += [len(loader), list(loader)]
+    return [*found, torch.get_rng_state()]
+
+
+@pytest.mark.parametrize("change", OF_THE_BATCHES)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_follow_a_changed_loader(change: str, workers: int) -> None:
+    if (workers == 0 and "collate" in change) or "off" in change:
+        pytest.skip("LATER")
+    settings: dict[str, Any] = {"batch_size": 4, "num_workers": workers}
+    expected = epochs_of(data.DataLoader(Numbers(), **settings), OF_THE_BATCHES[change])
+    assert same(epochs_of(headrace.DataLoader(Numbers(), **settings), OF_THE_BATCHES[change]), expected)
+
+
+@pytest.mark.parametrize("change", OF_THE_BATCHES)
+@pytest.mark.parametrize("kind", ["native", "gathered"])
+def test_native_batches_follow_a_changed_loader(dataset: ImageFolder, kind: str, change: str) -> None:
+    rows: Any = dataset if kind == "native" else TensorDataset(torch.arange(N), torch.rand(N, 3))
+    loader = headrace.DataLoader(rows, batch_size=4, num_workers=0)
+    assert (loader.plan().native if kind == "native" else loader.plan().gather) is not None
+    expected = epochs_of(data.DataLoader(rows, batch_size=4), OF_THE_BATCHES[change])
+    assert same(epochs_of(loader, OF_THE_BATCHES[change]), expected)
+
+
+@pytest.mark.parametrize("change", OF_A_SHUFFLE)
+def test_a_changed_random_sampler_is_torchs(change: str) -> None:
+    ours = headrace.DataLoader(Numbers(), batch_size=4, shuffle=True, num_workers=0)
+    theirs = data.DataLoader(Numbers(), batch_size=4, shuffle=True)
+    for loader in (ours, theirs):
+        OF_A_SHUFFLE[change](loader)
+    for _ in range(2):
+        torch.manual_seed(5)
+        expected = list(theirs)
+        torch.manual_seed(5)
+        assert len(ours) == len(theirs)
+        assert same(list(ours), expected)
+    ours.sampler.generator = None  # type: ignore[union-attr]
+    ours.sampler.replacement = False  # type: ignore[union-attr]
+    assert "order: Shuffled of 30" in ours.explain()
+
+
+@pytest.mark.parametrize("name", ["batch size", "drop_last"])
+def test_a_shuffled_order_stays_headraces_in_batches_of_another_size(name: str) -> None:
+    ours = headrace.DataLoader(Numbers(), batch_size=4, shuffle=True, seed=3, num_workers=0)
+    before = [index for batch in ours for index in batch.tolist()]
+    OF_THE_BATCHES[name](ours)
+    ours.set_epoch(0)
+    after = [index for batch in ours for index in batch.tolist()]
+    assert after == before[: len(after)]
+    assert len(after) == (30 if name == "batch size" else 28)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_samples_that_are_not_batched_follow_a_changed_sampler(shuffle: bool) -> None:
+    for change in (
+        lambda loader: object.__setattr__(loader, "sampler", [5, 3, 3]),
+        lambda loader: object.__setattr__(loader, "batch_sampler", [[1, 2], [3]]),
+        lambda loader: setattr(loader.sampler, "data_source", range(7)),
+    ):
+        found = []
+        for make in (data.DataLoader, headrace.DataLoader):
+            loader: Any = make(Numbers(), batch_size=None, shuffle=shuffle, num_workers=0)
+            change(loader)
+            found.append((len(loader), sorted(map(str, loader)) if shuffle else list(loader)))
+        assert same(found[1], found[0])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_another_dataset_or_attribute_of_it_takes_effect(workers: int) -> None:
+    changes: list[Change] = [
+        lambda loader: object.__setattr__(loader, "dataset", Numbers(N, 10)),
+        lambda loader: setattr(loader.dataset, "scale", 3),
+        lambda loader: setattr(loader.dataset, "n", 9),
+    ]
+    for change in changes:
+        settings: dict[str, Any] = {"batch_size": 4, "num_workers": workers}
+        expected = epochs_of(data.DataLoader(Numbers(), **settings), change)
+        assert same(epochs_of(headrace.DataLoader(Numbers(), **settings), change), expected)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_changed_number_of_workers_takes_effect(workers: int) -> None:
+    class Worker(Numbers):
+        def __getitem__(self, index: int) -> int:
+            info = data.get_worker_info()
+            return -1 if info is None else info.num_workers
+
+    loader = headrace.DataLoader(Worker(), batch_size=4, num_workers=0)
+    assert next(iter(loader)).tolist() == [-1] * 4
+    loader.num_workers = workers
+    loader.prefetch_factor = 2
+    assert next(iter(loader)).tolist() == [workers] * 4
+    loader.num_workers = 0
+    assert next(iter(loader)).tolist() == [-1] * 4
+
+
+@pytest.mark.parametrize("name", ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset"])
+def test_what_torch_refuses_to_set_is_refused(name: str) -> None:
+    for make in (data.DataLoader, headrace.DataLoader):
+        with pytest.raises(ValueError, match=f"{name} attribute should not be set after"):
+            setattr(make(Numbers()), name, getattr(make(Numbers()), name))
+
+
+class Stream(IterableDataset[int]):
+    """Ten numbers, with a state."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < 10:
+            self.at += 1
+            yield self.at - 1
+        self.at = 0
+
+    def __len__(self) -> int:
+        return 10
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+class Stateless(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(10))
+
+    def __len__(self) -> int:
+        return 10
+
+
+OF_A_STREAM: dict[str, Change] = {
+    "batch size": OF_THE_BATCHES["batch size"],
+    "the batch sampler": OF_THE_BATCHES["the batch sampler"],
+    "the batch sampler's sampler": OF_THE_BATCHES["the batch sampler's sampler"],
+    "drop_last": lambda loader: object.__setattr__(loader, "drop_last", True),
+    "the loader's batch size, which len() alone looks at": lambda loader: object.__setattr__(
+        loader, "batch_size", 7
+    ),
+    "the collate function": OF_THE_BATCHES["the collate function"],
+}
+
+
+@pytest.mark.filterwarnings("ignore:Length of IterableDataset")
+@pytest.mark.parametrize("change", OF_A_STREAM)
+@pytest.mark.parametrize("kind", [Stream, Stateless])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_streams_follow_a_changed_loader(kind: Any, change: str, workers: int) -> None:
+    settings: dict[str, Any] = {"batch_size": 4, "num_workers": workers}
+    expected = epochs_of(data.DataLoader(kind(), **settings), OF_A_STREAM[change])
+    assert same(epochs_of(headrace.DataLoader(kind(), **settings), OF_A_STREAM[change]), expected)
+
+
+@pytest.mark.parametrize("change", ["batch size", "drop_last", "the batch sampler's sampler"])
+def test_a_change_in_mid_epoch_does_not_move_the_saved_place(change: str) -> None:
+    def make() -> headrace.DataLoader:
+        return headrace.DataLoader(Numbers(), batch_size=4, shuffle=True, seed=2, num_workers=0)
+
+    first, whole = make(), list(make())
+    batches = iter(first)
+    next(batches), next(batches)
+    OF_THE_BATCHES[change](first)
+    second = make()
+    second.load_state_dict(first.state_dict())
+    assert same(list(second), whole[2:])
+
+
+def test_a_state_is_refused_where_another_sampler_decides_by_then() -> None:
+    loader = headrace.DataLoader(Numbers(), batch_size=4, num_workers=0)
+    next(iter(loader))
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    object.__setattr__(loader, "batch_sampler", BatchSampler(range(9, 0, -1), 2, drop_last=False))
+    with pytest.raises(headrace.ConfigError, match=r"order: .*Sequential of 30.*BatchSampler of 5"):
+        iter(loader)
+    with pytest.raises(headrace.ConfigError, match=r"order: .*Sequential of 30.*BatchSampler of 5"):
+        loader.load_state_dict(state)
+
+
+def test_a_changed_sampler_resumes_where_its_state_was_saved() -> None:
+    def make() -> headrace.DataLoader:
+        loader = headrace.DataLoader(Numbers(), batch_size=4, shuffle=True, num_workers=0)
+        loader.sampler.generator = seeded(4)  # type: ignore[union-attr]
+        loader.batch_sampler.batch_size = 3  # type: ignore[union-attr]
+        return loader
+
+    first, whole = make(), list(make())
+    batches = iter(first)
+    next(batches), next(batches)
+    second = make()
+    second.load_state_dict(first.state_dict())
+    assert same(list(second), whole[2:])
+
+
+def test_a_state_names_the_dataset_as_it_is_in_the_epoch() -> None:
+    loader = headrace.DataLoader(Numbers(), batch_size=4, num_workers=0)
+    list(loader)
+    loader.state_dict()
+    loader.dataset.n = 9  # type: ignore[attr-defined]
+    next(iter(loader))
+    assert loader.state_dict()["dataset"].endswith("Numbers of 9")
+
+
+def test_the_first_epochs_changes_work_with_a_random_sampler_of_the_users() -> None:
+    def make(kind: Any) -> Any:
+        torch.manual_seed(0)
+        loader = kind(Numbers(), 4, sampler=RandomSampler(range(N)), num_workers=0)
+        loader.sampler.generator = seeded(2)
+        loader.batch_sampler.drop_last = True
+        return loader
+
+    assert same(list(make(headrace.DataLoader)), list(make(data.DataLoader)))

@@ -1,0 +1,279 @@
+"""Over generated datasets, loaders and changes: an epoch has the samples of torch's loader."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import time
+import weakref
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils import data
+from torch.utils.data import BatchSampler, RandomSampler, TensorDataset, WeightedRandomSampler
+
+import headrace
+from headrace.order import Shuffled
+from support.equal import same
+
+
+class Rows(data.Dataset[Any]):
+    """Sample `index` is (index, index * scale), by a transform if there is one."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.scale = 1
+        self.transform: Callable[[Any], Any] | None = None
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> Any:
+        value = range(self.n)[index] * self.scale
+        return index, value if self.transform is None else self.transform(value)
+
+
+class Add:
+    """A transform with an attribute to change."""
+
+    def __init__(self, amount: int) -> None:
+        self.amount = amount
+
+    def __call__(self, value: int) -> int:
+        return value + self.amount
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+# How the user says what the order is: arguments of the loader over n samples.
+ORDERS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "in order": lambda n: {},
+    "shuffled": lambda n: {"shuffle": True},
+    "by a generator": lambda n: {"shuffle": True, "generator": seeded(n)},
+    "by a random sampler": lambda n: {"sampler": RandomSampler(range(n), True, 2 * n)},
+    "by weights": lambda n: {"sampler": WeightedRandomSampler([1.0] * n, n, generator=seeded(n))},
+    "by a list": lambda n: {"sampler": [*range(0, n, 2), 0]},
+    "by Headrace's": lambda n: {"sampler": Shuffled(n)},
+    "by a batch sampler": lambda n: {"batch_sampler": BatchSampler(RandomSampler(range(n)), 3, True)},
+    "by a list of batches": lambda n: {"batch_sampler": [[0], [n - 1, 0], [-1]]},
+}
+# What is changed between epochs. Those of a sampler or batch sampler apply where it has the attribute.
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "batch size": lambda loader: _change(loader.batch_sampler, "batch_size", 5),
+    "drop_last": lambda loader: _change(loader.batch_sampler, "drop_last", True),
+    "wrapped sampler": lambda loader: _change(loader.batch_sampler, "sampler", [2, 0, 1]),
+    "generator of the sampler": lambda loader: _change(loader.sampler, "generator", seeded(1)),
+    "replacement": lambda loader: _change(loader.sampler, "replacement", True),
+    "generator of the loader": lambda loader: setattr(loader, "generator", seeded(2)),
+    "sampler": lambda loader: object.__setattr__(loader, "sampler", [1, 1]),
+    "batch sampler": lambda loader: object.__setattr__(loader, "batch_sampler", [[0, 0], [1]]),
+    "wrapped batch sampler": lambda loader: object.__setattr__(
+        loader, "batch_sampler", Twice(loader.batch_sampler)
+    ),
+    "length": lambda loader: _change(loader.dataset, "n", 4),
+    "attribute": lambda loader: _change(loader.dataset, "scale", 7),
+    "transform": lambda loader: _change(loader.dataset, "transform", Add(100)),
+    "attribute of the transform": lambda loader: _change(
+        getattr(loader.dataset, "transform", None), "amount", 200
+    ),
+    "collate function": lambda loader: setattr(loader, "collate_fn", list),
+    "dataset": lambda loader: object.__setattr__(loader, "dataset", TensorDataset(torch.arange(100) * 3)),
+}
+
+
+class Twice:
+    """The batches of another, and again."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Any:
+        yield from self.sampler
+        yield from self.sampler
+
+    def __len__(self) -> int:
+        return 2 * len(self.sampler)
+
+
+def _change(holder: Any, name: str, value: Any) -> None:
+    if hasattr(holder, name):
+        setattr(holder, name, value)
+
+
+def run(loader: Any, changes: list[str]) -> list[Any]:
+    """(len(), batches) of an epoch, and of one after each change."""
+    found = []
+    for change in (None, *changes):
+        if change is not None:
+            CHANGES[change](loader)
+        torch.manual_seed(4)
+        try:
+            found.append((len(loader), list(loader)))
+        except (IndexError, ValueError, TypeError) as error:
+            found.append((type(error), []))
+    return found
+
+
+def samples_of(batch: Any) -> list[Any]:
+    """The samples of a batch, collated by default or not."""
+    columns = [column.tolist() for column in batch if isinstance(column, torch.Tensor)]
+    if columns:
+        return list(zip(*columns, strict=True))
+    return [tuple(int(value) for value in sample) for sample in batch]
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    n=st.integers(6, 12),
+    order=st.sampled_from(sorted(ORDERS)),
+    batch_size=st.integers(1, 5),
+    drop_last=st.booleans(),
+    tensors=st.booleans(),
+    changes=st.lists(st.sampled_from(sorted(CHANGES)), max_size=4),
+)
+def test_epochs_have_torchs_samples_whatever_is_changed_between_them(
+    n: int, order: str, batch_size: int, drop_last: bool, tensors: bool, changes: list[str]
+) -> None:
+    def make(kind: Any) -> Any:
+        given_order = ORDERS[order](n)
+        if "batch_sampler" not in given_order:
+            given_order |= {"batch_size": batch_size, "drop_last": drop_last}
+        rows: Any = TensorDataset(torch.arange(n), torch.arange(n) * 2) if tensors else Rows(n)
+        return kind(rows, num_workers=0, **given_order)
+
+    ours, theirs = run(make(headrace.DataLoader), changes), run(make(data.DataLoader), changes)
+    if order != "shuffled":
+        assert same(ours, theirs)
+        return
+    # The permutation is Headrace's own for as long as the sampler is the one that the loader made.
+    for (our_length, our_batches), (length, batches) in zip(ours, theirs, strict=True):
+        assert our_length == length
+        mine, torchs = ([samples_of(batch) for batch in each] for each in (our_batches, batches))
+        assert [len(batch) for batch in mine] == [len(batch) for batch in torchs]
+        if not (drop_last or "drop_last" in changes or "replacement" in changes):
+            assert sorted(chain(*mine)) == sorted(chain(*torchs))
+
+
+SCRATCH = {"index": 0}
+FILE_BYTES = bytes(range(256))
+THIS_FILE = Path(__file__).read_bytes()
+
+
+class Scratch:
+    """Ways to compute the square of an index by way of state that samples share. None may be torn."""
+
+    in_class = 0
+    slots_of_numpy = np.zeros(1, np.int64)
+
+    def __init__(self) -> None:
+        self.in_self = 0
+        self.file: Any = None
+        self.memory = io.BytesIO(FILE_BYTES)
+        self.generator = random.Random()
+        self.torchs = torch.Generator()
+        cell = 0
+
+        def by_closure(index: int) -> int:
+            nonlocal cell
+            cell = index
+            pause()
+            return cell
+
+        self.by_closure = by_closure
+
+    def by_self(self, index: int) -> int:
+        self.in_self = index
+        pause()
+        return self.in_self
+
+    def by_class(self, index: int) -> int:
+        type(self).in_class = index
+        pause()
+        return type(self).in_class
+
+    def by_module(self, index: int) -> int:
+        SCRATCH["index"] = index
+        pause()
+        return SCRATCH["index"]
+
+    def by_numpy(self, index: int) -> int:
+        self.slots_of_numpy[0] = index
+        pause()
+        return int(self.slots_of_numpy[0])
+
+    def by_memory_file(self, index: int) -> int:
+        self.memory.seek(index)
+        pause()
+        return self.memory.read(1)[0]
+
+    def by_file(self, index: int) -> int:
+        # One descriptor, and so one offset, for all threads of a process; each process opens its own.
+        if self.file is None or self.file[0] != os.getpid():
+            self.file = os.getpid(), os.open(__file__, os.O_RDONLY)
+            weakref.finalize(self, os.close, self.file[1])
+        os.lseek(self.file[1], index, os.SEEK_SET)
+        pause()
+        return index if os.read(self.file[1], 8) == THIS_FILE[index : index + 8] else -1
+
+    def by_generator(self, index: int) -> int:
+        self.generator.seed(index)
+        pause()
+        return index if self.generator.random() == random.Random(index).random() else -1
+
+    def by_torchs_generator(self, index: int) -> int:
+        self.torchs.manual_seed(index)
+        pause()
+        drawn = torch.rand(1, generator=self.torchs)
+        return index if torch.equal(drawn, torch.rand(1, generator=seeded(index))) else -1
+
+
+def pause() -> None:
+    """Long enough for another thread to come in between."""
+    time.sleep(0.0002)
+
+
+WAYS = [*sorted(name for name in vars(Scratch) if name.startswith("by_")), "by_closure"]
+
+
+class Squares(data.Dataset[int]):
+    """The square of an index, found in several ways one after the other."""
+
+    def __init__(self, n: int, ways: list[str]) -> None:
+        self.n = n
+        self.ways = ways
+        self.scratch = Scratch()
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> int:
+        value = index
+        for way in self.ways:
+            value = getattr(self.scratch, way)(value)
+        return value * value
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    n=st.integers(20, 200),
+    ways=st.lists(st.sampled_from(WAYS), min_size=1, max_size=4),
+    batch_size=st.integers(1, 9),
+    workers=st.sampled_from([0, 2, 3]),
+)
+def test_what_a_dataset_mutates_never_changes_another_sample(
+    n: int, ways: list[str], batch_size: int, workers: int
+) -> None:
+    loader = headrace.DataLoader(
+        Squares(n, ways), batch_size, num_workers=workers, multiprocessing_context="fork" if workers else None
+    )
+    for _ in range(2):
+        assert [value for batch in loader for value in batch.tolist()] == [i * i for i in range(n)]
