@@ -35,16 +35,17 @@ ALLOWED: dict[str, set[str]] = {
     "cache": BASE,
     "remote": BASE | {"cache"},
     "sources": BASE | {"cache", "remote"},
-    "plan": BASE | {"order", "sources"},
+    "transforms": BASE | {"order"},
+    "plan": BASE | {"order", "sources", "transforms"},
     "packs": BASE | {"remote", "sources", "_native", "measure"},
-    "device": BASE | {"plan"},
-    "engine": BASE | {"device", "order", "plan", "remote", "sources", "_native"},
+    "device": BASE | {"plan", "transforms"},
+    "engine": BASE | {"device", "order", "plan", "remote", "sources", "transforms", "_native"},
     # Images outside of any batch: native decoding behind Pillow's interface.
     "lazy": BASE | {"engine", "_native"},
     "export": BASE,
     "loader": BASE
     | {"device", "order", "options", "plan", "engine", "export", "tuning", "measure", "sources", "_native"},
-    "testing": BASE | {"plan", "sources", "engine", "loader"},
+    "testing": BASE | {"plan", "sources", "engine", "loader", "transforms"},
     # A stage of somebody else's pipeline: no loader around it.
     "ray_data": BASE | {"device", "engine", "order"},
     # The doctor has opinions on numbers that others measured, and on torch's DataLoader as well as on ours.

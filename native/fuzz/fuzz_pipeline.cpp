@@ -1,12 +1,12 @@
 // A whole sample through the C ABI: geometry, resize and store on whatever sizes a damaged file
 // claims. The first eight bytes choose the pipeline, the rest is the file. The output is exactly as
 // large as it must be.
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
 
+#include "../tests/ops.h"
 #include "headrace.h"
 #include "outcome.h"
 
@@ -16,37 +16,20 @@ namespace {
 
 constexpr size_t kPadding = 256;
 
-hr_step resize_step(const uint8_t* choices) {
-  hr_step step = {};
-  step.kind = choices[0] % 2 == 0 ? HR_RESIZE_SHORTER : HR_RANDOM_RESIZED_CROP;
-  step.height = 1 + choices[1] % 60;
-  step.width = 1 + choices[2] % 60;
-  step.filter = choices[3] % 6;
-  step.scale[0] = 0.05f;
-  step.scale[1] = 1.0f;
-  step.ratio[0] = 0.5;
-  step.ratio[1] = 2.0;
-  step.log_ratio[0] = std::log(0.5f);
-  step.log_ratio[1] = std::log(2.0f);
-  return step;
+hr_op resize_op(const uint8_t* choices) {
+  const double size = 1 + choices[1] % 60, filter = choices[3] % 6;
+  if (choices[0] % 2 == 0) return make_op("resize_shorter", {size, 0, filter});
+  return random_resized_crop(1 + choices[1] % 60, 1 + choices[2] % 60, choices[3] % 6);
 }
 
-hr_step crop_step(const uint8_t* choices) {
-  hr_step step = {};
-  step.kind = choices[4] % 2 == 0 ? HR_CENTER_CROP : HR_RANDOM_CROP;
-  step.height = 1 + choices[5] % 70;
-  step.width = 1 + choices[6] % 70;
-  step.padding_mode = choices[4] / 2 % 4;
-  step.pad_if_needed = 1;
-  for (int i = 0; i < 4; ++i) step.padding[i] = choices[7] >> i & 7;
-  return step;
-}
-
-hr_step flip_step(int32_t kind) {
-  hr_step step = {};
-  step.kind = kind;
-  step.p = 0.5;
-  return step;
+hr_op crop_op(const uint8_t* choices) {
+  const double height = 1 + choices[5] % 70, width = 1 + choices[6] % 70;
+  if (choices[4] % 2 == 0) return make_op("center_crop", {height, width});
+  hr_op op = make_op("random_crop", {height, width});
+  for (int i = 0; i < 4; ++i) op.params[2 + i] = choices[7] >> i & 7;
+  op.params[6] = 1;  // padded as far as needed
+  op.params[7] = choices[4] / 2 % 4;
+  return op;
 }
 
 void check(int32_t code) {
@@ -60,14 +43,15 @@ void check(int32_t code) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const Choices chosen(data, size);
   const uint8_t* choices = chosen.byte;
-  std::vector<hr_step> steps = {flip_step(HR_HORIZONTAL_FLIP), crop_step(choices),
-                                flip_step(HR_VERTICAL_FLIP)};
-  if (choices[0] % 4 != 3) steps.insert(steps.begin() + choices[0] / 4 % 2, resize_step(choices));
+  const hr_op crop = crop_op(choices);
+  std::vector<hr_op> ops = {make_op("horizontal_flip", {0.5}), crop,
+                            make_op("vertical_flip", {0.5})};
+  if (choices[0] % 4 != 3) ops.insert(ops.begin() + choices[0] / 4 % 2, resize_op(choices));
   hr_pipeline pipeline = {};
-  pipeline.steps = steps.data();
-  pipeline.step_count = static_cast<int32_t>(steps.size());
-  pipeline.height = crop_step(choices).height;
-  pipeline.width = crop_step(choices).width;
+  pipeline.ops = ops.data();
+  pipeline.op_count = static_cast<int32_t>(ops.size());
+  pipeline.height = static_cast<int32_t>(crop.params[0]);
+  pipeline.width = static_cast<int32_t>(crop.params[1]);
   pipeline.layout = choices[0] / 8 % 2;
   pipeline.pillow_vertical_first = choices[0] / 16 % 2;
   pipeline.decoders = ~0u;

@@ -26,10 +26,12 @@ extern "C" {
 
 /* Raised with every change of a struct or signature below; Python refuses a library of another
  * number. */
-#define HR_ABI_VERSION 7
+#define HR_ABI_VERSION 9
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
+#define HR_PARAMS 24  /* of an op */
+#define HR_DRAWS 32   /* of an op */
 
 typedef enum hr_code { /* the same values as headrace::Code (status.h) */
                        HR_OK = 0,
@@ -44,53 +46,26 @@ typedef enum hr_code { /* the same values as headrace::Code (status.h) */
                        HR_INTERNAL = 9
 } hr_code;
 
-typedef enum hr_step_kind {
-  HR_RANDOM_RESIZED_CROP = 1,
-  HR_RESIZE = 2,
-  HR_RESIZE_SHORTER = 3,
-  HR_CENTER_CROP = 4,
-  HR_RANDOM_CROP = 5,
-  HR_HORIZONTAL_FLIP = 6,
-  HR_VERTICAL_FLIP = 7
-} hr_step_kind;
+/* One transform, with torchvision's meaning on an RGB PIL image. What its parameters and draws mean
+ * is said in the op's own files: native/src/ops/NAME.cpp, and beside it in Python
+ * src/headrace/transforms. */
+typedef struct hr_op {
+  int32_t id; /* by hr_op_id() */
+  int32_t
+      inside; /* that many ops after this one are inside of it: it says which of them to apply */
+  double params[HR_PARAMS]; /* finite; those that the op doesn't use are 0 */
+} hr_op;
 
-typedef enum hr_padding_mode {
-  HR_CONSTANT = 0,
-  HR_EDGE = 1,
-  HR_REFLECT = 2,
-  HR_SYMMETRIC = 3
-} hr_padding_mode;
-
-/* One geometric step, with torchvision's meaning on a PIL image. Fields that a kind doesn't name
- * are ignored. */
-typedef struct hr_step {
-  int32_t kind;   /* hr_step_kind */
-  int32_t height; /* of the result, in pixels; RESIZE_SHORTER: of the shorter edge */
-  int32_t width;
-  int32_t filter;        /* the resizing kinds: a value of PIL.Image.Resampling, 0 to 5 */
-  int32_t max_size;      /* RESIZE_SHORTER: limit of the longer edge; 0: none */
-  int32_t padding[4];    /* RANDOM_CROP: left, top, right, bottom */
-  int32_t pad_if_needed; /* RANDOM_CROP */
-  int32_t padding_mode;  /* RANDOM_CROP: hr_padding_mode */
-  int32_t fill[3];       /* RANDOM_CROP: red, green, blue for HR_CONSTANT */
-  float scale[2];        /* RANDOM_RESIZED_CROP: bounds of the area's share */
-  float log_ratio[2];    /* RANDOM_RESIZED_CROP: bounds of log(width / height), as float32 like
-                            torchvision's */
-  double ratio[2];       /* RANDOM_RESIZED_CROP: bounds of width / height, for the fallback */
-  double p;              /* flips: probability */
-} hr_step;
-
-/* What was drawn for one step, in pixels of that step's input: RANDOM_RESIZED_CROP top, left,
- * height, width; RANDOM_CROP top, left in the padded input; flips 1 or 0; zeros otherwise. */
+/* What was drawn for one op; what the op doesn't use is 0. */
 typedef struct hr_draw {
-  int32_t value[4];
+  double value[HR_DRAWS];
 } hr_draw;
 
 /* What happens to every sample of a batch. */
 typedef struct hr_pipeline {
-  const hr_step* steps;
-  int32_t step_count;
-  int32_t height; /* of every output, in pixels */
+  const hr_op* ops; /* done in this order */
+  int32_t op_count; /* 0 to 64 */
+  int32_t height;   /* of every output, in pixels */
   int32_t width;
   int32_t dtype;                 /* 0 uint8, 1 float16, 2 bfloat16, 3 float32 */
   int32_t layout;                /* 0 NCHW, 1 NHWC */
@@ -201,13 +176,25 @@ HR_API int32_t hr_batch_cancel(hr_batch* batch);
 /* Only after hr_batch_wait() said HR_OK, or in a forked child. */
 HR_API void hr_batch_free(hr_batch* batch);
 
-/* What would be drawn for an image of width × height. draws: [step_count]. */
-HR_API int32_t hr_draw_steps(const hr_pipeline* pipeline, uint64_t seed, uint64_t epoch,
-                             int64_t index, int64_t occurrence, int32_t width, int32_t height,
-                             hr_draw* draws);
+/* The id of the op of this name; -1: there is none. hr_op_name: NULL past the last. */
+HR_API int32_t hr_op_id(const char* name);
+HR_API const char* hr_op_name(int32_t id);
 
-/* Finished pictures as samples of the pipeline: of its height, width, dtype and layout, levels
- * replaced by its table; its steps are ignored. levels: [count][3][height][width]. */
+/* What is drawn for an image of width × height, and the size of the result, which the pipeline's
+ * own needn't be. draws: [op_count]; size: width, height. HR_UNSUPPORTED: torchvision raises an
+ * error for such an image. */
+HR_API int32_t hr_draw_ops(const hr_pipeline* pipeline, uint64_t seed, uint64_t epoch,
+                           int64_t index, int64_t occurrence, int32_t width, int32_t height,
+                           hr_draw* draws, int32_t* size);
+
+/* The pipeline on an image that is decoded already: rgb is [height][width][3], the output one
+ * sample as in a batch. draws: [op_count], as hr_draw_ops() gives them; other finite numbers of
+ * magnitude up to 2^30 are safe, and may be HR_UNSUPPORTED. */
+HR_API int32_t hr_apply_ops(const hr_pipeline* pipeline, const hr_draw* draws, const uint8_t* rgb,
+                            int32_t width, int32_t height, void* output);
+
+/* Finished images as samples of the pipeline: of its height, width, dtype and layout, levels
+ * replaced by its table; its ops are ignored. levels: [count][3][height][width]. */
 HR_API int32_t hr_look_up(const hr_pipeline* pipeline, const uint8_t* levels, int64_t count,
                           void* output);
 

@@ -10,14 +10,16 @@
 
 #include "cpu.h"
 #include "error.h"
-#include "geometry.h"
 #include "headrace.h"
 #include "jpeg/decoder.h"
 #include "jpeg/entry_points.h"
 #include "jpeg/transcode.h"
+#include "ops/op.h"
 #include "pool.h"
+#include "program.h"
 #include "render.h"
 #include "resize/store.h"
+#include "runner.h"
 #include "sample.h"
 
 using headrace::Code;
@@ -44,7 +46,7 @@ namespace {
 #endif
 
 constexpr int kMaxThreads = 1024;
-constexpr int kMaxSteps = 32;
+constexpr double kMaxDraw = 1 << 30;
 
 constexpr const char* kStageNames[HR_STAGES] = {"read", "parse", "decode", "resize", "store"};
 constexpr char kForked[] =
@@ -56,45 +58,31 @@ headrace::Renderer& this_threads_renderer() {
   return renderer;
 }
 
-const char* check_step(const hr_step& step) {
-  if (step.kind < HR_RANDOM_RESIZED_CROP || step.kind > HR_VERTICAL_FLIP)
-    return "a step's kind is unknown";
-  if (step.kind >= HR_HORIZONTAL_FLIP) return nullptr;
-  if (step.height < 1 || step.height > kMaxEdge) return "a step's height is out of range";
-  if (step.kind != HR_RESIZE_SHORTER && (step.width < 1 || step.width > kMaxEdge)) {
-    return "a step's width is out of range";
-  }
-  if (step.filter < 0 || step.filter > 5) return "a step's filter is unknown";
-  if (step.max_size < 0 || step.max_size > kMaxEdge) return "a step's max_size is out of range";
-  if (step.padding_mode < HR_CONSTANT || step.padding_mode > HR_SYMMETRIC)
-    return "a step's padding_mode is unknown";
-  for (const int32_t padding : step.padding) {
-    if (padding < 0 || padding > kMaxEdge) return "a step's padding is out of range";
-  }
-  if (step.kind == HR_RANDOM_RESIZED_CROP) {
-    const bool finite = std::isfinite(step.scale[0]) && std::isfinite(step.scale[1]) &&
-                        std::isfinite(step.log_ratio[0]) && std::isfinite(step.log_ratio[1]);
-    if (!finite || step.scale[0] < 0 || !(step.ratio[0] > 0) || !(step.ratio[1] > 0)) {
-      return "a RandomResizedCrop's scale or ratio is out of range";
-    }
-  }
-  return nullptr;
-}
-
 const char* check_pipeline(const hr_pipeline* p) {
   if (p == nullptr) return "the request has no pipeline";
-  if (p->step_count < 0 || p->step_count > kMaxSteps) return "a pipeline has 0 to 32 steps";
-  if (p->step_count > 0 && p->steps == nullptr) return "the pipeline's steps are missing";
+  if (p->op_count < 0 || p->op_count > headrace::kMaxOps) return "a pipeline has 0 to 64 ops";
+  if (p->op_count > 0 && p->ops == nullptr) return "the pipeline's ops are missing";
   if (p->height < 1 || p->width < 1 || p->height > kMaxEdge || p->width > kMaxEdge) {
     return "the pipeline's output size is out of range";
   }
   if (p->dtype < 0 || p->dtype > 3) return "the pipeline's dtype is unknown";
   if (p->layout < 0 || p->layout > 1) return "the pipeline's layout is unknown";
   if (p->table == nullptr && p->dtype != 0) return "a dtype other than uint8 needs a table";
-  for (int32_t i = 0; i < p->step_count; ++i) {
-    if (const char* problem = check_step(p->steps[i])) return problem;
+  return headrace::check_ops(*p);
+}
+
+// What draws may be for an op to run safely.
+const char* check_draws(const hr_draw* draws, int32_t count) {
+  for (int32_t i = 0; i < count; ++i) {
+    for (const double value : draws[i].value) {
+      if (!(std::fabs(value) <= kMaxDraw)) return "a draw is out of range";
+    }
   }
   return nullptr;
+}
+
+headrace::RandomKey key_of(uint64_t seed, uint64_t epoch, int64_t index, int64_t occurrence) {
+  return {seed, epoch, static_cast<uint64_t>(index), static_cast<uint64_t>(occurrence)};
 }
 
 const char* check_request(const hr_request* r) {
@@ -244,18 +232,62 @@ int32_t hr_batch_cancel(hr_batch* batch) {
 
 void hr_batch_free(hr_batch* batch) { delete batch; }
 
-int32_t hr_draw_steps(const hr_pipeline* pipeline, uint64_t seed, uint64_t epoch, int64_t index,
-                      int64_t occurrence, int32_t width, int32_t height, hr_draw* draws) {
+int32_t hr_op_id(const char* name) { return name == nullptr ? -1 : headrace::find_op_id(name); }
+
+const char* hr_op_name(int32_t id) {
+  const headrace::Op* op = headrace::find_op(id);
+  return op == nullptr ? nullptr : op->name;
+}
+
+int32_t hr_draw_ops(const hr_pipeline* pipeline, uint64_t seed, uint64_t epoch, int64_t index,
+                    int64_t occurrence, int32_t width, int32_t height, hr_draw* draws,
+                    int32_t* size) {
   return guarded([&]() -> int32_t {
     if (const char* problem = check_pipeline(pipeline))
       return fail(Code::kInvalidArgument, problem);
-    if (draws == nullptr || width < 1 || height < 1) return fail(Code::kInvalidArgument);
-    const headrace::RandomKey key = {seed, epoch, static_cast<uint64_t>(index),
-                                     static_cast<uint64_t>(occurrence)};
-    const Code code = headrace::draw_steps(*pipeline, key, width, height, draws);
+    if (draws == nullptr || size == nullptr || width < 1 || height < 1)
+      return fail(Code::kInvalidArgument);
+    headrace::Size out = {};
+    const headrace::RandomKey key = key_of(seed, epoch, index, occurrence);
+    const Code code = headrace::draw_ops(*pipeline, key, {width, height}, draws, &out);
+    size[0] = out.width;
+    size[1] = out.height;
     return code == Code::kOk
                ? HR_OK
                : fail(code, "a crop is larger than its input, or an edge is too long");
+  });
+}
+
+int32_t hr_apply_ops(const hr_pipeline* pipeline, const hr_draw* draws, const uint8_t* rgb,
+                     int32_t width, int32_t height, void* output) {
+  return guarded([&]() -> int32_t {
+    if (const char* problem = check_pipeline(pipeline))
+      return fail(Code::kInvalidArgument, problem);
+    if (rgb == nullptr || output == nullptr || width < 1 || height < 1 || width > kMaxEdge ||
+        height > kMaxEdge || (draws == nullptr && pipeline->op_count > 0)) {
+      return fail(Code::kInvalidArgument);
+    }
+    if (const char* problem = check_draws(draws, pipeline->op_count))
+      return fail(Code::kInvalidArgument, problem);
+    headrace::Program program;
+    Code code = headrace::build_program(*pipeline, draws, {width, height}, &program);
+    if (code != Code::kOk)
+      return fail(code, "these ops don't give an image of the pipeline's size");
+    headrace::Runner runner;
+    const headrace::ImageView input = runner.input(program);
+    if (input.data == nullptr) return fail(Code::kOutOfMemory);
+    const headrace::Rect rect = headrace::Runner::source_rect(program);
+    for (int y = 0; y < rect.h; ++y) {
+      const size_t row = static_cast<size_t>(rect.y + y) * static_cast<size_t>(width);
+      const uint8_t* from = rgb + 3 * (row + static_cast<size_t>(rect.x));
+      uint8_t* to = input.row(y);
+      for (int x = 0; x < rect.w; ++x, from += 3, to += 4) std::memcpy(to, from, 3);
+    }
+    headrace::ImageView rendered;
+    code = runner.run(program, *pipeline, draws, &rendered);
+    if (code != Code::kOk) return fail(code);
+    headrace::store_rows(rendered, headrace::output_at(*pipeline, output), 0, 0);
+    return HR_OK;
   });
 }
 

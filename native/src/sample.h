@@ -4,13 +4,12 @@
 #include <memory>
 #include <vector>
 
-#include "geometry.h"
 #include "headrace.h"
-#include "image.h"
 #include "jpeg/decoder.h"
+#include "program.h"
 #include "reader.h"
-#include "resize/resize.h"
 #include "resize/store.h"
+#include "runner.h"
 
 namespace headrace {
 
@@ -45,20 +44,12 @@ class SampleMaker {
  private:
   Code produce(const hr_request& request, int64_t position, const Bytes& bytes, hr_status* status,
                Tally* tally);
-  Code decode(const hr_pipeline& pipeline, const jpeg::File& file, const Rect& rect,
-              hr_status* status, Tally* tally);
-  Code render(const Geometry& geometry, const PillowRules& rules, const Rect& footprint,
-              const hr_pipeline& pipeline);
-  Code gather_padded(const Geometry& geometry, const ImageView& resized, const ImageView& out);
+  Code decode(const hr_pipeline& pipeline, const jpeg::File& file, hr_status* status, Tally* tally);
 
   std::vector<std::unique_ptr<jpeg::Decoder>> decoders_;
   std::vector<hr_draw> draws_;
-  Resizer resizer_;
-  Image decoded_;
-  Image resized_;
-  Image output_;
-  ImageView pixels_;    // of the footprint, in decoded_
-  ImageView rendered_;  // what store_rows() takes
+  Program program_;
+  Runner runner_;
 };
 
 }  // namespace headrace

@@ -16,6 +16,7 @@
 #include "check.h"
 #include "headrace.h"
 #include "jpegs.h"
+#include "ops.h"
 
 constexpr int kSize = 32;  // of every sample
 constexpr size_t kSampleBytes = size_t{3} * kSize * kSize;
@@ -87,23 +88,12 @@ class Files {
 // RandomResizedCrop and a flip, uint8, with every decoder allowed.
 struct Pipeline {
   Pipeline() {
-    steps[0].kind = HR_RANDOM_RESIZED_CROP;
-    steps[0].height = steps[0].width = kSize;
-    steps[0].filter = 2;
-    steps[0].scale[0] = 0.08F;
-    steps[0].scale[1] = 1.0F;
-    steps[0].log_ratio[0] = -0.28768F;
-    steps[0].log_ratio[1] = 0.28768F;
-    steps[0].ratio[0] = 0.75;
-    steps[0].ratio[1] = 4.0 / 3.0;
-    steps[1].kind = HR_HORIZONTAL_FLIP;
-    steps[1].p = 0.5;
-    pipeline.steps = steps;
-    pipeline.step_count = 2;
+    pipeline.ops = ops;
+    pipeline.op_count = 2;
     pipeline.height = pipeline.width = kSize;
     pipeline.decoders = ~0U;
   }
-  hr_step steps[2] = {};
+  hr_op ops[2] = {random_resized_crop(kSize, kSize), make_op("horizontal_flip", {0.5})};
   hr_pipeline pipeline{};
 };
 

@@ -11,6 +11,7 @@
 #include "check.h"
 #include "headrace.h"
 #include "jpegs.h"
+#include "ops.h"
 
 namespace {
 
@@ -36,15 +37,8 @@ std::vector<uint8_t> padded(std::vector<uint8_t> bytes) {
 struct Request {
   Request() : file(padded(make_jpeg(40, 30, 1))) {
     size = file.size() - kReadablePadding;
-    steps[0].kind = HR_RANDOM_RESIZED_CROP;
-    steps[0].height = steps[0].width = 8;
-    steps[0].filter = 2;
-    steps[0].scale[0] = 0.5F;
-    steps[0].scale[1] = 1.0F;
-    steps[0].ratio[0] = steps[0].ratio[1] = 1.0;
-    steps[1].kind = HR_HORIZONTAL_FLIP;
-    pipeline.steps = steps;
-    pipeline.step_count = 2;
+    pipeline.ops = ops;
+    pipeline.op_count = 2;
     pipeline.height = pipeline.width = 8;
     pipeline.decoders = ~0U;
     data = file.data();
@@ -64,7 +58,8 @@ struct Request {
   std::vector<uint8_t> file;
   uint64_t size = 0;
   const uint8_t* data = nullptr;
-  hr_step steps[2] = {};
+  hr_op ops[2] = {make_op("random_resized_crop", {8, 8, 2, 0.5, 1, 0, 0, 1, 1}),
+                  make_op("horizontal_flip", {0})};
   hr_pipeline pipeline = {};
   hr_source source = {};
   int64_t index = 0;
@@ -79,53 +74,76 @@ struct Flaw {
   std::function<void(Request*)> make;
 };
 
-const float kNanF = std::numeric_limits<float>::quiet_NaN();
-const float kInfF = std::numeric_limits<float>::infinity();
+const double kInf = std::numeric_limits<double>::infinity();
 const double kNan = std::numeric_limits<double>::quiet_NaN();
 
-std::vector<Flaw> step_flaws() {
-  const char* const kind = "a step's kind is unknown";
-  const char* const height = "a step's height is out of range";
-  const char* const width = "a step's width is out of range";
-  const char* const filter = "a step's filter is unknown";
-  const char* const max_size = "a step's max_size is out of range";
-  const char* const mode = "a step's padding_mode is unknown";
-  const char* const padding = "a step's padding is out of range";
-  const char* const bounds = "a RandomResizedCrop's scale or ratio is out of range";
-  return {
-      {kind, [](Request* r) { r->steps[0].kind = 0; }},
-      {kind, [](Request* r) { r->steps[1].kind = 8; }},
-      {height, [](Request* r) { r->steps[0].height = 0; }},
-      {height, [](Request* r) { r->steps[0].height = (1 << 20) + 1; }},
-      {width, [](Request* r) { r->steps[0].width = -1; }},
-      {width, [](Request* r) { r->steps[0].width = (1 << 20) + 1; }},
-      {filter, [](Request* r) { r->steps[0].filter = -1; }},
-      {filter, [](Request* r) { r->steps[0].filter = 6; }},
-      {max_size, [](Request* r) { r->steps[0].max_size = -1; }},
-      {max_size, [](Request* r) { r->steps[0].max_size = (1 << 20) + 1; }},
-      {mode, [](Request* r) { r->steps[0].padding_mode = -1; }},
-      {mode, [](Request* r) { r->steps[0].padding_mode = 4; }},
-      {padding, [](Request* r) { r->steps[0].padding[0] = -1; }},
-      {padding, [](Request* r) { r->steps[0].padding[3] = (1 << 20) + 1; }},
-      {bounds, [](Request* r) { r->steps[0].scale[0] = -0.1F; }},
-      {bounds, [](Request* r) { r->steps[0].scale[0] = kNanF; }},
-      {bounds, [](Request* r) { r->steps[0].scale[1] = kInfF; }},
-      {bounds, [](Request* r) { r->steps[0].log_ratio[0] = -kInfF; }},
-      {bounds, [](Request* r) { r->steps[0].log_ratio[1] = kNanF; }},
-      {bounds, [](Request* r) { r->steps[0].ratio[0] = 0; }},
-      {bounds, [](Request* r) { r->steps[0].ratio[1] = kNan; }},
+// With parameter `place` of the first op, which `op` is, set to `value`.
+Flaw param_flaw(const char* text, const hr_op& op, int place, double value) {
+  return {text, [=](Request* r) {
+            r->ops[0] = op;
+            r->ops[0].params[place] = value;
+          }};
+}
+
+std::vector<Flaw> op_flaws() {
+  const char* const id = "an op's id is unknown";
+  const char* const inside = "an op holds ops that aren't there";
+  std::vector<Flaw> flaws = {
+      {id, [](Request* r) { r->ops[0].id = -1; }},
+      {id, [](Request* r) { r->ops[1].id = 10000; }},
+      {inside, [](Request* r) { r->ops[0].inside = -1; }},
+      {inside, [](Request* r) { r->ops[1].inside = 1; }},
+      {"an op holds others that can't", [](Request* r) { r->ops[0].inside = 1; }},
   };
+  const char* const finite = "an op's parameter isn't finite";
+  const char* const bounds = "a RandomResizedCrop's scale or ratio is out of range";
+  const hr_op box = make_op("random_resized_crop", {8, 8, 2, 0.5, 1, 0, 0, 1, 1});
+  const hr_op crop = make_op("random_crop", {8, 8});
+  const hr_op shorter = make_op("resize_shorter", {8, 0, 2});
+  const double most = (1 << 20) + 1;
+  for (const double wrong : {kNan, kInf, -kInf}) {
+    flaws.push_back(param_flaw(finite, box, 3, wrong));
+    flaws.push_back(param_flaw(finite, crop, HR_PARAMS - 1, wrong));
+  }
+  for (const double wrong : {0.0, -1.0, 7.5, most}) {
+    for (const int place : {0, 1}) {
+      flaws.push_back(param_flaw("a RandomResizedCrop's size is out of range", box, place, wrong));
+      flaws.push_back(param_flaw("a crop's size is out of range", crop, place, wrong));
+    }
+    flaws.push_back(param_flaw("a resize's size is out of range", shorter, 0, wrong));
+  }
+  for (const double wrong : {-1.0, 6.0, 0.5}) {
+    flaws.push_back(param_flaw("a RandomResizedCrop's filter is unknown", box, 2, wrong));
+    flaws.push_back(param_flaw("a resize's filter is unknown", shorter, 2, wrong));
+  }
+  flaws.push_back(param_flaw(bounds, box, 3, -0.1));
+  flaws.push_back(param_flaw(bounds, box, 4, 1e300));  // not as a float32
+  flaws.push_back(param_flaw(bounds, box, 5, -1e300));
+  flaws.push_back(param_flaw(bounds, box, 7, 0));
+  for (const double wrong : {-1.0, most}) {
+    flaws.push_back(param_flaw("a resize's max_size is out of range", shorter, 1, wrong));
+    for (const int side : {2, 3, 4, 5})
+      flaws.push_back(param_flaw("a crop's padding is out of range", crop, side, wrong));
+  }
+  for (const double wrong : {-1.0, 4.0})
+    flaws.push_back(param_flaw("a crop's padding mode is unknown", crop, 7, wrong));
+  for (const double wrong : {-1.0, 256.0, 0.5})
+    flaws.push_back(param_flaw("a crop's fill must be three levels of 0 to 255", crop, 10, wrong));
+  for (const double wrong : {-0.5, 1.5})
+    flaws.push_back(param_flaw("a flip's probability must be 0 to 1",
+                               make_op("horizontal_flip", {0}), 0, wrong));
+  return flaws;
 }
 
 std::vector<Flaw> pipeline_flaws() {
-  const char* const count = "a pipeline has 0 to 32 steps";
+  const char* const count = "a pipeline has 0 to 64 ops";
   const char* const size = "the pipeline's output size is out of range";
   const char* const dtype = "the pipeline's dtype is unknown";
   const char* const layout = "the pipeline's layout is unknown";
   std::vector<Flaw> flaws = {
-      {count, [](Request* r) { r->pipeline.step_count = -1; }},
-      {count, [](Request* r) { r->pipeline.step_count = 33; }},
-      {"the pipeline's steps are missing", [](Request* r) { r->pipeline.steps = nullptr; }},
+      {count, [](Request* r) { r->pipeline.op_count = -1; }},
+      {count, [](Request* r) { r->pipeline.op_count = 65; }},
+      {"the pipeline's ops are missing", [](Request* r) { r->pipeline.ops = nullptr; }},
       {size, [](Request* r) { r->pipeline.height = 0; }},
       {size, [](Request* r) { r->pipeline.width = 0; }},
       {size, [](Request* r) { r->pipeline.height = (1 << 20) + 1; }},
@@ -136,7 +154,7 @@ std::vector<Flaw> pipeline_flaws() {
       {layout, [](Request* r) { r->pipeline.layout = 2; }},
       {"a dtype other than uint8 needs a table", [](Request* r) { r->pipeline.dtype = 3; }},
   };
-  for (const Flaw& flaw : step_flaws()) flaws.push_back(flaw);
+  for (const Flaw& flaw : op_flaws()) flaws.push_back(flaw);
   return flaws;
 }
 
@@ -220,13 +238,12 @@ void requests_are_refused_whole(hr_pool* pool) {
   REFUSED(hr_batch_submit(pool, &request.request, nullptr), kPlain);
 }
 
-// What a kind doesn't use may be anything that is in range; nothing is needed where nothing is
-// asked for.
+// What an op doesn't use may be anything finite; nothing is needed where nothing is asked for.
 void requests_may_leave_out_what_they_do_not_use(hr_pool* pool) {
   Request flip;
-  flip.pipeline.steps = flip.steps + 1;
-  flip.pipeline.step_count = 1;
-  flip.steps[1].height = flip.steps[1].width = flip.steps[1].filter = -7;
+  flip.pipeline.ops = flip.ops + 1;
+  flip.pipeline.op_count = 1;
+  flip.ops[1].params[1] = flip.ops[1].params[2] = -7;
   flip.pipeline.height = 30;
   flip.pipeline.width = 40;
   std::vector<uint8_t> pixels(3 * 30 * 40);
@@ -276,21 +293,59 @@ void pools_and_batches(hr_pool* pool) {
 
 void draws() {
   hr_draw draws[2] = {};
+  int32_t size[2] = {};
   for (const Flaw& flaw : pipeline_flaws()) {
     Request request;
-    CHECK(hr_draw_steps(&request.pipeline, 1, 2, 3, 0, 40, 30, draws) == HR_OK);
+    CHECK(hr_draw_ops(&request.pipeline, 1, 2, 3, 0, 40, 30, draws, size) == HR_OK);
+    CHECK(size[0] == 8 && size[1] == 8);
     flaw.make(&request);
-    REFUSED(hr_draw_steps(&request.pipeline, 1, 2, 3, 0, 40, 30, draws), flaw.text);
+    REFUSED(hr_draw_ops(&request.pipeline, 1, 2, 3, 0, 40, 30, draws, size), flaw.text);
   }
   Request request;
-  REFUSED(hr_draw_steps(nullptr, 1, 2, 3, 0, 40, 30, draws), "the request has no pipeline");
-  REFUSED(hr_draw_steps(&request.pipeline, 1, 2, 3, 0, 40, 30, nullptr), kPlain);
-  REFUSED(hr_draw_steps(&request.pipeline, 1, 2, 3, 0, 0, 30, draws), kPlain);
-  REFUSED(hr_draw_steps(&request.pipeline, 1, 2, 3, 0, 40, 0, draws), kPlain);
-  request.steps[0].kind = HR_RANDOM_CROP;
-  request.steps[0].height = 31;
-  FAILS(hr_draw_steps(&request.pipeline, 1, 2, 3, 0, 40, 30, draws), HR_UNSUPPORTED,
+  REFUSED(hr_draw_ops(nullptr, 1, 2, 3, 0, 40, 30, draws, size), "the request has no pipeline");
+  REFUSED(hr_draw_ops(&request.pipeline, 1, 2, 3, 0, 40, 30, nullptr, size), kPlain);
+  REFUSED(hr_draw_ops(&request.pipeline, 1, 2, 3, 0, 40, 30, draws, nullptr), kPlain);
+  REFUSED(hr_draw_ops(&request.pipeline, 1, 2, 3, 0, 0, 30, draws, size), kPlain);
+  REFUSED(hr_draw_ops(&request.pipeline, 1, 2, 3, 0, 40, 0, draws, size), kPlain);
+  request.ops[0] = make_op("random_crop", {31, 8});
+  FAILS(hr_draw_ops(&request.pipeline, 1, 2, 3, 0, 40, 30, draws, size), HR_UNSUPPORTED,
         "a crop is larger than its input, or an edge is too long");
+}
+
+void images_in_memory() {
+  Request request;
+  hr_draw draws[2] = {};
+  int32_t size[2] = {};
+  std::vector<uint8_t> rgb(3 * 40 * 30, 7);
+  CHECK(hr_draw_ops(&request.pipeline, 1, 2, 3, 0, 40, 30, draws, size) == HR_OK);
+  const auto apply = [&](const uint8_t* image, int32_t width, int32_t height) {
+    return hr_apply_ops(&request.pipeline, draws, image, width, height, request.pixels);
+  };
+  CHECK(apply(rgb.data(), 40, 30) == HR_OK);
+  for (const uint8_t level : request.pixels) CHECK(level == 7);
+  REFUSED(apply(nullptr, 40, 30), kPlain);
+  REFUSED(apply(rgb.data(), 0, 30), kPlain);
+  REFUSED(apply(rgb.data(), 40, (1 << 20) + 1), kPlain);
+  REFUSED(hr_apply_ops(nullptr, draws, rgb.data(), 40, 30, request.pixels),
+          "the request has no pipeline");
+  REFUSED(hr_apply_ops(&request.pipeline, nullptr, rgb.data(), 40, 30, request.pixels), kPlain);
+  REFUSED(hr_apply_ops(&request.pipeline, draws, rgb.data(), 40, 30, nullptr), kPlain);
+  for (const double wrong : {kNan, kInf, -2e9}) {
+    draws[1].value[HR_DRAWS - 1] = wrong;
+    REFUSED(apply(rgb.data(), 40, 30), "a draw is out of range");
+  }
+  draws[1] = {};
+  request.pipeline.width = 9;
+  FAILS(apply(rgb.data(), 40, 30), HR_UNSUPPORTED,
+        "these ops don't give an image of the pipeline's size");
+}
+
+void ops_by_name() {
+  CHECK(hr_op_id(nullptr) == -1 && hr_op_id("") == -1 && hr_op_id("resize_") == -1);
+  CHECK(hr_op_name(-1) == nullptr);
+  int32_t id = 0;
+  for (; hr_op_name(id) != nullptr; ++id) CHECK(hr_op_id(hr_op_name(id)) == id);
+  CHECK(id > 6);
 }
 
 void look_ups() {
@@ -438,6 +493,8 @@ int main() {
     hr_pool_destroy(pool);
   }
   draws();
+  images_in_memory();
+  ops_by_name();
   look_ups();
   single_operations();
   transcoding();

@@ -9,11 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-# What was drawn for one step of one sample, in pixels of that step's input:
-# RandomResizedCrop (top, left, height, width); RandomCrop (top, left, 0, 0) in the padded image;
-# flips (1 or 0, 0, 0, 0); RandomErasing (top, left, height, width), all 0 where nothing is erased; steps
-# without randomness (0, 0, 0, 0).
-Draw = tuple[int, int, int, int]
+# The numbers that were drawn for one step of one sample; what they mean is said by `draws` of the step's
+# class in headrace.transforms: a crop's top and left in pixels, whether the image is flipped (1 or 0), …
+Draw = tuple[float, ...]
 
 PRINTED_EPOCHS = 5
 

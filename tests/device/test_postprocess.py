@@ -20,8 +20,8 @@ from headrace.device.postprocess import Postprocess
 from headrace.engine.lower import lower_pipeline
 from headrace.engine.pillow import make_sample
 from headrace.plan import NativePlan, make_plan
-from headrace.plan.logical import RandomErasing
 from headrace.records import BatchKeys, SampleKey
+from headrace.transforms import RandomErasing
 from support.jpegs import image_folder
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]

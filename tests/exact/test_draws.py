@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,70 +11,19 @@ from torchvision.transforms import transforms as v1
 from torchvision.transforms.v2 import _augment as v2_augment
 
 from headrace._native import ffi
-from headrace.engine.lower import lower_step
-from headrace.plan.erasing import draw_boxes, draw_noise, random_words
-from headrace.plan.logical import HorizontalFlip, RandomCrop, RandomErasing, RandomResizedCrop, Step
+from headrace.engine.lower import draws_of, lower_ops
 from headrace.records import BatchKeys, Draw, SampleKey
+from headrace.transforms import HorizontalFlip, RandomCrop, RandomErasing, RandomResizedCrop
+from headrace.transforms.op import ImageOp
+from headrace.transforms.random_erasing import draw_boxes, draw_noise, random_words
+from support.same_numbers import MASK, FakeTorch, philox, stream
 
-MASK = 0xFFFFFFFF
 SEED, EPOCH = 20, 3
 
 
-def philox(counter: list[int], key: list[int]) -> list[int]:
-    """Philox4x32-10 as published (Salmon et al., SC 2011)."""
-    c, k = list(counter), list(key)
-    for _ in range(10):
-        p0, p1 = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [(p1 >> 32) ^ c[1] ^ k[0], p1 & MASK, (p0 >> 32) ^ c[3] ^ k[1], p0 & MASK]
-        k = [(k[0] + 0x9E3779B9) & MASK, (k[1] + 0xBB67AE85) & MASK]
-    return c
-
-
-def mix(x: int) -> int:
-    """The finaliser of splitmix64."""
-    full = (1 << 64) - 1
-    x = (x + 0x9E3779B97F4A7C15) & full
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & full
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & full
-    return x ^ (x >> 31)
-
-
-def stream(seed: int, epoch: int, index: int, step: int) -> Iterator[int]:
-    """The numbers of one step of one sample."""
-    mixed = mix(mix(seed) ^ epoch)
-    key = [mixed & MASK, mixed >> 32]
-    block = 0
-    while True:
-        yield from philox([block, step, index & MASK, index >> 32], key)
-        block += 1
-
-
-class FakeTorch:
-    """torch as torchvision's get_params sees it, its random numbers taken from a stream."""
-
-    def __init__(self, numbers: Iterator[int]) -> None:
-        self.numbers = numbers
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
-
-    def empty(self, size: int) -> Any:
-        assert size == 1
-        return self
-
-    def uniform_(self, low: Any, high: Any) -> torch.Tensor:
-        unit = np.float32(next(self.numbers) & 0xFFFFFF) * np.float32(2.0**-24)
-        low, high = np.float32(float(low)), np.float32(float(high))
-        return torch.tensor([unit * (high - low) + low])
-
-    def randint(self, low: int, high: int, size: tuple[int, ...]) -> torch.Tensor:
-        assert (low, size) == (0, (1,))
-        return torch.tensor([(next(self.numbers) * high) >> 32])
-
-
-def pipeline_of(*steps: Step) -> ffi.Pipeline:
+def pipeline_of(*steps: ImageOp) -> ffi.Pipeline:
     return ffi.Pipeline(
-        [lower_step(step) for step in steps],
+        lower_ops(steps),
         8,
         8,
         dtype=0,
@@ -89,8 +36,8 @@ def pipeline_of(*steps: Step) -> ffi.Pipeline:
     )
 
 
-def draws(step: Step, index: int, width: int, height: int, seed: int = SEED, epoch: int = EPOCH) -> Draw:
-    drawn = pipeline_of(step).draw(SampleKey(seed, epoch, index), width, height)
+def draws(step: ImageOp, index: int, width: int, height: int, seed: int = SEED, epoch: int = EPOCH) -> Draw:
+    drawn = draws_of(pipeline_of(step), [step], SampleKey(seed, epoch, index), width, height)
     assert drawn is not None
     return drawn[0]
 
@@ -129,13 +76,13 @@ def test_random_crops_are_torchvisions_for_the_same_numbers(monkeypatch: pytest.
             patch.setattr(v1, "torch", FakeTorch(stream(SEED, EPOCH, index, 0)))
             top, left, *_ = v1.RandomCrop.get_params(torch.empty(3, height, width), (32, 24))
         if (height, width) != (32, 24):
-            assert draws(RandomCrop(32, 24), index, width, height) == (top, left, 0, 0)
+            assert draws(RandomCrop(32, 24), index, width, height) == (top, left)
 
 
 def test_flips_happen_below_the_probability() -> None:
     for index in range(500):
         unit = (next(stream(SEED, EPOCH, index, 0)) & 0xFFFFFF) / 2**24
-        assert draws(HorizontalFlip(0.3), index, 5, 5) == (int(unit < np.float32(0.3)), 0, 0, 0)
+        assert draws(HorizontalFlip(0.3), index, 5, 5) == (int(unit < np.float32(0.3)),)
         assert draws(HorizontalFlip(0.0), index, 5, 5)[0] == 0
         assert draws(HorizontalFlip(1.0), index, 5, 5)[0] == 1
 
@@ -169,8 +116,9 @@ def test_boxes_are_distributed_like_torchvisions() -> None:
 
 
 def test_flips_are_fair_and_independent_of_the_crop() -> None:
-    pipeline = pipeline_of(CROPS["training"], HorizontalFlip(0.5))
-    drawn = [pipeline.draw(SampleKey(SEED, EPOCH, index), 500, 375) for index in range(10_000)]
+    steps = [CROPS["training"], HorizontalFlip(0.5)]
+    pipeline = pipeline_of(*steps)
+    drawn = [draws_of(pipeline, steps, SampleKey(SEED, EPOCH, index), 500, 375) for index in range(10_000)]
     boxes, flips = (np.array([draw[i] for draw in drawn if draw is not None], float) for i in range(2))
     assert len(flips) == 10_000
     assert abs(flips[:, 0].mean() - 0.5) < 0.02
@@ -228,7 +176,7 @@ def test_numpy_has_the_streams_of_native_code() -> None:
         (unit,) = random_words(keys_of([index], occurrence=3), 0, blocks=1)[:, 0].tolist()
         drawn = pipeline.draw(SampleKey(SEED, EPOCH, index, 3), 5, 5)
         assert drawn is not None
-        assert drawn[0][0] == int((unit & 0xFFFFFF) / 2**24 < 0.5)
+        assert drawn.values[0, 0] == int((unit & 0xFFFFFF) / 2**24 < 0.5)
 
 
 @pytest.mark.parametrize("name", ERASING)

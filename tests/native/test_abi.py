@@ -9,16 +9,16 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from headrace._native import abi, ffi
-from headrace.engine import lower
 from headrace.errors import NativeError
 
 HEADER = Path(__file__).parents[2] / "native" / "include" / "headrace.h"
 TEXT = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
 STRUCTS: dict[str, type[ctypes.Structure]] = {
-    "hr_step": abi.Step,
+    "hr_op": abi.Op,
     "hr_draw": abi.Draw,
     "hr_pipeline": abi.Pipeline,
     "hr_source": abi.Source,
@@ -98,11 +98,7 @@ def test_numbers_are_the_headers() -> None:
     assert (values["HR_STAGES"], values["HR_DECODERS"]) == (abi.STAGES, abi.DECODERS)
     for name in ("OK", "UNSUPPORTED", "CORRUPT", "TIMEOUT"):
         assert values[f"HR_{name}"] == getattr(abi, name)
-    for step, kind in lower.KINDS.items():
-        words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", step.__name__).upper()
-        assert values[f"HR_{words}"] == kind
-    for number, mode in enumerate(lower.PADDING_MODES):
-        assert values[f"HR_{mode.upper()}"] == number
+    assert (values["HR_PARAMS"], values["HR_DRAWS"]) == (abi.PARAMS, abi.DRAWS)
 
 
 def test_errors_of_the_library_arrive_as_text() -> None:
@@ -110,3 +106,33 @@ def test_errors_of_the_library_arrive_as_text() -> None:
         ffi.Pool(-1, 0)
     assert all(ffi.describe(code) for code in range(11))
     assert ffi.build_info()["version"]
+
+
+def test_an_op_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(NativeError, match="no op 'no_such_op'"):
+        ffi.op("no_such_op", ())
+
+
+def test_images_and_draws_must_have_their_shapes() -> None:
+    pipeline = ffi.Pipeline(
+        [ffi.op("horizontal_flip", (1.0,))],
+        2,
+        3,
+        dtype=0,
+        nhwc=True,
+        table=None,
+        keep=None,
+        decoders=0,
+        max_pixels=0,
+        pillow_vertical_first=True,
+    )
+    image, draws = np.arange(18, dtype=np.uint8).reshape(2, 3, 3), np.zeros((1, abi.DRAWS))
+    draws[0, 0] = 1
+    out = np.empty_like(image)
+    assert pipeline.apply(image, draws, out.ctypes.data)
+    assert np.array_equal(out, image[:, ::-1])
+    assert not pipeline.apply(image[:1], draws, out.ctypes.data)  # of another size than the pipeline's
+    with pytest.raises(ValueError, match=r"uint8 \[height, width, 3\], not float32 \[2, 3, 3\]"):
+        pipeline.apply(image.astype(np.float32), draws, out.ctypes.data)
+    with pytest.raises(ValueError, match=r"draws must be \[1, 32\], not \[0, 32\]"):
+        pipeline.apply(image, draws[:0], out.ctypes.data)

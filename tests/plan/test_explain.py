@@ -13,9 +13,9 @@ from torchvision.datasets import MNIST, ImageFolder
 from torchvision.transforms import v2
 
 from headrace.plan import Decision, Plan, PythonPlan, explain, make_plan
-from headrace.plan import catalogue as catalogue_module
 from headrace.plan.physical import with_batch_transform
 from headrace.plan.transform import NO_NATIVE_FORM, PER_SAMPLE
+from headrace.transforms import op as op_module
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "explain"
 IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
@@ -32,7 +32,7 @@ def compare(name: str, text: str) -> None:
 @pytest.fixture(autouse=True)
 def pillow_13(monkeypatch: pytest.MonkeyPatch) -> None:
     """The golden files are those of Pillow 13.0."""
-    monkeypatch.setattr(catalogue_module.PIL, "__version__", "13.0.1")
+    monkeypatch.setattr(op_module.PIL, "__version__", "13.0.1")
 
 
 def folder(transform: Any, names: list[str] | None = None) -> ImageFolder:

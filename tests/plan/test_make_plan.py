@@ -17,11 +17,11 @@ from torchvision.transforms import v2
 
 from headrace.errors import ConfigError
 from headrace.plan import NativePlan, Plan, PythonPlan, make_plan
-from headrace.plan.logical import CenterCrop, ResizeShorter
 from headrace.plan.physical import SplitPlan
-from headrace.plan.pointwise import run_suffix
-from headrace.plan.replay import replay_sample
+from headrace.plan.pointwise import look_up, run_suffix
 from headrace.plan.transform import PER_SAMPLE
+from headrace.transforms import CenterCrop, ResizeShorter
+from headrace.transforms.op import replay
 from support.images import image_folder
 
 TRANSFORM = v1.Compose([v1.CenterCrop((8, 6)), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.25] * 3)])
@@ -75,7 +75,7 @@ def test_it_replays_to_what_the_dataset_gives(folder: ImageFolder) -> None:
     told = native(make_plan(folder))
     for i in range(4):
         image = folder.loader(told.source.path(i))
-        assert torch.equal(replay_sample(image, told, [(0, 0, 0, 0)]), folder[i][0])
+        assert torch.equal(look_up(replay(image, told.steps, [()]), told.table), folder[i][0])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -84,7 +84,7 @@ def test_a_cast_is_part_of_the_table(folder: ImageFolder, dtype: torch.dtype) ->
     told = native(plan)
     image = folder.loader(told.source.path(0))
     cast = run_suffix(image, TRANSFORM.transforms).to(dtype)
-    assert torch.equal(replay_sample(image, told, [(0, 0, 0, 0)]), cast)
+    assert torch.equal(look_up(replay(image, told.steps, [()]), told.table), cast)
     name = str(dtype).removeprefix("torch.")
     assert (f"cast to {name}" in [d.step for d in plan.decisions]) == (dtype != torch.float32)
 

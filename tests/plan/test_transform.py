@@ -10,11 +10,11 @@ from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from headrace.plan import logical
+from headrace import transforms as ops
 from headrace.plan.transform import IN_TABLE, PER_SAMPLE, LoweredTransform, SplitTransform, lower_transform
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-CENTER = logical.CenterCrop(8, 8)
+CENTER = ops.CenterCrop(8, 8)
 
 
 def lowered(transform: Any) -> LoweredTransform:
@@ -38,8 +38,8 @@ def test_the_usual_training_transform() -> None:
         tail = [v1.ToTensor(), api.Normalize(MEAN, STD)]
         result = lowered(api.Compose([*steps, *tail]))
         assert result.steps == (
-            logical.RandomResizedCrop(224, 224, (0.08, 1.0), (3 / 4, 4 / 3), 2),
-            logical.HorizontalFlip(0.5),
+            ops.RandomResizedCrop(224, 224, (0.08, 1.0), (3 / 4, 4 / 3), 2),
+            ops.HorizontalFlip(0.5),
         )
         assert (result.height, result.width) == (224, 224)
         assert result.pointwise.dtype == torch.float32
@@ -48,7 +48,7 @@ def test_the_usual_training_transform() -> None:
 def test_the_usual_validation_transform() -> None:
     tail = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
     result = lowered(v2.Compose([v2.Resize(256), v2.CenterCrop(224), *tail]))
-    assert result.steps == (logical.ResizeShorter(256, None, 2), logical.CenterCrop(224, 224))
+    assert result.steps == (ops.ResizeShorter(256, None, 2), ops.CenterCrop(224, 224))
     assert result.pointwise.sample_type is tv_tensors.Image
 
 
@@ -63,7 +63,7 @@ def test_geometry_after_the_conversion() -> None:
     transform = v1.Compose(
         [v1.CenterCrop(8), v1.ToTensor(), v1.RandomVerticalFlip(), v1.Normalize(MEAN, STD)]
     )
-    assert lowered(transform).steps == (CENTER, logical.VerticalFlip(0.5))
+    assert lowered(transform).steps == (CENTER, ops.VerticalFlip(0.5))
     transform.transforms[2] = v2.Resize(8)
     assert lowered(transform).steps == (CENTER,)  # it is 8×8 already
     transform.transforms[2] = v2.Resize(9)

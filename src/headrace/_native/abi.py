@@ -10,7 +10,6 @@ from ctypes import (
     Structure,
     c_char_p,
     c_double,
-    c_float,
     c_int32,
     c_int64,
     c_uint8,
@@ -22,9 +21,11 @@ from typing import Any
 
 import numpy as np
 
-ABI_VERSION = 7
+ABI_VERSION = 9
 STAGES = 5
 DECODERS = 8
+PARAMS = 24
+DRAWS = 32
 
 OK = 0
 UNSUPPORTED = 4
@@ -33,34 +34,22 @@ TOO_LARGE = 6
 TIMEOUT = 8
 
 
-class Step(Structure):
-    """hr_step: one geometric step. Fields that a kind doesn't use stay 0."""
+class Op(Structure):
+    """hr_op: a transform, and how many of the ops after it are inside of it."""
 
-    _fields_ = (
-        ("kind", c_int32),
-        ("height", c_int32),
-        ("width", c_int32),
-        ("filter", c_int32),
-        ("max_size", c_int32),
-        ("padding", c_int32 * 4),
-        ("pad_if_needed", c_int32),
-        ("padding_mode", c_int32),
-        ("fill", c_int32 * 3),
-        ("scale", c_float * 2),
-        ("log_ratio", c_float * 2),
-        ("ratio", c_double * 2),
-        ("p", c_double),
-    )
+    _fields_ = (("id", c_int32), ("inside", c_int32), ("params", c_double * PARAMS))
 
 
 class Draw(Structure):
-    _fields_ = (("value", c_int32 * 4),)
+    """hr_draw: what was drawn for one op."""
+
+    _fields_ = (("value", c_double * DRAWS),)
 
 
 class Pipeline(Structure):
     _fields_ = (
-        ("steps", POINTER(Step)),
-        ("step_count", c_int32),
+        ("ops", POINTER(Op)),
+        ("op_count", c_int32),
         ("height", c_int32),
         ("width", c_int32),
         ("dtype", c_int32),
@@ -162,10 +151,23 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "hr_batch_wait": (c_int32, (c_void_p, c_int32)),
     "hr_batch_cancel": (c_int32, (c_void_p,)),
     "hr_batch_free": (None, (c_void_p,)),
-    "hr_draw_steps": (
+    "hr_op_id": (c_int32, (c_char_p,)),
+    "hr_op_name": (c_char_p, (c_int32,)),
+    "hr_draw_ops": (
         c_int32,
-        (POINTER(Pipeline), c_uint64, c_uint64, c_int64, c_int64, c_int32, c_int32, POINTER(Draw)),
+        (
+            POINTER(Pipeline),
+            c_uint64,
+            c_uint64,
+            c_int64,
+            c_int64,
+            c_int32,
+            c_int32,
+            c_void_p,
+            POINTER(c_int32),
+        ),
     ),
+    "hr_apply_ops": (c_int32, (POINTER(Pipeline), c_void_p, c_void_p, c_int32, c_int32, c_void_p)),
     "hr_look_up": (c_int32, (POINTER(Pipeline), c_void_p, c_int64, c_void_p)),
     "hr_jpeg_size": (c_int32, (c_void_p, c_uint64, POINTER(c_int32), POINTER(c_int32))),
     "hr_jpeg_entry_points": (c_int32, (c_void_p, c_uint64, c_int32, c_void_p, c_uint64, POINTER(c_uint64))),

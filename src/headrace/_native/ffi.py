@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from headrace._native import abi
 from headrace.errors import NativeError
-from headrace.records import Draw, EntryPoints, Extents, NativeStats, SampleKey
+from headrace.records import EntryPoints, Extents, NativeStats, SampleKey
 
 FILE_NAME = "libheadrace.so"
 
@@ -142,11 +142,43 @@ def describe(code: int) -> str:
     return text.decode()
 
 
+def op_names() -> tuple[str, ...]:
+    """Ops that native code knows."""
+    return _names("hr_op_name")
+
+
+@cache
+def _op_id(name: str) -> int:
+    found: int = library().hr_op_id(name.encode())
+    if found < 0:
+        raise NativeError(f"The native library has no op {name!r}: reinstall headrace.")
+    return found
+
+
+def op(name: str, params: Sequence[float], inside: int = 0) -> abi.Op:
+    """An op by its name; `inside`: so many of the ops after it are inside of it."""
+    return abi.Op(_op_id(name), inside, tuple(params))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What was drawn for an image.
+
+    Attributes:
+        values: float64 [ops, abi.DRAWS].
+        width, height: of the result, in pixels.
+    """
+
+    values: npt.NDArray[np.float64]
+    width: int
+    height: int
+
+
 class Pipeline:
     """What happens to every sample: hr_pipeline and the memory that it points to.
 
     Args:
-        steps: geometry, at most 32.
+        ops: at most 64, in order.
         height, width: of the outputs, in pixels.
         dtype: 0 uint8, 1 float16, 2 bfloat16, 3 float32.
         nhwc: channels last in memory.
@@ -158,7 +190,7 @@ class Pipeline:
 
     def __init__(
         self,
-        steps: Sequence[abi.Step],
+        ops: Sequence[abi.Op],
         height: int,
         width: int,
         *,
@@ -170,12 +202,11 @@ class Pipeline:
         max_pixels: int,
         pillow_vertical_first: bool,
     ) -> None:
-        self._steps = (abi.Step * max(1, len(steps)))(*steps)
+        self._ops = (abi.Op * max(1, len(ops)))(*ops)
         self._keep = keep
-        self.step_count = len(steps)
         self.struct = abi.Pipeline(
-            steps=self._steps,
-            step_count=len(steps),
+            ops=self._ops,
+            op_count=len(ops),
             height=height,
             width=width,
             dtype=dtype,
@@ -186,14 +217,41 @@ class Pipeline:
             table=table,
         )
 
-    def draw(self, key: SampleKey, width: int, height: int) -> tuple[Draw, ...] | None:
-        """What is drawn for the sample of `key`, of width × height pixels; None: a crop exceeds its input."""
-        draws = (abi.Draw * max(1, self.step_count))()
-        code = library().hr_draw_steps(byref(self.struct), *key, width, height, draws)
+    def draw(self, key: SampleKey, width: int, height: int) -> Drawn | None:
+        """What is drawn for the sample of `key`, of width × height pixels.
+
+        None: torchvision raises an error for an image of that size.
+        """
+        values = np.zeros((self.struct.op_count, abi.DRAWS))
+        size = (c_int32 * 2)()
+        code = library().hr_draw_ops(byref(self.struct), *key, width, height, values.ctypes.data, size)
         if code == abi.UNSUPPORTED:
             return None
         _check(code)
-        return tuple((d.value[0], d.value[1], d.value[2], d.value[3]) for d in draws[: self.step_count])
+        return Drawn(values, size[0], size[1])
+
+    def apply(self, rgb: npt.NDArray[np.uint8], draws: npt.NDArray[np.float64], output: int) -> bool:
+        """Puts an image, uint8 [height, width, 3], through the pipeline to the address `output`.
+
+        Args:
+            draws: as `draw` gives them.
+
+        Returns:
+            False where native code leaves that to torchvision.
+        """
+        rgb, draws = np.ascontiguousarray(rgb), np.ascontiguousarray(draws, np.float64)
+        if rgb.dtype != np.uint8 or rgb.ndim != 3 or rgb.shape[2] != 3:
+            raise ValueError(f"an image must be uint8 [height, width, 3], not {rgb.dtype} {list(rgb.shape)}")
+        if draws.shape != (self.struct.op_count, abi.DRAWS):
+            raise ValueError(f"draws must be [{self.struct.op_count}, {abi.DRAWS}], not {list(draws.shape)}")
+        height, width, _ = rgb.shape
+        code = library().hr_apply_ops(
+            byref(self.struct), draws.ctypes.data, rgb.ctypes.data, width, height, output
+        )
+        if code == abi.UNSUPPORTED:
+            return False
+        _check(code)
+        return True
 
     def look_up(self, levels: int, count: int, output: int) -> None:
         """Puts `count` pictures, uint8 [count, 3, height, width] at `levels`, through the table, to `output`:

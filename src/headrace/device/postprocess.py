@@ -9,9 +9,9 @@ import torch
 
 from headrace.device.feed import Step
 from headrace.device.pointwise import look_up_batch
-from headrace.plan.erasing import draw_boxes, draw_noise
 from headrace.plan.suffix import ErasingStep, Suffix
 from headrace.records import BatchKeys
+from headrace.transforms.random_erasing import draw_boxes, draw_noise
 
 
 def in_turn(*steps: Step | None) -> Step | None:

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import PIL
 import torch
 from PIL import Image
 
 from headrace._native import abi, ffi
-from headrace.plan.logical import (
-    PADDING_MODES,
-    CenterCrop,
-    HorizontalFlip,
-    RandomCrop,
-    RandomResizedCrop,
-    Resize,
-    ResizeShorter,
-    Step,
-    VerticalFlip,
-)
 from headrace.plan.physical import Layout, NativePlan
 from headrace.plan.pointwise import PointwiseTable
+from headrace.records import Draw, SampleKey
+from headrace.transforms.op import ImageOp, flat
 
-KINDS: dict[type, int] = {
-    RandomResizedCrop: 1,
-    Resize: 2,
-    ResizeShorter: 3,
-    CenterCrop: 4,
-    RandomCrop: 5,
-    HorizontalFlip: 6,
-    VerticalFlip: 7,
-}
 DTYPES = {torch.uint8: 0, torch.float16: 1, torch.bfloat16: 2, torch.float32: 3}
 
 
@@ -37,7 +21,7 @@ def lower_pipeline(plan: NativePlan, decoders: int) -> ffi.Pipeline:
     """The native form of `plan`; bit i of `decoders` allows decoder i."""
     table = plan.table
     return ffi.Pipeline(
-        [lower_step(step) for step in plan.steps],
+        lower_ops(plan.steps),
         plan.height,
         plan.width,
         dtype=DTYPES[plan.dtype],
@@ -67,29 +51,28 @@ def lower_table(table: PointwiseTable, height: int, width: int, layout: Layout) 
     )
 
 
-def lower_step(step: Step) -> abi.Step:
-    """One step as hr_step."""
-    out = abi.Step(kind=KINDS[type(step)])
-    if isinstance(step, (HorizontalFlip, VerticalFlip)):
-        out.p = step.p
-        return out
-    if isinstance(step, ResizeShorter):
-        out.height, out.max_size, out.filter = step.size, step.max_size or 0, step.filter
-        return out
-    out.height, out.width = step.height, step.width
-    if isinstance(step, (Resize, RandomResizedCrop)):
-        out.filter = step.filter
-    if isinstance(step, RandomResizedCrop):
-        out.scale[:] = step.scale
-        # As torchvision computes it: the logarithm in float32.
-        out.log_ratio[:] = torch.log(torch.tensor(step.ratio)).tolist()
-        out.ratio[:] = step.ratio
-    if isinstance(step, RandomCrop):
-        out.padding[:] = step.padding or (0, 0, 0, 0)
-        out.pad_if_needed = int(step.pad_if_needed)
-        out.padding_mode = PADDING_MODES.index(step.padding_mode)
-        out.fill[:] = step.fill
-    return out
+def lower_ops(ops: Sequence[ImageOp]) -> list[abi.Op]:
+    """Each op as hr_op, followed by those inside of it."""
+    lowered = []
+    for op in ops:
+        inside = lower_ops(op.inside)
+        lowered += [ffi.op(op.native, op.params(), len(inside)), *inside]
+    return lowered
+
+
+def draws_of(
+    pipeline: ffi.Pipeline, ops: Sequence[ImageOp], key: SampleKey, width: int, height: int
+) -> tuple[Draw, ...] | None:
+    """What is drawn for each of `flat(ops)`; None: torchvision raises an error for an image of that size.
+
+    Args:
+        pipeline: of `ops`.
+    """
+    drawn = pipeline.draw(key, width, height)
+    if drawn is None:
+        return None
+    rows = zip(flat(ops), drawn.values.tolist(), strict=True)
+    return tuple(tuple(row[: len(op.draws)]) for op, row in rows)
 
 
 def pillow_resizes_vertically_first() -> bool:

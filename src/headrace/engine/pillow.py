@@ -6,11 +6,13 @@ import torch
 from PIL import Image
 
 from headrace._native import ffi
+from headrace.engine.lower import draws_of
 from headrace.errors import SampleError
 from headrace.plan.physical import NativePlan
-from headrace.plan.replay import apply_pointwise, replay
-from headrace.records import Draw, SampleKey
+from headrace.plan.pointwise import look_up
+from headrace.records import SampleKey
 from headrace.sources.image import load_rgb
+from headrace.transforms.op import flat, replay
 
 
 def make_sample(plan: NativePlan, pipeline: ffi.Pipeline, key: SampleKey) -> torch.Tensor:
@@ -20,7 +22,7 @@ def make_sample(plan: NativePlan, pipeline: ffi.Pipeline, key: SampleKey) -> tor
         SampleError: whatever kept torchvision's own loader or transforms from doing it, with index, path and
             cause.
     """
-    return apply_pointwise(make_picture(plan, pipeline, key), plan)
+    return look_up(make_picture(plan, pipeline, key), plan.table)
 
 
 def make_picture(plan: NativePlan, pipeline: ffi.Pipeline, key: SampleKey) -> Image.Image:
@@ -28,12 +30,9 @@ def make_picture(plan: NativePlan, pipeline: ffi.Pipeline, key: SampleKey) -> Im
     path = plan.source.path(key.sample)
     try:
         image = load_rgb(plan.source.open(key.sample))
-        return replay(image, plan.steps, _draws(plan, pipeline, key, image))
+        draws = draws_of(pipeline, plan.steps, key, image.width, image.height)
+        if draws is None:  # replaying it raises torchvision's own error
+            draws = tuple((0.0,) * len(op.draws) for op in flat(plan.steps))
+        return replay(image, plan.steps, draws)
     except Exception as error:  # Pillow and torchvision raise anything for a bad file: SyntaxError, …
         raise SampleError.at(key.sample, path, f"{type(error).__name__}: {error}") from error
-
-
-def _draws(plan: NativePlan, pipeline: ffi.Pipeline, key: SampleKey, image: Image.Image) -> tuple[Draw, ...]:
-    draws = pipeline.draw(key, image.width, image.height)
-    # A crop larger than its input has nothing to draw; replaying it raises torchvision's own error.
-    return ((0, 0, 0, 0),) * len(plan.steps) if draws is None else draws

@@ -19,16 +19,16 @@ from headrace._native import abi
 from headrace.device.postprocess import Postprocess
 from headrace.engine.ahead import HeldSamples, samples_of
 from headrace.engine.guarded import Guarded, Request
-from headrace.engine.lower import decoder_bits, lower_pipeline, lower_table
+from headrace.engine.lower import decoder_bits, draws_of, lower_pipeline, lower_table
 from headrace.engine.native import WAIT_SLICE_MS, Threads, native_source
 from headrace.engine.pillow import make_picture
 from headrace.engine.seeding import generators_kept, seed_generators
-from headrace.plan.geometry import adds_pixels, final_size
 from headrace.plan.physical import Layout, SplitPlan, make_plan
 from headrace.plan.pointwise import PointwiseTable, run_suffix
 from headrace.plan.suffix import Suffix
 from headrace.records import BatchKeys, SampleKey
 from headrace.sources.remote import RemoteSamples
+from headrace.transforms.op import keep_info
 
 
 @dataclass
@@ -189,14 +189,21 @@ class Pictures:
         height, width = int(status["height"]), int(status["width"])
         if self.plan.varies and status["code"] != abi.OK and height > 0:
             # Refused for its size, which is known now.
-            pixels, status = self._run(key, *final_size(prefix.steps, height, width))
+            drawn = self._pipeline.draw(key, width, height)
+            if drawn is not None:
+                pixels, status = self._run(key, drawn.height, drawn.width)
         if status["code"] != abi.OK:
             return make_picture(prefix, self._pipeline, key)
         image = Image.fromarray(pixels)
-        if self.plan.keeps_info and not adds_pixels(prefix.steps, height, width):
+        if self.plan.keeps_info and self._has_info(key, height, width):
             with prefix.source.open(key.sample) as file:
                 image.info = dict(Image.open(file).info)
         return image
+
+    def _has_info(self, key: SampleKey, height: int, width: int) -> bool:
+        steps = self.plan.prefix.steps
+        draws = draws_of(self._pipeline, steps, key, width, height)
+        return draws is not None and keep_info(steps, draws, height, width)
 
     def _run(self, key: SampleKey, height: int, width: int) -> tuple[np.ndarray[Any, Any], np.void]:
         prefix, pipeline = self.plan.prefix, self._pipeline

@@ -42,8 +42,8 @@ WAIT_MS = 1000
 # So many zero bytes at the end of a file mean that its end never arrived: no encoder writes them.
 ZEROS = 512
 
-# Of hr_step: Resize, by the filter that looks at every pixel.
-RESIZE, BOX = 2, 4
+# Of PIL.Image.Resampling: the filter that looks at every pixel.
+BOX = 4
 
 # Only libjpeg's own way through a whole file notices what is too much or missing before its end; the other
 # decoders take 40 % less time. It doesn't tell that from codes that don't exist: Headrace's, which stops at
@@ -133,7 +133,7 @@ class _Decoder:
 def _pipeline(decoder: str) -> ffi.Pipeline:
     """Decodes a whole image by one decoder, and resizes it to one pixel, which every pixel contributes to."""
     return ffi.Pipeline(
-        [abi.Step(kind=RESIZE, height=1, width=1, filter=BOX)],
+        [ffi.op("resize", (1, 1, BOX))],
         1,
         1,
         dtype=0,

@@ -6,6 +6,9 @@ from typing import Any
 
 from torch import nn
 
+# Whose classes may be known; see `Op.matches_imported` for those that Headrace doesn't import.
+LIBRARIES = ("torch", "torchvision", "timm")
+
 
 def find_change(transform: Any) -> str | None:
     """Why an instance may not do what its class does; None when nothing was changed on it."""
@@ -31,4 +34,4 @@ def _working_methods(transform: Any) -> list[str]:
 
 
 def _is_librarys(method: Any) -> bool:
-    return str(getattr(method, "__module__", "")).partition(".")[0] in ("torch", "torchvision")
+    return str(getattr(method, "__module__", "")).partition(".")[0] in LIBRARIES

@@ -11,8 +11,6 @@ from torch.utils.data import default_collate
 
 from headrace.errors import ConfigError
 from headrace.plan.gather import GatherPlan, plan_gather
-from headrace.plan.geometry import Extent
-from headrace.plan.logical import Step
 from headrace.plan.origin import describe_callable, located
 from headrace.plan.pixels import sees_pixels_only
 from headrace.plan.pointwise import OUTPUT_DTYPES, PointwiseTable, cast_table
@@ -27,6 +25,7 @@ from headrace.plan.transform import (
 )
 from headrace.records import EntryPoints
 from headrace.sources.source import Source
+from headrace.transforms.op import Extent, ImageOp
 
 Where = Literal["native", "python", "device"]
 Layout = Literal["NCHW", "NHWC"]
@@ -59,7 +58,7 @@ class NativePlan:
 
     Attributes:
         source: files and labels.
-        steps: geometry on 8-bit RGB, in order; legal by `headrace.plan.geometry`.
+        steps: on 8-bit RGB, in order.
         height, width: of every output, in pixels.
         table: [3, 256] of `dtype`, the value of each level of each channel; None: the level itself (uint8).
         dtype: that native code writes: uint8, float16, bfloat16 or float32. uint8 where the table is left to
@@ -76,7 +75,7 @@ class NativePlan:
     """
 
     source: Source
-    steps: tuple[Step, ...]
+    steps: tuple[ImageOp, ...]
     height: int
     width: int
     table: torch.Tensor | None = field(repr=False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from headrace.plan.logical import RandomErasing
+from headrace.transforms.random_erasing import RandomErasing
 
 
 @dataclass(frozen=True)

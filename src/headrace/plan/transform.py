@@ -12,24 +12,22 @@ from typing import Any
 
 import torch
 
-from headrace.plan import geometry
-from headrace.plan.arguments import NotLowerable
-from headrace.plan.catalogue import (
-    CONTAINERS,
-    UNCHANGING,
-    Erasing,
-    Geometry,
-    Pointwise,
-    Row,
-    find_row,
-    keeps_everything,
-    known_base,
-    parity_text,
-)
 from headrace.plan.changed import find_change
-from headrace.plan.logical import RandomErasing, Step
 from headrace.plan.origin import describe_callable, located
 from headrace.plan.pointwise import PointwiseTable, build_table
+from headrace.transforms import CONTAINERS, find_op, known_base
+from headrace.transforms.levels import Identity, ToPureTensor, ToTensor
+from headrace.transforms.op import (
+    UNKNOWN,
+    Extent,
+    ImageOp,
+    LevelOp,
+    NoNativeForm,
+    Op,
+    Settled,
+    parity_text,
+)
+from headrace.transforms.random_erasing import RandomErasing
 
 # Deeper than anyone nests by hand; a list that contains itself ends here instead of never.
 MAX_DEPTH = 32
@@ -65,7 +63,7 @@ class LoweredTransform:
     """A transform that native code does whole: `steps` give height × width pixels, `pointwise` the values,
     part of which `erase` overwrites."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[ImageOp, ...]
     height: int
     width: int
     pointwise: PointwiseTable
@@ -87,8 +85,8 @@ class SplitTransform:
         notes: at least one is `refused`.
     """
 
-    steps: tuple[Step, ...]
-    extent: geometry.Extent
+    steps: tuple[ImageOp, ...]
+    extent: Extent
     middle: tuple[Callable[[Any], Any], ...]
     suffix: tuple[Callable[[Any], Any], ...]
     pointwise: PointwiseTable | None
@@ -98,48 +96,47 @@ class SplitTransform:
 
 @dataclass
 class _Item:
-    """A transform on its way through the planner."""
+    """A transform on its way through the planner.
+
+    Attributes:
+        op: as it was read; None: it isn't known, or can't be read.
+        settled: what becomes of an image op where it stands.
+    """
 
     transform: Any
-    row: Row | None = None
-    placed: geometry.Placed | None = None  # geometry only
-    erase: RandomErasing | None = None  # erasing only
+    op: Op | None = None
+    settled: Settled | None = None
     text: str = ""
     problem: str = ""
-    note: str = ""
 
 
 def lower_transform(transform: Any) -> LoweredTransform | SplitTransform:
     """What native code makes of `transform` (None: no transform), and why not all of it."""
     items = [] if transform is None else [_read(leaf) for leaf in _flatten(transform)]
-    _mark_tensors(items)
-    verdicts = _check_geometry(items)
+    _settle(items)
     _check_erasing(items)
-    whole = None if any(item.problem for item in items) else _lower_whole(items, verdicts)
-    return whole if isinstance(whole, LoweredTransform) else _split(items, verdicts, whole)
+    whole = None if any(item.problem for item in items) else _lower_whole(items)
+    return whole if isinstance(whole, LoweredTransform) else _split(items, whole)
 
 
-def _lower_whole(items: Sequence[_Item], verdicts: Sequence[geometry.Verdict]) -> LoweredTransform | StepNote:
-    pointwise = [item for item in items if isinstance(item.row, Pointwise)]
+def _lower_whole(items: Sequence[_Item]) -> LoweredTransform | StepNote:
+    pointwise = [item for item in items if isinstance(item.op, LevelOp)]
     if not pointwise:
         return _refusal("output", "gives PIL images rather than tensors")
-    extent = verdicts[-1].extent if verdicts else geometry.UNKNOWN
+    extent = _extent(items)
     if not extent.exact:
         return _refusal("output", "size varies with the picture: give Resize both sizes, or crop at the end")
     table = build_table([item.transform for item in pointwise])
     if isinstance(table, str):
         return _refusal(", ".join(item.text for item in pointwise), table)
-    erase = next((item.erase for item in items if item.erase is not None), None)
+    erase = _erasing_of(items)
     if erase is not None and not _holds(table.dtype, erase):
         return _refusal(str(erase), OUT_OF_RANGE)
-    steps = tuple(v.step for v in verdicts if v.step is not None)
     notes = tuple(_native_note(item) for item in items)
-    return LoweredTransform(steps, extent.height, extent.width, table, notes, erase)
+    return LoweredTransform(_steps(items), extent.height, extent.width, table, notes, erase)
 
 
-def _split(
-    items: Sequence[_Item], verdicts: Sequence[geometry.Verdict], why: StepNote | None
-) -> SplitTransform:
+def _split(items: Sequence[_Item], why: StepNote | None) -> SplitTransform:
     """The longest beginning that native code does, and the longest end that is a table.
 
     `why`: what keeps the transform from running natively as a whole, where no step of it alone does.
@@ -147,7 +144,6 @@ def _split(
     begin = 0
     while begin < len(items) and _keeps_pictures(items[begin]):
         begin += 1
-    done = verdicts[: sum(item.placed is not None for item in items[:begin])]
     end = len(items)
     while end > begin and _works_on_values(items[end - 1]):
         end -= 1
@@ -158,8 +154,8 @@ def _split(
     notes += [_python_note(item) for item in items[begin:end]]
     notes += [_native_note(item) for item in items[end:]]
     return SplitTransform(
-        steps=tuple(verdict.step for verdict in done if verdict.step is not None),
-        extent=done[-1].extent if done else geometry.UNKNOWN,
+        steps=_steps(items[:begin]),
+        extent=_extent(items[:begin]),
         middle=tuple(item.transform for item in items[begin:end]),
         suffix=tuple(item.transform for item in items[end:]),
         pointwise=table,
@@ -168,14 +164,30 @@ def _split(
     )
 
 
+def _steps(items: Sequence[_Item]) -> tuple[ImageOp, ...]:
+    settled = (item.settled for item in items if item.settled is not None)
+    return tuple(each.op for each in settled if each.op is not None)
+
+
+def _extent(items: Sequence[_Item]) -> Extent:
+    """Of the image after `items`, which begin with the file's."""
+    extents = [item.settled.extent for item in items if item.settled is not None]
+    return extents[-1] if extents else UNKNOWN
+
+
+def _erasing_of(items: Sequence[_Item]) -> RandomErasing | None:
+    return next((item.op for item in items if isinstance(item.op, RandomErasing)), None)
+
+
 def _works_on_values(item: _Item) -> bool:
-    return isinstance(item.row, (Pointwise, Erasing)) and not item.problem
+    return isinstance(item.op, (LevelOp, RandomErasing)) and not item.problem
 
 
 def _end_of(items: Sequence[_Item]) -> tuple[PointwiseTable | None, RandomErasing | None]:
     """The table of the steps at the end, and the erasing; no table: the end is the user's Python."""
-    table = build_table([item.transform for item in items if item.erase is None]) if items else ""
-    erase = next((item.erase for item in items if item.erase is not None), None)
+    levels = [item.transform for item in items if isinstance(item.op, LevelOp)]
+    table = build_table(levels) if items else ""
+    erase = _erasing_of(items)
     if isinstance(table, str) or (erase is not None and not _holds(table.dtype, erase)):
         return None, None
     return table, erase
@@ -183,15 +195,13 @@ def _end_of(items: Sequence[_Item]) -> tuple[PointwiseTable | None, RandomErasin
 
 def _keeps_pictures(item: _Item) -> bool:
     """Whether native code can do `item` where everything before it was done by it, on a picture."""
-    if item.problem:
-        return False
-    return isinstance(item.row, Geometry) or (item.row is not None and keeps_everything(item.row))
+    return isinstance(item.op, (ImageOp, Identity)) and not item.problem
 
 
 def lower_values(transform: Any, channels: int) -> tuple[PointwiseTable, tuple[StepNote, ...]] | None:
     """The table of a transform that has pointwise steps only, for pictures of 3 (RGB) or 1 (L) channels."""
     items = [_read(leaf) for leaf in _flatten(transform)]
-    if any(item.problem or not isinstance(item.row, Pointwise) for item in items):
+    if any(item.problem or not isinstance(item.op, LevelOp) for item in items):
         return None
     table = build_table([item.transform for item in items], channels)
     return None if isinstance(table, str) else (table, tuple(map(_native_note, items)))
@@ -207,24 +217,19 @@ def _flatten(transform: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def _read(transform: Any) -> _Item:
-    row = find_row(transform)
-    if row is None:
+    cls = find_op(type(transform))
+    if cls is None:
         problem = _unknown_reason(transform)
         return _Item(transform, text=located(describe_callable(transform), transform), problem=problem)
     name = type(transform).__name__
     change = find_change(transform)
     if change is not None:
-        return _Item(transform, row, text=name, problem=change)
-    if isinstance(row, Pointwise):
-        return _Item(transform, row, text=_pointwise_text(transform, row))
+        return _Item(transform, text=name, problem=change)
     try:
-        if isinstance(row, Erasing):
-            erase = row.read(transform)
-            return _Item(transform, row, text=str(erase), erase=erase)
-        step = row.read(transform)
-    except (NotLowerable, AttributeError) as verdict:  # an object of another version may lack an attribute
-        return _Item(transform, row, text=name, problem=str(verdict))
-    return _Item(transform, row, geometry.Placed(step), text=str(step))
+        op = cls.read(transform)
+    except (NoNativeForm, AttributeError) as verdict:  # an object of another version may lack an attribute
+        return _Item(transform, text=name, problem=str(verdict))
+    return _Item(transform, op, text=str(op))
 
 
 def _unknown_reason(transform: Any) -> str:
@@ -236,36 +241,25 @@ def _unknown_reason(transform: Any) -> str:
     return NO_NATIVE_FORM
 
 
-def _mark_tensors(items: Sequence[_Item]) -> None:
-    """Tells geometric steps after the conversion that they see a tensor."""
-    converted = False
+def _settle(items: Sequence[_Item]) -> None:
+    """Decides on each image op in its place. After one with a problem the next is judged as if it had run."""
+    extent, on_tensor = UNKNOWN, False
     for item in items:
-        converted = converted or (isinstance(item.row, Pointwise) and _converts(item.row))
-        if converted and isinstance(item.row, Geometry) and item.placed is not None:
-            item.placed = geometry.Placed(item.placed.step, item.row.on_tensor)
-
-
-def _converts(row: Pointwise) -> bool:
-    # All others leave a picture a picture, or raise an error for one (which the table's making finds out).
-    return row.cls.__name__ in ("ToTensor", "PILToTensor", "ToImage")
-
-
-def _check_geometry(items: Sequence[_Item]) -> tuple[geometry.Verdict, ...]:
-    moved = [item.placed for item in items if item.placed is not None]
-    verdicts = geometry.check_geometry(moved)
-    for item, verdict in _judged(items, verdicts):
-        item.problem = item.problem or verdict.problem
-        item.note = verdict.note
-        if verdict.step is not None:
-            item.text = str(verdict.step)
-    return verdicts
+        # All others leave an image an image, or raise an error for one (which the table's making finds out).
+        on_tensor = on_tensor or isinstance(item.op, ToTensor)
+        if isinstance(item.op, ImageOp):
+            item.settled = item.op.settle(extent, on_tensor=on_tensor)
+            item.problem = item.settled.problem
+            extent = item.settled.extent
+            if item.settled.op is not None:
+                item.text = str(item.settled.op)
 
 
 def _check_erasing(items: Sequence[_Item]) -> None:
     """An erasing anywhere but at the end is a problem."""
     for i, item in enumerate(items):
-        last = all(type(after.transform) in UNCHANGING for after in items[i + 1 :])
-        if item.erase is not None and not last:
+        last = all(isinstance(after.op, (ToPureTensor, Identity)) for after in items[i + 1 :])
+        if isinstance(item.op, RandomErasing) and not last:
             item.problem = NOT_LAST
 
 
@@ -276,19 +270,13 @@ def _holds(dtype: torch.dtype, erase: RandomErasing) -> bool:
     return erase.value is not None and all(0 <= value <= 255 for value in erase.value)
 
 
-def _judged(
-    items: Sequence[_Item], verdicts: Sequence[geometry.Verdict]
-) -> list[tuple[_Item, geometry.Verdict]]:
-    """Geometric items with their verdicts."""
-    return list(zip((item for item in items if item.placed is not None), verdicts, strict=True))
-
-
 def _native_note(item: _Item) -> StepNote:
-    if isinstance(item.row, Geometry):
-        return StepNote(item.text, item.note, parity_text(item.row.parity))
-    if item.row is not None and keeps_everything(item.row):
+    if isinstance(item.op, ImageOp):
+        note = "" if item.settled is None else item.settled.note
+        return StepNote(item.text, note, parity_text(item.op.parity))
+    if isinstance(item.op, Identity):
         return StepNote(item.text, "changes nothing", "exact")
-    reason = ERASED if isinstance(item.row, Erasing) else IN_TABLE
+    reason = ERASED if isinstance(item.op, RandomErasing) else IN_TABLE
     return StepNote(item.text, reason, "exact", suffix=True)
 
 
@@ -299,16 +287,3 @@ def _python_note(item: _Item) -> StepNote:
 
 def _refusal(step: str, reason: str) -> StepNote:
     return StepNote(step, reason, python=True, refused=True)
-
-
-def _pointwise_text(transform: Any, row: Pointwise) -> str:
-    shown = ", ".join(f"{name} {_value_text(getattr(transform, name, None))}" for name in row.shown)
-    return f"{type(transform).__name__}({shown})"
-
-
-def _value_text(value: Any) -> str:
-    if isinstance(value, torch.dtype):
-        return str(value).removeprefix("torch.")
-    if isinstance(value, (list, tuple)) and all(isinstance(v, (int, float)) for v in value):
-        return f"({', '.join(f'{v:.4g}' for v in value)})"
-    return " ".join(str(value).split())

@@ -6,25 +6,25 @@ from typing import Any
 
 import numpy as np
 import torch
+from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
 
-from headrace.engine.lower import lower_pipeline
+from headrace.engine.lower import draws_of, lower_pipeline
 from headrace.engine.pillow import make_picture, make_sample
 from headrace.engine.seeding import generators_kept, seed_generators, seed_of
 from headrace.errors import ConfigError
 from headrace.loader import DataLoader
-from headrace.plan.erasing import draw_boxes, draw_noise
-from headrace.plan.logical import RandomErasing, Step
 from headrace.plan.physical import NativePlan, SplitPlan
-from headrace.plan.pointwise import look_up, run_suffix
-from headrace.plan.replay import replay_suffix
+from headrace.plan.pointwise import look_up, look_up_levels, run_suffix
 from headrace.plan.suffix import ErasingStep, Suffix
 from headrace.records import BatchKeys, Draw, SampleKey
 from headrace.sources.image import load_rgb
+from headrace.transforms.op import Op, flat
+from headrace.transforms.random_erasing import draw_boxes, draw_noise
 
 
 def draws(
     loader: DataLoader, index: int, epoch: int | None = None, occurrence: int = 0
-) -> tuple[tuple[Step | RandomErasing, Draw], ...]:
+) -> tuple[tuple[Op, Draw], ...]:
     """What is drawn for each step of sample `index` in `epoch`: the crop's box, whether it is flipped, …
 
     Args:
@@ -36,7 +36,8 @@ def draws(
             `headrace.order.Order.at`; with a sampler of torch's, how often the index came before.
 
     Returns:
-        (step, draw) pairs in order; see `headrace.records.Draw` for the four numbers.
+        (step, draw) pairs in order; `step.draws` names the numbers of a draw. Steps without randomness have
+        none. Steps inside of another follow it, whether it applied them or not.
 
     Raises:
         ConfigError: native code has no part in this loader, or the epoch's seed isn't known.
@@ -45,10 +46,10 @@ def draws(
     plan, split = _plans(loader)
     key = SampleKey(*loader.random_key(epoch), index, occurrence)
     image = load_rgb(plan.source.open(index))
-    drawn = lower_pipeline(plan, decoders=0).draw(key, image.width, image.height)
+    drawn = draws_of(lower_pipeline(plan, decoders=0), plan.steps, key, image.width, image.height)
     if drawn is None:
         raise ValueError(f"sample {index} is {image.width}×{image.height}: a crop of the pipeline is larger")
-    steps = tuple(zip(plan.steps, drawn, strict=True))
+    steps = tuple(zip(flat(plan.steps), drawn, strict=True))
     erasing = None if plan.suffix is None else plan.suffix.erasing
     if erasing is None or split is not None:  # split: the size of what is erased isn't known before
         return steps
@@ -91,14 +92,26 @@ def _replay_split(split: SplitPlan, key: SampleKey) -> Any:
 
 
 def _ended(image: torch.Tensor, suffix: Suffix | None, key: SampleKey) -> torch.Tensor:
-    if suffix is None or suffix.erasing is None:
-        return replay_suffix(image, suffix, (0, 0, 0, 0), None)
-    box = _erased_box(suffix.erasing, key, image.shape[1], image.shape[2])
-    noise = torch.from_numpy(draw_noise(key, suffix.erasing.number, *box[2:]))
-    return replay_suffix(image, suffix, box, noise)
+    """One sample, [channels, height, width] as native code writes it, after `suffix`."""
+    if suffix is None:
+        return image
+    if suffix.table is not None:
+        image = look_up_levels(image, suffix.table)
+    step = suffix.erasing
+    if step is None:
+        return image
+    box = _erased_box(step, key, image.shape[1], image.shape[2])
+    if not box[2] * box[3]:
+        return image
+    if step.erase.value is None:
+        new = torch.from_numpy(draw_noise(key, step.number, *box[2:]))
+    else:
+        new = torch.tensor(step.erase.value)[:, None, None]
+    erased: torch.Tensor = F.erase(image, *box, new.to(step.dtype))
+    return erased
 
 
-def _erased_box(step: ErasingStep, key: SampleKey, rows: int, columns: int) -> Draw:
+def _erased_box(step: ErasingStep, key: SampleKey, rows: int, columns: int) -> tuple[int, int, int, int]:
     one = BatchKeys(key.seed, key.epoch, np.array([key.sample]), np.array([key.occurrence]))
     top, left, height, width = draw_boxes(step.erase, one, step.number, rows, columns)[0].tolist()
     return top, left, height, width

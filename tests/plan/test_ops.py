@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision.transforms import InterpolationMode, functional
 
-from headrace.plan.logical import (
+from headrace.transforms import (
     CenterCrop,
     HorizontalFlip,
     RandomCrop,

@@ -1,18 +1,26 @@
-"""What RandomErasing draws for each sample of a batch: Philox4x32-10 and torchvision's arithmetic, in NumPy.
+"""RandomErasing: the last step, done to whole batches of values.
 
-The stream of a sample's step is that of native code (native/src/random.h): the key is the seed mixed with the
-epoch and the occurrence; the counter holds the index, the step, and the position in the stream.
+What it draws is computed here, in NumPy, a batch at a time. The stream of a sample's step is that of native
+code (native/src/random.h): the key is the seed mixed with the epoch and the occurrence; the counter holds the
+index, the number of the step, and the position in the stream.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+from typing_extensions import Self
 
 from headrace.order.permutation import MASK, key_of, mix, mix_words
-from headrace.plan.logical import RandomErasing
 from headrace.records import BatchKeys, SampleKey
+from headrace.transforms.op import NoNativeForm, Op
+from headrace.transforms.reading import bounds, check_probability, check_range, made, number, range_text
 
 Words = npt.NDArray[np.uint64]
 Boxes = npt.NDArray[np.int64]
@@ -20,6 +28,58 @@ Boxes = npt.NDArray[np.int64]
 TRIES = 10
 LOW = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
+
+
+@dataclass(frozen=True)
+class RandomErasing(Op):
+    """A random box of the values overwritten with probability `p`, after the conversion.
+
+    `scale` bounds the box's area as a share of the image's, `ratio` its height / width; ten tries, and where
+    none fits nothing is erased, as torchvision does it. `value` is one number, or one per channel; None:
+    standard normal noise of float32.
+    """
+
+    p: float
+    scale: tuple[float, float]
+    ratio: tuple[float, float]
+    value: tuple[float, ...] | None
+
+    matches = (v1.RandomErasing, v2.RandomErasing)
+    draws = ("top", "left", "height", "width; 0: nothing is erased")
+    examples = (
+        {"p": 1.0},
+        {"p": 0.5, "scale": (0.1, 0.5), "ratio": (0.5, 2.0), "value": 7},
+        {"p": 1.0, "value": (0.1, 0.2, 0.3), "inplace": True},
+        {"p": 0.9, "value": "random"},
+    )
+
+    def __post_init__(self) -> None:
+        check_probability(self.p)
+        check_range("scale", self.scale, lowest=0.0, exclusive=False)
+        check_range("ratio", self.ratio, lowest=0.0, exclusive=True)
+        if self.value is not None and len(self.value) not in (1, 3):
+            raise ValueError(f"value {self.value} must be one number, or one for each of 3 channels")
+
+    def __str__(self) -> str:
+        scale, ratio = range_text(self.scale), range_text(self.ratio)
+        numbers = None if self.value is None else ", ".join(f"{v:.4g}" for v in self.value)
+        value = "random" if numbers is None else numbers if len(self.value or ()) == 1 else f"({numbers})"
+        return f"RandomErasing(p {self.p:g}, scale {scale}, ratio {ratio}, value {value})"
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        """`inplace` says nothing about batches: nobody else sees their memory."""
+        value = transform.value
+        if isinstance(value, (int, float)):
+            value = (float(value),)
+        elif isinstance(value, str) or (value is None and isinstance(transform, v2.Transform)):
+            value = None
+        elif isinstance(value, (list, tuple)):
+            value = tuple(number("value", v) for v in value)
+        else:
+            raise NoNativeForm(f"value={value!r} isn't a number, three of them or 'random'")
+        scale, ratio = bounds("scale", transform.scale), bounds("ratio", transform.ratio)
+        return made(cls, number("p", transform.p), scale, ratio, value)
 
 
 def draw_boxes(erase: RandomErasing, keys: BatchKeys, step: int, height: int, width: int) -> Boxes:

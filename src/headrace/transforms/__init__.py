@@ -1,0 +1,74 @@
+"""What Headrace knows of other people's transforms: a file for each, and `OPS`, the list of them.
+
+A transform is matched by its exact class. A subclass, a function, or a class that isn't here is the user's
+own business: it runs as Python, between the steps before it and the table at the end. The tests run every op
+against torchvision itself. docs/adding-a-transform.md says how to add one.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from headrace.transforms.crops import CenterCrop, RandomCrop
+from headrace.transforms.flips import HorizontalFlip, VerticalFlip
+from headrace.transforms.levels import ConvertDtype, Identity, Normalize, ToPureTensor, ToTensor
+from headrace.transforms.op import Op
+from headrace.transforms.random_erasing import RandomErasing
+from headrace.transforms.random_resized_crop import RandomResizedCrop
+from headrace.transforms.resize import Resize, ResizeShorter
+
+__all__ = [
+    "CONTAINERS",
+    "OPS",
+    "CenterCrop",
+    "HorizontalFlip",
+    "RandomCrop",
+    "RandomErasing",
+    "RandomResizedCrop",
+    "Resize",
+    "ResizeShorter",
+    "VerticalFlip",
+    "find_op",
+    "known_base",
+]
+
+OPS: tuple[type[Op], ...] = (
+    RandomResizedCrop,
+    Resize,
+    ResizeShorter,
+    CenterCrop,
+    RandomCrop,
+    HorizontalFlip,
+    VerticalFlip,
+    ToTensor,
+    ToPureTensor,
+    ConvertDtype,
+    Normalize,
+    Identity,
+    RandomErasing,
+)
+
+# Lists of transforms, called one after another: taken apart, however deeply nested.
+CONTAINERS: tuple[type, ...] = (v1.Compose, v2.Compose)
+
+_BY_CLASS: dict[type, type[Op]] = {cls: op for op in OPS for cls in op.matches}
+_BY_NAME: dict[str, type[Op]] = {name: op for op in OPS for name in op.matches_imported}
+
+
+def find_op(cls: type) -> type[Op] | None:
+    """The op that objects of exactly this class are read as, or None."""
+    found = _BY_CLASS.get(cls) or _BY_NAME.get(f"{cls.__module__}.{cls.__qualname__}")
+    if found is None or cls in found.matches:
+        return found
+    # A class may say of itself that it is of any module.
+    return found if getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is cls else None
+
+
+def known_base(transform: Any) -> type | None:
+    """The known class that `transform`'s class derives from, if it does without being one."""
+    bases = type(transform).__mro__[1:]
+    return next((base for base in bases if find_op(base) is not None or base in CONTAINERS), None)

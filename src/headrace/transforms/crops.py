@@ -1,0 +1,220 @@
+"""CenterCrop and RandomCrop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
+from torchvision.transforms import v2
+from typing_extensions import Self
+
+from headrace.records import Draw
+from headrace.transforms.op import NO_EFFECT, Extent, ImageOp, NoNativeForm, Settled
+from headrace.transforms.reading import (
+    MAX_SIZE,
+    check_size,
+    colour,
+    functional_of,
+    image_fill,
+    integer,
+    made,
+    pair,
+)
+
+# In the order of native code's PaddingMode.
+PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
+PADDING_MODES: tuple[str, ...] = get_args(PaddingMode)
+
+TENSOR_PADDING = "may pad a tensor, after normalisation rather than before; put it before the conversion"
+
+
+@dataclass(frozen=True)
+class CenterCrop(ImageOp):
+    """The middle height × width of the input; where that is smaller, black is added around it first."""
+
+    height: int
+    width: int
+
+    native = "center_crop"
+    matches = (v1.CenterCrop, v2.CenterCrop)
+    tensor_problem = TENSOR_PADDING  # where it pads
+    examples = ({"size": (24, 17)}, {"size": (60, 51)}, {"size": 1}, {"size": [31, 90]})
+
+    def __post_init__(self) -> None:
+        check_size(self.height, self.width)
+
+    def __str__(self) -> str:
+        return f"CenterCrop({self.height}×{self.width})"
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        return made(cls, *pair(transform.size))
+
+    def params(self) -> tuple[float, ...]:
+        return (self.height, self.width)
+
+    def extent(self, before: Extent) -> Extent:  # noqa: ARG002
+        return Extent(self.height, self.width, exact=True)
+
+    def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
+        if before.is_exactly(self.height, self.width):
+            return Settled(None, before, NO_EFFECT)
+        pads = not before.holds(self.height, self.width)
+        problem = TENSOR_PADDING if on_tensor and pads else ""
+        return Settled(self, self.extent(before), problem=problem)
+
+    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:  # noqa: ARG002
+        return height >= self.height and width >= self.width
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:  # noqa: ARG002
+        return F.center_crop(image, [self.height, self.width])
+
+
+@dataclass(frozen=True)
+class RandomCrop(ImageOp):
+    """A window of height × width at a random place of the padded input.
+
+    The padded input is the input with `padding` (left, top, right, bottom) around it; with `pad_if_needed` a
+    padded width that is still short of `width` by d gets d further columns on *both* sides; height likewise.
+    All of it is one padding of the original pixels with `padding_mode`; `fill` (red, green, blue) is for
+    'constant'. A padded input smaller than the window is an error of the sample.
+    """
+
+    height: int
+    width: int
+    padding: tuple[int, int, int, int] | None = None
+    pad_if_needed: bool = False
+    fill: tuple[int, int, int] = (0, 0, 0)
+    padding_mode: PaddingMode = "constant"
+
+    native = "random_crop"
+    matches = (v1.RandomCrop, v2.RandomCrop)
+    tensor_problem = TENSOR_PADDING  # where it pads
+    draws = ("top in the padded image", "left")
+    examples = (
+        {"size": (24, 17)},
+        {"size": (33, 33)},
+        {"size": 41, "padding": (3, 4, 5, 6), "fill": (1, 2, 3)},
+        {"size": 45, "padding": (8, 9), "padding_mode": "edge"},
+        {"size": 45, "padding": [7], "padding_mode": "reflect"},
+        {"size": 45, "padding": 7, "padding_mode": "symmetric"},
+        {"size": (50, 60), "pad_if_needed": True, "fill": 9},
+        {"size": (50, 60), "padding": 2, "pad_if_needed": True, "padding_mode": "edge"},
+        {"size": (90, 200), "pad_if_needed": True, "padding_mode": "reflect"},
+        {"size": (90, 200), "pad_if_needed": True, "padding_mode": "symmetric"},
+    )
+    v2_examples = ({"size": 45, "padding": 9, "fill": {Image.Image: 7, "others": 0}},)
+
+    def __post_init__(self) -> None:
+        check_size(self.height, self.width)
+        if self.padding is not None and not all(0 <= p <= MAX_SIZE for p in self.padding):
+            raise ValueError(f"padding {self.padding} must be 0 or more on each side")
+        if self.padding is not None and len(self.padding) != 4:
+            raise ValueError(f"padding {self.padding} must be (left, top, right, bottom)")
+        if len(self.fill) != 3 or not all(0 <= f <= 255 for f in self.fill):
+            raise ValueError(f"fill {self.fill} must be three levels of 0 to 255")
+        if self.padding_mode not in PADDING_MODES:
+            raise ValueError(f"padding_mode {self.padding_mode!r} must be one of {', '.join(PADDING_MODES)}")
+
+    def __str__(self) -> str:
+        extras = [] if self.padding is None else [f"padding {self.padding}"]
+        extras += ["pad if needed"] if self.pad_if_needed else []
+        if self.may_pad:
+            extras.append(f"fill {self.fill}" if self.padding_mode == "constant" else self.padding_mode)
+        return f"RandomCrop({', '.join([f'{self.height}×{self.width}', *extras])})"
+
+    @property
+    def may_pad(self) -> bool:
+        """Whether pixels from outside the input can appear."""
+        return self.padding is not None or self.pad_if_needed
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        is_v2 = isinstance(transform, v2.Transform)
+        padding = None
+        if transform.padding is not None:
+            padding = _padding_v2(transform.padding) if is_v2 else _padding_v1(transform.padding)
+        mirrors = transform.padding_mode in ("reflect", "symmetric")
+        if not is_v2 and transform.pad_if_needed and padding is not None and mirrors:
+            # v1 pads up to three times: the second padding mirrors the first one's pixels.
+            raise NoNativeForm(
+                f"padding and pad_if_needed with {transform.padding_mode!r} mirrors what is mirrored already"
+            )
+        pad_if_needed = bool(transform.pad_if_needed)
+        pads = padding is not None or pad_if_needed
+        # Where nothing is padded, neither the mode nor the colour is ever looked at.
+        mode = transform.padding_mode if pads else "constant"
+        fill = (0, 0, 0)
+        if pads and mode == "constant":
+            fill = colour(image_fill(transform.fill) if is_v2 else transform.fill, functional_of(transform))
+        return made(cls, *pair(transform.size), padding, pad_if_needed, fill, mode)
+
+    def params(self) -> tuple[float, ...]:
+        padding, mode = self.padding or (0, 0, 0, 0), PADDING_MODES.index(self.padding_mode)
+        return (self.height, self.width, *padding, self.pad_if_needed, mode, *self.fill)
+
+    def extent(self, before: Extent) -> Extent:  # noqa: ARG002
+        return Extent(self.height, self.width, exact=True)
+
+    def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
+        after = self.extent(before)
+        left, top, right, bottom = self.padding or (0, 0, 0, 0)
+        step = self
+        # On a tensor even padding by nothing may raise an error for its fill.
+        if not on_tensor and not left + top + right + bottom:
+            step = replace(step, padding=None)
+        padded = before.grown(top + bottom, left + right)
+        if step.pad_if_needed and padded.holds(step.height, step.width):
+            step = replace(step, pad_if_needed=False)
+        if not step.pad_if_needed and padded.exact and not padded.holds(step.height, step.width):
+            sizes = f"{step.height}×{step.width} from {padded.height}×{padded.width}"
+            return Settled(step, after, problem=f"cuts {sizes}, for which torchvision raises an error")
+        if not step.may_pad and before.is_exactly(step.height, step.width):
+            return Settled(None, after, NO_EFFECT)
+        return Settled(step, after, problem=TENSOR_PADDING if on_tensor and step.may_pad else "")
+
+    def total_padding(self, height: int, width: int) -> tuple[int, int, int, int]:
+        """(left, top, right, bottom) that an input of height × width gets, `pad_if_needed` included."""
+        left, top, right, bottom = self.padding or (0, 0, 0, 0)
+        if self.pad_if_needed:
+            short_x = max(0, self.width - (width + left + right))
+            short_y = max(0, self.height - (height + top + bottom))
+            left, right, top, bottom = left + short_x, right + short_x, top + short_y, bottom + short_y
+        return left, top, right, bottom
+
+    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:  # noqa: ARG002
+        return not any(self.total_padding(height, width))
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        padding = self.total_padding(image.height, image.width)
+        if any(padding):
+            image = F.pad(image, list(padding), fill=self.fill, padding_mode=self.padding_mode)
+        if image.height < self.height or image.width < self.width:
+            raise ValueError(
+                f"Required crop size {(self.height, self.width)} is larger than"
+                f" input image size {(image.height, image.width)}"
+            )
+        return F.crop(image, int(draw[0]), int(draw[1]), self.height, self.width)
+
+
+def _padding_v1(padding: Any) -> tuple[int, int, int, int]:
+    """As the user gave it."""
+    if not isinstance(padding, (tuple, list)):
+        padding = [padding]
+    sides = [integer("padding", p) for p in padding]
+    if len(sides) == 1:
+        return (sides[0], sides[0], sides[0], sides[0])
+    if len(sides) == 2:
+        return (sides[0], sides[1], sides[0], sides[1])
+    if len(sides) == 4:
+        return (sides[0], sides[1], sides[2], sides[3])
+    raise NoNativeForm(f"padding of {len(sides)} values: torchvision takes 1, 2 or 4")
+
+
+def _padding_v2(padding: Any) -> tuple[int, int, int, int]:
+    """v2 keeps [left, right, top, bottom]."""
+    left, right, top, bottom = (integer("padding", p) for p in padding)
+    return (left, top, right, bottom)

@@ -1,0 +1,83 @@
+"""Conversions and Normalize: part of the table of 256 levels per channel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+from typing_extensions import Self
+
+from headrace.transforms.op import LevelOp
+
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+
+
+@dataclass(frozen=True)
+class _Shown(LevelOp):
+    text: str
+
+    arguments: ClassVar[tuple[str, ...]] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        names = cls.shown.get(type(transform), cls.arguments)
+        shown = ", ".join(f"{name} {_value_text(getattr(transform, name, None))}" for name in names)
+        return cls(f"{type(transform).__name__}({shown})")
+
+
+@dataclass(frozen=True)
+class ToTensor(_Shown):
+    """From an image to a tensor."""
+
+    matches = (v1.ToTensor, v2.ToTensor, v1.PILToTensor, v2.PILToTensor, v2.ToImage)
+    examples = ({},)
+
+
+@dataclass(frozen=True)
+class ToPureTensor(_Shown):
+    """From a tensor of a class of torchvision's to one of torch's, the values unchanged."""
+
+    matches = (v2.ToPureTensor,)
+    examples = ({},)
+
+
+@dataclass(frozen=True)
+class ConvertDtype(_Shown):
+    """From one dtype to another, scaled or not."""
+
+    matches = (v1.ConvertImageDtype, v2.ConvertImageDtype, v2.ToDtype)
+    arguments = ("dtype",)
+    shown: ClassVar = {v2.ToDtype: ("dtype", "scale")}
+    examples = ({"dtype": torch.float32}, {"dtype": torch.float16})
+
+
+@dataclass(frozen=True)
+class Normalize(_Shown):
+    """Mean subtracted, divided by the standard deviation, channel by channel."""
+
+    matches = (v1.Normalize, v2.Normalize)
+    arguments = ("mean", "std")
+    examples = ({"mean": MEAN, "std": STD},)
+
+
+@dataclass(frozen=True)
+class Identity(_Shown):
+    """Hands on what it is given, image or tensor: put in for a step that a flag switches off."""
+
+    matches = (v2.Identity, nn.Identity)
+    examples = ({},)
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, (list, tuple)) and all(isinstance(v, (int, float)) for v in value):
+        return f"({', '.join(f'{v:.4g}' for v in value)})"
+    return " ".join(str(value).split())

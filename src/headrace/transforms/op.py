@@ -1,0 +1,229 @@
+"""What Headrace knows of a transform: the base classes of the files beside this one.
+
+Sizes are in pixels, height before width. An op means what the torchvision transform that it was read from
+means on an RGB PIL image.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import PIL
+from PIL import Image
+from typing_extensions import Self
+
+from headrace.records import Draw
+
+# How the result compares with torchvision's on PIL images:
+#   "exact"  the same bits, whatever the versions
+#   "pillow" the same bits as the installed Pillow gives: its resize is followed, which version 13 changed
+Parity = Literal["exact", "pillow"]
+
+NO_EFFECT = "changes nothing: the picture has that size already"
+TENSOR_PIXELS = "treats a tensor as torch does, which isn't what Pillow does; put it before the conversion"
+
+
+class NoNativeForm(Exception):  # noqa: N818  (a verdict that never leaves the planner, not an error)
+    """This transform with these arguments has no native form; the message says why."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The image's size, or, where it varies from file to file (not `exact`), lower bounds of it."""
+
+    height: int
+    width: int
+    exact: bool
+
+    def is_exactly(self, height: int, width: int) -> bool:
+        """Whether the image is sure to be height × width."""
+        return self.exact and (self.height, self.width) == (height, width)
+
+    def holds(self, height: int, width: int) -> bool:
+        """Whether height × width is sure to fit into the image."""
+        return self.height >= height and self.width >= width
+
+    def grown(self, height: int, width: int) -> Extent:
+        """With that many rows and columns more."""
+        return replace(self, height=self.height + height, width=self.width + width)
+
+
+UNKNOWN = Extent(1, 1, exact=False)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What becomes of an op where it stands.
+
+    Attributes:
+        op: what is to run; None: nothing, since it would change nothing.
+        extent: of the image after it.
+        note: what `explain()` says of it.
+        problem: why native code can't do it here; empty: it can.
+    """
+
+    op: ImageOp | None
+    extent: Extent
+    note: str = ""
+    problem: str = ""
+
+
+class Op(ABC):
+    """A transform with its arguments. Subclasses are frozen dataclasses, listed in `headrace.transforms.OPS`.
+
+    Attributes:
+        matches: the exact classes that it is read from: a subclass may do anything.
+        matches_imported: the same of packages that Headrace never imports itself, as "module.Class".
+        examples: arguments of the matched classes, for tests of exactness, replay and draws.
+        v2_examples: the same for classes of torchvision's v2 alone.
+        draws: names of the numbers that are drawn for a sample, in the order of a `records.Draw`.
+    """
+
+    matches: ClassVar[tuple[type, ...]]
+    matches_imported: ClassVar[tuple[str, ...]] = ()
+    examples: ClassVar[tuple[Mapping[str, Any], ...]]
+    v2_examples: ClassVar[tuple[Mapping[str, Any], ...]] = ()
+    draws: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    @abstractmethod
+    def read(cls, transform: Any) -> Op:
+        """The op of an object of one of the matched classes, its arguments read as it reads them itself.
+
+        Raises:
+            NoNativeForm: these arguments have none; nothing is guessed.
+        """
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """Name and arguments, for `explain()`."""
+
+
+class ImageOp(Op):
+    """An op from RGB image to RGB image, which native code runs.
+
+    Attributes:
+        native: its name in native/src/ops.
+        parity: see `Parity`.
+        tensor_problem: why it isn't run natively where it comes after the conversion to a tensor; empty: it
+            gives the same pixels there.
+    """
+
+    native: ClassVar[str]
+    parity: ClassVar[Parity] = "exact"
+    tensor_problem: ClassVar[str] = TENSOR_PIXELS
+
+    @abstractmethod
+    def params(self) -> tuple[float, ...]:
+        """The parameters as the native op takes them, in its order."""
+
+    @abstractmethod
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        """What torchvision's functional makes of `image` with the numbers that were drawn."""
+
+    def extent(self, before: Extent) -> Extent:
+        """Of the image after the op. The default: that before it."""
+        return before
+
+    def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
+        """What becomes of the op on an image of `before`, or on the tensor made of one."""
+        return Settled(self, self.extent(before), problem=self.tensor_problem if on_tensor else "")
+
+    def output_size(self, height: int, width: int, draw: Draw) -> tuple[int, int]:  # noqa: ARG002
+        """(height, width) of the result for an image of height × width."""
+        after = self.extent(Extent(height, width, exact=True))
+        return after.height, after.width
+
+    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:  # noqa: ARG002
+        """Whether Pillow hands the file's `info` (EXIF, DPI, …) on to the result: code of the user's may look
+        at it."""
+        return True
+
+    @property
+    def inside(self) -> tuple[ImageOp, ...]:
+        """The ops that this one chooses from."""
+        return ()
+
+    def order(self, draw: Draw) -> Sequence[int]:
+        """Which of those inside are applied, by their places, in order."""
+        raise NotImplementedError(f"{type(self).__name__} holds no other ops")
+
+
+class LevelOp(Op):
+    """An op that treats every level of each channel by itself. Draws nothing; parity is exact.
+
+    The planner runs the user's own object on all 256 levels, and looks pixels up in what it gives: how the
+    arguments are read is the object's business.
+
+    Attributes:
+        shown: the arguments that explanations show, by class; the default is for classes that aren't named.
+    """
+
+    shown: ClassVar[Mapping[type, tuple[str, ...]]] = {}
+
+    @classmethod
+    @abstractmethod
+    def read(cls, transform: Any) -> Self:
+        """Never refuses: the table's making finds out."""
+
+
+def flat(ops: Sequence[ImageOp]) -> Iterator[ImageOp]:
+    """`ops`, each followed by those inside of it, as native code numbers them."""
+    for op in ops:
+        yield op
+        yield from flat(op.inside)
+
+
+def applied(ops: Sequence[ImageOp], draws: Sequence[Draw]) -> Iterator[tuple[ImageOp, Draw]]:
+    """The ops that are run, and what was drawn for each; `draws[i]` is that of the i-th op of `flat(ops)`.
+
+    Raises:
+        ValueError: the numbers of ops and draws differ.
+    """
+    count = len(list(flat(ops)))
+    if count != len(draws):
+        raise ValueError(f"{count} steps and {len(draws)} draws: there must be one draw per step")
+    end = 0
+    for op in ops:
+        begin, end = end, end + 1 + len(list(flat(op.inside)))
+        if not op.inside:
+            yield op, draws[begin]
+            continue
+        starts = [begin + 1]
+        for inner in op.inside:
+            starts.append(starts[-1] + len(list(flat([inner]))))
+        for place in op.order(draws[begin]):
+            yield from applied(op.inside[place : place + 1], draws[starts[place] : starts[place + 1]])
+
+
+def replay(image: Image.Image, ops: Sequence[ImageOp], draws: Sequence[Draw]) -> Image.Image:
+    """`image` (RGB) after `ops`, by torchvision.
+
+    Raises:
+        ValueError: as `applied`, or a crop is larger than its padded input.
+    """
+    for op, draw in applied(ops, draws):
+        image = op.replay(image, draw)
+        if not isinstance(image, Image.Image):
+            raise TypeError(f"torchvision gave {type(image).__name__} for an image")
+    return image
+
+
+def keep_info(ops: Sequence[ImageOp], draws: Sequence[Draw], height: int, width: int) -> bool:
+    """Whether the `info` of an image of height × width is still there after `ops`."""
+    for op, draw in applied(ops, draws):
+        if not op.keeps_info(height, width, draw):
+            return False
+        height, width = op.output_size(height, width, draw)
+    return True
+
+
+def parity_text(parity: Parity) -> str:
+    """The words that `explain()` prints for a parity class."""
+    if parity == "exact":
+        return "exact"
+    major, minor = PIL.__version__.split(".")[:2]
+    return f"exact (Pillow {major}.{minor})"

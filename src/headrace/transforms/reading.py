@@ -1,0 +1,163 @@
+"""Reads the arguments of other people's transforms. What isn't understood completely raises NoNativeForm."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import PIL.Image
+from PIL.Image import Resampling
+from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms import functional as functional_v1
+from torchvision.transforms.v2 import functional as functional_v2
+
+from headrace.transforms.op import NoNativeForm
+
+# Far beyond any image, and small enough that products of two sizes fit 64 bits.
+MAX_SIZE = 1 << 20
+
+# torchvision's names for Pillow's filters; on PIL images 'nearest-exact' is Pillow's nearest too.
+FILTERS = {
+    InterpolationMode.NEAREST: Resampling.NEAREST,
+    InterpolationMode.NEAREST_EXACT: Resampling.NEAREST,
+    InterpolationMode.BILINEAR: Resampling.BILINEAR,
+    InterpolationMode.BICUBIC: Resampling.BICUBIC,
+    InterpolationMode.BOX: Resampling.BOX,
+    InterpolationMode.HAMMING: Resampling.HAMMING,
+    InterpolationMode.LANCZOS: Resampling.LANCZOS,
+}
+MODES = {FILTERS[mode]: mode for mode in InterpolationMode if mode is not InterpolationMode.NEAREST_EXACT}
+
+_Made = TypeVar("_Made")
+
+
+def made(cls: Callable[..., _Made], *arguments: Any) -> _Made:
+    """`cls(*arguments)`, whose ValueErrors say why there is no native form."""
+    try:
+        return cls(*arguments)
+    except ValueError as error:
+        raise NoNativeForm(str(error)) from None
+
+
+def functional_of(transform: Any) -> Any:
+    """torchvision's functional module of the API that `transform` is from."""
+    return functional_v2 if isinstance(transform, v2.Transform) else functional_v1
+
+
+def filter_of(transform: Any) -> int:
+    """A value of `PIL.Image.Resampling`, 0 to 5, from the attribute `interpolation`."""
+    interpolation = transform.interpolation
+    if isinstance(interpolation, str):
+        interpolation = _named_mode(interpolation, functional_of(transform))
+    if isinstance(interpolation, InterpolationMode):
+        return int(FILTERS[interpolation])
+    return integer("interpolation", interpolation)
+
+
+def _named_mode(name: str, functional: Any) -> InterpolationMode:
+    """The mode of a name, where this torchvision takes names: v1 doesn't, and v2 not in every version."""
+    try:
+        functional.resize(PIL.Image.new("L", (2, 2)), [1, 1], interpolation=name)
+        return InterpolationMode(name)
+    except (TypeError, ValueError) as error:
+        raise NoNativeForm(f"interpolation={name!r} raises {type(error).__name__}: {error}") from None
+
+
+def colour(fill: Any, functional: Any) -> tuple[int, int, int]:
+    """What torchvision makes of `fill`, asked of torchvision: the colour of a pixel that it adds."""
+    pixel = PIL.Image.new("RGB", (1, 1))
+    try:
+        padded = functional.pad(pixel, [1, 0, 0, 0], fill=fill, padding_mode="constant")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise NoNativeForm(f"fill={fill!r} raises {type(error).__name__}: {error}") from None
+    red, green, blue = padded.getpixel((0, 0))
+    return red, green, blue
+
+
+def image_fill(fill: Any) -> Any:
+    """The part of v2's `fill` that is for PIL images."""
+    if not isinstance(fill, dict):
+        return fill
+    if PIL.Image.Image not in fill and "others" not in fill:
+        raise NoNativeForm("fill names no value for PIL images")
+    return fill.get(PIL.Image.Image, fill.get("others"))
+
+
+def pair(size: Any) -> tuple[int, int]:
+    """(height, width)."""
+    if not isinstance(size, Sequence) or len(size) != 2:
+        raise NoNativeForm(f"size={size!r} isn't (height, width)")
+    return integer("size", size[0]), integer("size", size[1])
+
+
+def bounds(name: str, value: Any) -> tuple[float, float]:
+    """(low, high)."""
+    if not isinstance(value, Sequence) or len(value) != 2:
+        raise NoNativeForm(f"{name}={value!r} isn't (low, high)")
+    return number(name, value[0]), number(name, value[1])
+
+
+def integer(name: str, value: Any) -> int:
+    """An int, or anything that is one as an index, but for bools."""
+    if isinstance(value, bool):
+        raise NoNativeForm(f"{name}={value!r} isn't an int")
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise NoNativeForm(f"{name}={value!r} isn't an int") from None
+
+
+def number(name: str, value: Any) -> float:
+    """A float, or anything that can be one, but for bools and text."""
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        raise NoNativeForm(f"{name}={value!r} isn't a number")
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise NoNativeForm(f"{name}={value!r} isn't a number") from None
+
+
+def check_size(height: int, width: int) -> None:
+    """Raises ValueError for sizes that no image has."""
+    if not (1 <= height <= MAX_SIZE and 1 <= width <= MAX_SIZE):
+        raise ValueError(f"size {height}×{width} must be 1 to {MAX_SIZE} pixels each way")
+
+
+def check_filter(value: int) -> None:
+    """Raises ValueError for what isn't one of the filters that torchvision has names for."""
+    if value not in FILTERS.values():
+        raise ValueError(
+            f"filter {value} must be 0 to 5: nearest, lanczos, bilinear, bicubic, box or hamming"
+        )
+
+
+def check_range(name: str, value: tuple[float, float], *, lowest: float, exclusive: bool) -> None:
+    """Raises ValueError for what isn't (low, high) above `lowest`."""
+    low, high = value
+    too_low = low <= lowest if exclusive else low < lowest
+    if too_low or low > high or not math.isfinite(low) or not math.isfinite(high):
+        bound = f"{'>' if exclusive else '>='} {lowest:g}"
+        raise ValueError(f"{name} {value} must be (low, high), finite, {bound}, low <= high")
+
+
+def check_probability(p: float) -> None:
+    """Raises ValueError for what isn't in 0 to 1."""
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"p ({p}) must be 0 to 1")
+
+
+def filter_text(value: int) -> str:
+    """A filter's name."""
+    return Resampling(value).name.lower()
+
+
+def range_text(value: tuple[float, float]) -> str:
+    """Such as 0.08–1."""
+    return f"{value[0]:.4g}–{value[1]:.4g}"
+
+
+def mode_of(value: int) -> InterpolationMode:
+    """torchvision's name for a value of `PIL.Image.Resampling`."""
+    return MODES[Resampling(value)]

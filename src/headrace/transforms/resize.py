@@ -1,0 +1,142 @@
+"""Resize: to a size, or of the shorter edge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
+
+from headrace.records import Draw
+from headrace.transforms.op import NO_EFFECT, UNKNOWN, Extent, ImageOp, NoNativeForm, Settled
+from headrace.transforms.reading import (
+    MAX_SIZE,
+    check_filter,
+    check_size,
+    filter_of,
+    filter_text,
+    integer,
+    made,
+    mode_of,
+    pair,
+)
+
+TENSOR_RESIZE = "resizes a tensor as torch does, which isn't what Pillow does; put it before the conversion"
+NOTHING_LEFT = "leaves nothing of the shorter edge"
+
+
+class _Resizing(ImageOp):
+    parity = "pillow"
+    tensor_problem = TENSOR_RESIZE
+
+    def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
+        after = self.extent(before)
+        if after.height == 0 or after.width == 0:
+            return Settled(self, UNKNOWN, problem=NOTHING_LEFT)
+        if after.exact and after == before:
+            return Settled(None, after, NO_EFFECT)
+        return super().settle(before, on_tensor=on_tensor)
+
+
+@dataclass(frozen=True)
+class Resize(_Resizing):
+    """The whole input, resized to exactly height × width."""
+
+    height: int
+    width: int
+    filter: int
+
+    native = "resize"
+    matches = (v1.Resize, v2.Resize)
+    examples = (
+        {"size": (24, 30)},
+        {"size": (24, 30), "antialias": None},
+        *({"size": (24, 61), "interpolation": mode} for mode in InterpolationMode),
+        {"size": 24},
+        {"size": [30], "max_size": 33},
+        {"size": 3, "interpolation": 5},
+    )
+
+    def __post_init__(self) -> None:
+        check_size(self.height, self.width)
+        check_filter(self.filter)
+
+    def __str__(self) -> str:
+        return f"Resize({self.height}×{self.width}, {filter_text(self.filter)})"
+
+    @classmethod
+    def read(cls, transform: Any) -> Resize | ResizeShorter:
+        """Two sizes are exact, one is for the shorter edge. `antialias` says nothing about PIL images."""
+        if transform.size is None:
+            raise NoNativeForm("size=None makes the longer edge max_size: no native form")
+        sizes = list(transform.size) if isinstance(transform.size, Sequence) else [transform.size]
+        if len(sizes) == 1:
+            limit = None if transform.max_size is None else integer("max_size", transform.max_size)
+            return made(ResizeShorter, integer("size", sizes[0]), limit, filter_of(transform))
+        if transform.max_size is not None:
+            raise NoNativeForm("max_size beside two sizes: torchvision raises an error for it")
+        return made(Resize, *pair(sizes), filter_of(transform))
+
+    def params(self) -> tuple[float, ...]:
+        return (self.height, self.width, self.filter)
+
+    def extent(self, before: Extent) -> Extent:  # noqa: ARG002
+        return Extent(self.height, self.width, exact=True)
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:  # noqa: ARG002
+        return F.resize(image, [self.height, self.width], mode_of(self.filter))
+
+
+@dataclass(frozen=True)
+class ResizeShorter(_Resizing):
+    """The shorter edge becomes `size`, the longer ``int(size * long / short)``.
+
+    Where the longer would exceed `max_size`, it becomes that, and the shorter
+    ``int(max_size * shorter / longer)`` of these two.
+    """
+
+    size: int
+    max_size: int | None
+    filter: int
+
+    native = "resize_shorter"
+    matches = ()  # `Resize` reads it
+    examples = ()
+
+    def __post_init__(self) -> None:
+        check_size(self.size, self.size)
+        check_filter(self.filter)
+        if self.max_size is not None and not self.size < self.max_size <= MAX_SIZE:
+            raise ValueError(f"max_size ({self.max_size}) must be greater than size ({self.size})")
+
+    def __str__(self) -> str:
+        limit = "" if self.max_size is None else f", longer at most {self.max_size}"
+        return f"Resize(shorter edge {self.size}{limit}, {filter_text(self.filter)})"
+
+    @classmethod
+    def read(cls, transform: Any) -> Resize | ResizeShorter:
+        return Resize.read(transform)
+
+    def params(self) -> tuple[float, ...]:
+        return (self.size, self.max_size or 0, self.filter)
+
+    def extent(self, before: Extent) -> Extent:
+        if before.exact:
+            return Extent(*self.output_size(before.height, before.width), exact=True)
+        # Without max_size both edges reach `size`; with it the shorter edge of a long image may end up tiny.
+        return Extent(self.size, self.size, exact=False) if self.max_size is None else UNKNOWN
+
+    def output_size(self, height: int, width: int, draw: Draw = ()) -> tuple[int, int]:  # noqa: ARG002
+        """(height, width) of the result for an input of height × width, by torchvision's arithmetic."""
+        short, long = min(height, width), max(height, width)
+        new_short, new_long = self.size, int(self.size * long / short)
+        if self.max_size is not None and new_long > self.max_size:
+            new_short, new_long = int(self.max_size * new_short / new_long), self.max_size
+        return (new_long, new_short) if width <= height else (new_short, new_long)
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:  # noqa: ARG002
+        return F.resize(image, [self.size], mode_of(self.filter), self.max_size)

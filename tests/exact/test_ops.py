@@ -1,0 +1,292 @@
+"""Every op, with every example of its file: for the same random numbers, torchvision's own bits.
+
+A new op is tested here by being in OPS. The golden draws are those of tests/golden/draws.json: after a
+change that is meant, UPDATE_GOLDEN=1, then read the diff. A changed line changes every run that anyone wants
+to repeat.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, assume, event, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from headrace._native import ffi
+from headrace.engine.lower import draws_of, lower_ops, pillow_resizes_vertically_first
+from headrace.plan.pointwise import build_table, look_up
+from headrace.plan.transform import LoweredTransform, lower_transform
+from headrace.records import Draw, SampleKey
+from headrace.transforms import OPS, RandomCrop, find_op
+from headrace.transforms.op import NO_EFFECT, Extent, ImageOp, LevelOp, keep_info, replay
+from support.images import noise
+from support.same_numbers import stream, torchvision_drawing
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "draws.json"
+SEED, EPOCH = 20, 3
+SIZES = [(40, 33), (33, 40), (33, 33), (1, 1), (2, 9), (7, 1), (64, 61), (90, 17)]
+
+Case = tuple[type, dict[str, Any]]
+
+
+def cases(kind: type) -> dict[str, Case]:
+    """Every class with each of its examples, for ops of a kind."""
+    found: dict[str, Case] = {}
+    for op in (op for op in OPS if issubclass(op, kind)):
+        for cls in op.matches:
+            is_v2 = ".v2." in cls.__module__
+            examples = [*op.examples, *(op.v2_examples if is_v2 else ())]
+            api = "v2" if is_v2 else cls.__module__.partition(".")[0]
+            for number, example in enumerate(examples):
+                found[f"{api}.{cls.__name__} {number}"] = (cls, dict(example))
+    return found
+
+
+CASES = cases(ImageOp)
+
+
+def made(case: Case) -> Any:
+    cls, arguments = case
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return cls(**arguments)
+
+
+def read(transform: Any) -> ImageOp:
+    cls = find_op(type(transform))
+    assert cls is not None
+    op = cls.read(transform)
+    assert isinstance(op, ImageOp)
+    return op
+
+
+def pipeline_of(steps: Any, height: int = 1, width: int = 1) -> ffi.Pipeline:
+    return ffi.Pipeline(
+        lower_ops(steps),
+        height,
+        width,
+        dtype=0,
+        nhwc=True,
+        table=None,
+        keep=None,
+        decoders=0,
+        max_pixels=0,
+        pillow_vertical_first=pillow_resizes_vertically_first(),
+    )
+
+
+def native(steps: Any, image: Image.Image, key: SampleKey) -> Image.Image | None:
+    """`image` after `steps`; None where they are left to torchvision."""
+    drawn = pipeline_of(steps).draw(key, image.width, image.height)
+    if drawn is None:
+        return None
+    out = np.empty((drawn.height, drawn.width, 3), np.uint8)
+    pipeline = pipeline_of(steps, drawn.height, drawn.width)
+    done = pipeline.apply(np.asarray(image), drawn.values, out.ctypes.data)
+    return Image.fromarray(out) if done else None
+
+
+def same(left: Image.Image, right: Image.Image) -> bool:
+    return left.mode == right.mode and np.array_equal(np.asarray(left), np.asarray(right))
+
+
+def theirs(transform: Any, image: Image.Image, index: int, step: int = 0) -> Image.Image | None:
+    """What the user's own transform gives; None where it raises an error for this image."""
+    numbers = stream(SEED, EPOCH, index, step)
+    if type(transform) is v2.RandomCrop:
+        # Alone of all, it draws no number for a height that leaves it no choice.
+        op = read(transform)
+        assert isinstance(op, RandomCrop)
+        height, width = v1.functional.get_dimensions(image)[1:]
+        _, top, _, bottom = op.total_padding(height, width)
+        if top + height + bottom == op.height:
+            next(numbers)
+    with torchvision_drawing(numbers), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return transform(image)
+        except (ValueError, RuntimeError):
+            return None
+
+
+def samples(count: int = 3) -> list[tuple[int, Image.Image]]:
+    """Numbers of samples, and images of all sizes."""
+    made = []
+    for index in range(count * len(SIZES)):
+        image = noise(*SIZES[index % len(SIZES)], index)
+        image.info["comment"] = "kept"
+        made.append((index, image))
+    return made
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_native_pixels_are_torchvisions_for_the_same_numbers(name: str) -> None:
+    transform = made(CASES[name])
+    op = read(transform)
+    compared = 0
+    for index, image in samples():
+        key = SampleKey(SEED, EPOCH, index)
+        expected = theirs(transform, image, index)
+        found = native([op], image, key)
+        draws = draws_of(pipeline_of([op]), [op], key, image.width, image.height)
+        if expected is None:
+            assert found is None
+            continue
+        assert draws is not None
+        assert same(replay(image, [op], draws), expected), f"replay of sample {index}, {image.size}: {draws}"
+        assert keep_info([op], draws, image.height, image.width) == ("comment" in expected.info)
+        before = Extent(image.height, image.width, exact=True)
+        after = op.extent(before)
+        assert after.holds(1, 1) or image.size == (1, 1)
+        assert not after.exact or (after.height, after.width) == (expected.height, expected.width)
+        if found is not None:
+            assert same(found, expected), f"sample {index}, {image.size}: {draws}"
+            compared += 1
+    assert compared >= 10
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_draws_of_an_op_are_its_own(name: str) -> None:
+    """They depend on seed, epoch, sample, occurrence and the step's number, and on nothing else."""
+    op = read(made(CASES[name]))
+
+    keys = [SampleKey(a, b, c, d) for a in (1, 2) for b in (0, 1) for c in range(6) for d in (0, 1)]
+
+    def drawn(*steps: ImageOp) -> list[Draw | None]:
+        pipeline = pipeline_of(steps)
+        draws = [draws_of(pipeline, steps, key, 640, 480) for key in keys]
+        return [None if draw is None else draw[len(steps) - 1] for draw in draws]
+
+    first = drawn(op)
+    assert first == drawn(op)
+    assert all(draw is None or len(draw) == len(op.draws) for draw in first)
+    second = drawn(read(v1.RandomHorizontalFlip(0.5)), op)
+    assert second == drawn(read(v1.RandomVerticalFlip(1.0)), op)
+    varied = len({draw for draw in first if draw is not None})
+    if varied > 3:
+        assert first != second  # another step's number, other numbers
+        assert max(first.count(draw) for draw in first) < len(keys) // 2
+
+
+def golden_draws() -> dict[str, list[list[float] | None]]:
+    found: dict[str, list[list[float] | None]] = {}
+    for name, case in CASES.items():
+        op = read(made(case))
+        rows = [draws_of(pipeline_of([op]), [op], SampleKey(0, 0, index), 500, 375) for index in range(3)]
+        if op.draws:
+            found[name] = [
+                None if row is None else [number for draw in row for number in draw] for row in rows
+            ]
+    return found
+
+
+def test_the_draws_of_a_seed_never_change() -> None:
+    found = golden_draws()
+    if os.environ.get("UPDATE_GOLDEN"):
+        lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(found[name])}" for name in sorted(found))
+        GOLDEN.write_text(f"{{\n{lines}\n}}\n")
+    assert found == json.loads(GOLDEN.read_text())
+
+
+def chains() -> st.SearchStrategy[list[Any]]:
+    """Pipelines of any ops in any order, a conversion somewhere among them; some are refused."""
+    transforms = st.sampled_from(list(CASES.values())).map(made)
+    conversions = st.sampled_from(
+        [
+            [v1.ToTensor(), v1.Normalize([0.5] * 3, [0.25] * 3)],
+            [v1.PILToTensor()],
+            [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)],
+        ]
+    )
+    before, after = st.lists(transforms, max_size=5), st.lists(transforms, max_size=1)
+    end = st.sampled_from([v1.CenterCrop((20, 31)), v2.Resize((31, 20)), v1.RandomResizedCrop(24)])
+    return st.builds(lambda b, e, c, a: [*b, e, *c[:1], *a, *c[1:]], before, end, conversions, after)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(chains(), st.integers(1, 50), st.integers(1, 50), st.integers(0, 1000))
+def test_whatever_is_native_is_exact(transforms: list[Any], height: int, width: int, index: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lowered = lower_transform(v1.Compose(transforms))
+    event("native" if isinstance(lowered, LoweredTransform) else "refused")
+    assume(isinstance(lowered, LoweredTransform))
+    assert isinstance(lowered, LoweredTransform)
+    image = noise(height, width, index)
+    value: Any = image
+    step = 0
+    for transform, note in zip(transforms, lowered.notes, strict=True):
+        value = theirs(transform, value, index, step)
+        if value is None:
+            break
+        op = find_op(type(transform))
+        step += op is not None and issubclass(op, ImageOp) and note.reason != NO_EFFECT
+    found = native(lowered.steps, image, SampleKey(SEED, EPOCH, index))
+    event("an error" if value is None else "compared" if found is not None else "left to torchvision")
+    if value is None:
+        assert found is None
+    elif found is not None:
+        assert torch.equal(look_up(found, lowered.pointwise.values), value)
+
+
+def test_the_comparison_can_fail() -> None:
+    """Other random numbers must show, or the tests above prove nothing."""
+    transform, image = v1.RandomCrop(20), noise(40, 40)
+    found = native([read(transform)], image, SampleKey(SEED, EPOCH, 0))
+    assert found is not None
+    assert same(found, theirs(transform, image, 0) or image)
+    assert not same(found, theirs(transform, image, 1) or image)
+
+
+def test_every_image_op_of_the_table_is_there_and_native_code_has_no_other() -> None:
+    names = {op.native for op in OPS if issubclass(op, ImageOp)}
+    assert names == set(ffi.op_names())
+
+
+def test_each_class_belongs_to_one_op() -> None:
+    classes = [cls for op in OPS for cls in op.matches]
+    assert len(classes) == len(set(classes))
+    for op in OPS:
+        for cls in op.matches:
+            assert find_op(cls) is op
+            assert find_op(type("Derived", (cls,), {})) is None
+        assert op.examples or not op.matches
+
+
+LEVELS = cases(LevelOp)
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_level_ops_are_tables_and_show_their_arguments(name: str) -> None:
+    transform = made(LEVELS[name])
+    cls = find_op(type(transform))
+    assert cls is not None
+    text = str(cls.read(transform))
+    assert text.startswith(f"{type(transform).__name__}(")
+    assert "None" not in text
+    convert = [] if type(transform).__name__ in ("ToTensor", "PILToTensor", "ToImage") else [v2.ToImage()]
+    if type(transform).__name__ == "Normalize":
+        convert.append(v2.ToDtype(torch.float32, scale=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert not isinstance(build_table([*convert, transform]), str)
+
+
+def test_a_crop_larger_than_the_image_is_an_error_as_in_torchvision() -> None:
+    with pytest.raises(ValueError, match=r"Required crop size \(50, 20\) is larger than input image size"):
+        replay(noise(40, 40), [read(v1.RandomCrop((50, 20)))], [(0, 0)])
+
+
+def test_steps_and_draws_must_match() -> None:
+    with pytest.raises(ValueError, match="1 steps and 0 draws"):
+        replay(noise(4, 4), [read(v1.CenterCrop(2))], [])
