@@ -88,15 +88,15 @@ def test_a_spoiled_folder_is_told_file_by_file(run: Run, folder: Path, tmp_path:
     assert {name for name, finding in found.items() if finding["judgement"] == "bad"} == {
         "empty classes",
         "classes of val",
-        "pictures passed over",
+        "images passed over",
         "broken links",
         "empty files",
         "cut short",
-        "not pictures",
+        "not images",
         "in two splits",
     }
     assert list(found["cut short"]["details"]["files"]) == ["train/class1/cut.jpg"]
-    assert found["not pictures"]["details"]["files"]["train/class1/page.jpg"].startswith("an HTML page")
+    assert found["not images"]["details"]["files"]["train/class1/page.jpg"].startswith("an HTML page")
     assert found["misnamed"]["judgement"] == "note"
     for finding in found.values():
         assert finding["remedy"] or finding["judgement"] != "bad", finding
@@ -108,7 +108,7 @@ def test_quick_decodes_nothing(run: Run, folder: Path, monkeypatch: pytest.Monke
     (folder / "train" / "class1" / "cut.jpg").write_bytes(b"\xff\xd8\xff")
     done = run(folder, "--quick")
     assert done.code == 0
-    assert "19 pictures, as --quick was asked for" in done.words
+    assert "19 images, as --quick was asked for" in done.words
     assert run(folder).code == 1
 
 
@@ -118,7 +118,7 @@ def test_a_split_by_itself_and_a_relative_path(
     monkeypatch.chdir(folder / "train")
     done = run(".")
     assert done.code == 0, done.out
-    assert "12 pictures in 3 classes" in done.words
+    assert "12 images in 3 classes" in done.words
 
 
 def test_what_is_not_there_is_exit_code_1_with_a_remedy(run: Run, folder: Path) -> None:

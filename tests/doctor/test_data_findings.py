@@ -20,7 +20,7 @@ ROOT = "/data"
 
 
 def split_of_counts(name: str, counts: dict[str, int], extension: str = ".JPEG") -> Split:
-    """Good pictures, so many of each class."""
+    """Good images, so many of each class."""
     names = [f"{each}/{i}{extension}" for each in sorted(counts) for i in range(counts[each])]
     labels = np.repeat(np.arange(len(counts)), [counts[each] for each in sorted(counts)])
     n = len(names)
@@ -56,7 +56,7 @@ def test_a_sound_set_is_healthy_and_its_checkup_is_json() -> None:
         "Folder",
         "Classes",
         "Files",
-        "Pictures",
+        "Images",
         "Duplicates",
     ]
     assert json.loads(json.dumps(checkup.to_json()))["subject"] == ROOT
@@ -68,9 +68,9 @@ def test_what_was_not_decoded_is_unknown_not_good() -> None:
     found = by_name(files(ROOT, [split], decoded=False))
     assert (found["not decoded"].judgement, found["not decoded"].value) == (
         "unknown",
-        "5 pictures, as --quick was asked for",
+        "5 images, as --quick was asked for",
     )
-    assert "every picture" not in found
+    assert "every image" not in found
     checkup = judge_folder(Place(ROOT, "classes", folders=1), [split], decoded=False)
     assert "Duplicates" not in [heading for heading, _ in checkup.sections]
 
@@ -96,7 +96,7 @@ def test_folders_of_tools_are_no_classes() -> None:
 
 def test_a_single_class_is_worth_a_word() -> None:
     found = by_name(classes(ROOT, [split_of_counts("train", {".cache": 0, "images": 5})]))
-    assert found["a single class"].value == "train/images: every picture gets the same label"
+    assert found["a single class"].value == "train/images: every image gets the same label"
     assert found["a single class"].remedy.endswith("give /data/train/images.")
 
 
@@ -110,7 +110,7 @@ def test_classes_of_splits_must_be_the_same() -> None:
         "1 class only in train: bee\n1 class only in val: dog\nanother label in val: 1 class of both"
     )
     flat = by_name(classes(ROOT, [train, split_of_counts("val", {"images": 9})]))
-    assert flat["classes of val"].remedy.startswith("All pictures of val lie in one folder, images: sort")
+    assert flat["classes of val"].remedy.startswith("All images of val lie in one folder, images: sort")
 
 
 def test_balance() -> None:
@@ -118,7 +118,7 @@ def test_balance() -> None:
     found = by_name(classes(ROOT, [split]))["balance"]
     assert found.judgement == "note"
     assert found.value == (
-        "1,130 pictures in 4 classes: 10 to 1,000 each, median 60; the largest is 100 times the smallest."
+        "1,130 images in 4 classes: 10 to 1,000 each, median 60; the largest is 100 times the smallest."
         " Smallest: ant (10), cat (20), bee (100), dog (1,000); largest: dog (1,000)"
     )
     assert found.details["counts"] == {"ant": 10, "bee": 100, "cat": 20, "dog": 1000}
@@ -132,7 +132,7 @@ def test_balance() -> None:
         (State.EMPTY, "empty files"),
         (State.CUT, "cut short"),
         (State.DAMAGED, "damaged"),
-        (State.ALIEN, "not pictures"),
+        (State.ALIEN, "not images"),
         (State.HUGE, "too large for Pillow"),
         (State.BROKEN, "silently damaged"),
     ],
@@ -172,8 +172,8 @@ def test_pictures_that_imagefolder_passes_over() -> None:
     split.passed_over = ["a/1.heic", "a/2.gif", "a/notes.txt", "a/3"]
     split.images_passed_over = ["a/1.heic", "a/2.gif", "a/3"]
     found = by_name(files(ROOT, [split], decoded=True))
-    assert found["pictures passed over"].judgement == "bad"
-    assert "(.heic 1, .gif 1, no extension 1)" in found["pictures passed over"].value
+    assert found["images passed over"].judgement == "bad"
+    assert "(.heic 1, .gif 1, no extension 1)" in found["images passed over"].value
     assert found["other files"].value == "1 file that ImageFolder passes over: .txt 1"
 
 
@@ -195,12 +195,12 @@ def test_sizes_and_the_few_that_cost_most() -> None:
     found = by_name(sizes(ROOT, [split]))
     assert found["bytes"].value == ("100 kB in 100 files; 1 kB to 1 kB each, median 1 kB")
     assert found["edges, in pixels"].value.startswith("shorter 16 to 6,000, median 300; longer 300 to 8,000")
-    large = found["large pictures"]
+    large = found["large images"]
     assert large.judgement == "note"
-    assert "1 picture of more than 4.0 megapixels, 1.0 % of all, with 84 % of all pixels" in large.value
+    assert "1 image of more than 4.0 megapixels, 1.0 % of all, with 84 % of all pixels" in large.value
     assert large.value.endswith("a/7.JPEG: 48.0 megapixels")
-    assert found["small pictures"].value.endswith("a/8.JPEG: 16 pixels")
-    assert not {"large pictures", "small pictures"} & {
+    assert found["small images"].value.endswith("a/8.JPEG: 16 pixels")
+    assert not {"large images", "small images"} & {
         finding.name for finding in sizes(ROOT, [split_of_counts("", {"a": 9})])
     }
 
@@ -235,20 +235,20 @@ def test_a_whole_imagenet_is_complete() -> None:
     found = by_name(imagenet(ROOT, [train]))
     assert found["ImageNet's train"].judgement == "bad"  # one class has more than 1300
     assert found["ImageNet's train"].value == (
-        "1,281,167 pictures, as there should be, but not where they should be\n1 class with another"
+        "1,281,167 images, as there should be, but not where they should be\n1 class with another"
         " number than 732 to 1,300\nn00000000: 1,448"
     )
     found = by_name(imagenet(ROOT, [val], known=WNIDS))
     assert {f.judgement for f in found.values()} == {"good"}
     assert found["wnids of val"].value == "1,000 class folders, all of them the devkit's"
-    assert found["ImageNet's val"].value == "50,000 pictures, 50 in each class: complete"
+    assert found["ImageNet's val"].value == "50,000 images, 50 in each class: complete"
 
 
 def test_an_incomplete_imagenet_says_what_is_missing() -> None:
     counts = dict.fromkeys(WNIDS, 50)
     counts[WNIDS[3]] = 41
     found = by_name(imagenet(ROOT, [split_of_counts("val", counts)]))["ImageNet's val"]
-    assert found.value == "49,991 pictures, 9 too few\n1 class with another number than 50\nn00000003: 41"
+    assert found.value == "49,991 images, 9 too few\n1 class with another number than 50\nn00000003: 41"
     assert "29b22e2961454d5413ddabcf34fc5622" in found.remedy
     found = by_name(imagenet(ROOT, [split_of_counts("val", dict.fromkeys(WNIDS[:-2], 50))], known=WNIDS))
     assert found["wnids of val"].judgement == "bad"
@@ -274,7 +274,7 @@ def test_parts_of_imagenet_and_other_sets_are_left_alone() -> None:
     _, found = imagenet(ROOT, [split_of_counts("train", dict.fromkeys(WNIDS, 13))])
     assert (found.judgement, found.value) == (
         "note",
-        "13,000 pictures; the whole has 1,281,167: another set, or a part of it",
+        "13,000 images; the whole has 1,281,167: another set, or a part of it",
     )
     _, found = imagenet(ROOT, [split_of_counts("", dict.fromkeys(WNIDS, 50))])  # no name, but val's number
     assert found.value.endswith("complete")

@@ -53,7 +53,7 @@ def test_a_folder_of_splits_is_looked_at_split_by_split(tmp_path: Path) -> None:
     assert "Given" in found["folder"].remedy
     assert "it would take the splits for classes" in found["folder"].remedy
     assert found["test"].judgement == "note"
-    assert found["test"].value == "1 picture in no class folders: no labels"
+    assert found["test"].value == "1 image in no class folders: no labels"
     assert "missing split" not in found
 
 
@@ -67,9 +67,7 @@ def test_one_level_too_high(tmp_path: Path) -> None:
     assert ImageFolder(tmp_path / "data").classes == ["imagenet"]  # without a word
     (folder,) = (f for f in findings(tmp_path / "data").values() if f.name == "folder")
     assert folder.judgement == "bad"
-    assert folder.value.startswith(
-        "is the wrong level: the pictures lie in imagenet. ImageFolder would take 1"
-    )
+    assert folder.value.startswith("is the wrong level: the images lie in imagenet. ImageFolder would take 1")
     assert folder.remedy == f"Give {tmp_path / 'data' / 'imagenet'}."
 
 
@@ -91,7 +89,7 @@ def test_far_too_high(tmp_path: Path) -> None:
 def test_two_sets_in_a_folder(tmp_path: Path) -> None:
     tree(tmp_path, "a/train/x/1.jpg", "a/val/x/1.jpg", "b/train/x/1.jpg", "b/val/x/1.jpg")
     folder = findings(tmp_path)["folder"]
-    assert "2 folders with pictures further down: a/train, a/val, b/train, b/val" in folder.value
+    assert "2 folders with images further down: a/train, a/val, b/train, b/val" in folder.value
     assert (folder.judgement, folder.remedy) == ("bad", "Give the one that you mean.")
 
 
@@ -107,7 +105,7 @@ def test_one_level_too_low(tmp_path: Path) -> None:
     folder = findings(tmp_path / "cat")["folder"]
     assert folder.judgement == "bad"
     assert folder.value == (
-        "holds 2 pictures and no class folders: ImageFolder finds no classes. It is one of 2 such folders in"
+        "holds 2 images and no class folders: ImageFolder finds no classes. It is one of 2 such folders in"
         f" {tmp_path}: a class itself?"
     )
     assert folder.remedy == f"Give {tmp_path}."
@@ -182,7 +180,7 @@ def test_archives_are_still_to_be_unpacked(tmp_path: Path, name: str, remedy: st
     tree(tmp_path, name)
     (found,) = findings(tmp_path).values()
     assert found.judgement == "bad"
-    assert found.value == f"1 archive and no pictures: still packed\n{name}"
+    assert found.value == f"1 archive and no images: still packed\n{name}"
     assert remedy in found.remedy
     assert str(tmp_path / name) in found.remedy
     (found,) = findings(tmp_path / name).values()
@@ -224,7 +222,7 @@ def test_a_folder_closed_to_this_user(tmp_path: Path) -> None:
 
 def test_other_files_alone(tmp_path: Path) -> None:
     folder = findings(tree(tmp_path, "a.csv", "b.csv"))["folder"]
-    assert (folder.judgement, folder.value) == ("bad", "holds no pictures and no folders, only: a.csv, b.csv")
+    assert (folder.judgement, folder.value) == ("bad", "holds no images and no folders, only: a.csv, b.csv")
 
 
 def test_links_in_a_circle_end(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def data(
     path: Annotated[
-        Path, typer.Argument(metavar="DIR|PACK", help="A folder of pictures, or one that headrace pack made.")
+        Path, typer.Argument(metavar="DIR|PACK", help="A folder of images, or one that headrace pack made.")
     ],
     quick: Annotated[bool, typer.Option("--quick", help="Look at names and sizes; decode nothing.")] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: usable cores + 1.")] = None,
@@ -30,7 +30,7 @@ def data(
 
     Looks at what ImageFolder and ImageNet of torchvision look at: the level of
     the folder, splits, classes, extensions, permissions and links. Then decodes
-    every picture, and tells damaged ones, formats, sizes and equal files.
+    every image, and tells damaged ones, formats, sizes and equal files.
 
     Exit codes: 0 all is well; 1 something is bad; 2 wrong usage.
     """

@@ -480,9 +480,9 @@ MAKERS: tuple[Callable[[Case], Iterator[Candidate]], ...] = (
 # What a user can do about a stage that costs too much; {name} is the stage's.
 REMEDIES = {
     "read": "copy the data to a local disk, or read large files in order: headrace pack SRC DEST",
-    "decode": "store pictures as large as they are used, once: decoding costs by the pixel\n"
+    "decode": "store images as large as they are used, once: decoding costs by the pixel\n"
     "or decode only what a crop needs: headrace.DataLoader, and headrace index FOLDER beside it",
-    "transform": "{name}: do it once beforehand, on smaller pictures (after the resize),\n"
+    "transform": "{name}: do it once beforehand, on smaller images (after the resize),\n"
     "or on whole batches on the device (headrace: batch_transform=)",
     "dataset": "{name}: do it once beforehand and keep what came of it, or vectorise it",
     "collate": "collate_fn: torch.stack of tensors of one shape; pad in the dataset, or on the device",

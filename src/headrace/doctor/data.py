@@ -45,19 +45,19 @@ TROUBLES = (
         "As their owner: chmod -R a+rX {path}. In a container: docker run --user $(id -u):$(id -g).",
     ),
     (State.EMPTY, "empty files", "file", "of 0 bytes", AGAIN),
-    (State.CUT, "cut short", "picture", "cut off too early: Pillow raises an error", AGAIN),
-    (State.DAMAGED, "damaged", "picture", "beyond decoding: Pillow raises an error", AGAIN),
+    (State.CUT, "cut short", "image", "cut off too early: Pillow raises an error", AGAIN),
+    (State.DAMAGED, "damaged", "image", "beyond decoding: Pillow raises an error", AGAIN),
     (
         State.ALIEN,
-        "not pictures",
+        "not images",
         "file",
-        "of another kind with a picture's extension",
+        "of another kind with an image's extension",
         "Replace or remove them.",
     ),
     (
         State.HUGE,
         "too large for Pillow",
-        "picture",
+        "image",
         "of more pixels than Pillow takes: it raises DecompressionBombError",
         "Make them smaller (headrace pack --max-side N), or raise PIL.Image.MAX_IMAGE_PIXELS if you trust"
         " where they come from.",
@@ -116,7 +116,7 @@ def _checkup(
         sections += [
             ("Classes", (*classes(subject, splits), *imagenet(subject, splits, known))),
             ("Files", files(subject, splits, decoded=decoded)),
-            ("Pictures", (*pictures(subject, splits), *sizes(subject, splits))),
+            ("Images", (*pictures(subject, splits), *sizes(subject, splits))),
         ]
         if decoded:
             sections.append(("Duplicates", duplicates(subject, splits)))
@@ -150,8 +150,8 @@ def files(subject: str, splits: Sequence[Split], *, decoded: bool) -> tuple[Find
     found = [
         *_spellings(splits),
         *some(
-            "pictures passed over",
-            "picture",
+            "images passed over",
+            "image",
             f"with extensions that ImageFolder doesn't take ({_extensions_of(images)})",
             images,
             "bad",
@@ -174,7 +174,7 @@ def files(subject: str, splits: Sequence[Split], *, decoded: bool) -> tuple[Find
         *some(
             "links in a circle",
             "link",
-            "back to a folder above: ImageFolder goes round and round, and takes each picture up to 40 times",
+            "back to a folder above: ImageFolder goes round and round, and takes each image up to 40 times",
             loops,
             "bad",
             "Remove them: rm " + " ".join(repr(os.path.join(subject, name)) for name in loops[:3]),
@@ -184,7 +184,7 @@ def files(subject: str, splits: Sequence[Split], *, decoded: bool) -> tuple[Find
         *some(
             "silently damaged",
             "JPEG",
-            "with missing or impossible data: Pillow goes on without a word, and part of the picture is gray,"
+            "with missing or impossible data: Pillow goes on without a word, and part of the image is gray,"
             " shifted or noise",
             list(_in_states(subject, splits, State.BROKEN)),
             "bad",
@@ -193,7 +193,7 @@ def files(subject: str, splits: Sequence[Split], *, decoded: bool) -> tuple[Find
         *some(
             "odd data",
             "JPEG",
-            "with more or less data than the picture needs: harmless, or a sign of damage; Pillow goes on"
+            "with more or less data than the image needs: harmless, or a sign of damage; Pillow goes on"
             " without a word",
             list(_in_states(subject, splits, State.DOUBTFUL)),
             "note",
@@ -227,12 +227,12 @@ def _troubles(subject: str, splits: Sequence[Split], *, decoded: bool) -> Iterat
     good = sum(int((split.pictures.states == State.GOOD).sum()) for split in splits)
     unseen = _in_states(subject, splits, State.UNSEEN)
     if clean and good and not unseen:
-        yield Finding("every picture", f"{good:,} read and decoded to the last pixel", "good")
+        yield Finding("every image", f"{good:,} read and decoded to the last pixel", "good")
     if unseen and decoded:
-        value = listed("picture", "that could not be opened", with_reasons(unseen))
+        value = listed("image", "that could not be opened", with_reasons(unseen))
         yield Finding("not decoded", value, "unknown", "", {"files": unseen})
     elif unseen:
-        value = f"{plural(len(unseen), 'picture')}, as --quick was asked for"
+        value = f"{plural(len(unseen), 'image')}, as --quick was asked for"
         yield Finding("not decoded", value, "unknown", "Run it without --quick.")
 
 
@@ -252,7 +252,7 @@ def pictures(subject: str, splits: Sequence[Split]) -> tuple[Finding, ...]:
         _formats(splits),
         *some(
             "misnamed",
-            "picture",
+            "image",
             "of another format than the extension says",
             with_reasons(misnamed),
             "note",
@@ -343,8 +343,8 @@ def _large(names: Sequence[str], pixels: Numbers) -> list[Finding]:
     if share < LARGE_SHARE:
         return []
     return some(
-        "large pictures",
-        "picture",
+        "large images",
+        "image",
         f"of more than {limit / 1e6:.1f} megapixels, {percent(len(found) / len(pixels))} of all, with"
         f" {percent(share)} of all pixels: about this share of the time to decode",
         [f"{name}: {count / 1e6:.1f} megapixels" for name, count in found.items()],
@@ -361,8 +361,8 @@ def _small(names: Sequence[str], short: Numbers) -> list[Finding]:
     order = [i for i in np.argsort(short, kind="stable").tolist() if short[i] < SMALL_EDGE]
     found = {names[i]: int(short[i]) for i in order}
     return some(
-        "small pictures",
-        "picture",
+        "small images",
+        "image",
         f"with an edge below {SMALL_EDGE} pixels",
         [f"{name}: {edge:,} pixels" for name, edge in found.items()],
         "note",
@@ -388,7 +388,7 @@ def duplicates(subject: str, splits: Sequence[Split]) -> tuple[Finding, ...]:
     def finding(name: str, kind: str, what: str, judgement: Judgement, remedy: str) -> list[Finding]:
         found = sorted(groups[kind], key=lambda paths: (-len(paths), paths))
         lines = [" = ".join(paths[:4]) for paths in found]
-        return some(name, "picture", what, lines, judgement, remedy, details={"groups": found})
+        return some(name, "image", what, lines, judgement, remedy, details={"groups": found})
 
     found = (
         *finding(

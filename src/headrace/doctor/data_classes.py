@@ -24,10 +24,10 @@ SMALLEST = 5
 WNID = re.compile(r"n\d{8}")
 CLASSES = 1000
 
-# (pictures, fewest and most of a class) by split.
+# (images, fewest and most of a class) by split.
 OFFICIAL = {"train": (1_281_167, 732, 1300), "val": (50_000, 50, 50)}
 
-# Fewer pictures than this share of them were left out on purpose.
+# Fewer images than this share of them were left out on purpose.
 NEARLY = 0.9
 
 # So many class folders with a wnid for a name are no coincidence.
@@ -53,7 +53,7 @@ def _single(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
         if len(real) == 1:
             yield Finding(
                 "a single class",
-                f"{below(subject, split)}{real[0]}: every picture gets the same label",
+                f"{below(subject, split)}{real[0]}: every image gets the same label",
                 "note",
                 f"If that folder holds the classes, give {os.path.join(split.path, real[0])}.",
                 {"folder": below(subject, split) + real[0]},
@@ -66,7 +66,7 @@ def _empty(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
         for split in splits
         for label in np.flatnonzero(split.counts() == 0).tolist()
         if not is_debris(split.classes[label])
-        # What can't be listed may hold pictures; it has a finding of its own.
+        # What can't be listed may hold images; it has a finding of its own.
         and split.classes[label] not in {name for name, _ in split.closed}
     ]
     if not found:
@@ -74,7 +74,7 @@ def _empty(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
         return
     yield Finding(
         "empty classes",
-        listed("class folder", "without a picture: ImageFolder raises FileNotFoundError", found),
+        listed("class folder", "without an image: ImageFolder raises FileNotFoundError", found),
         "bad",
         "Fill or remove them; if they shall stay, and keep their labels: ImageFolder(…, allow_empty=True).",
         {"folders": found},
@@ -91,8 +91,8 @@ def _debris(subject: str, splits: Sequence[Split]) -> list[Finding]:
 def _loose(subject: str, splits: Sequence[Split]) -> list[Finding]:
     return [
         *some(
-            "loose pictures",
-            "picture",
+            "loose images",
+            "image",
             "beside the class folders, not seen by ImageFolder",
             [below(subject, split) + name for split in splits for name in split.loose],
             "note",
@@ -134,7 +134,7 @@ def _different(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
             f"classes of {name}",
             "\n".join(parts) + effect,
             "bad",
-            f"All pictures of {name} lie in one folder, {other.classes[0]}: sort them into classes' folders."
+            f"All images of {name} lie in one folder, {other.classes[0]}: sort them into classes' folders."
             if alone
             else f"Add the missing class folders to {below(subject, other) or name} (empty ones need"
             " allow_empty=True), or remove the odd ones.",
@@ -150,7 +150,7 @@ def _balance(subject: str, split: Split) -> Finding:
 
 
 def balance(name: str, names: Sequence[str], counts: Sequence[int]) -> Finding:
-    """Of classes that have pictures: `counts` of them, by `names`."""
+    """Of classes that have images: `counts` of them, by `names`."""
     order = sorted(range(len(counts)), key=lambda i: (counts[i], names[i]))
     low, high = counts[order[0]], counts[order[-1]]
     ratio = high / low
@@ -162,7 +162,7 @@ def balance(name: str, names: Sequence[str], counts: Sequence[int]) -> Finding:
         "counts": dict(zip(names, counts, strict=True)),
     }
     value = (
-        f"{sum(counts):,} pictures in {plural(len(counts), 'class')}: {low:,} to {high:,} each, median"
+        f"{sum(counts):,} images in {plural(len(counts), 'class')}: {low:,} to {high:,} each, median"
         f" {np.median(counts):,.0f}"
     )
     if ratio <= UNBALANCED:
@@ -253,7 +253,7 @@ def _counts(split: Split) -> Iterator[Finding]:
     if total < NEARLY * expected or (not split.name and total > expected / NEARLY):
         yield Finding(
             title,
-            f"{total:,} pictures; the whole has {expected:,}: another set, or a part of it",
+            f"{total:,} images; the whole has {expected:,}: another set, or a part of it",
             "note",
             details={"pictures": total},
         )
@@ -265,11 +265,11 @@ def _counts(split: Split) -> Iterator[Finding]:
     }
     span = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
     if total == expected and not wrong:
-        yield Finding(title, f"{total:,} pictures, {span} in each class: complete", "good")
+        yield Finding(title, f"{total:,} images, {span} in each class: complete", "good")
         return
-    value = f"{total:,} pictures, {abs(total - expected):,} {'too few' if total < expected else 'too many'}"
+    value = f"{total:,} images, {abs(total - expected):,} {'too few' if total < expected else 'too many'}"
     if total == expected:
-        value = f"{total:,} pictures, as there should be, but not where they should be"
+        value = f"{total:,} images, as there should be, but not where they should be"
     if wrong:
         lines = [f"{wnid}: {count:,}" for wnid, count in wrong.items()]
         value += "\n" + listed("class", f"with another number than {span}", lines)

@@ -67,7 +67,7 @@ def _above(place: Place) -> Finding:
     if len(paths) > 1:
         return Finding(
             "folder",
-            f"holds no class folders, but {len(paths)} folders with pictures further down: {names}",
+            f"holds no class folders, but {len(paths)} folders with images further down: {names}",
             "bad",
             "Give the one that you mean.",
             {"kind": place.kind, "below": ends},
@@ -77,7 +77,7 @@ def _above(place: Place) -> Finding:
         inner = inner.inside[0][1]
     return Finding(
         "folder",
-        f"is the wrong level: the pictures lie in {names}. ImageFolder would take"
+        f"is the wrong level: the images lie in {names}. ImageFolder would take"
         f" {plural(place.folders, 'folder')} of {place.path} for classes",
         "bad",
         f"Give {inner.path}" + (", or its splits, to ImageFolder." if inner.kind == "splits" else "."),
@@ -88,7 +88,7 @@ def _above(place: Place) -> Finding:
 def _pictures(place: Place) -> Finding:
     above = os.path.dirname(os.path.abspath(place.path))
     details = {"kind": place.kind, "pictures": place.pictures}
-    what = f"holds {plural(place.pictures, 'picture')} and no class folders: ImageFolder finds no classes"
+    what = f"holds {plural(place.pictures, 'image')} and no class folders: ImageFolder finds no classes"
     if place.siblings:
         return Finding(
             "folder",
@@ -102,7 +102,7 @@ def _pictures(place: Place) -> Finding:
 
 def _sort_into_classes(place: Place) -> str:
     remedy = (
-        "Put each picture into a folder named after its class, or give paths and labels to"
+        "Put each image into a folder named after its class, or give paths and labels to"
         " headrace.ImageDataset(paths, labels)."
     )
     if any(name.startswith("ILSVRC2012_val") for name in place.entries):
@@ -130,7 +130,7 @@ def _absent(place: Place, name: str = "folder") -> Finding:
         return _archives(place, "bad", name)
     if place.kind == "nothing":
         held = in_a_row(list(place.entries))
-        return Finding(name, f"holds no pictures and no folders, only: {held}", "bad", "", details)
+        return Finding(name, f"holds no images and no folders, only: {held}", "bad", "", details)
     if place.mount:
         return Finding(
             name,
@@ -165,7 +165,7 @@ def _missing(place: Place, details: dict[str, object]) -> Finding:
 def _archives(place: Place, judgement: Judgement, name: str = "archives") -> Finding:
     names = list(place.archives)
     ending = next((end for end in UNPACK if names[0].lower().endswith(end)), ".tar")
-    rest = "beside them" if judgement == "note" else "and no pictures: still packed"
+    rest = "beside them" if judgement == "note" else "and no images: still packed"
     return Finding(
         name,
         listed("archive", rest, names),
@@ -220,12 +220,12 @@ def _of_leaf(place: Place, split: str, leaf: Place) -> Finding:
     if leaf.kind == "pictures" and split == "test":
         return Finding(
             name,
-            f"{plural(leaf.pictures, 'picture')} in no class folders: no labels",
+            f"{plural(leaf.pictures, 'image')} in no class folders: no labels",
             "note",
             "ImageFolder can't read it; headrace.ImageDataset(paths) can.",
         )
     if leaf.kind == "pictures":
-        what = f"{plural(leaf.pictures, 'picture')} in no class folders: ImageFolder finds no classes"
+        what = f"{plural(leaf.pictures, 'image')} in no class folders: ImageFolder finds no classes"
         return Finding(name, what, "bad", _sort_into_classes(leaf))
     if leaf.kind == "pack":
         return Finding(name, "a pack", "note", f"Look at it by itself: headrace doctor data {leaf.path}")

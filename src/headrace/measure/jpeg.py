@@ -16,7 +16,7 @@ from headrace.errors import NativeError
 
 # ImageNet's commonest size.
 WIDTH, HEIGHT = 500, 375
-# One picture again and again is decoded a quarter faster than photos are: branch prediction learns it by
+# One image again and again is decoded a quarter faster than photos are: branch prediction learns it by
 # heart. With 24 different ones, pixels per second are within 5 % of those of 150 photos (Zen 4).
 PICTURES = 24
 QUALITY = 88
@@ -48,7 +48,7 @@ class Decoding:
     """What decoding costs here.
 
     Attributes:
-        width, height: of the pictures, in pixels.
+        width, height: of the images, in pixels.
         image_bytes: of their files, on average.
         pillow_per_core: images per second by Pillow on one core.
         pillow_turbo: the version of libjpeg-turbo that Pillow has; None: it has another, slower libjpeg.
@@ -66,7 +66,7 @@ class Decoding:
 
 
 def measure_decoding(cores: int) -> Decoding:
-    """Decodes whole pictures to RGB for about 1.5 s; `cores`: threads for the rate of all together."""
+    """Decodes whole images to RGB for about 1.5 s; `cores`: threads for the rate of all together."""
     files = pictures(PICTURES)
     native, missing = None, ""
     try:

@@ -17,19 +17,19 @@ from headrace.measure.tree import is_folder
 
 Progress = Callable[[int, int], None]
 
-# Bytes that tell most formats of pictures.
+# Bytes that tell most formats of images.
 HEAD = 16
 
-# Extensions of pictures that ImageFolder doesn't take.
+# Extensions of images that ImageFolder doesn't take.
 OTHER_PICTURES = (".jfif", ".jpe", ".gif", ".heic", ".heif", ".avif", ".jp2", ".jxl")
 
-# Further files beside the pictures whose beginnings are read, at most a class.
+# Further files beside the images whose beginnings are read, at most a class.
 SNIFFED = 1000
 
 
 @dataclass
 class _Class:
-    """What one class folder holds; its pictures as (name, size, state)."""
+    """What one class folder holds; its images as (name, size, state)."""
 
     found: list[tuple[bytes, int, int]] = field(default_factory=list)
     reasons: dict[int, str] = field(default_factory=dict)
@@ -59,12 +59,12 @@ def list_split(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Split:
-    """The files below `path`; none of them is opened but those whose extension isn't a picture's.
+    """The files below `path`; none of them is opened but those whose extension isn't an image's.
 
     Args:
         name: of the split.
         extensions: that ImageFolder takes, in lower case, with the dot.
-        flat: pictures lie in `path` itself, and it has no classes.
+        flat: images lie in `path` itself, and it has no classes.
         workers: threads, each with one class folder at a time.
         progress: called with (folders listed, folders in all).
 
@@ -169,11 +169,11 @@ def _begins_as_picture(path: str) -> bool:
         with open(path, "rb", buffering=0) as file:
             return picture_format(file.read(HEAD)) != ""
     except OSError:
-        return False  # no picture for ImageFolder in any case
+        return False  # no image for ImageFolder in any case
 
 
 def picture_format(head: bytes) -> str:
-    """The format of a picture that begins with `head` (16 bytes or more); empty: it doesn't look like one."""
+    """The format of an image that begins with `head` (16 bytes or more); empty: it doesn't look like one."""
     if head[4:8] == b"ftyp":
         brand = head[8:12]
         return "AVIF" if brand in (b"avif", b"avis") else "HEIF" if brand in HEIF_BRANDS else ""

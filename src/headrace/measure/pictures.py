@@ -1,4 +1,4 @@
-"""What is known of each picture of a split: flat arrays, filled in by whoever lists, reads and decodes."""
+"""What is known of each image of a split: flat arrays, filled in by whoever lists, reads and decodes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class State(IntEnum):
     LINK = 2  # a link whose target isn't there
     UNREADABLE = 3  # by this user, or by the storage
     EMPTY = 4  # 0 bytes
-    ALIEN = 5  # no picture
-    CUT = 6  # ends before its picture does
+    ALIEN = 5  # no image
+    CUT = 6  # ends before its image does
     DAMAGED = 7  # Pillow raises for other reasons
     BROKEN = 8  # Pillow decodes it without a word, though data is missing or impossible
     DOUBTFUL = 9  # the same, where only the number of bytes is odd: it may be harmless
@@ -112,16 +112,16 @@ class Pictures:
 
 @dataclass(eq=False)
 class Split:
-    """One folder of class folders, or of pictures.
+    """One folder of class folders, or of images.
 
     Attributes:
         name: "train", "val", "test"; empty: not told by the folder's name.
         path: of the folder.
-        classes: names of the class folders, in ImageFolder's order; empty: pictures lie in `path` itself.
-        pictures: what ImageFolder takes for samples.
+        classes: names of the class folders, in ImageFolder's order; empty: images lie in `path` itself.
+        images: what ImageFolder takes for samples.
         passed_over: files whose extension ImageFolder doesn't take, below `path`.
-        images_passed_over: those of them that begin as pictures do.
-        loose: pictures beside the class folders, which ImageFolder doesn't see.
+        images_passed_over: those of them that begin as images do.
+        loose: images beside the class folders, which ImageFolder doesn't see.
         closed: (folder below `path`, why) that can't be listed.
         loops: folders below `path` that are links to a folder above them.
         lost_folders: links in `path` whose target isn't there.
@@ -139,7 +139,7 @@ class Split:
     lost_folders: list[str] = field(default_factory=list)
 
     def counts(self) -> npt.NDArray[np.int64]:
-        """Pictures of each class, [classes]."""
+        """Images of each class, [classes]."""
         labels = self.pictures.labels
         known = labels[(labels >= 0) & (labels < len(self.classes))]
         return np.bincount(known, minlength=len(self.classes))

@@ -1,4 +1,4 @@
-"""Where in a tree of folders the pictures lie. Names are looked at, files aren't opened."""
+"""Where in a tree of folders the images lie. Names are looked at, files aren't opened."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip", ".rar", ".
 
 PACK_INDEX = "index.arrow"
 
-# How deep to look for the pictures below the folder that was given, and into how many folders a level.
+# How deep to look for the images below the folder that was given, and into how many folders a level.
 DEPTH = 4
 BREADTH = 64
 
-# Entries of a folder that are looked at to see whether it holds a picture.
+# Entries of a folder that are looked at to see whether it holds an image.
 PEEKED = 1000
 
 # How many of a folder's entries are remembered, to be named.
@@ -43,9 +43,9 @@ Kind = Literal[
     "pack",  # made by headrace pack
     "splits",  # train, val, …: in `inside`
     "classes",  # class folders: what ImageFolder gets
-    "pictures",  # pictures, and no folders that hold any
-    "above",  # the pictures lie further down: in `inside`
-    "archives",  # archives, and no pictures
+    "pictures",  # images, and no folders that hold any
+    "above",  # the images lie further down: in `inside`
+    "archives",  # archives, and no images
     "nothing",  # other files
 ]
 
@@ -58,14 +58,14 @@ class Place:
         path: of the folder.
         kind: see `Kind`.
         inside: (split or "", place): what is to be looked at instead of it.
-        folders, pictures: how many of them it holds directly.
+        folders, images: how many of them it holds directly.
         archives: names of those that it holds directly.
         entries: some of its names, sorted.
         why: the system's message, where it can't be listed; where a link points whose target is missing.
         nearest: the first folder above a missing one that is there; `entries` are then its.
         similar: names there that are nearly the missing one.
         mount: it is where a file system is mounted.
-        siblings: folders beside it that hold pictures, where it holds nothing but them.
+        siblings: folders beside it that hold images, where it holds nothing but them.
     """
 
     path: str
@@ -82,7 +82,7 @@ class Place:
     siblings: int = 0
 
     def leaves(self, split: str = "") -> list[tuple[str, Place]]:
-        """(split, place) of all places that hold pictures or could, from here down."""
+        """(split, place) of all places that hold images or could, from here down."""
         if self.inside:
             return [leaf for name, place in self.inside for leaf in place.leaves(name or split)]
         return [(split, self)]
@@ -100,8 +100,8 @@ def look_at(path: str, extensions: Sequence[str], depth: int = DEPTH) -> Place:
     """What lies at `path`.
 
     Args:
-        extensions: of pictures, in lower case, with the dot.
-        depth: levels to go down where there are no pictures.
+        extensions: of images, in lower case, with the dot.
+        depth: levels to go down where there are no images.
     """
     try:
         names = _names(path, tuple(extensions))
@@ -209,7 +209,7 @@ def _judge(
 
 
 def _holds_any(place: Place, extensions: Sequence[str]) -> bool:
-    """Whether there is a picture in a place of class folders: they may all be empty."""
+    """Whether there is an image in a place of class folders: they may all be empty."""
     for folder, _, names in islice(os.walk(place.path), BREADTH):
         if folder != place.path and any(name.lower().endswith(tuple(extensions)) for name in names):
             return True
