@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.doctor import gpus, host
-from headrace.doctor.machine import examine
+from headrace.doctor.host import examine
 from headrace.doctor.records import Finding
 from headrace.doctor.storage import storage_findings
 from headrace.errors import size

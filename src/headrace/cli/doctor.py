@@ -41,7 +41,7 @@ def machine(
     """
     if context.invoked_subcommand is not None:
         return
-    from headrace.doctor.machine import examine
+    from headrace.doctor.host import examine
     from headrace.doctor.text import print_checkup
     from headrace.measure.survey import survey
 

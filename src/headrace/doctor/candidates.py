@@ -387,47 +387,43 @@ def freer_device(case: Case) -> Iterator[Candidate]:
         return
     batch = statistics.fmean(demand.samples)
     step = case.costs.demand * batch
-    for kind, seconds, change, lines in (
-        (
-            "synchronise",
-            device.synchronise_seconds,
-            "read losses every so many steps, not each",
-            (
-                "-    total += loss.item()",
-                "+    total += loss.detach()   # .item() once, at the end of the epoch",
-            ),
-        ),
-        (
-            "copy",
-            device.blocking_copy_seconds,
-            "pin_memory=True and .to(device, non_blocking=True)",
-            (
-                "-loader = DataLoader(…)",
-                "+loader = DataLoader(…, pin_memory=True)",
-                "-images = images.to(device)",
-                "+images = images.to(device, non_blocking=True)",
-            ),
-        ),
-    ):
+    calls = ", ".join(f"{name} {count:.1f}" for name, count in device.synchronisations.items())
+    evidence = (
+        f"the device is busy for {1e3 * device.busy_seconds:.1f} ms of a step",
+        f"waits per step: {calls or 'none'}; {device.pageable_bytes / 1e6:.1f} MB copied from pageable"
+        f" memory, {device.pinned_bytes / 1e6:.1f} MB from pinned",
+        *where_it_stays(case.observation),
+    )
+
+    def candidate(kind: str, seconds: float, **fields: Any) -> Iterator[Candidate]:
         # The device has its work to do all the same.
         left = max(step - seconds, device.busy_seconds)
-        if seconds <= 0.02 * step:
-            continue
-        calls = ", ".join(f"{name} {count:.1f}" for name, count in device.synchronisations.items())
-        yield Candidate(
-            kind=kind,
-            gain=case.gain(replace(case.costs, demand=left / batch)),
-            change=change,
-            why=f"the training thread waits so for {1e3 * seconds:.1f} ms of a step's {1e3 * step:.1f} ms",
-            evidence=(
-                f"the device is busy for {1e3 * device.busy_seconds:.1f} ms of a step",
-                f"waits a step: {calls or 'none'}; {device.pageable_bytes / 1e6:.1f} MB copied from pageable"
-                f" memory, {device.pinned_bytes / 1e6:.1f} MB from pinned",
-                *where_it_stays(case.observation),
-            ),
-            lines=lines,
-            settings={"loader": {"pin_memory": True}} if kind == "copy" else {},
-        )
+        if seconds > 0.02 * step:
+            gain = case.gain(replace(case.costs, demand=left / batch))
+            why = f"the training thread waits for {1e3 * seconds:.1f} ms of a step's {1e3 * step:.1f} ms"
+            yield Candidate(kind, gain, why=why, evidence=evidence, **fields)
+
+    yield from candidate(
+        "synchronise",
+        device.synchronise_seconds,
+        change="read losses every so many steps, not each",
+        lines=(
+            "-    total += loss.item()",
+            "+    total += loss.detach()   # .item() once, at the end of the epoch",
+        ),
+    )
+    yield from candidate(
+        "copy",
+        device.blocking_copy_seconds,
+        change="pin_memory=True and .to(device, non_blocking=True)",
+        lines=(
+            "-loader = DataLoader(…)",
+            "+loader = DataLoader(…, pin_memory=True)",
+            "-images = images.to(device)",
+            "+images = images.to(device, non_blocking=True)",
+        ),
+        settings={"loader": {"pin_memory": True}},
+    )
 
 
 def dearest_place(case: Case) -> str:

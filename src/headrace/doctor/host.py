@@ -1,14 +1,16 @@
-"""Opinions on cores, memory, limits and decoding: may this machine run a loader at full speed?"""
+"""The checkup of a machine: cores, memory, limits and decoding; storage and GPUs have files of their own."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 
-from headrace.doctor.records import Finding, Judgement
+from headrace.doctor.gpus import gpu_sections
+from headrace.doctor.records import Checkup, Finding, Judgement
+from headrace.doctor.storage import storage_findings
 from headrace.errors import size
 from headrace.measure.jpeg import Decoding
 from headrace.measure.machine import FileLimit, Space
-from headrace.measure.survey import Cores, Memory
+from headrace.measure.survey import Cores, Machine, Memory
 
 # Of the cores' time, before anything is measured: more than the few percent of a desktop or of daemons.
 BUSY = 0.2
@@ -195,3 +197,33 @@ def decoding_findings(decoding: Decoding, cores: float) -> tuple[Finding, ...]:
 
 def _number(limit: int | None) -> str:
     return "unlimited" if limit is None else f"{limit:,}"
+
+
+def examine(machine: Machine) -> Checkup:
+    """The checkup of what `headrace.measure.survey` measured."""
+    cores = machine.cores.usable
+    return Checkup(
+        "machine",
+        (
+            (
+                machine.cores.processor,
+                (
+                    cores_finding(machine.cores),
+                    memory_finding(machine.memory, cores),
+                    shared_memory_finding(machine.shared, cores),
+                    files_finding(machine.files, cores),
+                ),
+            ),
+            ("decoding", decoding_findings(machine.decoding, machine.cores.worth)),
+            *(
+                (
+                    str(storage.path),
+                    storage_findings(
+                        storage, machine.decoding, machine.cores.worth, machine.memory.available
+                    ),
+                )
+                for storage in machine.storages
+            ),
+            *gpu_sections(machine.torch, machine.gpus, machine.copies, machine.copies_failed),
+        ),
+    )

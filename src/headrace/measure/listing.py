@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headrace._arrow import pa
-from headrace.measure.access import refusal, who_may
 from headrace.measure.pictures import Pictures, Split, State
-from headrace.measure.tree import is_folder
+from headrace.measure.tree import is_folder, refusal, who_may
 
 Progress = Callable[[int, int], None]
 

@@ -1,11 +1,10 @@
-"""Other settings of a loader, or of a process, from a plain dict, so that they travel to other processes.
+"""Other settings of a loader or a process, as a plain dict that travels to other processes.
 
 A dict of settings has any of these keys, each as in `headrace.doctor.records.Advice.settings`:
 
 - "loader": arguments of `torch.utils.data.DataLoader` that differ;
 - "headrace": True: Headrace's loader in the place of torch's;
 - "threads": operators' threads in the training process;
-- "worker_threads": in each worker;
 - "without": a stage of loading whose work is done once and then given again.
 """
 
@@ -65,6 +64,6 @@ def name_of(kind: str, settings: dict[str, Any]) -> str:
     words = [f"{name}={value!r}" for name, value in settings.get("loader", {}).items()]
     words += ["headrace"] if settings.get("headrace") else []
     words += [
-        f"{key}={settings[key]!r}" for key in ("threads", "worker_threads", "without") if key in settings
+        f"{key}={settings[key]!r}" for key in ("threads", "without") if key in settings
     ]
     return f"{kind} {' '.join(words)}" if words else kind

@@ -18,10 +18,10 @@ from PIL import Image, UnidentifiedImageError
 from headrace._arrow import pa, pc
 from headrace._native import abi, ffi
 from headrace.errors import PackError
-from headrace.measure.access import refusal
 from headrace.measure.listing import HEAD, picture_format
 from headrace.measure.machine import usable_cores
 from headrace.measure.pictures import Pictures, Split, State
+from headrace.measure.tree import refusal
 from headrace.packs.records import JPEG_START, Progress, in_order
 from headrace.packs.stored import StoredPack
 from headrace.sources.pack_index import FILE_NAME, PackIndex
