@@ -63,7 +63,5 @@ def name_of(kind: str, settings: dict[str, Any]) -> str:
     """Of a phase with these settings: "supply num_workers=8"."""
     words = [f"{name}={value!r}" for name, value in settings.get("loader", {}).items()]
     words += ["headrace"] if settings.get("headrace") else []
-    words += [
-        f"{key}={settings[key]!r}" for key in ("threads", "without") if key in settings
-    ]
+    words += [f"{key}={settings[key]!r}" for key in ("threads", "without") if key in settings]
     return f"{kind} {' '.join(words)}" if words else kind
