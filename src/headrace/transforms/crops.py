@@ -56,7 +56,7 @@ class CenterCrop(ImageOp):
     def params(self) -> tuple[float, ...]:
         return (self.height, self.width)
 
-    def extent(self, before: Extent) -> Extent:  # noqa: ARG002
+    def extent(self, before: Extent) -> Extent:
         return Extent(self.height, self.width, exact=True)
 
     def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
@@ -66,10 +66,10 @@ class CenterCrop(ImageOp):
         problem = TENSOR_PADDING if on_tensor and pads else ""
         return Settled(self, self.extent(before), problem=problem)
 
-    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:  # noqa: ARG002
+    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
         return height >= self.height and width >= self.width
 
-    def replay(self, image: Image.Image, draw: Draw) -> Any:  # noqa: ARG002
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
         return F.center_crop(image, [self.height, self.width])
 
 
@@ -156,7 +156,7 @@ class RandomCrop(ImageOp):
         padding, mode = self.padding or (0, 0, 0, 0), PADDING_MODES.index(self.padding_mode)
         return (self.height, self.width, *padding, self.pad_if_needed, mode, *self.fill)
 
-    def extent(self, before: Extent) -> Extent:  # noqa: ARG002
+    def extent(self, before: Extent) -> Extent:
         return Extent(self.height, self.width, exact=True)
 
     def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
@@ -185,7 +185,7 @@ class RandomCrop(ImageOp):
             left, right, top, bottom = left + short_x, right + short_x, top + short_y, bottom + short_y
         return left, top, right, bottom
 
-    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:  # noqa: ARG002
+    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
         return not any(self.total_padding(height, width))
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:

@@ -132,12 +132,12 @@ class ImageOp(Op):
         """What becomes of the op on an image of `before`, or on the tensor made of one."""
         return Settled(self, self.extent(before), problem=self.tensor_problem if on_tensor else "")
 
-    def output_size(self, height: int, width: int, draw: Draw) -> tuple[int, int]:  # noqa: ARG002
+    def output_size(self, height: int, width: int, draw: Draw) -> tuple[int, int]:
         """(height, width) of the result for an image of height × width."""
         after = self.extent(Extent(height, width, exact=True))
         return after.height, after.width
 
-    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:  # noqa: ARG002
+    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
         """Whether Pillow hands the file's `info` (EXIF, DPI, …) on to the result: code of the user's may look
         at it."""
         return True

@@ -80,7 +80,7 @@ class RandomResizedCrop(ImageOp):
         log_ratio = torch.log(torch.tensor(self.ratio)).tolist()
         return (self.height, self.width, self.filter, *self.scale, *log_ratio, *self.ratio)
 
-    def extent(self, before: Extent) -> Extent:  # noqa: ARG002
+    def extent(self, before: Extent) -> Extent:
         return Extent(self.height, self.width, exact=True)
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:

@@ -84,10 +84,10 @@ class Resize(_Resizing):
     def params(self) -> tuple[float, ...]:
         return (self.height, self.width, self.filter)
 
-    def extent(self, before: Extent) -> Extent:  # noqa: ARG002
+    def extent(self, before: Extent) -> Extent:
         return Extent(self.height, self.width, exact=True)
 
-    def replay(self, image: Image.Image, draw: Draw) -> Any:  # noqa: ARG002
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
         return F.resize(image, [self.height, self.width], mode_of(self.filter))
 
 
@@ -130,7 +130,7 @@ class ResizeShorter(_Resizing):
         # Without max_size both edges reach `size`; with it the shorter edge of a long image may end up tiny.
         return Extent(self.size, self.size, exact=False) if self.max_size is None else UNKNOWN
 
-    def output_size(self, height: int, width: int, draw: Draw = ()) -> tuple[int, int]:  # noqa: ARG002
+    def output_size(self, height: int, width: int, draw: Draw = ()) -> tuple[int, int]:
         """(height, width) of the result for an input of height × width, by torchvision's arithmetic."""
         short, long = min(height, width), max(height, width)
         new_short, new_long = self.size, int(self.size * long / short)
@@ -138,5 +138,5 @@ class ResizeShorter(_Resizing):
             new_short, new_long = int(self.max_size * new_short / new_long), self.max_size
         return (new_long, new_short) if width <= height else (new_short, new_long)
 
-    def replay(self, image: Image.Image, draw: Draw) -> Any:  # noqa: ARG002
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
         return F.resize(image, [self.size], mode_of(self.filter), self.max_size)
