@@ -27,8 +27,7 @@ from headrace.packs.stored import StoredPack
 from headrace.packs.verify import verify
 from headrace.recipes import checkpoint
 from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, PackIndex, Shard
-from headrace.sources.tar_index import write_index
-from headrace.sources.tar_samples import read_samples
+from headrace.sources.tar_index import read_samples, write_index
 from support.jpegs import image_folder, jpeg
 
 STEPS = transforms.Compose([transforms.Resize((16, 16)), transforms.PILToTensor()])

@@ -28,7 +28,7 @@ from headrace.packs.index import build_shard_index
 from headrace.packs.verify import verify
 from headrace.records import EntryPoints, Extents
 from headrace.sources.pack_index import PackIndex
-from headrace.sources.tar_samples import read_samples, split_name
+from headrace.sources.tar_index import read_samples, split_name
 from support.jpegs import image_folder
 
 TRANSFORM = Compose([RandomResizedCrop(40), RandomHorizontalFlip(), ToTensor()])

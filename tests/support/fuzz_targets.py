@@ -34,8 +34,7 @@ from headrace.recipes import checkpoint
 from headrace.sources.entry_index import EntryIndex
 from headrace.sources.folder import ENTRIES_FILE
 from headrace.sources.pack_index import FILE_NAME
-from headrace.sources.tar_index import image_of, label_of
-from headrace.sources.tar_samples import read_samples
+from headrace.sources.tar_index import image_of, label_of, read_samples
 from support.jpegs import image_folder
 
 STEPS = transforms.Compose([transforms.Resize((16, 16)), transforms.PILToTensor()])

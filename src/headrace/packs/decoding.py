@@ -22,7 +22,7 @@ from headrace.measure.listing import HEAD, picture_format
 from headrace.measure.machine import usable_cores
 from headrace.measure.pictures import Pictures, Split, State
 from headrace.measure.tree import refusal
-from headrace.packs.records import JPEG_START, Progress, in_order
+from headrace.packs.records import JPEG_START, PILLOW_ERRORS, Progress, in_order
 from headrace.packs.stored import StoredPack
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 
@@ -49,9 +49,6 @@ BOX = 4
 # decoders take 40 % less time. It doesn't tell that from codes that don't exist: Headrace's, which stops at
 # those, does.
 THOROUGH, STRICT = "libjpeg-full", "headrace"
-
-# JPEG modes by number of components, as Pillow names them.
-JPEG_MODES = {1: "L", 3: "RGB", 4: "CMYK"}
 
 
 def read_file(split: Split, row: int) -> bytes | None:
@@ -245,18 +242,12 @@ def _put_kind(pictures: Pictures, row: int, format_: str, mode: str) -> None:
 
 
 def _jpeg_kind(data: bytes) -> tuple[str, str]:
-    """(format, mode) by the frame's header: "JPEG", or "progressive JPEG"."""
-    at = 2
-    while at + 10 <= len(data):
-        if data[at] != 0xFF or data[at + 1] == 0xFF:  # fill bytes
-            at += 1
-            continue
-        marker = data[at + 1]
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            name = "progressive JPEG" if marker in (0xC2, 0xCA) else "JPEG"
-            return name, JPEG_MODES.get(data[at + 9], "")
-        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return "JPEG", ""
+    """(format, mode) by the file's header: "JPEG", or "progressive JPEG"."""
+    try:
+        with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
+            return "progressive JPEG" if image.info.get("progressive") else "JPEG", image.mode
+    except PILLOW_ERRORS:
+        return "JPEG", ""
 
 
 # Beginnings of what is found where an image should be, in lower case.

@@ -17,7 +17,7 @@ from headrace.errors import PackError
 from headrace.packs.folders import extension_of, stem_of
 from headrace.packs.records import Input, Record, Sample
 from headrace.sources.reading import read_part
-from headrace.sources.tar_samples import read_members
+from headrace.sources.tar_index import read_members
 
 TRAIN, VAL = "ILSVRC2012_img_train", "ILSVRC2012_img_val"
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"

@@ -25,14 +25,15 @@ from headrace.sources.pack_index import FILE_NAME, LEFT_OUT, PackAbout, PackInde
 from headrace.sources.reading import named, open_regular
 from headrace.sources.tar_index import (
     IMAGE_EXTENSIONS,
+    TarSample,
     image_of,
     is_lmdb,
     kept_index,
     label_of,
+    read_samples,
     resolved_shards,
     state_of,
 )
-from headrace.sources.tar_samples import TarSample, read_samples
 
 # Files per part: what an interruption can cost, a few seconds of work.
 PART = 4096

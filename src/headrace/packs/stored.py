@@ -20,8 +20,7 @@ from headrace.remote.store import Store
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 from headrace.sources.reading import read_part
 from headrace.sources.remote import RemotePackSource
-from headrace.sources.tar_index import LABEL_EXTENSION
-from headrace.sources.tar_samples import samples_in
+from headrace.sources.tar_index import LABEL_EXTENSION, samples_in
 
 
 class StoredPack:

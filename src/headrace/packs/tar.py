@@ -14,7 +14,7 @@ from headrace.errors import PackError, printable
 from headrace.packs.records import Sample
 from headrace.packs.rows import Packed, Part, Rows, pack_file, part_path
 from headrace.sources.pack_index import Shard
-from headrace.sources.tar_samples import BLOCK
+from headrace.sources.tar_index import BLOCK
 
 # Two blocks of zeros end a tar file.
 END = bytes(2 * BLOCK)

@@ -15,7 +15,6 @@ from headrace.errors import ConfigError, PackError
 from headrace.remote.client import is_url
 from headrace.sources.image import SourceDataset
 from headrace.sources.pack import PackSource
-from headrace.sources.tar_samples import samples_in
 
 if TYPE_CHECKING:  # pyarrow, which it needs, is optional
     from headrace.sources.pack_index import PackIndex
@@ -124,6 +123,8 @@ class PackedDataset(SourceDataset):
         Raises:
             PackError: the pack is an LMDB, whose values hold nothing but image and label.
         """
+        from headrace.sources.tar_index import samples_in
+
         i = self._position(index)
         if self.index.about.kind != "tar":
             raise PackError(f"{self.index.path}: only tar packs have further fields.")
