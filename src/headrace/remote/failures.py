@@ -11,19 +11,13 @@ from typing import Any
 
 from headrace.errors import ConfigError
 
-# Names of errors that another try doesn't mend.
+# Names of obstore's errors that another try doesn't mend, but for those of ADVICE.
 FINAL = {
     "AlreadyExistsError",
     "ConfigError",
-    "FileNotFoundError",
     "InvalidPathError",
-    "NotFoundError",
     "NotImplementedError",
-    "NotModifiedError",
     "NotSupportedError",
-    "PermissionDeniedError",
-    "PreconditionError",
-    "UnauthenticatedError",
     "UnknownConfigurationKeyError",
 }
 # Statuses below 500 that another try may mend (RFC 9110, RFC 8470, RFC 6585). AWS says so with 400, too: of
@@ -71,17 +65,23 @@ DOWN = (
     "The store or the way there is overloaded or down: try later, or for longer by"
     " storage_options={'retry_config': {'max_retries': …}}"
 )
+NOT_THERE = "Compare bucket and path with what the store holds"
+# By the name of obstore's error, none of which another try mends.
 ADVICE = {
+    "FileNotFoundError": NOT_THERE,
+    "NotFoundError": NOT_THERE,
+    "NotModifiedError": CONDITION,
+    "PermissionDeniedError": REFUSED,
+    "PreconditionError": CONDITION,
+    "UnauthenticatedError": REFUSED,
+}
+# By the status, of answers for which obstore has only its GenericError.
+STATUS_ADVICE = {
     301: REGION,
     302: REGION,
-    304: CONDITION,
     307: REGION,
     308: REGION,
     400: "Compare region, endpoint and credentials with the store's: environment or storage_options",
-    401: REFUSED,
-    403: REFUSED,
-    404: "Compare bucket and path with what the store holds",
-    412: CONDITION,
     416: "It is shorter than was expected: it was changed or cut. Upload it again",
 }
 ARCHIVED = "It lies in an archive: have the store restore it first"
@@ -124,8 +124,9 @@ class Failure:
         elif not found and SYSTEM.search(debug):
             advice = "Check the endpoint and the network"
         else:
-            advice = DOWN if late or transient or status >= 500 else ADVICE.get(status, "")
-        final = kind in FINAL or (refused and not lacks_credentials)
+            mends = late or transient or status >= 500
+            advice = DOWN if mends else ADVICE.get(kind) or STATUS_ADVICE.get(status, "")
+        final = kind in FINAL or kind in ADVICE or (refused and not lacks_credentials)
         return cls(_cause(error, said, debug), final, late or status in BUSY, advice)
 
     def __str__(self) -> str:
