@@ -44,7 +44,7 @@ def test_what_is_given_up_can_be_claimed_again(cache: Cache) -> None:
     assert states(cache, [1]) == ["mine"]
 
 
-def test_what_is_in_hand_stays(cache: Cache) -> None:
+def test_what_is_pinned_stays(cache: Cache) -> None:
     paths = put(cache, list(range(8)))
     assert states(cache, [8]) == ["full"]
     assert all(path and os.path.exists(path) for path in paths)
@@ -136,7 +136,7 @@ def test_damage_is_noticed_and_fetched_again(tmp_path: Path, harm: str, number: 
     assert bytes_on_disk(tmp_path) == cache.stats().bytes
 
 
-def test_damage_of_what_another_has_in_hand_is_fetched_without_keeping(tmp_path: Path) -> None:
+def test_damage_of_what_another_has_pinned_is_fetched_without_keeping(tmp_path: Path) -> None:
     """Its file can't be taken away from that other one."""
     cache, other = Cache(tmp_path, 8 * BLOCK), Cache(tmp_path, 8 * BLOCK)
     (path,) = put(cache, [1])
@@ -238,7 +238,7 @@ def test_pickled_it_is_the_same_cache_and_another_client(cache: Cache) -> None:
     assert cache.stats().records == 1
 
 
-def test_what_a_closed_one_had_in_hand_is_free(tmp_path: Path) -> None:
+def test_what_a_closed_cache_had_pinned_is_free(tmp_path: Path) -> None:
     cache, other = Cache(tmp_path, 2 * BLOCK), Cache(tmp_path, 2 * BLOCK)
     put(cache, [0])
     cache.claim([record(1)], [0])

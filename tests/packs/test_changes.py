@@ -140,7 +140,7 @@ def test_other_formats_become_jpeg_when_asked(tmp_path: Path, name: str) -> None
         assert (image.format, image.size) == ("JPEG", (80, 60))
 
 
-def test_exif_survives_a_smaller_picture(tmp_path: Path) -> None:
+def test_exif_survives_scaling_down(tmp_path: Path) -> None:
     src = only(tmp_path, "x.jpg", rotated())
     headrace.pack(src, tmp_path / "dest", max_side=40)
     with Image.open(io.BytesIO(images(tmp_path / "dest")["a/x"])) as image:

@@ -219,7 +219,7 @@ def test_the_number_of_threads_and_chunks_changes_nothing(
     assert kinds[0] == kinds[1]
 
 
-def test_progress_ends_at_the_number_of_pictures(tmp_path: Path) -> None:
+def test_progress_ends_at_the_number_of_images(tmp_path: Path) -> None:
     image_folder(tmp_path, 10)
     (tmp_path / "class0" / "empty.jpg").touch()  # nothing to decode
     split = list_split("", str(tmp_path), IMG_EXTENSIONS)
@@ -228,7 +228,9 @@ def test_progress_ends_at_the_number_of_pictures(tmp_path: Path) -> None:
     assert seen[-1] == (10, 10)
 
 
-def test_too_many_pixels_are_told_and_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_pixels_are_reported_and_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     (tmp_path / "a").mkdir()
     for name, side in (("fits.jpg", 44), ("not.jpg", 60), ("not.png", 60)):
@@ -265,7 +267,7 @@ def test_a_pack_is_surveyed_as_its_folder_is(tmp_path: Path) -> None:
         (bytes(range(1, 100)), "unknown data"),
     ],
 )
-def test_what_is_no_picture_is_named(head: bytes, what: str) -> None:
+def test_what_is_not_an_image_is_named(head: bytes, what: str) -> None:
     assert looks_like(head).startswith(what)
 
 

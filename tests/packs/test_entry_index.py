@@ -106,7 +106,7 @@ def test_only_new_and_changed_files_are_read_again(folder: Path) -> None:
     assert_equals_torchvision(loader_of(folder))
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_resumes_where_it_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "PART", 2)
 
     def stop_after_two_parts(done: int, total: int) -> None:

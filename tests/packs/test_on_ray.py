@@ -128,7 +128,7 @@ def _removing(path: Path) -> Any:
     return removing
 
 
-def test_no_cluster_is_told(folder: Path, tmp_path: Path) -> None:
+def test_a_cluster_that_cannot_be_reached_is_reported(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no cluster can be reached"):
         packed(folder, tmp_path / "there", ray="127.0.0.1:9")
 

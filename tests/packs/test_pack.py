@@ -114,7 +114,7 @@ def test_shuffling_depends_on_the_seed_and_the_keys_only(tmp_path: Path) -> None
     assert len({tuple(order) for order in orders}) == 3
 
 
-def test_files_beside_an_image_are_fields_and_others_are_told_of(tmp_path: Path) -> None:
+def test_files_next_to_an_image_become_fields_and_others_are_reported(tmp_path: Path) -> None:
     folder = image_folder(tmp_path / "src", 2, classes=1)
     for name in ("00000.json", "00000.txt", "alone.json", "00000.cls", "README"):
         (folder / "class0" / name).write_text(name)
@@ -167,7 +167,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         headrace.pack(folder, tmp_path / "dest")
 
 
-def test_keys_that_cannot_be_told_apart(tmp_path: Path) -> None:
+def test_keys_that_are_equal_are_refused(tmp_path: Path) -> None:
     folder = image_folder(tmp_path / "src", 3)
     for name in ("a.jpg", "a.png", "a.jpg.png"):
         (folder / "class0" / name).write_bytes(b"x")

@@ -256,7 +256,7 @@ def test_a_kept_index_that_is_damaged_is_made_again(shards: Path, tmp_path: Path
         headrace.PackedDataset([])
 
 
-def test_an_index_beside_shards_that_changed_is_refused(shards: Path) -> None:
+def test_an_index_of_shards_that_changed_is_refused(shards: Path) -> None:
     build_shard_index(shards)
     tar = shards / "0.tar"
     tar.write_bytes(tar.read_bytes())

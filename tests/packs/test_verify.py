@@ -143,7 +143,7 @@ def test_an_extent_outside_its_sample_is_refused(tars: Path, tmp_path: Path) -> 
     assert found[1].endswith("the index puts its image outside its sample")
 
 
-def test_another_source_is_told_record_by_record(tars: Path, tmp_path: Path) -> None:
+def test_differences_from_another_source_are_reported_record_by_record(tars: Path, tmp_path: Path) -> None:
     file = tmp_path / "src" / "class1" / "00001.jpg"
     file.write_bytes(file.read_bytes() + b"more")
     (tmp_path / "src" / "class1" / "00004.json").write_text("{}")

@@ -16,7 +16,7 @@ def write_meta(folder: Path) -> None:
     torch.save((dict.fromkeys(reversed(WNIDS), ("a name",)), list(WNIDS)), folder / META)
 
 
-def test_torchvisions_meta_file_beside_or_above(tmp_path: Path) -> None:
+def test_torchvisions_meta_file_is_found_in_the_folder_or_above_it(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
     assert known_wnids(str(tmp_path)) == ()
     write_meta(tmp_path)

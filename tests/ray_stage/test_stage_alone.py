@@ -80,7 +80,7 @@ def test_repeated_samples_differ_by_their_occurrence(folder: Path) -> None:
     assert not np.array_equal(rows[0]["image"], rows[1]["image"])
 
 
-def test_calls_plan_and_start_nothing_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_calls_plan_and_start_nothing_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = {"plans": 0, "pools": 0}
 
     def counted(name: str, made: Any) -> Any:
@@ -139,7 +139,7 @@ def test_levels_cannot_be_erased(folder: Path) -> None:
         Finish(dataset)
 
 
-def test_levels_need_rgb_pictures(folder: Path) -> None:
+def test_levels_need_rgb_images(folder: Path) -> None:
     dataset = ImageFolder(str(folder), v1.Compose([v1.Resize((24, 24)), v1.Grayscale(), v1.ToTensor()]))
     assert on_demand.levels_plan(dataset).split is not None
     with pytest.raises(ConfigError, match="Leave levels out"):

@@ -86,7 +86,7 @@ def at_work() -> list[Expecting]:
 
 
 @pytest.mark.parametrize("order", [{"seed": 9}, {}], ids=["seed", "no seed"])
-def test_a_job_that_is_begun_again_finds_what_the_last_one_left(
+def test_a_job_that_is_started_again_finds_what_the_last_one_left(
     small: Make, local: headrace.PackedDataset, monkeypatch: pytest.MonkeyPatch, order: dict[str, int]
 ) -> None:
     found = {}
@@ -105,7 +105,7 @@ def test_a_job_that_is_begun_again_finds_what_the_last_one_left(
     assert found[True] > found[False]
 
 
-def test_the_rest_of_the_epoch_is_told_in_order_and_nothing_that_is_passed(
+def test_the_rest_of_the_epoch_is_announced_in_order_and_nothing_that_is_passed(
     small: Make, told: list[tuple[list[str], list[int]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expecting, "PIECE", 10)
@@ -154,7 +154,7 @@ def test_an_epoch_that_is_left_leaves_no_expectations(
     assert max(places) == 2 * COUNT - 1
 
 
-def test_nothing_is_told_while_there_is_room(
+def test_nothing_is_announced_while_there_is_room(
     remote: Make, told: list[tuple[list[str], list[int]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expecting, "LOOK_SECONDS", 0.01)
@@ -173,7 +173,7 @@ def cache(tmp_path: Path) -> Iterator[Cache]:
     made.close()
 
 
-def test_a_cache_that_fails_ends_it_and_claims_tell_why(cache: Cache) -> None:
+def test_a_cache_that_fails_ends_it_and_claims_report_why(cache: Cache) -> None:
     calls: list[str] = []
 
     async def on_disk(work: Callable[..., Any], *arguments: Any) -> Any:

@@ -175,7 +175,7 @@ def test_worker_processes_name_samples_by_their_urls(
     assert "503" in str(raised.value)
 
 
-def test_a_forked_worker_is_told_what_failed(remote: Make, proxy: Proxy) -> None:
+def test_a_forked_worker_reports_what_failed(remote: Make, proxy: Proxy) -> None:
     """By the process that makes its requests."""
     dataset = remote(Compose([Resize((24, 24)), ColorJitter(0.3), ToTensor()]))
     spoil(proxy, dataset, 11)
@@ -198,13 +198,15 @@ def test_bytes_that_stay_damaged_are_an_error_and_not_kept(remote: Make, proxy: 
     assert dataset[0][1] == dataset.targets[0]
 
 
-def test_what_isnt_there_is_told_at_once(options: dict[str, Any], proxy: Proxy, tmp_path: Path) -> None:
+def test_a_missing_pack_is_reported_at_once(options: dict[str, Any], proxy: Proxy, tmp_path: Path) -> None:
     with pytest.raises(PackError, match=r"s3://bucket/nothing/index\.arrow can't be read after 1 try"):
         headrace.PackedDataset("s3://bucket/nothing", storage_options=options, cache_dir=tmp_path)
     assert [request.method for request in proxy.requests] == ["HEAD", "GET"], "the latter says why"
 
 
-def test_wrong_credentials_are_told_at_once(options: dict[str, Any], proxy: Proxy, tmp_path: Path) -> None:
+def test_wrong_credentials_are_reported_at_once(
+    options: dict[str, Any], proxy: Proxy, tmp_path: Path
+) -> None:
     options["secret_access_key"] = "wrong"
     with pytest.raises(PackError, match="after 1 try"):
         headrace.PackedDataset("s3://bucket/pack", storage_options=options, cache_dir=tmp_path)
@@ -252,7 +254,7 @@ def test_an_index_of_many_pieces_is_whole(
     ]
 
 
-def test_a_pack_that_was_made_anew_is_noticed(
+def test_a_pack_that_was_made_again_is_noticed(
     served: Any, options: dict[str, Any], tmp_path: Path, proxy: Proxy
 ) -> None:
     folder = served.folder / "bucket" / "anew"

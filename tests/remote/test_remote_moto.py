@@ -81,7 +81,7 @@ def test_an_epoch_equals_the_local_one(open_pack: Any, pack: Path) -> None:
 REFUSED = r"s3://bucket/pack/index\.arrow can't be read after 1 try: .*40[03] .*{}.*storage_options"
 
 
-def test_credentials_that_arent_right_are_told_apart(open_pack: Any, moto: Moto) -> None:
+def test_kinds_of_wrong_credentials_are_distinguished(open_pack: Any, moto: Moto) -> None:
     key, secret = moto.user("stranger")
     moto.check_after(0)
     with pytest.raises(PackError, match=REFUSED.format("InvalidAccessKeyId")):
@@ -128,7 +128,9 @@ def test_what_isnt_there_is_named(open_pack: Any, moto: Moto, pack: Path) -> Non
         dataset[0]
 
 
-def test_a_shard_that_was_cut_is_told_at_once(open_pack: Any, moto: Moto, pack: Path, tmp_path: Path) -> None:
+def test_a_shard_that_was_cut_is_reported_at_once(
+    open_pack: Any, moto: Moto, pack: Path, tmp_path: Path
+) -> None:
     cut = tmp_path / "cut"
     shutil.copytree(pack, cut)
     dataset = headrace.PackedDataset(pack)
@@ -145,7 +147,7 @@ def test_a_shard_that_was_cut_is_told_at_once(open_pack: Any, moto: Moto, pack: 
         assert "s3://bucket/cut/shard-000000.tar" in str(caught.value)
 
 
-def test_an_index_that_isnt_one_is_told_by_its_url_and_fetched_anew(
+def test_a_damaged_index_is_reported_with_its_url_and_fetched_again(
     open_pack: Any, moto: Moto, pack: Path
 ) -> None:
     moto.upload(pack, "bucket/odd")
@@ -160,7 +162,7 @@ def test_an_index_that_isnt_one_is_told_by_its_url_and_fetched_anew(
     assert len(open_pack("s3://bucket/odd")) == COUNT
 
 
-def test_an_object_in_an_archive_is_told(open_pack: Any, moto: Moto, pack: Path) -> None:
+def test_an_object_in_an_archive_is_reported(open_pack: Any, moto: Moto, pack: Path) -> None:
     fields = {"x-amz-storage-class": "GLACIER"}
     moto.put("bucket/frozen/index.arrow", (pack / "index.arrow").read_bytes())
     moto.put("bucket/frozen/shard-000000.tar", (pack / "shard-000000.tar").read_bytes(), **fields)

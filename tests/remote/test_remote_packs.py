@@ -162,7 +162,7 @@ def test_workers_of_torch_that_are_forked(remote: Make, local: headrace.PackedDa
     assert same(ours, TorchLoader(headrace.PackedDataset(local.root, transform), 8)) == COUNT
 
 
-def test_an_iterator_goes_on_in_a_forked_child(remote: Make, local: headrace.PackedDataset) -> None:
+def test_an_iterator_continues_in_a_forked_child(remote: Make, local: headrace.PackedDataset) -> None:
     import os
 
     loaders = [headrace.DataLoader(d, batch_size=6, shuffle=True, seed=2) for d in (remote(), local)]

@@ -114,7 +114,7 @@ def test_who_waits_for_room_misses_once(store: MemoryStore, tmp_path: Path) -> N
     assert records.stats().cache_hits + records.stats().cache_misses == 9
 
 
-def test_an_object_without_bytes_is_a_picture_that_cant_be_read(tmp_path: Path) -> None:
+def test_an_empty_object_is_an_image_that_cannot_be_read(tmp_path: Path) -> None:
     pictures = image_folder(tmp_path / "pictures", 2, side=40)
     empty = MemoryStore({"full.jpg": next(pictures.rglob("*.jpg")).read_bytes(), "empty.jpg": b""})
     urls = [f"{ROOT}/empty.jpg", f"{ROOT}/full.jpg"]
@@ -156,7 +156,7 @@ def remote_dataset(pack: Path, cache: Path) -> headrace.PackedDataset:
     return dataset
 
 
-def test_a_batch_that_cant_be_begun_holds_nothing(
+def test_a_batch_that_cannot_be_started_holds_nothing(
     pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = remote_dataset(pack, tmp_path / "cache")

@@ -42,7 +42,7 @@ def is_shard(request: Request) -> bool:
 
 
 @pytest.mark.parametrize("status", FINAL)
-def test_what_no_other_try_mends_is_told_at_once(remote: Make, proxy: Proxy, status: str) -> None:
+def test_what_no_other_try_mends_is_reported_at_once(remote: Make, proxy: Proxy, status: str) -> None:
     dataset = remote()
     proxy.behave = lambda request: status if is_shard(request) else ""
     with pytest.raises(RemoteError, match=rf"(?s)after 1 try: .*{FINAL[status]}") as caught:
@@ -57,7 +57,7 @@ def test_what_no_other_try_mends_is_told_at_once(remote: Make, proxy: Proxy, sta
 
 
 @pytest.mark.parametrize("status", ["400", "403", "404"])
-def test_why_the_index_isnt_had_is_told_though_head_doesnt_say(
+def test_why_the_index_cannot_be_read_is_reported_though_head_does_not_say(
     options: dict[str, Any], proxy: Proxy, tmp_path: Path, status: str
 ) -> None:
     proxy.behave = lambda request: status
@@ -84,7 +84,7 @@ def test_what_another_try_mends_is_mended(
 
 
 @pytest.mark.parametrize("fault", TRANSIENT)
-def test_what_stays_so_is_told_after_the_last_try(remote: Make, proxy: Proxy, fault: str) -> None:
+def test_what_stays_so_is_reported_after_the_last_try(remote: Make, proxy: Proxy, fault: str) -> None:
     dataset = remote()
     proxy.behave = lambda request: fault if is_shard(request) else ""
     words = "Requested .*, got" if fault == "elsewhere" else rf"{fault} .*retry_config"
@@ -93,7 +93,7 @@ def test_what_stays_so_is_told_after_the_last_try(remote: Make, proxy: Proxy, fa
     assert sum(map(is_shard, proxy.requests)) == TRIES
 
 
-def test_a_store_that_sends_elsewhere_is_followed_or_told(
+def test_a_store_that_redirects_is_followed_or_reported(
     remote: Make, served: Any, local: headrace.PackedDataset, proxy: Proxy, tmp_path: Path
 ) -> None:
     dataset = remote()
@@ -132,7 +132,7 @@ def test_a_server_that_sends_the_whole_object(served: Any, tmp_path: Path) -> No
             assert torch.equal(labels, targets)
 
 
-def test_an_object_that_is_changed_while_it_is_read_is_told_and_read_again(
+def test_an_object_that_changes_while_it_is_read_is_reported_and_read_again(
     served: Any, proxy: Proxy, options: dict[str, Any], tmp_path: Path
 ) -> None:
     place = served.folder / "bucket" / "changing"
@@ -157,7 +157,7 @@ def test_an_object_that_is_changed_while_it_is_read_is_told_and_read_again(
     assert dataset[0][0].tobytes() == expected.tobytes()
 
 
-def test_an_index_that_is_changed_between_its_pieces_is_told(
+def test_an_index_that_changes_between_its_pieces_is_reported(
     served: Any, proxy: Proxy, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.remote.access.PIECE", 999)
@@ -210,7 +210,7 @@ def test_aws_says_with_400_that_it_may_do_later(code: str) -> None:
     assert Failure.of(said(400, body="<Error><Code>ExpiredToken</Code></Error>")).final
 
 
-def test_who_has_no_credentials_is_told_so_and_not_at_the_first_try() -> None:
+def test_missing_credentials_are_reported_and_not_at_the_first_try() -> None:
     asked = StoreError(
         "GenericError",
         "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 1ms - "
@@ -221,7 +221,7 @@ def test_who_has_no_credentials_is_told_so_and_not_at_the_first_try() -> None:
     assert "No credentials were found" in failure.advice
 
 
-def test_a_host_that_isnt_there_is_told_with_the_systems_words() -> None:
+def test_an_unknown_host_is_reported_in_the_systems_words() -> None:
     debug = 'ConnectError(\n"dns error",\nerror: "failed to lookup address information: unknown",\n)'
     refused = StoreError("GenericError", f"Generic S3 error: error sending request\n\nDebug source:\n{debug}")
     assert str(Failure.of(refused)).endswith("unknown. Check the endpoint and the network")

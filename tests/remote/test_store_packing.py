@@ -177,7 +177,7 @@ def test_what_cannot_be_read_is_named(
         ("s3://bucket/tars", "without an index"),
     ],
 )
-def test_what_is_no_source_is_told(
+def test_what_is_not_a_source_is_reported(
     bucket: Path, patient: dict[str, Any], tmp_path: Path, src: str, said: str
 ) -> None:
     (bucket / "tars").mkdir()
@@ -187,7 +187,7 @@ def test_what_is_no_source_is_told(
 
 
 @pytest.mark.parametrize("there", ["source", "destination"])
-def test_a_missing_obstore_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str) -> None:
+def test_a_missing_obstore_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "obstore"]:
         monkeypatch.setitem(sys.modules, name, None)
     folder = image_folder(tmp_path / "src", 3)
@@ -196,7 +196,7 @@ def test_a_missing_obstore_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         packed(*ends)
 
 
-def test_a_forked_process_is_told_that_it_cannot_write(
+def test_a_forked_process_cannot_write_and_says_so(
     bucket: Path, patient: dict[str, Any], tmp_path: Path
 ) -> None:
     folder = image_folder(tmp_path / "src", 3)
