@@ -9,7 +9,7 @@ import pytest
 
 import headrace
 from headrace.recipes import Recipe
-from headrace.recipes.optimisation import lr_factor
+from headrace.recipes.loop import lr_factor
 
 
 def recipe(**values: Any) -> Recipe:
@@ -33,7 +33,7 @@ def recipe(**values: Any) -> Recipe:
         ({"ema": 1.0}, r"--ema \(1\.0\) must be in \[0, 1\)"),
         ({"val_resize": 200}, r"--val-resize \(200\) must be at least --size \(224\)"),
         ({"start_size": 300}, r"--start-size \(300\) must be from 32 to --size \(224\)"),
-        ({"compile": True, "checkpointing": True}, "--checkpointing can't be had with --compile"),
+        ({"compile": True, "checkpointing": True}, "--checkpointing can't be combined with --compile"),
     ],
 )
 def test_what_cannot_be_obeyed_is_refused(values: dict[str, Any], message: str) -> None:

@@ -60,7 +60,7 @@ def test_running_out_of_device_memory_gives_figures(gpu: torch.device, data: Pat
     )
     torch.cuda.set_per_process_memory_fraction(0.02, gpu)
     try:
-        with pytest.raises(memory.OutOfMemory, match=r"Out of memory on cuda:\d: 12 pictures of 2048×2048"):
+        with pytest.raises(memory.OutOfMemory, match=r"Out of memory on cuda:\d: 12 images of 2048×2048"):
             train(recipe)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, gpu)

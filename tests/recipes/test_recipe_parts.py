@@ -112,7 +112,7 @@ def test_accuracy_is_counted() -> None:
     logits = torch.tensor([[0.0, 1, 2, 3, 4, 5], [5.0, 4, 3, 2, 1, 0], [0.0, 5, 4, 3, 2, 1]])
     count.add(logits, torch.tensor([5, 1, 0]))  # first, second and last choice
     score = count.score()
-    assert (score.top1, score.top5, score.pictures) == (pytest.approx(1 / 3), pytest.approx(2 / 3), 3)
+    assert (score.top1, score.top5, score.images) == (pytest.approx(1 / 3), pytest.approx(2 / 3), 3)
     assert score.loss == pytest.approx(
         float(torch.nn.functional.cross_entropy(logits, torch.tensor([5, 1, 0])))
     )
@@ -195,7 +195,7 @@ def test_running_out_of_memory_gives_advice(folder: Path, tmp_path: Path) -> Non
         train(tiny.recipe(folder, tmp_path))
     text = str(caught.value)
     for part in (
-        "12 pictures of 32×32",
+        "12 images of 32×32",
         "Tried to allocate 2.00 GiB",
         "--precision bf16",
         "--accumulate 2: 6",
@@ -218,7 +218,7 @@ def test_a_model_that_does_not_fit_gives_advice(
         assert part in str(caught.value)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_gives_advice_when_the_cpus_memory_is_short(folder: Path, tmp_path: Path) -> None:
     """A real failure to allocate: 40 GB of activations where 8 GB of addresses are allowed."""
     recipe = tiny.recipe(folder, tmp_path, arch="resnet18", size=4096, val_resize=4096, ema=0.0)
@@ -234,7 +234,7 @@ def test_the_command_gives_advice_when_the_cpus_memory_is_short(folder: Path, tm
         env={"PYTHONPATH": ":".join(sys.path), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
     )
     assert done.returncode == 1, done.stderr
-    assert "Out of memory on cpu: 12 pictures of 4096×4096" in done.stderr
+    assert "Out of memory on cpu: 12 images of 4096×4096" in done.stderr
     assert "Traceback" not in done.stderr
 
 

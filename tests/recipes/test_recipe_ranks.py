@@ -75,7 +75,7 @@ def assert_same_training(out: Path, alone: Path) -> None:
     for part in ("model", "average"):
         assert tiny.difference(ours[part], theirs[part]) < TOLERANCE
     for mine, other in zip(evaluations(out)[-1:], evaluations(alone)[-1:], strict=True):
-        assert mine["pictures"] == other["pictures"] == 25  # odd: no rank's share is padded
+        assert mine["images"] == other["images"] == 25  # odd: no rank's share is padded
         assert (mine["top1"], mine["top5"]) == (other["top1"], other["top5"])
         assert mine["loss"] == pytest.approx(other["loss"], abs=TOLERANCE)
 

@@ -57,7 +57,7 @@ def test_another_batch_size_on_resuming_is_told_as_such(folder: Path, tmp_path: 
 def test_a_batch_that_is_more_than_all_pictures(folder: Path, tmp_path: Path) -> None:
     done = command(folder, "--out", tmp_path / "out", "--arch", "tiny_groupnorm")
     assert done.exit_code == 2
-    assert f"--batch-size (256) is more than the 50 pictures of {folder / 'train'}" in done.output
+    assert f"--batch-size (256) is more than the 50 images of {folder / 'train'}" in done.output
 
 
 @pytest.mark.parametrize("part", ["train", "val"])
@@ -67,7 +67,7 @@ def test_an_empty_class_folder_is_named(part: str, changed: Path, tmp_path: Path
     (changed / part / "fox" / "deeper").mkdir()
     done = command(changed, "--out", tmp_path / "out")
     assert done.exit_code == 2
-    assert f"{changed / part}: no pictures in 1 of 4 class folders (fox). Fill them, or remove" in done.output
+    assert "found no valid file for the classes fox" in done.output.lower()
     assert f"headrace doctor data {changed}" in done.output
 
 
@@ -76,7 +76,7 @@ def test_pictures_without_class_folders(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "train").symlink_to(folder / "train")
     (tmp_path / "val").mkdir()
     shutil.copy(next((folder / "val").rglob("*.jpg")), tmp_path / "val")
-    with pytest.raises(headrace.ConfigError, match="val has no class folders"):
+    with pytest.raises(headrace.ConfigError, match=r"find any class folder in .*val"):
         data.datasets(tiny.recipe(tmp_path, tmp_path / "out"))
 
 

@@ -127,7 +127,7 @@ def test_a_second_ctrl_c_ends_at_once(data: Path, tmp_path: Path, capfd: pytest.
     with pytest.raises(KeyboardInterrupt):
         train(tiny.recipe(data, tmp_path))
     assert tiny.checkpoint(tmp_path)["step"] == 4  # of the first epoch's end
-    assert "Interrupted: the step at hand is finished and saved. Ctrl-C once more" in capfd.readouterr().err
+    assert "Interrupted: finishing and saving this step. Ctrl-C once more" in capfd.readouterr().err
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -180,7 +180,9 @@ def test_checkpoints_in_the_middle_of_an_epoch(data: Path, whole: Path, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "name", "code"), [(0, "SIGTERM", 75), (1, "SIGINT", 130)])
+@pytest.mark.parametrize(
+    ("seed", "name", "code"), [(0, "SIGTERM", 75), pytest.param(1, "SIGINT", 130, marks=pytest.mark.long)]
+)
 def test_the_commands_exit_code_says_who_stopped_it(
     seed: int, name: str, code: int, data: Path, whole: Path, tmp_path: Path
 ) -> None:

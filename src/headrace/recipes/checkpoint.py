@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, and loaded without running anything that is in them."""
+"""Checkpoints: whole or absent, and loaded without running anything that is in them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.recipes import ranks
 from headrace.recipes.config import Recipe, option
 
 VERSION = 1
-# Of a recipe, when a run goes on: where and how, but not what is trained.
+# Options that may differ when a run is resumed: where and how, but not what is trained.
 MAY_CHANGE = {
     *("data", "out", "accumulate", "checkpointing", "channels_last", "compile", "workers", "deterministic"),
     *("device", "resume", "checkpoint_every", "log_every", "tensorboard", "metrics_port"),
@@ -22,8 +22,9 @@ LAST, BEST, PREEMPTED = "last.pt", "best.pt", "preempted"
 
 
 def save(state: dict[str, Any], path: Path) -> None:
-    """Writes `state` to `path`: to a temporary file beside it, to the disk, then under its name, so that a
-    crash or a full disk leaves the checkpoint that was there."""
+    """Writes `state` to a temporary file, to the disk, then under its name: a crash or a full disk leaves the
+    checkpoint that was there.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(temporary, "wb") as file:
@@ -41,11 +42,7 @@ def save(state: dict[str, Any], path: Path) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """What `save` wrote, on the CPU.
-
-    Raises:
-        ConfigError: it isn't there, or isn't one of ours.
-    """
+    """The state that `save` wrote, on the CPU. Raises ConfigError if it is missing or damaged."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
@@ -60,11 +57,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def to_resume(resume: str, out: Path) -> Path | None:
-    """The checkpoint to go on from; None: begin anew.
-
-    Raises:
-        ConfigError: a run would be written over.
-    """
+    """The checkpoint to resume from, or None. Raises ConfigError if a run would be overwritten."""
     last = out / LAST
     # torchrun starts the same command again when a rank was lost.
     restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
@@ -74,21 +67,13 @@ def to_resume(resume: str, out: Path) -> Path | None:
         return Path(resume)
     if last.exists():
         raise headrace.ConfigError(
-            f"{last} is there already. Pass --resume auto to go on with that run, or another --out."
+            f"{last} is there already. Pass --resume auto to resume that run, or another --out."
         )
     return None
 
 
 def check_same(theirs: dict[str, Any], recipe: Recipe, path: Path | None) -> None:
-    """Refuses to go on with what is another training.
-
-    Args:
-        theirs: the checkpoint's recipe, as `Recipe.to_json` gives it.
-        path: of the checkpoint, for the message.
-
-    Raises:
-        ConfigError: naming an option that differs, unless it may.
-    """
+    """Raises ConfigError if the checkpoint at `path`, with the recipe `theirs`, is of another training."""
     ours = recipe.to_json()
     for name in sorted(ours.keys() - MAY_CHANGE):
         if theirs[name] != ours[name]:
@@ -97,8 +82,7 @@ def check_same(theirs: dict[str, Any], recipe: Recipe, path: Path | None) -> Non
                 for value in (theirs[name], ours[name])
             )
             raise headrace.ConfigError(
-                f"--resume: {path} was made {was}, not {now}; a run goes on as it began. For another one take"
-                " another --out."
+                f"--resume: {path} was made {was}, not {now}. For another training take another --out."
             )
 
 
@@ -111,8 +95,9 @@ def random_states(device: torch.device) -> list[dict[str, torch.Tensor]]:
 
 
 def set_random_states(states: list[dict[str, torch.Tensor]], device: torch.device, seed: int) -> None:
-    """Puts the generators in this rank's state. A rank that wasn't there is seeded from `seed` and its
-    number: what a model draws (dropout) can't be the same on another number of ranks."""
+    """Restores this rank's generators. A rank without a state is seeded: what a model draws (dropout) can't
+    be the same on another number of ranks.
+    """
     rank, _ = ranks.world()
     if rank >= len(states):
         torch.manual_seed(seed + 1_000_003 * rank)

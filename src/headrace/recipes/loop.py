@@ -1,4 +1,4 @@
-"""The training loop."""
+"""The training loop: torch's own optimizers, schedule and averages, with the recipe's figures."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import headrace
 from headrace.export import MetricsServer
-from headrace.recipes import checkpoint, data, memory, optimisation, ranks
-from headrace.recipes.config import Recipe
-from headrace.recipes.evaluate import Score, evaluate
+from headrace.recipes import checkpoint, data, memory, ranks
+from headrace.recipes.config import DTYPES, Recipe
+from headrace.recipes.evaluate import evaluate
 from headrace.recipes.model import builder, checkpoint_blocks
-from headrace.recipes.report import EpochLine, Report, StepLine
+from headrace.recipes.report import Report
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,11 @@ class Outcome:
     """How a run ended.
 
     Attributes:
-        steps: optimizer steps made in all, those before a resume included.
-        epochs: passes finished and evaluated.
-        top1: of the latest evaluation, 0 to 1; None: none was made.
-        best_top1: the highest so far.
-        stopped_by: name of the signal that asked the run to stop, as "SIGTERM"; `last.pt` has its state.
-            None: it ran to its end.
+        steps: number of optimizer steps, those before a resume included.
+        epochs: number of epochs trained and evaluated.
+        top1: accuracy of the latest evaluation, 0 to 1, or None if there was none.
+        best_top1: highest accuracy so far.
+        stopped_by: name of the signal that stopped the run, as "SIGTERM", or None.
     """
 
     steps: int
@@ -46,36 +48,39 @@ class Outcome:
 
 
 def train(recipe: Recipe) -> Outcome:
-    """Trains; on every rank alike, if torchrun started several.
+    """Trains, on every rank alike if torchrun started several.
 
-    In the main thread SIGINT (Ctrl-C, a notebook's interrupt), SIGUSR1 and SIGTERM end it after the step at
-    hand; a second SIGINT ends it at once, as KeyboardInterrupt.
+    In the main thread SIGINT (Ctrl-C, a notebook's interrupt), SIGUSR1 and SIGTERM end it after the current
+    step, with a checkpoint; a second SIGINT ends it at once, as KeyboardInterrupt.
 
     Raises:
-        ConfigError: something of the recipe can't be had; the message says what.
+        ConfigError: the recipe can't be run here; the message says why.
         OutOfMemory: a step doesn't fit; the message says what would help.
         HeadraceError: the loss is not a number any more.
     """
     device = ranks.choose_device(recipe.device)
     with warnings.catch_warnings(), ranks.process_group(device), ranks.StopSignal() as stop:
         if recipe.precision == "fp16":
-            # The scaler leaves out first steps, until the scale fits; the schedule goes on as it should.
+            # The scaler skips first steps, until the scale fits, but not those of the schedule.
             warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
+        trainer = None
         try:
             trainer = Trainer(recipe, device, stop)
+            return trainer.run()
         except (RuntimeError, MemoryError) as error:
             if not memory.is_out_of_memory(error):
                 raise
-            raise memory.OutOfMemory(memory.advice_before(error, recipe, device)) from error
-        return trainer.run()
+            model = None if trainer is None else trainer.module
+            text = memory.advice(error, recipe, device, ranks.world()[1], model)
+            raise memory.OutOfMemory(text) from error
 
 
 class Trainer:
     """One run on one rank.
 
     Attributes:
-        step: optimizer steps made.
-        epoch: epochs trained and evaluated.
+        step: number of optimizer steps.
+        epoch: number of epochs trained and evaluated.
     """
 
     def __init__(self, recipe: Recipe, device: torch.device, stop: ranks.StopSignal) -> None:
@@ -98,11 +103,11 @@ class Trainer:
         self.module = make_model(len(train_set.classes)).to(device)
         if recipe.channels_last:
             self.module = self.module.to(memory_format=torch.channels_last)
-        self.average = optimisation.make_average(recipe, self.module)
+        self.average = make_average(recipe, self.module)
         if recipe.checkpointing:
             checkpoint_blocks(recipe.arch, self.module)  # not the average's: it has no backward pass
-        self.optimizer = optimisation.make_optimizer(recipe, self.module)
-        self.scheduler = optimisation.make_scheduler(recipe, self.optimizer, self.steps_per_epoch)
+        self.optimizer = make_optimizer(recipe, self.module)
+        self.scheduler = make_scheduler(recipe, self.optimizer, self.steps_per_epoch)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
         self.criterion = nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
         self.ddp = self._wrapped()
@@ -118,14 +123,14 @@ class Trainer:
 
     def run(self) -> Outcome:
         """Trains to the last epoch, or until a signal comes."""
-        recipe, total = self.recipe, self.recipe.epochs * self.steps_per_epoch
+        recipe = self.recipe
         recipe.out.mkdir(parents=True, exist_ok=True)
         preempted = recipe.out / checkpoint.PREEMPTED
         if self.rank == 0:
             preempted.unlink(missing_ok=True)
         with (
             self._metrics(),
-            Report(recipe.out, total, active=self.rank == 0, tensorboard=recipe.tensorboard) as self.report,
+            Report(recipe.out, active=self.rank == 0, tensorboard=recipe.tensorboard) as self.report,
         ):
             self._introduce()
             stopped_by = None
@@ -139,14 +144,7 @@ class Trainer:
                 # Nobody is to start again what a person ended.
                 if self.rank == 0 and stop.signal != signal.SIGINT:
                     preempted.write_text(f"{self.step}\n")
-                self.report.say(
-                    f"stopped by {stopped_by} at step {self.step}; --resume auto goes on from there"
-                )
-            except (RuntimeError, MemoryError) as error:
-                if not memory.is_out_of_memory(error):
-                    raise
-                text = memory.advice(error, recipe, self.module, self.device, self.world_size)
-                raise memory.OutOfMemory(text) from error
+                self.report.say(f"stopped by {stopped_by} at step {self.step}; --resume auto resumes there")
             else:
                 best = recipe.out / checkpoint.BEST
                 self.report.say(
@@ -154,7 +152,7 @@ class Trainer:
                     f"{f': {best}' if best.exists() else ''}"
                 )
             outcome = Outcome(self.step, self.epoch, self.top1, self.best_top1, stopped_by)
-            self.report.end(asdict(outcome))
+            self.report.log("end", **asdict(outcome))
         return outcome
 
     def _train_epoch(self) -> None:
@@ -221,7 +219,8 @@ class Trainer:
         self._save(checkpoint.LAST)
         if better:
             self._save(checkpoint.BEST)
-        self._report_epoch(score)
+        facts = {"epoch": self.epoch - 1, "step": self.step, **asdict(score), "best_top1": self.best_top1}
+        self.report.epoch(facts)
 
     def _save(self, name: str) -> None:
         """Writes a checkpoint; all ranks take part, rank 0 writes."""
@@ -259,7 +258,8 @@ class Trainer:
         checkpoint.set_random_states(state["random"], self.device, self.recipe.seed + self.step)
 
     def _autocast(self) -> AbstractContextManager[Any]:
-        dtype = self.recipe.dtype
+        name = DTYPES[self.recipe.precision]
+        dtype = None if name is None else getattr(torch, name)
         return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
 
     def _wrapped(self) -> DistributedDataParallel | None:
@@ -283,7 +283,7 @@ class Trainer:
 
     def _introduce(self) -> None:
         where = f"{self.world_size} × {self.device.type}"
-        self.report.start({"recipe": self.recipe.to_json(), "ranks": self.world_size, "step": self.step})
+        self.report.log("start", recipe=self.recipe.to_json(), ranks=self.world_size, step=self.step)
         begin = "from the beginning"
         if self.resumed_from is not None:
             begin = f"from {self.resumed_from}, step {self.step}"
@@ -307,20 +307,48 @@ class Trainer:
             )
         left = self.recipe.epochs * self.steps_per_epoch - self.step
         epochs = self.loader.stats().epochs
-        line = StepLine(
-            step=self.step,
-            epoch=self.epoch,
-            loss=loss,
-            lr=self.optimizer.param_groups[0]["lr"],
-            images_per_second=steps * self.recipe.batch_size / seconds,
-            stall=epochs[-1].stall_share if epochs else 0.0,
-            seconds_left=left * seconds / steps,
-            memory_bytes=memory.used_bytes(self.device),
-        )
-        self.report.step(line, self.loader)
+        facts = {
+            "step": self.step,
+            "epoch": self.epoch,
+            "loss": loss,
+            "lr": self.optimizer.param_groups[0]["lr"],
+            "images_per_second": steps * self.recipe.batch_size / seconds,
+            "stall": epochs[-1].stall_share if epochs else 0.0,
+            "seconds_left": left * seconds / steps,
+            "memory_bytes": memory.used_bytes(self.device),
+        }
+        self.report.steps(facts, self.loader)
 
-    def _report_epoch(self, score: Score) -> None:
-        line = EpochLine(
-            self.epoch - 1, self.step, score.top1, score.top5, score.loss, score.pictures, self.best_top1
-        )
-        self.report.epoch(line)
+
+def make_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
+    """SGD with Nesterov momentum 0.9, or AdamW; biases and norms (one dimension) don't decay."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": recipe.decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    if recipe.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=recipe.peak_lr)
+    return torch.optim.SGD(groups, lr=recipe.peak_lr, momentum=0.9, nesterov=True)
+
+
+def lr_factor(step: int, *, warmup: int, total: int) -> float:
+    """Of the highest learning rate, at optimizer step `step` of `total`: a line from 0 (not reached) to 1
+    over `warmup` steps, then half a cosine (Loshchilov and Hutter 2017, arXiv 1608.03983) to 0."""
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup))))
+
+
+def make_scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_epoch: int) -> LambdaLR:
+    """Advanced once an optimizer step."""
+    warmup = round(recipe.warmup * steps_per_epoch)
+    return LambdaLR(optimizer, partial(lr_factor, warmup=warmup, total=recipe.epochs * steps_per_epoch))
+
+
+def make_average(recipe: Recipe, model: nn.Module) -> AveragedModel | None:
+    """An exponential moving average of weights and buffers; None where the recipe has none."""
+    if recipe.ema == 0:
+        return None
+    moving = get_ema_multi_avg_fn(recipe.ema)  # type: ignore[no-untyped-call]
+    return AveragedModel(model, multi_avg_fn=moving, use_buffers=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import psutil
+import os
+import resource
+
 import torch
 from torch import nn
 
@@ -11,91 +13,63 @@ from headrace.recipes.config import Recipe
 
 
 class OutOfMemory(headrace.HeadraceError):
-    """A step didn't fit. The message says how much there is, what takes it, and what to change."""
+    """A step didn't fit. The message says how much memory there is, what takes it, and what to change."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` is an allocation that failed: the device's, or the CPU's, which torch doesn't tell
-    apart from other RuntimeErrors."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
-        isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
-    )
+    """Whether an allocation failed; torch's own on the CPU is a RuntimeError like any other."""
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "DefaultCPUAllocator" in str(error)
 
 
 def used_bytes(device: torch.device) -> int:
-    """The most that torch's allocator took on `device` so far; on the CPU what the process has now."""
+    """Most bytes that torch's allocator took on `device`; on the CPU, those of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return int(psutil.Process().memory_info().rss)
-
-
-def total_bytes(device: torch.device) -> int:
-    """Of `device`; the machine's for the CPU."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[1])
-    return int(psutil.virtual_memory().total)
-
-
-def fixed_bytes(model: nn.Module, optimizer: str, *, ema: bool) -> int:
-    """What training takes whatever the batch: weights, gradients, the optimizer's state, the average."""
-    weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    return weights * (2 + (2 if optimizer == "adamw" else 1) + int(ema))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def advice(
-    error: BaseException, recipe: Recipe, model: nn.Module, device: torch.device, world_size: int
+    error: BaseException, recipe: Recipe, device: torch.device, world_size: int, model: nn.Module | None
 ) -> str:
-    """Says what was tried, what memory there is, and the remedies, cheapest first."""
+    """What was tried, what memory there is, and what helps, cheapest first.
+
+    Args:
+        model: None: the model itself didn't fit.
+    """
+    if device.type == "cuda":
+        total, looks = int(torch.cuda.mem_get_info(device)[1]), "nvidia-smi"
+    else:
+        total, looks = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "top"
+    reason = f"  {str(error).splitlines()[0][:300] if str(error) else type(error).__name__}"
+    if model is None:
+        return (
+            f"Out of memory on {device} before the first step: {recipe.arch} doesn't fit into what is free of"
+            f" {total / 1e9:.1f} GB.\n{reason}\nWhat helps: another process may hold memory, as {looks}"
+            " shows;"
+            f"{' --ema 0;' if recipe.ema > 0 else ''} a smaller --arch."
+        )
     part = recipe.part_size(world_size)
-    fixed = fixed_bytes(model, recipe.optimizer, ema=recipe.ema > 0)
+    copies = 2 + (2 if recipe.optimizer == "adamw" else 1) + int(recipe.ema > 0)
+    fixed = copies * sum(p.numel() * p.element_size() for p in model.parameters())
     lines = [
-        f"Out of memory on {device}: {part} pictures of {recipe.size}×{recipe.size} in one pass of"
+        f"Out of memory on {device}: {part} images of {recipe.size}×{recipe.size} in one pass of"
         f" {recipe.arch} ({recipe.precision}).",
-        f"  There are {_gb(total_bytes(device))}; weights, gradients, optimizer and average take"
-        f" {_gb(fixed)}; the rest goes to activations, which grow with the pictures of a pass.",
-        _reason(error),
+        f"  There are {total / 1e9:.1f} GB; weights, gradients, optimizer and average take"
+        f" {fixed / 1e9:.1f} GB; the rest goes to activations, which grow with the images of a pass.",
+        reason,
         "What helps, cheapest first:",
     ]
     if recipe.precision == "fp32":
-        lines.append(
-            "  --precision bf16 (fp16 on devices without it): halves most activations, and is usually faster"
-        )
+        lines.append("  --precision bf16: halves most activations, and is usually faster")
     more = next((k for k in range(2, part + 1) if part % k == 0), None)
     if more is not None:
         lines.append(
-            f"  --accumulate {recipe.accumulate * more}: {part // more} pictures a pass, the same batch of"
-            f" {recipe.batch_size} for the optimizer"
+            f"  --accumulate {recipe.accumulate * more}: {part // more} images a pass, the same batch"
         )
     if not recipe.checkpointing and not recipe.compile:
-        lines.append(
-            "  --checkpointing: keeps the inputs of blocks only; each step computes the forward pass twice"
-        )
+        lines.append("  --checkpointing: keeps the inputs of blocks only, and computes the rest twice")
     half = recipe.batch_size // 2
     if half >= world_size * recipe.accumulate:
         lines.append(f"  --batch-size {half}: another training; the default learning rate follows it")
-    lines.append("  a smaller --size, or a smaller --arch")
-    if device.type == "cuda":
-        lines.append("  nvidia-smi shows whether another process holds memory of this device")
+    lines.append(f"  a smaller --size or --arch; {looks} shows whether another process holds memory")
     return "\n".join(lines)
-
-
-def advice_before(error: BaseException, recipe: Recipe, device: torch.device) -> str:
-    """The same where there isn't room for the model itself."""
-    lines = [
-        f"Out of memory on {device} before the first step: {recipe.arch} doesn't fit into what is free of"
-        f" {_gb(total_bytes(device))}.",
-        _reason(error),
-        "What helps: another process may hold memory"
-        + (" of this device, as nvidia-smi shows;" if device.type == "cuda" else ", as top shows;")
-        + (" --ema 0;" if recipe.ema > 0 else "")
-        + " a smaller --arch.",
-    ]
-    return "\n".join(lines)
-
-
-def _reason(error: BaseException) -> str:
-    return f"  {str(error).splitlines()[0][:300] if str(error) else type(error).__name__}"
-
-
-def _gb(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"

@@ -24,13 +24,11 @@ ONE_OUTPUT: dict[str, dict[str, Any]] = {
 
 
 def builder(arch: str) -> Callable[[int], nn.Module]:
-    """What makes a classifier with random weights for so many classes.
+    """A function from a number of classes to a classifier with random weights. Raises ConfigError if there is
+    no such model.
 
     Args:
-        arch: a classifier of `torchvision.models`, or "timm/NAME" where timm is installed.
-
-    Raises:
-        ConfigError: there is no such model.
+        arch: classifier of `torchvision.models`, or "timm/NAME".
     """
     if arch.startswith(TIMM):
         return _timm(arch.removeprefix(TIMM))
@@ -44,18 +42,14 @@ def builder(arch: str) -> Callable[[int], nn.Module]:
     kind, dot, _ = make.__module__.partition("torchvision.models.")[2].partition(".")
     if dot:
         raise headrace.ConfigError(
-            f"--arch {arch} is a model for {kind.replace('_', ' ')}, not a classifier of pictures."
+            f"--arch {arch} is a model for {kind.replace('_', ' ')}, not a classifier of images."
         )
     return lambda classes: make(weights=None, num_classes=classes, **ONE_OUTPUT.get(make.__name__, {}))
 
 
 def checkpoint_blocks(arch: str, model: nn.Module) -> None:
-    """Lets blocks keep their input alone in the forward pass; the backward pass computes the rest again.
-
-    A copy of the model that is made later would share its blocks' weights.
-
-    Raises:
-        ConfigError: what the blocks of `arch` are isn't known.
+    """Lets blocks keep only their input in the forward pass; the backward pass recomputes the rest. Raises
+    ConfigError if the blocks of `arch` aren't known. A later copy of the model would share their weights.
     """
     if arch.startswith(TIMM):
         model.set_grad_checkpointing()  # type: ignore[operator]
@@ -110,7 +104,7 @@ def _checkpoint(block: nn.Module) -> None:
 
 @contextmanager
 def _unmoved(norms: Iterable[_BatchNorm]) -> Iterator[None]:
-    """Running statistics stay as they are: the second pass over a batch must not count it twice."""
+    """Keeps running statistics unchanged: the second pass over a batch must not count it twice."""
     before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm, _, _ in before:
         # Not track_running_stats=False: the second pass must save as many tensors as the first.

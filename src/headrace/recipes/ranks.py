@@ -15,19 +15,16 @@ import torch.distributed as dist
 
 import headrace
 
-# Where several come, the highest number counts: a scheduler's before a person's Ctrl-C.
+# If several come, the highest number counts: a scheduler's before a person's Ctrl-C.
 SIGNALS = (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM)
 INTERRUPTED = (
-    b"\nInterrupted: the step at hand is finished and saved. Ctrl-C once more ends at once, without it.\n"
+    b"\nInterrupted: finishing and saving this step. Ctrl-C once more ends at once, without a checkpoint.\n"
 )
 
 
 @contextmanager
 def process_group(device: torch.device) -> Iterator[None]:
-    """Joins the ranks that torchrun started; nothing where there is one process.
-
-    Two backends: gloo for what is decided on the CPU, the device's own for gradients.
-    """
+    """Joins the ranks that torchrun started: gloo for decisions, the device's backend for gradients."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         yield
         return
@@ -92,17 +89,17 @@ def gather(value: Any) -> list[Any]:
 
 
 def send_buffers(module: torch.nn.Module) -> None:
-    """Gives all ranks rank 0's buffers: each has seen other pictures, and its BatchNorm has other means."""
+    """Gives all ranks rank 0's buffers: the BatchNorms of each have seen other images."""
     if dist.is_initialized():
         for buffer in module.buffers():
             dist.broadcast(buffer, 0)
 
 
 class Stopped(Exception):  # noqa: N818  # not an error
-    """A signal came, to whichever rank.
+    """A signal came to some rank.
 
     Attributes:
-        signal: which; the highest number, if several came.
+        signal: the signal with the highest number that came.
     """
 
     def __init__(self, number: int) -> None:
@@ -112,10 +109,9 @@ class Stopped(Exception):  # noqa: N818  # not an error
 
 class StopSignal:
     """Whether SIGINT (Ctrl-C), SIGUSR1 or SIGTERM came to any rank. Within `with` the process survives them,
-    except for a second SIGINT: that is KeyboardInterrupt.
+    except for a second SIGINT, which is KeyboardInterrupt.
 
-    `ask()` and `check()` are for all ranks together, once a step each; what happens between them hides the
-    exchange, which is on the CPU: the device isn't waited for.
+    All ranks call `ask()` and `check()` once a step; the exchange is on the CPU and overlapped with the step.
     """
 
     def __init__(self) -> None:
@@ -137,17 +133,13 @@ class StopSignal:
             signal.signal(number, handler)
 
     def ask(self) -> None:
-        """Begins to tell the others what came so far."""
+        """Starts the exchange of signals that came so far."""
         if dist.is_initialized():
             self._flag.fill_(self._came)
             self._work = dist.all_reduce(self._flag, dist.ReduceOp.MAX, async_op=True)
 
     def check(self) -> None:
-        """Does nothing where no rank had been sent a signal when it asked.
-
-        Raises:
-            Stopped: one had, and this is the highest; on all ranks alike.
-        """
+        """Raises Stopped, on all ranks alike, if a signal had come to any rank when it asked."""
         came = self._came
         if self._work is not None:
             self._work.wait()
