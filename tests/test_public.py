@@ -44,7 +44,7 @@ def test_importing_loads_no_native_library_and_starts_no_cuda() -> None:
 
 
 def test_a_worker_process_imports_little_but_torch() -> None:
-    code = "import sys, headrace.engine.in_worker; print(*sys.modules)"
+    code = "import sys, headrace.engine.workers.pool; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
     )

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import multiprocessing
 import os
-import queue
 import re
 import signal
-import struct
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +21,9 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
-from headrace.engine.in_hand import NONE, InHand, Note
 from headrace.engine.meter import Failures
 from headrace.engine.python import TorchProducer
-from headrace.engine.receiving import Watch, has_room
-from headrace.engine.worker_iterator import WorkerIterator
+from headrace.engine.workers.progress import NONE, Cancelled, Note, Progress
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -75,6 +69,10 @@ def exits() -> None:
     sys.exit(3)
 
 
+def interrupted() -> None:
+    raise KeyboardInterrupt
+
+
 def loader_of(dataset: Dataset[Any], **options: Any) -> headrace.DataLoader:
     options = {"batch_size": 4, "num_workers": 2, "worker_kind": "process", "seed": 5, **options}
     return headrace.DataLoader(dataset, **options)
@@ -107,23 +105,29 @@ def test_a_death_is_logged_with_the_sample_in_hand(tmp_path: Path, caplog: pytes
     (record,) = caplog.records
     assert re.search(
         r"worker \(pid \d+\) was killed by SIGKILL, as by the kernel where memory runs out, with sample 17"
-        r" \(file-17\) in hand; the processes are replaced",
+        r" \(file-17\) in hand; the process is replaced",
         record.getMessage(),
     )
 
 
-@pytest.mark.parametrize("ends", [killed, exits])
-def test_a_sample_that_ends_its_process_twice_is_an_error(ends: Callable[[], None]) -> None:
+@pytest.mark.parametrize(
+    ("ends", "how"),
+    [
+        (killed, "was killed by SIGKILL"),
+        (exits, "exited with code 3"),
+        (interrupted, "exited with code 130"),
+    ],
+)
+def test_a_sample_that_ends_its_process_twice_is_an_error(ends: Callable[[], None], how: str) -> None:
     iterator = iter(loader_of(Noisy({17: ends})))
     batches = [next(iterator) for _ in range(4)]
-    how = "was killed by SIGKILL" if ends is killed else "exited with code 3"
     with pytest.raises(headrace.SampleError, match=rf"sample 17 \(file-17\).*twice, which {how}"):
         next(iterator)
     batches += list(iterator)
     assert indices(batches) == [i for i in range(SIZE) if not 16 <= i < 20]
 
 
-def test_it_is_skipped_or_replaced_where_the_user_says_so() -> None:
+def test_it_is_skipped_or_replaced_where_the_user_says_so(caplog: pytest.LogCaptureFixture) -> None:
     deadly = {17: killed, 18: killed, 40: killed}
     loader = loader_of(Noisy(deadly), on_error="skip")
     assert indices(list(loader)) == [i for i in range(SIZE) if i not in deadly]
@@ -131,9 +135,9 @@ def test_it_is_skipped_or_replaced_where_the_user_says_so() -> None:
         (i, f"file-{i}", "skipped") for i in deadly
     ]
     # In the next epoch it is known what they do.
-    before = active()
+    caplog.clear()
     assert indices(list(loader)) == [i for i in range(SIZE) if i not in deadly]
-    assert active() == before
+    assert not caplog.records
     loader = loader_of(Noisy(deadly), on_error="replace")
     replaced = {17: 19, 18: 19, 40: 41}
     assert indices(list(loader)) == [replaced.get(i, i) for i in range(SIZE)]
@@ -273,7 +277,7 @@ def test_the_training_step_isnt_disturbed() -> None:
 
 
 def test_workers_killed_between_epochs() -> None:
-    loader = loader_of(Noisy())
+    loader = loader_of(Noisy(), persistent_workers=True)
     for _ in range(3):
         assert indices(list(loader)) == list(range(SIZE))
         kill_one(0)
@@ -355,92 +359,33 @@ def test_another_word_is_refused() -> None:
         loader_of(Noisy(), on_worker_death="ignore")
 
 
-class Ended:
-    """A process that has, as `Watch` sees it."""
-
-    def __init__(self) -> None:
-        self.sentinel, self._ours = os.pipe()
-
-    def end(self) -> None:
-        os.close(self._ours)
-
-    def is_alive(self) -> bool:
-        return True
-
-
-def test_a_message_that_was_cut_short_isnt_waited_for() -> None:
-    reader, writer = multiprocessing.Pipe(duplex=False)
-    worker = Ended()
-    watch = Watch([worker], reader)
-    watched: Any = reader
-    watched._recv = watch.receive
-    writer.send_bytes(b"whole")
-    assert reader.recv_bytes() == b"whole"
-    assert not watch.ended(ask=True)
-    os.write(writer.fileno(), struct.pack("!i", 100) + b"part of it")
-    worker.end()
-    assert watch.ended(ask=False)
-    with pytest.raises(queue.Empty):
-        reader.recv_bytes()
-    os.close(worker.sentinel)
-
-
-def test_a_pipe_that_is_full_has_no_room() -> None:
-    reader, writer = multiprocessing.Pipe(duplex=False)
-    os.set_blocking(writer.fileno(), False)
-    assert has_room(writer)
-    with suppress(BlockingIOError):
-        while True:
-            os.write(writer.fileno(), bytes(4096))
-    assert not has_room(writer)
-    reader.close()
-    assert has_room(writer)  # writing doesn't wait: it fails
-
-
-def test_notes_of_what_is_in_hand() -> None:
-    in_hand = InHand(2)
-    hand = in_hand.of(1)
-    assert in_hand.read(1) == Note(NONE, NONE, NONE)
-    hand.begin(7)
+def test_notes_of_what_a_worker_makes() -> None:
+    progress = Progress(2)
+    cell = progress[1]
+    assert cell.read() == Note(NONE, 0, 0)
+    cell.start(7)
     seen = []
-    for index in hand.each([30, 10, 20], 1):
-        seen.append((index, in_hand.read(1).place))
-        hand.stand_in(index + 1)
-        assert in_hand.read(1).stand_in == index + 1
+    for index in cell.each([30, 10, 20], 1):
+        seen.append((index, progress[1].read().place))
+        cell.stand_in(index + 1)
+        assert progress[1].read().stand_in == index + 1
     assert seen == [(30, 1), (10, 2), (20, 3)]
-    assert in_hand.read(1) == Note(7, NONE, 21)
-    hand.done()
-    assert in_hand.read(1).request == NONE
-    assert in_hand.read(0) == Note(NONE, NONE, NONE)
+    assert progress[1].read() == Note(7, NONE, 21)
+    cell.done()
+    assert progress[1].read().request == NONE
+    assert progress[0].read() == Note(NONE, 0, 0)
+    progress.close()
 
 
-def test_a_descriptor_is_closed_by_one_thread_only() -> None:
-    """The queue's own thread may be closing it when `kill` comes, in the collector or not."""
-    others = [each for each in gc.get_objects() if type(each) is WorkerIterator]
-    loader = headrace.DataLoader(Noisy(), batch_size=4, num_workers=1, worker_kind="process")
-    batches = iter(loader)
-    next(batches)
-    workers = (each for each in gc.get_objects() if type(each) is WorkerIterator)
-    (iterator,) = (each for each in workers if each not in others)
-    reader: Any = iterator._index_queues[0]._reader
-    closed, go_on = threading.Event(), threading.Event()
-    descriptors: list[int] = []
-
-    def slowly() -> None:
-        descriptors.append(reader._handle)
-        os.close(reader._handle)
-        closed.set()
-        assert go_on.wait(60)
-
-    reader._close = slowly
-    other = threading.Thread(target=reader.close)
-    other.start()
-    assert closed.wait(60)
-    try:
-        iterator.kill()
-    finally:
-        go_on.set()
-        other.join(60)
-    assert len(descriptors) == 1
-    del others, workers, iterator, batches, loader
-    gc.collect()
+def test_a_request_that_is_not_wanted_ends_after_the_sample_that_is_being_made() -> None:
+    progress = Progress(1)
+    cell = progress[0]
+    cell.start(7)
+    indices = cell.each([3, 4, 5])
+    assert next(indices) == 3
+    progress[0].want_from(8)
+    with pytest.raises(Cancelled):
+        next(indices)
+    assert not cell.wanted(7)
+    assert cell.wanted(8)
+    progress.close()

@@ -13,8 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.data import Dataset
 
 import headrace
-from headrace.engine.parcel import pack
-from headrace.engine.shared_memory import Room
+from headrace.engine.workers.transport import Inbox, Outbox
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 # torch's words, torch/cuda/__init__.py.
@@ -58,14 +57,13 @@ def test_a_tensor_on_a_device_is_refused_with_the_fix() -> None:
 
 
 def test_it_is_found_within_any_object() -> None:
-    class Lock:
-        acquire = release = staticmethod(lambda: None)
-
-    for room in (Room(Lock(), 1), Room(Lock(), 1)):
-        with pytest.raises(headrace.ConfigError, match="cuda:1"):
-            pack(types.SimpleNamespace(deep=[{"a": on_device(0)}]), room)
-        room.used(1)
-    pack([torch.empty(2, device="meta")], room)
+    outbox = Outbox("test")
+    with pytest.raises(headrace.ConfigError, match="cuda:1"):
+        outbox.pack(0, types.SimpleNamespace(deep=[{"a": on_device(0)}]))
+    message, files = outbox.pack(1, [torch.empty(2, device="meta")])
+    assert files == []
+    (empty,) = Inbox().load(message)
+    assert empty.device.type == "meta"
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip", "replace"])

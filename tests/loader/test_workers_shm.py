@@ -1,55 +1,59 @@
-"""A /dev/shm too small: fewer batches in flight, and an error with the fix where not even one fits."""
+"""The memory that batches of worker processes travel in: /dev/shm may be tiny, and nothing is left behind."""
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import types
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch.utils.data import Dataset
+from torchvision import tv_tensors
 
-from headrace.engine.parcel import pack
-from headrace.engine.shared_memory import NoRoomError, Room, free_bytes, too_small
+import headrace
+from headrace.engine.workers import transport
+from headrace.engine.workers.transport import SEGMENT_NBYTES, Inbox, Outbox
 
 START = """
 import os, sys, time, torch, warnings
 import numpy as np
 warnings.simplefilter("ignore")
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 import headrace
 
 class Rows(Dataset):
-    def __init__(self, numbers, as_array=False):
-        self.numbers, self.as_array = numbers, as_array
     def __len__(self):
         return 48
     def __getitem__(self, index):
-        row = torch.full((self.numbers,), float(index))
-        return row.numpy() if self.as_array else row
+        return torch.full((1 << 19,), float(index))
 
-def stacked(samples):  # made in private memory, put into shared memory on its way
+class Arrays(Rows):
+    def __getitem__(self, index):
+        return super().__getitem__(index).numpy()
+
+def stacked(samples):
     return torch.stack(samples), {"more": torch.stack(samples)}
 
-def check(batches, **options):
+def collated(samples):
+    return default_collate(samples), {"more": default_collate(samples)}
+
+def check(batches):
     for i, batch in enumerate(batches):
         for part in (batch[0], batch[1]["more"]) if isinstance(batch, (list, tuple)) else (batch,):
             assert [int(row[-1]) for row in part] == [4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3], i
     assert i == 11
-
-def held():  # torch leaves a name without memory where it found no room: by chance, not by a fault of ours
-    files = (entry.stat() for entry in os.scandir("/dev/shm") if "torch" in entry.name)
-    return sum(512 * file.st_blocks for file in files)
-
-def loader(numbers, workers=3, **options):
-    as_array = options.pop("as_array", False)
-    options.update(num_workers=workers, worker_kind="process", batch_size=4)
-    return headrace.DataLoader(Rows(numbers, as_array), **options)
 """
 
 
-def in_small_memory(script: str, megabytes: int = 4) -> subprocess.CompletedProcess[str]:
-    mount = f"mount -t tmpfs -o size={megabytes}m tmpfs /dev/shm"
+def in_small_memory(script: str) -> subprocess.CompletedProcess[str]:
+    """Runs `script` with 4 MB of /dev/shm, half as much as one batch takes."""
+    mount = "mount -t tmpfs -o size=4m tmpfs /dev/shm"
     command = ["unshare", "-m", "sh", "-c", f'{mount} || exit 77; exec "$@"', "sh", sys.executable, "-c"]
     try:
         done = subprocess.run(
@@ -62,97 +66,148 @@ def in_small_memory(script: str, megabytes: int = 4) -> subprocess.CompletedProc
     return done
 
 
-MB = 1 << 18  # floats of four bytes
-
-
-@pytest.mark.parametrize("collate", ["", ", collate_fn=stacked"])
-@pytest.mark.parametrize("numbers", [MB // 64, MB // 8, MB // 5])
-def test_the_queue_shrinks_to_what_fits(numbers: int, collate: str) -> None:
-    numbers = numbers // 2 if collate else numbers
-    done = in_small_memory(f"""
-epochs = loader({numbers}, prefetch_factor=8{collate})
-for _ in range(3):
-    check(epochs)
-end = time.monotonic() + 20  # a worker may be about to let go of its last one
-while held() and time.monotonic() < end:
-    time.sleep(0.05)
-assert held() == 0, os.listdir("/dev/shm")
-""")
+@pytest.mark.parametrize(
+    "options",
+    [
+        *("Rows()", "Rows(), collate_fn=stacked", "Rows(), collate_fn=collated", "Arrays()"),
+        *("Arrays(), collate_fn=np.stack", "Rows(), multiprocessing_context='spawn'"),
+    ],
+)
+def test_a_small_dev_shm_is_enough(options: str, tmp_path: Path) -> None:
+    script = f"""
+if __name__ == "__main__":
+    loader = headrace.DataLoader({options}, num_workers=2, worker_kind="process", batch_size=4)
+    check(loader)
+    held = list(loader)
+    check(held)
+    assert os.listdir("/dev/shm") == []
+"""
+    if "spawn" in options:
+        file = tmp_path / "script.py"
+        file.write_text(START + script)
+        script = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, {str(file)!r}]))"
+    done = in_small_memory(script)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("options", ["", ", collate_fn=stacked", ", as_array=True"])
-def test_a_batch_that_never_fits_is_an_error_with_the_fix(options: str) -> None:
-    done = in_small_memory(f"""
-try:
-    next(iter(loader({2 * MB}{options})))
-except headrace.ConfigError as error:
-    print(error)
-""")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("/dev/shm is too small: a batch of 8.4 MB must fit"), done.stdout
-    assert "of 4.2 MB are free" in done.stdout
-    assert "docker run --shm-size=8g" in done.stdout
-    assert "worker_kind='thread'" in done.stdout
+class Rows(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 48
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((1 << 19,), float(index))
 
 
-def test_batches_that_the_loop_keeps_are_told_apart_from_too_small_a_mount() -> None:
-    done = in_small_memory(f"""
-held = []
-try:
-    for batch in loader({MB // 5}):
-        held.append(batch)
-except headrace.ConfigError as error:
-    print(len(held), error)
-""")
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout.split()[0]) >= 3, done.stdout
-    assert "hold fewer of them" in done.stdout
+def mapped() -> list[str]:
+    """Names of the memory of batches that this process has mapped."""
+    gc.collect()
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return [line.split("memfd:")[1] for line in lines if f"memfd:headrace-{os.getpid()}-" in line]
 
 
-def test_arrays_go_through_pipes_and_need_none_of_it() -> None:
-    done = in_small_memory(f"""
-check(loader({2 * MB}, as_array=True, collate_fn=np.stack))
-""")
-    assert done.returncode == 0, done.stderr
+def test_memory_is_named_after_the_process_that_it_belongs_to_and_goes_with_the_last_batch() -> None:
+    def batches() -> list[str]:
+        return [name for name in mapped() if "progress" not in name]
+
+    before = batches()
+    loader = headrace.DataLoader(Rows(), batch_size=4, num_workers=2, worker_kind="process")
+    held = list(loader)
+    assert len(batches()) - len(before) == len(held) == 12
+    del held
+    left = iter(loader)
+    next(left)
+    del left
+    assert batches() == before
 
 
-class FakeLock:
-    def __init__(self) -> None:
-        self.held = 0
+def test_no_memory_is_an_error_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: int, offset: int, nbytes: int) -> None:
+        raise OSError(28, "No space left on device")
 
-    def acquire(self) -> None:
-        self.held += 1
-
-    def release(self) -> None:
-        self.held -= 1
-
-
-def test_room_is_asked_for_one_by_one_where_it_is_tight() -> None:
-    lock = FakeLock()
-    room = Room(lock, 4)
-    assert not room.ample()
-    room.take(1000)
-    assert lock.held == 0
-    room.take(free_bytes() // 4)
-    assert lock.held == 1
-    with pytest.raises(NoRoomError):
-        room.take(2 * free_bytes())
-    room.release()
-    assert lock.held == 0
-    room.used(1000)
-    assert room.ample()
-    room.used(free_bytes())
-    assert not room.ample()
+    monkeypatch.setattr(transport.os, "posix_fallocate", full)
+    loader = headrace.DataLoader(Rows(), batch_size=4, num_workers=1, worker_kind="process")
+    with pytest.raises(MemoryError, match=r"8,388,608 bytes of shared memory can't be allocated \(No space"):
+        next(iter(loader))
 
 
-def test_each_storage_is_counted_once() -> None:
-    whole = torch.zeros(1000)
-    room = Room(FakeLock(), 1)
-    parcel = pack({"a": whole, "b": [whole[:10], whole.view(10, 100)], "c": torch.zeros(10)}, room)
-    assert parcel.shared == 4040
+def there_and_back(value: Any) -> tuple[Any, int]:
+    """What arrives, and in how many segments."""
+    outbox, inbox = Outbox("test"), Inbox()
+    message, files = outbox.pack(0, value)
+    inbox.register(message, files)
+    return inbox.load(message), len(dict(message.places))
 
 
-def test_the_message_names_the_mount() -> None:
-    size = os.statvfs("/dev/shm")
-    assert f"of {size.f_blocks * size.f_frsize / 1e6:,.1f} MB are free" in too_small(1)
+LARGE = SEGMENT_NBYTES
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(LARGE),
+        torch.arange(LARGE).reshape(-1, 2).T,
+        torch.arange(4 * LARGE)[LARGE : 2 * LARGE],
+        torch.arange(4 * LARGE).reshape(4, -1)[1:3, ::7],
+        torch.ones(1).expand(LARGE, 3),
+        torch.arange(LARGE).to(torch.bfloat16),
+        torch.arange(LARGE) % 2 == 0,
+        torch.complex(torch.ones(LARGE), torch.zeros(LARGE)).conj(),
+        torch.empty(0, 3),
+        torch.tensor(5),
+        torch.ones(LARGE, requires_grad=True),
+        torch.nn.Parameter(torch.ones(LARGE)),
+        tv_tensors.Mask(torch.ones(1, LARGE)),
+        torch.eye(300).to_sparse(),
+        torch.arange(LARGE).share_memory_(),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_tensors_arrive_as_they_were(tensor: torch.Tensor) -> None:
+    came, _ = there_and_back({"tensor": tensor})
+    came = came["tensor"]
+    assert type(came) is type(tensor)
+    assert (came.dtype, came.shape, came.layout) == (tensor.dtype, tensor.shape, tensor.layout)
+    assert came.requires_grad == tensor.requires_grad
+    assert torch.equal(came.to_dense(), tensor.to_dense())
+    if came.layout is torch.strided and not tensor.is_conj():
+        assert came.stride() == tensor.stride()
+
+
+def test_tensors_that_share_memory_still_do_and_travel_once() -> None:
+    whole = torch.zeros(LARGE)
+    (came, view), segments = there_and_back([whole, whole.view(2, -1)])
+    assert segments == 1
+    came[0] = 7
+    assert view[0, 0] == 7
+
+
+def test_of_a_small_part_of_a_large_tensor_only_the_part_travels() -> None:
+    came, segments = there_and_back(torch.arange(1 << 24)[LARGE : LARGE + 5])
+    assert came.tolist() == list(range(LARGE, LARGE + 5))
+    assert segments == 0
+
+
+def test_arrays_text_and_objects_arrive() -> None:
+    value = {
+        "array": np.arange(LARGE),
+        "fortran": np.asfortranarray(np.arange(LARGE).reshape(2, -1)),
+        "fixed": np.arange(LARGE),
+        "text": "a" * LARGE,
+        "object": types.SimpleNamespace(rows=[np.arange(3), torch.arange(LARGE)]),
+    }
+    value["fixed"].flags.writeable = False  # type: ignore[attr-defined]
+    came, segments = there_and_back(value)
+    assert segments == 5
+    assert np.array_equal(came["array"], value["array"])
+    assert came["array"].flags.writeable
+    assert np.array_equal(came["fortran"], value["fortran"])
+    assert not came["fixed"].flags.writeable
+    assert came["text"] == value["text"]
+    assert torch.equal(came["object"].rows[1], torch.arange(LARGE))
+
+
+def test_a_batch_of_more_arrays_than_files_can_be_sent_arrives() -> None:
+    arrays = [np.full(LARGE, i) for i in range(transport.MAX_SEGMENTS + 50)]
+    came, segments = there_and_back(arrays)
+    assert segments <= transport.MAX_SEGMENTS + 1
+    assert all(np.array_equal(a, b) for a, b in zip(came, arrays, strict=True))

@@ -17,7 +17,8 @@ from torch.utils.data import Dataset, Subset
 from torchvision import transforms
 
 import headrace
-from headrace.engine.shared_pickle import SharedPickle
+from headrace.engine.workers import start
+from headrace.engine.workers.start import SharedPickle
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -91,11 +92,7 @@ def pickled_and_back(*values: Any) -> tuple[Any, ...]:
         def detach(self) -> int:
             return self.fd
 
-    from headrace.engine import shared_pickle
-
-    arrived = shared_pickle._Arrived(
-        Handed(shared._stream), Handed(shared._buffers), shared._places, shared._beside
-    )
+    arrived = start._Arrived(Handed(shared._stream), Handed(shared._buffers), shared._order, shared._beside)
     shared.close()
     loaded: tuple[Any, ...] = arrived.load()
     return loaded

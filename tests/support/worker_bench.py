@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
+from headrace.engine.guarded import Guarded
 from headrace.engine.meter import Failures
-from headrace.engine.processes import ProcessEpoch, Processes, ProcessProducer
+from headrace.engine.workers.epochs import WorkerPools, WorkerStream, pool_config
 from headrace.order.batches import IndexBatch
 
 
 class Bench:
-    """Epochs in batches of two, from processes that are kept."""
+    """Epochs in batches of two."""
 
     def __init__(
         self, dataset: Dataset[Any], workers: int = 3, budget: int = 1 << 40, **options: Any
     ) -> None:
-        self.processes = Processes()
+        self.pools = WorkerPools()
         self.loader = DataLoader(dataset, batch_size=2, num_workers=workers, **options)
         self.budget = budget
 
-    def begin(self, epoch: int = 0) -> ProcessProducer:
-        size = len(self.loader.dataset)  # type: ignore[arg-type]
-        pairs = np.arange(size).reshape(-1, 2)
-        return self.processes.begin(
-            self.loader,
-            ProcessEpoch(self.loader.num_workers, "raise", size, self.budget),
-            (4, epoch),
-            (IndexBatch(pair, np.zeros(2, np.int64)) for pair in pairs),
-            Failures(),
-        )
+    def begin(self, epoch: int = 0, **changed: Any) -> WorkerStream:
+        pairs = np.arange(len(self.loader.dataset)).reshape(-1, 2)  # type: ignore[arg-type]
+        config = pool_config(self.loader, guard=Guarded, on_error="raise", budget=self.budget, respawn=True)
+        batches = (IndexBatch(pair, np.zeros(2, np.int64)) for pair in pairs)
+        return self.pools.start_epoch(replace(config, **changed), (4, epoch), batches, Failures())
 
 
-def all_of(producer: ProcessProducer) -> Iterator[Any]:
+def all_of(stream: WorkerStream) -> Iterator[Any]:
     while True:
         try:
-            yield next(producer)
+            yield next(stream)
         except StopIteration:
             return

@@ -10,9 +10,9 @@ from typing import Any
 from torch.utils.data import Dataset, Subset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from headrace.engine.in_hand import Hand
 from headrace.engine.seeding import GeneratorStates, generators_kept, sample_seeds, seed_generators
 from headrace.engine.stream import Stream
+from headrace.engine.workers.progress import ProgressCell
 from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
 from headrace.records import SampleFailure
@@ -60,7 +60,7 @@ class Guarded(Dataset[Any]):
         deadly: samples that are errors before they are tried, each with the cause.
     """
 
-    hand: Hand | None = None
+    hand: ProgressCell | None = None
     deadly: Mapping[Any, str] = {}
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any], on_error: str) -> None:

@@ -23,6 +23,7 @@ from headrace.engine.lower import decoder_bits, draws_of, lower_pipeline, lower_
 from headrace.engine.native import WAIT_SLICE_MS, Threads, native_source
 from headrace.engine.pillow import make_picture
 from headrace.engine.seeding import generators_kept, seed_generators
+from headrace.engine.workers.transport import batch_memory
 from headrace.plan.physical import Layout, SplitPlan, make_plan
 from headrace.plan.pointwise import PointwiseTable, run_suffix
 from headrace.plan.suffix import Suffix
@@ -306,15 +307,10 @@ def alike(images: Sequence[Any]) -> bool:
 
 
 def levels_of(images: Sequence[Begun]) -> Levels:
-    """The pixels of pictures of one size; in a worker process, in memory that is shared."""
+    """The pixels of pictures of one size; in a worker process, in the memory that it is sent in."""
     width, height = images[0].picture.size
     shape = (len(images), 3, height, width)
-    if get_worker_info() is None:
-        levels = torch.empty(shape, dtype=torch.uint8)
-    else:
-        # What torch's own collation does: memory that is shared later is copied for it.
-        storage = torch.UntypedStorage._new_shared(math.prod(shape))  # type: ignore[no-untyped-call]
-        levels = torch.empty(0, dtype=torch.uint8).set_(storage, 0, shape)  # type: ignore[call-overload]
+    levels = batch_memory(math.prod(shape)).view(shape)
     planes = levels.numpy()
     for i, image in enumerate(images):
         for c, band in enumerate("RGB"):

@@ -11,7 +11,6 @@ import torch
 from torch.utils.data import DataLoader
 
 from headrace.device.structure import batch_size
-from headrace.engine.deaths import WorkerDiedError
 from headrace.engine.guarded import EMPTY, Guarded, GuardedBatch, Request, WorkerInit, as_it_is
 from headrace.engine.meter import Failures
 from headrace.engine.producer import Made
@@ -164,7 +163,7 @@ class TorchProducer:
             raise self._lost_stream  # torch would end the epoch without the rest of its samples
         try:
             batch = next(self._batches)
-        except (StopIteration, WorkerDiedError):
+        except StopIteration:
             raise
         except Exception as error:
             self._taken += 1  # torch's loader goes on after a batch that failed

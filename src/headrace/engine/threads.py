@@ -7,11 +7,13 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
+import numpy as np
+import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.device.structure import batch_size
@@ -21,7 +23,6 @@ from headrace.engine.meter import Failures, Meter
 from headrace.engine.placing import Placing, SlotShelf
 from headrace.engine.producer import Made
 from headrace.engine.python import record_failures
-from headrace.engine.shared_memory import tensor_bytes
 from headrace.order.batches import IndexBatch
 
 
@@ -237,3 +238,21 @@ def _placed(placing: Placing, position: int, sample: Any) -> Any:
     if isinstance(sample, Replaced):
         return replace(sample, sample=placing.place(position, sample.sample))
     return placing.place(position, sample)
+
+
+def tensor_bytes(value: Any, *, arrays: bool) -> int:
+    """Bytes of the tensors in `value`, as far as dicts, lists and tuples tell.
+
+    Args:
+        value: anything.
+        arrays: whether NumPy's arrays count, too.
+    """
+    if isinstance(value, torch.Tensor):
+        return value.nbytes if value.layout is torch.strided else 0
+    if isinstance(value, np.ndarray):
+        return int(value.nbytes) if arrays else 0
+    if isinstance(value, Mapping):
+        return sum(tensor_bytes(item, arrays=arrays) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return sum(tensor_bytes(item, arrays=arrays) for item in value)
+    return 0

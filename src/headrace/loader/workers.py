@@ -15,10 +15,10 @@ from headrace.engine.crew import Crew
 from headrace.engine.guarded import Guarded
 from headrace.engine.placing import SlotShelf
 from headrace.engine.prefixed import PrefixedGuard
-from headrace.engine.processes import ProcessEpoch, Processes, ProcessProducer
 from headrace.engine.producer import Producer
 from headrace.engine.python import TorchProducer, begin_epoch, guarded_loader, stream_loader
 from headrace.engine.threads import ThreadEpoch, ThreadProducer
+from headrace.engine.workers.epochs import WorkerPools, WorkerStream, pool_config
 from headrace.loader.asked import Asked
 from headrace.order.batches import IndexBatch
 from headrace.order.cursor import Cursor
@@ -66,12 +66,12 @@ def workers_of(loader: Asked) -> Workers:
 
 
 class PythonWorkers:
-    """The workers of one loader, kept from epoch to epoch; a copy of the loader starts its own."""
+    """The workers of one loader; a copy of the loader starts its own."""
 
     def __init__(self) -> None:
-        self._processes = Processes()
+        self._processes = WorkerPools()
         self._split: SplitPlan | None = None
-        self._sent: weakref.ref[ProcessProducer] | None = None  # the latest
+        self._sent: weakref.ref[WorkerStream] | None = None  # the latest
         self._stream: TorchDataLoader[Any] | None = None
         self._crew: Crew | None = None
         self._shelf: SlotShelf | None = None
@@ -118,22 +118,20 @@ class PythonWorkers:
 
     def _begin_processes(
         self, loader: Asked, count: int, cursor: Cursor, indices: Iterator[IndexBatch]
-    ) -> ProcessProducer:
-        wanted = ProcessEpoch(
-            count,
-            loader.on_error,
-            len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0,
-            loader.memory_budget,
-            self._guard(loader),
-            # A dataset's own generators repeat where each worker is asked for the same batches every time.
-            in_turn=True,
+    ) -> WorkerStream:
+        config = pool_config(
+            loader,
+            guard=self._guard(loader),
+            workers=count,
+            on_error=loader.on_error,
+            budget=loader.memory_budget,
             respawn=loader.on_worker_death == "respawn",
         )
-        producer = self._processes.begin(loader, wanted, cursor.random_key, indices, loader.failures)
-        self._sent = weakref.ref(producer)
-        started_for = producer.guard  # workers that stay keep their plan
+        stream = self._processes.start_epoch(config, cursor.random_key, indices, loader.failures)
+        self._sent = weakref.ref(stream)
+        started_for = stream.guard  # workers that stay keep their plan
         self._split = started_for.plan if isinstance(started_for, PrefixedGuard) else None
-        return producer
+        return stream
 
     def _guard(self, loader: Asked) -> Callable[[Any, Callable[[Any], Any], str], Guarded]:
         if self._split is None:

@@ -1,0 +1,1 @@
+"""The user's Python in worker processes, on public parts of multiprocessing."""

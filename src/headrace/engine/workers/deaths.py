@@ -1,0 +1,152 @@
+"""Worker processes that die: what they were making, and which samples are not to be tried again."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.engine.guarded import Request, file_of
+from headrace.engine.workers.progress import NONE, Note
+from headrace.errors import printable
+
+log = logging.getLogger("headrace")
+
+# A sample that was being made when its worker died may have been there by chance: the kernel picks a process
+# where memory runs out. The second time it is taken for the cause.
+ENOUGH = 2
+# Deaths in a row before any batch comes, beside one of each worker.
+PATIENCE = 3
+SHOWN = 8
+RESPAWN = "on_worker_death='respawn' (the default) starts another one, which makes its batches again"
+
+
+@dataclass(frozen=True)
+class Death:
+    """The end of one worker, or, without a code, what a living one is making.
+
+    Attributes:
+        pid: process id.
+        code: exit code, negative for a signal; None: not known.
+        request: what the worker was making; None: it waited for a request.
+        note: what it noted.
+    """
+
+    pid: int
+    code: int | None
+    request: Request | None
+    note: Note
+
+    @property
+    def how(self) -> str:
+        """In words, after "it"."""
+        if self.code is None:
+            return "ended"
+        if self.code >= 0:
+            return f"exited with code {self.code}"
+        try:
+            name = signal.Signals(-self.code).name
+        except ValueError:
+            name = f"signal {-self.code}"
+        return f"was killed by {name}" + (
+            ", as by the kernel where memory runs out" if name == "SIGKILL" else ""
+        )
+
+    @property
+    def sample(self) -> tuple[Any] | None:
+        """The sample that was being made, in a tuple; None: there was none, or a whole batch."""
+        if self.request is None or self.note.place == NONE:
+            return None
+        if self.note.stand_in != NONE:
+            return (self.note.stand_in,)
+        index = self.request.batch.listed()[self.note.place]
+        return (index,) if isinstance(index, Hashable) else None
+
+    def describe(self, dataset: Any) -> str:
+        """The whole of it, after "worker"."""
+        return f"(pid {self.pid}) {self.how}, with {self.in_hand(dataset)} in hand"
+
+    def in_hand(self, dataset: Any) -> str:
+        """What was being made; a sample with its file where `dataset` knows it."""
+        if self.request is None:
+            return "nothing"
+        if self.sample is None:
+            return f"the batch of {samples_of(self.request)}"
+        path = file_of(dataset, self.sample[0])
+        return f"sample {self.sample[0]}" + ("" if path is None else f" ({printable(path)})")
+
+
+class Deaths:
+    """What the workers of one pool died of.
+
+    Attributes:
+        deadly: samples that are not to be tried again, each with what it did.
+    """
+
+    def __init__(self) -> None:
+        self.deadly: Mapping[Any, str] = {}
+        self._counts: Counter[Any] = Counter()
+        self._in_vain = 0
+        self._patience = PATIENCE
+
+    def start_epoch(self, workers: int) -> None:
+        """What happened by chance in another epoch isn't counted in this one, of so many workers."""
+        self._counts.clear()
+        self._in_vain = 0
+        self._patience = PATIENCE + workers
+
+    def progress(self) -> None:
+        """A batch has come."""
+        self._in_vain = 0
+
+    def add(self, death: Death, number: int, dataset: Any) -> str | None:
+        """A worker died and is to be replaced.
+
+        Args:
+            number: number of the request that it was making.
+
+        Returns:
+            Why the request isn't to be made again; None: it is.
+
+        Raises:
+            RuntimeError: there is no use in replacing workers.
+        """
+        described = f"DataLoader worker {death.describe(dataset)}"
+        self._in_vain += 1
+        error = self._blame(death, number)
+        if self._in_vain > self._patience:
+            raise RuntimeError(
+                f"{described}. {self._in_vain} times in a row a worker died before a batch came, so it isn't"
+                " replaced again. Where memory runs out, use fewer workers (num_workers) or smaller batches;"
+                " where they die at their start, look at worker_init_fn and at what the dataset opens."
+            )
+        log.warning("%s; the process is replaced, and makes its batches again", described)
+        return error
+
+    def _blame(self, death: Death, number: int) -> str | None:
+        if death.request is None:
+            return None
+        sample = death.sample
+        key = ("batch", number) if sample is None else ("sample", *sample)
+        self._counts[key] += 1
+        if self._counts[key] < ENOUGH:
+            return None
+        self._in_vain = 0
+        if sample is None:
+            return (
+                f"the batch of {samples_of(death.request)} ended its worker process twice, which {death.how},"
+                " while it was started, collated or sent. Where memory runs out, make batches smaller."
+            )
+        cause = f"it ended its worker process twice, which {death.how}"
+        self.deadly = {**self.deadly, sample[0]: cause}
+        return None
+
+
+def samples_of(request: Request) -> str:
+    """The samples of a request, or the first of them."""
+    indices: Sequence[Any] = request.batch.listed()
+    more = ", …" if len(indices) > SHOWN else ""
+    return f"samples {', '.join(str(index) for index in indices[:SHOWN])}{more}"

@@ -1,0 +1,178 @@
+"""Epochs of one loader by worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from headrace.device.structure import batch_size
+from headrace.engine.guarded import EMPTY, Guarded
+from headrace.engine.meter import Failures
+from headrace.engine.producer import Made
+from headrace.engine.python import record_failures
+from headrace.engine.workers.deaths import Deaths
+from headrace.engine.workers.pool import PoolConfig, WorkerPool
+from headrace.order.batches import IndexBatch
+
+
+class WorkerStream:
+    """The batches of one epoch, made by worker processes: a `Producer`.
+
+    Args:
+        pool: the processes.
+        failures: where skipped and replaced samples are recorded.
+        give_back: called once with the pool, when the epoch has ended or is given up.
+    """
+
+    def __init__(self, pool: WorkerPool, failures: Failures, give_back: Callable[[WorkerPool], None]) -> None:
+        self._pool = pool
+        self._failures = failures
+        self._give_back: Callable[[WorkerPool], None] | None = give_back
+        self._taken = 0
+        self._lost: BaseException | None = None
+
+    def __next__(self) -> Made:
+        while True:
+            batch = record_failures(self._next(), self._failures)
+            if isinstance(batch, str) and batch == EMPTY:
+                continue
+            return Made(batch, batch_size(batch), self._taken)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def ready(self) -> int:
+        """Batches, an error or the end among them, that could be had without waiting. Those of nothing but
+        skipped samples are counted, though they aren't given out."""
+        return 1 if self._give_back is None else self._pool.ready()
+
+    @property
+    def depth(self) -> int:
+        """Batches that may be in flight, memory permitting."""
+        return self._pool.depth
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that are being made, or are made and wait to be taken."""
+        return 0 if self._give_back is None else self._pool.in_flight
+
+    @property
+    def nbytes_in_flight(self) -> int:
+        """Memory of the batches in flight; those that haven't come are taken for as large as the largest that
+        has, and for nothing before the first."""
+        return 0 if self._give_back is None else self._pool.nbytes_in_flight
+
+    @property
+    def batch_nbytes(self) -> int:
+        """Size of the largest batch that has come; 0: none has."""
+        return self._pool.batch_nbytes
+
+    @property
+    def guard(self) -> Callable[[Any, Callable[[Any], Any], str], Guarded]:
+        """What the workers make their `Guarded` with; of a pool that is kept, that of its first epoch."""
+        return self._pool.config.guard
+
+    def close(self) -> None:
+        """Gives up what is in flight, and the processes back."""
+        give_back = self.__dict__.get("_give_back")
+        self._give_back = None
+        if give_back is not None:
+            give_back(self._pool)
+
+    def _next(self) -> Any:
+        if self._lost is not None:
+            raise self._lost
+        if self._give_back is None:
+            raise StopIteration
+        try:
+            batch = self._pool.next()
+        except StopIteration:
+            self.close()
+            raise
+        except Exception as error:
+            if self._pool.usable:
+                self._taken += 1  # the batch failed; those after it come
+            else:
+                self._lost = error
+            raise
+        self._taken += 1
+        return batch
+
+
+class WorkerPools:
+    """The worker processes of one loader. They end with their epoch, as in torch, so that each epoch sees
+    dataset, transform and globals as they are when it starts; `persistent_workers=True` keeps them.
+
+    Where an epoch starts while an iterator of an earlier one is still in use, it gets processes of its own.
+    """
+
+    def __init__(self) -> None:
+        self._idle: WorkerPool | None = None
+        self._deaths = Deaths()
+
+    def start_epoch(
+        self,
+        config: PoolConfig,
+        key: tuple[int, int],
+        batches: Iterator[IndexBatch],
+        failures: Failures,
+    ) -> WorkerStream:
+        """One epoch.
+
+        Args:
+            config: what is to be done; processes that were kept go on with what they were started for.
+            key: (seed, epoch) of its random parameters.
+            batches: samples of each batch.
+            failures: where skipped and replaced samples are recorded.
+
+        Raises:
+            ConfigError: something can't be pickled that must be.
+        """
+        pool, self._idle = self._idle, None
+        persistent = config.persistent
+        if pool is not None and not (persistent and pool.usable):
+            pool.close()
+            pool = None
+        if pool is None:
+            pool = WorkerPool(config, key, self._deaths)
+        pool.start_epoch(key, batches)
+        return WorkerStream(pool, failures, self._keep if persistent else WorkerPool.close)
+
+    def _keep(self, pool: WorkerPool) -> None:
+        if self._idle is None and pool.usable:
+            pool.cancel()
+            self._idle = pool
+        else:
+            pool.close()
+
+
+def pool_config(
+    loader: DataLoader[Any],
+    *,
+    guard: Callable[[Any, Callable[[Any], Any], str], Guarded],
+    on_error: str,
+    budget: int,
+    respawn: bool,
+    workers: int | None = None,
+) -> PoolConfig:
+    """What the settings of the user's loader ask of worker processes."""
+    return PoolConfig(
+        dataset=loader.dataset,
+        collate_fn=loader.collate_fn,
+        worker_init_fn=loader.worker_init_fn,
+        guard=guard,
+        on_error=on_error,
+        workers=loader.num_workers if workers is None else workers,
+        prefetch=loader.prefetch_factor or 1,
+        batched=loader.batch_sampler is not None,
+        context=loader.multiprocessing_context,
+        budget=budget,
+        timeout=loader.timeout,
+        in_order=loader.in_order,
+        pinned=loader.pin_memory and torch.accelerator.is_available(),
+        respawn=respawn,
+        persistent=loader.persistent_workers,
+    )

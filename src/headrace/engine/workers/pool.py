@@ -1,0 +1,575 @@
+"""Worker processes of one loader, and the batches that they make, in order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import select
+import socket
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import torch
+
+from headrace import _torch_compat
+from headrace.engine.guarded import Guarded, Request
+from headrace.engine.workers.deaths import RESPAWN, Death, Deaths
+from headrace.engine.workers.progress import ALL, Progress
+from headrace.engine.workers.start import Forked, SharedPickle
+from headrace.engine.workers.transport import Channel, Inbox, Message
+from headrace.engine.workers.worker import WorkerRequest, WorkerStart, run
+from headrace.order.batches import IndexBatch
+from headrace.order.permutation import key_of
+
+# A worker's end shows at once, except where a process that it forked holds its files: then by asking.
+WATCH_SECONDS = 1.0
+# As long as torch waits for a worker that is in the middle of a sample.
+LEAVING_SECONDS = 5.0
+FOREIGN = (
+    "this iterator's worker processes belong to the process that was forked; start another epoch here with"
+    " iter(loader)."
+)
+
+
+@dataclass(frozen=True)
+class PoolConfig:
+    """What worker processes do, and how many of them.
+
+    Attributes:
+        dataset, collate_fn, worker_init_fn: the user's.
+        guard: makes a `Guarded` of dataset, collate function and `on_error`, in the worker.
+        on_error: as for `Guarded`.
+        workers: number of processes, 1 or more.
+        prefetch: batches in flight for each worker.
+        batched: whether samples are collated to batches; False: each comes by itself.
+        context: multiprocessing context; None: torch's default.
+        budget: bytes that batches in flight may take; one batch always may be made.
+        timeout: seconds to wait for a batch; 0: without end.
+        in_order: whether batches come in the order in which they were asked for.
+        pinned: whether batches are moved to pinned memory.
+        respawn: whether workers that die are replaced.
+        persistent: whether the processes are kept for another epoch.
+    """
+
+    dataset: Any
+    collate_fn: Callable[[Any], Any]
+    worker_init_fn: Callable[[int], None] | None
+    guard: Callable[[Any, Callable[[Any], Any], str], Guarded]
+    on_error: str
+    workers: int
+    prefetch: int
+    batched: bool = True
+    context: Any = None
+    budget: int = 1 << 62
+    timeout: float = 0.0
+    in_order: bool = True
+    pinned: bool = False
+    respawn: bool = True
+    persistent: bool = False
+
+
+class _Process:
+    """For processes that another one may have a copy of, by fork: there, nothing ends or waits for them."""
+
+    _owner = 0
+    pid: int | None
+
+    @property
+    def daemon(self) -> bool:
+        """Whether the process is ended together with this one."""
+        current: Any = multiprocessing.current_process()
+        own = self._owner in (0, os.getpid()) or current is self
+        return bool(own and super().daemon)  # type: ignore[misc]
+
+    @daemon.setter
+    def daemon(self, value: bool) -> None:
+        multiprocessing.process.BaseProcess.daemon.fset(self, value)  # type: ignore[attr-defined]
+
+    def start(self) -> None:
+        """Starts the process."""
+        self._owner = os.getpid()
+        super().start()  # type: ignore[misc]
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits for the end of the process."""
+        if self._owner in (0, os.getpid()):
+            super().join(timeout)  # type: ignore[misc]
+
+
+class _Forked(_Process, multiprocessing.get_context("fork").Process):  # type: ignore[misc]
+    pass
+
+
+class _Spawned(_Process, multiprocessing.get_context("spawn").Process):  # type: ignore[misc]
+    pass
+
+
+class _Served(_Process, multiprocessing.get_context("forkserver").Process):  # type: ignore[misc]
+    pass
+
+
+PROCESSES: dict[str, Any] = {"fork": _Forked, "spawn": _Spawned, "forkserver": _Served}
+
+
+class _Worker:
+    """One worker process, as its parent has it."""
+
+    def __init__(self, process: Any, channel: Channel) -> None:
+        self.process = process
+        self.channel = channel
+        self.inbox = Inbox()
+        self.requests: dict[int, Request] = {}  # by number, oldest first: not answered yet
+        self.told_to_end = False
+
+
+class _Members:
+    """The processes and files of a pool. The pool itself may be gone when they are closed."""
+
+    def __init__(self, workers: int) -> None:
+        self.pid = os.getpid()
+        self.progress = Progress(workers)
+        self.workers: list[_Worker] = []
+        self.parts: Any = None
+        self.pinning: ThreadPoolExecutor | None = None
+
+    def close(self) -> None:
+        if os.getpid() != self.pid:  # a copy, by fork
+            for worker in self.workers:
+                if not worker.told_to_end:
+                    worker.channel.abandon()
+            return
+        for i, worker in enumerate(self.workers):
+            self.progress[i].want_from(ALL)
+            if not worker.told_to_end:
+                worker.channel.close()
+        if self.pinning is not None:
+            self.pinning.shutdown(wait=False, cancel_futures=True)
+        end_processes([worker.process for worker in self.workers])
+        self.workers.clear()
+        self.progress.close()
+        if self.parts is not None:
+            self.parts.close()
+
+
+def end_processes(processes: list[Any], patience: float = LEAVING_SECONDS) -> None:
+    """Waits for processes that were told to end; ends those that don't."""
+    for end in (None, "terminate", "kill"):
+        deadline = time.monotonic() + patience
+        for process in processes:
+            if end is not None:
+                getattr(process, end)()
+        for process in processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        for process in [process for process in processes if process.exitcode is not None]:
+            processes.remove(process)
+            process.close()
+        if not processes:
+            return
+
+
+class WorkerPool:
+    """Worker processes, each with a connection of its own. A worker that dies is replaced, and makes what was
+    asked of it again; nothing that it held matters to the others.
+
+    The processes end when the pool is closed or garbage, and when this process ends. In a process that is
+    forked from this one, the pool's copy does nothing.
+
+    Args:
+        config: what the workers do.
+        key: (seed, epoch) of the first epoch.
+        deaths: of workers of this loader; it outlives the pool.
+
+    Attributes:
+        config: as given.
+        batch_nbytes: size of the largest batch that has come, in bytes; 0: none has.
+
+    Raises:
+        ConfigError: something can't be pickled that must be, as workers don't start by fork.
+    """
+
+    def __init__(self, config: PoolConfig, key: tuple[int, int], deaths: Deaths | None = None) -> None:
+        self.config = config
+        self.batch_nbytes = 0
+        self._context = config.context or torch.multiprocessing
+        self._method = self._context.get_start_method()
+        self._seed = worker_seed(key)
+        self._key = key
+        self._samples = len(config.dataset) if hasattr(config.dataset, "__len__") else 0
+        self._numbers = count()
+        self._batches: Iterator[IndexBatch] = iter(())
+        self._waiting: dict[int, _Worker] = {}  # by number of the request, in order: not given out
+        self._come: dict[int, Any] = {}  # functions that give the batch or raise, in order of arrival
+        self._nbytes: dict[int, int] = {}  # of batches that have come
+        self._turn = 0
+        self._late_error: Exception | None = None  # of the sampler
+        self._lost: Exception | None = None
+        self._deaths = deaths or Deaths()
+        self._poll = select.poll()
+        self._watched: dict[int, _Worker] = {}
+        self._members = _Members(config.workers)
+        self._close = weakref.finalize(self, self._members.close)
+        parts = {
+            "dataset": config.dataset,
+            "collate_fn": config.collate_fn,
+            "worker_init_fn": config.worker_init_fn,
+            "guard": config.guard,
+        }
+        if config.pinned:
+            device = torch.accelerator.current_device_index()
+            self._members.pinning = ThreadPoolExecutor(1, "headrace-pin", _start_pinning, (device,))
+        try:
+            self._members.parts = (
+                Forked(tuple(parts.values())) if self._method == "fork" else SharedPickle(parts)
+            )
+            for number in range(config.workers):
+                self._members.workers.append(self._start(number))
+        except BaseException:
+            self._close()
+            raise
+
+    # What a stream of batches asks.
+
+    def start_epoch(self, key: tuple[int, int], batches: Iterator[IndexBatch]) -> None:
+        """Gives up what is in flight, and asks for `batches`; `key` is the (seed, epoch) of their random
+        parameters."""
+        self.cancel()
+        self._key, self._seed = key, worker_seed(key)
+        self._batches, self._late_error = batches, None
+        self._turn = 0
+        self._deaths.start_epoch(self.config.workers)
+        self.fill()
+
+    def next(self) -> Any:
+        """The next batch, as the worker's `Guarded` made it. Waits for it.
+
+        Raises:
+            StopIteration: there is none.
+            RuntimeError: it took longer than the timeout; or workers die, and aren't to be replaced.
+            Exception: what the user's code raised for this batch. The next one may still be asked for.
+        """
+        if os.getpid() != self._members.pid:
+            raise RuntimeError(FOREIGN)
+        deadline = time.monotonic() + (self.config.timeout or float("inf"))
+        while True:
+            self._check()
+            self.fill()
+            number = self._first_come()
+            if number is not None:
+                break
+            if not self._waiting:
+                if self._late_error is not None:
+                    error, self._late_error = self._late_error, None
+                    raise error
+                raise StopIteration
+            if time.monotonic() >= deadline:
+                raise RuntimeError(self._timed_out())
+            self._receive(min(WATCH_SECONDS, deadline - time.monotonic()))
+        del self._waiting[number], self._nbytes[number]
+        give = self._come.pop(number)
+        self.fill()
+        return give()
+
+    def ready(self) -> int:
+        """How often `next` would return, or raise, without waiting, as far as that is known."""
+        if os.getpid() != self._members.pid or self._lost is not None:
+            return 1
+        self._receive(0)
+        if not self._waiting or self._lost is not None:
+            return 1
+        if not self.config.in_order:
+            return len(self._come)
+        ready = 0
+        for number in self._waiting:
+            if number not in self._come:
+                break
+            ready += 1
+        return ready
+
+    @property
+    def depth(self) -> int:
+        """Batches that may be in flight, memory permitting."""
+        return self.config.workers * self.config.prefetch
+
+    @property
+    def in_flight(self) -> int:
+        """Batches that are being made, or wait to be taken."""
+        return len(self._waiting)
+
+    @property
+    def nbytes_in_flight(self) -> int:
+        """Memory that they take, those that haven't come being as large as the largest that has."""
+        missing = len(self._waiting) - len(self._nbytes)
+        return sum(self._nbytes.values()) + missing * self.batch_nbytes
+
+    def cancel(self) -> None:
+        """Gives up what is in flight. A worker ends its batch after the sample that it is making."""
+        if os.getpid() != self._members.pid or not self._close.alive:
+            return
+        self._batches = iter(())
+        self._late_error = None
+        first = next(self._numbers)
+        for i, worker in enumerate(self._members.workers):
+            self._members.progress[i].want_from(first)
+            worker.requests.clear()
+        for number in list(self._come):
+            self._come.pop(number)(given=False)
+        self._waiting.clear()
+        self._nbytes.clear()
+
+    @property
+    def usable(self) -> bool:
+        """Whether another epoch may be asked for, in this process."""
+        return self._close.alive and os.getpid() == self._members.pid and self._lost is None
+
+    def close(self) -> None:
+        """Ends the workers. They finish the sample that they are making."""
+        if os.getpid() == self._members.pid:
+            self._close()
+
+    def fill(self) -> None:
+        """Gives work to the workers, in turn, as far as depth and memory allow."""
+        while self._has_room():
+            try:
+                batch = next(self._batches)
+            except StopIteration:
+                self._end_idle()
+                return
+            except Exception as error:  # raised where the batch would have come
+                self._batches, self._late_error = iter(()), error
+                return
+            number = next(self._numbers)
+            i = self._turn % self.config.workers
+            self._turn += 1
+            worker = self._members.workers[i]
+            worker.requests[number] = Request(batch, self._key, self._samples)
+            self._waiting[number] = worker
+            self._ask(worker, number)
+
+    # Requests and answers.
+
+    def _has_room(self) -> bool:
+        waiting = len(self._waiting)
+        if waiting == 0 or self.batch_nbytes == 0:
+            return waiting < self.depth
+        return waiting < self.depth and (waiting + 1) * self.batch_nbytes <= self.config.budget
+
+    def _ask(self, worker: _Worker, number: int) -> None:
+        request = WorkerRequest(
+            number,
+            worker.requests[number],
+            self._seed,
+            self.config.batched,
+            self._deaths.deadly,
+            *worker.inbox.ended(),
+        )
+        worker.channel.send(request)
+        self._watch(worker)
+
+    def _watch(self, worker: _Worker) -> None:
+        events = select.POLLIN | (select.POLLOUT if worker.channel.unsent else 0)
+        self._poll.register(worker.channel.fileno(), events)
+
+    def _first_come(self) -> int | None:
+        if not self._come:
+            return None
+        first: int = next(iter(self._waiting if self.config.in_order else self._come))
+        return first if first in self._come else None
+
+    def _receive(self, seconds: float) -> None:
+        """What has come; waits for something up to that long."""
+        dead: list[_Worker] = []
+        events = self._poll.poll(1000 * max(0.0, seconds))
+        for file, event in events:
+            worker = self._watched[file]
+            if worker.told_to_end:
+                continue
+            if event & select.POLLOUT and worker.channel.unsent:
+                worker.channel.flush()
+                self._watch(worker)
+            if event & ~select.POLLOUT and not self._take(worker) and worker not in dead:
+                dead.append(worker)
+        if not events and seconds >= WATCH_SECONDS:
+            at_work = (worker for worker in self._members.workers if not worker.told_to_end)
+            dead += [worker for worker in at_work if not worker.process.is_alive()]
+        for worker in dead:
+            self._replace(worker)
+
+    def _take(self, worker: _Worker) -> bool:
+        """Takes what the worker has sent. False: it has ended."""
+        messages, more = worker.channel.receive()
+        for message in messages:
+            worker.inbox.register(message, worker.channel.files(len(message.new)))
+            if worker.requests.pop(message.number, None) is None:
+                worker.inbox.discard(message)  # nobody waits for it any more
+            else:
+                self._arrived(worker, message)
+        return more and (bool(messages) or worker.process.exitcode is None)
+
+    def _arrived(self, worker: _Worker, message: Message) -> None:
+        self._deaths.progress()
+        self._nbytes[message.number] = message.nbytes
+        if not message.failed:
+            self.batch_nbytes = max(self.batch_nbytes, message.nbytes)
+        arrived: Any = _Arrived(worker.inbox, message)
+        if self._members.pinning is not None and not message.failed:
+            arrived = _Pinned(self._members.pinning.submit(_pinned, arrived))
+        self._come[message.number] = arrived
+
+    def _timed_out(self) -> str:
+        pool = self._members
+        making = (
+            f"worker (pid {each.pid}) has {each.in_hand(None)} in hand"
+            for each in (self._death(i, worker)[0] for i, worker in enumerate(pool.workers))
+        )
+        return f"DataLoader timed out after {self.config.timeout} seconds: {'; '.join(making)}"
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            raise self._lost
+        if not self._close.alive:
+            raise StopIteration
+
+    # Processes.
+
+    def _start(self, number: int) -> _Worker:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            channel = Channel(ours)
+            forked = self._method == "fork"
+            others = [worker.channel for worker in self._members.workers] if forked else []
+            start = WorkerStart(
+                worker=number,
+                workers=self.config.workers,
+                seed=self._seed,
+                owner=self._members.pid,
+                is_child=self._method != "forkserver",
+                end=theirs,
+                others=[*others, channel] if forked else (),
+                parts=self._members.parts,
+                on_error=self.config.on_error,
+                progress=self._members.progress,
+            )
+            process = PROCESSES[self._method](target=run, args=(start,), daemon=True)
+            try:
+                process.start()
+            except BaseException:
+                channel.close()
+                raise
+        worker = _Worker(process, channel)
+        for file in (channel.fileno(), process.sentinel):
+            self._watched[file] = worker
+            self._poll.register(file, select.POLLIN)
+        return worker
+
+    def _end_idle(self) -> None:
+        """At the end of the last epoch, workers that have nothing to do end while others finish theirs."""
+        if self.config.persistent:
+            return
+        for worker in self._members.workers:
+            if not worker.requests and not worker.told_to_end:
+                worker.told_to_end = True
+                self._unwatch(worker)
+                worker.channel.close()
+
+    def _unwatch(self, worker: _Worker) -> None:
+        for file in (worker.channel.fileno(), worker.process.sentinel):
+            self._poll.unregister(file)
+            del self._watched[file]
+
+    def _death(self, number: int, worker: _Worker) -> tuple[Death, int]:
+        """What a worker is making, or was when it died, and the number of that request."""
+        note = self._members.progress[number].read()
+        request = worker.requests.get(note.request)
+        return Death(worker.process.pid, worker.process.exitcode, request, note), note.request
+
+    def _replace(self, worker: _Worker) -> None:
+        """Another process in place of one that died, or that has closed its end."""
+        self._take(worker)
+        number = self._members.workers.index(worker)
+        self._unwatch(worker)
+        worker.process.join(WATCH_SECONDS)
+        if worker.process.exitcode is None:
+            worker.process.kill()
+            worker.process.join()
+        death, made = self._death(number, worker)
+        worker.channel.close()
+        worker.process.close()
+        try:
+            if not self.config.respawn:
+                described = death.describe(self.config.dataset)
+                raise RuntimeError(f"DataLoader worker {described}. {RESPAWN}")
+            error = self._deaths.add(death, made, self.config.dataset)
+            self._members.progress[number].done()
+            other = self._start(number)
+        except Exception as lost:
+            self._lost = lost
+            self._members.workers.remove(worker)
+            self._close()
+            return
+        self._members.workers[number] = other
+        for missing, request in worker.requests.items():
+            if missing == made and error is not None:
+                self._nbytes[missing] = 0
+                self._come[missing] = _Raises(RuntimeError(error))
+                continue
+            other.requests[missing] = request
+            self._waiting[missing] = other
+            self._ask(other, missing)
+
+
+def worker_seed(key: tuple[int, int]) -> int:
+    """The seed of an epoch's workers; the first uses it, the others add their number, as in torch."""
+    generator = torch.Generator().manual_seed(key_of(*key))
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+class _Arrived:
+    """A message that has come; called for its batch."""
+
+    def __init__(self, inbox: Inbox, message: Message) -> None:
+        self.inbox = inbox
+        self.message = message
+
+    def __call__(self, *, given: bool = True) -> Any:
+        if not given:
+            self.inbox.discard(self.message)
+            return None
+        value = self.inbox.load(self.message)
+        if self.message.failed:
+            raise value.exception()
+        return value
+
+
+class _Pinned:
+    """A batch that a thread copies to pinned memory."""
+
+    def __init__(self, future: Future[Any]) -> None:
+        self.future = future
+
+    def __call__(self, *, given: bool = True) -> Any:
+        return self.future.result() if given else None
+
+
+class _Raises:
+    """An error of this process in place of a batch."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __call__(self, *, given: bool = True) -> Any:
+        if given:
+            raise self.error
+
+
+def _start_pinning(device: int) -> None:
+    torch.set_num_threads(1)  # of this thread's copies
+    torch.accelerator.set_device_index(device)  # each thread has its own
+
+
+def _pinned(arrived: _Arrived) -> Any:
+    return _torch_compat.pin_memory(arrived())

@@ -1,0 +1,118 @@
+"""What each worker process is making, in memory that outlives it: a process that died can't be asked."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.reduction import DupFd
+from typing import Any
+
+NONE = -1
+ALL = sys.maxsize
+# Of a worker: request, the sample's place in it, index of the sample's stand-in, first request wanted.
+_WORDS = 4
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a worker was making.
+
+    Attributes:
+        request: number of the request; NONE: the worker waited for one.
+        place: position of the sample in the request's batch; NONE: the batch was started, collated or sent.
+        stand_in: index of the sample tried in its place (`on_error="replace"`); NONE: none was.
+    """
+
+    request: int
+    place: int
+    stand_in: int
+
+
+class Cancelled(BaseException):
+    """The rest of a batch isn't wanted any more. Never leaves the worker."""
+
+
+class ProgressCell:
+    """Where one worker notes what it is making, which takes less than a microsecond, and where its parent
+    notes what it wants."""
+
+    def __init__(self, words: memoryview) -> None:
+        self._words = words
+
+    def start(self, request: int) -> None:
+        """A request was started."""
+        self._words[1], self._words[2] = NONE, NONE
+        self._words[0] = request
+
+    def each(self, indices: Sequence[Any], first: int = 0) -> Iterator[Any]:
+        """The indices; each is noted until the next is asked for. `first`: place of the first of them.
+
+        Raises:
+            Cancelled: the request isn't wanted any more.
+        """
+        words = self._words
+        for place, index in enumerate(indices, first):
+            if words[3] > words[0]:
+                raise Cancelled
+            words[2] = NONE
+            words[1] = place
+            yield index
+        words[1] = NONE
+
+    def stand_in(self, index: int) -> None:
+        """Another sample is tried in place of the one noted."""
+        self._words[2] = index
+
+    def done(self) -> None:
+        """The request is done with, whatever came of it."""
+        self._words[0] = NONE
+
+    def wanted(self, request: int) -> bool:
+        """Whether the parent still waits for the request."""
+        return request >= self._words[3]
+
+    def want_from(self, request: int) -> None:
+        """Requests of lower numbers aren't wanted any more."""
+        self._words[3] = request
+
+    def read(self) -> Note:
+        """What was noted last."""
+        return Note(*self._words[:3].tolist())
+
+
+class Progress:
+    """The cells of all workers of a pool; they get it when they start, by fork or pickled."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._file = os.memfd_create(f"headrace-{os.getpid()}-progress")
+        os.ftruncate(self._file, 8 * _WORDS * workers)
+        self._words = _mapped(self._file, workers)
+        for worker in range(workers):
+            self._words[_WORDS * worker] = NONE
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Called while a process starts.
+        return _arrived, (DupFd(self._file), self._workers)
+
+    def __getitem__(self, worker: int) -> ProgressCell:
+        """The cell of one worker."""
+        return ProgressCell(self._words[_WORDS * worker : _WORDS * (worker + 1)])
+
+    def close(self) -> None:
+        """No more processes are started."""
+        os.close(self._file)
+
+
+def _mapped(file: int, workers: int) -> memoryview:
+    return memoryview(mmap.mmap(file, 8 * _WORDS * workers)).cast("q")
+
+
+def _arrived(file: Any, workers: int) -> Progress:
+    arrived = Progress.__new__(Progress)
+    arrived._workers, arrived._file = workers, file.detach()
+    arrived._words = _mapped(arrived._file, workers)
+    return arrived

@@ -1,0 +1,281 @@
+"""What worker processes are handed when they start: by fork as it is, otherwise pickled once for all."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import mmap
+import os
+import pickle
+import threading
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.reduction import DupFd, ForkingPickler
+from typing import IO, Any
+
+import torch
+
+from headrace.engine.workers.transport import storage_bytes
+from headrace.errors import ConfigError
+
+ALIGNMENT = 64
+SMALL_NBYTES = 4096  # what is smaller isn't worth a place of its own
+# multiprocessing registers these although pickle itself knows them.
+PLAIN = (functools.partial, types.MethodType, types.MethodDescriptorType, types.WrapperDescriptorType)
+MAX_LEVELS = 40
+
+
+@dataclass(frozen=True)
+class Forked:
+    """Objects that a worker has by fork."""
+
+    parts: tuple[Any, ...]
+
+    def load(self) -> tuple[Any, ...]:
+        """The objects."""
+        return self.parts
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class SharedPickle:
+    """Holds the pickle of `parts` in memory without a name, which is gone with the last process that has it.
+
+    What can only be handed to a process while it starts (locks, queues, tensors that are in shared memory
+    already) goes beside it. Arrays and tensors aren't copied by the processes: each sees the same pages until
+    it writes to them.
+
+    Args:
+        parts: what is pickled, by the name that an error calls it.
+
+    Raises:
+        ConfigError: a part can't be pickled; the message names the member that can't.
+    """
+
+    def __init__(self, parts: Mapping[str, Any]) -> None:
+        self._stream = os.memfd_create(f"headrace-{os.getpid()}-pickle")
+        self._buffers = os.memfd_create(f"headrace-{os.getpid()}-buffers")
+        self._order: list[tuple[int, int]] = []  # (start, size) of each buffer, in the order of the pickle
+        try:
+            with open(self._stream, "wb", closefd=False) as file:
+                pickler = _Pickler(file, self._store)
+                pickler.dump(tuple(parts.values()))
+        except Exception as error:
+            self.close()
+            raise ConfigError(explain_unpicklable(parts, error, _attempt)) from error
+        self._beside = pickler.beside
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Called while a process starts, once for each.
+        files = DupFd(self._stream), DupFd(self._buffers)
+        return _Arrived, (*files, self._order, self._beside)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """To be called when no more processes are to be started."""
+        for name in ("_stream", "_buffers"):
+            file = self.__dict__.pop(name, None)
+            if file is not None:
+                os.close(file)
+
+    def _store(self, buffer: pickle.PickleBuffer) -> bool:
+        """pickle's buffer_callback: whether the buffer is to stay within the pickle."""
+        content = buffer.raw()
+        if len(content) < SMALL_NBYTES:
+            return True
+        start = -(-os.lseek(self._buffers, 0, os.SEEK_END) // ALIGNMENT) * ALIGNMENT
+        self._order.append((start, len(content)))
+        os.lseek(self._buffers, start, os.SEEK_SET)
+        while len(content):
+            content = content[os.write(self._buffers, content) :]
+        return False
+
+
+class _Arrived:
+    """A `SharedPickle` in a process that it was handed to."""
+
+    def __init__(self, stream: Any, buffers: Any, order: list[tuple[int, int]], beside: list[Any]) -> None:
+        self._stream: int = stream.detach()
+        self._buffers: int = buffers.detach()
+        self._order = order
+        self._beside = beside
+
+    def load(self) -> Any:
+        """The parts, as a tuple. Once only."""
+        collects = gc.isenabled()
+        gc.disable()  # it would look through a million new objects again and again
+        _loading.beside = self._beside
+        try:
+            with (
+                mmap.mmap(self._stream, 0, access=mmap.ACCESS_READ) as file,
+                memoryview(file) as pickled,
+            ):
+                return pickle.loads(pickled, buffers=self._mapped())
+        finally:
+            _loading.beside = []
+            os.close(self._stream)
+            os.close(self._buffers)
+            if collects:
+                gc.enable()
+
+    def _mapped(self) -> list[memoryview]:
+        if not self._order:
+            return []
+        whole = memoryview(mmap.mmap(self._buffers, 0, access=mmap.ACCESS_COPY))
+        return [whole[start : start + size] for start, size in self._order]
+
+
+class _Loading(threading.local):
+    beside: Sequence[Any] = ()
+
+
+_loading = _Loading()
+
+
+class _Pickler(ForkingPickler):
+    def __init__(self, file: IO[bytes], store: Callable[[pickle.PickleBuffer], bool]) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL, True, store)
+        self.beside: list[Any] = []
+
+    def reducer_override(self, value: Any) -> Any:
+        if self._goes_beside(value):
+            self.beside.append(value)
+            return _from_beside, (len(self.beside) - 1,)
+        if isinstance(value, torch.UntypedStorage):
+            return _storage, (pickle.PickleBuffer(storage_bytes(value).data),)
+        return NotImplemented
+
+    def _goes_beside(self, value: Any) -> bool:
+        if isinstance(value, torch.Tensor):
+            return value.device.type not in ("cpu", "meta")
+        if isinstance(value, torch.UntypedStorage):
+            return value.is_shared()
+        if isinstance(value, (torch.storage.TypedStorage, type, *PLAIN)):
+            return False
+        kind = type(value)
+        if kind.__module__.split(".")[0] == "multiprocessing" or kind.__module__.startswith(
+            "torch.multiprocessing"
+        ):
+            return True
+        # What multiprocessing and others have registered for it: connections, sockets, shared values.
+        return kind in self.dispatch_table
+
+
+def _attempt(value: Any) -> None:
+    with open(os.devnull, "wb") as nowhere:
+        _Pickler(nowhere, _drop).dump(value)
+
+
+def _drop(buffer: pickle.PickleBuffer) -> bool:  # noqa: ARG001
+    """pickle's buffer_callback: kept nowhere."""
+    return False
+
+
+def _from_beside(index: int) -> Any:
+    return _loading.beside[index]
+
+
+def _storage(buffer: Any) -> torch.UntypedStorage:
+    if memoryview(buffer).nbytes == 0:
+        return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
+    if memoryview(buffer).readonly:
+        buffer = bytearray(buffer)
+    return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
+
+
+def explain_unpicklable(parts: Mapping[str, Any], error: Exception, attempt: Callable[[Any], None]) -> str:
+    """The message for the user.
+
+    Args:
+        parts: what was to be pickled, by name.
+        error: what was raised.
+        attempt: pickles an object and throws the pickle away.
+    """
+    for name, part in parts.items():
+        own = _error_of(part, attempt)
+        if own is not None:
+            path, member, error = _innermost(name, part, own, attempt)
+            return (
+                f"{path}: {_described(member)} can't be pickled: {error}; {_remedy(member)}, or"
+                " multiprocessing_context='fork', which pickles nothing."
+            )
+    return f"{', '.join(parts)} can't be pickled together, though each can by itself: {error}"
+
+
+def _innermost(
+    path: str, value: Any, error: Exception, attempt: Callable[[Any], None]
+) -> tuple[str, Any, Exception]:
+    """The deepest member that can't be pickled by itself."""
+    seen = {id(value)}
+    while len(seen) < MAX_LEVELS:
+        for name, member in _members(value):
+            own = None if id(member) in seen else _error_of(member, attempt)
+            if own is not None:
+                path, value, error = path + name, member, own
+                seen.add(id(value))
+                break
+        else:
+            break
+    return path, value, error
+
+
+def _members(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        yield from ((f"[{key!r}]", item) for key, item in value.items())
+    elif isinstance(value, (list, tuple)):
+        yield from ((f"[{i}]", item) for i, item in enumerate(value))
+    elif isinstance(value, functools.partial):
+        yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
+    elif isinstance(value, types.MethodType):
+        yield ".__self__", value.__self__
+    elif not isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
+        yield from _reduced(value)
+
+
+def _reduced(value: Any) -> Iterator[tuple[str, Any]]:
+    """What pickle would look at, by the names that the user gave it where it has some."""
+    try:
+        reduced = value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    except Exception:  # can't be taken apart: `value` itself is the one
+        return
+    if not isinstance(reduced, tuple):
+        return
+    _, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
+    for part in state if isinstance(state, tuple) else (state,):
+        if isinstance(part, dict):
+            yield from ((f".{name}", member) for name, member in part.items())
+        elif part is not None:
+            yield ".__getstate__()", part
+    yield from ((f"[{i}]", item) for i, item in enumerate(items or ()))
+    yield from ((f"[{key!r}]", item) for key, item in pairs or ())
+    names = {id(member): name for name, member in getattr(value, "__dict__", {}).items()}
+    for i, argument in enumerate(arguments or ()):
+        if argument is not type(value):
+            yield f".{names[id(argument)]}" if id(argument) in names else f".__reduce__()[1][{i}]", argument
+
+
+def _error_of(value: Any, attempt: Callable[[Any], None]) -> Exception | None:
+    try:
+        attempt(value)
+    except Exception as error:
+        return error
+    return None
+
+
+def _described(value: Any) -> str:
+    code = getattr(value, "__code__", None)
+    if code is not None:
+        return f"{code.co_name} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+    return f"a {type(value).__qualname__}"
+
+
+def _remedy(value: Any) -> str:
+    if isinstance(value, types.FunctionType):
+        return "use a module-level function"
+    if "<locals>" in type(value).__qualname__:
+        return "define its class in a module"
+    return "make it where it is first used, in the worker, and leave it out in __getstate__"

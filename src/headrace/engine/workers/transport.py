@@ -1,0 +1,493 @@
+"""Batches on their way from worker processes: small messages through a socket, large arrays in shared memory.
+
+The shared memory has no name (`memfd_create`): the kernel frees it with the last process that has it mapped,
+so that neither a kill nor an abandoned epoch leaves anything behind, and the size of /dev/shm doesn't matter.
+Each large array of a batch lies in a segment of its own. When the user has dropped the array, the worker is
+told, and writes a later batch to the segment; a segment is never written while anybody holds it.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import pickle
+import socket
+import struct
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from headrace.errors import ConfigError
+
+Bytes = npt.NDArray[np.uint8]
+
+INLINE_NBYTES = 8192  # of a pickle; a longer one lies in a segment
+SEGMENT_NBYTES = 1 << 16  # smaller arrays are part of the pickle
+MAX_SEGMENTS = 200  # of a batch; Linux passes up to 253 file descriptors with a message
+READ_NBYTES = 1 << 16
+_LENGTH = struct.Struct("!I")
+
+ON_DEVICE = (
+    "a worker process made a tensor on {device}. Worker processes hand batches over in shared memory of the"
+    " host; a device's memory can't be handed over safely, and each process would take a share of it. Return"
+    " CPU tensors from the dataset and collate_fn, and pass device={device!r} to headrace.DataLoader, which"
+    " moves whole batches; or use worker_kind='thread'."
+)
+OUT_OF_MEMORY = (
+    "there is no memory for a batch: {nbytes:,} bytes of shared memory can't be allocated ({reason}). Use"
+    " fewer workers, a smaller prefetch_factor or smaller batches."
+)
+
+_forks = 0  # of this process; a child that was forked sees what its parent held at that time
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_parent=_count_fork)
+
+
+class Segment:
+    """Shared memory, mapped by this process as long as this object or an array in it lives.
+
+    Args:
+        number: name of the segment between the worker that made it and its parent.
+        nbytes: size in bytes.
+        file: descriptor of the memory; the caller closes it.
+    """
+
+    def __init__(self, number: int, nbytes: int, file: int) -> None:
+        self.number = number
+        self.nbytes = nbytes
+        # Python's own mmap would keep a descriptor open for each batch that the user holds.
+        self.bytes: Bytes = torch.from_file(
+            f"/proc/self/fd/{file}", shared=True, size=nbytes, dtype=torch.uint8
+        ).numpy()
+        self.address = int(self.bytes.__array_interface__["data"][0])
+        self._loan: weakref.ref[Loan] | None = None
+
+    @property
+    def lent(self) -> bool:
+        """Whether an array that `lend` gave is still in use."""
+        return self._loan is not None and self._loan() is not None
+
+    def lend(self, nbytes: int, ended: Callable[[Segment, bool], None] | None = None) -> Bytes:
+        """The first `nbytes` of the memory: uint8 [nbytes].
+
+        Args:
+            ended: called when nothing uses the array any more, with the segment and whether its memory may
+                be written again: not where a process was forked meanwhile, as that has the array, too.
+        """
+        loan = Loan(self, nbytes, ended)
+        self._loan = weakref.ref(loan)
+        return np.asarray(loan)
+
+
+class Loan:
+    """The base of all arrays that lie in a segment; lives as long as one of them."""
+
+    def __init__(self, segment: Segment, nbytes: int, ended: Callable[[Segment, bool], None] | None) -> None:
+        self._segment = segment
+        self._ended = ended
+        self._forks = _forks
+        self._pid = os.getpid()
+        place = (segment.address, False)
+        self.__array_interface__ = {"data": place, "shape": (nbytes,), "typestr": "|u1", "version": 3}
+
+    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:  # `os` is gone where Python is ending
+        if self._ended is not None and getpid() == self._pid:
+            self._ended(self._segment, self._forks == _forks)
+
+
+def allocate(nbytes: int, name: str) -> int:
+    """A file descriptor of new memory of that size. Whoever looks at a process's maps sees `name` there.
+
+    Raises:
+        MemoryError: there is none. (A write to memory that wasn't allocated would end the process.)
+    """
+    file = os.memfd_create(name)
+    try:
+        os.posix_fallocate(file, 0, nbytes)
+    except OSError as error:
+        os.close(file)
+        raise MemoryError(OUT_OF_MEMORY.format(nbytes=nbytes, reason=error.strerror)) from error
+    return file
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a worker sends for a request.
+
+    Attributes:
+        number: number of the request.
+        failed: whether it is an error rather than a batch.
+        pickled: the pickle; None: it lies in the first of `places`.
+        places: (segment, size in bytes) of each large part.
+        new: (segment, size in bytes) of segments that the parent doesn't know yet; their files come along.
+        dropped: numbers of segments that the worker won't use again.
+    """
+
+    number: int
+    failed: bool
+    pickled: bytes | None
+    places: Sequence[tuple[int, int]]
+    new: Sequence[tuple[int, int]]
+    dropped: Sequence[int]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the batch takes, in bytes."""
+        return len(self.pickled or b"") + sum(nbytes for _, nbytes in self.places)
+
+
+class Outbox:
+    """Writes batches to segments, in the worker that makes them.
+
+    Args:
+        name: of the segments, in the maps of a process.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._next = 0
+        self._taken: dict[int, Segment] = {}  # by address: handed to collation, not sent yet
+        self._sent: dict[int, Segment] = {}  # by number: the parent has them
+        self._free: list[Segment] = []  # unused for the longest time first
+        self._new: dict[int, int] = {}  # file descriptors that the parent has yet to get, by number
+        self._dropped: list[int] = []
+        self._largest = 0  # batch, in bytes
+
+    def take(self, nbytes: int) -> Bytes:
+        """Memory for one array of a batch: uint8 [nbytes]. What lies at its start is sent without a copy."""
+        segment = self._unused(nbytes)
+        self._taken[segment.address] = segment
+        return segment.lend(nbytes)
+
+    def take_back(self, returned: Sequence[int], retired: Sequence[int]) -> None:
+        """The parent's arrays in the segments `returned` are gone; `retired` are not to be written again."""
+        for number in returned:
+            segment = self._sent.pop(number)
+            if segment.lent:  # by code of the user's that kept the batch here: never to be written again
+                self._dropped.append(number)
+            else:
+                self._free.append(segment)
+        for number in retired:
+            del self._sent[number]
+
+    def pack(self, number: int, value: Any, *, failed: bool = False) -> tuple[Message, list[int]]:
+        """The message that brings `value`, and files to send with it (and to close then).
+
+        Raises:
+            ConfigError: a tensor lies on a device.
+            Exception: whatever pickling raises.
+        """
+        places: list[tuple[Segment, int]] = []
+        try:
+            pickled: bytes | None = self._pickle(value, places)
+            assert pickled is not None
+            if len(pickled) > INLINE_NBYTES:
+                segment = self._unused(len(pickled))
+                segment.bytes[: len(pickled)] = np.frombuffer(pickled, np.uint8)
+                places.insert(0, (segment, len(pickled)))
+                pickled = None
+        except BaseException:
+            unsent = {segment.number: segment for segment, _ in places if segment.address not in self._taken}
+            self._free += unsent.values()
+            raise
+        for segment, _ in places:
+            self._taken.pop(segment.address, None)
+            self._sent[segment.number] = segment
+        sent = [(segment.number, nbytes) for segment, nbytes in places]
+        self._largest = max(self._largest, sum(nbytes for _, nbytes in sent))
+        self._sweep()
+        new = [(n, self._sent[n].nbytes) for n in dict(sent) if n in self._new]
+        dropped, self._dropped = self._dropped, []
+        message = Message(number, failed, pickled, sent, new, dropped)
+        return message, [self._new.pop(n) for n, _ in new]
+
+    def _pickle(self, value: Any, places: list[tuple[Segment, int]]) -> bytes:
+        placed: dict[tuple[int, int], tuple[Segment, int]] = {}
+
+        def place(buffer: pickle.PickleBuffer) -> bool:
+            """Whether the buffer is to stay within the pickle."""
+            content = np.frombuffer(buffer.raw(), np.uint8)
+            if content.nbytes < SEGMENT_NBYTES or len(places) >= MAX_SEGMENTS:
+                return True
+            key = (int(content.__array_interface__["data"][0]), content.nbytes)
+            if key not in placed:
+                segment = self._taken.get(key[0])
+                if segment is None or segment.nbytes < content.nbytes:
+                    segment = self._unused(content.nbytes)
+                    np.copyto(segment.bytes[: content.nbytes], content)
+                placed[key] = (segment, content.nbytes)
+            places.append(placed[key])
+            return False
+
+        stream = io.BytesIO()
+        _BatchPickler(stream, place).dump(value)
+        return stream.getvalue()
+
+    def _unused(self, nbytes: int) -> Segment:
+        for i in range(len(self._free) - 1, -1, -1):
+            if nbytes <= self._free[i].nbytes <= nbytes + nbytes // 4 + SEGMENT_NBYTES:
+                return self._free.pop(i)
+        step = max(SEGMENT_NBYTES, 1 << max(0, nbytes.bit_length() - 4))
+        size = -(-nbytes // step) * step
+        number, self._next = self._next, self._next + 1
+        file = allocate(size, f"{self._name}-{number}")
+        self._new[number] = file
+        return Segment(number, size, file)
+
+    def _sweep(self) -> None:
+        """Takes back what was never sent, and gives memory back that isn't needed."""
+        for address, segment in list(self._taken.items()):
+            if not segment.lent:
+                self._free.append(self._taken.pop(address))
+        while sum(segment.nbytes for segment in self._free) > 3 * self._largest:
+            number = self._free.pop(0).number
+            file = self._new.pop(number, None)
+            if file is None:
+                self._dropped.append(number)
+            else:
+                os.close(file)
+
+
+_outbox: Outbox | None = None
+
+
+def use_outbox(outbox: Outbox) -> None:
+    """This process is a worker, and sends its batches by `outbox`."""
+    global _outbox
+    _outbox = outbox
+
+
+def batch_memory(nbytes: int) -> torch.Tensor:
+    """Memory for a tensor of a batch: uint8 [nbytes]. In a worker process it is sent without a copy."""
+    if _outbox is None or nbytes < SEGMENT_NBYTES:
+        return torch.empty(nbytes, dtype=torch.uint8)
+    return torch.from_numpy(_outbox.take(nbytes))
+
+
+class Inbox:
+    """The segments of one worker, as its parent has them."""
+
+    def __init__(self) -> None:
+        self._segments: dict[int, Segment] = {}
+        # Appended to by whichever thread drops a batch.
+        self._returned: deque[int] = deque()
+        self._retired: deque[int] = deque()
+
+    def register(self, message: Message, files: Sequence[int]) -> None:
+        """Maps the new segments of a message that has come, and closes their files."""
+        for (number, nbytes), file in zip(message.new, files, strict=True):
+            try:
+                self._segments[number] = Segment(number, nbytes, file)
+            finally:
+                os.close(file)
+        for number in message.dropped:
+            self._segments.pop(number, None)
+
+    def load(self, message: Message) -> Any:
+        """The value, its large arrays in shared memory. Raises whatever unpickling raises."""
+        pickled: Any = message.pickled
+        places = list(message.places)
+        if pickled is None:
+            number, nbytes = places.pop(0)
+            pickled = self._segments[number].bytes.data[:nbytes]
+        arrays: dict[int, Bytes] = {}
+        for number, _ in places:
+            if number not in arrays:
+                segment = self._segments[number]
+                arrays[number] = segment.lend(segment.nbytes, self._ended)
+        buffers = [arrays[number].data[:nbytes] for number, nbytes in places]
+        try:
+            return pickle.loads(pickled, buffers=buffers)
+        finally:
+            if message.pickled is None:
+                self._returned.append(message.places[0][0])
+
+    def discard(self, message: Message) -> None:
+        """Gives the segments of a message back that nobody wants."""
+        self._returned.extend({number for number, _ in message.places})
+
+    def ended(self) -> tuple[list[int], list[int]]:
+        """Segments to tell the worker of: those that it may write again, and those that it may not."""
+        retired = _emptied(self._retired)
+        for number in retired:
+            self._segments.pop(number, None)
+        return _emptied(self._returned), retired
+
+    def _ended(self, segment: Segment, reusable: bool) -> None:
+        (self._returned if reusable else self._retired).append(segment.number)
+
+
+def _emptied(items: deque[int]) -> list[int]:
+    return [items.popleft() for _ in range(len(items))]
+
+
+class _BatchPickler(ForkingPickler):
+    """Pickles tensors with their memory out of band; torch's own reductions would open a file for each."""
+
+    def __init__(self, file: io.BytesIO, place: Callable[[pickle.PickleBuffer], bool]) -> None:
+        super().__init__(file, 5, True, place)
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if value.device.type not in ("cpu", "meta"):
+                raise ConfigError(ON_DEVICE.format(device=str(value.device)))
+            if type(value) is torch.Tensor and _is_plain(value):
+                return reduce_tensor(value)
+        if isinstance(value, torch.UntypedStorage) and value.device.type == "cpu":
+            return _storage, (pickle.PickleBuffer(storage_bytes(value).data),)
+        return NotImplemented
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not (tensor.requires_grad or tensor.is_nested or tensor.is_quantized)
+        and not (tensor.is_conj() or tensor.is_neg())
+    )
+
+
+def reduce_tensor(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """For pickle, the memory out of band: all of the tensor's storage, so that those that share it still do;
+    but of a small part of a large storage only that part."""
+    dtype, size, stride = tensor.dtype, tuple(tensor.size()), tensor.stride()
+    if tensor.numel() == 0:
+        return _empty, (dtype, size, stride)
+    whole = storage_bytes(tensor.untyped_storage())
+    start = tensor.storage_offset() * dtype.itemsize
+    span = (1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))) * dtype.itemsize
+    if 2 * span < whole.nbytes:
+        whole, start = whole[start : start + span], 0
+    return _tensor, (pickle.PickleBuffer(whole.data), dtype, start // dtype.itemsize, size, stride)
+
+
+def storage_bytes(storage: torch.UntypedStorage) -> Bytes:
+    """The memory of a storage: uint8 [nbytes]."""
+    return torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+
+
+def _empty(dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype)
+
+
+def _tensor(
+    buffer: Any, dtype: torch.dtype, offset: int, size: tuple[int, ...], stride: tuple[int, ...]
+) -> torch.Tensor:
+    nbytes = memoryview(buffer).nbytes // dtype.itemsize * dtype.itemsize
+    flat = torch.frombuffer(buffer, dtype=torch.uint8, count=nbytes).view(dtype)
+    return flat.as_strided(size, stride, offset)
+
+
+def _storage(buffer: Any) -> torch.UntypedStorage:
+    if memoryview(buffer).nbytes == 0:
+        return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
+    if memoryview(buffer).readonly:
+        buffer = bytearray(buffer)
+    return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
+
+
+class Channel:
+    """One end of a socket: pickled objects, and files that go along with them.
+
+    Writing never waits: what doesn't fit in the socket's buffer is kept, and written by `flush`. So two
+    processes that write to each other can't wait for each other.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        end.setblocking(False)
+        self._unsent: deque[tuple[memoryview, list[int]]] = deque()
+        self._read = bytearray()
+        self._files: deque[int] = deque()
+
+    def fileno(self) -> int:
+        """The descriptor to poll."""
+        return self._socket.fileno()
+
+    @property
+    def unsent(self) -> bool:
+        """Whether `flush` has something to write."""
+        return bool(self._unsent)
+
+    def send(self, value: Any, files: Sequence[int] = ()) -> None:
+        """Sends `value`, or as much of it as there is room for. The files are closed once they are sent."""
+        content = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        self._unsent.append((memoryview(_LENGTH.pack(len(content)) + content), list(files)))
+        self.flush()
+
+    def flush(self) -> None:
+        """Writes what there is room for. Where the other end is gone, `receive` says so."""
+        while self._unsent:
+            content, files = self._unsent[0]
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(files)}i", *files))]
+            try:
+                written = self._socket.sendmsg([content], rights if files else [])
+            except BlockingIOError:
+                return
+            except (BrokenPipeError, ConnectionResetError):
+                self._unsent.clear()
+                return
+            for file in files:
+                os.close(file)
+            if written == len(content):
+                self._unsent.popleft()
+            else:
+                self._unsent[0] = (content[written:], [])
+
+    def receive(self) -> tuple[list[Any], bool]:
+        """What has come, and whether more may come: not where the other end is closed."""
+        values: list[Any] = []
+        while True:
+            try:
+                content, ancillary, flags, _ = self._socket.recvmsg(
+                    READ_NBYTES, socket.CMSG_SPACE(4 * 253), socket.MSG_CMSG_CLOEXEC
+                )
+            except BlockingIOError:
+                return values, True
+            except ConnectionResetError:
+                return values, False
+            for _, _, data in ancillary:
+                self._files.extend(struct.unpack(f"{len(data) // 4}i", data))
+            if flags & socket.MSG_CTRUNC:
+                raise OSError(errno.EMFILE, "too many open files to receive a batch from a worker process")
+            if not content:
+                return values, False
+            self._read += content
+            while len(self._read) >= _LENGTH.size:
+                end = _LENGTH.size + _LENGTH.unpack_from(self._read)[0]
+                if len(self._read) < end:
+                    break
+                values.append(pickle.loads(bytes(self._read[_LENGTH.size : end])))
+                del self._read[:end]
+
+    def files(self, count: int) -> list[int]:
+        """The next files that have come. The caller closes them."""
+        return [self._files.popleft() for _ in range(count)]
+
+    def close(self) -> None:
+        """Closes this end. The other end sees that even where a forked process has a copy of this one."""
+        with suppress(OSError):  # the other end is gone
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Closes this process's copy of this end."""
+        for file in self._files:
+            os.close(file)
+        self._files.clear()
+        self._socket.close()

@@ -1,0 +1,260 @@
+"""What runs in a worker process: it takes requests, makes batches of the user's dataset and sends them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from headrace import _torch_compat
+from headrace.engine.guarded import FORKED_CUDA_SIGN, Guarded, Request
+from headrace.engine.seeding import seed_generators
+from headrace.engine.workers.progress import Cancelled, Progress, ProgressCell
+from headrace.engine.workers.transport import Channel, Message, Outbox, batch_memory, use_outbox
+from headrace.errors import ConfigError
+
+WATCH_SECONDS = 2.0  # between looks whether the parent lives
+INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
+FORKED_CUDA = (
+    "the dataset, a transform or collate_fn uses CUDA in a worker process, which was forked from a process"
+    " that uses CUDA already; CUDA can't work there. Return CPU tensors from them, and pass device='cuda' to"
+    " headrace.DataLoader, which moves whole batches; or use worker_kind='thread'."
+)
+STOPPED = "collate_fn raised StopIteration, which would have ended the epoch without a word"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRequest:
+    """One batch, as a worker is asked for it.
+
+    Attributes:
+        number: number of the request since the pool was made.
+        request: the samples, and what their random numbers depend on.
+        seed: seed of the epoch's workers; each adds its own number, as in torch.
+        batched: whether the samples are collated to a batch; False: it is one sample.
+        deadly: samples that aren't tried, as they ended a worker process before, each with the cause.
+        returned: segments whose memory may be written again.
+        retired: segments whose memory may not.
+    """
+
+    number: int
+    request: Request
+    seed: int
+    batched: bool
+    deadly: Mapping[Any, str] = field(default_factory=dict)
+    returned: Sequence[int] = ()
+    retired: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStart:
+    """What a worker process is started with.
+
+    Attributes:
+        worker: number of this worker.
+        workers: how many there are.
+        seed: seed of the workers, as in `WorkerRequest`.
+        owner: process id of the process that the worker works for.
+        is_child: whether that process is its parent; a server that forks may be.
+        end: this worker's end of the socket.
+        others: what a forked process has open of its parent's, and must not keep.
+        parts: loads dataset, collate_fn, worker_init_fn and what makes a `Guarded`.
+        on_error: as for `Guarded`.
+        progress: cells of all workers.
+    """
+
+    worker: int
+    workers: int
+    seed: int
+    owner: int
+    is_child: bool
+    end: socket.socket
+    others: Sequence[Channel]
+    parts: Any
+    on_error: str
+    progress: Progress
+
+
+class WorkerTraceback(Exception):  # noqa: N818
+    """The traceback of an exception in its worker process: the cause of the exception in this one."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@dataclass(frozen=True)
+class WorkerFailure:
+    """An exception of a worker, on its way.
+
+    Attributes:
+        pickled: the exception; None: it can't be pickled.
+        kind: name of its class.
+        text: its message.
+        trace: its traceback, and the worker that it was raised in.
+    """
+
+    pickled: bytes | None
+    kind: str
+    text: str
+    trace: str
+
+    @classmethod
+    def of(cls, error: Exception, worker: int) -> WorkerFailure:
+        """For an exception that was raised in worker number `worker`."""
+        lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        trace = f"\nin DataLoader worker process {worker}\n{lines}"
+        if isinstance(error, StopIteration):
+            error = RuntimeError(STOPPED)
+        try:
+            pickled: bytes | None = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
+            if type(pickle.loads(pickled or b"")) is not type(error):
+                pickled = None
+        except Exception:  # it is sent as text
+            pickled = None
+        return cls(pickled, type(error).__name__, str(error), trace)
+
+    def exception(self) -> Exception:
+        """The exception to raise, of its own type where that can be had; its cause is the traceback."""
+        error: Any = None
+        if self.pickled is not None:
+            try:
+                error = pickle.loads(self.pickled)
+            except Exception as loading:  # its class can't be imported here
+                error = RuntimeError(f"{self.kind}: {self.text} (it can't be unpickled: {loading})")
+        if error is None:
+            error = RuntimeError(f"{self.kind}: {self.text}")
+        error.__cause__ = WorkerTraceback(self.trace)
+        return error  # type: ignore[no-any-return]
+
+
+def run(start: WorkerStart) -> None:
+    """The target of a worker process."""
+    for other in start.others:
+        other.abandon()
+    try:
+        _Worker(start).serve()
+    except KeyboardInterrupt:  # Ctrl-C in a terminal is everybody's; the parent says so
+        sys.exit(INTERRUPTED)
+
+
+class _Worker:
+    def __init__(self, start: WorkerStart) -> None:
+        self._start = start
+        self._cell: ProgressCell = start.progress[start.worker]
+        self._channel = Channel(start.end)
+        self._outbox = Outbox(f"headrace-{start.owner}-{start.worker}")
+        self._seed: int | None = None
+        self._guarded: Guarded | None = None
+        self._error: Exception | None = None
+
+    def serve(self) -> None:
+        """Until the parent closes its end, or is gone."""
+        try:
+            self._set_up()
+        except Exception as error:
+            self._error = error  # of every batch
+        while True:
+            requests, more = self._channel.receive()
+            for request in requests:
+                self._answer(request)
+            if not more:
+                return
+            if not requests and not self._wait(select.POLLIN):
+                return
+
+    def _set_up(self) -> None:
+        start = self._start
+        torch.set_num_threads(1)
+        seed_generators(start.seed + start.worker)
+        dataset, collate, user_init, guard = start.parts.load()
+        self._show_seed(start.seed, dataset)
+        functions = _torch_compat.default_collate_functions()
+        if torch.Tensor in functions:
+            functions[torch.Tensor] = partial(_stacked, functions[torch.Tensor])
+        use_outbox(self._outbox)
+        guarded = guard(dataset, collate, start.on_error)
+        guarded.hand = self._cell
+        if "cv2" in sys.modules:
+            sys.modules["cv2"].setNumThreads(0)  # each worker would use all cores
+        if user_init is not None:
+            user_init(start.worker)
+        self._guarded = guarded
+
+    def _show_seed(self, seed: int, dataset: Any) -> None:
+        if seed != self._seed:
+            self._seed = seed
+            start = self._start
+            _torch_compat.set_worker_info(start.worker, start.workers, seed + start.worker, dataset)
+
+    def _answer(self, request: WorkerRequest) -> None:
+        self._outbox.take_back(request.returned, request.retired)
+        if not self._cell.wanted(request.number):
+            return
+        self._cell.start(request.number)
+        try:
+            self._send(*self._packed(request))
+        except Cancelled:
+            pass
+        except Exception as error:
+            self._send(*self._outbox.pack(request.number, self._failure(error), failed=True))
+        self._cell.done()  # not where the process is ending: a sample has called sys.exit()
+
+    def _packed(self, request: WorkerRequest) -> tuple[Message, list[int]]:
+        if self._error is not None:
+            raise self._error
+        guarded = self._guarded
+        assert guarded is not None
+        self._show_seed(request.seed, guarded.dataset)
+        guarded.deadly = request.deadly
+        make: Callable[[Request], Any] = guarded.__getitems__ if request.batched else guarded.__getitem__
+        return self._outbox.pack(request.number, make(request.request))
+
+    def _failure(self, error: Exception) -> WorkerFailure:
+        if isinstance(error, RuntimeError) and FORKED_CUDA_SIGN in str(error):
+            explained = ConfigError(FORKED_CUDA)
+            explained.__cause__ = error
+            error = explained
+        return WorkerFailure.of(error, self._start.worker)
+
+    def _send(self, message: Message, files: list[int]) -> None:
+        self._channel.send(message, files)
+        while self._channel.unsent and self._wait(select.POLLOUT):
+            self._channel.flush()
+
+    def _wait(self, event: int) -> bool:
+        """Until the socket is ready, or the other end is closed. False: the parent is gone."""
+        poll = select.poll()
+        poll.register(self._channel.fileno(), event)
+        while not poll.poll(1000 * WATCH_SECONDS):
+            # A process that the parent has forked may hold the other end open.
+            if self._start.is_child and os.getppid() != self._start.owner:
+                return False
+        return True
+
+
+def _stacked(by_torch: Callable[..., Any], batch: list[Any], *, collate_fn_map: Any = None) -> Any:
+    """Default collation of tensors, straight into the memory that the batch is sent in."""
+    first = batch[0]
+    plain = all(
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not (tensor.requires_grad or tensor.is_nested or tensor.is_quantized)
+        and tensor.dtype is first.dtype
+        and tensor.shape == first.shape
+        for tensor in batch
+    )
+    if not plain:
+        return by_torch(batch, collate_fn_map=collate_fn_map)
+    nbytes = len(batch) * first.numel() * first.element_size()
+    memory = batch_memory(nbytes).view(first.dtype)
+    return torch.stack(batch, 0, out=memory.view(len(batch), *first.shape))
