@@ -100,10 +100,9 @@ class Candidate:
         kind: of the cause that it answers; of `headrace.doctor.records.KINDS`.
         gain: times as fast as now.
         change: one line: "num_workers=4 → 12".
-        arguments: of the loader, that change; None: something else changes.
-        lines: of the diff, where no argument of the loader changes.
-        why: what is the matter, as a sentence with figures.
+        why: the cause, as a sentence with figures.
         evidence: what was measured, a line each.
+        lines: of the diff, where it isn't one of the loader's arguments.
         settings, ideal: as of `headrace.doctor.records.Advice`.
     """
 
@@ -112,10 +111,15 @@ class Candidate:
     change: str
     why: str
     evidence: tuple[str, ...] = ()
-    arguments: dict[str, Any] | None = None
     lines: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     ideal: bool = False
+
+
+def other_arguments(case: Case, kind: str, gain: float, why: str, *evidence: str, **new: Any) -> Candidate:
+    """A change of the loader's arguments."""
+    change = ", ".join(f"{name}={case.arguments.get(name)} → {value}" for name, value in new.items())
+    return Candidate(kind, gain, change, why, evidence, settings={"loader": new})
 
 
 def case_of(observation: Observation) -> Case | None:
@@ -175,16 +179,14 @@ def more_workers(case: Case) -> Iterator[Candidate]:
     now = case.arguments.get("num_workers", 0)
     supply, demand = 1 / case.costs.supply, 1 / case.costs.demand
     who = f"{now} workers supply" if now else "without workers the loader supplies"
-    kind = "straggler" if has_stragglers(case) else "workers"
-    yield Candidate(
-        kind=kind,
-        gain=case.gain(after[count]),
-        change=f"num_workers={now} → {count}",
-        why=f"{who} {supply:,.0f} samples/s, the step could take {demand:,.0f}"
-        + ("" if now else ", and each waits for the other"),
-        evidence=(f"samples/s by number of workers: {now}: {supply:,.0f} (now), {rates}",),
-        arguments={"num_workers": count},
-        settings={"loader": {"num_workers": count}},
+    turns = "" if now else ", and each waits for the other"
+    yield other_arguments(
+        case,
+        "straggler" if has_stragglers(case) else "workers",
+        case.gain(after[count]),
+        f"{who} {supply:,.0f} samples/s, the step could take {demand:,.0f}{turns}",
+        f"samples/s by number of workers: {now}: {supply:,.0f} (now), {rates}",
+        num_workers=count,
     )
 
 
@@ -205,7 +207,6 @@ def processes_instead(case: Case) -> Iterator[Candidate]:
         why=f"loader and step share one process: alone they reach {supply:,.0f} and {demand:,.0f} samples/s,"
         f" together {1 / case.steady:,.0f}",
         evidence=(f"the step waits for {case.stall:.0%} of its time only: another thread makes the batches",),
-        arguments={"num_workers": count},
         settings={"loader": {"num_workers": count}},
     )
 
@@ -245,18 +246,9 @@ def smoother(case: Case) -> Iterator[Candidate]:
     evidence += [f"sample {index}: {seconds:.2f} s" for seconds, index in slow["slowest"][1:4]]
     for phase in case.observation.others(SUPPLY):
         arguments = phase.settings.get("loader", {})
-        if len(arguments) != 1 or "num_workers" in arguments:
-            continue
-        ((name, value),) = arguments.items()
-        yield Candidate(
-            kind="straggler",
-            gain=case.gain(case.costs.with_supply(phase)),
-            change=f"{name}={case.arguments.get(name)} → {value}",
-            why=why,
-            evidence=tuple(evidence),
-            arguments=arguments,
-            settings=phase.settings,
-        )
+        if len(arguments) == 1 and "num_workers" not in arguments:
+            gain = case.gain(case.costs.with_supply(phase))
+            yield other_arguments(case, "straggler", gain, why, *evidence, **arguments)
 
 
 def workers_that_stay(case: Case) -> Iterator[Candidate]:
@@ -275,17 +267,14 @@ def workers_that_stay(case: Case) -> Iterator[Candidate]:
     first = sum(stage.seconds for stage in case.stages if stage.place == "worker") * batch
     seconds = statistics.median(actual.startups)
     saved = spent * max(0.0, 1 - first / seconds)
-    yield Candidate(
-        kind="startup",
-        gain=case.gain(case.costs, saved),
-        change="persistent_workers=False → True",
-        why=f"each epoch starts workers for {seconds:.2f} s, {spent / case.actual:.0%} of its time",
-        evidence=(
-            f"starts of epochs: {', '.join(f'{start:.2f} s' for start in actual.startups[:6])}",
-            f"batches of an epoch: {loader.batches}",
-        ),
-        arguments={"persistent_workers": True},
-        settings={"loader": {"persistent_workers": True}},
+    yield other_arguments(
+        case,
+        "startup",
+        case.gain(case.costs, saved),
+        f"each epoch starts workers for {seconds:.2f} s, {spent / case.actual:.0%} of its time",
+        f"starts of epochs: {', '.join(f'{start:.2f} s' for start in actual.startups[:6])}",
+        f"batches of an epoch: {loader.batches}",
+        persistent_workers=True,
     )
 
 

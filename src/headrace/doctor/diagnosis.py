@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from headrace.doctor.candidates import Candidate, Case, candidates, case_of
+from headrace.doctor.candidates import Candidate, Case, candidates, case_of, other_arguments
 from headrace.doctor.memory import FOR_MEMORY, memory_findings
 from headrace.doctor.records import Advice, Cause, Diagnosis, Rate, StageCost, Step, Usage
 from headrace.errors import HeadraceError
@@ -122,27 +123,20 @@ def weight(candidate: Candidate) -> float:
 
 def causes(observation: Observation, case: Case, ranked: Sequence[Candidate]) -> tuple[Cause, ...]:
     """With the confidence of the first: how often it stays the first when the measurements are resampled."""
-    firsts: dict[str, int] = {}
+    firsts: Counter[str] = Counter()
     generator = random.Random(SEED)
     for _ in range(RESAMPLINGS):
         other = case_of(resampled(observation, generator))
         if other is not None:
             order = rank(other, candidates(other))
-            kind = order[0].kind if order else "healthy"
-            firsts[kind] = firsts.get(kind, 0) + 1
+            firsts[order[0].kind if order else "healthy"] += 1
     made = max(1, sum(firsts.values()))
     if not ranked:
-        sure = firsts.get("healthy", 0) / made
-        ill = case.stall >= STALL_THAT_MATTERS or case.costs.demand < SLOWED * case.steady
-        return (unexplained(case, sure) if ill else healthy(case, sure),)
+        sure = firsts["healthy"] / made
+        slowed = case.stall >= STALL_THAT_MATTERS or case.costs.demand < SLOWED * case.steady
+        return (unexplained(case, sure) if slowed else healthy(case, sure),)
     return tuple(
-        Cause(
-            kind=one.kind,
-            sentence=one.why,
-            evidence=one.evidence,
-            cost=1 - 1 / one.gain,
-            confidence=firsts.get(one.kind, 0) / made,
-        )
+        Cause(one.kind, one.why, one.evidence, cost=1 - 1 / one.gain, confidence=firsts[one.kind] / made)
         for one in ranked
     )
 
@@ -241,41 +235,30 @@ def _resampled_looks(stages: dict[str, Any], generator: random.Random) -> dict[s
 def advice(case: Case, found: Sequence[Candidate], ranked: Sequence[Candidate]) -> tuple[Advice, ...]:
     """What would bring something, by how much."""
     kinds = [candidate.kind for candidate in ranked]
-    first = kinds[0] if kinds else "healthy"
     wanted = [
-        candidate
-        for candidate in found
-        if candidate.gain >= GAIN_THAT_COUNTS and (candidate.kind in kinds or (ranked and not candidate.kind))
+        one
+        for one in found
+        if one.gain >= GAIN_THAT_COUNTS and (one.kind in kinds or (kinds and not one.kind))
     ]
-    ordered = sorted(wanted, key=weight, reverse=True)
     about_speed = tuple(
         Advice(
-            cause=one.kind or first,
+            cause=one.kind or kinds[0],
             summary=one.change,
             diff=one.lines or diff(case, one),
             predicted=one.gain,
             settings=one.settings,
             ideal=one.ideal,
         )
-        for one in ordered
+        for one in sorted(wanted, key=weight, reverse=True)
     )
     return about_speed + saving_memory(case)
 
 
 def saving_memory(case: Case) -> tuple[Advice, ...]:
     """Arguments of the loader by which it takes less, where it takes too much."""
-    return tuple(
-        Advice(
-            cause="memory",
-            summary=", ".join(
-                f"{name}={case.arguments.get(name)} → {value}" for name, value in change.items()
-            ),
-            diff=diff(case, Candidate("memory", 1.0, "", "", arguments=change)),
-            predicted=1.0,
-        )
-        for change in (finding.details.get("change") for finding in memory_findings(case.observation))
-        if change
-    )
+    changes = (finding.details.get("change") for finding in memory_findings(case.observation))
+    found = (other_arguments(case, "memory", 1.0, "", **change) for change in changes if change)
+    return tuple(Advice("memory", one.change, diff(case, one), 1.0) for one in found)
 
 
 def diff(case: Case, candidate: Candidate) -> tuple[str, ...]:
@@ -285,7 +268,7 @@ def diff(case: Case, candidate: Candidate) -> tuple[str, ...]:
             "-loader = torch.utils.data.DataLoader(…)",
             "+loader = headrace.DataLoader(…)   # the same, without num_workers: it finds its own",
         )
-    after = candidate.arguments or {}
+    after = candidate.settings.get("loader", {})
     before = "".join(f", {name}={case.arguments[name]!r}" for name in after if name in case.arguments)
     text = "".join(f", {name}={value!r}" for name, value in after.items())
     return (f"-loader = DataLoader(…{before})", f"+loader = DataLoader(…{text})")

@@ -87,23 +87,15 @@ def rate_named(diagnosis: Diagnosis, name: str) -> Rate | None:
 
 
 @dataclass(frozen=True)
-class StageRow:
-    """One bar of the chart of stages.
+class StageRow(StageCost):
+    """A stage as it is shown.
 
     Attributes:
-        name: the stage's; of a place's last row, which holds the sum: "all of these".
-        samples_per_second: that it could do alone.
-        seconds_per_sample, waiting, evidence: as in `StageCost`.
-        short: it can't keep up with demand.
-        total: it is the sum of the place's stages.
+        short: whether it can't keep up with demand.
+        total: whether it is the sum of its place's stages, named "all of these".
     """
 
-    name: str
-    samples_per_second: float
-    seconds_per_sample: float
-    waiting: float
-    evidence: int
-    short: bool
+    short: bool = False
     total: bool = False
 
 
@@ -118,32 +110,23 @@ def stages_by_place(diagnosis: Diagnosis) -> list[tuple[str, list[StageRow]]]:
     places = []
     for place, group in groupby(diagnosis.stages, key=lambda stage: stage.place):
         stages = list(group)
-        rows = [
-            StageRow(
-                stage.name,
-                stage.samples_per_second,
-                stage.seconds_per_sample,
-                stage.waiting,
-                stage.evidence,
-                short=stage.samples_per_second < limit,
-            )
-            for stage in stages
-        ]
-        if len(rows) > 1:
-            rows.append(_together(stages, limit))
+        rows = [StageRow(**vars(stage), short=stage.samples_per_second < limit) for stage in stages]
+        if len(stages) > 1:
+            together = _together(stages)
+            rows.append(StageRow(**vars(together), short=together.samples_per_second < limit, total=True))
         places.append((PLACES.get(place, place), rows))
     return places
 
 
-def _together(stages: list[StageCost], limit: float) -> StageRow:
-    inverse = sum(1 / stage.samples_per_second for stage in stages if stage.samples_per_second > 0)
-    stuck = any(stage.samples_per_second <= 0 for stage in stages)
-    capacity = 0.0 if stuck else 1 / inverse if inverse else math.inf
+def _together(stages: list[StageCost]) -> StageCost:
+    rates = [stage.samples_per_second for stage in stages]
+    inverse = sum(1 / rate for rate in rates if rate > 0)
+    capacity = 0.0 if min(rates) <= 0 else 1 / inverse if inverse else math.inf
     seconds = sum(stage.seconds_per_sample for stage in stages)
     waited = sum(stage.seconds_per_sample * stage.waiting for stage in stages)
-    share = waited / seconds if seconds else 0.0
     evidence = sum(stage.evidence for stage in stages)
-    return StageRow("all of these", capacity, seconds, share, evidence, short=capacity < limit, total=True)
+    waiting = waited / seconds if seconds else 0.0
+    return StageCost("all of these", stages[0].place, seconds, waiting, capacity, evidence)
 
 
 def tally(judgements: Iterable[str]) -> str:
