@@ -124,7 +124,7 @@ BUDGETS = [
     Budget(("sources",), 1300, now=1700),
     Budget(("device",), 700),
     Budget(("packs", "remote", "cache", "ray_data"), 5500, now=7100),
-    Budget(("doctor", "measure", "examine"), 5500, now=7600),
+    Budget(("doctor", "measure", "examine"), 5500, now=7560),
     Budget(
         (
             *("export", "tuning", "testing", "cli", "records", "errors", "_native"),
