@@ -22,7 +22,7 @@ class Rows(Dataset):
     def __len__(self):
         return 4000
     def __getitem__(self, index):
-        time.sleep(0.01)
+        time.sleep(0.05)  # long enough for more workers to help on a busy machine, too
         return torch.tensor([float(index)])
 
 def main():
