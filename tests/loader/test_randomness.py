@@ -175,3 +175,42 @@ def test_torchs_weighted_sampler_repeats_with_other_parameters() -> None:
     indices, drawn, *_ = next(iter(loader))
     assert indices.tolist() == [0] * 5
     assert len(drawn.unique(dim=0)) == 5
+
+
+class Counted(Noisy):
+    """Counts how often each sample is asked for, in memory that worker processes share."""
+
+    def __init__(self, size: int, draws_from: int) -> None:
+        super().__init__(size)
+        self.draws_from = draws_from
+        self.asked = torch.zeros(size, dtype=torch.int64).share_memory_()
+
+    def __getitem__(self, index: int) -> Any:
+        self.asked[index] += 1
+        return super().__getitem__(index) if index >= self.draws_from else (index, *[0.0] * 3)
+
+
+@pytest.mark.parametrize("draws_from", [0, 1, 13, N])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_sample_is_asked_for_once(workers: int, draws_from: int) -> None:
+    dataset = Counted(N, draws_from)
+    loader = headrace.DataLoader(dataset, 8, seed=1, num_workers=workers, collate_fn=list)
+    for epochs in (1, 2):
+        assert sum(len(batch) for batch in loader) == N
+        assert dataset.asked.tolist() == [epochs] * N
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sample_that_fails_after_a_draw_is_asked_for_once(workers: int) -> None:
+    class Broken(Counted):
+        def __getitem__(self, index: int) -> Any:
+            made = super().__getitem__(index)
+            if index == 3:
+                raise ValueError("broken")
+            return made
+
+    dataset = Broken(8, 0)
+    loader = headrace.DataLoader(dataset, 8, seed=1, num_workers=workers, collate_fn=list)
+    with pytest.raises(ValueError, match="broken"):
+        next(iter(loader))
+    assert dataset.asked.tolist() == [1, 1, 1, 1, 0, 0, 0, 0]

@@ -98,9 +98,9 @@ class PrefixedSamples(Guarded):
             return self.collated(made, seeds[0] if seeds else None, batched=batched, collate=collate)
 
     def _sample(self, key: tuple[int, int], index: Any, seed: int, occurrence: int) -> Any:
-        return self._attempt(index, lambda other: self._begun(key, other, seed, occurrence))
+        return self._attempt(index, self._begun, key, seed, occurrence)
 
-    def _begun(self, key: tuple[int, int], index: Any, seed: int, occurrence: int) -> Any:
+    def _begun(self, index: Any, key: tuple[int, int], seed: int, occurrence: int) -> Any:
         """(image, target), but for a table at the end: an RGB picture waits for it."""
         plan, position = self.plan, self._position(index)
         assert self._pictures is not None
