@@ -7,6 +7,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,18 +17,15 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace.device.postprocess import Postprocess
 from headrace.engine.ahead import Ahead
+from headrace.engine.guarded import MAX_REPLACEMENTS, cause_of, name_sample
 from headrace.engine.meter import Failures
 from headrace.engine.native import WAIT_SLICE_MS, NativeEngine, Pending
 from headrace.engine.producer import Made
 from headrace.engine.seeding import generators_kept, seed_generators
-from headrace.errors import SampleError, printable
+from headrace.errors import printable
 from headrace.order.batches import IndexBatch
 from headrace.order.permutation import key_of
-from headrace.records import BatchKeys, SampleFailure
-
-# A bad sample is replaced by the next one of the dataset that loads; so many bad ones in a row mean that
-# something else is wrong.
-MAX_REPLACEMENTS = 16
+from headrace.records import BatchKeys, SampleFailure, SampleKey
 
 # Without a timeout: no storage takes as long for a read. Counted in slices of waiting, so that a process that
 # was stopped, or a machine that slept, isn't taken for one that hangs.
@@ -100,14 +98,11 @@ class NativeProducer:
             self._fill()
             self._look_ahead()
             try:
-                positions, failed = self._settle(pending)
+                positions, targets = self._settle(pending)
             finally:
                 pending.release()
-            if positions or not failed:  # a batch of nothing but skipped samples isn't given out
-                keys = self._keys(pending, positions, failed)
-                batch = self._assemble(pending, positions, failed, keys)
-                times = pending.submitted_ns, pending.made_ns
-                return Made(batch, len(positions), self._taken, keys=keys, times=times)
+            if positions or not len(pending.indices):  # a batch of skipped samples alone isn't given out
+                return self._assemble(pending, positions, targets)
 
     def __del__(self) -> None:
         self.close()
@@ -210,75 +205,95 @@ class NativeProducer:
             if not self._engine.poll(pending, self._epoch.seed, self._epoch.number):
                 return
 
-    def _settle(self, pending: Pending) -> tuple[list[int], bool]:
-        """Puts Pillow's samples in their places: the positions that hold a sample, and whether some don't."""
+    def _settle(self, pending: Pending) -> tuple[list[int], dict[int, Any]]:
+        """Puts Pillow's samples in their places, and asks for the targets: the positions that hold a sample,
+        and the targets by position, of which there are none where labels stay as they are."""
+        transform, fallback = self._engine.plan.target_transform, pending.fallback or {}
+        targets: dict[int, Any] = {}
         lost = set()
-        for position, future in (pending.fallback or {}).items():
-            try:
-                pending.images[position] = future.result()
-            except SampleError as error:
-                if self._epoch.on_error == "raise":
-                    raise
-                if self._epoch.on_error == "skip" or not self._replace(pending, position):
-                    lost.add(position)
-                self._record(error, "skipped" if position in lost else "replaced")
-        return [i for i in range(len(pending.indices)) if i not in lost], bool(lost)
+        with generators_kept() if transform is not None else nullcontext():
+            for position in fallback if transform is None else range(len(pending.indices)):
+                key = self._key(pending, position)
+                try:
+                    if position in fallback:
+                        pending.images[position] = fallback[position].result()
+                    if transform is not None:
+                        targets[position] = self._target(key)
+                except Exception as error:
+                    path = self._engine.plan.source.path(key.sample)
+                    if self._epoch.on_error == "raise":
+                        name_sample(error, key.sample, path)
+                        raise
+                    if self._epoch.on_error == "skip" or not self._replace(pending, position, targets):
+                        lost.add(position)
+                    action = "skipped" if position in lost else "replaced"
+                    self._failures.add(SampleFailure(key.sample, path, cause_of(error), action))
+        return [i for i in range(len(pending.indices)) if i not in lost], targets
 
-    def _replace(self, pending: Pending, position: int) -> bool:
-        size = len(self._engine.plan.source)
-        key = pending.key(position, self._epoch.seed, self._epoch.number)
+    def _replace(self, pending: Pending, position: int, targets: dict[int, Any]) -> bool:
+        plan, key = self._engine.plan, self._key(pending, position)
+        size = len(plan.source)
         for step in range(1, min(MAX_REPLACEMENTS, size - 1) + 1):
-            other = (key.sample + step) % size
+            other = key._replace(sample=(key.sample + step) % size)
             try:
-                sample = self._engine.pillow_sample(key._replace(sample=other))
-            except SampleError:
+                image = self._engine.pillow_sample(other)
+                if plan.target_transform is not None:
+                    targets[position] = self._target(other)
+            except Exception:
                 continue  # bad too; where it is asked for by itself, it is recorded
-            pending.images[position] = sample
-            pending.indices[position] = other
+            pending.images[position] = image
+            pending.indices[position] = other.sample
             return True
         return False
 
-    def _record(self, error: SampleError, action: str) -> None:
-        self._failures.add(SampleFailure(error.index, error.path, error.cause, action))
-
-    def _keys(self, pending: Pending, positions: list[int], failed: bool) -> BatchKeys:
-        indices = pending.indices[positions] if failed else pending.indices
-        occurrences = pending.occurrences[positions] if failed else pending.occurrences
-        return BatchKeys(self._epoch.seed, self._epoch.number, indices, occurrences)
-
-    def _assemble(self, pending: Pending, positions: list[int], failed: bool, keys: BatchKeys) -> Any:
+    def _target(self, key: SampleKey) -> Any:
+        """What the user's target_transform makes of a label, seeded as in `headrace.engine.guarded`."""
         plan = self._engine.plan
+        assert plan.target_transform is not None
+        label = plan.source.labels[key.sample].tolist()
+        seed_generators(key_of(*key))
+        return plan.target_transform(label)
+
+    def _key(self, pending: Pending, position: int) -> SampleKey:
+        return pending.key(position, self._epoch.seed, self._epoch.number)
+
+    def _assemble(self, pending: Pending, positions: list[int], targets: dict[int, Any]) -> Made:
+        plan, whole = self._engine.plan, len(positions) == len(pending.indices)
+        indices = pending.indices if whole else pending.indices[positions]
+        occurrences = pending.occurrences if whole else pending.occurrences[positions]
+        keys = BatchKeys(self._epoch.seed, self._epoch.number, indices, occurrences)
         with self._engine.meter.timed("collate", len(positions)):
-            images = pending.images[positions] if failed else pending.images
+            images = pending.images if whole else pending.images[positions]
             if self._postprocess is not None:
                 images = self._postprocess.images(images, keys)
-            labels = plan.source.labels[keys.samples]
-            if plan.collate is None and plan.target_transform is None:
-                return [images, self._pin(torch.from_numpy(labels))]
-            with generators_kept():
-                return self._collate(pending, positions, images, labels.tolist())
+            labels = plan.source.labels[indices]
+            if plan.collate is not None:
+                changed = labels.tolist() if plan.target_transform is None else targets_in(positions, targets)
+                batch = self._collate(images, changed, keys)
+            elif plan.target_transform is not None:
+                batch = [images, self._pin(default_collate(targets_in(positions, targets)))]
+            else:
+                batch = [images, self._pin(torch.from_numpy(labels))]
+        times = pending.submitted_ns, pending.made_ns
+        return Made(batch, len(positions), self._taken, keys=keys, times=times)
 
-    def _collate(
-        self, pending: Pending, positions: list[int], images: torch.Tensor, labels: list[int]
-    ) -> Any:
-        """The user's Python, its generators seeded as `headrace.engine.guarded` does it."""
-        plan, epoch = self._engine.plan, self._epoch
-        keys = [pending.key(position, epoch.seed, epoch.number) for position in positions]
-        targets: list[Any] = labels
-        if plan.target_transform is not None:
-            targets = []
-            for key, label in zip(keys, labels, strict=True):
-                seed_generators(key_of(*key))
-                targets.append(plan.target_transform(label))
-        if plan.collate is None:
-            return [images, self._pin(default_collate(targets))]
+    def _collate(self, images: torch.Tensor, targets: list[Any], keys: BatchKeys) -> Any:
+        """What the user's collate_fn makes, seeded as in `headrace.engine.guarded`."""
+        plan = self._engine.plan
+        assert plan.collate is not None
         samples = [image.as_subclass(plan.sample_type) for image in images.unbind()]
-        if keys:
-            seed_generators(key_of(*keys[0]))
-        return self._pin(plan.collate(list(zip(samples, targets, strict=True))))
+        with generators_kept():
+            if len(keys):
+                seed_generators(key_of(*keys[0]))
+            return self._pin(plan.collate(list(zip(samples, targets, strict=True))))
 
     def _pin(self, data: Any) -> Any:
         # Tensors that are pinned already are handed through.
         if not self._engine.slots.pinned:
             return data
         return pin_memory(data)  # type: ignore[no-untyped-call]
+
+
+def targets_in(positions: list[int], targets: dict[int, Any]) -> list[Any]:
+    """The targets at `positions`."""
+    return [targets[position] for position in positions]

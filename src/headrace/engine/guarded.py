@@ -17,6 +17,8 @@ from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
 from headrace.records import SampleFailure
 
+# A bad sample is replaced by the next one of the dataset that loads; so many bad ones in a row mean that
+# something else is wrong.
 MAX_REPLACEMENTS = 16
 NOT_THE_END = "a sample raised StopIteration, which would have ended the epoch without a word"
 FORKED_CUDA_SIGN = "Cannot re-initialize CUDA in forked subprocess"  # in the message of torch's error
@@ -138,14 +140,13 @@ class Guarded(Dataset[Any]):
                 return self._stand_in(index, error, make, *arguments)
             if isinstance(error, StopIteration):
                 named = RuntimeError(NOT_THE_END)
-                self._name(named, index)
+                name_sample(named, index, self._path(index))
                 raise named from error
-            self._name(error, index)
+            name_sample(error, index, self._path(index))
             raise
 
     def _stand_in(self, index: Any, error: Exception, make: Callable[..., Any], *arguments: Any) -> Any:
-        cause = error.cause if isinstance(error, SampleError) else f"{type(error).__name__}: {error}"
-        path = self._path(index)
+        cause, path = cause_of(error), self._path(index)
         if self.on_error == "replace":
             for other in _others(index, len(self.dataset)):
                 if self.hand is not None:
@@ -163,13 +164,6 @@ class Guarded(Dataset[Any]):
             seed_generators(seed)
         return self.dataset[index]
 
-    def _name(self, error: Exception, index: Any) -> None:
-        # Python 3.11; a SampleError says it itself.
-        if hasattr(error, "add_note") and not isinstance(error, SampleError):
-            path = self._path(index)
-            in_file = "" if path is None else f" ({path})"
-            error.add_note(f"headrace: this was sample {index}{in_file} of the dataset.")
-
     def _path(self, index: Any) -> str | None:
         return file_of(self.dataset, index)
 
@@ -184,6 +178,18 @@ class Guarded(Dataset[Any]):
 
     def _batch_getter(self) -> Callable[[list[Any]], Any] | None:
         return _batch_getter(self.dataset) if self.on_error == "raise" else None
+
+
+def name_sample(error: Exception, index: Any, path: str | None) -> None:
+    """Notes on `error` which sample raised it; a `SampleError` says so itself."""
+    if hasattr(error, "add_note") and not isinstance(error, SampleError):  # Python 3.11
+        in_file = "" if path is None else f" ({path})"
+        error.add_note(f"headrace: this was sample {index}{in_file} of the dataset.")
+
+
+def cause_of(error: Exception) -> str:
+    """What was wrong with a sample, for `SampleFailure`."""
+    return error.cause if isinstance(error, SampleError) else f"{type(error).__name__}: {error}"
 
 
 def file_of(dataset: Any, index: Any) -> str | None:

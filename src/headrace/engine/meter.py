@@ -25,15 +25,13 @@ KEPT_EPOCHS = 32
 class Meter:
     """Counts since the loader was made. Any thread may add to them and read them.
 
-    Args:
-        native: totals of the native threads now; None: there are none.
-
     Attributes:
         batches, samples: that the user received.
         startup_seconds: waited for the first batches of epochs.
         waits: of all other steps.
         epochs_begun: so far.
         recorder: of what is traced now; None: nothing is.
+        native: gives the totals of the native threads now; None where there are none.
     """
 
     def __init__(self, native: Callable[[], NativeStats | None] = lambda: None) -> None:
@@ -45,7 +43,7 @@ class Meter:
         self.recorder: Recorder | None = None
         # Reentrant: an epoch may end inside a garbage collection, in a thread that holds it.
         self.lock = threading.RLock()
-        self._native = native
+        self.native = native
         self._added: dict[str, StageStats] = {}
         self._epochs: deque[EpochMeter] = deque(maxlen=KEPT_EPOCHS)
         _METERS.add(self)
@@ -80,7 +78,7 @@ class Meter:
 
     def stages(self) -> tuple[StageStats, ...]:
         """Costs so far, native stages first."""
-        native = self._native()
+        native = self.native()
         with self.lock:
             added = tuple(self._added.values())
         return added if native is None else (*_native_stages(native), *added)

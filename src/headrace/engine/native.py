@@ -262,6 +262,8 @@ class NativeEngine:
             lease = source.begin(order, 0, urgent=True)
         return lease.arrived()
 
+    # A caller in inference mode now may train with a batch that was begun in it.
+    @torch.inference_mode(mode=False)
     def _images(self, n: int) -> torch.Tensor:
         plan = self.plan
         nbytes = n * plan.sample_nbytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 
 import torch
 
@@ -26,7 +27,7 @@ class Runtime:
     """
 
     def __init__(self) -> None:
-        self.meter = Meter(self._native_stats)
+        self.meter = Meter()
         self.failures = Failures()
         self.identity: str | None = None
         self.latest: weakref.ref[Front] | None = None
@@ -40,6 +41,8 @@ class Runtime:
         """The native threads, made at the first use, `count` of them."""
         if self._threads is None:
             self._threads = Threads(count)
+            # Threads end with the loader, not when the next collection finds a cycle that they are part of.
+            self.meter.native = partial(_stats_of, weakref.ref(self._threads))
         return self._threads
 
     def slots_for(self, nbytes: int, *, pinned: bool, keep: int) -> Slots:
@@ -88,3 +91,8 @@ class Runtime:
 
     def _native_stats(self) -> NativeStats | None:
         return None if self._threads is None else self._threads.stats()
+
+
+def _stats_of(threads: weakref.ref[Threads]) -> NativeStats | None:
+    found = threads()
+    return None if found is None else found.stats()
