@@ -12,7 +12,7 @@ from rich.console import Console
 
 from headrace.cli.progress import INTERRUPTED, failing, progress_bar
 from headrace.errors import printable
-from headrace.packs.records import DEFAULT_SHARD_SIZE
+from headrace.packs import DEFAULT_SHARD_SIZE
 
 if TYPE_CHECKING:
     from headrace.packs.pack import PackSummary

@@ -11,8 +11,9 @@ from typing import Any, Literal, get_args
 from torch.utils.data import Dataset
 
 from headrace.errors import ConfigError
+from headrace.packs import DEFAULT_SHARD_SIZE
 from headrace.packs.changes import Changes, Encoding
-from headrace.packs.records import DEFAULT_SHARD_SIZE, Progress
+from headrace.packs.records import Progress
 
 Format = Literal["tar", "lmdb"]
 

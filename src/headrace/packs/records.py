@@ -15,9 +15,6 @@ from PIL import Image
 
 from headrace.errors import PackError
 
-# Large enough to be read at a disk's full rate, small enough that an interruption costs seconds.
-DEFAULT_SHARD_SIZE = 500_000_000
-
 JPEG_START = b"\xff\xd8\xff"
 
 # What Pillow raises for files that it can't open or decode.
