@@ -1,5 +1,7 @@
 #include "random.h"
 
+#include <utility>
+
 namespace headrace {
 namespace {
 
@@ -38,6 +40,10 @@ float RandomStream::uniform(float low, float high) {
 
 int RandomStream::below(int n) {
   return static_cast<int>((static_cast<uint64_t>(next()) * static_cast<uint64_t>(n)) >> 32);
+}
+
+void RandomStream::shuffle(int* numbers, int n) {
+  for (int last = n - 1; last > 0; --last) std::swap(numbers[last], numbers[below(last + 1)]);
 }
 
 void RandomStream::refill() {

@@ -29,6 +29,9 @@ class RandomStream {
   // In [0, n), n > 0, without bias that 2^-32 could show: the high half of a 32 × 32 bit product.
   int below(int n);
 
+  // Any order of the n numbers is as likely as any other (Fisher and Yates, from the end).
+  void shuffle(int* numbers, int n);
+
  private:
   void refill();
 

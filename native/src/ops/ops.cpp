@@ -7,8 +7,8 @@ namespace headrace {
 namespace {
 
 const Op* const kOps[] = {
-    &kCenterCrop, &kHorizontalFlip, &kRandomCrop,   &kRandomResizedCrop,
-    &kResize,     &kResizeShorter,  &kVerticalFlip,
+    &kCenterCrop,        &kColorJitter, &kRandomRotation, &kHorizontalFlip, &kRandomCrop,
+    &kRandomResizedCrop, &kResize,      &kResizeShorter,  &kVerticalFlip,
 };
 
 constexpr int32_t kCount = static_cast<int32_t>(std::size(kOps));

@@ -6,9 +6,11 @@
 namespace headrace {
 
 extern const Op kCenterCrop;
+extern const Op kColorJitter;
 extern const Op kHorizontalFlip;
 extern const Op kRandomCrop;
 extern const Op kRandomResizedCrop;
+extern const Op kRandomRotation;
 extern const Op kResize;
 extern const Op kResizeShorter;
 extern const Op kVerticalFlip;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <initializer_list>
 
 #include "ops.h"
 

@@ -13,12 +13,14 @@ from typing import Any
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
+from headrace.transforms.color_jitter import ColorJitter
 from headrace.transforms.crops import CenterCrop, RandomCrop
 from headrace.transforms.flips import HorizontalFlip, VerticalFlip
 from headrace.transforms.levels import ConvertDtype, Identity, Normalize, ToPureTensor, ToTensor
 from headrace.transforms.op import Op
 from headrace.transforms.random_erasing import RandomErasing
 from headrace.transforms.random_resized_crop import RandomResizedCrop
+from headrace.transforms.random_rotation import RandomRotation
 from headrace.transforms.resize import Resize, ResizeShorter
 
 __all__ = [
@@ -44,6 +46,8 @@ OPS: tuple[type[Op], ...] = (
     RandomCrop,
     HorizontalFlip,
     VerticalFlip,
+    RandomRotation,
+    ColorJitter,
     ToTensor,
     ToPureTensor,
     ConvertDtype,
