@@ -43,6 +43,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import headrace
 from support.jpegs import image_folder
+from support.unknown import Jitter
 
 PICTURES = 24
 HANG_SECONDS = 60.0
@@ -72,7 +73,7 @@ def make_loader(kind: str, folder: str) -> headrace.DataLoader:
     if kind.startswith("native"):
         dataset: Any = ImageFolder(folder, transforms.Compose(steps))
     elif kind == "split":
-        dataset = ImageFolder(folder, transforms.Compose([steps[0], transforms.ColorJitter(0.4), steps[1]]))
+        dataset = ImageFolder(folder, transforms.Compose([steps[0], Jitter(0.4), steps[1]]))
     elif kind == "gather":
         dataset = TensorDataset(torch.rand(PICTURES, 10))
     else:

@@ -105,19 +105,32 @@ def test_middles(folder: Path, api: Any, name: str) -> None:
     assert not torch.equal(next(iter(again))[0], batches[0][0])
 
 
+JITTER, AUGMENT, GRAY = derived(v1.ColorJitter(0.4)), derived(v1.RandAugment()), derived(v1.Grayscale())
+
 PIPELINES = {
-    "nothing before": [v1.ColorJitter(0.4), v1.RandomResizedCrop(24), *END_V1],
-    "size varies": [v1.Resize(40), v1.RandomVerticalFlip(), v1.ColorJitter(0.4), v1.CenterCrop(32), *END_V1],
+    "nothing before": [JITTER, v1.RandomResizedCrop(24), *END_V1],
+    "size varies": [
+        v1.Resize(40),
+        v1.RandomVerticalFlip(),
+        JITTER,
+        v1.CenterCrop(32),
+        *END_V1,
+    ],
     "padded, size varies": [
         v1.RandomCrop(99, pad_if_needed=True),
-        v1.RandomRotation(9),
+        derived(v1.RandomRotation(9)),
         v1.Resize(32),
         *END_V2,
     ],
-    "erased at the end": [v1.RandomResizedCrop(24), v1.RandAugment(), *END_V1, v1.RandomErasing(0.7)],
+    "erased at the end": [
+        v1.RandomResizedCrop(24),
+        AUGMENT,
+        *END_V1,
+        v1.RandomErasing(0.7),
+    ],
     "erased with noise": [
         v1.CenterCrop(24),
-        v1.RandAugment(),
+        AUGMENT,
         *END_V1,
         v1.RandomErasing(0.7, value="random"),
     ],
@@ -129,9 +142,14 @@ PIPELINES = {
         v1.Normalize([0], [2]),
     ],
     "tensors in the middle": [v1.CenterCrop(24), v1.ToTensor(), v1.Lambda(lambda x: x + torch.rand(()))],
-    "gray in the middle": [v1.CenterCrop(24), v1.Grayscale(), v1.ToTensor(), v1.Normalize([0.5], [0.5])],
-    "bytes": [v1.RandomCrop(24, pad_if_needed=True), v1.RandAugment(), v1.PILToTensor()],
-    "bytes of a table": [v1.RandomResizedCrop(24), v1.RandAugment(), *HALVED],
+    "gray in the middle": [
+        v1.CenterCrop(24),
+        GRAY,
+        v1.ToTensor(),
+        v1.Normalize([0.5], [0.5]),
+    ],
+    "bytes": [v1.RandomCrop(24, pad_if_needed=True), AUGMENT, v1.PILToTensor()],
+    "bytes of a table": [v1.RandomResizedCrop(24), AUGMENT, *HALVED],
 }
 
 

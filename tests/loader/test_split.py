@@ -21,6 +21,7 @@ from headrace.engine.prefixed import PrefixedGuard
 from headrace.errors import ConfigError, SampleError
 from headrace.packs.pack import pack
 from support.equal import same
+from support.unknown import Augment, Jitter
 
 N = 30
 SIZE = 16
@@ -91,7 +92,7 @@ def test_skip_and_replace(fragile: Any, workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_damaged_file_is_a_sample_error(folder: Path, tmp_path: Path, workers: int) -> None:
-    dataset = split(folder, v1.RandAugment())
+    dataset = split(folder, Augment())
     path = tmp_path / "cut.jpg"
     path.write_bytes(Path(dataset.samples[4][0]).read_bytes()[:200])
     dataset.samples[4] = (str(path), 0)
@@ -107,7 +108,7 @@ def test_a_damaged_file_is_a_sample_error(folder: Path, tmp_path: Path, workers:
 
 
 def test_an_index_outside_the_dataset(folder: Path) -> None:
-    loader = headrace.DataLoader(split(folder, v1.RandAugment()), 2, sampler=[0, N], num_workers=0)
+    loader = headrace.DataLoader(split(folder, Augment()), 2, sampler=[0, N], num_workers=0)
     with pytest.raises(IndexError, match=f"index {N} is out of range for {N} samples"):
         next(iter(loader))
 
@@ -151,7 +152,7 @@ def test_target_transforms_go_on_with_the_samples_generator(folder: Path) -> Non
     def noisy(label: int) -> float:
         return label + float(torch.rand(()))
 
-    dataset = split(folder, v1.RandAugment())
+    dataset = split(folder, Augment())
     dataset.target_transform = noisy
     first, again = (
         torch.cat([labels for _, labels in headrace.DataLoader(dataset, size, seed=1, num_workers=0)])
@@ -223,7 +224,7 @@ def test_batches_that_are_held_are_not_written_to(folder: Path) -> None:
 
 
 def test_who_runs_it_is_told(folder: Path) -> None:
-    dataset = split(folder, v1.RandAugment())
+    dataset = split(folder, Augment())
     assert (
         "workers: 3 processes: num_workers=3; each has a copy of the dataset"
         in headrace.DataLoader(dataset, num_workers=3).explain()
@@ -241,7 +242,7 @@ def test_threads_run_the_dataset_as_it_is(folder: Path) -> None:
 
 
 def test_a_spawned_worker_plans_for_itself(folder: Path) -> None:
-    dataset = split(folder, v1.RandAugment())
+    dataset = split(folder, Augment())
     plan = headrace.DataLoader(dataset).plan().python
     assert plan is not None
     assert plan.split is not None
@@ -257,7 +258,7 @@ def test_a_spawned_worker_plans_for_itself(folder: Path) -> None:
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_packs(folder: Path, tmp_path: Path, context: str) -> None:
     pack(str(folder), str(tmp_path / "pack"))
-    transform = v1.Compose([v1.RandomResizedCrop(SIZE), v1.ColorJitter(0.4), *END])
+    transform = v1.Compose([v1.RandomResizedCrop(SIZE), Jitter(0.4), *END])
     dataset = headrace.PackedDataset(tmp_path / "pack", transform)
     loader = headrace.DataLoader(dataset, N, seed=1, num_workers=1, multiprocessing_context=context)
     ((images, labels),) = loader

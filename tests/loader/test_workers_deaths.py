@@ -24,6 +24,7 @@ import headrace
 from headrace.engine.meter import Failures
 from headrace.engine.python import TorchProducer
 from headrace.engine.workers.progress import NONE, Cancelled, Note, Progress
+from support.unknown import Jitter
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -212,7 +213,7 @@ class Ends:
 
 def test_samples_that_native_code_begins(folder: Path, tmp_path: Path) -> None:
     def steps(*more: Any) -> transforms.Compose:
-        first = [transforms.RandomResizedCrop(31), *more, transforms.ColorJitter(0.4)]
+        first = [transforms.RandomResizedCrop(31), *more, Jitter(0.4)]
         return transforms.Compose([*first, transforms.ToTensor()])
 
     expected = list(loader_of(ImageFolder(str(folder), steps(str_of))))

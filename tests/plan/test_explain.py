@@ -111,12 +111,12 @@ def test_refused() -> None:
 
 
 def test_split() -> None:
-    transform = v1.Compose([*TRAIN.transforms[:2], v1.RandAugment(), *TRAIN.transforms[2:]])
+    transform = v1.Compose([*TRAIN.transforms[:2], v2.ElasticTransform(), *TRAIN.transforms[2:]])
     compare("split", explain(make_plan(folder(transform), dtype=torch.float16)))
 
 
 def test_split_for_a_device() -> None:
-    steps = [v1.Resize(256), v1.ColorJitter(0.4), v1.CenterCrop(224), v1.ToTensor(), v1.RandomErasing()]
+    steps = [v1.Resize(256), v2.ElasticTransform(), v1.CenterCrop(224), v1.ToTensor(), v1.RandomErasing()]
     plan = make_plan(folder(v1.Compose(steps)), dtype=torch.float16, device=torch.device("cuda"))
     compare("split_device", explain(plan))
 

@@ -121,17 +121,17 @@ def test_the_users_own_python_stays_python(folder: ImageFolder) -> None:
 
 
 def test_an_unknown_step_runs_between_prefix_and_table(folder: ImageFolder) -> None:
-    jitter = v1.ColorJitter()
-    folder.transform = v1.Compose([v1.Resize(9), jitter, *TRANSFORM.transforms])
+    elastic = v2.ElasticTransform()
+    folder.transform = v1.Compose([v1.Resize(9), elastic, *TRANSFORM.transforms])
     folder.target_transform = abs
     plan = make_plan(folder, dtype=torch.float16, memory_format=torch.channels_last, collate_fn=my_collate)
     told = split(plan)
-    assert python(plan).reasons == (f"ColorJitter: no native form; {PER_SAMPLE}",)
+    assert python(plan).reasons == (f"ElasticTransform: no native form; {PER_SAMPLE}",)
     assert (python(plan).dtype, python(plan).memory_format) == (torch.float16, torch.channels_last)
     assert told.prefix.steps == (ResizeShorter(9, None, 2),)
     assert told.varies
     assert (told.prefix.target_transform, told.prefix.collate) == (abs, my_collate)
-    assert told.middle == (jitter, TRANSFORM.transforms[0])
+    assert told.middle == (elastic, TRANSFORM.transforms[0])
     assert told.suffix == tuple(TRANSFORM.transforms[1:])
     assert told.table is not None
     assert told.pointwise is not None
@@ -169,11 +169,11 @@ def test_no_transform_at_all(folder: ImageFolder) -> None:
 @pytest.mark.parametrize(
     ("transform", "only"),
     [
-        (v1.RandAugment(), True),
-        (v2.ColorJitter(), True),
-        (v1.RandomOrder([nn.Identity(), v1.ColorJitter()]), True),
-        (v1.RandomApply([v1.ColorJitter()]), True),
-        (v1.RandomApply([v1.RandomChoice([v1.ColorJitter(), exif_transpose])]), False),
+        (v2.ElasticTransform(), True),
+        (v1.Compose([v2.RandomZoomOut()]), True),
+        (v1.RandomOrder([nn.Identity(), v2.ElasticTransform()]), True),
+        (v1.RandomApply([v2.ElasticTransform()]), True),
+        (v1.RandomApply([v1.RandomChoice([v2.ElasticTransform(), exif_transpose])]), False),
         (v1.Lambda(exif_transpose), False),
         (exif_transpose, False),
     ],

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import Subset
-from torchvision.transforms import ColorJitter, Compose, Resize, ToTensor
+from torchvision.transforms import Compose, Resize, ToTensor
 from torchvision.transforms.functional import to_tensor
 
 import headrace
@@ -19,6 +19,7 @@ from headrace.errors import ConfigError, PackError, RemoteError, SampleError
 from support.jpegs import image_folder
 from support.object_stores import Proxy, Request
 from support.remote_setting import COUNT
+from support.unknown import Jitter
 
 Make = Callable[..., headrace.PackedDataset]
 TRIES = 6
@@ -148,7 +149,7 @@ def as_python(image: Any) -> torch.Tensor:
 
 
 PYTHON = {
-    "a step in workers": Compose([Resize((24, 24)), ColorJitter(0.3), ToTensor()]),
+    "a step in workers": Compose([Resize((24, 24)), Jitter(0.3), ToTensor()]),
     "all of it in workers": as_python,
 }
 
@@ -177,7 +178,7 @@ def test_worker_processes_name_samples_by_their_urls(
 
 def test_a_forked_worker_reports_what_failed(remote: Make, proxy: Proxy) -> None:
     """By the process that makes its requests."""
-    dataset = remote(Compose([Resize((24, 24)), ColorJitter(0.3), ToTensor()]))
+    dataset = remote(Compose([Resize((24, 24)), Jitter(0.3), ToTensor()]))
     spoil(proxy, dataset, 11)
     loader = headrace.DataLoader(
         dataset, batch_size=1, num_workers=1, on_error="skip", multiprocessing_context="fork"

@@ -12,13 +12,14 @@ import pytest
 import torch
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Subset
-from torchvision.transforms import ColorJitter, Compose, PILToTensor, Resize, ToTensor
+from torchvision.transforms import Compose, PILToTensor, Resize, ToTensor
 
 import headrace
 from headrace.loader.watched import figures
 from support.object_stores import KEY, SECRET, Proxy, http_server
 from support.object_stores import proxy as proxied
 from support.remote_setting import CACHE_BYTES, COUNT, TRANSFORM
+from support.unknown import Jitter
 
 Make = Callable[..., headrace.PackedDataset]
 
@@ -147,7 +148,7 @@ def test_a_cache_that_holds_little_is_enough(remote: Make, local: headrace.Packe
 
 
 def test_python_steps_in_worker_processes(remote: Make, local: headrace.PackedDataset) -> None:
-    transform = Compose([Resize((24, 24)), ColorJitter(0.3), ToTensor()])
+    transform = Compose([Resize((24, 24)), Jitter(0.3), ToTensor()])
     loaders = [
         headrace.DataLoader(data, batch_size=6, seed=4, num_workers=2)
         for data in (remote(transform), headrace.PackedDataset(local.root, transform))

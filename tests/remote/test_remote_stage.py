@@ -7,23 +7,24 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from torchvision.transforms import ColorJitter, Compose, RandomResizedCrop, ToTensor
+from torchvision.transforms import Compose, RandomResizedCrop, ToTensor
 
 import headrace
 from headrace.order import Shuffled
 from headrace.ray_data import Decode
 from support.object_stores import Proxy
 from support.remote_setting import COUNT
+from support.unknown import Jitter
 
 pytestmark = pytest.mark.long  # as all that need the server
 
 
-@pytest.mark.parametrize("middle", [(), (ColorJitter(0.4),)], ids=["native", "split"])
+@pytest.mark.parametrize("middle", [(), (Jitter(0.4),)], ids=["native", "split"])
 def test_the_stage_gives_what_the_loader_gives_of_the_local_pack(
     remote: Callable[..., headrace.PackedDataset],
     local: headrace.PackedDataset,
     proxy: Proxy,
-    middle: tuple[ColorJitter, ...],
+    middle: tuple[Jitter, ...],
 ) -> None:
     transform = Compose([RandomResizedCrop(40), *middle, ToTensor()])
     local.transform = transform

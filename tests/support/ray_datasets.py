@@ -14,6 +14,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 import headrace
+from support.unknown import Jitter, Rotation
 
 N, SIZE, SEED, EPOCH = 40, 24, 7, 3
 
@@ -47,7 +48,7 @@ class KillOnce:
 
 def sets(folder: Path) -> dict[str, Any]:
     """One dataset for each way in which samples are made."""
-    middle = (v1.ColorJitter(0.4, 0.4, 0.4), v1.RandomRotation(10))
+    middle = (Jitter(0.4, 0.4, 0.4), Rotation(10))
     return {
         "float32": ImageFolder(str(folder), v1.Compose([*DRAWN, *VALUES])),
         "uint8": ImageFolder(str(folder), v1.Compose([*DRAWN, v1.PILToTensor()])),
