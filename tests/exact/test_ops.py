@@ -198,6 +198,33 @@ def test_the_draws_of_a_seed_never_change() -> None:
     assert found == json.loads(GOLDEN.read_text())
 
 
+DOCS = Path(__file__).parents[2] / "docs" / "exactness.md"
+MARKS = "<!-- table: tests/exact/test_ops.py -->", "<!-- end of table -->"
+
+
+def table() -> str:
+    """The transforms of `OPS`, for the docs."""
+    lines = ["| transform | equals | drawn per sample |", "|---|---|---|"]
+    for op in OPS:
+        names = sorted({f"`{cls.__name__}`" for cls in op.matches} | {f"`{n}`" for n in op.matches_imported})
+        if names:
+            pillow = issubclass(op, ImageOp) and op.parity == "pillow"
+            equals = "the installed Pillow's" if pillow else "every version's"
+            lines.append(f"| {', '.join(names)} | {equals} | {', '.join(op.draws)} |")
+    return "\n".join(lines)
+
+
+def test_the_table_in_the_docs_is_that_of_the_ops() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    begin, end = (text.index(mark) for mark in MARKS)
+    begin += len(MARKS[0])
+    if os.environ.get("UPDATE_GOLDEN"):
+        text = f"{text[:begin]}\n{table()}\n{text[end:]}"
+        DOCS.write_text(text, encoding="utf-8")
+        end = text.index(MARKS[1])
+    assert text[begin:end].strip() == table(), "run: UPDATE_GOLDEN=1 pytest tests/exact/test_ops.py"
+
+
 def chains() -> st.SearchStrategy[list[Any]]:
     """Pipelines of any ops in any order, a conversion somewhere among them; some are refused."""
     transforms = st.sampled_from(list(CASES.values())).map(made)
