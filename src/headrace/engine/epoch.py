@@ -91,9 +91,8 @@ class NativeProducer:
                     raise StopIteration
                 self._wait_for_records()
                 continue
-            pending = self._pending[0]
-            self._wait(pending)
-            self._pending.popleft()
+            self._wait(self._pending[0])
+            pending = self._pending.popleft()  # in a forked child another than was waited for
             self._taken += 1
             self._fill()
             self._look_ahead()
