@@ -26,7 +26,7 @@ extern "C" {
 
 /* Raised with every change of a struct or signature below; Python refuses a library of another
  * number. */
-#define HR_ABI_VERSION 9
+#define HR_ABI_VERSION 10
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
@@ -54,6 +54,8 @@ typedef struct hr_op {
   int32_t
       inside; /* that many ops after this one are inside of it: it says which of them to apply */
   double params[HR_PARAMS]; /* finite; those that the op doesn't use are 0 */
+  const float* data;        /* [data_count] further numbers, for ops that need many; else NULL */
+  int64_t data_count;
 } hr_op;
 
 /* What was drawn for one op; what the op doesn't use is 0. */

@@ -51,7 +51,11 @@ const char* check_op(const hr_op& op, int left) {
   for (const double value : op.params) {
     if (!std::isfinite(value)) return "an op's parameter isn't finite";
   }
-  return known->check == nullptr ? nullptr : known->check(op.params);
+  const char* problem = known->check == nullptr ? nullptr : known->check(op.params);
+  if (problem != nullptr) return problem;
+  const int64_t data = known->data_count == nullptr ? 0 : known->data_count(op.params);
+  const bool as_needed = op.data_count == data && (data == 0 || op.data != nullptr);
+  return as_needed ? nullptr : "an op hasn't the data that it needs";
 }
 
 // Whether each op ends where the one that it is inside of ends, or before.

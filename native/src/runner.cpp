@@ -87,6 +87,7 @@ Code Runner::run(const Program& program, const hr_pipeline& pipeline, const hr_d
     for (size_t i = pass.first; i < pass.last; ++i) {
       const hr_op& call = pipeline.ops[program.pixels[i]];
       const double* v = draws[program.pixels[i]].value;
+      canvas_.set_data(call.data);
       const Code code = find_op(call.id)->pixels(call.params, v, &canvas_);
       if (code != Code::kOk) return code;
     }

@@ -111,6 +111,8 @@ def theirs(transform: Any, image: Image.Image, index: int, step: int = 0) -> Ima
         _, top, _, bottom = op.total_padding(height, width)
         if top + height + bottom == op.height:
             next(numbers)
+    if isinstance(transform, (v1.GaussianBlur, v2.GaussianBlur)):
+        numbers = (number & 0xFFC000 for number in numbers)  # one of 1,024 standard deviations
     with torchvision_drawing(numbers), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -175,7 +177,7 @@ def test_the_draws_of_an_op_are_its_own(name: str) -> None:
     varied = len({draw for draw in first if draw is not None})
     if varied > 3:
         assert first != second  # another step's number, other numbers
-        assert max(first.count(draw) for draw in first) < len(keys) // 2
+        assert max(first.count(draw) for draw in first) < len(keys) * 3 // 4
 
 
 def golden_draws() -> dict[str, list[list[float] | None]]:

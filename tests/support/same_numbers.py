@@ -56,8 +56,8 @@ class FakeTorch:
         return np.float32(next(self.numbers) & 0xFFFFFF) * np.float32(2.0**-24)
 
     def rand(self, *size: Any) -> torch.Tensor:
-        assert size in ((), (1,), ((1,),))
-        return torch.tensor(self._unit()).reshape(() if size == () else (1,))
+        assert size in ((), (1,), ((),), ((1,),))
+        return torch.tensor(self._unit()).reshape((1,) if 1 in size or (1,) in size else ())
 
     def empty(self, *size: Any, **options: Any) -> Any:
         return self if size == (1,) and not options else torch.empty(*size, **options)

@@ -8,13 +8,33 @@
 #include "../image.h"
 #include "../random.h"
 #include "../status.h"
+#include "kernels.h"
 
 namespace headrace {
 
 // The image that pixel ops work on, and a second one that they may write to instead.
 class Canvas {
  public:
-  const ImageView& image() const { return image_; }
+  // What the image is, after the look-ups that wait for it.
+  const ImageView& image() {
+    if (levels_wait_) ops::look_up(image_, levels_);
+    levels_wait_ = false;
+    return image_;
+  }
+
+  // Look-ups to append to: consecutive ones are done at once. They see `unfinished()` pixels.
+  ops::LevelTable* levels() {
+    if (!levels_wait_) levels_ = ops::LevelTable();
+    levels_wait_ = true;
+    return &levels_;
+  }
+  const ImageView& unfinished() const { return image_; }
+
+  // hr_op::data of the op that runs.
+  const float* data() const { return data_; }
+  void set_data(const float* data) { data_ = data; }
+
+  ops::Blur* blur() { return &blur_; }
 
   // Memory for another image, of undefined pixels; data is nullptr where memory is short. It may be
   // asked for again until it is shown.
@@ -27,12 +47,17 @@ class Canvas {
   void show_spare() {
     current_ = 1 - current_;
     image_ = spare_;
+    levels_wait_ = false;
   }
 
  private:
   Image images_[2];
   ImageView image_, spare_;
   int current_ = 0;
+  ops::LevelTable levels_;
+  bool levels_wait_ = false;
+  const float* data_ = nullptr;
+  ops::Blur blur_;
 };
 
 // Every function is given the op's parameters `p` and, but for check and draw, what was drawn, `v`;
@@ -66,6 +91,9 @@ struct Op {
   // Which of the `count` ops inside are applied: their positions, in order, into out[count];
   // returns how many.
   int (*order)(const double* p, const double* v, int count, int* out) = nullptr;
+
+  // How many numbers of hr_op::data it needs. Null: none.
+  int64_t (*data_count)(const double* p) = nullptr;
 };
 
 // Op `id`, which is its place in the table; nullptr past the last.

@@ -7,8 +7,29 @@ namespace headrace {
 namespace {
 
 const Op* const kOps[] = {
-    &kCenterCrop,        &kColorJitter, &kRandomRotation, &kHorizontalFlip, &kRandomCrop,
-    &kRandomResizedCrop, &kResize,      &kResizeShorter,  &kVerticalFlip,
+    &kCenterCrop,
+    &kChannelPermutation,
+    &kColorJitter,
+    &kGaussianBlur,
+    &kGrayscale,
+    &kHorizontalFlip,
+    &kPad,
+    &kPhotometricDistort,
+    &kRandomAffine,
+    &kRandomAutocontrast,
+    &kRandomCrop,
+    &kRandomEqualize,
+    &kRandomGrayscale,
+    &kRandomInvert,
+    &kRandomPerspective,
+    &kRandomPosterize,
+    &kRandomResizedCrop,
+    &kRandomRotation,
+    &kRandomSharpness,
+    &kRandomSolarize,
+    &kResize,
+    &kResizeShorter,
+    &kVerticalFlip,
 };
 
 constexpr int32_t kCount = static_cast<int32_t>(std::size(kOps));

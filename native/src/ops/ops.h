@@ -6,11 +6,25 @@
 namespace headrace {
 
 extern const Op kCenterCrop;
+extern const Op kChannelPermutation;
 extern const Op kColorJitter;
+extern const Op kGaussianBlur;
+extern const Op kGrayscale;
 extern const Op kHorizontalFlip;
+extern const Op kPad;
+extern const Op kPhotometricDistort;
+extern const Op kRandomAffine;
+extern const Op kRandomAutocontrast;
 extern const Op kRandomCrop;
+extern const Op kRandomEqualize;
+extern const Op kRandomGrayscale;
+extern const Op kRandomInvert;
+extern const Op kRandomPerspective;
+extern const Op kRandomPosterize;
 extern const Op kRandomResizedCrop;
 extern const Op kRandomRotation;
+extern const Op kRandomSharpness;
+extern const Op kRandomSolarize;
 extern const Op kResize;
 extern const Op kResizeShorter;
 extern const Op kVerticalFlip;

@@ -10,6 +10,7 @@ from ctypes import (
     Structure,
     c_char_p,
     c_double,
+    c_float,
     c_int32,
     c_int64,
     c_uint8,
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-ABI_VERSION = 9
+ABI_VERSION = 10
 STAGES = 5
 DECODERS = 8
 PARAMS = 24
@@ -37,7 +38,13 @@ TIMEOUT = 8
 class Op(Structure):
     """hr_op: a transform, and how many of the ops after it are inside of it."""
 
-    _fields_ = (("id", c_int32), ("inside", c_int32), ("params", c_double * PARAMS))
+    _fields_ = (
+        ("id", c_int32),
+        ("inside", c_int32),
+        ("params", c_double * PARAMS),
+        ("data", POINTER(c_float)),
+        ("data_count", c_int64),
+    )
 
 
 class Draw(Structure):

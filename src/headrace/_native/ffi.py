@@ -10,6 +10,7 @@ from contextlib import suppress
 from ctypes import (
     POINTER,
     byref,
+    c_float,
     c_int32,
     c_uint8,
     c_uint64,
@@ -155,9 +156,14 @@ def _op_id(name: str) -> int:
     return found
 
 
-def op(name: str, params: Sequence[float], inside: int = 0) -> abi.Op:
-    """An op by its name; `inside`: so many of the ops after it are inside of it."""
-    return abi.Op(_op_id(name), inside, tuple(params))
+def op(
+    name: str, params: Sequence[float], inside: int = 0, data: npt.NDArray[np.float32] | None = None
+) -> abi.Op:
+    """An op by its name, which keeps `data` alive; `inside`: so many of the ops after it are inside of it."""
+    if data is None:
+        return abi.Op(_op_id(name), inside, tuple(params))
+    address = np.ascontiguousarray(data, np.float32).ctypes.data_as(POINTER(c_float))
+    return abi.Op(_op_id(name), inside, tuple(params), address, data.size)
 
 
 @dataclass(frozen=True)
@@ -202,6 +208,7 @@ class Pipeline:
         max_pixels: int,
         pillow_vertical_first: bool,
     ) -> None:
+        self._given = list(ops)  # they keep their data
         self._ops = (abi.Op * max(1, len(ops)))(*ops)
         self._keep = keep
         self.struct = abi.Pipeline(

@@ -56,7 +56,7 @@ def lower_ops(ops: Sequence[ImageOp]) -> list[abi.Op]:
     lowered = []
     for op in ops:
         inside = lower_ops(op.inside)
-        lowered += [ffi.op(op.native, op.params(), len(inside)), *inside]
+        lowered += [ffi.op(op.native, op.params(), len(inside), op.data()), *inside]
     return lowered
 
 

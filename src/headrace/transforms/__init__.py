@@ -13,15 +13,29 @@ from typing import Any
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
+from headrace.transforms.affine import RandomAffine
+from headrace.transforms.channels import ChannelPermutation, PhotometricDistort
 from headrace.transforms.color_jitter import ColorJitter
 from headrace.transforms.crops import CenterCrop, RandomCrop
 from headrace.transforms.flips import HorizontalFlip, VerticalFlip
+from headrace.transforms.gaussian_blur import GaussianBlur
+from headrace.transforms.gray import Grayscale, RandomGrayscale
 from headrace.transforms.levels import ConvertDtype, Identity, Normalize, ToPureTensor, ToTensor
+from headrace.transforms.look_ups import (
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
 from headrace.transforms.op import Op
+from headrace.transforms.pad import Pad
+from headrace.transforms.perspective import RandomPerspective
 from headrace.transforms.random_erasing import RandomErasing
 from headrace.transforms.random_resized_crop import RandomResizedCrop
 from headrace.transforms.random_rotation import RandomRotation
 from headrace.transforms.resize import Resize, ResizeShorter
+from headrace.transforms.sharpness import RandomSharpness
 
 __all__ = [
     "CONTAINERS",
@@ -48,6 +62,20 @@ OPS: tuple[type[Op], ...] = (
     VerticalFlip,
     RandomRotation,
     ColorJitter,
+    Pad,
+    RandomAffine,
+    RandomPerspective,
+    Grayscale,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomSharpness,
+    GaussianBlur,
+    ChannelPermutation,
+    PhotometricDistort,
     ToTensor,
     ToPureTensor,
     ConvertDtype,

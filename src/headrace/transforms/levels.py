@@ -69,9 +69,9 @@ class Normalize(_Shown):
 
 @dataclass(frozen=True)
 class Identity(_Shown):
-    """Hands on what it is given, image or tensor: put in for a step that a flag switches off."""
+    """Hands on what it is given, an image or tensor of three channels."""
 
-    matches = (v2.Identity, nn.Identity)
+    matches = (v2.Identity, nn.Identity, v2.RGB)
     examples = ({},)
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+import numpy.typing as npt
 import PIL
 from PIL import Image
 from typing_extensions import Self
@@ -119,6 +121,10 @@ class ImageOp(Op):
     @abstractmethod
     def params(self) -> tuple[float, ...]:
         """The parameters as the native op takes them, in its order."""
+
+    def data(self) -> npt.NDArray[np.float32] | None:
+        """Further numbers that the native op takes, where 24 parameters aren't enough."""
+        return None
 
     @abstractmethod
     def replay(self, image: Image.Image, draw: Draw) -> Any:

@@ -1,0 +1,36 @@
+#include "ops.h"
+#include "pixel_op.h"
+
+namespace headrace {
+namespace {
+
+// Places of the parameters; sides in pixels.
+enum : int { kLeft, kTop, kRight, kBottom, kMode, kFill };
+
+const char* check(const double* p) {
+  for (const int side : {kLeft, kTop, kRight, kBottom}) {
+    if (!whole_between(p[side], 0, kMaxEdge)) return "padding is out of range";
+  }
+  if (!whole_between(p[kMode], 0, static_cast<int>(PaddingMode::kSymmetric)))
+    return "a padding mode is unknown";
+  return check_fill(p + kFill);
+}
+
+Size size(const double* p, const double*, Size in) {
+  return {in.width + as_int(p[kLeft]) + as_int(p[kRight]),
+          in.height + as_int(p[kTop]) + as_int(p[kBottom])};
+}
+
+Code fold(const double* p, const double* v, Folder* folder) {
+  const Size padded = size(p, v, folder->size());
+  uint8_t fill[3];
+  read_fill(p + kFill, fill);
+  return folder->crop({-as_int(p[kLeft]), -as_int(p[kTop]), padded.width, padded.height},
+                      static_cast<PaddingMode>(as_int(p[kMode])), fill);
+}
+
+}  // namespace
+
+const Op kPad = {"pad", check, nullptr, nullptr, size, fold};
+
+}  // namespace headrace

@@ -1,0 +1,60 @@
+// What several pixel ops have in common.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels.h"
+#include "op.h"
+
+namespace headrace {
+
+// 1 or 0, as torch.rand(1) < p says.
+inline double happens(RandomStream* random, double p) {
+  return static_cast<double>(random->uniform(0.0f, 1.0f)) < p ? 1 : 0;
+}
+
+// The three channels in an order that torch.randperm(3) draws.
+inline void draw_channels(RandomStream* random, double* v) {
+  int order[3] = {0, 1, 2};
+  random->shuffle(order, 3);
+  std::copy_n(order, 3, v);
+}
+
+// v: the channels of the image that become red, green and blue.
+inline Code permute_channels(const double* v, Canvas* canvas) {
+  for (int c = 0; c < 3; ++c)
+    if (!whole_between(v[c], 0, 2)) return Code::kUnsupported;
+  const int order[3] = {as_int(v[0]), as_int(v[1]), as_int(v[2])};
+  ops::permute_channels(canvas->image(), order);
+  return Code::kOk;
+}
+
+// Red, green and blue of what fills the outside.
+inline const char* check_fill(const double* fill) {
+  for (int c = 0; c < 3; ++c)
+    if (!whole_between(fill[c], 0, 255)) return "a fill must be three levels of 0 to 255";
+  return nullptr;
+}
+
+inline void read_fill(const double* fill, uint8_t out[3]) {
+  for (int c = 0; c < 3; ++c) out[c] = static_cast<uint8_t>(fill[c]);
+}
+
+inline const char* check_warp(double filter, const double* fill) {
+  const bool known = filter == 0 || filter == 2 || filter == 3;
+  return known ? check_fill(fill) : "a warp's filter must be nearest, bilinear or bicubic";
+}
+
+// The image, warped within its size.
+inline Code warp_canvas(const ops::Map& map, double filter, const double* fill, Canvas* canvas) {
+  const ImageView& image = canvas->image();
+  const ImageView out = canvas->spare(image.width, image.height);
+  if (out.data == nullptr) return Code::kOutOfMemory;
+  uint8_t rgb[3];
+  read_fill(fill, rgb);
+  ops::warp(image, map, static_cast<Filter>(as_int(filter)), rgb, out);
+  canvas->show_spare();
+  return Code::kOk;
+}
+
+}  // namespace headrace

@@ -1,0 +1,139 @@
+"""GaussianBlur, in the arithmetic of torch's convolution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+from typing_extensions import Self
+
+from headrace.records import Draw
+from headrace.transforms.op import ImageOp, NoNativeForm
+from headrace.transforms.reading import bounds, check_range, integer, made, range_text
+
+SIGMAS = 1024
+MOST_TAPS = 255
+
+
+@dataclass(frozen=True)
+class GaussianBlur(ImageOp):
+    """Blurred with a kernel of `size_x` by `size_y` pixels, whose standard deviation is drawn from `sigma`.
+
+    It takes one of 1,024 equally spaced values of that range: torch's exponential function can't be had
+    outside of torch, so that torch computes the kernels when a plan is made.
+    """
+
+    size_x: int
+    size_y: int
+    sigma: tuple[float, float]
+    is_v2: bool
+
+    native = "gaussian_blur"
+    matches = (v1.GaussianBlur, v2.GaussianBlur)
+    draws = ("standard deviation, in pixels", "its place among those of the range")
+    examples = (
+        {"kernel_size": 3},
+        {"kernel_size": 1, "sigma": 0.5},
+        {"kernel_size": (5, 9), "sigma": (0.1, 0.3)},
+        {"kernel_size": 23},
+        {"kernel_size": [7, 1], "sigma": (1.5, 5)},
+    )
+
+    def __post_init__(self) -> None:
+        for size in (self.size_x, self.size_y):
+            if not (1 <= size <= MOST_TAPS and size % 2):
+                raise ValueError(f"kernel_size ({size}) must be odd, 1 to {MOST_TAPS}")
+        check_range("sigma", self.sigma, lowest=0, exclusive=True)
+
+    def __str__(self) -> str:
+        return f"GaussianBlur({self.size_x}×{self.size_y}, sigma {range_text(self.sigma)})"
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        sizes = transform.kernel_size
+        if not isinstance(sizes, Sequence) or len(sizes) != 2:
+            raise NoNativeForm(f"kernel_size={sizes!r} isn't (x, y)")
+        size_x, size_y = (integer("kernel_size", size) for size in sizes)
+        op = made(cls, size_x, size_y, bounds("sigma", transform.sigma), isinstance(transform, v2.Transform))
+        if not _torch_convolves_as_expected(op):
+            raise NoNativeForm("torch's convolution adds in another order on this machine")
+        return op
+
+    @property
+    def sigmas(self) -> npt.NDArray[np.float32]:
+        """The standard deviations that may be drawn."""
+        low, high = (np.float32(bound) for bound in self.sigma)
+        count = SIGMAS if high > low else 1
+        return (np.arange(count, dtype=np.float32) / np.float32(count)) * (high - low) + low
+
+    def params(self) -> tuple[float, ...]:
+        return (self.size_x, self.size_y, len(self.sigmas), *self.sigma)
+
+    def data(self) -> npt.NDArray[np.float32]:
+        return _kernels(self)
+
+    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
+        return False
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        return self._functional.gaussian_blur(image, [self.size_x, self.size_y], [draw[0], draw[0]])
+
+    @property
+    def _functional(self) -> Any:
+        return v2.functional if self.is_v2 else v1.functional
+
+
+@lru_cache(maxsize=16)
+def _kernels(op: GaussianBlur) -> npt.NDArray[np.float32]:
+    """[sigmas, size_x + size_y], those along x first."""
+    sizes = (op.size_x, op.size_y)
+    rows = [
+        torch.cat([_kernel(size, sigma, is_v2=op.is_v2) for size in sizes]) for sigma in op.sigmas.tolist()
+    ]
+    return torch.stack(rows).numpy()
+
+
+def _kernel(size: int, sigma: float, *, is_v2: bool) -> torch.Tensor:
+    """A normalised Gaussian in one dimension, by the operations that torchvision computes it with."""
+    if is_v2:
+        edge = (size - 1) / (2.0 * 2.0**0.5)
+        places = torch.linspace(-edge, edge, steps=size, dtype=torch.float32)
+        return torch.softmax(places.div(sigma).pow(2).neg(), dim=0)
+    edge = (size - 1) * 0.5
+    places = torch.linspace(-edge, edge, steps=size, dtype=torch.float32)
+    weights = torch.exp(-0.5 * (places / sigma).pow(2))
+    return weights / weights.sum()
+
+
+@lru_cache(maxsize=16)
+def _torch_convolves_as_expected(op: GaussianBlur) -> bool:
+    """Whether torchvision blurs noise as native code does: by a chain of multiply-adds."""
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, (op.size_y // 2 + 24, op.size_x // 2 + 48, 3), dtype=np.uint8)
+    for sigma in {op.sigmas[0].item(), op.sigmas[-1].item()}:
+        blurred = op.replay(Image.fromarray(image), (sigma, 0))
+        kernel_x, kernel_y = (_kernel(size, sigma, is_v2=op.is_v2) for size in (op.size_x, op.size_y))
+        products = (kernel_y[:, None] * kernel_x[None, :]).numpy()
+        if not np.array_equal(np.asarray(blurred), _chained(image, products)):
+            return False
+    return True
+
+
+def _chained(image: npt.NDArray[np.uint8], kernel: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+    """`image` convolved with `kernel` [y, x], one tap after the other, in float32, fused."""
+    height, width, _ = image.shape
+    y, x = kernel.shape[0] // 2, kernel.shape[1] // 2
+    padded = np.pad(image.astype(np.float64), ((y, y), (x, x), (0, 0)), mode="reflect")
+    total = np.zeros(image.shape, np.float32)
+    for (i, j), weight in np.ndenumerate(kernel.astype(np.float64)):
+        # The product is exact in double, so that only the sum is rounded.
+        total = (total + padded[i : i + height, j : j + width] * weight).astype(np.float32)
+    return np.rint(total).astype(np.uint8)

@@ -1,0 +1,120 @@
+"""Functions of a level: RandomInvert, -Posterize, -Solarize, -Autocontrast and -Equalize."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
+from torchvision.transforms import v2
+from typing_extensions import Self
+
+from headrace.records import Draw
+from headrace.transforms.chance import ChanceOp, probability
+from headrace.transforms.reading import integer, made, number
+
+PROBABILITIES: tuple[dict[str, float], ...] = ({"p": 0.0}, {"p": 0.5}, {"p": 1.0})
+
+
+@dataclass(frozen=True)
+class _PlainLookUp(ChanceOp):
+    examples = PROBABILITIES
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}(p {self.p:g})"
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        return made(cls, probability(transform, as_tensor=False))
+
+
+@dataclass(frozen=True)
+class RandomInvert(_PlainLookUp):
+    """255 minus every level, with probability `p`."""
+
+    native = "random_invert"
+    matches = (v1.RandomInvert, v2.RandomInvert)
+
+    def applied(self, image: Image.Image, draw: Draw) -> Any:
+        return F.invert(image)
+
+
+@dataclass(frozen=True)
+class RandomAutocontrast(_PlainLookUp):
+    """Each channel's lowest level becomes 0 and its highest 255, with probability `p`."""
+
+    native = "random_autocontrast"
+    matches = (v1.RandomAutocontrast, v2.RandomAutocontrast)
+
+    def applied(self, image: Image.Image, draw: Draw) -> Any:
+        return F.autocontrast(image)
+
+
+@dataclass(frozen=True)
+class RandomEqualize(_PlainLookUp):
+    """Each channel's histogram is made even, with probability `p`."""
+
+    native = "random_equalize"
+    matches = (v1.RandomEqualize, v2.RandomEqualize)
+
+    def applied(self, image: Image.Image, draw: Draw) -> Any:
+        return F.equalize(image)
+
+
+@dataclass(frozen=True)
+class RandomPosterize(ChanceOp):
+    """The highest `bits` bits of every level are kept, with probability `p`."""
+
+    bits: int
+
+    native = "random_posterize"
+    matches = (v1.RandomPosterize, v2.RandomPosterize)
+    examples = tuple({"bits": bits, **p} for bits in (1, 2, 5, 8) for p in PROBABILITIES)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.bits <= 8:
+            raise ValueError(f"bits ({self.bits}) must be 1 to 8")
+
+    def __str__(self) -> str:
+        return f"RandomPosterize({self.bits} bits, p {self.p:g})"
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        return made(cls, probability(transform, as_tensor=False), integer("bits", transform.bits))
+
+    def params(self) -> tuple[float, ...]:
+        return (self.p, self.bits)
+
+    def applied(self, image: Image.Image, draw: Draw) -> Any:
+        return F.posterize(image, self.bits)
+
+
+@dataclass(frozen=True)
+class RandomSolarize(ChanceOp):
+    """Levels from `threshold` on are inverted, with probability `p`."""
+
+    threshold: float
+
+    native = "random_solarize"
+    matches = (v1.RandomSolarize, v2.RandomSolarize)
+    examples = (
+        *({"threshold": 128, **p} for p in PROBABILITIES),
+        *({"threshold": threshold, "p": 1.0} for threshold in (0, 99.5, 255, 256)),
+    )
+
+    def __str__(self) -> str:
+        return f"RandomSolarize(from {self.threshold:g}, p {self.p:g})"
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        threshold = number("threshold", transform.threshold)
+        return made(cls, probability(transform, as_tensor=False), threshold)
+
+    def params(self) -> tuple[float, ...]:
+        return (self.p, self.threshold)
+
+    def applied(self, image: Image.Image, draw: Draw) -> Any:
+        return F.solarize(image, self.threshold)

@@ -1,0 +1,79 @@
+"""Pad."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
+from torchvision.transforms import v2
+from typing_extensions import Self
+
+from headrace.records import Draw
+from headrace.transforms.crops import PADDING_MODES, TENSOR_PADDING, PaddingMode
+from headrace.transforms.op import Extent, ImageOp, NoNativeForm
+from headrace.transforms.reading import MAX_SIZE, colour, functional_of, image_fill, integer, made
+
+
+@dataclass(frozen=True)
+class Pad(ImageOp):
+    """`padding` (left, top, right, bottom), in pixels, around the input; `fill` is for 'constant'."""
+
+    padding: tuple[int, int, int, int]
+    padding_mode: PaddingMode
+    fill: tuple[int, int, int]
+
+    native = "pad"
+    matches = (v1.Pad, v2.Pad)
+    tensor_problem = TENSOR_PADDING
+    examples = (
+        {"padding": 3},
+        {"padding": 0},
+        {"padding": [4], "fill": (1, 2, 3)},
+        {"padding": (2, 5), "padding_mode": "edge"},
+        {"padding": (1, 2, 3, 4), "padding_mode": "reflect"},
+        {"padding": (9, 0, 1, 60), "padding_mode": "symmetric"},
+    )
+    v2_examples = ({"padding": 2, "fill": {Image.Image: 7, "others": 0}},)
+
+    def __post_init__(self) -> None:
+        if not all(0 <= side <= MAX_SIZE for side in self.padding):
+            raise ValueError(f"padding {self.padding} must be 0 or more on each side")
+        if self.padding_mode not in PADDING_MODES:
+            raise ValueError(f"padding_mode {self.padding_mode!r} must be one of {', '.join(PADDING_MODES)}")
+
+    def __str__(self) -> str:
+        kind = f"fill {self.fill}" if self.padding_mode == "constant" else self.padding_mode
+        return f"Pad({self.padding}, {kind})"
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        is_v2 = isinstance(transform, v2.Transform)
+        fill = (0, 0, 0)
+        if transform.padding_mode == "constant":
+            fill = colour(image_fill(transform.fill) if is_v2 else transform.fill, functional_of(transform))
+        return made(cls, _sides(transform.padding), transform.padding_mode, fill)
+
+    def params(self) -> tuple[float, ...]:
+        return (*self.padding, PADDING_MODES.index(self.padding_mode), *self.fill)
+
+    def extent(self, before: Extent) -> Extent:
+        left, top, right, bottom = self.padding
+        return before.grown(top + bottom, left + right)
+
+    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
+        return False
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        return F.pad(image, list(self.padding), fill=self.fill, padding_mode=self.padding_mode)
+
+
+def _sides(padding: Any) -> tuple[int, int, int, int]:
+    """(left, top, right, bottom)."""
+    sides = [integer("padding", p) for p in (padding if isinstance(padding, (tuple, list)) else [padding])]
+    if len(sides) not in (1, 2, 4):
+        raise NoNativeForm(f"padding of {len(sides)} values: torchvision takes 1, 2 or 4")
+    left, top, right, bottom = sides * (4 // len(sides))
+    return left, top, right, bottom
