@@ -20,6 +20,11 @@ DEFAULT_MEMORY_SHARE = 1 / 8
 DECODERS = ("headrace", "libjpeg-restart", "libjpeg-crop", "libjpeg-full")
 
 
+class LeftOpen(int):
+    """A number that the loader chose because its user left it open. It reads as any int; given to another
+    loader, as Lightning does it with the attributes of one, it leaves the choice to that one again."""
+
+
 def check_ranks(rank: Any, world_size: Any, remainder: Any) -> None:
     """Raises ConfigError for a share of the epoch that can't be given out; see `headrace.DataLoader`."""
     if remainder not in get_args(Remainder):

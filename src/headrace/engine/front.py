@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -142,8 +143,10 @@ class Front(Iterator[Any]):
         self._asked = start
         return batch
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the interpreter's end threads and processes were ended before, and modules may be empty by now.
+        if not _is_finalizing():
+            self.close()
 
     def close(self) -> None:
         """Gives up what is in flight."""

@@ -80,11 +80,12 @@ def stream_loader(loader: DataLoader[Any], cursor: Cursor) -> DataLoader[Any]:
     from `cursor` in the first epoch."""
     turn = cursor.start % max(1, loader.num_workers)
     batch_size = getattr(loader.batch_sampler, "batch_size", None)
+    stream = Stream(loader.dataset, batch_size, cursor.streams, turn)
     inner = DataLoader(
-        Stream(loader.dataset, batch_size, cursor.streams, turn),
+        stream,
         batch_size=batch_size,
         drop_last=loader.drop_last,
-        collate_fn=StreamCollate(loader.collate_fn, loader.dataset),
+        collate_fn=StreamCollate(loader.collate_fn, stream),
         generator=loader.generator,
         **_settings(loader, loader.num_workers),
     )

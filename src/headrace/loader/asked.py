@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -14,7 +14,7 @@ from headrace.engine.runtime import Runtime
 from headrace.engine.stream import has_state
 from headrace.errors import ConfigError
 from headrace.loader.tuning import SelfTuning
-from headrace.options import OnError, OnWorkerDeath, WorkerKind
+from headrace.options import LeftOpen, OnError, OnWorkerDeath, WorkerKind
 from headrace.order.batches import SampledBatches, StreamBatches
 from headrace.order.progress import Batches
 from headrace.order.sampling import OwnSamplers, wrapped_samplers
@@ -22,14 +22,11 @@ from headrace.order.shard import Remainder, Shard, detect_rank
 from headrace.plan.explain import explain
 from headrace.plan.physical import Plan, make_plan, with_batch_transform
 
+T_co = TypeVar("T_co", covariant=True)
 
-class Asked(TorchDataLoader[Any]):
-    """torch's loader with Headrace's arguments; see `headrace.DataLoader` for what each means.
 
-    Attributes:
-        workers_given, prefetch_factor_given: None where the user left them open.
-        tuning: what is made of that.
-    """
+class Asked(TorchDataLoader[T_co]):
+    """torch's loader with Headrace's arguments; see `headrace.DataLoader` for what each means."""
 
     memory_budget: int
     on_error: OnError
@@ -42,13 +39,21 @@ class Asked(TorchDataLoader[Any]):
     remainder: Remainder
     worker_kind: WorkerKind
     on_worker_death: OnWorkerDeath
-    workers_given: int | None
-    prefetch_factor_given: int | None
     device: torch.device | None
     batch_transform: Callable[..., Any] | None
     tuning: SelfTuning
     _runtime: Runtime
     _own_samplers: OwnSamplers
+
+    @property
+    def workers_given(self) -> int | None:
+        """`num_workers`; None where the user left it open."""
+        return None if isinstance(self.num_workers, LeftOpen) else self.num_workers
+
+    @property
+    def prefetch_factor_given(self) -> int | None:
+        """`prefetch_factor`; None where the user left it open."""
+        return None if isinstance(self.prefetch_factor, LeftOpen) else self.prefetch_factor
 
     @property
     def meter(self) -> Meter:
@@ -80,6 +85,14 @@ class Asked(TorchDataLoader[Any]):
         if self.batch_transform is None:
             return plan
         return with_batch_transform(plan, self.batch_transform, self.device)
+
+    def no_workers(self, plan: Plan) -> str:
+        """Why nobody calls `worker_init_fn`, though the user passed one and asked for workers; or ""."""
+        if self.worker_init_fn is None or self.num_workers == 0:
+            return ""
+        on_threads = self.worker_kind == "thread" and not isinstance(self.dataset, IterableDataset)
+        by = "native code" if plan.python is None else "threads" if on_threads and not plan.split else ""
+        return f"samples are made by {by}, and there are no worker processes" if by else ""
 
     def plan_options(self) -> dict[str, Any]:
         """What the plan depends on beside the dataset: arguments of `make_plan`."""

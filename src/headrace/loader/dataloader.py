@@ -33,7 +33,7 @@ from headrace.errors import ConfigError
 from headrace.export import live
 from headrace.export.perfetto import write_trace
 from headrace.export.prometheus import MetricsServer
-from headrace.loader.asked import Asked
+from headrace.loader.asked import Asked, T_co
 from headrace.loader.describe import native_text, sharing_text
 from headrace.loader.tuning import SelfTuning
 from headrace.loader.watched import figures
@@ -41,6 +41,7 @@ from headrace.loader.workers import PythonWorkers, workers_of
 from headrace.measure.machine import available_memory, usable_cores
 from headrace.options import (
     DEFAULT_MEMORY_SHARE,
+    LeftOpen,
     OnError,
     OnWorkerDeath,
     WorkerKind,
@@ -66,7 +67,7 @@ DEFAULT_DEPTH = 4
 MOST_READ_THREADS = 128
 
 
-class DataLoader(Asked):
+class DataLoader(Asked[T_co]):
     """A `torch.utils.data.DataLoader` that runs what it understands of the dataset in native threads.
 
     An `ImageFolder` (or `DatasetFolder`, `ImageNet`, `headrace.ImageDataset`, a `Subset` of these) with
@@ -81,8 +82,11 @@ class DataLoader(Asked):
         num_workers: native decode threads, or worker processes where the dataset runs as Python. "auto" (the
             default): the cores that this process may use by affinity and cgroup quota; 0 for an
             `IterableDataset` (more would repeat its samples) and a `TensorDataset` (which a process would
-            only slow down). 0: everything in the calling thread, when it asks.
+            only slow down). 0: everything in the calling thread, when it asks. The attribute is the number in
+            use; a loader that is made again from the attributes of another chooses for itself again.
         pin_memory: "auto" (the default): page-locked batches where CUDA is available.
+        worker_init_fn: as in torch, where there are worker processes. `explain()` and a warning say where
+            there are none: native threads, and datasets gathered from memory, don't call it.
         prefetch_factor: batches in flight are this × num_workers if given, else 4; fewer where
             `memory_budget` says so.
         memory_budget: bytes that batches in flight and batches still held may take together; the queue
@@ -99,9 +103,10 @@ class DataLoader(Asked):
         rank: share the epoch with other processes, this one being number `rank`: each global batch of
             batch_size * world_size samples is the same set whatever the world size, and a rank has every
             world_size-th of them. "auto": rank and world size of torch.distributed, or of torchrun's
-            environment. None (the default): not shared, as in torch; a shuffled loader warns where several
-            ranks would get the same samples. Not with a sampler of torch's (a `DistributedSampler` is obeyed
-            as it is), with a batch sampler, or with an `IterableDataset`.
+            environment; a sampler or batch sampler of yours and an `IterableDataset` are left to share by
+            themselves. None (the default): not shared, as in torch; a shuffled loader warns where several
+            ranks would get the same samples. A number is refused beside a sampler that isn't one of
+            `headrace.order`, a batch sampler and an `IterableDataset`.
         world_size: how many processes share the epoch; given with a `rank` that isn't "auto". 1 alone says
             that every rank is meant to get every sample.
         remainder: what becomes of samples at the epoch's end that don't divide by the world size. "pad" (the
@@ -155,7 +160,7 @@ class DataLoader(Asked):
 
     def __init__(
         self,
-        dataset: Dataset[Any],
+        dataset: Dataset[T_co],
         batch_size: int | None = 1,
         shuffle: bool | None = None,
         sampler: Sampler[Any] | Iterable[Any] | None = None,
@@ -208,9 +213,9 @@ class DataLoader(Asked):
         if batch_transform is not None and not callable(batch_transform):
             raise ConfigError(f"batch_transform ({batch_transform!r}) must be callable, or None.")
         self.batch_transform = batch_transform
-        self.workers_given = None if num_workers == "auto" else num_workers
-        self.prefetch_factor_given = prefetch_factor
         self._progress = Progress(seed)
+        self._in_torch = False
+        self._warned_without_workers = False
         self._runtime = Runtime()
         self._workers = PythonWorkers()
         self._residence: Residence | None = None
@@ -229,11 +234,15 @@ class DataLoader(Asked):
             worker_init_fn,
             multiprocessing_context,
             generator,
-            prefetch_factor=prefetch_factor,
+            prefetch_factor=None if isinstance(prefetch_factor, LeftOpen) else prefetch_factor,
             persistent_workers=persistent_workers,
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        if self.prefetch_factor is not None and (
+            prefetch_factor is None or isinstance(prefetch_factor, LeftOpen)
+        ):
+            self.prefetch_factor = LeftOpen(self.prefetch_factor)
         self._own_samplers = OwnSamplers(
             self.sampler if sampler is None else None, self.batch_sampler if batch_sampler is None else None
         )
@@ -242,15 +251,34 @@ class DataLoader(Asked):
         make_plan(None, batch_size=1, dtype=dtype, memory_format=memory_format)  # now, not at the first epoch
 
     def __iter__(self) -> Any:
+        return self._start_epoch()
+
+    def _get_iterator(self) -> Any:
+        """torch's name for a new iterator with new workers, which subclasses such as Ultralytics' call."""
+        if self._in_torch:
+            return super()._get_iterator()
+        self._workers = PythonWorkers()
+        return self._start_epoch()
+
+    def _torch_iterator(self) -> Any:
+        """That of torch's own loader, which calls `_get_iterator`."""
+        self._in_torch = True
+        try:
+            return super().__iter__()
+        finally:
+            self._in_torch = False
+
+    def _start_epoch(self) -> Front:
         plan, batches = self._settled(self.plan()), self._batches()
         self._runtime.identity = None  # the dataset may have changed
         self.tuning.forget_producer()
         self._warn_of_duplicates(batches)
+        self._warn_without_workers(plan)
         if isinstance(batches, StreamBatches) and not batches.resumable:
             cursor, _ = self._progress.begin(batches, self.generator, ())
             meter = self.meter.begin_epoch(cursor.epoch)
             producer: Producer = TorchProducer(
-                super().__iter__(), self._runtime.failures, streams=self.num_workers > 0
+                self._torch_iterator(), self._runtime.failures, streams=self.num_workers > 0
             )
         else:
             cursor, indices = self._progress.begin(batches, self.generator, self._generators())
@@ -477,7 +505,16 @@ class DataLoader(Asked):
             warnings.warn(
                 f"Each of {detect_rank()[1]} ranks gets every sample of this DataLoader. Pass rank='auto' to"
                 " share them, or world_size=1 to say that this is meant.",
-                stacklevel=3,
+                stacklevel=4,
+            )
+
+    def _warn_without_workers(self, plan: Plan) -> None:
+        why = self.no_workers(plan)
+        if why and not self._warned_without_workers:
+            self._warned_without_workers = True
+            warnings.warn(
+                f"worker_init_fn is not called: {why}. Leave it out; or do what it does in the dataset.",
+                stacklevel=4,
             )
 
     def _depth(self) -> int:
@@ -516,8 +553,10 @@ class DataLoader(Asked):
         return str(workers_of(self))
 
     def _resources(self, plan: Plan) -> str:
+        why = self.no_workers(plan)
+        uncalled = f"\nworker_init_fn: not called, as {why}" if why else ""
         if plan.native is None:
-            return f"workers: {self.workers_text()}"
+            return f"workers: {self.workers_text()}{uncalled}"
         batch = self._batch_nbytes(plan.native)
         settings = self.tuning.settings
         words = native_text(
@@ -529,7 +568,7 @@ class DataLoader(Asked):
             budget=self.memory_budget,
             decoder=self.decoder,
         )
-        return f"{words}\ntuning: {self.tuning}"
+        return f"{words}\ntuning: {self.tuning}{uncalled}"
 
 
 def _coming(cursor: Cursor, batches: Batches) -> Coming | None:
@@ -539,9 +578,9 @@ def _coming(cursor: Cursor, batches: Batches) -> Coming | None:
 
 
 def _workers(given: int | str, dataset: Any) -> int:
-    if given == "auto":
+    if given == "auto" or isinstance(given, LeftOpen):
         in_this_process = isinstance(dataset, (IterableDataset, TensorDataset))
-        return 0 if in_this_process else usable_cores()
+        return LeftOpen(0 if in_this_process else usable_cores())
     if isinstance(given, bool) or not isinstance(given, int):
         raise ConfigError(f"num_workers ({given!r}) must be 'auto' or an int, 0 or more.")
     return given

@@ -20,7 +20,8 @@ def sharing_text(batches: Batches, seed: int | None, *, rank_given: bool) -> str
     if isinstance(batches, OrderedBatches) and batches.shuffles:
         order += ", seed drawn by torch for each epoch" if seed is None else f", seed {seed}"
     if not isinstance(batches, OrderedBatches):
-        return f"{order}\nranks: left to it"
+        why = ", as rank='auto' shares what nobody else does" if rank_given else ""
+        return f"{order}\nranks: left to it{why}"
     shard = batches.shard
     if shard.world_size == 1:
         others = 1 if rank_given else detect_rank()[1]

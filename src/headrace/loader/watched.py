@@ -9,7 +9,7 @@ from headrace.loader.asked import Asked
 from headrace.records import EpochStats, LoaderStats
 
 
-def figures(loader: Asked, stats: LoaderStats) -> dict[str, Any]:
+def figures(loader: Asked[Any], stats: LoaderStats) -> dict[str, Any]:
     """A dict of JSON types. For any thread; asks nothing of the user's own objects.
 
     What it counts is named as in `LoaderStats` and `EpochStats`. Beside these:

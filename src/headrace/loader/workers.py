@@ -51,7 +51,7 @@ class Workers:
         return f"{self.count} {self.kind}{plural}: {self.reason}"
 
 
-def workers_of(loader: Asked) -> Workers:
+def workers_of(loader: Asked[Any]) -> Workers:
     """The workers that the user asked for: processes, unless he asked for threads by name."""
     count = loader.num_workers
     if count == 0:
@@ -77,7 +77,7 @@ class PythonWorkers:
         self._shelf: SlotShelf | None = None
 
     def producer(
-        self, loader: Asked, split: SplitPlan | None, cursor: Cursor, indices: Iterator[IndexBatch]
+        self, loader: Asked[Any], split: SplitPlan | None, cursor: Cursor, indices: Iterator[IndexBatch]
     ) -> Producer:
         """Starts an epoch of the dataset.
 
@@ -110,14 +110,14 @@ class PythonWorkers:
         sent = None if self._sent is None else self._sent()
         return on_threads + (0 if sent is None else sent.nbytes_in_flight)
 
-    def _begin_stream(self, loader: Asked, cursor: Cursor) -> Producer:
+    def _begin_stream(self, loader: Asked[Any], cursor: Cursor) -> Producer:
         # A resumed stream's state must not come again: only workers that stay have dropped it themselves.
         if self._stream is None or cursor.start or not loader.persistent_workers:
             self._stream = stream_loader(loader, cursor)
         return TorchProducer(iter(self._stream), loader.failures, streams=loader.num_workers > 0)
 
     def _begin_processes(
-        self, loader: Asked, count: int, cursor: Cursor, indices: Iterator[IndexBatch]
+        self, loader: Asked[Any], count: int, cursor: Cursor, indices: Iterator[IndexBatch]
     ) -> WorkerStream:
         config = pool_config(
             loader,
@@ -133,12 +133,12 @@ class PythonWorkers:
         self._split = started_for.plan if isinstance(started_for, PrefixedGuard) else None
         return stream
 
-    def _guard(self, loader: Asked) -> Callable[[Any, Callable[[Any], Any], str], Guarded]:
+    def _guard(self, loader: Asked[Any]) -> Callable[[Any, Callable[[Any], Any], str], Guarded]:
         if self._split is None:
             return Guarded
         return PrefixedGuard(self._split, loader.plan_options(), loader.decoder)
 
-    def _begin_threads(self, loader: Asked, count: int, indices: Iterator[IndexBatch]) -> ThreadProducer:
+    def _begin_threads(self, loader: Asked[Any], count: int, indices: Iterator[IndexBatch]) -> ThreadProducer:
         depth = thread_depth(loader, count)
         if self._crew is None:
             self._crew = Crew(count)
@@ -158,7 +158,7 @@ class PythonWorkers:
         )
 
 
-def thread_depth(loader: Asked, count: int) -> int:
+def thread_depth(loader: Asked[Any], count: int) -> int:
     """Batches that `count` threads may have in flight: num_workers * prefetch_factor if the latter was given,
     else `THREAD_DEPTH`, or enough for each thread to have two samples."""
     if loader.prefetch_factor_given is not None:

@@ -139,8 +139,13 @@ class SampledBatches:
         stateful = self._stateful()
         skip = cursor.start
         if stateful is not None and cursor.sampler_state is not None:
-            stateful.load_state_dict(cursor.sampler_state)
+            stateful.load_state_dict(copy.deepcopy(cursor.sampler_state))
             skip = 0
+            if self._all_used(cursor.start):
+                # The last batch may have exhausted the sampler, which is then at its next epoch's start.
+                if next(iter(self.source), None) is not None:
+                    stateful.load_state_dict(cursor.sampler_state)
+                return iter(())
         source = iter(self.source)
         for used in islice(source, skip):
             counts.count(used if self.by_batches else [used])
@@ -158,6 +163,12 @@ class SampledBatches:
     def position(self, cursor: Cursor) -> int:
         """Batches of the batch sampler, or samples of the sampler, that are done with."""
         return cursor.start + cursor.batches * self.positions_per_batch
+
+    def _all_used(self, start: int) -> bool:
+        try:
+            return start >= len(self.source)  # type: ignore[arg-type]
+        except TypeError:
+            return False
 
     def _stateful(self) -> Any:
         for sampler in (self.source, getattr(self.source, "sampler", None)):

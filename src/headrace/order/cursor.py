@@ -33,7 +33,8 @@ class Cursor:
         sampler_epoch: number that the user's sampler was told by `set_epoch`; None: it has none.
         sampler_state: of the user's stateful sampler, at `start`.
         sampler_states: the same after batch i since then; those that are passed are dropped.
-        streams: states of the user's stateful `IterableDataset` after the last batch received, by worker.
+        streams: by worker, (state of the user's stateful `IterableDataset` after the last batch received,
+            whether it had then given all of its epoch).
     """
 
     epoch: int
@@ -47,7 +48,7 @@ class Cursor:
     sampler_epoch: int | None = None
     sampler_state: Any = None
     sampler_states: dict[int, Any] = field(default_factory=dict, repr=False)
-    streams: dict[int, Any] = field(default_factory=dict, repr=False)
+    streams: dict[int, tuple[Any, bool]] = field(default_factory=dict, repr=False)
 
     def received(self, batches: int) -> None:
         """The user has now got batch number `batches` since `start`."""
@@ -70,6 +71,7 @@ def to_state(
         dataset, order, seed: must be the same where the state is loaded.
     """
     order_key, random_key = (None, None) if cursor is None else (cursor.order_key, cursor.random_key)
+    streams = [] if cursor is None else sorted(cursor.streams.items(), key=lambda item: item[0])
     return {
         "version": VERSION,
         "dataset": dataset,
@@ -84,7 +86,8 @@ def to_state(
         "generators": "" if cursor is None else cursor.generators,
         "sampler_epoch": None if cursor is None else cursor.sampler_epoch,
         "sampler": (None if cursor is None else cursor.sampler_state,),
-        "streams": () if cursor is None else tuple(sorted(cursor.streams.items())),
+        "streams": tuple((worker, state) for worker, (state, _) in streams),
+        "ended": tuple(worker for worker, (_, ended) in streams if ended),
     }
 
 
@@ -124,7 +127,7 @@ def from_state(state: dict[str, Any], *, dataset: str, order: str, seed: int | N
         generators=state["generators"],
         sampler_epoch=state["sampler_epoch"],
         sampler_state=state["sampler"][0],
-        streams=dict(state["streams"]),
+        streams={worker: (each, worker in state.get("ended", ())) for worker, each in state["streams"]},
     )
 
 

@@ -60,13 +60,17 @@ def datasets(recipe: Recipe) -> tuple[Any, Any]:
     return train, val
 
 
-def train_loader(recipe: Recipe, dataset: Any, world_size: int, device: torch.device) -> headrace.DataLoader:
+def train_loader(
+    recipe: Recipe, dataset: Any, world_size: int, device: torch.device
+) -> headrace.DataLoader[Any]:
     """Shuffled and shared among ranks; whole batches only."""
     options = _options(recipe, world_size, device)
     return headrace.DataLoader(dataset, shuffle=True, drop_last=True, seed=recipe.seed, **options)
 
 
-def val_loader(recipe: Recipe, dataset: Any, world_size: int, device: torch.device) -> headrace.DataLoader:
+def val_loader(
+    recipe: Recipe, dataset: Any, world_size: int, device: torch.device
+) -> headrace.DataLoader[Any]:
     """In order and shared among ranks; each image once, so that ranks may differ by one in number."""
     return headrace.DataLoader(dataset, remainder="exact", **_options(recipe, world_size, device))
 

@@ -53,7 +53,7 @@ class Report:
             self._file.write(json.dumps({"kind": kind, "time": time.time(), **facts}) + "\n")
             self._file.flush()
 
-    def steps(self, facts: dict[str, Any], loader: headrace.DataLoader) -> None:
+    def steps(self, facts: dict[str, Any], loader: headrace.DataLoader[Any]) -> None:
         """The steps since the last line, after every `log_every`."""
         hours, minutes, seconds = (int(facts["seconds_left"] / n) for n in (3600, 60, 1))
         self.say(

@@ -23,7 +23,7 @@ from headrace.transforms.random_erasing import draw_boxes, draw_noise
 
 
 def draws(
-    loader: DataLoader, index: int, epoch: int | None = None, occurrence: int = 0
+    loader: DataLoader[Any], index: int, epoch: int | None = None, occurrence: int = 0
 ) -> tuple[tuple[Op, Draw], ...]:
     """What is drawn for each step of sample `index` in `epoch`: the crop's box, whether it is flipped, …
 
@@ -56,7 +56,7 @@ def draws(
     return (*steps, (erasing.erase, _erased_box(erasing, key, plan.height, plan.width)))
 
 
-def replay(loader: DataLoader, index: int, epoch: int | None = None, occurrence: int = 0) -> Any:
+def replay(loader: DataLoader[Any], index: int, epoch: int | None = None, occurrence: int = 0) -> Any:
     """Sample `index` as torchvision makes it on a PIL image with the parameters that `draws` tells. Steps
     that run as Python are called as in the loader, with the generators seeded alike.
 
@@ -117,7 +117,7 @@ def _erased_box(step: ErasingStep, key: SampleKey, rows: int, columns: int) -> t
     return top, left, height, width
 
 
-def _plans(loader: DataLoader) -> tuple[NativePlan, SplitPlan | None]:
+def _plans(loader: DataLoader[Any]) -> tuple[NativePlan, SplitPlan | None]:
     """What native code does, and, where that isn't all, what is done after it."""
     plan = loader.plan()
     if plan.native is not None:

@@ -1,0 +1,215 @@
+"""Subclasses of DataLoader as large projects write them: they keep one iterator and take epochs from it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import pytest
+import torch
+from torch.utils import data
+from torchvision.datasets import ImageFolder
+
+import headrace
+from support.equal import same
+
+T_co = TypeVar("T_co", covariant=True)
+N = 10
+
+
+class Numbers(data.Dataset[int]):
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Forever:
+    """The batches of another sampler, again and again."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield from iter(self.sampler)
+
+
+def set_past_the_guard(base: Any) -> Any:
+    """As YOLO does it: by object.__setattr__, and with a reset of its own."""
+
+    class InfiniteDataLoader(base):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            object.__setattr__(self, "batch_sampler", Forever(self.batch_sampler))
+            self.iterator = super().__iter__()
+
+        def __len__(self) -> int:
+            return len(self.batch_sampler.sampler)
+
+        def __iter__(self) -> Iterator[Any]:
+            for _ in range(len(self)):
+                yield next(self.iterator)
+
+        def reset(self) -> None:
+            self.iterator = self._get_iterator()
+
+    return InfiniteDataLoader
+
+
+def set_while_unguarded(base: Any) -> Any:
+    """As timm does it: the guard of torch's loader is lifted for a moment."""
+
+    class MultiEpochsDataLoader(base):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._DataLoader__initialized = False
+            if self.batch_sampler is None:
+                self.sampler = Forever(self.sampler)
+            else:
+                self.batch_sampler = Forever(self.batch_sampler)
+            self._DataLoader__initialized = True
+            self.iterator = super().__iter__()
+
+        def __len__(self) -> int:
+            return len(self.sampler.sampler if self.batch_sampler is None else self.batch_sampler.sampler)
+
+        def __iter__(self) -> Iterator[Any]:
+            for _ in range(len(self)):
+                yield next(self.iterator)
+
+    return MultiEpochsDataLoader
+
+
+PATTERNS = {"past the guard": set_past_the_guard, "unguarded": set_while_unguarded}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "in order": {"batch_size": 4},
+    "shuffled": {"batch_size": 4, "shuffle": True},
+    "without the rest": {"batch_size": 4, "drop_last": True, "shuffle": True},
+    "by a sampler": {"batch_size": 3, "sampler": [4, 4, 2, 0]},
+}
+
+
+def epochs(loader: Any, count: int = 3) -> list[Any]:
+    return [(len(loader), list(loader)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loaders_that_keep_their_iterator_give_torchs_epochs(
+    pattern: str, settings: str, workers: int
+) -> None:
+    found = []
+    for base in (headrace.DataLoader, data.DataLoader):
+        torch.manual_seed(7)
+        loader = PATTERNS[pattern](base)(Numbers(), num_workers=workers, **SETTINGS[settings])
+        found.append(epochs(loader))
+    assert same(found[0], found[1])
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_native_loaders_that_keep_their_iterator_do_too(
+    dataset: ImageFolder, pattern: str, workers: int
+) -> None:
+    ours = PATTERNS[pattern](headrace.DataLoader)(dataset, batch_size=8, num_workers=workers)
+    assert ours.plan().native is not None
+    theirs = PATTERNS[pattern](data.DataLoader)(dataset, batch_size=8)
+    assert same(epochs(ours), epochs(theirs))
+
+
+def test_unbatched_samples_repeat_too() -> None:
+    found = [
+        epochs(set_while_unguarded(base)(Numbers(), batch_size=None, num_workers=0))
+        for base in (headrace.DataLoader, data.DataLoader)
+    ]
+    assert same(found[0], found[1])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_reset_starts_from_the_dataset_as_it_is(workers: int, persistent: bool) -> None:
+    class Scaled(Numbers):
+        scale = 1
+
+        def __getitem__(self, index: int) -> int:
+            return index * self.scale
+
+    if persistent and not workers:
+        return
+    found = []
+    for base in (headrace.DataLoader, data.DataLoader):
+        loader = set_past_the_guard(base)(
+            Scaled(), batch_size=4, num_workers=workers, persistent_workers=persistent
+        )
+        before = list(loader)
+        loader.dataset.scale = 10
+        loader.reset()
+        assert type(loader.iterator).__module__.split(".")[0] == base.__module__.split(".")[0]
+        found.append((before, list(loader)))
+    assert same(found[0], found[1])
+
+
+def test_dataloader_is_generic() -> None:
+    class Mine(headrace.DataLoader[T_co]):
+        """A generic subclass."""
+
+    loader: headrace.DataLoader[int] = Mine[int](Numbers(), num_workers=0)
+    assert isinstance(loader, headrace.DataLoader)
+    assert list(headrace.DataLoader[int](Numbers(), num_workers=0)) == list(loader)
+    assert list(Mine(Numbers(), num_workers=0)) == list(loader)
+
+
+SCRIPT = """
+import torch, headrace
+from torch.utils import data
+
+class Numbers(data.Dataset):
+    def __len__(self):
+        return 1000
+    def __getitem__(self, index):
+        return index
+
+class Stream(data.IterableDataset):
+    def __iter__(self):
+        return iter(range(1000))
+
+{make}
+batches = iter(loader)
+next(batches)
+kept = [loader, batches]
+"""
+LOADERS = {
+    "caller": "loader = headrace.DataLoader(Numbers(), num_workers=0)",
+    "processes": "loader = headrace.DataLoader(Numbers(), num_workers=2)",
+    "threads": "loader = headrace.DataLoader(Numbers(), num_workers=2, worker_kind='thread')",
+    "gathered": "loader = headrace.DataLoader(data.TensorDataset(torch.arange(1000)))",
+    "stream": "loader = headrace.DataLoader(Stream(), num_workers=0)",
+    "stream in processes": "loader = headrace.DataLoader(Stream(), num_workers=2)",
+    "native": "from torchvision import datasets, transforms as T\n"
+    "steps = T.Compose([T.CenterCrop(32), T.ToTensor()])\n"
+    "loader = headrace.DataLoader(datasets.ImageFolder({folder!r}, steps))",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("how", ["cycle", "error"])
+def test_an_iterator_left_at_module_level_ends_silently(kind: str, how: str, folder: Any) -> None:
+    make = LOADERS[kind].format(folder=str(folder))
+    script = (
+        SCRIPT.format(make=make)
+        + {
+            "cycle": "kept.append(kept)\nloader.me = batches\nimport builtins\nbuiltins.kept = kept\n",
+            "error": "raise SystemExit(3)",
+        }[how]
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=200, env=os.environ
+    )
+    assert (done.returncode, done.stderr) == (3 if how == "error" else 0, "")
