@@ -101,6 +101,48 @@ int colours_are_equal() {
   return compared;
 }
 
+void append(int step, double parameter, const int64_t counts[3][256], ops::LevelTable* table) {
+  switch (step) {
+    case 0:
+      return table->append_invert();
+    case 1:
+      return table->append_posterize(1 + static_cast<int>(parameter * 7));
+    case 2:
+      return table->append_solarize(parameter * 256);
+    case 3:
+      return table->append_brightness(parameter * 2);
+    case 4:
+      return table->append_autocontrast(counts);
+    default:
+      return table->append_equalize(counts);
+  }
+}
+
+// Look-ups in one table give what they give one after the other, those included that depend on the
+// histogram of what they find.
+void fused_look_ups_are_equal() {
+  for (int round = 0; round < 500; ++round) {
+    const Size size = any_size();
+    const Bytes levels = any_levels(size);
+    Image one, other;
+    const ImageView at_once = shown(&one, size, levels), in_turn = shown(&other, size, levels);
+    ops::LevelTable fused;
+    int64_t counts[3][256];
+    for (int left = 1 + below(5); left > 0; --left) {
+      const int step = below(6);
+      const double parameter = uniform(0, 1);
+      ops::count_levels(at_once, counts);
+      append(step, parameter, counts, &fused);
+      ops::LevelTable single;
+      ops::count_levels(in_turn, counts);
+      append(step, parameter, counts, &single);
+      ops::look_up(in_turn, single);
+    }
+    ops::look_up(at_once, fused);
+    CHECK(levels_of(at_once) == levels_of(in_turn));
+  }
+}
+
 int warps_are_equal() {
   int compared = 0;
   const uint8_t fill[3] = {1, 128, 255};
@@ -283,6 +325,7 @@ int main() {
   check_compared(colours_are_equal());
   check_compared(warps_are_equal());
   check_compared(blurs_are_equal());
+  fused_look_ups_are_equal();
   hue_is_pillows();
   smooth_is_pillows();
   return 0;
