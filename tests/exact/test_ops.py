@@ -7,9 +7,11 @@ to repeat.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +30,9 @@ from headrace.plan.pointwise import build_table, look_up
 from headrace.plan.transform import LoweredTransform, lower_transform
 from headrace.records import Draw, SampleKey
 from headrace.transforms import OPS, RandomCrop, find_op
-from headrace.transforms.op import NO_EFFECT, Extent, ImageOp, LevelOp, keep_info, replay
+from headrace.transforms.op import NO_EFFECT, Extent, ImageOp, LevelOp, flat, keep_info, replay
 from support.images import noise
-from support.same_numbers import stream, torchvision_drawing
+from support.same_numbers import FakeTorch, stream, torchvision_drawing
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "draws.json"
 SEED, EPOCH = 20, 3
@@ -113,12 +115,35 @@ def theirs(transform: Any, image: Image.Image, index: int, step: int = 0) -> Ima
             next(numbers)
     if isinstance(transform, (v1.GaussianBlur, v2.GaussianBlur)):
         numbers = (number & 0xFFC000 for number in numbers)  # one of 1,024 standard deviations
-    with torchvision_drawing(numbers), warnings.catch_warnings():
+    with torchvision_drawing(numbers) as fake, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return transform(image)
+            return with_streams_inside(transform, fake, index, step)(image)
         except (ValueError, RuntimeError):
             return None
+
+
+def with_streams_inside(transform: Any, fake: FakeTorch, index: int, step: int) -> Any:
+    """`transform`, step `step`; those inside of it draw from streams of their own, as in native code."""
+    if not hasattr(transform, "transforms"):
+        return transform
+    transform, step = copy.copy(transform), step + 1
+    inside = []
+    for inner in transform.transforms:
+        inside.append(
+            partial(drawing_apart, fake, index, step, with_streams_inside(inner, fake, index, step))
+        )
+        step += len(list(flat([read(inner)])))
+    transform.transforms = inside
+    return transform
+
+
+def drawing_apart(fake: FakeTorch, index: int, step: int, transform: Any, image: Image.Image) -> Any:
+    before, fake.numbers = fake.numbers, stream(SEED, EPOCH, index, step)
+    try:
+        return transform(image)
+    finally:
+        fake.numbers = before
 
 
 def samples(count: int = 3) -> list[tuple[int, Image.Image]]:
@@ -259,7 +284,8 @@ def test_whatever_is_native_is_exact(transforms: list[Any], height: int, width: 
         if value is None:
             break
         op = find_op(type(transform))
-        step += op is not None and issubclass(op, ImageOp) and note.reason != NO_EFFECT
+        if op is not None and issubclass(op, ImageOp) and note.reason != NO_EFFECT:
+            step += len(list(flat([read(transform)])))
     found = native(lowered.steps, image, SampleKey(SEED, EPOCH, index))
     event("an error" if value is None else "compared" if found is not None else "left to torchvision")
     if value is None:

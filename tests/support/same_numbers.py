@@ -80,7 +80,7 @@ class FakeTorch:
 
 
 @contextmanager
-def torchvision_drawing(numbers: Iterator[int]) -> Iterator[None]:
+def torchvision_drawing(numbers: Iterator[int]) -> Iterator[FakeTorch]:
     """Within this, torchvision's transforms draw from `numbers`."""
     fake = FakeTorch(numbers)
     patches = [
@@ -91,7 +91,7 @@ def torchvision_drawing(numbers: Iterator[int]) -> Iterator[None]:
     for patch in patches:
         patch.start()
     try:
-        yield
+        yield fake
     finally:
         for patch in patches:
             patch.stop()

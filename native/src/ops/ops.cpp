@@ -16,6 +16,7 @@ const Op* const kOps[] = {
     &kPad,
     &kPhotometricDistort,
     &kRandomAffine,
+    &kRandomApply,
     &kRandomAutocontrast,
     &kRandomCrop,
     &kRandomEqualize,

@@ -15,6 +15,7 @@ extern const Op kPad;
 extern const Op kPhotometricDistort;
 extern const Op kRandomAffine;
 extern const Op kRandomAutocontrast;
+extern const Op kRandomApply;
 extern const Op kRandomCrop;
 extern const Op kRandomEqualize;
 extern const Op kRandomGrayscale;

@@ -8,7 +8,7 @@ from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from headrace.plan.changed import find_change
+from headrace.transforms.changed import find_change
 
 # They call what the user gave them: transforms, to be looked at one by one, or a function of any kind.
 HOLDERS = (

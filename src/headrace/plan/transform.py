@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from headrace.plan.changed import find_change
 from headrace.plan.origin import describe_callable, located
 from headrace.plan.pointwise import PointwiseTable, build_table
 from headrace.transforms import CONTAINERS, find_op, known_base
+from headrace.transforms.changed import find_change
 from headrace.transforms.levels import Identity, ToPureTensor, ToTensor
 from headrace.transforms.op import (
     UNKNOWN,

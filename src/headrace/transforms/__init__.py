@@ -31,6 +31,7 @@ from headrace.transforms.look_ups import (
 from headrace.transforms.op import Op
 from headrace.transforms.pad import Pad
 from headrace.transforms.perspective import RandomPerspective
+from headrace.transforms.random_apply import RandomApply
 from headrace.transforms.random_erasing import RandomErasing
 from headrace.transforms.random_resized_crop import RandomResizedCrop
 from headrace.transforms.random_rotation import RandomRotation
@@ -76,6 +77,7 @@ OPS: tuple[type[Op], ...] = (
     GaussianBlur,
     ChannelPermutation,
     PhotometricDistort,
+    RandomApply,
     ToTensor,
     ToPureTensor,
     ConvertDtype,
