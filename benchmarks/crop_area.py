@@ -24,7 +24,8 @@ import headrace
 import machine
 import pictures
 from headrace._native import abi, ffi
-from headrace.engine.lower import decoder_bits, lower_pipeline
+from headrace._native.decoders import decoder_bits
+from headrace.engine.lower import lower_pipeline
 from headrace.packs.index import build_entry_index
 from headrace.sources.folder import ENTRIES_FILE as FILE_NAME
 

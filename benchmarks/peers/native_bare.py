@@ -8,7 +8,8 @@ from headrace_folder import PACKAGES, make, prepare
 
 import headrace
 from headrace._native import abi, ffi
-from headrace.engine.lower import decoder_bits, lower_pipeline
+from headrace._native.decoders import decoder_bits
+from headrace.engine.lower import lower_pipeline
 from headrace.engine.native import READ_THREADS
 from peer_run import BATCH_SIZE
 

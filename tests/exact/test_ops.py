@@ -25,7 +25,8 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from headrace._native import ffi
-from headrace.engine.lower import draws_of, lower_ops, pillow_resizes_vertically_first
+from headrace._native.decoders import pillow_resizes_vertically_first
+from headrace.engine.lower import draws_of, lower_ops
 from headrace.plan.pointwise import build_table, look_up
 from headrace.plan.transform import LoweredTransform, lower_transform
 from headrace.records import Draw, SampleKey

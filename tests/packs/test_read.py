@@ -23,7 +23,8 @@ import headrace
 import headrace.order
 import headrace.testing
 from headrace._native import abi, ffi
-from headrace.engine.lower import decoder_bits, lower_pipeline
+from headrace._native.decoders import decoder_bits
+from headrace.engine.lower import lower_pipeline
 from headrace.packs.index import build_shard_index
 from headrace.packs.verify import verify
 from headrace.records import EntryPoints, Extents

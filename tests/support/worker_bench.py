@@ -27,7 +27,9 @@ class Bench:
 
     def begin(self, epoch: int = 0, **changed: Any) -> WorkerStream:
         pairs = np.arange(len(self.loader.dataset)).reshape(-1, 2)  # type: ignore[arg-type]
-        config = pool_config(self.loader, guard=Guarded, on_error="raise", budget=self.budget, respawn=True)
+        config = pool_config(
+            self.loader, guard=Guarded, on_error="raise", budget=self.budget, respawn=True, lazy=False
+        )
         batches = (IndexBatch(pair, np.zeros(2, np.int64)) for pair in pairs)
         return self.pools.start_epoch(replace(config, **changed), (4, epoch), batches, Failures())
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import PIL
 import torch
 from PIL import Image
 
 from headrace._native import abi, ffi
+from headrace._native.decoders import pillow_resizes_vertically_first
 from headrace.plan.physical import Layout, NativePlan
 from headrace.plan.pointwise import PointwiseTable
 from headrace.records import Draw, SampleKey
@@ -73,30 +73,3 @@ def draws_of(
         return None
     rows = zip(flat(ops), drawn.values.tolist(), strict=True)
     return tuple(tuple(row[: len(op.draws)]) for op, row in rows)
-
-
-def pillow_resizes_vertically_first() -> bool:
-    """Whether the installed Pillow may run the vertical pass of a resize first (13.0, its PR 9549)."""
-    return int(PIL.__version__.split(".")[0]) >= 13
-
-
-def decoder_choice(choice: str) -> tuple[str, ...]:
-    """The native JPEG decoders that `choice` allows, in the order in which they are tried.
-
-    Args:
-        choice: "auto" for the best here, or names joined by commas; "pillow" alone for no native one.
-    """
-    names = ffi.decoder_names()
-    chosen = _best_decoders(names) if choice == "auto" else tuple(choice.split(","))
-    return tuple(name for name in names if name in chosen)
-
-
-def _best_decoders(names: tuple[str, ...]) -> tuple[str, ...]:
-    # libjpeg-turbo has SIMD code for more processors than our decoder, whose scalar twin it beats.
-    return tuple(name for name in names if name != "headrace" or ffi.simd_active() != "scalar")
-
-
-def decoder_bits(choice: str) -> int:
-    """`decoder_choice` as native code takes it: bit i allows decoder i."""
-    names = ffi.decoder_names()
-    return sum(1 << names.index(name) for name in decoder_choice(choice))

@@ -16,9 +16,10 @@ import numpy.typing as npt
 import torch
 
 from headrace._native import abi, ffi
+from headrace._native.decoders import decoder_bits
 from headrace.engine.ahead import LeasedBatch, leased_source
 from headrace.engine.crew import Crew, Task
-from headrace.engine.lower import decoder_bits, lower_pipeline
+from headrace.engine.lower import lower_pipeline
 from headrace.engine.meter import Meter
 from headrace.engine.pillow import make_sample
 from headrace.engine.slots import Slots
@@ -152,7 +153,7 @@ class NativeEngine:
     Args:
         plan: what to make.
         threads, slots, meter: shared by the engines of one loader.
-        decoder: see `lower.decoder_bits`.
+        decoder: see `headrace._native.decoders.decoder_bits`.
     """
 
     def __init__(self, plan: NativePlan, threads: Threads, slots: Slots, meter: Meter, decoder: str) -> None:

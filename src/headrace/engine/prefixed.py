@@ -16,10 +16,11 @@ from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace._native import abi
+from headrace._native.decoders import decoder_bits
 from headrace.device.postprocess import Postprocess
 from headrace.engine.ahead import HeldSamples, samples_of
 from headrace.engine.guarded import Guarded, Request
-from headrace.engine.lower import decoder_bits, draws_of, lower_pipeline, lower_table
+from headrace.engine.lower import draws_of, lower_pipeline, lower_table
 from headrace.engine.native import WAIT_SLICE_MS, Threads, native_source
 from headrace.engine.pillow import make_picture
 from headrace.engine.seeding import generators_kept, seed_generators

@@ -14,7 +14,7 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
 from headrace._native import ffi
-from headrace.engine.lower import decoder_bits, pillow_resizes_vertically_first
+from headrace._native.decoders import decoder_bits, pillow_resizes_vertically_first
 from headrace.errors import NativeError
 
 Box = tuple[int, int, int, int]

@@ -39,6 +39,7 @@ class Asked(TorchDataLoader[T_co]):
     remainder: Remainder
     worker_kind: WorkerKind
     on_worker_death: OnWorkerDeath
+    lazy: bool
     device: torch.device | None
     batch_transform: Callable[..., Any] | None
     tuning: SelfTuning

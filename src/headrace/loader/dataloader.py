@@ -135,6 +135,9 @@ class DataLoader(Asked[T_co]):
             "respawn" (the default): new ones are started and make the batches in flight again, the same ones
             in the same order; a sample that ends its process twice is an error, treated as `on_error` says.
             "raise": RuntimeError with the sample that was in hand. See docs/workers.md.
+        lazy: whether `PIL.Image.open` postpones the decoding of JPEGs in worker processes (the default), so
+            that a dataset that opens images itself decodes only the pixels that its crop leaves, natively.
+            Pixels, errors and random numbers stay the same; see docs/lazy-images.md.
 
     The order with shuffle=True is a keyed permutation (`headrace.order`); with a `generator`, `sampler` or
     `batch_sampler` of yours it is exactly torch's. `state_dict()` and `load_state_dict()` save and restore
@@ -192,6 +195,7 @@ class DataLoader(Asked[T_co]):
         resident: bool | Literal["auto"] = "auto",
         batch_transform: Callable[..., Any] | None = None,
         on_worker_death: OnWorkerDeath = "respawn",
+        lazy: bool = True,
     ) -> None:
         if memory_budget is None:
             memory_budget = int(available_memory() * DEFAULT_MEMORY_SHARE)
@@ -208,6 +212,7 @@ class DataLoader(Asked[T_co]):
         self.remainder = remainder
         self.worker_kind = worker_kind
         self.on_worker_death = on_worker_death
+        self.lazy = lazy
         self.device = None if device is None else check_device(device)
         self.resident = check_resident(resident)
         if batch_transform is not None and not callable(batch_transform):

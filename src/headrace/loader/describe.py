@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace._native import ffi
-from headrace.engine.lower import decoder_choice
+from headrace._native.decoders import decoder_choice
 from headrace.order.batches import OrderedBatches
 from headrace.order.progress import Batches
 from headrace.order.shard import detect_rank

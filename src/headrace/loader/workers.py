@@ -126,6 +126,7 @@ class PythonWorkers:
             on_error=loader.on_error,
             budget=loader.memory_budget,
             respawn=loader.on_worker_death == "respawn",
+            lazy=loader.lazy,
         )
         stream = self._processes.start_epoch(config, cursor.random_key, indices, loader.failures)
         self._sent = weakref.ref(stream)

@@ -156,6 +156,7 @@ def pool_config(
     on_error: str,
     budget: int,
     respawn: bool,
+    lazy: bool,
     workers: int | None = None,
 ) -> PoolConfig:
     """What the settings of the user's loader ask of worker processes."""
@@ -175,4 +176,5 @@ def pool_config(
         pinned=loader.pin_memory and torch.accelerator.is_available(),
         respawn=respawn,
         persistent=loader.persistent_workers,
+        lazy=lazy,
     )

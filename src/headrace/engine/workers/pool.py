@@ -54,6 +54,7 @@ class PoolConfig:
         pinned: whether batches are moved to pinned memory.
         respawn: whether workers that die are replaced.
         persistent: whether the processes are kept for another epoch.
+        lazy: whether `PIL.Image.open` gives lazy images of JPEGs in the workers; see `headrace.lazy`.
     """
 
     dataset: Any
@@ -71,6 +72,7 @@ class PoolConfig:
     pinned: bool = False
     respawn: bool = True
     persistent: bool = False
+    lazy: bool = False
 
 
 class _Process:
@@ -453,6 +455,7 @@ class WorkerPool:
                 parts=self._members.parts,
                 on_error=self.config.on_error,
                 progress=self._members.progress,
+                lazy=self.config.lazy,
             )
             process = PROCESSES[self._method](target=run, args=(start,), daemon=True)
             try:

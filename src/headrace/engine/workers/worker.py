@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from headrace import _torch_compat
+from headrace import _torch_compat, lazy
 from headrace.engine.guarded import FORKED_CUDA_SIGN, Guarded, Request
 from headrace.engine.seeding import seed_generators
 from headrace.engine.workers.progress import Cancelled, Progress, ProgressCell
@@ -70,6 +70,7 @@ class WorkerStart:
         parts: loads dataset, collate_fn, worker_init_fn and what makes a `Guarded`.
         on_error: as for `Guarded`.
         progress: cells of all workers.
+        lazy: as in `PoolConfig`.
     """
 
     worker: int
@@ -82,6 +83,7 @@ class WorkerStart:
     parts: Any
     on_error: str
     progress: Progress
+    lazy: bool
 
 
 class WorkerTraceback(Exception):  # noqa: N818
@@ -174,6 +176,8 @@ class _Worker:
     def _set_up(self) -> None:
         start = self._start
         torch.set_num_threads(1)
+        if start.lazy:
+            lazy.install()
         seed_generators(start.seed + start.worker)
         dataset, collate, user_init, guard = start.parts.load()
         self._show_seed(start.seed, dataset)

@@ -1,0 +1,34 @@
+"""Which native JPEG decoders are used, and which Pillow they must equal."""
+
+from __future__ import annotations
+
+import PIL
+
+from headrace._native import ffi
+
+
+def pillow_resizes_vertically_first() -> bool:
+    """Whether the installed Pillow may run the vertical pass of a resize first (13.0, its PR 9549)."""
+    return int(PIL.__version__.split(".")[0]) >= 13
+
+
+def decoder_choice(choice: str) -> tuple[str, ...]:
+    """The native JPEG decoders that `choice` allows, in the order in which they are tried.
+
+    Args:
+        choice: "auto" for the best here, or names joined by commas; "pillow" alone for no native one.
+    """
+    names = ffi.decoder_names()
+    chosen = _best_decoders(names) if choice == "auto" else tuple(choice.split(","))
+    return tuple(name for name in names if name in chosen)
+
+
+def _best_decoders(names: tuple[str, ...]) -> tuple[str, ...]:
+    # libjpeg-turbo has SIMD code for more processors than our decoder, whose scalar twin it beats.
+    return tuple(name for name in names if name != "headrace" or ffi.simd_active() != "scalar")
+
+
+def decoder_bits(choice: str) -> int:
+    """`decoder_choice` as native code takes it: bit i allows decoder i."""
+    names = ffi.decoder_names()
+    return sum(1 << names.index(name) for name in decoder_choice(choice))

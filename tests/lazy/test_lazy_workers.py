@@ -1,0 +1,152 @@
+"""User datasets that open images themselves: the same batches with lazy images as without, and as torch's."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageFilter
+from torch.utils.data import ConcatDataset, Dataset
+from torchvision import datasets
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+import headrace
+from headrace import lazy
+from support.equal import same
+from support.jpegs import image_folder
+
+AUGMENT = v1.Compose([v1.RandomResizedCrop(32), v1.RandomHorizontalFlip(), v1.ToTensor()])
+
+
+class Listed(Dataset[Any]):
+    """Paths in a list; the transform and what a sample looks like are the test's."""
+
+    def __init__(self, folder: Path, transform: Any, form: str = "tuple") -> None:
+        self.paths = sorted(str(path) for path in folder.rglob("*.jpg"))
+        self.transform = transform
+        self.form = form
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.paths[index], "rb") as file:
+            image = Image.open(file).convert("RGB")
+        made = self.transform(image)
+        if self.form == "dict":
+            return {"image": made, "path": self.paths[index], "size": image.size}
+        return made, index
+
+
+class Kinds(Dataset[Any]):
+    """Says what `Image.open` gives in the process that makes the sample."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = sorted(folder.rglob("*.jpg"))[0]
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> str:
+        with Image.open(self.path) as image:
+            return type(image).__name__
+
+
+class FolderWithPaths(datasets.ImageFolder):
+    def __getitem__(self, index: int) -> Any:
+        return (*super().__getitem__(index), self.samples[index][0])
+
+
+def drawn_by_hand(image: Image.Image) -> Any:
+    """Draws from all three generators, and uses Pillow directly."""
+    angle = random.uniform(-20, 20)
+    size = int(np.random.randint(20, 30))
+    image = image.resize((size + 20, size + 20), Image.Resampling.BICUBIC).rotate(angle)
+    left = int(torch.randint(0, 10, ()))
+    image = image.crop((left, left, left + 16, left + 16)).filter(ImageFilter.GaussianBlur(1))
+    return np.asarray(image, dtype=np.float32) / 255
+
+
+def two_views(image: Image.Image) -> list[Any]:
+    return [AUGMENT(image), AUGMENT(image.copy())]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return image_folder(tmp_path_factory.mktemp("images"), 24)
+
+
+CASES: dict[str, Any] = {
+    "torchvision's transforms": lambda folder: Listed(folder, AUGMENT),
+    "v2": lambda folder: Listed(
+        folder,
+        v2.Compose(
+            [v2.RandomResizedCrop(24), v2.RandomHorizontalFlip(), v2.ToImage(), v2.ToDtype(torch.float32)]
+        ),
+    ),
+    "dict samples": lambda folder: Listed(folder, AUGMENT, "dict"),
+    "Pillow by hand": lambda folder: Listed(folder, drawn_by_hand),
+    "two views": lambda folder: Listed(folder, two_views),
+    "padding around small images": lambda folder: Listed(
+        folder, v1.Compose([v1.CenterCrop(120), v1.ToTensor()])
+    ),
+    "ImageFolder subclass": lambda folder: FolderWithPaths(str(folder), AUGMENT),
+    "ConcatDataset": lambda folder: ConcatDataset([Listed(folder, AUGMENT), FolderListed(folder)]),
+    "a step that Headrace does not know": lambda folder: datasets.ImageFolder(
+        str(folder), v1.Compose([v1.RandomRotation(5), drawn_by_hand])
+    ),
+}
+
+
+class FolderListed(Listed):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, v1.Compose([v1.Resize((32, 32)), v1.ToTensor()]))
+
+
+def batches(dataset: Any, **options: Any) -> list[Any]:
+    loader = headrace.DataLoader(dataset, 5, shuffle=True, seed=3, **options)
+    return list(loader)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_batches_are_the_same_with_lazy_images_as_without(case: str, folder: Path) -> None:
+    dataset = CASES[case](folder)
+    with_pillow = batches(dataset, num_workers=0)
+    assert same(batches(dataset, num_workers=2), with_pillow)
+    assert same(batches(dataset, num_workers=2, lazy=False), with_pillow)
+
+
+def test_spawned_workers_make_the_same_batches(folder: Path) -> None:
+    dataset = Listed(folder, AUGMENT)
+    ours = batches(dataset, num_workers=1, multiprocessing_context="spawn")
+    assert same(ours, batches(dataset, num_workers=0))
+
+
+def test_images_are_lazy_in_worker_processes_only(folder: Path) -> None:
+    def kinds(**options: Any) -> set[str]:
+        return {kind for batch in headrace.DataLoader(Kinds(folder), 2, **options) for kind in batch}
+
+    assert kinds(num_workers=2) == {lazy.LazyJpegFile.__name__}
+    assert kinds(num_workers=2, lazy=False) == {"JpegImageFile"}
+    assert kinds(num_workers=0) == {"JpegImageFile"}
+    assert kinds(num_workers=2, worker_kind="thread") == {"JpegImageFile"}
+
+
+def test_damaged_files_are_reported_as_without_lazy_images(folder: Path, tmp_path: Path) -> None:
+    for i, path in enumerate(sorted(folder.rglob("*.jpg"))[:6]):
+        data = path.read_bytes()
+        (tmp_path / f"{i}.jpg").write_bytes(data[: len(data) // 2] if i == 3 else data)
+    messages = []
+    for options in ({}, {"lazy": False}):
+        loader = headrace.DataLoader(Listed(tmp_path, AUGMENT), 2, num_workers=2, **options)
+        with pytest.raises(OSError, match="truncated") as caught:
+            list(loader)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    skipping = headrace.DataLoader(Listed(tmp_path, AUGMENT), 2, num_workers=2, on_error="skip")
+    assert [labels.tolist() for _, labels in skipping] == [[0, 1], [2], [4, 5]]
