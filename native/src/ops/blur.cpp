@@ -47,6 +47,16 @@ void reflect(int size, int reach, int* padded) {
   }
 }
 
+// A row of pixels as floats, `reach` more of them on each side, where `columns` says.
+void pad_row(const uint8_t* row, int width, int reach, const int* columns, float* padded) {
+  for (int i = 0; i < 4 * width; ++i) padded[4 * reach + i] = row[i];
+  for (int i = 0; i < reach; ++i) {
+    for (const int x : {i, reach + width + i}) {
+      for (int c = 0; c < 4; ++c) padded[4 * x + c] = row[4 * columns[x] + c];
+    }
+  }
+}
+
 // Pillow's approximation of a Gaussian: the radius of a box that is applied `passes` times.
 float box_radius(float radius, int passes) {
   const float variance = radius * radius / static_cast<float>(passes);
@@ -140,10 +150,7 @@ Code Blur::gaussian(const ImageView& source, const float* kernel_x, int size_x,
   for (int y = 0; y < source.height; ++y) {
     for (; done <= std::min(y + reach_y, source.height - 1); ++done) {
       float* padded = rings.padded + static_cast<size_t>(done % size_y) * rings.padded_row;
-      for (int x = 0; x < source.width + 2 * reach_x; ++x) {
-        const uint8_t* pixel = source.row(done) + 4 * rings.columns[x];
-        for (int c = 0; c < 4; ++c) padded[4 * x + c] = pixel[c];
-      }
+      pad_row(source.row(done), source.width, reach_x, rings.columns, padded);
       active_loops().convolve_row(
           padded + 4 * skipped_x, kernel_x + skipped_x, size_x - 2 * skipped_x, source.width,
           rings.convolved + static_cast<size_t>(done % size_y) * rings.convolved_row);
