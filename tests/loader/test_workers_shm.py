@@ -211,3 +211,43 @@ def test_a_batch_of_more_arrays_than_files_can_be_sent_arrives() -> None:
     came, segments = there_and_back(arrays)
     assert segments <= transport.MAX_SEGMENTS + 1
     assert all(np.array_equal(a, b) for a, b in zip(came, arrays, strict=True))
+
+
+MANY_LOADERS = """
+import os
+import torch, headrace
+from torch.utils.data import Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return torch.full((1 << 16,), float(index))
+
+def held():
+    resident = int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+    segments = sum("headrace-" in line for line in open("/proc/self/maps"))
+    children = open(f"/proc/self/task/{os.getpid()}/children").read().split()
+    return resident, len(os.listdir("/proc/self/fd")), segments, len(children)
+
+before_shm = set(os.listdir("/dev/shm"))
+for number in range(500):
+    batches = iter(headrace.DataLoader(Rows(), 2, num_workers=1))
+    for batch in batches:
+        if number % 2:
+            break
+    del batch, batches
+    if number == 99:
+        before = held()
+after = held()
+assert after[0] - before[0] < 20, (before, after)  # MB
+assert after[1:] == before[1:], (before, after)
+new = set(os.listdir("/dev/shm")) - before_shm
+mine = [name for name in new if "headrace" in name or str(os.getpid()) in name]
+assert not mine, mine
+"""
+
+
+@pytest.mark.long
+def test_loaders_that_are_left_in_the_middle_of_an_epoch_leave_nothing_behind() -> None:
+    subprocess.run([sys.executable, "-W", "ignore", "-c", MANY_LOADERS], check=True, timeout=280)
