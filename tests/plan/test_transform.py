@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torchvision import datasets, models, tv_tensors
 from torchvision import transforms as v1
-from torchvision import tv_tensors
 from torchvision.transforms import v2
 
+import headrace
 from headrace import transforms as ops
 from headrace.plan.transform import IN_TABLE, PER_SAMPLE, LoweredTransform, SplitTransform, lower_transform
+from support.jpegs import image_folder
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 CENTER = ops.CenterCrop(8, 8)
@@ -79,6 +82,18 @@ def test_the_size_must_be_known() -> None:
     assert refused(v1.Compose([v1.Resize(256), v1.ToTensor()])) == {
         "output": "size varies with the picture: give Resize both sizes, or crop at the end"
     }
+
+
+def test_the_preset_of_pretrained_weights_is_taken_apart(tmp_path: Path) -> None:
+    preset = models.ResNet18_Weights.DEFAULT.transforms(crop_size=40, resize_size=48)
+    dataset = datasets.ImageFolder(str(image_folder(tmp_path, 6)), preset)
+    loader = headrace.DataLoader(dataset, 4, num_workers=2)
+    assert "python" not in loader.explain()
+    expected = torch.utils.data.DataLoader(dataset, 4)
+    for (ours, _), (theirs, _) in zip(loader, expected, strict=True):
+        assert torch.equal(ours, theirs)
+    preset.register_forward_hook(lambda *_: None)
+    assert "has forward hooks" in headrace.DataLoader(dataset, 4).explain()
 
 
 class MyCrop(v1.CenterCrop):

@@ -14,8 +14,9 @@ import torch
 
 from headrace.plan.origin import describe_callable, located
 from headrace.plan.pointwise import PointwiseTable, build_table
-from headrace.transforms import CONTAINERS, find_op, known_base
+from headrace.transforms import find_op, known_base
 from headrace.transforms.changed import find_change
+from headrace.transforms.containers import is_container, steps_of
 from headrace.transforms.levels import Identity, ToPureTensor, ToTensor
 from headrace.transforms.op import (
     UNKNOWN,
@@ -209,11 +210,12 @@ def lower_values(transform: Any, channels: int) -> tuple[PointwiseTable, tuple[S
 
 def _flatten(transform: Any, depth: int = 0) -> Iterator[Any]:
     """The transforms inside containers, in the order in which they are called."""
-    if type(transform) in CONTAINERS and depth < MAX_DEPTH and find_change(transform) is None:
-        for inner in transform.transforms:
-            yield from _flatten(inner, depth + 1)
-    else:
+    steps = steps_of(transform) if depth < MAX_DEPTH else None
+    if steps is None:
         yield transform
+        return
+    for inner in steps:
+        yield from _flatten(inner, depth + 1)
 
 
 def _read(transform: Any) -> _Item:
@@ -236,7 +238,7 @@ def _unknown_reason(transform: Any) -> str:
     base = known_base(transform)
     if base is not None:
         return f"a subclass of {base.__name__}, which may do anything"
-    if type(transform) in CONTAINERS:
+    if is_container(type(transform)):
         return find_change(transform) or f"nested more than {MAX_DEPTH} deep"
     return NO_NATIVE_FORM
 

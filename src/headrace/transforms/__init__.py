@@ -10,12 +10,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from torchvision import transforms as v1
-from torchvision.transforms import v2
-
 from headrace.transforms.affine import RandomAffine
 from headrace.transforms.channels import ChannelPermutation, PhotometricDistort
 from headrace.transforms.color_jitter import ColorJitter
+from headrace.transforms.containers import is_container
 from headrace.transforms.crops import CenterCrop, RandomCrop
 from headrace.transforms.flips import HorizontalFlip, VerticalFlip
 from headrace.transforms.gaussian_blur import GaussianBlur
@@ -39,7 +37,6 @@ from headrace.transforms.resize import Resize, ResizeShorter
 from headrace.transforms.sharpness import RandomSharpness
 
 __all__ = [
-    "CONTAINERS",
     "OPS",
     "CenterCrop",
     "HorizontalFlip",
@@ -86,9 +83,6 @@ OPS: tuple[type[Op], ...] = (
     RandomErasing,
 )
 
-# Lists of transforms, called one after another: taken apart, however deeply nested.
-CONTAINERS: tuple[type, ...] = (v1.Compose, v2.Compose)
-
 _BY_CLASS: dict[type, type[Op]] = {cls: op for op in OPS for cls in op.matches}
 _BY_NAME: dict[str, type[Op]] = {name: op for op in OPS for name in op.matches_imported}
 
@@ -105,4 +99,4 @@ def find_op(cls: type) -> type[Op] | None:
 def known_base(transform: Any) -> type | None:
     """The known class that `transform`'s class derives from, if it does without being one."""
     bases = type(transform).__mro__[1:]
-    return next((base for base in bases if find_op(base) is not None or base in CONTAINERS), None)
+    return next((base for base in bases if find_op(base) is not None or is_container(base)), None)
