@@ -8,10 +8,11 @@ to repeat.
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import os
 import warnings
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from headrace.records import Draw, SampleKey
 from headrace.transforms import OPS, RandomCrop, find_op
 from headrace.transforms.op import NO_EFFECT, Extent, ImageOp, LevelOp, flat, keep_info, replay
 from support.images import noise
-from support.same_numbers import FakeTorch, stream, torchvision_drawing
+from support.same_numbers import stream, torchvision_drawing
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "draws.json"
 SEED, EPOCH = 20, 3
@@ -105,7 +106,30 @@ def same(left: Image.Image, right: Image.Image) -> bool:
 
 def theirs(transform: Any, image: Image.Image, index: int, step: int = 0) -> Image.Image | None:
     """What the user's own transform gives; None where it raises an error for this image."""
-    numbers = stream(SEED, EPOCH, index, step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return drawing(transform, index, itertools.count(step))(image)
+        except (ValueError, RuntimeError):
+            return None
+
+
+def drawing(transform: Any, index: int, steps: Iterator[int]) -> Callable[[Any], Any]:
+    """`transform`, drawing the numbers of the next step; those that it holds those of the following ones."""
+    step = next(steps)
+    if hasattr(transform, "transforms"):
+        transform = copy.copy(transform)
+        transform.transforms = [drawing(inner, index, steps) for inner in transform.transforms]
+
+    def call(image: Any) -> Any:
+        with torchvision_drawing(numbers_for(transform, image, stream(SEED, EPOCH, index, step))):
+            return transform(image)
+
+    return call
+
+
+def numbers_for(transform: Any, image: Any, numbers: Iterator[int]) -> Iterator[int]:
+    """Those of `numbers` that `transform` draws for `image`."""
     if type(transform) is v2.RandomCrop:
         # Alone of all, it draws no number for a height that leaves it no choice.
         op = read(transform)
@@ -115,36 +139,8 @@ def theirs(transform: Any, image: Image.Image, index: int, step: int = 0) -> Ima
         if top + height + bottom == op.height:
             next(numbers)
     if isinstance(transform, (v1.GaussianBlur, v2.GaussianBlur)):
-        numbers = (number & 0xFFC000 for number in numbers)  # one of 1,024 standard deviations
-    with torchvision_drawing(numbers) as fake, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return with_streams_inside(transform, fake, index, step)(image)
-        except (ValueError, RuntimeError):
-            return None
-
-
-def with_streams_inside(transform: Any, fake: FakeTorch, index: int, step: int) -> Any:
-    """`transform`, step `step`; those inside of it draw from streams of their own, as in native code."""
-    if not hasattr(transform, "transforms"):
-        return transform
-    transform, step = copy.copy(transform), step + 1
-    inside = []
-    for inner in transform.transforms:
-        inside.append(
-            partial(drawing_apart, fake, index, step, with_streams_inside(inner, fake, index, step))
-        )
-        step += len(list(flat([read(inner)])))
-    transform.transforms = inside
-    return transform
-
-
-def drawing_apart(fake: FakeTorch, index: int, step: int, transform: Any, image: Image.Image) -> Any:
-    before, fake.numbers = fake.numbers, stream(SEED, EPOCH, index, step)
-    try:
-        return transform(image)
-    finally:
-        fake.numbers = before
+        return (number & 0xFFC000 for number in numbers)  # one of 1,024 standard deviations
+    return numbers
 
 
 def samples(count: int = 3) -> list[tuple[int, Image.Image]]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
+import math
+import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -56,8 +60,7 @@ class FakeTorch:
         return np.float32(next(self.numbers) & 0xFFFFFF) * np.float32(2.0**-24)
 
     def rand(self, *size: Any) -> torch.Tensor:
-        assert size in ((), (1,), ((),), ((1,),))
-        return torch.tensor(self._unit()).reshape((1,) if 1 in size or (1,) in size else ())
+        return self._filled(size[0] if size and isinstance(size[0], tuple) else size, self._unit)
 
     def empty(self, *size: Any, **options: Any) -> Any:
         return self if size == (1,) and not options else torch.empty(*size, **options)
@@ -66,32 +69,64 @@ class FakeTorch:
         low, high = np.float32(float(low)), np.float32(float(high))
         return torch.tensor([self._unit() * (high - low) + low])
 
-    def randint(self, low: int, high: int | None = None, size: tuple[int, ...] = ()) -> torch.Tensor:
+    def randint(self, low: int, high: Any = None, size: Any = None, dtype: Any = None) -> torch.Tensor:
+        if size is None:
+            high, size = None, high  # called as (high, size)
         low, high = (0, low) if high is None else (low, high)
-        assert size in ((), (1,))
-        return torch.tensor(low + ((next(self.numbers) * (high - low)) >> 32)).reshape(size)
+        return self._filled(size or (), lambda: low + self._below(high - low)).to(dtype or torch.int64)
 
     def randperm(self, n: int) -> torch.Tensor:
         order = list(range(n))
-        for last in range(n - 1, 0, -1):
-            other = (next(self.numbers) * (last + 1)) >> 32
-            order[last], order[other] = order[other], order[last]
+        FakeRandom(self.numbers).shuffle(order)
         return torch.tensor(order)
+
+    def multinomial(self, weights: torch.Tensor, count: int) -> torch.Tensor:
+        assert count == 1
+        return torch.tensor(FakeRandom(self.numbers).choices(range(len(weights)), weights.tolist()))
+
+    def _below(self, n: int) -> int:
+        return (next(self.numbers) * n) >> 32
+
+    def _filled(self, size: tuple[int, ...], draw: Callable[[], Any]) -> torch.Tensor:
+        return torch.tensor([draw() for _ in range(math.prod(size))]).reshape(size)
+
+
+class FakeRandom:
+    """Python's random, which v1's containers draw from: the functions that they call, in its arithmetic."""
+
+    def __init__(self, numbers: Iterator[int]) -> None:
+        self.numbers = numbers
+
+    def shuffle(self, values: list[Any]) -> None:
+        for last in range(len(values) - 1, 0, -1):
+            other = (next(self.numbers) * (last + 1)) >> 32
+            values[last], values[other] = values[other], values[last]
+
+    def choices(self, values: Sequence[Any], weights: Sequence[float] | None = None) -> list[Any]:
+        unit = (next(self.numbers) & 0xFFFFFF) / 2**24
+        if weights is None:
+            return [values[math.floor(unit * len(values))]]
+        sums = list(itertools.accumulate(weights))
+        return [values[bisect.bisect(sums, unit * sums[-1], 0, len(sums) - 1)]]
 
 
 @contextmanager
-def torchvision_drawing(numbers: Iterator[int]) -> Iterator[FakeTorch]:
+def torchvision_drawing(numbers: Iterator[int]) -> Iterator[None]:
     """Within this, torchvision's transforms draw from `numbers`."""
-    fake = FakeTorch(numbers)
+    fakes = {"torch": FakeTorch(numbers), "random": FakeRandom(numbers)}
+    known = (torch, random)
     patches = [
-        mock.patch.object(module, "torch", fake)
+        mock.patch.object(module, drawer, fake)
         for name, module in sys.modules.items()
-        if name.startswith("torchvision.transforms") and vars(module).get("torch") is torch
+        for drawer, fake in fakes.items()
+        if name.startswith("torchvision.transforms")
+        # Transforms that are called by others have streams of their own.
+        and (vars(module).get(drawer) in known or isinstance(vars(module).get(drawer), type(fake)))
     ]
     for patch in patches:
         patch.start()
     try:
-        yield fake
+        yield
     finally:
         for patch in patches:
             patch.stop()

@@ -18,6 +18,7 @@ from headrace.transforms.crops import CenterCrop, RandomCrop
 from headrace.transforms.flips import HorizontalFlip, VerticalFlip
 from headrace.transforms.gaussian_blur import GaussianBlur
 from headrace.transforms.gray import Grayscale, RandomGrayscale
+from headrace.transforms.holders import Group, RandomApply, RandomChoice, RandomOrder
 from headrace.transforms.levels import ConvertDtype, Identity, Normalize, ToPureTensor, ToTensor
 from headrace.transforms.look_ups import (
     RandomAutocontrast,
@@ -29,7 +30,6 @@ from headrace.transforms.look_ups import (
 from headrace.transforms.op import Op
 from headrace.transforms.pad import Pad
 from headrace.transforms.perspective import RandomPerspective
-from headrace.transforms.random_apply import RandomApply
 from headrace.transforms.random_erasing import RandomErasing
 from headrace.transforms.random_resized_crop import RandomResizedCrop
 from headrace.transforms.random_rotation import RandomRotation
@@ -75,6 +75,9 @@ OPS: tuple[type[Op], ...] = (
     ChannelPermutation,
     PhotometricDistort,
     RandomApply,
+    RandomChoice,
+    RandomOrder,
+    Group,
     ToTensor,
     ToPureTensor,
     ConvertDtype,
