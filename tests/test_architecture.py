@@ -92,7 +92,7 @@ HOLDS = {
     "recipes": "the ImageNet recipe, on public names alone ([training](training.md))",
     "records": "plain data: statistics and what was drawn",
     "remote": "object stores: URLs, requests, retries ([remote](remote.md))",
-    "sources": "files and labels in flat arrays: folders, lists, packs, tar shards",
+    "sources": "files and labels in flat arrays: folders, lists, packs, tar shards; images in memory",
     "testing": "what was drawn for a sample, and the sample made by torchvision",
     "transforms": "one file per transform, listed in `OPS`",
     "tuning": "from measurements to settings, which are kept for the next run",

@@ -26,7 +26,7 @@ extern "C" {
 
 /* Raised with every change of a struct or signature below; Python refuses a library of another
  * number. */
-#define HR_ABI_VERSION 10
+#define HR_ABI_VERSION 11
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
@@ -81,7 +81,11 @@ typedef struct hr_pipeline {
 /* Where the bytes of sample i are. `paths`: all of the file whose zero-terminated path is at paths
  * + path_offsets[i]. `paths` and `begins`: the sizes[i] bytes from begins[i] on of the file whose
  * path is at paths + path_offsets[shards[i]]. `paths` NULL: the sizes[i] bytes at data[i], readable
- * for 256 bytes more. */
+ * for 256 bytes more.
+ *
+ * `height` other than 0 (with `paths` NULL): images that are decoded already, all of width × height
+ * pixels. data[i] is the first one's red; further rows, columns and channels lie so many bytes on.
+ */
 typedef struct hr_source {
   int64_t count;
   const char* paths;
@@ -100,6 +104,11 @@ typedef struct hr_source {
   const uint64_t* entry_begins;
   const uint64_t* entry_ends;
   const int64_t* entry_mtimes;
+  int32_t height; /* 0: the samples are JPEG files */
+  int32_t width;
+  int64_t row_stride; /* in bytes; any of the three may be negative */
+  int64_t column_stride;
+  int64_t channel_stride;
 } hr_source;
 
 typedef struct hr_status {

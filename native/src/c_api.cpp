@@ -15,6 +15,7 @@
 #include "jpeg/entry_points.h"
 #include "jpeg/transcode.h"
 #include "ops/op.h"
+#include "pixels.h"
 #include "pool.h"
 #include "program.h"
 #include "render.h"
@@ -94,8 +95,13 @@ const char* check_request(const hr_request* r) {
     return "the request's indices, output or statuses are missing";
   }
   const hr_source& s = *r->source;
-  const bool located =
-      s.paths != nullptr ? s.path_offsets != nullptr : s.data != nullptr && s.sizes != nullptr;
+  const bool decoded = s.height != 0;
+  if (decoded && (s.paths != nullptr || s.height < 1 || s.width < 1 || s.height > kMaxEdge ||
+                  s.width > kMaxEdge)) {
+    return "the source's images are of an impossible size, or have paths";
+  }
+  const bool located = s.paths != nullptr ? s.path_offsets != nullptr
+                                          : s.data != nullptr && (decoded || s.sizes != nullptr);
   if (!located && s.count > 0) return "the source has neither paths nor data";
   const bool in_shards = s.begins != nullptr;
   if (in_shards && (s.paths == nullptr || s.sizes == nullptr || s.shards == nullptr)) {
@@ -277,12 +283,7 @@ int32_t hr_apply_ops(const hr_pipeline* pipeline, const hr_draw* draws, const ui
     const headrace::ImageView input = runner.input(program);
     if (input.data == nullptr) return fail(Code::kOutOfMemory);
     const headrace::Rect rect = headrace::Runner::source_rect(program);
-    for (int y = 0; y < rect.h; ++y) {
-      const size_t row = static_cast<size_t>(rect.y + y) * static_cast<size_t>(width);
-      const uint8_t* from = rgb + 3 * (row + static_cast<size_t>(rect.x));
-      uint8_t* to = input.row(y);
-      for (int x = 0; x < rect.w; ++x, from += 3, to += 4) std::memcpy(to, from, 3);
-    }
+    headrace::copy_pixels({rgb, ptrdiff_t{3} * width, 3, 1}, rect, input);
     headrace::ImageView rendered;
     code = runner.run(program, *pipeline, draws, &rendered);
     if (code != Code::kOk) return fail(code);

@@ -242,7 +242,8 @@ Code PoolState::read(const Batch& batch, int64_t position, Buffer* buffer, Bytes
   }
   if (source.paths != nullptr)
     return read_file(source.paths + source.path_offsets[index], buffer, bytes, sys_errno);
-  *bytes = {source.data[index], static_cast<size_t>(source.sizes[index]), 0};
+  const bool decoded = source.height != 0;
+  *bytes = {source.data[index], decoded ? 0 : static_cast<size_t>(source.sizes[index]), 0};
   return Code::kOk;
 }
 

@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "pixels.h"
+
 namespace headrace {
 namespace {
 
@@ -39,6 +41,30 @@ jpeg::EntryPoints entries_of(const hr_source& source, int64_t index, const Bytes
     return {};
   }
   return {source.entries + begin, static_cast<size_t>(end - begin)};
+}
+
+// What the sample's bytes are; of an image that is decoded already, only its size is set.
+Code parse(const hr_request& request, int64_t index, const Bytes& bytes, jpeg::File* file,
+           Tally* tally) {
+  const hr_source& source = *request.source;
+  file->data = bytes.data;
+  file->size = bytes.size;
+  if (source.height != 0) {
+    file->header.width = source.width;
+    file->header.height = source.height;
+    return Code::kOk;
+  }
+  const Code code = jpeg::parse_header(bytes.data, bytes.size, &file->header);
+  if (code != Code::kOk) {
+    file->header.width = file->header.height = 0;
+    return code;
+  }
+  const int width = file->header.width, height = file->header.height;
+  if (width < 1 || height < 1) return Code::kCorrupt;
+  const int64_t most = request.pipeline->max_pixels;
+  if (most > 0 && int64_t{width} * height > most) return Code::kTooLarge;
+  file->entries = entries_of(source, index, bytes, tally);
+  return Code::kOk;
 }
 
 }  // namespace
@@ -80,16 +106,10 @@ Code SampleMaker::produce(const hr_request& request, int64_t position, const Byt
   jpeg::File file;
   {
     const StageTimer timer(tally, kParse);
-    file.data = bytes.data;
-    file.size = bytes.size;
-    Code code = jpeg::parse_header(bytes.data, bytes.size, &file.header);
-    if (code != Code::kOk) return code;
+    Code code = parse(request, index, bytes, &file, tally);
     const int width = status->width = file.header.width;
     const int height = status->height = file.header.height;
-    if (width < 1 || height < 1) return Code::kCorrupt;
-    if (pipeline.max_pixels > 0 && int64_t{width} * height > pipeline.max_pixels)
-      return Code::kTooLarge;
-    file.entries = entries_of(*request.source, index, bytes, tally);
+    if (code != Code::kOk) return code;
     draws_.resize(static_cast<size_t>(pipeline.op_count));
     const int64_t occurrence = request.occurrences == nullptr ? 0 : request.occurrences[position];
     const RandomKey key = {request.seed, request.epoch, static_cast<uint64_t>(index),
@@ -100,7 +120,7 @@ Code SampleMaker::produce(const hr_request& request, int64_t position, const Byt
       code = build_program(pipeline, draws_.data(), {width, height}, &program_);
     if (code != Code::kOk) return code;
   }
-  Code code = decode(pipeline, file, status, tally);
+  Code code = load(pipeline, *request.source, file, status, tally);
   if (code != Code::kOk) return code;
   ImageView rendered;
   {
@@ -113,12 +133,20 @@ Code SampleMaker::produce(const hr_request& request, int64_t position, const Byt
   return Code::kOk;
 }
 
-Code SampleMaker::decode(const hr_pipeline& pipeline, const jpeg::File& file, hr_status* status,
-                         Tally* tally) {
+Code SampleMaker::load(const hr_pipeline& pipeline, const hr_source& source, const jpeg::File& file,
+                       hr_status* status, Tally* tally) {
   const StageTimer timer(tally, kDecode);
   const Rect rect = Runner::source_rect(program_);
   const ImageView pixels = runner_.input(program_);
   if (pixels.data == nullptr) return Code::kOutOfMemory;
+  if (source.height == 0) return decode(pipeline, file, rect, pixels, status, tally);
+  copy_pixels({file.data, source.row_stride, source.column_stride, source.channel_stride}, rect,
+              pixels);
+  return Code::kOk;
+}
+
+Code SampleMaker::decode(const hr_pipeline& pipeline, const jpeg::File& file, const Rect& rect,
+                         const ImageView& pixels, hr_status* status, Tally* tally) {
   Code code = Code::kUnsupported;
   for (size_t i = 0; i < decoders_.size(); ++i) {
     if ((pipeline.decoders >> i & 1u) == 0 || !decoders_[i]->supports(file)) continue;

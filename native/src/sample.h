@@ -44,7 +44,11 @@ class SampleMaker {
  private:
   Code produce(const hr_request& request, int64_t position, const Bytes& bytes, hr_status* status,
                Tally* tally);
-  Code decode(const hr_pipeline& pipeline, const jpeg::File& file, hr_status* status, Tally* tally);
+  // Puts the rectangle that program_ reads where runner_ expects it.
+  Code load(const hr_pipeline& pipeline, const hr_source& source, const jpeg::File& file,
+            hr_status* status, Tally* tally);
+  Code decode(const hr_pipeline& pipeline, const jpeg::File& file, const Rect& rect,
+              const ImageView& pixels, hr_status* status, Tally* tally);
 
   std::vector<std::unique_ptr<jpeg::Decoder>> decoders_;
   std::vector<hr_draw> draws_;

@@ -1,4 +1,4 @@
-"""torchvision's small sets, a few pictures each, from files as its own classes read them."""
+"""torchvision's small data sets, a few images each, from files as its own classes read them."""
 
 from __future__ import annotations
 
@@ -79,6 +79,15 @@ def _svhn(root: Path, transform: Any) -> Any:
     return datasets.SVHN(root, split="test", transform=transform)
 
 
+def _stl10(root: Path, transform: Any) -> Any:
+    folder = root / "stl10_binary"
+    folder.mkdir()
+    (folder / "test_X.bin").write_bytes(_pixels(COUNT, 3, 96, 96).tobytes())
+    (folder / "test_y.bin").write_bytes((_labels() + 1).astype(np.uint8).tobytes())
+    (folder / "class_names.txt").write_text("\n".join("abcdefghij"))
+    return datasets.STL10(str(root), split="test", transform=transform)
+
+
 SETS: dict[str, Callable[[Path, Any], Any]] = {
     "MNIST": _mnist(datasets.MNIST),
     "FashionMNIST": _mnist(datasets.FashionMNIST),
@@ -88,11 +97,12 @@ SETS: dict[str, Callable[[Path, Any], Any]] = {
     "CIFAR10": _cifar(datasets.CIFAR10, "labels"),
     "CIFAR100": _cifar(datasets.CIFAR100, "fine_labels"),
     "SVHN": _svhn,
+    "STL10": _stl10,
 }
 
 
 def make_set(name: str, root: Path, transform: Any, patch: pytest.MonkeyPatch) -> Any:
     """A set of `COUNT` pictures; torchvision would miss the checksums of the real ones."""
-    for module in (datasets.cifar, datasets.svhn):
+    for module in (datasets.cifar, datasets.stl10, datasets.svhn):
         patch.setattr(module, "check_integrity", lambda *_: True)
     return SETS[name](root, transform)

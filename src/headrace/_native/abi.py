@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-ABI_VERSION = 10
+ABI_VERSION = 11
 STAGES = 5
 DECODERS = 8
 PARAMS = 24
@@ -84,6 +84,11 @@ class Source(Structure):
         ("entry_begins", c_void_p),
         ("entry_ends", c_void_p),
         ("entry_mtimes", c_void_p),
+        ("height", c_int32),
+        ("width", c_int32),
+        ("row_stride", c_int64),
+        ("column_stride", c_int64),
+        ("channel_stride", c_int64),
     )
 
 

@@ -312,6 +312,28 @@ class Source:
         struct = abi.Source(count=len(files), data=addresses.ctypes.data, sizes=sizes.ctypes.data)
         return cls(struct, (padded, addresses, sizes))
 
+    @classmethod
+    def of_pixels(cls, images: npt.NDArray[np.uint8], rows: npt.NDArray[np.int64]) -> Source:
+        """Decoded images: sample i is images[rows[i]], uint8 [height, width, 3] with any strides.
+
+        They aren't copied: what is written to `images` changes later samples.
+        """
+        _, height, width, channels = images.shape
+        if images.dtype != np.uint8 or channels != 3:
+            raise ValueError(f"images must be uint8 [n, height, width, 3], not {images.dtype} {images.shape}")
+        image, row, column, channel = images.strides
+        addresses = images.ctypes.data + image * rows
+        struct = abi.Source(
+            count=len(rows),
+            data=addresses.ctypes.data,
+            height=height,
+            width=width,
+            row_stride=row,
+            column_stride=column,
+            channel_stride=channel,
+        )
+        return cls(struct, (images, addresses))
+
 
 def _put_entries(struct: abi.Source, entries: EntryPoints | None) -> None:
     if entries is None:

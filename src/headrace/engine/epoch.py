@@ -176,7 +176,9 @@ class NativeProducer:
     def _timed_out(self, pending: Pending, unfinished: list[int], seconds: float) -> str:
         source = self._engine.plan.source
         samples = [int(pending.indices[position]) for position in unfinished[:NAMED]]
-        named = ", ".join(f"sample {i} ({printable(source.path(i))})" for i in samples)
+        paths = [source.path(i) for i in samples]
+        places = ["" if path is None else f" ({printable(path)})" for path in paths]
+        named = ", ".join(f"sample {i}{place}" for i, place in zip(samples, places, strict=True))
         more = f" and {len(unfinished) - NAMED} more" if len(unfinished) > NAMED else ""
         return (
             f"DataLoader timed out after {seconds:g} seconds, waiting for {named}{more}. If the storage"
@@ -270,7 +272,9 @@ class NativeProducer:
                 changed = labels.tolist() if plan.target_transform is None else targets_in(positions, targets)
                 batch = self._collate(images, changed, keys)
             elif plan.target_transform is not None:
-                batch = [images, self._pin(default_collate(targets_in(positions, targets)))]
+                # In tuples, as torch collates them: strings come as a tuple.
+                changed = [(target,) for target in targets_in(positions, targets)]
+                batch = [images, self._pin(default_collate(changed)[0])]
             else:
                 batch = [images, self._pin(torch.from_numpy(labels))]
         times = pending.submitted_ns, pending.made_ns

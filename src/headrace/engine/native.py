@@ -28,6 +28,7 @@ from headrace.order.batches import IndexBatch
 from headrace.plan.physical import NativePlan
 from headrace.records import NativeStats, SampleKey
 from headrace.remote.lease import Lease
+from headrace.sources.arrays import ArraySource
 from headrace.sources.pack import PackSource
 from headrace.sources.remote import RemoteSamples
 
@@ -103,6 +104,8 @@ def native_source(plan: NativePlan) -> ffi.Source | None:
     source = plan.source
     if isinstance(source, RemoteSamples):
         return None
+    if isinstance(source, ArraySource):
+        return ffi.Source.of_pixels(source.images, source.rows)
     if isinstance(source, PackSource):
         return ffi.Source.of_extents(source.paths, source.offsets, source.extents, plan.entries)
     return ffi.Source.of_paths(source.paths, source.offsets, plan.entries)

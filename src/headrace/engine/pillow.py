@@ -11,7 +11,7 @@ from headrace.errors import SampleError
 from headrace.plan.physical import NativePlan
 from headrace.plan.pointwise import look_up
 from headrace.records import SampleKey
-from headrace.sources.image import load_rgb
+from headrace.sources.source import load_image
 from headrace.transforms.op import flat, replay
 
 
@@ -29,7 +29,7 @@ def make_picture(plan: NativePlan, pipeline: ffi.Pipeline, key: SampleKey) -> Im
     """The picture of `key` after the steps of `plan`, as torchvision gives it. Raises SampleError."""
     path = plan.source.path(key.sample)
     try:
-        image = load_rgb(plan.source.open(key.sample))
+        image = load_image(plan.source, key.sample)
         draws = draws_of(pipeline, plan.steps, key, image.width, image.height)
         if draws is None:  # replaying it raises torchvision's own error
             draws = tuple((0.0,) * len(op.draws) for op in flat(plan.steps))

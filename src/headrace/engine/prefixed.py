@@ -29,6 +29,7 @@ from headrace.plan.physical import Layout, SplitPlan, make_plan
 from headrace.plan.pointwise import PointwiseTable, run_suffix
 from headrace.plan.suffix import Suffix
 from headrace.records import BatchKeys, SampleKey
+from headrace.sources.arrays import ArraySource
 from headrace.sources.remote import RemoteSamples
 from headrace.transforms.op import keep_info
 
@@ -121,7 +122,8 @@ class PrefixedSamples(Guarded):
     def _batch(self, samples: Any) -> Any:
         images = [image for image, _ in samples]
         if self.plan.prefix.collate is None and alike(images):
-            return [levels_of(images), default_collate([target for _, target in samples])]
+            targets = default_collate([(target,) for _, target in samples])  # strings come as a tuple
+            return [levels_of(images), *targets]
         return self.collate([(self._finished(image), target) for image, target in samples])
 
     def _single(self, sample: Any) -> Any:
@@ -197,8 +199,11 @@ class Pictures:
         if status["code"] != abi.OK:
             return make_picture(prefix, self._pipeline, key)
         image = Image.fromarray(pixels)
+        source = prefix.source
+        if isinstance(source, ArraySource):
+            return image  # which has no info
         if self.plan.keeps_info and self._has_info(key, height, width):
-            with prefix.source.open(key.sample) as file:
+            with source.open(key.sample) as file:
                 image.info = dict(Image.open(file).info)
         return image
 

@@ -1,7 +1,7 @@
-"""torchvision's small sets, which hold all their pictures in one array: taken as that array and a table.
+"""torchvision's small data sets, which hold all their images in one array: taken as that array and labels.
 
-Only these classes themselves, with a transform of pointwise steps alone: a picture is then a row of the
-array, and its values those of the table of levels, as on files.
+Only these classes themselves. With a transform of level operations alone a batch is a gather of rows;
+otherwise native code reads colour images as it reads those of files.
 """
 
 from __future__ import annotations
@@ -11,21 +11,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torchvision import datasets
 
 from headrace.plan.pointwise import PointwiseTable
 from headrace.plan.transform import StepNote, lower_values
+from headrace.sources.arrays import ArraySource
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+# The longest edge that native code takes, in pixels: kMaxEdge.
+MAX_EDGE = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class ArraySet:
-    """A recognised set.
+    """A data set whose batches are rows of an array.
 
     Attributes:
-        images: uint8 [n, channels, height, width], a view of the set's own memory.
+        images: uint8 [n, channels, height, width], a view of the data set's own memory.
         labels: int64 [n].
         values: what the levels become.
         notes: the user's transforms in words.
@@ -38,81 +43,103 @@ class ArraySet:
 
 
 def read_arrays(dataset: Any) -> ArraySet | None:
-    """`dataset` as arrays; None where its samples must be asked for one by one."""
-    read = READERS.get(type(dataset))
-    if read is None or dataset.transform is None or dataset.target_transform is not None:
+    """`dataset` as rows to gather; None where more than a table of levels is needed."""
+    known = type(dataset) in GREY or type(dataset) in COLOUR
+    if not known or dataset.transform is None or dataset.target_transform is not None:
         return None
-    if not str(type(dataset).__getitem__.__module__).startswith("torchvision."):
-        return None  # replaced by someone
-    arrays = read(dataset)
-    if arrays is None or len(arrays[0]) != len(arrays[1]):
+    arrays = _grey_arrays(dataset) if type(dataset) in GREY else _colour_arrays(dataset)
+    if arrays is None:
         return None
     images, labels = arrays
     lowered = lower_values(dataset.transform, images.shape[1])
     return None if lowered is None else ArraySet(images, labels, *lowered)
 
 
-Arrays = tuple[torch.Tensor, torch.Tensor]
+def read_colour_images(dataset: Any) -> ArraySource | str:
+    """The images and labels of a data set of a class in `COLOUR`, or why they can't be taken as arrays."""
+    if is_replaced(dataset):
+        return "its __getitem__ was replaced"
+    data, labels = dataset.data, COLOUR[type(dataset)](dataset)
+    if type(data) is not np.ndarray or data.dtype != np.uint8 or data.ndim != 4:
+        return "its data isn't an array of uint8 with 4 dimensions"
+    images = data if isinstance(dataset, datasets.CIFAR10) else data.transpose(0, 2, 3, 1)
+    if images.shape[3] != 3 or not all(0 < edge <= MAX_EDGE for edge in images.shape[1:3]):
+        return f"its data has shape {list(data.shape)}, which isn't that of RGB images"
+    if labels is None or len(labels) != len(images):
+        return "its labels aren't one int per image"
+    return ArraySource(images, np.arange(len(images)), labels)
 
 
-def _mnist(dataset: Any) -> Arrays | None:
-    labels = _integers(dataset.targets)
-    return None if labels is None else _grey(dataset, labels)
+def is_replaced(dataset: Any) -> bool:
+    """Whether someone has put a `__getitem__` in the place of torchvision's."""
+    return not str(type(dataset).__getitem__.__module__).startswith("torchvision.")
 
 
-def _qmnist(dataset: Any) -> Arrays | None:
+def _grey_arrays(dataset: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+    labels, data = GREY[type(dataset)](dataset), dataset.data
+    if type(data) is not torch.Tensor or data.dtype != torch.uint8 or data.ndim != 3 or is_replaced(dataset):
+        return None
+    if labels is None or len(labels) != len(data) or data.device.type != "cpu":
+        return None
+    return data[:, None], torch.from_numpy(labels)
+
+
+def _colour_arrays(dataset: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+    source = read_colour_images(dataset)
+    # What torch makes no view of: steps backwards, and memory that mustn't be written.
+    if isinstance(source, str) or min(source.images.strides) < 0 or not source.images.flags.writeable:
+        return None
+    return torch.from_numpy(source.images).permute(0, 3, 1, 2), torch.from_numpy(source.labels)
+
+
+Labels = npt.NDArray[np.int64]
+
+
+def _mnist_labels(dataset: Any) -> Labels | None:
+    return _integers(dataset.targets)
+
+
+def _qmnist_labels(dataset: Any) -> Labels | None:
     targets = dataset.targets
     if not dataset.compat or not isinstance(targets, torch.Tensor) or targets.ndim != 2:
         return None
-    labels = _integers(targets[:, 0])
-    return None if labels is None else _grey(dataset, labels)
+    return _integers(targets[:, 0])
 
 
-def _grey(dataset: Any, labels: torch.Tensor) -> Arrays | None:
-    data = dataset.data
-    if type(data) is not torch.Tensor or data.dtype != torch.uint8 or data.ndim != 3:
-        return None
-    return (data[:, None], labels) if data.device.type == "cpu" else None
-
-
-def _cifar(dataset: Any) -> Arrays | None:
+def _cifar_labels(dataset: Any) -> Labels | None:
     # Taken as they are by torch's collation, which keeps the type of anything but Python's ints.
-    if type(dataset.targets) is not list or any(type(target) is not int for target in dataset.targets):
+    if type(dataset.targets) is not list or not set(map(type, dataset.targets)) <= {int}:
         return None
-    images, labels = _pixels(dataset.data, channels_at=3), torch.tensor(dataset.targets, dtype=torch.int64)
-    return None if images is None else (images.permute(0, 3, 1, 2), labels)
-
-
-def _svhn(dataset: Any) -> Arrays | None:
-    images, labels = _pixels(dataset.data, channels_at=1), _integers(dataset.labels)
-    return None if images is None or labels is None else (images, labels)
-
-
-def _pixels(data: Any, *, channels_at: int) -> torch.Tensor | None:
-    if type(data) is not np.ndarray or data.dtype != np.uint8 or data.ndim != 4:
+    try:
+        return np.array(dataset.targets, np.int64)
+    except OverflowError:
         return None
-    # What torch makes no view of: steps backwards, and memory that mustn't be written.
-    if data.shape[channels_at] != 3 or min(data.strides) < 0 or not data.flags.writeable:
-        return None
-    return torch.from_numpy(data)
 
 
-def _integers(labels: Any) -> torch.Tensor | None:
+def _array_labels(dataset: Any) -> Labels | None:
+    return _integers(dataset.labels)
+
+
+def _integers(labels: Any) -> Labels | None:
     """Labels that int() would be called on, as int64 [n]."""
-    if type(labels) is np.ndarray and labels.dtype.kind in "iu" and labels.dtype != np.uint64:
-        labels = torch.from_numpy(labels.astype(np.int64))
+    if type(labels) is np.ndarray and labels.ndim == 1 and labels.dtype.kind in "iu":
+        return None if labels.dtype == np.uint64 else labels.astype(np.int64)
     if type(labels) is not torch.Tensor or labels.ndim != 1 or labels.dtype not in INTEGERS:
         return None
-    return labels.to("cpu", torch.int64)
+    return labels.to("cpu", torch.int64).numpy()
 
 
-READERS: dict[type, Callable[[Any], Arrays | None]] = {
-    datasets.MNIST: _mnist,
-    datasets.FashionMNIST: _mnist,
-    datasets.KMNIST: _mnist,
-    datasets.EMNIST: _mnist,
-    datasets.QMNIST: _qmnist,
-    datasets.CIFAR10: _cifar,
-    datasets.CIFAR100: _cifar,
-    datasets.SVHN: _svhn,
+# Data sets by class, each with what reads its labels.
+GREY: dict[type, Callable[[Any], Labels | None]] = {
+    datasets.MNIST: _mnist_labels,
+    datasets.FashionMNIST: _mnist_labels,
+    datasets.KMNIST: _mnist_labels,
+    datasets.EMNIST: _mnist_labels,
+    datasets.QMNIST: _qmnist_labels,
+}
+COLOUR: dict[type, Callable[[Any], Labels | None]] = {
+    datasets.CIFAR10: _cifar_labels,
+    datasets.CIFAR100: _cifar_labels,
+    datasets.SVHN: _array_labels,
+    datasets.STL10: _array_labels,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.plan.recognise import Recognised, recognise_source
+from headrace.sources.arrays import ArraySource
 
 
 def dataset_identity(dataset: Any) -> str:
@@ -18,8 +19,9 @@ def dataset_identity(dataset: Any) -> str:
     if isinstance(own, str):
         return f"{kind} {own}"
     recognised = recognise_source(dataset)
-    if isinstance(recognised, Recognised):
-        return f"{kind} of {len(recognised.source)}, files {recognised.source.digest()}"
+    source = recognised.source if isinstance(recognised, Recognised) else None
+    if source is not None and not isinstance(source, ArraySource):
+        return f"{kind} of {len(source)}, files {source.digest()}"
     try:
         return f"{kind} of {len(dataset)}"
     except TypeError:

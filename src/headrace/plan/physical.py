@@ -24,6 +24,7 @@ from headrace.plan.transform import (
     lower_transform,
 )
 from headrace.records import EntryPoints
+from headrace.sources.arrays import ArraySource
 from headrace.sources.source import Source
 from headrace.transforms.op import Extent, ImageOp
 
@@ -57,7 +58,7 @@ class NativePlan:
     """What the native engine needs to know, all of it.
 
     Attributes:
-        source: files and labels.
+        source: images and labels.
         steps: on 8-bit RGB, in order.
         height, width: of every output, in pixels.
         table: [3, 256] of `dtype`, the value of each level of each channel; None: the level itself (uint8).
@@ -216,7 +217,7 @@ def make_plan(
         head = Decision(recognised.what, "python", recognised.reason, source=True, refused=True)
         return _python_plan((head, *problems), PythonPlan((), dtype, memory_format))
     head = Decision(recognised.what, "native", recognised.note, source=True)
-    lowered = lower_transform(recognised.transform)
+    lowered = lower_transform(recognised.transform, recognised.size)
     lines = [_decision(note) for note in lowered.notes]
     table = None if lowered.pointwise is None else cast_table(lowered.pointwise, dtype)
     if isinstance(table, str):
@@ -227,7 +228,8 @@ def make_plan(
     if table is not None and isinstance(lowered, LoweredTransform) and not problems:
         native = _native_plan(recognised, lowered, table, layout, collate, on_device=to is not None)
         return Plan((head, *_placed_decisions(lines, lowered, native, to)), native=native)
-    if not split:
+    # Images of an array are there already: to have one made natively takes longer than it saves.
+    if not split or isinstance(recognised.source, ArraySource):
         lines = [replace(line, where="python", parity="") for line in (head, *lines, *problems)]
         return _python_plan(lines, PythonPlan((), dtype, memory_format))
     parts = _split_plan(recognised, lowered, table, layout, collate, on_device=to is not None)

@@ -1,4 +1,4 @@
-"""From a torch dataset to files, labels and a transform, or to the reason why it must run as it is.
+"""From a torch dataset to images, labels and a transform, or to the reason why it must run as it is.
 
 Only classes whose `__getitem__` is known by heart are recognised, and only they: a subclass may do anything.
 """
@@ -17,16 +17,19 @@ from torch.utils.data import IterableDataset, Subset
 from torchvision.datasets import DatasetFolder, ImageFolder, ImageNet
 from torchvision.datasets.folder import default_loader, pil_loader
 
+from headrace.plan.arrays import COLOUR, read_colour_images
 from headrace.plan.origin import describe_callable, describe_object, located
 from headrace.records import EntryPoints
+from headrace.sources.arrays import ArraySource
 from headrace.sources.folder import ImageSource, find_entry_points
 from headrace.sources.image import ImageDataset
 from headrace.sources.pack import PackSource
 from headrace.sources.packed import PackedDataset
 from headrace.sources.source import Source
+from headrace.transforms.op import UNKNOWN, Extent
 
 FOLDERS: tuple[type, ...] = (ImageFolder, DatasetFolder, ImageNet)
-KNOWN: tuple[type, ...] = (*FOLDERS, ImageDataset, PackedDataset, Subset)
+KNOWN: tuple[type, ...] = (*FOLDERS, *COLOUR, ImageDataset, PackedDataset, Subset)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +38,13 @@ class Recognised:
 
     Attributes:
         what: the dataset in words, e.g. ``ImageFolder(n=1281167)``.
-        source: its files and labels.
+        source: its images and labels.
         transform: the user's transform of the picture; None: none.
         target_transform: the user's transform of the label; None: none.
         note: a remark for the explanation.
         root: the folder that all files are in; None: not known.
         entries: the files' entry points; None: none.
+        size: of its images.
     """
 
     what: str
@@ -50,6 +54,7 @@ class Recognised:
     note: str = ""
     root: str | None = None
     entries: EntryPoints | None = None
+    size: Extent = UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class Refusal:
 def recognise_source(dataset: Any) -> Recognised | Refusal:
     """What native code can make of `dataset`. Reads its attributes and none of its samples."""
     found = _recognise(dataset)
-    if isinstance(found, Refusal):
+    if isinstance(found, Refusal) or isinstance(found.source, ArraySource):
         return found
     total, jpegs = len(found.source), found.source.count_extensions()
     counts = f"{jpegs:,} of {total:,} files are JPEG by extension"
@@ -87,6 +92,8 @@ def _recognise(dataset: Any) -> Recognised | Refusal:
         return Recognised(what, dataset.source, dataset.transform, dataset.target_transform)
     if type(dataset) in FOLDERS:
         return _recognise_folder(dataset)
+    if type(dataset) in COLOUR:
+        return _recognise_arrays(dataset)
     known = next((base for base in type(dataset).__mro__ if base in KNOWN), None)
     if known is not None:
         return _refuse_subclass(dataset, known)
@@ -111,6 +118,16 @@ def _recognise_folder(dataset: Any) -> Recognised | Refusal:
     root = getattr(dataset, "root", None)
     at = os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
     return Recognised(what, source, dataset.transform, dataset.target_transform, root=at)
+
+
+def _recognise_arrays(dataset: Any) -> Recognised | Refusal:
+    source = read_colour_images(dataset)
+    if isinstance(source, str):
+        return Refusal(type(dataset).__name__, source)
+    what, (height, width) = f"{type(dataset).__name__}(n={len(source)})", source.images.shape[1:3]
+    note = f"{height}×{width} pixels each, in memory"
+    size = Extent(height, width, exact=True)
+    return Recognised(what, source, dataset.transform, dataset.target_transform, note, size=size)
 
 
 def _patched_reason(cls: type[Any]) -> str | None:

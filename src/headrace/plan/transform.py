@@ -111,20 +111,20 @@ class _Item:
     problem: str = ""
 
 
-def lower_transform(transform: Any) -> LoweredTransform | SplitTransform:
-    """What native code makes of `transform` (None: no transform), and why not all of it."""
+def lower_transform(transform: Any, size: Extent = UNKNOWN) -> LoweredTransform | SplitTransform:
+    """What native code makes of `transform` (None: none) on images of `size`, and why not all of it."""
     items = [] if transform is None else [_read(leaf) for leaf in _flatten(transform)]
-    _settle(items)
+    _settle(items, size)
     _check_erasing(items)
-    whole = None if any(item.problem for item in items) else _lower_whole(items)
-    return whole if isinstance(whole, LoweredTransform) else _split(items, whole)
+    whole = None if any(item.problem for item in items) else _lower_whole(items, size)
+    return whole if isinstance(whole, LoweredTransform) else _split(items, size, whole)
 
 
-def _lower_whole(items: Sequence[_Item]) -> LoweredTransform | StepNote:
+def _lower_whole(items: Sequence[_Item], size: Extent) -> LoweredTransform | StepNote:
     pointwise = [item for item in items if isinstance(item.op, LevelOp)]
     if not pointwise:
         return _refusal("output", "gives PIL images rather than tensors")
-    extent = _extent(items)
+    extent = _extent(items, size)
     if not extent.exact:
         return _refusal("output", "size varies with the picture: give Resize both sizes, or crop at the end")
     table = build_table([item.transform for item in pointwise])
@@ -137,7 +137,7 @@ def _lower_whole(items: Sequence[_Item]) -> LoweredTransform | StepNote:
     return LoweredTransform(_steps(items), extent.height, extent.width, table, notes, erase)
 
 
-def _split(items: Sequence[_Item], why: StepNote | None) -> SplitTransform:
+def _split(items: Sequence[_Item], size: Extent, why: StepNote | None) -> SplitTransform:
     """The longest beginning that native code does, and the longest end that is a table.
 
     `why`: what keeps the transform from running natively as a whole, where no step of it alone does.
@@ -156,7 +156,7 @@ def _split(items: Sequence[_Item], why: StepNote | None) -> SplitTransform:
     notes += [_native_note(item) for item in items[end:]]
     return SplitTransform(
         steps=_steps(items[:begin]),
-        extent=_extent(items[:begin]),
+        extent=_extent(items[:begin], size),
         middle=tuple(item.transform for item in items[begin:end]),
         suffix=tuple(item.transform for item in items[end:]),
         pointwise=table,
@@ -170,10 +170,10 @@ def _steps(items: Sequence[_Item]) -> tuple[ImageOp, ...]:
     return tuple(each.op for each in settled if each.op is not None)
 
 
-def _extent(items: Sequence[_Item]) -> Extent:
-    """Of the image after `items`, which begin with the file's."""
+def _extent(items: Sequence[_Item], size: Extent) -> Extent:
+    """Of the image after `items`, which begin with the data set's, of `size`."""
     extents = [item.settled.extent for item in items if item.settled is not None]
-    return extents[-1] if extents else UNKNOWN
+    return extents[-1] if extents else size
 
 
 def _erasing_of(items: Sequence[_Item]) -> RandomErasing | None:
@@ -243,9 +243,10 @@ def _unknown_reason(transform: Any) -> str:
     return NO_NATIVE_FORM
 
 
-def _settle(items: Sequence[_Item]) -> None:
-    """Decides on each image op in its place. After one with a problem the next is judged as if it had run."""
-    extent, on_tensor = UNKNOWN, False
+def _settle(items: Sequence[_Item], extent: Extent) -> None:
+    """Decides on each image op in its place, the first of them on images of `extent`. After one with a
+    problem the next is judged as if it had run."""
+    on_tensor = False
     for item in items:
         # All others leave an image an image, or raise an error for one (which the table's making finds out).
         on_tensor = on_tensor or isinstance(item.op, ToTensor)

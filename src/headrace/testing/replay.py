@@ -17,7 +17,7 @@ from headrace.plan.physical import NativePlan, SplitPlan
 from headrace.plan.pointwise import look_up, look_up_levels, run_suffix
 from headrace.plan.suffix import ErasingStep, Suffix
 from headrace.records import BatchKeys, Draw, SampleKey
-from headrace.sources.image import load_rgb
+from headrace.sources.source import load_image
 from headrace.transforms.op import Op, flat
 from headrace.transforms.random_erasing import draw_boxes, draw_noise
 
@@ -45,7 +45,7 @@ def draws(
     """
     plan, split = _plans(loader)
     key = SampleKey(*loader.random_key(epoch), index, occurrence)
-    image = load_rgb(plan.source.open(index))
+    image = load_image(plan.source, index)
     drawn = draws_of(lower_pipeline(plan, decoders=0), plan.steps, key, image.width, image.height)
     if drawn is None:
         raise ValueError(f"sample {index} is {image.width}×{image.height}: a crop of the pipeline is larger")
