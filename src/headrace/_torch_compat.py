@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -56,6 +57,60 @@ def default_collate_functions() -> dict[Any, Callable[..., Any]]:
         return {}
     functions: dict[Any, Callable[..., Any]] = default_collate_fn_map
     return functions
+
+
+def collate(samples: list[Any], functions: Mapping[Any, Callable[..., Any]]) -> Any:
+    """`default_collate` by another table than torch's own. Only where `default_collate_functions` has one."""
+    from torch.utils.data._utils.collate import collate as by_torch
+
+    return by_torch(samples, collate_fn_map=dict(functions))
+
+
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is made of several others, by a subclass that says so."""
+    try:
+        from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+    except ImportError:
+        return type(tensor) is not torch.Tensor and hasattr(tensor, "__tensor_flatten__")
+    return bool(is_traceable_wrapper_subclass(tensor))
+
+
+_changes = itertools.count(1)
+
+
+def changes_of(tensor: torch.Tensor) -> int:
+    """A number that goes up with every change that torch makes to a tensor; 0 for an inference tensor, which
+    is not followed. Where torch does not tell, every call gives another number."""
+    if tensor.is_inference():
+        return 0
+    return int(getattr(tensor, "_version", next(_changes)))
+
+
+def was_forked_in_use(module: Any) -> bool:
+    """Whether this process was forked from one that had used an accelerator already, by the accelerator's
+    module of torch. False where that does not tell: using it is an error of torch's then."""
+    forked = getattr(module, "_is_in_bad_fork", None)
+    return forked is not None and bool(forked())
+
+
+def map_tree(function: Callable[[Any], Any], value: Any) -> Any:
+    """A nested batch with `function` applied to all that is no container of a kind that torch knows."""
+    try:
+        from torch.utils import _pytree
+    except ImportError:
+        if isinstance(value, dict):
+            return {key: map_tree(function, item) for key, item in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(map_tree(function, item) for item in value)
+        return function(value)
+    return _pytree.tree_map(function, value)
+
+
+def leaves_of(value: Any) -> list[Any]:
+    """What `map_tree` would call its function with, in order."""
+    found: list[Any] = []
+    map_tree(found.append, value)
+    return found
 
 
 def pin_memory(data: Any) -> Any:

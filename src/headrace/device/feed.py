@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from headrace import _torch_compat
 from headrace.device.place import resolve_device
 from headrace.device.structure import leaves, map_leaves, own_move, tensors, total_nbytes
 from headrace.records import BatchKeys
@@ -214,7 +214,7 @@ class Feed:
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether `record_stream` covers all of the tensor's memory: not where it is made of several tensors."""
-    return tensor.layout is torch.strided and not is_traceable_wrapper_subclass(tensor)
+    return tensor.layout is torch.strided and not _torch_compat.is_wrapper(tensor)
 
 
 def _shows_its_tensors(leaf: Any) -> bool:

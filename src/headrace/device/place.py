@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from headrace import _torch_compat
 from headrace.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -32,8 +33,7 @@ def check_device(device: str | torch.device | None) -> torch.device:
             f"device ({str(asked)!r}) isn't there; this process has {there}. Name one that is, or leave"
             " device out for batches on the CPU."
         )
-    forked = getattr(_module(asked), "_is_in_bad_fork", None)
-    if forked is not None and forked():
+    if _torch_compat.was_forked_in_use(_module(asked)):
         raise ConfigError(
             f"device ({str(asked)!r}) can't be used in this process: it was forked from one that had used it"
             " already. Start it by spawn: torch.multiprocessing.get_context('spawn')."

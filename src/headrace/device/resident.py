@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 
+from headrace import _torch_compat
 from headrace.errors import ConfigError
 from headrace.plan.gather import GatherPlan
 
@@ -58,13 +59,13 @@ class Residence:
             self._hosts = self._there = ()
             return plan
         same = len(self._hosts) == len(plan.tensors) and all(
-            tensor is host and _version(tensor) == version
+            tensor is host and _torch_compat.changes_of(tensor) == version
             for tensor, (host, version) in zip(plan.tensors, self._hosts, strict=True)
         )
         if not same:
             self._there = ()  # given back first: both may not fit
             self._there = tuple(tensor.to(self.device) for tensor in plan.tensors)
-            self._hosts = tuple((tensor, _version(tensor)) for tensor in plan.tensors)
+            self._hosts = tuple((tensor, _torch_compat.changes_of(tensor)) for tensor in plan.tensors)
         suffix = None if plan.suffix is None else replace(plan.suffix, on_device=False)
         return replace(plan, tensors=self._there, suffix=suffix)
 
@@ -98,11 +99,6 @@ class Residence:
                 " Leave resident at 'auto' to copy batches instead, or use fewer or smaller samples."
             )
         return fits
-
-
-def _version(tensor: torch.Tensor) -> int:
-    """Goes up with every change that torch makes; an inference tensor, which has none, isn't followed."""
-    return 0 if tensor.is_inference() else tensor._version
 
 
 def free_memory(device: torch.device) -> int | None:

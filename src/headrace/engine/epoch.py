@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 from torch.utils.data import default_collate
-from torch.utils.data._utils.pin_memory import pin_memory
 
+from headrace._torch_compat import pin_memory
 from headrace.device.postprocess import Postprocess
 from headrace.engine.ahead import Ahead
 from headrace.engine.guarded import MAX_REPLACEMENTS, cause_of, name_sample
@@ -294,7 +294,7 @@ class NativeProducer:
         # Tensors that are pinned already are handed through.
         if not self._engine.slots.pinned:
             return data
-        return pin_memory(data)  # type: ignore[no-untyped-call]
+        return pin_memory(data)
 
 
 def targets_in(positions: list[int], targets: dict[int, Any]) -> list[Any]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import Dataset, Subset, get_worker_info
-from torch.utils.data._utils.pin_memory import pin_memory
 
+from headrace._torch_compat import pin_memory
 from headrace.engine.seeding import generators_kept, sample_seeds, seed_generators
 from headrace.engine.stream import Stream
 from headrace.engine.workers.progress import ProgressCell
@@ -250,7 +250,7 @@ class GuardedBatch:
 
     def pin_memory(self) -> GuardedBatch:
         """As torch's loader asks for it."""
-        return replace(self, data=pin_memory(self.data))  # type: ignore[no-untyped-call]
+        return replace(self, data=pin_memory(self.data))
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
+from headrace import _torch_compat
 from headrace.engine.slots import Slots
 
 # Smaller tensors are stacked as quickly as they are copied one by one.
@@ -94,7 +94,7 @@ class Placing:
 
     def collate(self, samples: list[Any]) -> Any:
         """What torch's `default_collate` makes of `samples`, all of which went through `place`."""
-        return collate(samples, collate_fn_map=_COLLATE)
+        return _torch_compat.collate(samples, _COLLATE)
 
     def _place_tensor(self, position: int, tensor: torch.Tensor, path: Path) -> Any:
         nbytes = tensor.numel() * tensor.element_size()
@@ -126,23 +126,31 @@ class Placing:
 
 def _collate_placed(batch: list[Any], *, collate_fn_map: Any) -> Any:
     if not all(type(item) is _Placed for item in batch):
-        return _collate_tensors([_restored(item) for item in batch], collate_fn_map=collate_fn_map)
+        return _by_torch([_restored(item) for item in batch], collate_fn_map)
     rows, positions = batch[0].rows, [item.position for item in batch]
     whole = positions == list(range(len(rows.tensor)))
     return rows.tensor if whole else rows.tensor[positions]
 
 
 def _collate_mixed(batch: list[Any], *, collate_fn_map: Any) -> Any:
-    return _collate_tensors([_restored(item) for item in batch], collate_fn_map=collate_fn_map)
+    return _by_torch([_restored(item) for item in batch], collate_fn_map)
+
+
+def _by_torch(batch: list[Any], functions: Any) -> Any:
+    assert _collate_tensors is not None
+    return _collate_tensors(batch, collate_fn_map=functions)
 
 
 def _restored(item: Any) -> Any:
     return item.rows.tensor[item.position] if type(item) is _Placed else item
 
 
-_collate_tensors: Callable[..., Any] = default_collate_fn_map[torch.Tensor]
+_FUNCTIONS = _torch_compat.default_collate_functions()
+_collate_tensors: Callable[..., Any] | None = _FUNCTIONS.get(torch.Tensor)
+# Whether samples can be placed: only by torch's own collation, with other functions for tensors.
+AVAILABLE = _collate_tensors is not None
 _COLLATE: dict[Any, Callable[..., Any]] = {
-    **default_collate_fn_map,
+    **_FUNCTIONS,
     torch.Tensor: _collate_mixed,
     _Placed: _collate_placed,
 }

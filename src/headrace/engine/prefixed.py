@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from PIL import Image
 from torch.utils.data import default_collate, get_worker_info
-from torch.utils.data._utils.pin_memory import pin_memory
 
 from headrace._native import abi
 from headrace._native.decoders import decoder_bits
+from headrace._torch_compat import pin_memory
 from headrace.device.postprocess import Postprocess
 from headrace.engine.ahead import HeldSamples, samples_of
 from headrace.engine.guarded import Guarded, Request
@@ -253,7 +253,7 @@ class Levels:
 
     def pin_memory(self) -> Levels:
         """As torch's loader asks for it."""
-        return replace(self, images=pin_memory(self.images))  # type: ignore[no-untyped-call]
+        return replace(self, images=pin_memory(self.images))
 
 
 class FinishLevels:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
-from torch.utils.data._utils.pin_memory import pin_memory
+
+from headrace._torch_compat import pin_memory
 
 PLACEHOLDER = "headrace: this batch was received before the state was saved"
 
@@ -64,7 +65,7 @@ class StreamBatch:
 
     def pin_memory(self) -> StreamBatch:
         """As torch's loader asks for it."""
-        return replace(self, data=pin_memory(self.data))  # type: ignore[no-untyped-call]
+        return replace(self, data=pin_memory(self.data))
 
 
 @dataclass(frozen=True)

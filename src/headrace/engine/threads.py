@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data._utils.pin_memory import pin_memory
 
+from headrace._torch_compat import pin_memory
 from headrace.device.structure import batch_size
 from headrace.engine.crew import Crew, Task
 from headrace.engine.guarded import EMPTY, Guarded, Replaced
@@ -223,7 +223,7 @@ class ThreadProducer:
 
     def _pin(self, batch: _Batch) -> None:
         if self._epoch.pinned:  # tensors that are pinned already are handed through
-            batch.result = pin_memory(batch.result)  # type: ignore[no-untyped-call]
+            batch.result = pin_memory(batch.result)
 
     def _wait(self) -> _Batch:
         if self._pending[0].pid != os.getpid():  # a forked child has none of its parent's threads

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset, default_collate
 
+from headrace.engine import placing
 from headrace.engine.crew import Crew
 from headrace.engine.guarded import Guarded
 from headrace.engine.placing import SlotShelf
@@ -153,7 +154,7 @@ class PythonWorkers:
             indices,
             epoch,
             depth,
-            None if own_collate else self._shelf,
+            None if own_collate or not placing.AVAILABLE else self._shelf,
             loader.meter,
             loader.failures,
         )

@@ -10,9 +10,9 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
+from headrace import _torch_compat
 from headrace.measure.machine import usable_cores
 from headrace.measure.observed import LoaderFacts
 from headrace.measure.settings import arguments_of
@@ -26,7 +26,7 @@ def clone(batch: Any) -> Any:
     Tuples, lists, dicts and named tuples are walked through; other objects are deep-copied, or returned
     unchanged where that fails.
     """
-    return pytree.tree_map(_clone_leaf, batch)
+    return _torch_compat.map_tree(_clone_leaf, batch)
 
 
 def _clone_leaf(leaf: Any) -> Any:
@@ -41,13 +41,13 @@ def _clone_leaf(leaf: Any) -> Any:
 
 def nbytes(batch: Any) -> int:
     """Bytes of the tensors in a batch."""
-    leaves = pytree.tree_leaves(batch)
+    leaves = _torch_compat.leaves_of(batch)
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
 def batch_samples(batch: Any, batch_size: int | None) -> int:
     """Samples in a batch: the first length of a tensor or a list in it; `batch_size` if there is none."""
-    for leaf in pytree.tree_leaves(batch):
+    for leaf in _torch_compat.leaves_of(batch):
         if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
             return int(leaf.shape[0])
     if isinstance(batch, (list, tuple)) and batch and isinstance(batch[0], (list, tuple)):

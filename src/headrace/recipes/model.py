@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 from torchvision import models
 
 import headrace
 
 TIMM = "timm/"
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 # Their side branches' outputs would need losses of their own.
 ONE_OUTPUT: dict[str, dict[str, Any]] = {
     name: {"aux_logits": False, "init_weights": True} for name in ("googlenet", "inception_v3")
@@ -89,7 +89,7 @@ def _blocks(arch: str, model: nn.Module) -> list[nn.Module]:
 
 def _checkpoint(block: nn.Module) -> None:
     forward: Callable[..., Any] = block.forward
-    norms = [module for module in block.modules() if isinstance(module, _BatchNorm)]
+    norms = [module for module in block.modules() if isinstance(module, BATCH_NORMS)]
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _unmoved(norms)
@@ -103,7 +103,7 @@ def _checkpoint(block: nn.Module) -> None:
 
 
 @contextmanager
-def _unmoved(norms: Iterable[_BatchNorm]) -> Iterator[None]:
+def _unmoved(norms: Iterable[Any]) -> Iterator[None]:
     """Keeps running statistics unchanged: the second pass over a batch must not count it twice."""
     before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm, _, _ in before:
