@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import ImageOps
 from torch.utils.data import DataLoader, Subset, default_collate
 from torchvision import datasets
 from torchvision import transforms as v1
 
 import headrace
+import headrace.testing
 from headrace.plan import make_plan
 from support.array_datasets import COUNT, make_set
 from support.equal import same
@@ -37,7 +39,6 @@ def reason(dataset: Any, **settings: Any) -> str:
     """Why native code has no part in `dataset`."""
     plan = make_plan(dataset, **settings)
     assert plan.python is not None
-    assert plan.split is None
     return plan.python.reasons[0]
 
 
@@ -89,6 +90,41 @@ def test_an_epoch_is_resumed_where_it_was_left(cifar: Any) -> None:
     second = headrace.DataLoader(cifar, 4, shuffle=True, seed=5, num_workers=1)
     second.load_state_dict(first.state_dict())
     assert same([*begin, *second], whole)
+
+
+def inverted(image: Any) -> Any:
+    """A step of the user's."""
+    return ImageOps.invert(image)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 1, "multiprocessing_context": "spawn"}],
+)
+def test_steps_of_the_users_run_between_native_ones(cifar: Any, settings: dict[str, Any]) -> None:
+    end = [v1.ToTensor(), v1.Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.1])]
+    for steps in (
+        [v1.CenterCrop(20), inverted, *end],
+        [inverted, v1.Resize(40), *end],
+        [inverted, v1.ToTensor()],
+    ):
+        cifar.transform = v1.Compose(steps)
+        ours = headrace.DataLoader(Subset(cifar, range(20, 2, -2)), 4, **settings)
+        assert ours.plan().split is not None
+        theirs = list(DataLoader(ours.dataset, 4))
+        assert same(list(ours), theirs)
+        cifar.data, cifar.targets = 255 - cifar.data, [target + 1 for target in cifar.targets]
+        assert same(list(ours), list(DataLoader(ours.dataset, 4)))
+
+
+def test_what_is_drawn_before_a_step_of_the_users_is_replayed(cifar: Any) -> None:
+    cifar.transform = v1.Compose(
+        [v1.RandomCrop(32, padding=4), v1.RandomHorizontalFlip(), inverted, v1.ToTensor()]
+    )
+    loader = headrace.DataLoader(cifar, 4, num_workers=2, seed=5)
+    rows = [image for images, _ in loader for image in images]
+    assert all(torch.equal(row, headrace.testing.replay(loader, i, 0)) for i, row in enumerate(rows))
+    assert len(rows) == COUNT
 
 
 def test_draws_depend_on_seed_epoch_and_index_alone(cifar: Any) -> None:

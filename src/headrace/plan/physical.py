@@ -24,7 +24,6 @@ from headrace.plan.transform import (
     lower_transform,
 )
 from headrace.records import EntryPoints
-from headrace.sources.arrays import ArraySource
 from headrace.sources.source import Source
 from headrace.transforms.op import Extent, ImageOp
 
@@ -228,8 +227,7 @@ def make_plan(
     if table is not None and isinstance(lowered, LoweredTransform) and not problems:
         native = _native_plan(recognised, lowered, table, layout, collate, on_device=to is not None)
         return Plan((head, *_placed_decisions(lines, lowered, native, to)), native=native)
-    # Images of an array are there already: to have one made natively takes longer than it saves.
-    if not split or isinstance(recognised.source, ArraySource):
+    if not split:
         lines = [replace(line, where="python", parity="") for line in (head, *lines, *problems)]
         return _python_plan(lines, PythonPlan((), dtype, memory_format))
     parts = _split_plan(recognised, lowered, table, layout, collate, on_device=to is not None)
