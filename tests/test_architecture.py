@@ -116,7 +116,8 @@ class Budget(NamedTuple):
 # Smaller is better, but clarity decides: change a figure with a sentence of reason.
 BUDGETS = [
     Budget(("loader", "options", "config", "build"), 900, now=1510),
-    Budget(("transforms",), 3000),
+    # More than was meant: each of torchvision's policies has a page of its own rules.
+    Budget(("transforms",), 3000, now=3150),
     Budget(("plan",), 1500, now=1600),
     Budget(("lazy",), 1000),
     Budget(("engine", "_torch_compat"), 3200, now=5920),
@@ -135,7 +136,7 @@ BUDGETS = [
     ),
     Budget(("recipes",), 700, now=1250),
 ]
-ALL_PYTHON = Budget(tuple(HOLDS), 28_000, now=35_600)
+ALL_PYTHON = Budget(tuple(HOLDS), 28_000, now=35_950)
 NATIVE = 12_000
 MAX_FILE, MAX_FUNCTION = 600, 60
 

@@ -161,7 +161,7 @@ def test_pipelines(folder: Path, name: str, workers: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 6])
 def test_erasing_doesnt_depend_on_batches(folder: Path, size: int) -> None:
-    steps = [v1.CenterCrop(24), v1.RandAugment(), *END_V1, v1.RandomErasing(0.7)]
+    steps = [v1.CenterCrop(24), AUGMENT, *END_V1, v1.RandomErasing(0.7)]
     loader = headrace.DataLoader(dataset(folder, *steps), N, seed=1, num_workers=0)
     whole = check(loader)[0][0]
     given = headrace.DataLoader(dataset(folder, *steps), size, seed=1, num_workers=0, collate_fn=list)
@@ -173,7 +173,7 @@ def test_erasing_doesnt_depend_on_batches(folder: Path, size: int) -> None:
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("end", [END_V1, [v1.PILToTensor()], [*END_V1, v1.RandomErasing()]])
 def test_dtypes_and_layouts(folder: Path, end: list[Any], dtype: Any, memory_format: Any) -> None:
-    data = dataset(folder, v1.RandomResizedCrop((24, 41)), v1.RandAugment(), *end)
+    data = dataset(folder, v1.RandomResizedCrop((24, 41)), AUGMENT, *end)
     options: Any = {"dtype": dtype, "memory_format": memory_format}
     for images, _ in check(headrace.DataLoader(data, 8, seed=1, num_workers=0, **options)):
         assert images.is_contiguous(memory_format=memory_format)
@@ -195,7 +195,7 @@ def test_any_number_of_workers_gives_the_same(folder: Path, workers: int, batch_
 
 def numbered(folder: Path) -> ImageFolder:
     """A split pipeline whose labels are the samples' numbers."""
-    data = dataset(folder, v1.RandomResizedCrop(24), v1.RandAugment(), darker, *END_V1)
+    data = dataset(folder, v1.RandomResizedCrop(24), AUGMENT, darker, *END_V1)
     data.samples = [(path, i) for i, (path, _) in enumerate(data.samples)]
     return data
 
@@ -284,7 +284,7 @@ def test_exif_is_obeyed_where_the_user_does(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("context", multiprocessing.get_all_start_methods())
 def test_any_kind_of_process(folder: Path, context: str) -> None:
-    data = dataset(folder, v1.RandomResizedCrop(24), v1.RandAugment(), v1.ToTensor())
+    data = dataset(folder, v1.RandomResizedCrop(24), AUGMENT, v1.ToTensor())
     check(headrace.DataLoader(data, 8, seed=3, num_workers=1, multiprocessing_context=context))
 
 

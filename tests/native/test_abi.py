@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import re
 import shutil
 import subprocess
@@ -136,3 +137,11 @@ def test_images_and_draws_must_have_their_shapes() -> None:
         pipeline.apply(image.astype(np.float32), draws, out.ctypes.data)
     with pytest.raises(ValueError, match=r"draws must be \[1, 32\], not \[0, 32\]"):
         pipeline.apply(image, draws[:0], out.ctypes.data)
+
+
+def test_an_op_keeps_its_data() -> None:
+    ops = [ffi.op("gaussian_blur", (), data=np.full(1000, number, np.float32)) for number in range(50)]
+    gc.collect()
+    others = [np.full(1000, -1, np.float32) for _ in range(100)]
+    assert [op.data[999] for op in ops] == list(range(50))
+    assert len(others) == 100

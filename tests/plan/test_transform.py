@@ -106,12 +106,19 @@ def blur(image: Any) -> Any:
 
 
 def test_all_that_isnt_known_is_named_with_its_place() -> None:
-    transforms = [v2.RandAugment(), MyCrop(8), blur, v1.CenterCrop(8), lambda image: image, v1.ToTensor()]
+    transforms = [
+        v2.ElasticTransform(),
+        MyCrop(8),
+        blur,
+        v1.CenterCrop(8),
+        lambda image: image,
+        v1.ToTensor(),
+    ]
     result = lower_transform(v1.Compose(transforms))
     assert isinstance(result, SplitTransform)
     assert result.middle == tuple(transforms[:-1])
     notes = [(note.step, note.reason, note.refused) for note in result.notes]
-    assert notes[0] == ("RandAugment", f"no native form; {PER_SAMPLE}", True)
+    assert notes[0] == ("ElasticTransform", f"no native form; {PER_SAMPLE}", True)
     assert notes[1][0].startswith("MyCrop (")
     assert notes[1][1].startswith("a subclass of CenterCrop, which may do anything; runs as Python")
     line = blur.__code__.co_firstlineno

@@ -7,6 +7,7 @@ namespace headrace {
 namespace {
 
 const Op* const kOps[] = {
+    &kAutoAugment,
     &kCenterCrop,
     &kChannelPermutation,
     &kColorJitter,
@@ -16,6 +17,7 @@ const Op* const kOps[] = {
     &kHorizontalFlip,
     &kPad,
     &kPhotometricDistort,
+    &kRandAugment,
     &kRandomAffine,
     &kRandomApply,
     &kRandomAutocontrast,

@@ -5,6 +5,7 @@
 
 namespace headrace {
 
+extern const Op kAutoAugment;
 extern const Op kCenterCrop;
 extern const Op kChannelPermutation;
 extern const Op kColorJitter;
@@ -14,6 +15,7 @@ extern const Op kGroup;
 extern const Op kHorizontalFlip;
 extern const Op kPad;
 extern const Op kPhotometricDistort;
+extern const Op kRandAugment;
 extern const Op kRandomAffine;
 extern const Op kRandomApply;
 extern const Op kRandomAutocontrast;

@@ -15,6 +15,7 @@ from ctypes import (
     c_uint8,
     c_uint64,
     c_void_p,
+    cast,
 )
 from dataclasses import dataclass, field
 from functools import cache
@@ -159,11 +160,11 @@ def _op_id(name: str) -> int:
 def op(
     name: str, params: Sequence[float], inside: int = 0, data: npt.NDArray[np.float32] | None = None
 ) -> abi.Op:
-    """An op by its name, which keeps `data` alive; `inside`: so many of the ops after it are inside of it."""
+    """An op by its name, with a copy of `data`; `inside`: so many of the ops after it are inside of it."""
     if data is None:
         return abi.Op(_op_id(name), inside, tuple(params))
-    address = np.ascontiguousarray(data, np.float32).ctypes.data_as(POINTER(c_float))
-    return abi.Op(_op_id(name), inside, tuple(params), address, data.size)
+    kept = (c_float * data.size).from_buffer_copy(data.astype(np.float32).tobytes())
+    return abi.Op(_op_id(name), inside, tuple(params), cast(kept, POINTER(c_float)), data.size)
 
 
 @dataclass(frozen=True)

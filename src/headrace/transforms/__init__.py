@@ -30,6 +30,7 @@ from headrace.transforms.look_ups import (
 from headrace.transforms.op import Op
 from headrace.transforms.pad import Pad
 from headrace.transforms.perspective import RandomPerspective
+from headrace.transforms.policies import AutoAugment, RandAugment, TrivialAugmentWide
 from headrace.transforms.random_erasing import RandomErasing
 from headrace.transforms.random_resized_crop import RandomResizedCrop
 from headrace.transforms.random_rotation import RandomRotation
@@ -78,6 +79,9 @@ OPS: tuple[type[Op], ...] = (
     RandomChoice,
     RandomOrder,
     Group,
+    RandAugment,
+    AutoAugment,
+    TrivialAugmentWide,
     ToTensor,
     ToPureTensor,
     ConvertDtype,

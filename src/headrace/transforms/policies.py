@@ -1,0 +1,379 @@
+"""RandAugment, TrivialAugmentWide and AutoAugment: simple operations of random magnitudes."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import AutoAugmentPolicy, InterpolationMode, v2
+from typing_extensions import Self
+
+from headrace.records import Draw
+from headrace.transforms.affine import WARP_FILTERS
+from headrace.transforms.op import ImageOp, NoNativeForm
+from headrace.transforms.reading import (
+    filter_of,
+    filter_text,
+    functional_of,
+    image_fill,
+    integer,
+    made,
+    mode_of,
+    number,
+)
+
+# As native code numbers them, which is the order in which torchvision chooses from them.
+OPERATIONS = (
+    *("Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color"),
+    *("Contrast", "Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize", "Invert"),
+)
+CHOICES = OPERATIONS[:-1]
+TRANSLATIONS = ("TranslateX", "TranslateY")
+
+# The largest translation of RandAugment and AutoAugment.
+FRACTION = 150.0 / 331.0
+MOST_BINS = 1024
+MOST_STEPS = 10
+AUTO_BINS = 10
+
+_FILTERS = (
+    {"interpolation": InterpolationMode.BILINEAR, "fill": (9, 200, 77)},
+    {"interpolation": InterpolationMode.BICUBIC, "fill": [128]},
+)
+_V2_FILL = {"fill": {Image.Image: 7, "others": 0}}
+
+
+class Step(NamedTuple):
+    """An operation that is applied: its name, the place of its magnitude, and whether that is negative."""
+
+    name: str
+    place: int
+    negative: bool
+
+
+class Space(NamedTuple):
+    """The operations of a policy.
+
+    Attributes:
+        magnitudes: of each of `OPERATIONS`; empty where it has none.
+        signed: those whose magnitudes may be negative.
+        scaled: whether translations are fractions of the image's edges, and not in pixels.
+    """
+
+    magnitudes: tuple[tuple[float, ...], ...]
+    signed: frozenset[str]
+    scaled: bool
+
+
+@dataclass(frozen=True)
+class Policy(ImageOp):
+    """`bins` magnitudes of each operation of `space`; `filter` and `fill` are for those that move pixels."""
+
+    filter: int
+    fill: tuple[int, int, int]
+    is_v2: bool
+    bins: int
+    space: Space
+
+    def __post_init__(self) -> None:
+        if self.filter not in WARP_FILTERS:
+            raise ValueError(f"filter {self.filter} must be nearest, bilinear or bicubic")
+
+    def __str__(self) -> str:
+        text = f"{filter_text(self.filter)}, fill {self.fill}"
+        return f"{type(self).__name__}({self._arguments()}, {text})"
+
+    @abstractmethod
+    def _arguments(self) -> str: ...
+
+    @abstractmethod
+    def steps(self, draw: Draw) -> Iterator[Step]:
+        """What is applied, in order."""
+
+    def params(self) -> tuple[float, ...]:
+        signed = sum(1 << i for i, name in enumerate(OPERATIONS) if name in self.space.signed)
+        graded = sum(1 << i for i, magnitudes in enumerate(self.space.magnitudes) if magnitudes)
+        fraction = FRACTION if self.space.scaled else 0
+        return (self.filter, *self.fill, self.is_v2, self.bins, fraction, signed, graded)
+
+    def data(self) -> npt.NDArray[np.float32]:
+        rows = [magnitudes or (0.0,) * self.bins for magnitudes in self.space.magnitudes]
+        return np.array(rows, np.float32)
+
+    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
+        return not any(step.name in ("Brightness", "Contrast") for step in self.steps(draw))
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        changed: Any = image
+        for step in self.steps(draw):
+            changed = self._applied(changed, step)
+        return changed
+
+    def _magnitude(self, step: Step, image: Image.Image) -> float:
+        magnitudes = self.space.magnitudes[OPERATIONS.index(step.name)]
+        if step.name in TRANSLATIONS and self.space.scaled:
+            edge = image.width if step.name == "TranslateX" else image.height
+            magnitudes = tuple(_translations(edge, self.bins).tolist())
+        magnitude = magnitudes[step.place] if magnitudes else 0.0
+        return -magnitude if step.negative else magnitude
+
+    def _applied(self, image: Image.Image, step: Step) -> Any:
+        functional: Any = v2.functional if self.is_v2 else v1.functional
+        magnitude, name = self._magnitude(step, image), step.name
+        if name == "Identity":
+            return image
+        if name.startswith(("Shear", "Translate")):
+            return self._moved(image, functional, name, magnitude)
+        if name == "Rotate":
+            return functional.rotate(image, magnitude, mode_of(self.filter), fill=list(self.fill))
+        factors = {"Brightness": "brightness", "Color": "saturation", "Contrast": "contrast"}
+        if name in factors or name == "Sharpness":
+            return getattr(functional, f"adjust_{factors.get(name, 'sharpness')}")(image, 1.0 + magnitude)
+        if name == "Posterize":
+            return functional.posterize(image, int(magnitude))
+        if name == "Solarize":
+            return functional.solarize(image, 255.0 * magnitude if self.is_v2 else magnitude)
+        return getattr(functional, name.lower())(image)
+
+    def _moved(self, image: Image.Image, functional: Any, name: str, magnitude: float) -> Any:
+        along = name[-1]
+        shears = name.startswith("Shear")
+        amount = math.degrees(math.atan(magnitude)) if shears else int(magnitude)
+        pair = [amount, 0] if along == "X" else [0, amount]
+        translate, shear = ([0, 0], [float(x) for x in pair]) if shears else (pair, [0.0, 0.0])
+        center = [0, 0] if shears else None
+        filter_ = mode_of(self.filter)
+        return functional.affine(image, 0.0, translate, 1.0, shear, filter_, list(self.fill), center)
+
+
+@dataclass(frozen=True)
+class RandAugment(Policy):
+    """`count` operations, one after another, each of the magnitude at `place`."""
+
+    count: int
+    place: int
+
+    native = "rand_augment"
+    matches = (v1.RandAugment, v2.RandAugment)
+    draws = tuple(
+        f"{what} {i + 1}"
+        for i in range(MOST_STEPS)
+        for what in ("operation", "place of magnitude", "1: negative is magnitude")
+    )
+    examples = (
+        {},
+        {"num_ops": 5, "magnitude": 30, **_FILTERS[0]},
+        {"num_ops": 3, "magnitude": 4, "num_magnitude_bins": 11, **_FILTERS[1]},
+        {"num_ops": 1, "magnitude": 0},
+        {"num_ops": 0},
+    )
+    v2_examples = (_V2_FILL,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.count <= MOST_STEPS:
+            raise ValueError(f"num_ops ({self.count}) must be 0 to {MOST_STEPS}")
+        if not 0 <= self.place < self.bins:
+            raise ValueError(f"magnitude ({self.place}) must be 0 to {self.bins - 1}")
+
+    def _arguments(self) -> str:
+        return f"{self.count} operations, magnitude {self.place} of {self.bins - 1}"
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        steps, place = integer("num_ops", transform.num_ops), integer("magnitude", transform.magnitude)
+        return made(cls, *_read(transform, transform.num_magnitude_bins, CHOICES), steps, place)
+
+    def params(self) -> tuple[float, ...]:
+        return (*super().params(), len(CHOICES), self.count, self.place)
+
+    def steps(self, draw: Draw) -> Iterator[Step]:
+        for i in range(self.count):
+            operation, place, negative = draw[3 * i : 3 * i + 3]
+            yield Step(OPERATIONS[int(operation)], int(place), bool(negative))
+
+
+@dataclass(frozen=True)
+class TrivialAugmentWide(Policy):
+    """One operation, of any magnitude."""
+
+    native = "rand_augment"
+    matches = (v1.TrivialAugmentWide, v2.TrivialAugmentWide)
+    draws = ("operation", "place of its magnitude", "1: that is negative")
+    examples = ({}, *_FILTERS, {"num_magnitude_bins": 7})
+    v2_examples = (_V2_FILL,)
+
+    def _arguments(self) -> str:
+        return f"{self.bins} magnitudes"
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        return made(cls, *_read(transform, transform.num_magnitude_bins, CHOICES))
+
+    def params(self) -> tuple[float, ...]:
+        return (*super().params(), len(CHOICES), 1, -1)
+
+    def steps(self, draw: Draw) -> Iterator[Step]:
+        operation, place, negative = draw
+        yield Step(OPERATIONS[int(operation)], int(place), bool(negative))
+
+
+class Part(NamedTuple):
+    """An operation of a policy of AutoAugment."""
+
+    name: str
+    p: float
+    place: int
+
+
+@dataclass(frozen=True)
+class AutoAugment(Policy):
+    """One of `policies`, which are pairs of operations, each applied with a probability of its own."""
+
+    policies: tuple[tuple[Part, Part], ...]
+
+    native = "auto_augment"
+    matches = (v1.AutoAugment, v2.AutoAugment)
+    draws = (
+        "policy",
+        "number that decides on its first operation",
+        "a sign, or a number that decides on one or on the second operation",
+        *("another", "another"),
+    )
+    examples = (
+        {},
+        *({"policy": policy, **how} for policy, how in zip(AutoAugmentPolicy, ({}, *_FILTERS), strict=True)),
+    )
+    v2_examples = (_V2_FILL,)
+
+    def _arguments(self) -> str:
+        return f"{len(self.policies)} policies"
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        policies = transform._policies if isinstance(transform, v2.Transform) else transform.policies
+        shared = _read(transform, AUTO_BINS, OPERATIONS[1:])
+        space = shared[-1]
+        if not policies or len(policies) > MOST_BINS:
+            raise NoNativeForm(f"{len(policies)} policies: native code takes 1 to {MOST_BINS}")
+        return made(cls, *shared, tuple(_pair(policy, space) for policy in policies))
+
+    def params(self) -> tuple[float, ...]:
+        return (*super().params(), len(self.policies))
+
+    def data(self) -> npt.NDArray[np.float32]:
+        parts = [(OPERATIONS.index(part.name), part.p, part.place) for pair in self.policies for part in pair]
+        return np.concatenate([super().data().ravel(), np.array(parts, np.float32).ravel()])
+
+    def steps(self, draw: Draw) -> Iterator[Step]:
+        policy, *numbers = draw
+        signs = iter(numbers[2:])
+        decisions = iter(numbers) if self.is_v2 else iter(numbers[:2])
+        for part in self.policies[int(policy)]:
+            applied, signed = next(decisions) <= part.p, part.name in self.space.signed
+            negative = False
+            if self.is_v2:
+                negative = applied and signed and next(decisions) <= 0.5
+            else:
+                negative = next(signs) == 0 and signed
+            if applied:
+                yield Step(part.name, part.place, negative)
+
+
+def _pair(policy: Any, space: Space) -> tuple[Part, Part]:
+    if len(policy) != 2:
+        raise NoNativeForm(f"a policy of {len(policy)} operations: torchvision's have 2")
+    first, second = (_part(*part, space=space) for part in policy)
+    return first, second
+
+
+def _part(name: str, p: Any, place: Any, *, space: Space) -> Part:
+    magnitudes = space.magnitudes[OPERATIONS.index(name)] if name in OPERATIONS else ()
+    if name not in OPERATIONS or (place is None) == bool(magnitudes):
+        raise NoNativeForm(f"a policy has ({name!r}, {p!r}, {place!r})")
+    place = 0 if place is None else integer("magnitude", place)
+    if not 0 <= place < AUTO_BINS:
+        raise NoNativeForm(f"a policy's magnitude is {place}: it must be 0 to {AUTO_BINS - 1}")
+    return Part(name, float(np.float32(number("p", p))), place)  # torch compares in this precision
+
+
+def _read(
+    transform: Any, num_bins: Any, names: tuple[str, ...]
+) -> tuple[int, tuple[int, int, int], bool, int, Space]:
+    """The fields of `Policy`. Raises NoNativeForm."""
+    is_v2 = isinstance(transform, v2.Transform)
+    bins = integer("num_magnitude_bins", num_bins)
+    if not 1 <= bins <= MOST_BINS:
+        raise NoNativeForm(f"num_magnitude_bins={bins}: native code takes 1 to {MOST_BINS}")
+    fill = _colour(image_fill(transform.fill) if is_v2 else transform.fill, functional_of(transform))
+    try:
+        space = _space(transform, bins, names)
+    except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
+        raise NoNativeForm(f"its magnitudes raise {type(error).__name__}: {error}") from None
+    return filter_of(transform), fill, is_v2, bins, space
+
+
+def _space(transform: Any, bins: int, names: tuple[str, ...]) -> Space:
+    """torchvision's own magnitudes, which have no public name. NoNativeForm: they aren't as expected."""
+    sizes = ((331, 640), (224, 993))
+    here, there = (_asked(transform, bins, size) for size in sizes)
+    if tuple(here) != names:
+        raise NoNativeForm(f"this torchvision's operations are {', '.join(here)}")
+    edges = zip(TRANSLATIONS, reversed(sizes[1]), strict=True)
+    scaled = all(np.array_equal(there[name][0], _translations(edge, bins).numpy()) for name, edge in edges)
+    for name, (values, _) in here.items():
+        same = np.array_equal(values, there[name][0])
+        if not (same or (scaled and name in TRANSLATIONS)) or values.size not in (0, bins):
+            raise NoNativeForm(f"this torchvision's magnitudes of {name} aren't as expected")
+    bits = here["Posterize"][0]
+    if not np.array_equal(bits, np.clip(bits, 1, 8)):
+        raise NoNativeForm("it posterizes to bits that Pillow doesn't have")
+    none: npt.NDArray[np.float64] = np.empty(0)
+    magnitudes = (here.get(name, (none, False))[0] for name in OPERATIONS)
+    signed = frozenset(name for name, (_, may_be_negative) in here.items() if may_be_negative)
+    return Space(tuple(tuple(values.tolist()) for values in magnitudes), signed, scaled)
+
+
+def _asked(
+    transform: Any, bins: int, size: tuple[int, int]
+) -> dict[str, tuple[npt.NDArray[np.float64], bool]]:
+    """Each operation's magnitudes for an image of `size` (height, width), and whether they have signs."""
+    found: dict[str, Any]
+    if isinstance(transform, v2.Transform):
+        space = transform._AUGMENTATION_SPACE
+        found = {name: (values(bins, *size), signed) for name, (values, signed) in space.items()}
+    elif isinstance(transform, v1.TrivialAugmentWide):
+        found = transform._augmentation_space(bins)
+    else:
+        found = transform._augmentation_space(bins, size)
+    return {
+        name: (np.empty(0) if values is None or values.ndim == 0 else values.double().numpy(), bool(signed))
+        for name, (values, signed) in found.items()
+    }
+
+
+def _translations(edge: int, bins: int) -> torch.Tensor:
+    """In pixels, for an image whose edge is of so many."""
+    return torch.linspace(0.0, FRACTION * edge, bins)
+
+
+def _colour(fill: Any, functional: Any) -> tuple[int, int, int]:
+    """What torchvision makes of `fill`, asked of torchvision: the colour of an image moved away."""
+    pixel = Image.new("RGB", (1, 1))
+    try:
+        moved = functional.affine(pixel, angle=0.0, translate=[2, 0], scale=1.0, shear=[0.0, 0.0], fill=fill)
+        turned = functional.rotate(Image.new("RGB", (9, 9)), 45, fill=fill)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise NoNativeForm(f"fill={fill!r} raises {type(error).__name__}: {error}") from None
+    if moved.getpixel((0, 0)) != turned.getpixel((0, 0)):
+        raise NoNativeForm(f"fill={fill!r} means different colours to different operations")
+    red, green, blue = moved.getpixel((0, 0))
+    return red, green, blue
