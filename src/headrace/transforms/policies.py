@@ -163,11 +163,11 @@ class RandAugment(Policy):
 
     native = "rand_augment"
     matches = (v1.RandAugment, v2.RandAugment)
-    draws = tuple(
-        f"{what} {i + 1}"
-        for i in range(MOST_STEPS)
-        for what in ("operation", "place of magnitude", "1: negative is magnitude")
-    )
+    draws = (
+        "of each step: operation",
+        "place of its magnitude",
+        "1: that is negative",
+    )  # an op: `count` times
     examples = (
         {},
         {"num_ops": 5, "magnitude": 30, **_FILTERS[0]},
@@ -183,6 +183,7 @@ class RandAugment(Policy):
             raise ValueError(f"num_ops ({self.count}) must be 0 to {MOST_STEPS}")
         if not 0 <= self.place < self.bins:
             raise ValueError(f"magnitude ({self.place}) must be 0 to {self.bins - 1}")
+        object.__setattr__(self, "draws", type(self).draws * self.count)
 
     def _arguments(self) -> str:
         return f"{self.count} operations, magnitude {self.place} of {self.bins - 1}"
