@@ -35,7 +35,8 @@ float tolerance_of(const float* products, int size_x, int size_y) {
   // Separable: up to three roundings for each pair of taps on each axis. The weights' own errors:
   // each of the products is rounded, the two halves of a kernel may differ in their last bits, and
   // negligible taps are left out.
-  const auto roundings = static_cast<float>(3 * (size_x / 2 + size_y / 2 + 2));
+  const int taps = size_x / 2 + size_y / 2 + 2;  // of the two halves
+  const auto roundings = static_cast<float>(3 * taps);
   return error * 1.01f + roundings * half_step(255.0f) + 1e-4f;
 }
 

@@ -22,8 +22,9 @@ const char* check(const double* p) {
 Code draw(const double* p, RandomStream* random, Size in, double* v) {
   v[0] = happens(random, p[kProbability]);
   if (v[0] == 0) return Code::kOk;
-  const int x = static_cast<int>(p[kDistortion] * (in.width / 2)) + 1;
-  const int y = static_cast<int>(p[kDistortion] * (in.height / 2)) + 1;
+  const int half_width = in.width / 2, half_height = in.height / 2;
+  const int x = static_cast<int>(p[kDistortion] * half_width) + 1;
+  const int y = static_cast<int>(p[kDistortion] * half_height) + 1;
   const int right = in.width - x, bottom = in.height - y;
   const int starts[8] = {0, 0, right, 0, right, bottom, 0, bottom};
   for (int i = 0; i < 8; ++i) v[1 + i] = starts[i] + random->below(i % 2 == 0 ? x : y);
