@@ -5,6 +5,10 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+# Tests run next to each other. And a process forked from one in which OpenMP has started threads waits for
+# them without end at its first parallel operation, of torch's own too: tests of forks would hang.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import torch
 

@@ -15,7 +15,7 @@ import torch
 import headrace
 from headrace.cache import Cache, Record
 from headrace.engine import ahead
-from headrace.loader import DataLoader
+from headrace.loader import dataloader
 from headrace.remote import expecting
 from headrace.remote.expecting import Expecting
 from headrace.remote.loop import loop
@@ -93,7 +93,7 @@ def test_a_job_that_is_started_again_finds_what_the_last_one_left(
     for tells in (False, True):
         with monkeypatch.context() as patch:
             if not tells:
-                patch.setattr(DataLoader, "_coming", lambda self, cursor: None)
+                patch.setattr(dataloader, "_coming", lambda cursor, batches: None)
             first = small()
             hits_of_an_epoch(first, local, seed=4)
             records_of(first)._cache.close()  # as at the end of its process

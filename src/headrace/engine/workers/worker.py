@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from headrace import _torch_compat, lazy
+from headrace import _torch_compat
 from headrace.engine.guarded import FORKED_CUDA_SIGN, Guarded, Request
 from headrace.engine.seeding import seed_generators
 from headrace.engine.workers.progress import Cancelled, Progress, ProgressCell
@@ -176,10 +176,12 @@ class _Worker:
     def _set_up(self) -> None:
         start = self._start
         torch.set_num_threads(1)
-        if start.lazy:
-            lazy.install()
         seed_generators(start.seed + start.worker)
         dataset, collate, user_init, guard = start.parts.load()
+        if start.lazy and "PIL.Image" in sys.modules:  # to import it for nothing would take a while
+            from headrace import lazy
+
+            lazy.install()
         self._show_seed(start.seed, dataset)
         functions = _torch_compat.default_collate_functions()
         if torch.Tensor in functions:
