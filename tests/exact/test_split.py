@@ -284,7 +284,7 @@ def test_exif_is_obeyed_where_the_user_does(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("context", multiprocessing.get_all_start_methods())
 def test_any_kind_of_process(folder: Path, context: str) -> None:
-    data = dataset(folder, v1.RandomResizedCrop(24), AUGMENT, v1.ToTensor())
+    data = dataset(folder, v1.RandomResizedCrop(24), v1.AugMix(), v1.ToTensor())
     check(headrace.DataLoader(data, 8, seed=3, num_workers=1, multiprocessing_context=context))
 
 
