@@ -113,8 +113,6 @@ def epochs_of(loader: Loader, change: Change, seed: int = 3) -> list[Any]:
 @pytest.mark.parametrize("change", OF_THE_BATCHES)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_follow_a_changed_loader(change: str, workers: int) -> None:
-    if (workers == 0 and "collate" in change) or "off" in change:
-        pytest.skip("LATER")
     settings: dict[str, Any] = {"batch_size": 4, "num_workers": workers}
     expected = epochs_of(data.DataLoader(Numbers(), **settings), OF_THE_BATCHES[change])
     assert same(epochs_of(headrace.DataLoader(Numbers(), **settings), OF_THE_BATCHES[change]), expected)
