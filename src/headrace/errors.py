@@ -18,7 +18,7 @@ Every one of them can be made from a single message: torch re-raises an exceptio
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import Any, NoReturn
 
 
 class HeadraceError(Exception):
@@ -102,6 +102,11 @@ def require(module: str, extra: str) -> Any:
     except ImportError as error:
         name = module.partition(".")[0]
         raise ConfigError(f"this needs the package {name}: pip install 'headrace[{extra}]'") from error
+
+
+def assert_never(value: NoReturn) -> NoReturn:
+    """Ends a chain of cases; a type checker complains where one is missing. `typing` has it from 3.11 on."""
+    raise AssertionError(f"{value!r} is a case that nobody thought of")
 
 
 def printable(path: str) -> str:

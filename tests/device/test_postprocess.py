@@ -19,7 +19,8 @@ import headrace.testing
 from headrace.device.postprocess import Postprocess
 from headrace.engine.lower import lower_pipeline
 from headrace.engine.pillow import make_sample
-from headrace.plan import NativePlan, make_plan
+from headrace.plan import Plan, make_plan
+from headrace.plan.segments import NativeSegment
 from headrace.records import BatchKeys, SampleKey
 from headrace.transforms import RandomErasing
 from support.jpegs import image_folder
@@ -59,10 +60,10 @@ def loader_of(folder: Path, transforms: list[Any], **options: Any) -> headrace.D
     return headrace.DataLoader(dataset, batch_size=8, num_workers=2, seed=5, **options)
 
 
-def erasing_of(plan: NativePlan) -> RandomErasing:
-    assert plan.suffix is not None
-    assert plan.suffix.erasing is not None
-    return plan.suffix.erasing.erase
+def erasing_of(plan: Plan) -> RandomErasing:
+    assert plan.values is not None
+    assert plan.values.erasing is not None
+    return plan.values.erasing.erase
 
 
 @pytest.mark.parametrize("name", PIPELINES)
@@ -73,15 +74,15 @@ def test_rows_are_torchvisions_for_the_same_draws(
 ) -> None:
     order = [*range(19, -1, -1), 3, 3]
     loader = loader_of(folder, PIPELINES[name], dtype=dtype, memory_format=memory_format, sampler=order)
-    plan = loader.plan().native
-    assert plan is not None, loader.explain()
+    plan = loader.plan()
+    assert plan.native is not None, loader.explain()
     rows = torch.cat([images for images, _ in loader])
     assert len(rows) == len(order)
     erased = 0
     for position, index in enumerate(order):
         occurrence = order[:position].count(index)
         expected = headrace.testing.replay(loader, index, occurrence=occurrence)
-        assert rows[position].dtype == expected.dtype == (dtype or plan.dtype)
+        assert rows[position].dtype == expected.dtype == (dtype or plan.native.dtype)
         assert torch.equal(rows[position], expected)
         step, box = headrace.testing.draws(loader, index, occurrence=occurrence)[-1]
         assert step == erasing_of(plan)
@@ -111,25 +112,26 @@ def check_device_plan(
     loader = loader_of(folder, transforms, memory_format=memory_format)
     images, labels = next(iter(loader))
     options: dict[str, Any] = {"memory_format": memory_format, "device": torch.device("cuda")}
-    plan = make_plan(loader.dataset, **options).native
-    assert plan is not None
-    assert plan.suffix is not None
-    assert plan.suffix.on_device
-    assert plan.dtype == torch.uint8
-    assert plan.final_dtype == images.dtype
+    plan = make_plan(loader.dataset, **options)
+    native, values = plan.native, plan.values
+    assert native is not None
+    assert values is not None
+    assert values.table is not None
+    assert (values.where, values.table.dtype) == ("device", images.dtype)
+    assert native.dtype == torch.uint8
     key = loader.random_key()
-    levels = images_of(plan, key).contiguous(memory_format=memory_format)
+    levels = images_of(native, key).contiguous(memory_format=memory_format)
     keys = BatchKeys(*key, np.arange(8), np.zeros(8, np.int64))
-    found, same_labels = Postprocess(plan.suffix)([levels.to(device), labels], keys)
+    found, same_labels = Postprocess(values)([levels.to(device), labels], keys)
     assert same_labels is labels
     assert found.is_contiguous(memory_format=memory_format)
     assert torch.equal(found.cpu(), images)
 
 
-def images_of(plan: NativePlan, key: tuple[int, int]) -> torch.Tensor:
-    """The first 8 samples of `plan` as native code would write them."""
-    pipeline = lower_pipeline(plan, decoders=0)
-    return torch.stack([make_sample(plan, pipeline, SampleKey(*key, i)) for i in range(8)])
+def images_of(native: NativeSegment, key: tuple[int, int]) -> torch.Tensor:
+    """The first 8 samples of `native` as native code would write them."""
+    pipeline = lower_pipeline(native, decoders=0)
+    return torch.stack([make_sample(native, pipeline, SampleKey(*key, i)) for i in range(8)])
 
 
 def test_a_collation_of_the_users_own_gets_what_the_transform_gives(folder: Path) -> None:
@@ -141,21 +143,20 @@ def test_a_collation_of_the_users_own_gets_what_the_transform_gives(folder: Path
 
     transforms = [*HEAD_V2, v2.RandomErasing(1.0, value=9.0)]
     loader = loader_of(folder, transforms, collate_fn=collate)
-    plan = make_plan(loader.dataset, collate_fn=collate, device=torch.device("cuda")).native
-    assert plan is not None
-    assert plan.suffix is not None
-    assert not plan.suffix.on_device
+    plan = make_plan(loader.dataset, collate_fn=collate, device=torch.device("cuda"))
+    assert plan.native is not None
+    assert plan.values is not None
+    assert plan.values.where == "native"
     next(iter(loader))
     assert all(type(image) is tv_tensors.Image for image in seen)
     assert all(torch.equal(image, headrace.testing.replay(loader, i)) for i, image in enumerate(seen[:8]))
 
 
 def test_erasing_needs_the_samples_keys(folder: Path) -> None:
-    plan = loader_of(folder, PIPELINES["number"]).plan().native
-    assert plan is not None
-    assert plan.suffix is not None
+    plan = loader_of(folder, PIPELINES["number"]).plan()
+    assert plan.values is not None
     with pytest.raises(ValueError, match="erasing 2 images needs the keys of as many samples"):
-        Postprocess(plan.suffix).images(torch.zeros(2, 3, 24, 24), None)
+        Postprocess(plan.values).images(torch.zeros(2, 3, 24, 24), None)
 
 
 @pytest.mark.parametrize(
@@ -173,5 +174,5 @@ def test_erasing_needs_the_samples_keys(folder: Path) -> None:
 )
 def test_what_is_not_understood_stays_python(folder: Path, transforms: list[Any], reason: str) -> None:
     plan = loader_of(folder, transforms).plan()
-    assert plan.python is not None
-    assert any(reason in given for given in plan.python.reasons)
+    assert plan.runs_python
+    assert any(reason in given for given in plan.reasons)

@@ -17,16 +17,21 @@ from headrace.device.resident import Residence, check_resident
 from headrace.engine.gather import GatherProducer
 from headrace.errors import ConfigError
 from headrace.order.batches import IndexBatch
-from headrace.plan import make_plan
-from headrace.plan.gather import GatherPlan
+from headrace.plan import Plan, make_plan
 
 META = torch.device("meta")
 
 
-def gather_of(dataset: Any, device: torch.device | None = None) -> GatherPlan:
-    plan = make_plan(dataset, device=device).gather
-    assert plan is not None
+def gather_of(dataset: Any, device: torch.device | None = None) -> Plan:
+    plan = make_plan(dataset, device=device)
+    assert plan.gather is not None
     return plan
+
+
+def there(plan: Plan) -> tuple[torch.Tensor, ...]:
+    """The tensors that batches are gathered from."""
+    assert plan.gather is not None
+    return plan.gather.tensors
 
 
 @pytest.fixture
@@ -51,7 +56,7 @@ def test_on_the_cpu_nothing_moves() -> None:
 def test_auto_takes_an_eighth_of_what_is_free(free: dict[str, int | None]) -> None:
     small, large = gather_of(tensors(250)), gather_of(tensors(251))
     residence = Residence(META, "auto")
-    assert [t.device for t in residence.settle(small).tensors] == [META]
+    assert [t.device for t in there(residence.settle(small))] == [META]
     assert residence.reason == "resident on meta: 0 MB ≤ 0.125 of 0 MB free"
     assert residence.settle(large) is large
     assert residence.reason.startswith("not resident on meta")
@@ -63,27 +68,27 @@ def test_auto_takes_an_eighth_of_what_is_free(free: dict[str, int | None]) -> No
 
 def test_true_insists_and_false_never(free: dict[str, int | None]) -> None:
     plan = gather_of(tensors(2000))
-    assert Residence(META, True).settle(plan).tensors[0].device == META
+    assert there(Residence(META, True).settle(plan))[0].device == META
     assert Residence(META, False).settle(plan) is plan
     free["bytes"] = 7999
     with pytest.raises(ConfigError, match=r"resident=True: the data takes 0 MB, and meta has 0 MB free"):
         Residence(META, True).settle(plan)
     free["bytes"] = None
-    assert Residence(META, True).settle(plan).tensors[0].device == META
+    assert there(Residence(META, True).settle(plan))[0].device == META
 
 
 def test_it_stays_from_epoch_to_epoch_and_follows_changes(free: dict[str, int | None]) -> None:
     dataset = tensors(100)
     residence = Residence(META, "auto")
-    first = residence.settle(gather_of(dataset)).tensors[0]
+    first = there(residence.settle(gather_of(dataset)))[0]
     free["bytes"] = 0  # what is there already isn't asked about again
-    assert residence.settle(gather_of(dataset)).tensors[0] is first
+    assert there(residence.settle(gather_of(dataset)))[0] is first
     assert residence.settle(gather_of(Subset(dataset, [3, 1]))).tensors[0] is first
     dataset.tensors[0].add_(1)
-    second = residence.settle(gather_of(dataset)).tensors[0]
+    second = there(residence.settle(gather_of(dataset)))[0]
     assert second is not first
     dataset.tensors = (dataset.tensors[0].clone(),)
-    assert residence.settle(gather_of(dataset)).tensors[0] is not second
+    assert there(residence.settle(gather_of(dataset)))[0] is not second
 
 
 def test_tensors_with_gradients_stay(free: dict[str, int | None]) -> None:
@@ -109,14 +114,14 @@ def test_what_lives_there_is_finished_there(free: dict[str, int | None]) -> None
     """Levels gathered on the device are looked up at once, not by the feed."""
     free["bytes"] = 1 << 30
     plan = gather_of(grey_set(), device=torch.device("cuda"))
-    assert plan.suffix is not None
-    assert plan.suffix.on_device
+    assert plan.values is not None
+    assert plan.values.where == "device"
     settled = Residence(META, "auto").settle(plan)
-    assert settled.suffix is not None
-    assert not settled.suffix.on_device
+    assert settled.values is not None
+    assert settled.values.where == "native"
 
 
-def batches_of(plan: GatherPlan, indices: list[int]) -> Any:
+def batches_of(plan: Plan, indices: list[int]) -> Any:
     return next(GatherProducer(plan, iter([IndexBatch(indices, np.zeros(3, np.int64))]), pinned=True)).data
 
 
@@ -132,6 +137,6 @@ def test_batches_of_resident_data(gpu: torch.device) -> None:
     assert labels.tolist() == [5, 0, 5]
     with pytest.raises(IndexError, match="index 6 is out of range for 6 rows"):
         batches_of(settled, [0, 6, 1])
-    assert plan.suffix is not None
-    sent = Postprocess(plan.suffix)([t.to(gpu) for t in batches_of(plan, [5, 0, -1])], None)
+    assert plan.values is not None
+    sent = Postprocess(plan.values)([t.to(gpu) for t in batches_of(plan, [5, 0, -1])], None)
     assert torch.equal(sent[0].cpu(), expected)

@@ -29,7 +29,7 @@ from headrace._native import ffi
 from headrace._native.decoders import pillow_resizes_vertically_first
 from headrace.engine.lower import draws_of, lower_ops
 from headrace.plan.pointwise import build_table, look_up
-from headrace.plan.transform import LoweredTransform, lower_transform
+from headrace.plan.transform import lower_transform
 from headrace.records import Draw, SampleKey
 from headrace.transforms import OPS, RandomCrop, find_op
 from headrace.transforms.op import NO_EFFECT, Extent, ImageOp, LevelOp, flat, keep_info, replay
@@ -270,25 +270,26 @@ def test_whatever_is_native_is_exact(transforms: list[Any], height: int, width: 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         lowered = lower_transform(v1.Compose(transforms))
-    event("native" if isinstance(lowered, LoweredTransform) else "refused")
-    assume(isinstance(lowered, LoweredTransform))
-    assert isinstance(lowered, LoweredTransform)
+    event("native" if lowered.whole else "refused")
+    assume(lowered.whole)
+    assert lowered.table is not None
     image = noise(height, width, index)
     value: Any = image
     step = 0
-    for transform, note in zip(transforms, lowered.notes, strict=True):
+    reasons = iter([step.reason for step in lowered.op_steps])
+    for transform in transforms:
         value = theirs(transform, value, index, step)
         if value is None:
             break
         op = find_op(type(transform))
-        if op is not None and issubclass(op, ImageOp) and note.reason != NO_EFFECT:
+        if op is not None and issubclass(op, ImageOp) and next(reasons) != NO_EFFECT:
             step += len(list(flat([read(transform)])))
-    found = native(lowered.steps, image, SampleKey(SEED, EPOCH, index))
+    found = native(lowered.ops, image, SampleKey(SEED, EPOCH, index))
     event("an error" if value is None else "compared" if found is not None else "left to torchvision")
     if value is None:
         assert found is None
     elif found is not None:
-        assert torch.equal(look_up(found, lowered.pointwise.values), value)
+        assert torch.equal(look_up(found, lowered.table.values), value)
 
 
 def test_the_comparison_can_fail() -> None:

@@ -91,7 +91,7 @@ def test_one_file_fails_in_a_worker_process(folder: Path, faults: Faults) -> Non
     path = dataset.samples[BAD][0]
     faults(f"read {errno.EIO} {path}")
     loader = headrace.DataLoader(dataset, 4, num_workers=1, multiprocessing_context="fork")
-    assert loader.plan().split is not None
+    assert loader.plan().head is not None
     with pytest.raises(headrace.SampleError) as caught:
         everything(loader)
     # torch raises it again from the message alone.

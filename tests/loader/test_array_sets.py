@@ -115,15 +115,15 @@ def test_for_a_device_levels_are_sent_and_looked_up_there(
 ) -> None:
     dataset = make_set(name, tmp_path, transforms_of(name)[1], monkeypatch)
     plan = make_plan(dataset, device=torch.device("cuda"))
-    assert [decision.where for decision in plan.decisions] == ["native", "device", "device"]
+    assert [where for where, _ in plan.steps()] == ["native", "device", "device"]
     assert plan.gather is not None
-    assert plan.gather.suffix is not None
+    assert plan.values is not None
     batch = IndexBatch([3, 0, 3], np.zeros(3, np.int64))
-    made = next(GatherProducer(plan.gather, iter([batch]), pinned=False, key=(7, 1)))
+    made = next(GatherProducer(plan, iter([batch]), pinned=False, key=(7, 1)))
     assert made.data[0].dtype == torch.uint8
     assert made.keys is not None
     assert made.keys[2] == (7, 1, 3, 0)
-    feed = Feed(None, Postprocess(plan.gather.suffix))
+    feed = Feed(None, Postprocess(plan.values))
     images, labels = feed.receive(feed.send(made.data, made.keys))
     expected = next(iter(DataLoader(dataset, 3, sampler=[3, 0, 3])))
     assert same([images, labels], expected)

@@ -97,7 +97,7 @@ def test_native_epochs_equal_torchs(dataset: ImageFolder, name: str, workers: in
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", ["in order", "shuffled", "by a batch sampler"])
 def test_python_epochs_equal_torchs(name: str, workers: int) -> None:
-    assert headrace.DataLoader(Numbers()).plan().python is not None
+    assert headrace.DataLoader(Numbers()).plan().runs_python
     assert_same_epochs(Numbers(), workers=workers, theirs=workers, **SETTINGS[name])
 
 

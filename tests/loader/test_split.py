@@ -243,13 +243,14 @@ def test_threads_run_the_dataset_as_it_is(folder: Path) -> None:
 
 def test_a_spawned_worker_plans_for_itself(folder: Path) -> None:
     dataset = split(folder, Augment())
-    plan = headrace.DataLoader(dataset).plan().python
-    assert plan is not None
-    assert plan.split is not None
-    guard = PrefixedGuard(plan.split, {}, "auto")
+    plan = headrace.DataLoader(dataset).plan()
+    assert plan.head is not None
+    guard = PrefixedGuard(plan, {}, "auto")
     assert len(pickle.dumps(guard)) < 1000
     there = pickle.loads(pickle.dumps(guard))
-    assert there(dataset, default_collate, "raise").plan.prefix.steps == plan.split.prefix.steps
+    planned = there(dataset, default_collate, "raise").plan.head
+    assert planned is not None
+    assert planned.ops == plan.head.ops
     dataset.transform = v1.Compose([v1.CenterCrop(SIZE), v1.ToTensor()])
     with pytest.raises(RuntimeError, match="ImageFolder is another dataset once it was pickled"):
         there(dataset, default_collate, "raise")

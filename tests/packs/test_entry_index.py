@@ -43,7 +43,7 @@ def loader_of(folder: Path) -> headrace.DataLoader:
 
 def note_of(loader: headrace.DataLoader) -> str:
     """What the plan says of the data."""
-    return loader.plan().decisions[0].reason
+    return loader.plan().steps()[0][1].reason
 
 
 def assert_equals_torchvision(loader: headrace.DataLoader) -> None:

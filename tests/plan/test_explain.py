@@ -12,8 +12,9 @@ from torchvision import transforms as v1
 from torchvision.datasets import MNIST, ImageFolder
 from torchvision.transforms import v2
 
-from headrace.plan import Decision, Plan, PythonPlan, explain, make_plan
-from headrace.plan.physical import with_batch_transform
+from headrace.plan import Plan, explain, make_plan
+from headrace.plan.planner import with_batch_transform
+from headrace.plan.segments import DatasetSegment, Step
 from headrace.plan.transform import NO_NATIVE_FORM, PER_SAMPLE
 from headrace.transforms import op as op_module
 
@@ -91,8 +92,8 @@ def test_values_made_on_a_device() -> None:
     layout, device = torch.channels_last, torch.device("cuda")
     plan = make_plan(folder(transform), dtype=torch.bfloat16, memory_format=layout, device=device)
     mixed = with_batch_transform(plan, v2.CutMix(num_classes=10), device)
-    assert [decision.where for decision in mixed.decisions[-2:]] == ["device", "device"]
-    assert with_batch_transform(plan, v2.CutMix(num_classes=10)).decisions[-1].where == "python"
+    assert [where for where, _ in mixed.steps()[-2:]] == ["device", "device"]
+    assert with_batch_transform(plan, v2.CutMix(num_classes=10)).steps()[-1][0] == "python"
     compare("device", explain(mixed))
 
 
@@ -133,11 +134,11 @@ def test_other_formats() -> None:
 
 def test_a_plan_made_by_hand() -> None:
     """Only the plan speaks: no file, no version, no dataset is looked at."""
-    decisions = (
-        Decision("Recordings (data.py:7)", "python", "a dataset of its own kind", source=True, refused=True),
-        Decision("blur (aug.py:41)", "python", f"{NO_NATIVE_FORM}; {PER_SAMPLE}", refused=True),
+    steps = (
+        Step("Recordings (data.py:7)", "a dataset of its own kind", refused=True),
+        Step("blur (aug.py:41)", f"{NO_NATIVE_FORM}; {PER_SAMPLE}", refused=True),
     )
-    compare("by_hand", explain(Plan(decisions, python=PythonPlan(("two",)))))
+    compare("by_hand", explain(Plan((DatasetSegment(steps=steps),))))
 
 
 def test_no_line_is_too_wide_and_none_ends_in_blanks() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from headrace.errors import ConfigError
-from headrace.plan import NativePlan, Plan, PythonPlan, make_plan
-from headrace.plan.physical import SplitPlan
+from headrace.plan import Plan, make_plan
 from headrace.plan.pointwise import look_up, run_suffix
+from headrace.plan.segments import NativeSegment, TransformSegment, ValueSegment
 from headrace.plan.transform import PER_SAMPLE
 from headrace.transforms import CenterCrop, ResizeShorter
 from headrace.transforms.op import replay
@@ -32,34 +33,45 @@ def folder(tmp_path: Path) -> ImageFolder:
     return ImageFolder(image_folder(tmp_path), TRANSFORM)
 
 
-def native(plan: Plan) -> NativePlan:
+def native(plan: Plan) -> NativeSegment:
     assert plan.native is not None, plan
-    assert plan.python is None
+    assert not plan.runs_python
     return plan.native
 
 
-def python(plan: Plan) -> PythonPlan:
-    assert plan.python is not None, plan
+def python(plan: Plan) -> Plan:
+    assert plan.runs_python, plan
     assert plan.native is None
-    return plan.python
+    return plan
 
 
-def split(plan: Plan) -> SplitPlan:
-    told = python(plan).split
-    assert told is not None
-    return told
+def head(plan: Plan) -> NativeSegment:
+    assert plan.runs_python, plan
+    assert plan.head is not None
+    return plan.head
+
+
+def values(plan: Plan) -> ValueSegment:
+    assert plan.values is not None
+    return plan.values
+
+
+def middle(plan: Plan) -> tuple[Any, ...]:
+    found = plan.find(TransformSegment)
+    return () if found is None else found.transforms
 
 
 def steps(plan: Plan) -> list[tuple[str, str]]:
-    return [(decision.step, decision.where) for decision in plan.decisions]
+    return [(step.text, where) for where, step in plan.steps()]
 
 
 def test_all_native(folder: ImageFolder) -> None:
     plan = make_plan(folder)
     told = native(plan)
-    assert told.steps == (CenterCrop(8, 6),)
+    assert told.ops == (CenterCrop(8, 6),)
     assert (told.height, told.width, told.dtype, told.layout) == (8, 6, torch.float32, "NCHW")
-    assert (told.target_transform, told.collate, told.sample_type) == (None, None, torch.Tensor)
+    user = plan.collate
+    assert (user.target_transform, user.collate, user.sample_type) == (None, None, torch.Tensor)
     assert told.sample_nbytes == 3 * 8 * 6 * 4
     assert len(told.source) == 4
     assert steps(plan) == [
@@ -75,7 +87,7 @@ def test_it_replays_to_what_the_dataset_gives(folder: ImageFolder) -> None:
     told = native(make_plan(folder))
     for i in range(4):
         image = folder.loader(told.source.path(i))
-        assert torch.equal(look_up(replay(image, told.steps, [()]), told.table), folder[i][0])
+        assert torch.equal(look_up(replay(image, told.ops, [()]), told.table), folder[i][0])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -84,25 +96,28 @@ def test_a_cast_is_part_of_the_table(folder: ImageFolder, dtype: torch.dtype) ->
     told = native(plan)
     image = folder.loader(told.source.path(0))
     cast = run_suffix(image, TRANSFORM.transforms).to(dtype)
-    assert torch.equal(look_up(replay(image, told.steps, [()]), told.table), cast)
+    assert torch.equal(look_up(replay(image, told.ops, [()]), told.table), cast)
     name = str(dtype).removeprefix("torch.")
-    assert (f"cast to {name}" in [d.step for d in plan.decisions]) == (dtype != torch.float32)
+    assert (f"cast to {name}" in [text for text, _ in steps(plan)]) == (dtype != torch.float32)
 
 
 def test_channels_last(folder: ImageFolder) -> None:
     plan = make_plan(folder, memory_format=torch.channels_last)
     assert native(plan).layout == "NHWC"
-    assert plan.decisions[-1].step == "batch: float32 [N, 3, 8, 6] NHWC"
+    assert steps(plan)[-1][0] == "batch: float32 [N, 3, 8, 6] NHWC"
 
 
 def test_the_levels_themselves(folder: ImageFolder) -> None:
     folder.transform = v2.Compose([v2.CenterCrop((8, 6)), v2.ToImage()])
-    told = native(make_plan(folder))
-    assert (told.table, told.dtype, told.sample_type) == (None, torch.uint8, tv_tensors.Image)
+    plan = make_plan(folder)
+    assert (native(plan).table, native(plan).dtype) == (None, torch.uint8)
+    assert make_plan(folder, collate_fn=my_collate).collate.sample_type is tv_tensors.Image
 
 
 def test_torchs_default_collation_is_no_collation_of_the_users(folder: ImageFolder) -> None:
-    assert native(make_plan(folder, collate_fn=default_collate)).collate is None
+    plan = make_plan(folder, collate_fn=default_collate)
+    assert native(plan)
+    assert plan.collate.collate is None
 
 
 def my_collate(samples: list[Any]) -> Any:
@@ -112,8 +127,8 @@ def my_collate(samples: list[Any]) -> Any:
 def test_the_users_own_python_stays_python(folder: ImageFolder) -> None:
     folder.target_transform = abs
     plan = make_plan(folder, collate_fn=my_collate)
-    told = native(plan)
-    assert (told.target_transform, told.collate) == (abs, my_collate)
+    assert native(plan)
+    assert (plan.collate.target_transform, plan.collate.collate) == (abs, my_collate)
     assert steps(plan)[-3] == ("images: float32 [N, 3, 8, 6] NCHW", "native")
     assert steps(plan)[-2] == ("target_transform: abs", "python")
     assert steps(plan)[-1][0].startswith("collate_fn: my_collate (")
@@ -125,18 +140,18 @@ def test_an_unknown_step_runs_between_prefix_and_table(folder: ImageFolder) -> N
     folder.transform = v1.Compose([v1.Resize(9), elastic, *TRANSFORM.transforms])
     folder.target_transform = abs
     plan = make_plan(folder, dtype=torch.float16, memory_format=torch.channels_last, collate_fn=my_collate)
-    told = split(plan)
-    assert python(plan).reasons == (f"ElasticTransform: no native form; {PER_SAMPLE}",)
-    assert (python(plan).dtype, python(plan).memory_format) == (torch.float16, torch.channels_last)
-    assert told.prefix.steps == (ResizeShorter(9, None, 2),)
+    told, end = head(plan), values(plan)
+    assert plan.reasons == (f"ElasticTransform: no native form; {PER_SAMPLE}",)
+    assert told.ops == (ResizeShorter(9, None, 2),)
     assert told.varies
-    assert (told.prefix.target_transform, told.prefix.collate) == (abs, my_collate)
-    assert told.middle == (elastic, TRANSFORM.transforms[0])
-    assert told.suffix == tuple(TRANSFORM.transforms[1:])
-    assert told.table is not None
-    assert told.pointwise is not None
-    assert (told.table.dtype, told.pointwise.dtype, told.layout) == (torch.float16, torch.float32, "NHWC")
     assert not told.keeps_info
+    assert (plan.collate.target_transform, plan.collate.collate) == (abs, my_collate)
+    assert middle(plan) == (elastic, TRANSFORM.transforms[0])
+    assert end.transforms == tuple(TRANSFORM.transforms[1:])
+    assert end.table is not None
+    assert end.uncast is not None
+    assert (end.table.dtype, end.uncast.dtype) == (torch.float16, torch.float32)
+    assert end.memory_format is torch.channels_last
     where = "".join(place[0] for _, place in steps(plan))
     assert where == "nnppnnnpp"
     assert steps(plan)[-3] == ("cast to float16", "native")
@@ -145,25 +160,25 @@ def test_an_unknown_step_runs_between_prefix_and_table(folder: ImageFolder) -> N
 def test_what_cant_be_a_table_runs_as_python(folder: ImageFolder) -> None:
     erasing = v1.RandomErasing()
     folder.transform = v1.Compose([*TRANSFORM.transforms, erasing, abs])
-    told = split(make_plan(folder))
-    assert (told.varies, told.prefix.height, told.prefix.width) == (False, 8, 6)
-    assert told.middle == (*TRANSFORM.transforms[1:], erasing, abs)
-    assert (told.suffix, told.pointwise, told.table) == ((), None, None)
+    plan = make_plan(folder)
+    assert (head(plan).varies, head(plan).height, head(plan).width) == (False, 8, 6)
+    assert middle(plan) == (*TRANSFORM.transforms[1:], erasing, abs)
+    assert plan.values is None
 
 
 def test_erasing_ends_a_split_plan_too(folder: ImageFolder) -> None:
     erasing = v1.RandomErasing()
     folder.transform = v1.Compose([TRANSFORM.transforms[0], abs, *TRANSFORM.transforms[1:], erasing])
-    told = split(make_plan(folder))
-    assert told.suffix == (*TRANSFORM.transforms[1:], erasing)
+    told = values(python(make_plan(folder)))
+    assert told.transforms == (*TRANSFORM.transforms[1:], erasing)
     assert told.erasing is not None
     assert (told.erasing.number, told.erasing.dtype) == (1, torch.float32)
 
 
 def test_no_transform_at_all(folder: ImageFolder) -> None:
     folder.transform = None
-    told = split(make_plan(folder, collate_fn=my_collate))
-    assert (told.prefix.steps, told.varies, told.middle, told.suffix) == ((), True, (), ())
+    plan = make_plan(folder, collate_fn=my_collate)
+    assert (head(plan).ops, head(plan).varies, middle(plan), plan.values) == ((), True, (), None)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +195,7 @@ def test_no_transform_at_all(folder: ImageFolder) -> None:
 )
 def test_who_sees_pixels_only(folder: ImageFolder, transform: Any, only: bool) -> None:
     folder.transform = v1.Compose([transform, *TRANSFORM.transforms])
-    assert split(make_plan(folder)).keeps_info == (not only)
+    assert head(make_plan(folder)).keeps_info == (not only)
 
 
 def test_other_datasets_are_python() -> None:
@@ -192,13 +207,13 @@ def test_no_batching_is_python_and_every_reason_is_given(folder: ImageFolder) ->
     folder.transform = v1.Compose([v1.Resize(9), v1.ToTensor()])
     told = python(make_plan(folder, batch_size=None))
     assert told.reasons == (
-        "output: size varies with the picture: give Resize both sizes, or crop at the end",
+        "output: size varies with the image: give Resize both sizes, or crop at the end",
         "batching: batch_size=None turns batching off: there is no batch to write into",
     )
     folder.transform = TRANSFORM
     whole = make_plan(folder, batch_size=None)
     assert python(whole).reasons == told.reasons[1:]
-    assert (split(whole).middle, split(whole).varies) == ((), False)
+    assert (middle(whole), head(whole).varies) == ((), False)
 
 
 def test_a_cast_that_cuts_fractions_off_is_python(folder: ImageFolder) -> None:
@@ -221,16 +236,16 @@ def test_outputs_that_no_batch_has_are_errors(folder: ImageFolder) -> None:
 
 def test_a_native_plan_is_checked(folder: ImageFolder) -> None:
     told = native(make_plan(folder))
-    rest = (told.source, told.steps, 8, 6)
-    tail = ("NCHW", torch.Tensor, None, None)
     with pytest.raises(ValueError, match=r"torch\.float64 isn't one that native code writes"):
-        NativePlan(*rest, None, torch.float64, *tail)  # type: ignore[arg-type]
+        replace(told, table=None, dtype=torch.float64)
     with pytest.raises(ValueError, match=r"torch\.float32 needs a table of levels"):
-        NativePlan(*rest, None, torch.float32, *tail)  # type: ignore[arg-type]
+        replace(told, table=None)
     with pytest.raises(ValueError, match=r"table must be \[3, 256\] of torch.float16"):
-        NativePlan(*rest, told.table, torch.float16, *tail)  # type: ignore[arg-type]
+        replace(told, dtype=torch.float16)
 
 
-def test_a_plan_is_one_of_three() -> None:
-    with pytest.raises(ValueError, match="either native, a gather, or Python"):
-        Plan(())
+def test_a_plan_begins_with_what_makes_samples(folder: ImageFolder) -> None:
+    end = make_plan(folder, memory_format=torch.channels_last, device=torch.device("cuda")).segments[1:]
+    for segments in ((), end):
+        with pytest.raises(ValueError, match="must begin with a segment that makes samples"):
+            Plan(segments)

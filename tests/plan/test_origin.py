@@ -10,7 +10,7 @@ import pytest
 import torch
 from torchvision import transforms as v1
 
-from headrace.plan.origin import describe_callable, describe_object, located, location
+from headrace.plan.explain import describe_callable, describe_object, located, location
 
 
 def function(value: Any) -> Any:

@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 
 import headrace
 from headrace import transforms as ops
-from headrace.plan.transform import IN_TABLE, PER_SAMPLE, LoweredTransform, SplitTransform, lower_transform
+from headrace.plan.transform import IN_TABLE, PER_SAMPLE, LoweredTransform, lower_transform
 from support.jpegs import image_folder
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -22,15 +22,15 @@ CENTER = ops.CenterCrop(8, 8)
 
 def lowered(transform: Any) -> LoweredTransform:
     result = lower_transform(transform)
-    assert isinstance(result, LoweredTransform), result
+    assert result.whole, result
     return result
 
 
 def refused(transform: Any) -> dict[str, str]:
     """The steps to blame, and why."""
     result = lower_transform(transform)
-    assert isinstance(result, SplitTransform), result
-    found = {note.step: note.reason for note in result.notes if note.refused}
+    assert not result.whole, result
+    found = {step.text: step.reason for step in result.steps if step.refused}
     assert found
     return found
 
@@ -40,25 +40,26 @@ def test_the_usual_training_transform() -> None:
         steps = [api.RandomResizedCrop(224), api.RandomHorizontalFlip()]
         tail = [v1.ToTensor(), api.Normalize(MEAN, STD)]
         result = lowered(api.Compose([*steps, *tail]))
-        assert result.steps == (
+        assert result.ops == (
             ops.RandomResizedCrop(224, 224, (0.08, 1.0), (3 / 4, 4 / 3), 2),
             ops.HorizontalFlip(0.5),
         )
-        assert (result.height, result.width) == (224, 224)
-        assert result.pointwise.dtype == torch.float32
+        assert (result.extent.height, result.extent.width) == (224, 224)
+        assert result.table.dtype == torch.float32
 
 
 def test_the_usual_validation_transform() -> None:
     tail = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
     result = lowered(v2.Compose([v2.Resize(256), v2.CenterCrop(224), *tail]))
-    assert result.steps == (ops.ResizeShorter(256, None, 2), ops.CenterCrop(224, 224))
-    assert result.pointwise.sample_type is tv_tensors.Image
+    assert result.ops == (ops.ResizeShorter(256, None, 2), ops.CenterCrop(224, 224))
+    assert result.table is not None
+    assert result.table.sample_type is tv_tensors.Image
 
 
 def test_a_transform_alone_and_nested_ones() -> None:
     nested = v1.Compose([v2.Compose([v1.CenterCrop(8)]), v1.Compose([v2.Compose([v1.ToTensor()])])])
-    assert lowered(nested).steps == (CENTER,)
-    assert [note.step for note in lowered(nested).notes] == ["CenterCrop(8×8)", "ToTensor()"]
+    assert lowered(nested).ops == (CENTER,)
+    assert [step.text for step in lowered(nested).steps] == ["CenterCrop(8×8)", "ToTensor()"]
     assert refused(v1.ToTensor()).keys() == {"output"}
 
 
@@ -66,9 +67,9 @@ def test_geometry_after_the_conversion() -> None:
     transform = v1.Compose(
         [v1.CenterCrop(8), v1.ToTensor(), v1.RandomVerticalFlip(), v1.Normalize(MEAN, STD)]
     )
-    assert lowered(transform).steps == (CENTER, ops.VerticalFlip(0.5))
+    assert lowered(transform).ops == (CENTER, ops.VerticalFlip(0.5))
     transform.transforms[2] = v2.Resize(8)
-    assert lowered(transform).steps == (CENTER,)  # it is 8×8 already
+    assert lowered(transform).ops == (CENTER,)  # it is 8×8 already
     transform.transforms[2] = v2.Resize(9)
     assert "resizes a tensor as torch does" in refused(transform)["Resize(shorter edge 9, bilinear)"]
 
@@ -80,7 +81,7 @@ def test_conversions_are_needed() -> None:
 
 def test_the_size_must_be_known() -> None:
     assert refused(v1.Compose([v1.Resize(256), v1.ToTensor()])) == {
-        "output": "size varies with the picture: give Resize both sizes, or crop at the end"
+        "output": "size varies with the image: give Resize both sizes, or crop at the end"
     }
 
 
@@ -115,9 +116,9 @@ def test_all_that_isnt_known_is_named_with_its_place() -> None:
         v1.ToTensor(),
     ]
     result = lower_transform(v1.Compose(transforms))
-    assert isinstance(result, SplitTransform)
+    assert not result.whole
     assert result.middle == tuple(transforms[:-1])
-    notes = [(note.step, note.reason, note.refused) for note in result.notes]
+    notes = [(step.text, step.reason, step.refused) for step in result.steps]
     assert notes[0] == ("ElasticTransform", f"no native form; {PER_SAMPLE}", True)
     assert notes[1][0].startswith("MyCrop (")
     assert notes[1][1].startswith("a subclass of CenterCrop, which may do anything; runs as Python")

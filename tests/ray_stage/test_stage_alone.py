@@ -141,7 +141,7 @@ def test_levels_cannot_be_erased(folder: Path) -> None:
 
 def test_levels_need_rgb_images(folder: Path) -> None:
     dataset = ImageFolder(str(folder), v1.Compose([v1.Resize((24, 24)), v1.Grayscale(), v1.ToTensor()]))
-    assert on_demand.levels_plan(dataset).split is not None
+    assert on_demand.levels_plan(dataset).head is not None
     with pytest.raises(ConfigError, match="Leave levels out"):
         rows_of(stage_of(dataset, levels=True), [0])
 

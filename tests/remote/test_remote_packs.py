@@ -153,7 +153,7 @@ def test_python_steps_in_worker_processes(remote: Make, local: headrace.PackedDa
         headrace.DataLoader(data, batch_size=6, seed=4, num_workers=2)
         for data in (remote(transform), headrace.PackedDataset(local.root, transform))
     ]
-    assert loaders[0].plan().split is not None
+    assert loaders[0].plan().head is not None
     assert same(*loaders) == COUNT
 
 

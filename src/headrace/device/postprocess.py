@@ -9,7 +9,7 @@ import torch
 
 from headrace.device.feed import Step
 from headrace.device.pointwise import look_up_batch
-from headrace.plan.suffix import ErasingStep, Suffix
+from headrace.plan.segments import ErasingStep, Plan, ValueSegment
 from headrace.records import BatchKeys
 from headrace.transforms.random_erasing import draw_boxes, draw_noise
 
@@ -28,12 +28,19 @@ def in_turn(*steps: Step | None) -> Step | None:
     return run
 
 
-class Postprocess:
-    """Does `suffix` to images, on the device that they are on: one device, and one thread at a time."""
+def host_postprocess(plan: Plan) -> Postprocess | None:
+    """What is left to do to batches on the host, before any copy to a device; None for nothing."""
+    values = plan.values
+    return None if values is None or values.where == "device" else Postprocess(values)
 
-    def __init__(self, suffix: Suffix) -> None:
-        self._suffix = suffix
-        self._table: torch.Tensor | None = None  # on the device, once that is known
+
+class Postprocess:
+    """Does `segment` to images, on the device that they are on: one device, and one thread at a time."""
+
+    def __init__(self, segment: ValueSegment) -> None:
+        self._segment = segment
+        self._values = None if segment.table is None else segment.table.values
+        self._table: torch.Tensor | None = None  # `_values` on the device, once that is known
         self._value: torch.Tensor | None = None
 
     def __call__(self, batch: Any, keys: BatchKeys | None) -> Any:
@@ -46,17 +53,17 @@ class Postprocess:
         Args:
             keys: of the samples; needed for erasing.
         """
-        suffix = self._suffix
-        if suffix.table is not None:
+        segment = self._segment
+        if self._values is not None:
             if self._table is None or self._table.device != images.device:
-                self._table = suffix.table.to(images.device)
-            images = look_up_batch(images, self._table, suffix.memory_format)
+                self._table = self._values.to(images.device)
+            images = look_up_batch(images, self._table, segment.memory_format)
         else:
-            images = images.contiguous(memory_format=suffix.memory_format)
-        if suffix.erasing is not None:
+            images = images.contiguous(memory_format=segment.memory_format)
+        if segment.erasing is not None:
             if keys is None or len(keys) != len(images):
                 raise ValueError(f"erasing {len(images)} images needs the keys of as many samples")
-            self._erase(images, suffix.erasing, keys)
+            self._erase(images, segment.erasing, keys)
         return images
 
     def _erase(self, images: torch.Tensor, step: ErasingStep, keys: BatchKeys) -> None:

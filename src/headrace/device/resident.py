@@ -9,7 +9,7 @@ import torch
 
 from headrace import _torch_compat
 from headrace.errors import ConfigError
-from headrace.plan.gather import GatherPlan
+from headrace.plan.segments import GatherSegment, Plan, ValueSegment
 
 # What data may take of the device's free memory unless the user insists: the model, its gradients and the
 # optimizer's state aren't there yet when the first epoch begins.
@@ -46,7 +46,7 @@ class Residence:
         self._there: tuple[torch.Tensor, ...] = ()
         self._decided: dict[int, bool] = {}  # by bytes: later the free memory is less by what is there
 
-    def settle(self, plan: GatherPlan) -> GatherPlan:
+    def settle(self, plan: Plan) -> Plan:
         """`plan` with its tensors on the device, and what is done to a batch done there; or `plan` itself.
 
         Tensors are copied again in an epoch before which they were changed, or made anew (as those of NumPy
@@ -55,21 +55,28 @@ class Residence:
         Raises:
             ConfigError: True was asked for, and it doesn't fit.
         """
-        if not self._is_wanted(plan):
+        gather = plan.gather
+        assert gather is not None
+        if not self._is_wanted(gather):
             self._hosts = self._there = ()
             return plan
-        same = len(self._hosts) == len(plan.tensors) and all(
+        same = len(self._hosts) == len(gather.tensors) and all(
             tensor is host and _torch_compat.changes_of(tensor) == version
-            for tensor, (host, version) in zip(plan.tensors, self._hosts, strict=True)
+            for tensor, (host, version) in zip(gather.tensors, self._hosts, strict=True)
         )
         if not same:
             self._there = ()  # given back first: both may not fit
-            self._there = tuple(tensor.to(self.device) for tensor in plan.tensors)
-            self._hosts = tuple((tensor, _torch_compat.changes_of(tensor)) for tensor in plan.tensors)
-        suffix = None if plan.suffix is None else replace(plan.suffix, on_device=False)
-        return replace(plan, tensors=self._there, suffix=suffix)
+            self._there = tuple(tensor.to(self.device) for tensor in gather.tensors)
+            self._hosts = tuple((tensor, _torch_compat.changes_of(tensor)) for tensor in gather.tensors)
+        there = replace(gather, tensors=self._there)
+        # Values are made as the rows are gathered: there is no copy to make them after.
+        rest = (
+            replace(segment, where="native") if isinstance(segment, ValueSegment) else segment
+            for segment in plan.segments[1:]
+        )
+        return Plan((there, *rest))
 
-    def _is_wanted(self, plan: GatherPlan) -> bool:
+    def _is_wanted(self, plan: GatherSegment) -> bool:
         if self.device.type == "cpu" or self.wanted is False:
             self.reason = "not resident: " + ("the device is the CPU" if self.wanted else "resident=False")
             return False

@@ -16,7 +16,7 @@ from headrace._native import ffi
 from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
 from headrace.order.permutation import Indices
-from headrace.plan.physical import NativePlan
+from headrace.plan.segments import NativeSegment
 from headrace.records import Extents
 from headrace.remote.lease import WAIT_SLICE, Lease
 from headrace.sources.remote import RemoteSamples
@@ -156,7 +156,7 @@ def samples_of(indices: Any, size: int) -> Indices | None:
     return order
 
 
-def leased_source(plan: NativePlan, order: npt.NDArray[np.int64], lease: Lease) -> ffi.Source:
+def leased_source(plan: NativeSegment, order: npt.NDArray[np.int64], lease: Lease) -> ffi.Source:
     """The samples `order`, which `lease` holds, as native code takes them: by their index in the dataset."""
     paths, offsets = lease.files()
     # As long as the dataset, but only the pages of these samples are ever touched.
@@ -176,7 +176,7 @@ class HeldSamples:
         order: the samples, from 0 on.
     """
 
-    def __init__(self, plan: NativePlan, source: RemoteSamples, order: Indices) -> None:
+    def __init__(self, plan: NativeSegment, source: RemoteSamples, order: Indices) -> None:
         self._plan = plan
         self._source = source
         self._order = order

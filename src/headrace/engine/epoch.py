@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import default_collate
 
 from headrace._torch_compat import pin_memory
-from headrace.device.postprocess import Postprocess
+from headrace.device.postprocess import host_postprocess
 from headrace.engine.ahead import Ahead
 from headrace.engine.guarded import MAX_REPLACEMENTS, cause_of, name_sample
 from headrace.engine.meter import Failures
@@ -25,6 +25,7 @@ from headrace.engine.seeding import generators_kept, seed_generators
 from headrace.errors import printable
 from headrace.order.batches import IndexBatch
 from headrace.order.permutation import key_of
+from headrace.plan.segments import Plan
 from headrace.records import BatchKeys, SampleFailure, SampleKey
 
 # Without a timeout: no storage takes as long for a read. Counted in slices of waiting, so that a process that
@@ -57,7 +58,8 @@ class NativeProducer:
     """Makes the batches of a natively planned loader: a `Producer`.
 
     Args:
-        engine: makes the batches.
+        engine: makes the images of batches.
+        plan: plan whose first segment the engine runs; its other segments are run here.
         batches: in order; taken a few ahead of what the caller has received.
         epoch: see `Epoch`.
         depth: batches in flight.
@@ -67,6 +69,7 @@ class NativeProducer:
     def __init__(
         self,
         engine: NativeEngine,
+        plan: Plan,
         batches: Iterator[IndexBatch],
         epoch: Epoch,
         depth: int,
@@ -79,8 +82,8 @@ class NativeProducer:
         self._epoch = epoch
         self._failures = failures
         self._pending: deque[Pending] = deque()
-        suffix = engine.plan.suffix
-        self._postprocess = None if suffix is None or suffix.on_device else Postprocess(suffix)
+        self._user = plan.collate
+        self._postprocess = host_postprocess(plan)
         self._fill()
 
     def __next__(self) -> Made:
@@ -209,7 +212,7 @@ class NativeProducer:
     def _settle(self, pending: Pending) -> tuple[list[int], dict[int, Any]]:
         """Puts Pillow's samples in their places, and asks for the targets: the positions that hold a sample,
         and the targets by position, of which there are none where labels stay as they are."""
-        transform, fallback = self._engine.plan.target_transform, pending.fallback or {}
+        transform, fallback = self._user.target_transform, pending.fallback or {}
         targets: dict[int, Any] = {}
         lost = set()
         with generators_kept() if transform is not None else nullcontext():
@@ -238,7 +241,7 @@ class NativeProducer:
             other = key._replace(sample=(key.sample + step) % size)
             try:
                 image = self._engine.pillow_sample(other)
-                if plan.target_transform is not None:
+                if self._user.target_transform is not None:
                     targets[position] = self._target(other)
             except Exception:
                 continue  # bad too; where it is asked for by itself, it is recorded
@@ -249,17 +252,16 @@ class NativeProducer:
 
     def _target(self, key: SampleKey) -> Any:
         """What the user's target_transform makes of a label, seeded as in `headrace.engine.guarded`."""
-        plan = self._engine.plan
-        assert plan.target_transform is not None
-        label = plan.source.labels[key.sample].tolist()
+        assert self._user.target_transform is not None
+        label = self._engine.plan.source.labels[key.sample].tolist()
         seed_generators(key_of(*key))
-        return plan.target_transform(label)
+        return self._user.target_transform(label)
 
     def _key(self, pending: Pending, position: int) -> SampleKey:
         return pending.key(position, self._epoch.seed, self._epoch.number)
 
     def _assemble(self, pending: Pending, positions: list[int], targets: dict[int, Any]) -> Made:
-        plan, whole = self._engine.plan, len(positions) == len(pending.indices)
+        user, whole = self._user, len(positions) == len(pending.indices)
         indices = pending.indices if whole else pending.indices[positions]
         occurrences = pending.occurrences if whole else pending.occurrences[positions]
         keys = BatchKeys(self._epoch.seed, self._epoch.number, indices, occurrences)
@@ -267,11 +269,11 @@ class NativeProducer:
             images = pending.images if whole else pending.images[positions]
             if self._postprocess is not None:
                 images = self._postprocess.images(images, keys)
-            labels = plan.source.labels[indices]
-            if plan.collate is not None:
-                changed = labels.tolist() if plan.target_transform is None else targets_in(positions, targets)
+            labels = self._engine.plan.source.labels[indices]
+            if user.collate is not None:
+                changed = labels.tolist() if user.target_transform is None else targets_in(positions, targets)
                 batch = self._collate(images, changed, keys)
-            elif plan.target_transform is not None:
+            elif user.target_transform is not None:
                 # In tuples, as torch collates them: strings come as a tuple.
                 changed = [(target,) for target in targets_in(positions, targets)]
                 batch = [images, self._pin(default_collate(changed)[0])]
@@ -282,13 +284,13 @@ class NativeProducer:
 
     def _collate(self, images: torch.Tensor, targets: list[Any], keys: BatchKeys) -> Any:
         """What the user's collate_fn makes, seeded as in `headrace.engine.guarded`."""
-        plan = self._engine.plan
-        assert plan.collate is not None
-        samples = [image.as_subclass(plan.sample_type) for image in images.unbind()]
+        user = self._user
+        assert user.collate is not None
+        samples = [image.as_subclass(user.sample_type) for image in images.unbind()]
         with generators_kept():
             if len(keys):
                 seed_generators(key_of(*keys[0]))
-            return self._pin(plan.collate(list(zip(samples, targets, strict=True))))
+            return self._pin(user.collate(list(zip(samples, targets, strict=True))))
 
     def _pin(self, data: Any) -> Any:
         # Tensors that are pinned already are handed through.

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from headrace.device.pointwise import BITS
-from headrace.device.postprocess import Postprocess
+from headrace.device.postprocess import host_postprocess
 from headrace.engine.producer import Made
 from headrace.engine.seeding import batch_keys
 from headrace.order.batches import IndexBatch
-from headrace.plan.gather import GatherPlan
+from headrace.plan.segments import Plan
 
 
 class GatherProducer:
@@ -22,7 +22,7 @@ class GatherProducer:
     after it can still be asked for, as in torch.
 
     Args:
-        plan: what to gather.
+        plan: plan that has a `GatherSegment`.
         batches: in order.
         pinned: page-locked batches, of tensors on the host.
         key: (seed, epoch) of the batches' keys; None: they have none.
@@ -30,24 +30,25 @@ class GatherProducer:
 
     def __init__(
         self,
-        plan: GatherPlan,
+        plan: Plan,
         batches: Iterator[IndexBatch],
         *,
         pinned: bool,
         key: tuple[int, int] | None = None,
     ) -> None:
-        self._plan = plan
+        gather = plan.gather
+        assert gather is not None
+        self._gather = gather
         self._batches = batches
         self._pinned = pinned
         self._key = key
         self._taken = 0
-        suffix = plan.suffix
-        self._postprocess = None if suffix is None or suffix.on_device else Postprocess(suffix)
+        self._postprocess = host_postprocess(plan)
 
     def __next__(self) -> Made:
         batch = next(self._batches)
         self._taken += 1
-        plan = self._plan
+        plan = self._gather
         rows = torch.as_tensor(batch.indices, dtype=torch.int64)
         if plan.rows is not None:
             rows = plan.rows[rows]

@@ -9,19 +9,19 @@ from PIL import Image
 
 from headrace._native import abi, ffi
 from headrace._native.decoders import pillow_resizes_vertically_first
-from headrace.plan.physical import Layout, NativePlan
 from headrace.plan.pointwise import PointwiseTable
+from headrace.plan.segments import Layout, NativeSegment
 from headrace.records import Draw, SampleKey
 from headrace.transforms.op import ImageOp, flat
 
 DTYPES = {torch.uint8: 0, torch.float16: 1, torch.bfloat16: 2, torch.float32: 3}
 
 
-def lower_pipeline(plan: NativePlan, decoders: int) -> ffi.Pipeline:
+def lower_pipeline(plan: NativeSegment, decoders: int) -> ffi.Pipeline:
     """The native form of `plan`; bit i of `decoders` allows decoder i."""
     table = plan.table
     return ffi.Pipeline(
-        lower_ops(plan.steps),
+        lower_ops(plan.ops),
         plan.height,
         plan.width,
         dtype=DTYPES[plan.dtype],
@@ -35,7 +35,7 @@ def lower_pipeline(plan: NativePlan, decoders: int) -> ffi.Pipeline:
 
 
 def lower_table(table: PointwiseTable, height: int, width: int, layout: Layout) -> ffi.Pipeline:
-    """The native form of `table` alone, for `look_up` of pictures of height × width."""
+    """The native form of `table` alone, for `look_up` of images of height × width."""
     values = table.values
     return ffi.Pipeline(
         [],

@@ -25,7 +25,7 @@ from headrace.engine.pillow import make_sample
 from headrace.engine.slots import Slots
 from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
-from headrace.plan.physical import NativePlan
+from headrace.plan.segments import NativeSegment
 from headrace.records import NativeStats, SampleKey
 from headrace.remote.lease import Lease
 from headrace.sources.arrays import ArraySource
@@ -99,7 +99,7 @@ class Threads:
         self._pool = self._python = None
 
 
-def native_source(plan: NativePlan) -> ffi.Source | None:
+def native_source(plan: NativeSegment) -> ffi.Source | None:
     """Where the samples of `plan` are, as native code takes it; None: told of each batch anew."""
     source = plan.source
     if isinstance(source, RemoteSamples):
@@ -159,7 +159,9 @@ class NativeEngine:
         decoder: see `headrace._native.decoders.decoder_bits`.
     """
 
-    def __init__(self, plan: NativePlan, threads: Threads, slots: Slots, meter: Meter, decoder: str) -> None:
+    def __init__(
+        self, plan: NativeSegment, threads: Threads, slots: Slots, meter: Meter, decoder: str
+    ) -> None:
         self.plan = plan
         self.meter = meter
         self.slots = slots

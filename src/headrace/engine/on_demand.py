@@ -20,8 +20,8 @@ from headrace.engine.python import record_failures
 from headrace.engine.runtime import Runtime
 from headrace.errors import ConfigError, SampleError
 from headrace.order.batches import IndexBatch
-from headrace.plan.physical import NativePlan, Plan, make_plan
-from headrace.plan.suffix import Suffix
+from headrace.plan import Plan, make_plan
+from headrace.plan.segments import NativeSegment, ValueSegment
 from headrace.sources.remote import RemoteSamples
 
 # Batches in flight: one is being made while its forerunner is taken away.
@@ -30,21 +30,19 @@ DEPTH = 2
 ELSEWHERE = torch.device("cuda")
 
 
-def left_over(plan: Plan) -> Suffix | None:
+def left_over(plan: Plan) -> ValueSegment | None:
     """What is still to be done to the images of a plan of `levels`; None: nothing.
 
     Raises:
         ConfigError: it needs more than the images.
     """
-    split, suffix = plan.split, plan.suffix
-    if split is not None and split.table is not None:
-        suffix = Suffix(split.table.values, split.erasing)
-    if suffix is not None and suffix.erasing is not None:
+    values = plan.values
+    if values is not None and values.erasing is not None:
         raise ConfigError(
             "levels=True: RandomErasing writes values, which aren't made yet. Take it out of the transform"
             " and call it in the training step; or leave levels out."
         )
-    return suffix
+    return values
 
 
 def levels_plan(dataset: Any) -> Plan:
@@ -78,9 +76,8 @@ class OnDemand:
         self._engine: NativeEngine | None = None
         self._seen = 0  # failures that were looked at
         self._guarded = Guarded(dataset, default_collate, on_error)
-        split = self.plan.split
-        if split is not None:
-            self._guarded = PrefixedSamples(dataset, default_collate, on_error, split, decoder="auto")
+        if self.plan.head is not None:
+            self._guarded = PrefixedSamples(dataset, default_collate, on_error, self.plan, decoder="auto")
 
     def make(self, batches: Sequence[IndexBatch], key: tuple[int, int]) -> Iterator[Any]:
         """The batches, in order, each with all of its samples.
@@ -103,9 +100,7 @@ class OnDemand:
         if self.plan.native is not None:
             return self._by_native_code(self.plan.native, batches, key)
         if self.plan.gather is not None:
-            return (
-                made.data for made in _each(GatherProducer(self.plan.gather, iter(batches), pinned=False))
-            )
+            return (made.data for made in _each(GatherProducer(self.plan, iter(batches), pinned=False)))
         return self._by_python(batches, key)
 
     def _check_lost(self) -> None:
@@ -117,7 +112,7 @@ class OnDemand:
                 raise SampleError.at(failure.index, failure.path, cause)
 
     def _by_native_code(
-        self, plan: NativePlan, batches: Sequence[IndexBatch], key: tuple[int, int]
+        self, plan: NativeSegment, batches: Sequence[IndexBatch], key: tuple[int, int]
     ) -> Iterator[Any]:
         runtime = self._runtime
         nbytes = max((len(batch.indices) for batch in batches), default=0) * plan.sample_nbytes
@@ -129,7 +124,7 @@ class OnDemand:
         if isinstance(plan.source, RemoteSamples):
             coming = Ahead(coming, plan.source)
         epoch = Epoch(*key, budget=sys.maxsize, timeout=0, on_error=self._on_error)
-        producer = NativeProducer(self._engine, coming, epoch, DEPTH, runtime.failures)
+        producer = NativeProducer(self._engine, self.plan, coming, epoch, DEPTH, runtime.failures)
         try:
             for made in _each(producer):
                 yield made.data
@@ -137,14 +132,14 @@ class OnDemand:
             producer.close()
 
     def _by_python(self, batches: Sequence[IndexBatch], key: tuple[int, int]) -> Iterator[Any]:
-        split = self.plan.split
-        finish = None if split is None or self._levels else FinishLevels(split, self._take)
+        values = self.plan.values
+        finish = None if values is None or self._levels else FinishLevels(values, self._take)
         for batch in batches:
             made = self._guarded.__getitems__(Request(batch, key, self._samples))
             data = record_failures(made, self._runtime.failures)
             if finish is not None:
                 data = finish(data, None)
-            elif split is not None and split.table is not None:
+            elif values is not None:
                 data = _levels(data)
             yield data
 

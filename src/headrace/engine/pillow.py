@@ -8,14 +8,14 @@ from PIL import Image
 from headrace._native import ffi
 from headrace.engine.lower import draws_of
 from headrace.errors import SampleError
-from headrace.plan.physical import NativePlan
 from headrace.plan.pointwise import look_up
+from headrace.plan.segments import NativeSegment
 from headrace.records import SampleKey
 from headrace.sources.source import load_image
 from headrace.transforms.op import flat, replay
 
 
-def make_sample(plan: NativePlan, pipeline: ffi.Pipeline, key: SampleKey) -> torch.Tensor:
+def make_sample(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> torch.Tensor:
     """The sample of `key` as a tensor [3, height, width].
 
     Raises:
@@ -25,14 +25,14 @@ def make_sample(plan: NativePlan, pipeline: ffi.Pipeline, key: SampleKey) -> tor
     return look_up(make_picture(plan, pipeline, key), plan.table)
 
 
-def make_picture(plan: NativePlan, pipeline: ffi.Pipeline, key: SampleKey) -> Image.Image:
-    """The picture of `key` after the steps of `plan`, as torchvision gives it. Raises SampleError."""
+def make_picture(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> Image.Image:
+    """The picture of `key` after the operations of `plan`, as torchvision gives it. Raises SampleError."""
     path = plan.source.path(key.sample)
     try:
         image = load_image(plan.source, key.sample)
-        draws = draws_of(pipeline, plan.steps, key, image.width, image.height)
+        draws = draws_of(pipeline, plan.ops, key, image.width, image.height)
         if draws is None:  # replaying it raises torchvision's own error
-            draws = tuple((0.0,) * len(op.draws) for op in flat(plan.steps))
-        return replay(image, plan.steps, draws)
+            draws = tuple((0.0,) * len(op.draws) for op in flat(plan.ops))
+        return replay(image, plan.ops, draws)
     except Exception as error:  # Pillow and torchvision raise anything for a bad file: SyntaxError, …
         raise SampleError.at(key.sample, path, f"{type(error).__name__}: {error}") from error

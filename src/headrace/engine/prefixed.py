@@ -25,9 +25,9 @@ from headrace.engine.native import WAIT_SLICE_MS, Threads, native_source
 from headrace.engine.pillow import make_picture
 from headrace.engine.seeding import generators_kept, seed_generators
 from headrace.engine.workers.transport import batch_memory
-from headrace.plan.physical import Layout, SplitPlan, make_plan
+from headrace.plan import Plan, make_plan
 from headrace.plan.pointwise import PointwiseTable, run_suffix
-from headrace.plan.suffix import Suffix
+from headrace.plan.segments import Layout, NativeSegment, TransformSegment, ValueSegment
 from headrace.records import BatchKeys, SampleKey
 from headrace.sources.arrays import ArraySource
 from headrace.sources.remote import RemoteSamples
@@ -45,7 +45,7 @@ class PrefixedGuard:
         decoder: as for `headrace.DataLoader`.
     """
 
-    plan: SplitPlan | None
+    plan: Plan | None
     options: Mapping[str, Any]
     decoder: str
 
@@ -54,8 +54,8 @@ class PrefixedGuard:
 
     def __call__(self, dataset: Any, collate: Callable[[Any], Any], on_error: str) -> PrefixedSamples:
         """The guard of `dataset`."""
-        plan = self.plan or make_plan(dataset, **self.options).split
-        if plan is None:
+        plan = self.plan or make_plan(dataset, **self.options)
+        if plan.head is None:
             raise RuntimeError(f"{type(dataset).__name__} is another dataset once it was pickled")
         return PrefixedSamples(dataset, collate, on_error, plan, self.decoder)
 
@@ -78,17 +78,23 @@ class PrefixedSamples(Guarded):
         dataset: Any,
         collate: Callable[[Any], Any],
         on_error: str,
-        plan: SplitPlan,
+        plan: Plan,
         decoder: str,
     ) -> None:
         super().__init__(dataset, collate, on_error)
+        head, middle = plan.head, plan.find(TransformSegment)
+        assert head is not None
         self.plan = plan
-        self.decoder = decoder
-        self._pictures: Pictures | None = None
+        self._head = head
+        self._transforms = () if middle is None else middle.transforms
+        self._values = plan.values
+        self._user = plan.collate
+        self._decoder = decoder
+        self._pictures: Pictures | None = None  # made by the process that makes samples
 
     def _make(self, request: Request, *, batched: bool) -> Any:
-        if self._pictures is None or self._pictures.plan is not self.plan:
-            self._pictures = Pictures(self.plan, self.decoder)
+        if self._pictures is None:
+            self._pictures = Pictures(self._head, self._decoder)
         seeds = request.seeds()
         indices = self._noted(request.batch.listed())
         samples = zip(indices, seeds, request.batch.occurrences.tolist(), strict=True)
@@ -104,24 +110,22 @@ class PrefixedSamples(Guarded):
 
     def _begun(self, index: Any, key: tuple[int, int], seed: int, occurrence: int) -> Any:
         """(image, target), but for a table at the end: an RGB picture waits for it."""
-        plan, position = self.plan, self._position(index)
+        values, position = self._values, self._position(index)
         assert self._pictures is not None
         sample = SampleKey(*key, position, occurrence)
         image: Any = self._pictures.make(sample)
         seed_generators(seed)
-        image = run_suffix(image, plan.middle)
-        if plan.pointwise is not None and is_rgb(image):
-            image = Begun(image, sample)
-        else:
-            image = run_suffix(image, plan.suffix)
-        target: Any = plan.prefix.source.label(position)
-        if plan.prefix.target_transform is not None:
-            target = plan.prefix.target_transform(target)
+        image = run_suffix(image, self._transforms)
+        if values is not None:
+            image = Begun(image, sample) if is_rgb(image) else run_suffix(image, values.transforms)
+        target: Any = self._head.source.label(position)
+        if self._user.target_transform is not None:
+            target = self._user.target_transform(target)
         return image, target
 
     def _batch(self, samples: Any) -> Any:
         images = [image for image, _ in samples]
-        if self.plan.prefix.collate is None and alike(images):
+        if self._user.collate is None and alike(images):
             targets = default_collate([(target,) for _, target in samples])  # strings come as a tuple
             return [levels_of(images), *targets]
         return self.collate([(self._finished(image), target) for image, target in samples])
@@ -131,23 +135,25 @@ class PrefixedSamples(Guarded):
         return self.collate((self._finished(image), target))
 
     def _finished(self, image: Any) -> Any:
-        table = self.plan.pointwise
-        if table is None or not isinstance(image, Begun):
+        if not isinstance(image, Begun):
             return image
+        values = self._values
+        assert values is not None
+        assert values.uncast is not None
         levels = levels_of([image])
-        finished = look_up(levels.images, table, "NCHW", empty)
-        if self.plan.erasing is not None:
-            Postprocess(Suffix(None, self.plan.erasing)).images(finished, levels.keys)
-        return finished[0].as_subclass(table.sample_type)
+        finished = look_up(levels.images, values.uncast, "NCHW", empty)
+        if values.erasing is not None:
+            Postprocess(ValueSegment(table=None, erasing=values.erasing)).images(finished, levels.keys)
+        return finished[0].as_subclass(values.uncast.sample_type)
 
     def _path(self, index: Any) -> str | None:
         try:
-            return self.plan.prefix.source.path(self._position(index))
+            return self._head.source.path(self._position(index))
         except (IndexError, TypeError):
             return None
 
     def _position(self, index: Any) -> int:
-        size = len(self.plan.prefix.source)
+        size = len(self._head.source)
         number = operator.index(index)
         if not -size <= number < size:
             raise IndexError(f"index {number} is out of range for {size} samples")
@@ -155,26 +161,26 @@ class PrefixedSamples(Guarded):
 
 
 class Pictures:
-    """Pictures after the native steps of `plan`, made by the thread that asks; of one process."""
+    """Pictures after the native steps of `head`, made by the thread that asks; of one process."""
 
-    def __init__(self, plan: SplitPlan, decoder: str) -> None:
-        self.plan = plan
+    def __init__(self, head: NativeSegment, decoder: str) -> None:
+        self._head = head
         self._decoders = decoder_bits(decoder)
-        self._pipeline = lower_pipeline(plan.prefix, self._decoders)
-        self._source = native_source(plan.prefix)
+        self._pipeline = lower_pipeline(head, self._decoders)
+        self._source = native_source(head)
         self._held: HeldSamples | None = None
         self._threads = Threads(0)
 
     @contextmanager
     def holding(self, indices: Any) -> Iterator[None]:
         """Within this, the samples `indices` needn't be waited for one by one, wherever they come from."""
-        source = self.plan.prefix.source
+        source = self._head.source
         order = samples_of(indices, len(source)) if isinstance(source, RemoteSamples) else None
         if order is None or not isinstance(source, RemoteSamples):
             yield  # local files; or indices that the maker of the sample complains of
             return
         before = self._held
-        with HeldSamples(self.plan.prefix, source, order) as self._held:
+        with HeldSamples(self._head, source, order) as self._held:
             try:
                 yield
             finally:
@@ -188,12 +194,12 @@ class Pictures:
         return self._make(key)
 
     def _make(self, key: SampleKey) -> Image.Image:
-        prefix = self.plan.prefix
-        if isinstance(prefix.source, ArraySource) and not prefix.steps:
+        prefix = self._head
+        if isinstance(prefix.source, ArraySource) and not prefix.ops:
             return prefix.source.image(key.sample)  # there is nothing to decode
         pixels, status = self._run(key, prefix.height, prefix.width)
         height, width = int(status["height"]), int(status["width"])
-        if self.plan.varies and status["code"] != abi.OK and height > 0:
+        if prefix.varies and status["code"] != abi.OK and height > 0:
             # Refused for its size, which is known now.
             drawn = self._pipeline.draw(key, width, height)
             if drawn is not None:
@@ -204,18 +210,18 @@ class Pictures:
         source = prefix.source
         if isinstance(source, ArraySource):
             return image  # which has no info
-        if self.plan.keeps_info and self._has_info(key, height, width):
+        if prefix.keeps_info and self._has_info(key, height, width):
             with source.open(key.sample) as file:
                 image.info = dict(Image.open(file).info)
         return image
 
     def _has_info(self, key: SampleKey, height: int, width: int) -> bool:
-        steps = self.plan.prefix.steps
-        draws = draws_of(self._pipeline, steps, key, width, height)
-        return draws is not None and keep_info(steps, draws, height, width)
+        ops = self._head.ops
+        draws = draws_of(self._pipeline, ops, key, width, height)
+        return draws is not None and keep_info(ops, draws, height, width)
 
     def _run(self, key: SampleKey, height: int, width: int) -> tuple[np.ndarray[Any, Any], np.void]:
-        prefix, pipeline = self.plan.prefix, self._pipeline
+        prefix, pipeline = self._head, self._pipeline
         if (height, width) != (prefix.height, prefix.width):
             pipeline = lower_pipeline(replace(prefix, height=height, width=width), self._decoders)
         pixels = np.empty((height, width, 3), np.uint8)
@@ -262,25 +268,24 @@ class FinishLevels:
     """Gives a batch that has `Levels` its images; others stay what they are.
 
     Args:
-        plan: that the batches are of.
+        values: how values are made of levels.
         take: gives memory of a number of bytes, as uint8; see `headrace.engine.slots`.
     """
 
-    def __init__(self, plan: SplitPlan, take: Callable[[int], torch.Tensor]) -> None:
-        self._plan = plan
+    def __init__(self, values: ValueSegment, take: Callable[[int], torch.Tensor]) -> None:
+        self._values = values
         self._take = take
-        table = None if plan.table is None or not plan.on_device else plan.table.values
-        memory_format = torch.channels_last if plan.layout == "NHWC" else torch.contiguous_format
-        self._rest = Postprocess(Suffix(table, plan.erasing, memory_format, plan.on_device))
+        self._layout: Layout = "NHWC" if values.memory_format is torch.channels_last else "NCHW"
+        self._rest = Postprocess(values if values.where == "device" else replace(values, table=None))
 
     def __call__(self, batch: Any, keys: BatchKeys | None) -> Any:  # noqa: ARG002
         """The batch, whose tensors are where it is finished: on the device, or on the host."""
-        table = self._plan.table
-        if table is None or type(batch) is not list or not batch or not isinstance(batch[0], Levels):
+        if type(batch) is not list or not batch or not isinstance(batch[0], Levels):
             return batch
-        images = batch[0].images
-        if not self._plan.on_device:
-            images = look_up(images, table, self._plan.layout, self._take)
+        images, values = batch[0].images, self._values
+        if values.where == "native":
+            assert values.table is not None
+            images = look_up(images, values.table, self._layout, self._take)
         return [self._rest.images(images, batch[0].keys), *batch[1:]]
 
 

@@ -19,8 +19,8 @@ from headrace.order.batches import SampledBatches, StreamBatches
 from headrace.order.progress import Batches
 from headrace.order.sampling import OwnSamplers, wrapped_samplers
 from headrace.order.shard import Remainder, Shard, detect_rank
-from headrace.plan.explain import explain
-from headrace.plan.physical import Plan, make_plan, with_batch_transform
+from headrace.plan import Plan, explain, make_plan
+from headrace.plan.planner import with_batch_transform
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -92,7 +92,8 @@ class Asked(TorchDataLoader[T_co]):
         if self.worker_init_fn is None or self.num_workers == 0:
             return ""
         on_threads = self.worker_kind == "thread" and not isinstance(self.dataset, IterableDataset)
-        by = "native code" if plan.python is None else "threads" if on_threads and not plan.split else ""
+        by = "threads" if on_threads and plan.head is None else ""
+        by = by if plan.runs_python else "native code"
         return f"samples are made by {by}, and there are no worker processes" if by else ""
 
     def plan_options(self) -> dict[str, Any]:

@@ -53,9 +53,9 @@ from headrace.order.cursor import Cursor
 from headrace.order.progress import Batches, Progress
 from headrace.order.sampling import OwnSamplers, wrapped_samplers
 from headrace.order.shard import Remainder, detect_rank
-from headrace.plan.explain import explain
-from headrace.plan.identity import dataset_identity
-from headrace.plan.physical import NativePlan, Plan, make_plan
+from headrace.plan import Plan, explain, make_plan
+from headrace.plan.recognise import dataset_identity
+from headrace.plan.segments import NativeSegment
 from headrace.records import LoaderStats
 from headrace.sources.remote import RemoteSamples, remote_samples
 from headrace.tuning.climb import Knob, Settings, ladder
@@ -329,7 +329,7 @@ class DataLoader(Asked[T_co]):
             ConfigError: an `IterableDataset` without a state in the middle of an epoch, or batches that come
                 out of order (`in_order=False`).
         """
-        if not self.in_order and self.plan().python is not None and self.num_workers > 0:
+        if not self.in_order and self.plan().runs_python and self.num_workers > 0:
             raise ConfigError(
                 "in_order=False: batches come as workers finish, so no place in the order is known."
             )
@@ -417,12 +417,12 @@ class DataLoader(Asked[T_co]):
         self, plan: Plan, cursor: Cursor, indices: Iterator[IndexBatch], batches: Batches
     ) -> Producer:
         if plan.native is not None:
-            return self._native_producer(plan.native, cursor, indices, batches)
+            return self._native_producer(plan, plan.native, cursor, indices, batches)
 
         def make(batches: Iterator[IndexBatch]) -> Producer:
             if plan.gather is not None:
-                return GatherProducer(plan.gather, batches, pinned=self.pin_memory)
-            return self._workers.producer(self, plan.split, cursor, batches)
+                return GatherProducer(plan, batches, pinned=self.pin_memory)
+            return self._workers.producer(self, plan, cursor, batches)
 
         streamed = isinstance(self.dataset, IterableDataset)
         if self.batch_transform is None or streamed or not self.in_order:
@@ -430,23 +430,28 @@ class DataLoader(Asked[T_co]):
         return Keyed(make, indices, cursor.random_key, self._samples())
 
     def _native_producer(
-        self, plan: NativePlan, cursor: Cursor, indices: Iterator[IndexBatch], batches: Batches
+        self,
+        plan: Plan,
+        native: NativeSegment,
+        cursor: Cursor,
+        indices: Iterator[IndexBatch],
+        batches: Batches,
     ) -> NativeProducer:
         runtime = self._runtime
-        settings = self._begin_tuning(self.batches_that_fit(self._batch_nbytes(plan)))
+        settings = self._begin_tuning(self.batches_that_fit(self._batch_nbytes(native)))
         depth = settings["depth"]
         threads = runtime.threads_for(self.num_workers)
         if self.num_workers > 0:
             threads.use(settings["decode_threads"], settings["read_threads"])
-        slots = runtime.slots_for(self._batch_nbytes(plan), pinned=self.pin_memory, keep=depth + 2)
-        engine = NativeEngine(plan, threads, slots, runtime.meter, self.decoder)
+        slots = runtime.slots_for(self._batch_nbytes(native), pinned=self.pin_memory, keep=depth + 2)
+        engine = NativeEngine(native, threads, slots, runtime.meter, self.decoder)
         key = cursor.random_key
         epoch = Epoch(*key, self.memory_budget, self.timeout, self.on_error)
-        source = plan.source
+        source = native.source
         wanted: Iterator[IndexBatch] = indices
         if isinstance(source, RemoteSamples):
             wanted = Ahead(indices, source, self._next_use(cursor, batches), _coming(cursor, batches))
-        producer = NativeProducer(engine, wanted, epoch, depth, runtime.failures)
+        producer = NativeProducer(engine, plan, wanted, epoch, depth, runtime.failures)
         self.tuning.attach(producer)
         return producer
 
@@ -482,16 +487,17 @@ class DataLoader(Asked[T_co]):
             return plan
         if self._residence is None:
             self._residence = Residence(resolve_device(self.device), self.resident)
-        return replace(plan, gather=self._residence.settle(plan.gather))
+        return self._residence.settle(plan)
 
     def _feed(self, plan: Plan) -> InPlace | Feed:
         """What takes batches to the device, and does there what the plan and the user want done."""
-        suffix, cast = plan.suffix, Cast(self.dtype, self.memory_format)
-        split = self._workers.split if plan.split is not None else None
+        cast = Cast(self.dtype, self.memory_format)
+        late = plan.values if plan.head is None and plan.values and plan.values.where == "device" else None
+        by_workers = self._workers.values if plan.head is not None else None
         take = partial(self._runtime.take, pinned=self.pin_memory)
         prepare = in_turn(
-            Postprocess(suffix) if suffix is not None and suffix.on_device else None,
-            FinishLevels(split, take) if split is not None else None,
+            None if late is None else Postprocess(late),
+            None if by_workers is None else FinishLevels(by_workers, take),
             cast if plan.native is None and not cast.changes_nothing() else None,
         )
         finish: Step | None = None
@@ -528,7 +534,7 @@ class DataLoader(Asked[T_co]):
         given = self.prefetch_factor_given
         return DEFAULT_DEPTH if given is None else given * self.num_workers
 
-    def _batch_nbytes(self, plan: NativePlan) -> int:
+    def _batch_nbytes(self, plan: NativeSegment) -> int:
         return self.samples_of_a_batch * plan.sample_nbytes
 
     def _length(self, batches: Batches) -> int | None:

@@ -138,7 +138,7 @@ def tune(
     if best > 0:
         attempt("torch", num_workers=best, prefetch_factor=4, persistent_workers=True)
     attempt("headrace")
-    if DataLoader(**given).plan().python is not None:
+    if DataLoader(**given).plan().runs_python:
         attempt("headrace", num_workers=best)
         for count in _thread_counts() if threads else ():
             attempt("headrace", num_workers=count, worker_kind="thread")

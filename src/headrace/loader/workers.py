@@ -23,7 +23,8 @@ from headrace.engine.workers.epochs import WorkerPools, WorkerStream, pool_confi
 from headrace.loader.asked import Asked
 from headrace.order.batches import IndexBatch
 from headrace.order.cursor import Cursor
-from headrace.plan.physical import SplitPlan
+from headrace.plan import Plan
+from headrace.plan.segments import ValueSegment
 
 # All threads work on one batch at a time, so that two already keep them busy; two more cover a training step
 # that ends sooner, or a sample that takes longer, now and then.
@@ -71,25 +72,25 @@ class PythonWorkers:
 
     def __init__(self) -> None:
         self._processes = WorkerPools()
-        self._split: SplitPlan | None = None
+        self._split: Plan | None = None
         self._sent: weakref.ref[WorkerStream] | None = None  # the latest
         self._stream: TorchDataLoader[Any] | None = None
         self._crew: Crew | None = None
         self._shelf: SlotShelf | None = None
 
     def producer(
-        self, loader: Asked[Any], split: SplitPlan | None, cursor: Cursor, indices: Iterator[IndexBatch]
+        self, loader: Asked[Any], plan: Plan, cursor: Cursor, indices: Iterator[IndexBatch]
     ) -> Producer:
         """Starts an epoch of the dataset.
 
         Args:
-            split: the steps of its samples that native code does; None: none.
+            plan: one that `runs_python`.
             cursor: where the epoch starts.
             indices: of the samples of each batch.
         """
         if isinstance(loader.dataset, IterableDataset):
             return self._begin_stream(loader, cursor)
-        self._split = split
+        self._split = None if plan.head is None else plan
         workers = workers_of(loader)
         if workers.kind == "process":
             return self._begin_processes(loader, workers.count, cursor, indices)
@@ -100,9 +101,9 @@ class PythonWorkers:
         return TorchProducer(batches, loader.failures)
 
     @property
-    def split(self) -> SplitPlan | None:
-        """What samples are made of in the epoch started last, where native code makes the first steps."""
-        return self._split
+    def values(self) -> ValueSegment | None:
+        """What is left to do to batches of the epoch started last. Workers that are kept keep their plan."""
+        return None if self._split is None else self._split.values
 
     @property
     def live_nbytes(self) -> int:

@@ -1,22 +1,24 @@
-"""torchvision's small data sets, which hold all their images in one array: taken as that array and labels.
+"""Datasets in memory: `TensorDataset`, and torchvision's small ones that hold all images in one array.
 
-Only these classes themselves. With a transform of level operations alone a batch is a gather of rows;
+Only these classes themselves. Where a transform works on levels alone, a batch is a gather of rows;
 otherwise native code reads colour images as it reads those of files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils.data import Subset, TensorDataset
 from torchvision import datasets
 
 from headrace.plan.pointwise import PointwiseTable
-from headrace.plan.transform import StepNote, lower_values
+from headrace.plan.segments import GatherSegment, Step
+from headrace.plan.transform import lower_values
 from headrace.sources.arrays import ArraySource
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -26,33 +28,69 @@ MAX_EDGE = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class ArraySet:
-    """A data set whose batches are rows of an array.
+class _Rows:
+    """A dataset whose batches are rows of arrays.
 
     Attributes:
-        images: uint8 [n, channels, height, width], a view of the data set's own memory.
-        labels: int64 [n].
-        values: what the levels become.
-        notes: the user's transforms in words.
+        what: the dataset in words.
+        tensors: tensors [n, …]; images are uint8 [n, channels, height, width], labels int64 [n].
+        rows: rows that a `Subset` consists of, int64 [m]; None for all of them.
+        table: what the levels of `tensors[0]` become where those are images; otherwise None.
+        steps: the transforms that `table` stands for.
     """
 
-    images: torch.Tensor
-    labels: torch.Tensor
-    values: PointwiseTable
-    notes: tuple[StepNote, ...]
+    what: str
+    tensors: tuple[torch.Tensor, ...]
+    rows: torch.Tensor | None = None
+    table: PointwiseTable | None = None
+    steps: tuple[Step, ...] = ()
 
 
-def read_arrays(dataset: Any) -> ArraySet | None:
-    """`dataset` as rows to gather; None where more than a table of levels is needed."""
+def plan_gather(dataset: Any) -> tuple[GatherSegment, PointwiseTable | None, tuple[Step, ...]] | None:
+    """How to gather batches of `dataset`, the table of its images' values, and the table's steps; None where
+    its samples must be asked for one by one.
+
+    Only `TensorDataset` itself, torchvision's data sets in memory, and a `Subset` of them: a subclass may do
+    anything to a sample.
+    """
+    found = _find_rows(dataset)
+    if found is None:
+        return None
+    step = Step(found.what, "rows are gathered a batch at a time", "exact")
+    return GatherSegment(steps=(step,), tensors=found.tensors, rows=found.rows), found.table, found.steps
+
+
+def _find_rows(dataset: Any) -> _Rows | None:
+    if type(dataset) is TensorDataset:
+        tensors = dataset.tensors
+        plain = all(type(tensor) is torch.Tensor and tensor.layout is torch.strided for tensor in tensors)
+        return _Rows(f"TensorDataset(n={len(dataset)})", tensors) if tensors and plain else None
+    if type(dataset) is not Subset:
+        return _read_arrays(dataset)
+    inner = _find_rows(dataset.dataset)
+    if inner is None:
+        return None
+    try:
+        rows = torch.as_tensor(dataset.indices)
+    except (TypeError, ValueError, RuntimeError):
+        return None  # whatever they are, the dataset itself understands them
+    if rows.ndim != 1 or (len(rows) and rows.dtype not in INTEGERS):
+        return None
+    rows = rows.to(torch.int64)
+    rows = rows if inner.rows is None else inner.rows[rows]
+    return replace(inner, what=f"Subset(n={len(rows)}) of {inner.what}", rows=rows)
+
+
+def _read_arrays(dataset: Any) -> _Rows | None:
     known = type(dataset) in GREY or type(dataset) in COLOUR
     if not known or dataset.transform is None or dataset.target_transform is not None:
         return None
     arrays = _grey_arrays(dataset) if type(dataset) in GREY else _colour_arrays(dataset)
-    if arrays is None:
+    lowered = None if arrays is None else lower_values(dataset.transform, arrays[0].shape[1])
+    if arrays is None or lowered is None:
         return None
-    images, labels = arrays
-    lowered = lower_values(dataset.transform, images.shape[1])
-    return None if lowered is None else ArraySet(images, labels, *lowered)
+    table, steps = lowered
+    return _Rows(f"{type(dataset).__name__}(n={len(arrays[1])})", arrays, None, table, steps)
 
 
 def read_colour_images(dataset: Any) -> ArraySource | str:

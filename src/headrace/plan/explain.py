@@ -1,11 +1,20 @@
-"""The plan as text. A pure function of the plan: the same plan gives the same characters, on any machine."""
+"""The plan as text, and the names that it calls the user's objects by, such as ``blur (aug.py:41)``.
+
+The text is a pure function of the plan: the same plan gives the same characters, on any machine.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
+import os
 import textwrap
 from collections.abc import Sequence
+from types import CodeType
+from typing import Any
 
-from headrace.plan.physical import Decision, Plan, SplitPlan
+from headrace.errors import assert_never
+from headrace.plan.segments import DatasetSegment, GatherSegment, NativeSegment, Plan, TransformSegment
 
 HEADINGS = ("step", "where", "parity", "reason")
 
@@ -15,34 +24,37 @@ REASON_WIDTH = 56
 
 
 def explain(plan: Plan) -> str:
-    """A table with one row per decision: the step, where it runs, how exact it is and why."""
+    """A table with one row per step: the step, where it runs, how exact it is and why; or what refuses."""
+    steps = plan.steps()
     lines = [_title(plan), ""]
-    lines += _table([(_name(i, d), d.where, d.parity, d.reason) for i, d in enumerate(plan.decisions)])
-    if plan.python is not None:
-        lines += ["", _blame(plan.decisions)]
+    # r3 := Step(r2) would repeat what the order of the rows says already.
+    lines += _table([(f"r{i} := {s.text}", where, s.parity, s.reason) for i, (where, s) in enumerate(steps)])
+    if plan.runs_python:
+        refused = (f"r{i} {step.text}" for i, (_, step) in enumerate(steps) if step.refused)
+        lines += ["", f"refused: not native because of {', '.join(refused)}"]
     return "\n".join(lines) + "\n"
 
 
 def _title(plan: Plan) -> str:
-    if plan.native is not None:
-        return "plan: native (C++ threads read, decode, transform and write the batch)"
-    if plan.gather is not None:
-        return "plan: gather (the data is in memory: no workers, whatever num_workers says)"
-    if plan.split is not None:
-        return _split_title(plan.split)
-    return "plan: python (the dataset runs as it is written)"
+    samples = plan.samples
+    match samples:
+        case NativeSegment(batched=True):
+            return "plan: native (C++ threads read, decode, transform and write the batch)"
+        case NativeSegment():
+            return _split_title(samples, plan.find(TransformSegment))
+        case GatherSegment():
+            return "plan: gather (the data is in memory: no workers, whatever num_workers says)"
+        case DatasetSegment():
+            return "plan: python (the dataset runs as it is written)"
+        case _:
+            return assert_never(samples)
 
 
-def _split_title(split: SplitPlan) -> str:
-    work = "reads, decodes and transforms" if split.prefix.steps else "reads and decodes"
-    count = len(split.middle)
+def _split_title(head: NativeSegment, middle: TransformSegment | None) -> str:
+    work = "reads, decodes and transforms" if head.ops else "reads and decodes"
+    count = 0 if middle is None else len(middle.transforms)
     steps = "1 step runs" if count == 1 else f"{count} steps run" if count else "batches are made"
     return f"plan: split (native code {work}; {steps} as Python in worker processes)"
-
-
-def _name(i: int, decision: Decision) -> str:
-    # r3 := Step(r2) would repeat what the order of the rows says already.
-    return f"r{i} := {decision.step}"
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
@@ -69,6 +81,62 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 
-def _blame(decisions: Sequence[Decision]) -> str:
-    rows = (f"r{i} {d.step}" for i, d in enumerate(decisions) if d.refused)
-    return f"refused: not native because of {', '.join(rows)}"
+# Classes of these packages need no file and line: their names say where they come from.
+LIBRARIES = ("torch", "torchvision", "headrace", "builtins")
+
+
+def describe_object(value: Any) -> str:
+    """The class's name of an object, the class's or function's own name of one of those."""
+    if isinstance(value, type) or hasattr(value, "__code__"):
+        return str(value.__qualname__)
+    return type(value).__qualname__
+
+
+def describe_callable(value: Any) -> str:
+    """The name of a function, `partial(name)`, or of a callable object's class."""
+    if isinstance(value, functools.partial):
+        return f"partial({describe_callable(value.func)})"
+    if inspect.isroutine(value) or isinstance(value, type):
+        return str(getattr(value, "__qualname__", value))
+    return type(value).__qualname__
+
+
+def location(value: Any) -> str | None:
+    """``file:line`` of where `value` (a function, class or object) is defined; None when Python doesn't know.
+
+    The file is relative to the working directory when it lies below it.
+    """
+    while isinstance(value, functools.partial):
+        value = value.func
+    value = inspect.unwrap(value) if callable(value) else value
+    value = getattr(value, "__func__", value)
+    code = getattr(value, "__code__", None)
+    if isinstance(code, CodeType):
+        return _place(code.co_filename, code.co_firstlineno)
+    cls = value if isinstance(value, type) else type(value)
+    if cls.__module__.partition(".")[0] in LIBRARIES:
+        return None
+    return _class_place(cls)
+
+
+def located(text: str, value: Any) -> str:
+    """`text`, with the place of `value` in brackets where that is known."""
+    place = location(value)
+    return text if place is None else f"{text} ({place})"
+
+
+def _class_place(cls: type) -> str | None:
+    try:
+        file = inspect.getsourcefile(cls)
+        line = inspect.getsourcelines(cls)[1]
+    except (OSError, TypeError):
+        # No source for the class (a shell, a generated class): its first method's code may still know.
+        codes = (getattr(member, "__code__", None) for member in vars(cls).values())
+        known = sorted((c.co_firstlineno, c.co_filename) for c in codes if isinstance(c, CodeType))
+        return _place(known[0][1], known[0][0]) if known else None
+    return None if file is None else _place(file, line)
+
+
+def _place(file: str, line: int) -> str:
+    here = os.getcwd() + os.sep
+    return f"{file.removeprefix(here)}:{line}"

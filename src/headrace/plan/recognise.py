@@ -18,7 +18,7 @@ from torchvision.datasets import DatasetFolder, ImageFolder, ImageNet
 from torchvision.datasets.folder import default_loader, pil_loader
 
 from headrace.plan.arrays import COLOUR, read_colour_images
-from headrace.plan.origin import describe_callable, describe_object, located
+from headrace.plan.explain import describe_callable, describe_object, located
 from headrace.records import EntryPoints
 from headrace.sources.arrays import ArraySource
 from headrace.sources.folder import ImageSource, find_entry_points
@@ -82,6 +82,26 @@ def recognise_source(dataset: Any) -> Recognised | Refusal:
         return replace(found, note=note)
     beside, remark = find_entry_points(found.root, found.source)
     return replace(found, note=f"{note}; {remark}" if remark else note, entries=beside)
+
+
+def dataset_identity(dataset: Any) -> str:
+    """The dataset's class and length; its own `identity` where it has one, a digest of its files' names and
+    labels where it is one that the planner recognises.
+
+    The folder that all files are in may move: it is left out. Contents of files aren't looked at.
+    """
+    kind = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+    own = getattr(dataset, "identity", None)
+    if isinstance(own, str):
+        return f"{kind} {own}"
+    recognised = recognise_source(dataset)
+    source = recognised.source if isinstance(recognised, Recognised) else None
+    if source is not None and not isinstance(source, ArraySource):
+        return f"{kind} of {len(source)}, files {source.digest()}"
+    try:
+        return f"{kind} of {len(dataset)}"
+    except TypeError:
+        return kind
 
 
 def _recognise(dataset: Any) -> Recognised | Refusal:

@@ -1,7 +1,7 @@
-"""From the user's transform to steps and a table, and to what stays the user's Python between them.
+"""From a transform to native operations and a table, and to what stays the user's Python between them.
 
-All of it native where every step is understood; else the longest beginning, and a table at the end where the
-end treats every level by itself.
+All of it is native where every step is understood. Otherwise the longest beginning is, and the end is a table
+where it treats every level by itself.
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
+from torchvision import transforms as v1
+from torchvision.transforms import v2
 
-from headrace.plan.origin import describe_callable, located
+from headrace.plan.explain import describe_callable, located
 from headrace.plan.pointwise import PointwiseTable, build_table
+from headrace.plan.segments import Step
 from headrace.transforms import find_op, known_base
 from headrace.transforms.changed import find_change
 from headrace.transforms.containers import is_container, steps_of
@@ -41,58 +45,43 @@ NOT_LAST = "erases before other steps; put it at the end"
 OUT_OF_RANGE = "may erase with what uint8 doesn't hold"
 
 
-@dataclass(frozen=True)
-class StepNote:
-    """One transform of the user's in words: what it is, and why it was decided on as it was.
-
-    Attributes:
-        python: it runs as the user's Python.
-        refused: it keeps the transform from running natively as a whole.
-        suffix: it works on values, and so may be done to whole batches, wherever they are.
-    """
-
-    step: str
-    reason: str = ""
-    parity: str = ""
-    python: bool = False
-    refused: bool = False
-    suffix: bool = False
-
-
 @dataclass(frozen=True, eq=False)
 class LoweredTransform:
-    """A transform that native code does whole: `steps` give height × width pixels, `pointwise` the values,
-    part of which `erase` overwrites."""
-
-    steps: tuple[ImageOp, ...]
-    height: int
-    width: int
-    pointwise: PointwiseTable
-    notes: tuple[StepNote, ...]
-    erase: RandomErasing | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class SplitTransform:
-    """A transform that native code begins, the user's Python goes on with, and a table may end.
+    """What becomes of a transform: native operations, then the user's Python, then a table of levels.
 
     Attributes:
-        steps: done natively on the decoded picture; may be none.
-        extent: of the picture after them.
+        ops: operations that native code does on the decoded image; may be none.
+        extent: size of the image after them.
         middle: the user's transforms that follow, called one after another with a PIL RGB image.
-        suffix: the user's pointwise transforms at the end, an erasing after them; may be none.
-        pointwise: what the pointwise ones make of an RGB picture; None where there are none.
-        erase: what overwrites part of that.
-        notes: at least one is `refused`.
+        tail: the user's transforms at the end that `table` and `erase` stand for; may be none.
+        table: value of each level of an RGB image after `tail`; None where there is no tail.
+        erase: what overwrites part of the values; None for nothing.
+        op_steps, middle_steps, table_steps, erase_steps: the same in words.
+        refusal: what keeps the transform from running natively as a whole where no step alone does.
     """
 
-    steps: tuple[ImageOp, ...]
+    ops: tuple[ImageOp, ...]
     extent: Extent
     middle: tuple[Callable[[Any], Any], ...]
-    suffix: tuple[Callable[[Any], Any], ...]
-    pointwise: PointwiseTable | None
-    notes: tuple[StepNote, ...]
-    erase: RandomErasing | None = None
+    tail: tuple[Callable[[Any], Any], ...]
+    table: PointwiseTable | None
+    erase: RandomErasing | None
+    op_steps: tuple[Step, ...]
+    middle_steps: tuple[Step, ...]
+    table_steps: tuple[Step, ...]
+    erase_steps: tuple[Step, ...]
+    refusal: Step | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether native code can do all of it, and write batches."""
+        return self.refusal is None and not self.middle and self.table is not None
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All of it in words, in the order in which it runs."""
+        refusal = () if self.refusal is None else (self.refusal,)
+        return (*self.op_steps, *self.middle_steps, *self.table_steps, *self.erase_steps, *refusal)
 
 
 @dataclass
@@ -111,61 +100,85 @@ class _Item:
     problem: str = ""
 
 
-def lower_transform(transform: Any, size: Extent = UNKNOWN) -> LoweredTransform | SplitTransform:
-    """What native code makes of `transform` (None: none) on images of `size`, and why not all of it."""
+def lower_transform(transform: Any, size: Extent = UNKNOWN) -> LoweredTransform:
+    """What native code makes of `transform` (None for none) on images of `size`, and why not all of it."""
     items = [] if transform is None else [_read(leaf) for leaf in _flatten(transform)]
     _settle(items, size)
     _check_erasing(items)
-    whole = None if any(item.problem for item in items) else _lower_whole(items, size)
-    return whole if isinstance(whole, LoweredTransform) else _split(items, size, whole)
+    if any(item.problem for item in items):
+        return _split(items, size, None)
+    table = _table_of_batches(items, size)
+    return _whole(items, size, table) if isinstance(table, PointwiseTable) else _split(items, size, table)
 
 
-def _lower_whole(items: Sequence[_Item], size: Extent) -> LoweredTransform | StepNote:
-    pointwise = [item for item in items if isinstance(item.op, LevelOp)]
-    if not pointwise:
-        return _refusal("output", "gives PIL images rather than tensors")
-    extent = _extent(items, size)
-    if not extent.exact:
-        return _refusal("output", "size varies with the picture: give Resize both sizes, or crop at the end")
-    table = build_table([item.transform for item in pointwise])
+def _table_of_batches(items: Sequence[_Item], size: Extent) -> PointwiseTable | Step:
+    """The table that ends `items`, each of which native code could do alone; or why it can't write batches of
+    what they make."""
+    if not any(isinstance(item.op, LevelOp) for item in items):
+        return Step("output", "gives PIL images rather than tensors", refused=True)
+    if not _extent(items, size).exact:
+        reason = "size varies with the image: give Resize both sizes, or crop at the end"
+        return Step("output", reason, refused=True)
+    return _table_of(items)
+
+
+def _table_of(items: Sequence[_Item]) -> PointwiseTable | Step:
+    """The table of the pointwise transforms among `items`; or why there is none that erasing can follow."""
+    levels = [item for item in items if isinstance(item.op, LevelOp)]
+    table = build_table([item.transform for item in levels])
     if isinstance(table, str):
-        return _refusal(", ".join(item.text for item in pointwise), table)
+        return Step(", ".join(item.text for item in levels), table, refused=True)
     erase = _erasing_of(items)
     if erase is not None and not _holds(table.dtype, erase):
-        return _refusal(str(erase), OUT_OF_RANGE)
-    notes = tuple(_native_note(item) for item in items)
-    return LoweredTransform(_steps(items), extent.height, extent.width, table, notes, erase)
+        return Step(str(erase), OUT_OF_RANGE, refused=True)
+    return table
 
 
-def _split(items: Sequence[_Item], size: Extent, why: StepNote | None) -> SplitTransform:
-    """The longest beginning that native code does, and the longest end that is a table.
+def _whole(items: Sequence[_Item], size: Extent, table: PointwiseTable) -> LoweredTransform:
+    on_images = [item for item in items if not isinstance(item.op, (LevelOp, RandomErasing))]
+    on_values = [item for item in items if isinstance(item.op, (LevelOp, RandomErasing))]
+    return _lowered(on_images, [], on_values, table, _extent(items, size))
 
-    `why`: what keeps the transform from running natively as a whole, where no step of it alone does.
-    """
+
+def _split(items: Sequence[_Item], size: Extent, refusal: Step | None) -> LoweredTransform:
+    """The longest beginning that native code does, and the longest end that is a table."""
     begin = 0
-    while begin < len(items) and _keeps_pictures(items[begin]):
+    while begin < len(items) and _keeps_images(items[begin]):
         begin += 1
     end = len(items)
     while end > begin and _works_on_values(items[end - 1]):
         end -= 1
-    table, erase = _end_of(items[end:])
-    if table is None:
-        end = len(items)
-    notes = [_native_note(item) for item in items[:begin]]
-    notes += [_python_note(item) for item in items[begin:end]]
-    notes += [_native_note(item) for item in items[end:]]
-    return SplitTransform(
-        steps=_steps(items[:begin]),
-        extent=_extent(items[:begin], size),
-        middle=tuple(item.transform for item in items[begin:end]),
-        suffix=tuple(item.transform for item in items[end:]),
-        pointwise=table,
-        notes=(*notes, why) if why is not None else tuple(notes),
-        erase=erase,
+    table = _table_of(items[end:]) if items[end:] else None
+    if not isinstance(table, PointwiseTable):
+        table, end = None, len(items)
+    extent = _extent(items[:begin], size)
+    return _lowered(items[:begin], items[begin:end], items[end:], table, extent, refusal)
+
+
+def _lowered(
+    head: Sequence[_Item],
+    middle: Sequence[_Item],
+    tail: Sequence[_Item],
+    table: PointwiseTable | None,
+    extent: Extent,
+    refusal: Step | None = None,
+) -> LoweredTransform:
+    return LoweredTransform(
+        ops=_image_ops(head),
+        extent=extent,
+        middle=tuple(item.transform for item in middle),
+        tail=tuple(item.transform for item in tail),
+        table=table,
+        erase=_erasing_of(tail),
+        op_steps=tuple(map(_native_step, head)),
+        middle_steps=tuple(map(_python_step, middle)),
+        table_steps=tuple(_native_step(item) for item in tail if isinstance(item.op, LevelOp)),
+        erase_steps=tuple(_native_step(item) for item in tail if isinstance(item.op, RandomErasing)),
+        refusal=refusal,
     )
 
 
-def _steps(items: Sequence[_Item]) -> tuple[ImageOp, ...]:
+def _image_ops(items: Sequence[_Item]) -> tuple[ImageOp, ...]:
     settled = (item.settled for item in items if item.settled is not None)
     return tuple(each.op for each in settled if each.op is not None)
 
@@ -184,28 +197,18 @@ def _works_on_values(item: _Item) -> bool:
     return isinstance(item.op, (LevelOp, RandomErasing)) and not item.problem
 
 
-def _end_of(items: Sequence[_Item]) -> tuple[PointwiseTable | None, RandomErasing | None]:
-    """The table of the steps at the end, and the erasing; no table: the end is the user's Python."""
-    levels = [item.transform for item in items if isinstance(item.op, LevelOp)]
-    table = build_table(levels) if items else ""
-    erase = _erasing_of(items)
-    if isinstance(table, str) or (erase is not None and not _holds(table.dtype, erase)):
-        return None, None
-    return table, erase
-
-
-def _keeps_pictures(item: _Item) -> bool:
-    """Whether native code can do `item` where everything before it was done by it, on a picture."""
+def _keeps_images(item: _Item) -> bool:
+    """Whether native code can do `item` where everything before it was done by it, on an image."""
     return isinstance(item.op, (ImageOp, Identity)) and not item.problem
 
 
-def lower_values(transform: Any, channels: int) -> tuple[PointwiseTable, tuple[StepNote, ...]] | None:
-    """The table of a transform that has pointwise steps only, for pictures of 3 (RGB) or 1 (L) channels."""
+def lower_values(transform: Any, channels: int) -> tuple[PointwiseTable, tuple[Step, ...]] | None:
+    """The table of a transform that has pointwise steps only, for images of 3 (RGB) or 1 (L) channels."""
     items = [_read(leaf) for leaf in _flatten(transform)]
     if any(item.problem or not isinstance(item.op, LevelOp) for item in items):
         return None
     table = build_table([item.transform for item in items], channels)
-    return None if isinstance(table, str) else (table, tuple(map(_native_note, items)))
+    return None if isinstance(table, str) else (table, tuple(map(_native_step, items)))
 
 
 def _flatten(transform: Any, depth: int = 0) -> Iterator[Any]:
@@ -273,20 +276,43 @@ def _holds(dtype: torch.dtype, erase: RandomErasing) -> bool:
     return erase.value is not None and all(0 <= value <= 255 for value in erase.value)
 
 
-def _native_note(item: _Item) -> StepNote:
+def _native_step(item: _Item) -> Step:
     if isinstance(item.op, ImageOp):
         note = "" if item.settled is None else item.settled.note
-        return StepNote(item.text, note, parity_text(item.op.parity))
+        return Step(item.text, note, parity_text(item.op.parity))
     if isinstance(item.op, Identity):
-        return StepNote(item.text, "changes nothing", "exact")
-    reason = ERASED if isinstance(item.op, RandomErasing) else IN_TABLE
-    return StepNote(item.text, reason, "exact", suffix=True)
+        return Step(item.text, "changes nothing", "exact")
+    return Step(item.text, ERASED if isinstance(item.op, RandomErasing) else IN_TABLE, "exact")
 
 
-def _python_note(item: _Item) -> StepNote:
+def _python_step(item: _Item) -> Step:
     reason = f"{item.problem}; {PER_SAMPLE}" if item.problem else PER_SAMPLE
-    return StepNote(item.text, reason, python=True, refused=bool(item.problem))
+    return Step(item.text, reason, refused=bool(item.problem))
 
 
-def _refusal(step: str, reason: str) -> StepNote:
-    return StepNote(step, reason, python=True, refused=True)
+# They call what the user gave them: transforms, to be looked at one by one, or a function of any kind.
+HOLDERS = (
+    v1.Compose,
+    v1.RandomApply,
+    v1.RandomChoice,
+    v1.RandomOrder,
+    v2.Compose,
+    v2.RandomApply,
+    v2.RandomChoice,
+    v2.RandomOrder,
+)
+FUNCTIONS = (v1.Lambda, v2.Lambda)
+
+
+def sees_pixels_only(transform: Any) -> bool:
+    """Whether `transform` is one of torchvision's own that can't tell two images of the same pixels apart.
+
+    A function of the user's may: `PIL.ImageOps.exif_transpose` looks at the file's EXIF data.
+    """
+    if not type(transform).__module__.startswith("torchvision.transforms."):
+        return type(transform) is nn.Identity
+    if find_change(transform) is not None or isinstance(transform, FUNCTIONS):
+        return False
+    if isinstance(transform, HOLDERS):
+        return all(sees_pixels_only(inner) for inner in transform.transforms)
+    return True

@@ -13,9 +13,9 @@ from headrace.engine.pillow import make_picture, make_sample
 from headrace.engine.seeding import generators_kept, seed_generators, seed_of
 from headrace.errors import ConfigError
 from headrace.loader import DataLoader
-from headrace.plan.physical import NativePlan, SplitPlan
+from headrace.plan import Plan
 from headrace.plan.pointwise import look_up, look_up_levels, run_suffix
-from headrace.plan.suffix import ErasingStep, Suffix
+from headrace.plan.segments import ErasingStep, NativeSegment, TransformSegment, ValueSegment
 from headrace.records import BatchKeys, Draw, SampleKey
 from headrace.sources.source import load_image
 from headrace.transforms.op import Op, flat
@@ -43,17 +43,17 @@ def draws(
         ConfigError: native code has no part in this loader, or the epoch's seed isn't known.
         ValueError: a crop of the pipeline is larger than this image.
     """
-    plan, split = _plans(loader)
+    plan, native = _native_part(loader)
     key = SampleKey(*loader.random_key(epoch), index, occurrence)
-    image = load_image(plan.source, index)
-    drawn = draws_of(lower_pipeline(plan, decoders=0), plan.steps, key, image.width, image.height)
+    image = load_image(native.source, index)
+    drawn = draws_of(lower_pipeline(native, decoders=0), native.ops, key, image.width, image.height)
     if drawn is None:
         raise ValueError(f"sample {index} is {image.width}×{image.height}: a crop of the pipeline is larger")
-    steps = tuple(zip(flat(plan.steps), drawn, strict=True))
-    erasing = None if plan.suffix is None else plan.suffix.erasing
-    if erasing is None or split is not None:  # split: the size of what is erased isn't known before
+    steps = tuple(zip(flat(native.ops), drawn, strict=True))
+    erasing = None if plan.values is None else plan.values.erasing
+    if erasing is None or not native.batched:  # the size of what is erased isn't known before
         return steps
-    return (*steps, (erasing.erase, _erased_box(erasing, key, plan.height, plan.width)))
+    return (*steps, (erasing.erase, _erased_box(erasing, key, native.height, native.width)))
 
 
 def replay(loader: DataLoader[Any], index: int, epoch: int | None = None, occurrence: int = 0) -> Any:
@@ -68,36 +68,40 @@ def replay(loader: DataLoader[Any], index: int, epoch: int | None = None, occurr
         ConfigError: as `draws`.
         SampleError: the sample can't be loaded.
     """
-    plan, split = _plans(loader)
+    plan, native = _native_part(loader)
     key = SampleKey(*loader.random_key(epoch), index, occurrence)
-    if split is None:
-        image = make_sample(plan, lower_pipeline(plan, decoders=0), key)
-        return _ended(image, plan.suffix, key)
-    sample = _replay_split(split, key)
+    if native.batched:
+        image = make_sample(native, lower_pipeline(native, decoders=0), key)
+        return _with_values(image, plan.values, key)
+    sample = _replay_split(plan, native, key)
     if loader.dtype is not None and isinstance(sample, torch.Tensor) and sample.ndim == 3:
         sample = sample.to(loader.dtype)
     return sample
 
 
-def _replay_split(split: SplitPlan, key: SampleKey) -> Any:
-    sample: Any = make_picture(split.prefix, lower_pipeline(split.prefix, decoders=0), key)
+def _replay_split(plan: Plan, head: NativeSegment, key: SampleKey) -> Any:
+    sample: Any = make_picture(head, lower_pipeline(head, decoders=0), key)
+    middle, values = plan.find(TransformSegment), plan.values
     with generators_kept():
         seed_generators(seed_of(key))
-        sample = run_suffix(sample, split.middle)
-        if split.pointwise is None or getattr(sample, "mode", None) != "RGB":
-            return run_suffix(sample, split.suffix)
-    if split.suffix and split.erasing is None:  # the user's own objects, rather than a table of them
-        return run_suffix(sample, split.suffix)
-    return _ended(look_up(sample, split.pointwise.values), Suffix(None, split.erasing), key)
+        sample = run_suffix(sample, () if middle is None else middle.transforms)
+        if values is None:
+            return sample
+        # The user's own objects, rather than a table of them: but erasing draws otherwise.
+        if values.erasing is None or getattr(sample, "mode", None) != "RGB":
+            return run_suffix(sample, values.transforms)
+    assert values.uncast is not None
+    levels = look_up(sample, values.uncast.values)
+    return _with_values(levels, ValueSegment(table=None, erasing=values.erasing), key)
 
 
-def _ended(image: torch.Tensor, suffix: Suffix | None, key: SampleKey) -> torch.Tensor:
-    """One sample, [channels, height, width] as native code writes it, after `suffix`."""
-    if suffix is None:
+def _with_values(image: torch.Tensor, values: ValueSegment | None, key: SampleKey) -> torch.Tensor:
+    """One sample, [channels, height, width] as native code writes it, after `values`."""
+    if values is None:
         return image
-    if suffix.table is not None:
-        image = look_up_levels(image, suffix.table)
-    step = suffix.erasing
+    if values.table is not None and values.table.values is not None:
+        image = look_up_levels(image, values.table.values)
+    step = values.erasing
     if step is None:
         return image
     box = _erased_box(step, key, image.shape[1], image.shape[2])
@@ -117,11 +121,10 @@ def _erased_box(step: ErasingStep, key: SampleKey, rows: int, columns: int) -> t
     return top, left, height, width
 
 
-def _plans(loader: DataLoader[Any]) -> tuple[NativePlan, SplitPlan | None]:
-    """What native code does, and, where that isn't all, what is done after it."""
+def _native_part(loader: DataLoader[Any]) -> tuple[Plan, NativeSegment]:
+    """The plan, and what native code does in it."""
     plan = loader.plan()
-    if plan.native is not None:
-        return plan.native, None
-    if plan.split is None:
+    native = plan.find(NativeSegment)
+    if native is None:
         raise ConfigError(f"This loader runs as Python, so nothing can be replayed:\n{loader.explain()}")
-    return plan.split.prefix, plan.split
+    return plan, native

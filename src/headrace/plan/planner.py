@@ -1,0 +1,285 @@
+"""Who does which part: from a dataset and the options of a loader to the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils.data import default_collate
+
+from headrace.errors import ConfigError
+from headrace.plan.arrays import plan_gather
+from headrace.plan.explain import describe_callable, located
+from headrace.plan.pointwise import OUTPUT_DTYPES, PointwiseTable, cast_table
+from headrace.plan.recognise import Recognised, Refusal, recognise_source
+from headrace.plan.segments import (
+    BatchSegment,
+    CollateSegment,
+    DatasetSegment,
+    ErasingStep,
+    GatherSegment,
+    Layout,
+    NativeSegment,
+    Plan,
+    S,
+    Segment,
+    Step,
+    TransformSegment,
+    ValueSegment,
+    Where,
+)
+from headrace.plan.transform import IN_TABLE, LoweredTransform, lower_transform, sees_pixels_only
+
+
+def make_plan(
+    dataset: Any,
+    *,
+    batch_size: int | None = 1,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    dtype: torch.dtype | None = None,
+    memory_format: torch.memory_format = torch.contiguous_format,
+    device: torch.device | None = None,
+    split: bool = True,
+) -> Plan:
+    """Decides where each step of `dataset` runs. Reads attributes of the dataset, and none of its samples.
+
+    Args:
+        dataset: any torch dataset.
+        batch_size: None turns automatic batching off, as in torch; with a batch sampler pass any int.
+        collate_fn: the user's; None or torch's `default_collate` for the default.
+        dtype: dtype that images are cast to after the transform; None for no cast.
+        memory_format: `torch.contiguous_format` or `torch.channels_last`.
+        device: device that batches are copied to, and where values are then made; None or the CPU for none.
+        split: whether native code may do parts; otherwise it does everything or nothing.
+
+    Raises:
+        ConfigError: `dtype` or `memory_format` isn't one that batches of images come in.
+    """
+    output = _Output(dtype, memory_format, None if device is None or device.type == "cpu" else device)
+    output.check()
+    collate = None if collate_fn is default_collate else collate_fn
+    if batch_size is not None and collate is None:
+        gather = plan_gather(dataset)
+        if gather is not None:
+            return _gather_plan(*gather, output)
+    recognised = recognise_source(dataset)
+    problems = _batching_problems(batch_size)
+    if isinstance(recognised, Refusal):
+        head = Step(recognised.what, recognised.reason, refused=True)
+        return Plan((DatasetSegment(steps=(head, *problems)),))
+    lowered = lower_transform(recognised.transform, recognised.size)
+    table = None if lowered.table is None else cast_table(lowered.table, dtype)
+    if isinstance(table, str):
+        problems += (Step(f"cast to {_name(dtype)}", table, refused=True),)
+        table = lowered.table
+    user = _collate_segment(recognised, table, collate)
+    if collate is not None or problems:
+        output = replace(output, device=None)  # a collate_fn gets what the transform gives, on the host
+    if lowered.whole and table is not None and not problems:
+        return Plan(tuple(_native_segments(recognised, lowered, table, user, output)))
+    if not split:
+        source = Step(recognised.what, recognised.note)
+        as_written = (replace(step, parity="") for step in (source, *lowered.steps, *problems))
+        return Plan((DatasetSegment(steps=tuple(as_written)),))
+    return Plan(tuple(_split_segments(recognised, lowered, table, user, problems, output)))
+
+
+def with_batch_transform(
+    plan: Plan, batch_transform: Callable[..., Any], device: torch.device | None = None
+) -> Plan:
+    """`plan` with the user's `batch_transform` at its end, which is called with whole batches."""
+    text = located(describe_callable(batch_transform), batch_transform)
+    where: Where = "python" if device is None or device.type == "cpu" else "device"
+    reason = "called with each batch" + (" after the copy" if where == "device" else "")
+    step = Step(f"batch_transform: {text}", reason)
+    return Plan((*plan.segments, BatchSegment(steps=(step,), where=where)))
+
+
+@dataclass(frozen=True)
+class _Output:
+    """How images are wanted; the arguments of `make_plan`, with None for the CPU as a device."""
+
+    dtype: torch.dtype | None
+    memory_format: torch.memory_format
+    device: torch.device | None
+
+    @property
+    def layout(self) -> Layout:
+        return "NHWC" if self.memory_format is torch.channels_last else "NCHW"
+
+    @property
+    def where(self) -> Where:
+        """The place where values are made."""
+        return "native" if self.device is None else "device"
+
+    def check(self) -> None:
+        """Raises ConfigError for what batches of images don't come in."""
+        if self.dtype is not None and self.dtype not in OUTPUT_DTYPES:
+            allowed = ", ".join(str(d) for d in OUTPUT_DTYPES)
+            raise ConfigError(
+                f"dtype ({self.dtype}) must be one of {allowed}, or None to keep what the transform gives."
+            )
+        if self.memory_format not in (torch.contiguous_format, torch.channels_last):
+            allowed = "torch.contiguous_format (the default) or torch.channels_last"
+            raise ConfigError(f"memory_format ({self.memory_format}) must be {allowed}.")
+
+
+def _gather_plan(
+    gather: GatherSegment, values: PointwiseTable | None, steps: tuple[Step, ...], output: _Output
+) -> Plan:
+    if values is None:
+        return Plan((gather,))
+    table = cast_table(values, output.dtype)
+    # Fractions that a cast cuts off aren't the table's business: torch casts the batch.
+    table = values if isinstance(table, str) else table
+    return Plan(
+        (
+            gather,
+            ValueSegment(
+                steps=(*steps, *_cast_steps(values.dtype, table.dtype)),
+                table=table,
+                memory_format=output.memory_format,
+                where=output.where,
+            ),
+        )
+    )
+
+
+def _native_segments(
+    recognised: Recognised,
+    lowered: LoweredTransform,
+    table: PointwiseTable,
+    user: CollateSegment,
+    output: _Output,
+) -> list[Segment]:
+    """Native code writes whole batches; values are made there, or on the device after the copy."""
+    assert lowered.table is not None
+    cast = _cast_steps(lowered.table.dtype, table.dtype)
+    erasing = _erasing_step(lowered)
+    native = _native_segment(recognised, lowered, batched=True)
+    shape = f"[N, 3, {native.height}, {native.width}] {output.layout}"
+    what = "batch" if user.collate is None else "images"
+    if output.device is None:
+        written = Step(f"{what}: {_name(table.dtype)} {shape}", "written in place", "exact")
+        steps = (*native.steps, *lowered.table_steps, *cast, written)
+        native = replace(native, steps=steps, table=table.values, dtype=table.dtype, layout=output.layout)
+        after = ValueSegment(
+            steps=lowered.erase_steps, table=None, erasing=erasing, memory_format=output.memory_format
+        )
+        return [native, *_if_any(after), *_if_any(user)]
+    written = Step(f"{what}: uint8 {shape}", "written in place", "exact")
+    final = Step(f"images: {_name(table.dtype)} {shape}", "made beside the training step", "exact")
+    values = ValueSegment(
+        steps=(
+            _copy_step(output.device, table.dtype),
+            *lowered.table_steps,
+            *cast,
+            *lowered.erase_steps,
+            final,
+        ),
+        table=table,
+        erasing=erasing,
+        memory_format=output.memory_format,
+        where="device",
+    )
+    native = replace(native, steps=(*native.steps, written), layout=output.layout)
+    return [native, *_if_any(user), values]
+
+
+def _split_segments(
+    recognised: Recognised,
+    lowered: LoweredTransform,
+    table: PointwiseTable | None,
+    user: CollateSegment,
+    problems: tuple[Step, ...],
+    output: _Output,
+) -> list[Segment]:
+    """Native code begins samples in worker processes, the user's Python continues with them, and a table may
+    end whole batches."""
+    native = replace(
+        _native_segment(recognised, lowered, batched=False),
+        varies=not lowered.extent.exact,
+        keeps_info=not all(map(sees_pixels_only, lowered.middle)),
+    )
+    middle = TransformSegment(steps=lowered.middle_steps, transforms=lowered.middle)
+    refusal = () if lowered.refusal is None else (lowered.refusal,)
+    user = replace(user, steps=(*refusal, *user.steps, *problems))
+    if table is None or lowered.table is None:
+        return [native, *_if_any(middle), *_if_any(user)]
+    cast = _cast_steps(lowered.table.dtype, table.dtype)
+    copy = () if output.device is None else (_copy_step(output.device, table.dtype),)
+    values = ValueSegment(
+        steps=(*copy, *lowered.table_steps, *cast, *lowered.erase_steps),
+        table=table,
+        erasing=_erasing_step(lowered),
+        memory_format=output.memory_format,
+        where=output.where,
+        transforms=lowered.tail,
+        uncast=lowered.table,
+    )
+    end: list[Segment] = [*_if_any(user), values] if copy else [values, *_if_any(user)]
+    return [native, *_if_any(middle), *end]
+
+
+def _native_segment(recognised: Recognised, lowered: LoweredTransform, *, batched: bool) -> NativeSegment:
+    """What native code does of the images themselves: uint8 pixels."""
+    return NativeSegment(
+        steps=(Step(recognised.what, recognised.note), *lowered.op_steps),
+        source=recognised.source,
+        ops=lowered.ops,
+        height=lowered.extent.height,
+        width=lowered.extent.width,
+        entries=recognised.entries,
+        batched=batched,
+    )
+
+
+def _collate_segment(
+    recognised: Recognised, table: PointwiseTable | None, collate: Callable[[list[Any]], Any] | None
+) -> CollateSegment:
+    steps = []
+    if recognised.target_transform is not None:
+        target = located(describe_callable(recognised.target_transform), recognised.target_transform)
+        steps.append(Step(f"target_transform: {target}", "called with each label"))
+    if collate is not None:
+        text = located(describe_callable(collate), collate)
+        steps.append(Step(f"collate_fn: {text}", "called with the list of (image, target)"))
+    return CollateSegment(
+        steps=tuple(steps),
+        target_transform=recognised.target_transform,
+        collate=collate,
+        sample_type=torch.Tensor if table is None else table.sample_type,
+    )
+
+
+def _if_any(segment: S) -> tuple[S, ...]:
+    """The segment, unless there is nothing to do in it."""
+    return (segment,) if segment.steps else ()
+
+
+def _erasing_step(lowered: LoweredTransform) -> ErasingStep | None:
+    if lowered.erase is None or lowered.table is None:
+        return None
+    return ErasingStep(lowered.erase, len(lowered.ops), lowered.table.dtype)
+
+
+def _batching_problems(batch_size: int | None) -> tuple[Step, ...]:
+    if batch_size is not None:
+        return ()
+    reason = "batch_size=None turns batching off: there is no batch to write into"
+    return (Step("batching", reason, refused=True),)
+
+
+def _copy_step(device: torch.device, final: torch.dtype) -> Step:
+    saved = f", 1 byte a value rather than {final.itemsize}" if final.itemsize > 1 else ""
+    return Step(f"to {device}", f"copied beside the training step{saved}", "exact")
+
+
+def _cast_steps(before: torch.dtype, after: torch.dtype) -> tuple[Step, ...]:
+    return () if before == after else (Step(f"cast to {_name(after)}", IN_TABLE, "exact"),)
+
+
+def _name(dtype: torch.dtype | None) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,270 @@
+"""The plan: one list of segments, which executors run and `explain()` prints.
+
+A segment is a part of the work that one executor does in one place: native code, the user's Python, or the
+device. It holds what the executor needs, and the same in words as its steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+import torch
+
+from headrace.plan.pointwise import OUTPUT_DTYPES, PointwiseTable
+from headrace.records import EntryPoints
+from headrace.sources.source import Source
+from headrace.transforms.op import ImageOp
+from headrace.transforms.random_erasing import RandomErasing
+
+Where = Literal["native", "python", "device"]
+Layout = Literal["NCHW", "NHWC"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step in words: a line of `explain()`.
+
+    Attributes:
+        text: name and parameters, such as ``Resize(256×256, bilinear)``.
+        reason: reason why it runs where it does; empty where nothing needs saying.
+        parity: how its result compares with torchvision's, such as ``exact (Pillow 13.0)``; empty for Python.
+        refused: whether it keeps the pipeline from running natively as a whole.
+    """
+
+    text: str
+    reason: str = ""
+    parity: str = ""
+    refused: bool = False
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NativeSegment:
+    """Native code reads, decodes and transforms images.
+
+    Attributes:
+        source: images and labels.
+        ops: operations on 8-bit RGB, in order.
+        height, width: size of every output image in pixels; meaningless where it `varies`.
+        table: value of each level of each channel, [3, 256] of `dtype`; None for the level itself (uint8).
+        dtype: dtype that native code writes: uint8, float16, bfloat16 or float32.
+        layout: "NCHW" (contiguous) or "NHWC" (`torch.channels_last`).
+        entries: entry points of the source's files, if there are any.
+        batched: whether native threads write whole batches; otherwise single images are made in the worker
+            process whose Python continues with them.
+        varies: whether the size of an output depends on the image; only where it isn't `batched`.
+        keeps_info: whether `Image.info` is kept for Python code that may look at it.
+    """
+
+    steps: tuple[Step, ...] = ()
+    source: Source
+    ops: tuple[ImageOp, ...]
+    height: int
+    width: int
+    table: torch.Tensor | None = field(default=None, repr=False)
+    dtype: torch.dtype = torch.uint8
+    layout: Layout = "NHWC"
+    entries: EntryPoints | None = field(default=None, repr=False)
+    batched: bool = False
+    varies: bool = False
+    keeps_info: bool = False
+    where: Where = field(default="native", init=False)
+
+    def __post_init__(self) -> None:
+        if self.dtype not in OUTPUT_DTYPES:
+            raise ValueError(f"dtype {self.dtype} isn't one that native code writes")
+        if self.table is None and self.dtype != torch.uint8:
+            raise ValueError(f"{self.dtype} needs a table of levels")
+        if self.table is not None and (self.table.shape != (3, 256) or self.table.dtype != self.dtype):
+            raise ValueError(
+                f"table must be [3, 256] of {self.dtype}, not {list(self.table.shape)} {self.table.dtype}"
+            )
+
+    @property
+    def sample_nbytes(self) -> int:
+        """Memory of one image as native code writes it, in bytes."""
+        return 3 * self.height * self.width * self.dtype.itemsize
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GatherSegment:
+    """Batches are rows gathered from tensors in memory.
+
+    Attributes:
+        tensors: tensors [n, …]; a batch is a list of rows of each.
+        rows: rows that a `Subset` consists of, int64 [m]; None for all of them.
+    """
+
+    steps: tuple[Step, ...] = ()
+    tensors: tuple[torch.Tensor, ...]
+    rows: torch.Tensor | None = None
+    where: Where = field(default="native", init=False)
+
+    @property
+    def samples(self) -> int:
+        """Number of samples in the dataset."""
+        return len(self.tensors[0]) if self.rows is None else len(self.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all rows, in bytes."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DatasetSegment:
+    """The dataset's own `__getitem__` makes the samples, as it is written."""
+
+    steps: tuple[Step, ...]
+    where: Where = field(default="python", init=False)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TransformSegment:
+    """The user's transforms of each image that native code has begun.
+
+    Attributes:
+        transforms: callables, called one after another; the first one gets a PIL RGB image.
+    """
+
+    steps: tuple[Step, ...]
+    transforms: tuple[Callable[[Any], Any], ...]
+    where: Where = field(default="python", init=False)
+
+
+@dataclass(frozen=True)
+class ErasingStep:
+    """RandomErasing in its place.
+
+    Attributes:
+        erase: what is drawn and written.
+        number: number of the step in the pipeline; its random numbers are those of this step.
+        dtype: dtype of the user's transform; `erase.value` becomes this first, and then the batch's dtype.
+    """
+
+    erase: RandomErasing
+    number: int
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ValueSegment:
+    """From 8-bit levels to values, for whole batches of images, on the host or on the device.
+
+    Attributes:
+        table: value of each level, the loader's cast included; None where images have their values already.
+        erasing: rectangles that are overwritten after that; None for none.
+        memory_format: memory format of the result.
+        where: "native" before the copy to a device, "device" after it.
+        transforms: the user's transforms that this stands for; they are called for images that no table was
+            made for. Empty where such images can't come.
+        uncast: `table` without the loader's cast, for single samples; only together with `transforms`.
+    """
+
+    steps: tuple[Step, ...] = ()
+    table: PointwiseTable | None
+    erasing: ErasingStep | None = None
+    memory_format: torch.memory_format = torch.contiguous_format
+    where: Where = "native"
+    transforms: tuple[Callable[[Any], Any], ...] = ()
+    uncast: PointwiseTable | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CollateSegment:
+    """The user's functions of labels and lists of samples, where native code makes or begins the images.
+
+    Attributes:
+        target_transform: function of the label (an int) of each sample; None to keep the label.
+        collate: function of the list of (image, target); None for torch's default collation.
+        sample_type: class of one sample's image before collation: `torch.Tensor`, or `tv_tensors.Image` where
+            the user's transform ends in that. torch's own collation makes plain tensors of both.
+    """
+
+    steps: tuple[Step, ...] = ()
+    target_transform: Callable[[int], Any] | None = None
+    collate: Callable[[list[Any]], Any] | None = None
+    sample_type: type[torch.Tensor] = torch.Tensor
+    where: Where = field(default="python", init=False)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BatchSegment:
+    """The user's function of whole batches, called at the very end."""
+
+    steps: tuple[Step, ...]
+    where: Where
+
+
+SampleSegment = NativeSegment | GatherSegment | DatasetSegment
+SAMPLE_SEGMENTS = (NativeSegment, GatherSegment, DatasetSegment)
+Segment = SampleSegment | TransformSegment | ValueSegment | CollateSegment | BatchSegment
+S = TypeVar("S", bound=Segment)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Segments in the order in which they run, at most one of each class.
+
+    The first one says who makes the samples: native threads (a batched `NativeSegment`), native code and
+    Python in worker processes (one that isn't batched), a gather from memory, or the dataset itself.
+    """
+
+    segments: tuple[Segment, ...]
+
+    def __post_init__(self) -> None:
+        if not self.segments or not isinstance(self.segments[0], SAMPLE_SEGMENTS):
+            raise ValueError("a plan must begin with a segment that makes samples")
+
+    @property
+    def samples(self) -> SampleSegment:
+        """The first segment, which makes the samples."""
+        first = self.segments[0]
+        assert isinstance(first, SAMPLE_SEGMENTS)
+        return first
+
+    def find(self, kind: type[S]) -> S | None:
+        """The segment of that class, if the plan has one."""
+        return next((segment for segment in self.segments if isinstance(segment, kind)), None)
+
+    def steps(self) -> list[tuple[Where, Step]]:
+        """All steps in order, each with the place where it runs."""
+        return [(segment.where, step) for segment in self.segments for step in segment.steps]
+
+    @property
+    def native(self) -> NativeSegment | None:
+        """The segment that writes whole batches natively, if there is one."""
+        native = self.find(NativeSegment)
+        return native if native is not None and native.batched else None
+
+    @property
+    def head(self) -> NativeSegment | None:
+        """The native segment whose images Python continues with in worker processes, if there is one."""
+        native = self.find(NativeSegment)
+        return None if native is None or native.batched else native
+
+    @property
+    def gather(self) -> GatherSegment | None:
+        """The gather from memory, if batches are made by one."""
+        return self.find(GatherSegment)
+
+    @property
+    def values(self) -> ValueSegment | None:
+        """What is left to do to the values of whole batches, if anything is."""
+        return self.find(ValueSegment)
+
+    @property
+    def collate(self) -> CollateSegment:
+        """The user's functions of labels and samples; an empty segment if there are none."""
+        return self.find(CollateSegment) or CollateSegment()
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether samples are made by the user's Python, at least in part: in workers."""
+        return self.native is None and self.gather is None
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Reasons why native code can't do all of it, at least one where the plan `runs_python`."""
+        return tuple(f"{step.text}: {step.reason}" for _, step in self.steps() if step.refused)
