@@ -92,7 +92,7 @@ def announced_first(proxy: stores.Proxy) -> None:
 
 
 def hits_of_an_epoch(dataset: headrace.PackedDataset, local: headrace.PackedDataset, **order: Any) -> int:
-    """How many samples of an epoch the cache held. All of it is announced before the second batch is asked for."""
+    """Samples of an epoch that the cache held; all is announced before the second batch is asked for."""
     torch.manual_seed(5)
     loader = headrace.DataLoader(dataset, batch_size=4, shuffle=True, **order)
     before = records_of(dataset).stats().cache_hits
