@@ -6,6 +6,7 @@ of a process warms up; the median of the others counts. Rows whose package is mi
 
     python benchmarks/pipelines.py --data data                     (about 40 minutes)
     python benchmarks/pipelines.py --rows 'crop, RandAugment' --repetitions 1
+    python benchmarks/pipelines.py --draw benchmarks/results/FILE.json        (FILE.png: the ratios)
 """
 
 import argparse
@@ -121,6 +122,35 @@ def show(found: dict[str, dict[str, Any]]) -> None:
         )
 
 
+def draw(result: dict[str, Any], path: Path) -> None:
+    """Bars of the median ratios, from high to low, with the range of the repetitions."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    ratios = {name: ratio(found) for name, found in result["pipelines"].items() if found["torch"]}
+    names = sorted(ratios, key=lambda name: statistics.median(ratios[name]))
+    medians = [statistics.median(ratios[name]) for name in names]
+    spread = [
+        [median - ratios[name][0] for name, median in zip(names, medians, strict=True)],
+        [ratios[name][-1] - median for name, median in zip(names, medians, strict=True)],
+    ]
+    figure, panel = plt.subplots(figsize=(9, 1.1 + 0.27 * len(names)), layout="constrained")
+    panel.barh(names, medians, xerr=spread, color="#0b7285", ecolor="#495057", capsize=2)
+    for position, (name, median) in enumerate(zip(names, medians, strict=True)):
+        panel.text(ratios[name][-1], position, f"  {median:.1f}×", va="center", fontsize=8)
+    panel.axvline(1, color="#e8590c", linewidth=1)
+    panel.set_xlabel(f"times torch's DataLoader, {result['workers']} workers each")
+    panel.spines[["top", "right"]].set_visible(False)
+    here, images = result["machine"], result["images"]
+    size = f"{images['mean_bytes'] / 1000:.0f} kB, {images['mean_width']:.0f}×{images['mean_height']:.0f}"
+    run_of = f"{here['date'][:10]}, commit {here['commit'][:10]}"
+    figure.supxlabel(f"{here['cpu']}, {here['cores_usable']} cores; JPEGs of {size}; {run_of}", fontsize=7)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -132,12 +162,16 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=3, help="processes for each row and loader (3)")
     parser.add_argument("--rows", nargs="+", choices=BY_NAME, default=list(BY_NAME), metavar="ROW")
     parser.add_argument("--out", type=Path, default=HERE / "work", help="pipelines.json goes here")
+    parser.add_argument("--draw", type=Path, metavar="FILE.json", help="only draw recorded ratios")
     parser.add_argument("--one", nargs=2, metavar=("ROW", "LOADER"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         name, loader = arguments.one
         print(json.dumps(rate(arguments.folder, BY_NAME[name], loader, arguments.workers, arguments.epochs)))
+        return
+    if arguments.draw:
+        draw(json.loads(arguments.draw.read_text(encoding="utf-8")), arguments.draw.with_suffix(".png"))
         return
     folder = arguments.data / f"pictures-{arguments.count}"
     manifest = pictures.ensure(folder, arguments.count, cache=arguments.data / "cache")
