@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.measure.machine import (
+from headrace._machine import (
     FileLimit,
     available_memory,
     cpu_quota,
@@ -63,7 +63,7 @@ def test_cores_are_the_less_of_affinity_and_quota(
     monkeypatch: pytest.MonkeyPatch, quota: float | None, cores: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
-    monkeypatch.setattr("headrace.measure.machine.cpu_quota", lambda: quota)
+    monkeypatch.setattr("headrace._machine.cpu_quota", lambda: quota)
     assert usable_cores() == cores
 
 

@@ -22,19 +22,18 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
+from headrace._machine import usable_cores
 from headrace.doctor.diagnosis import diagnose as judge
 from headrace.doctor.records import Diagnosis
 from headrace.errors import ConfigError
 from headrace.loader.dataloader import DataLoader
 from headrace.measure.examination import Enough, Examination, Goal
 from headrace.measure.hooks import sampled
-from headrace.measure.machine import usable_cores
 from headrace.measure.observed import EXAMINED, Observation
 from headrace.measure.outside import Outside
 from headrace.measure.sampler import read_counts
 from headrace.measure.settings import with_settings
 from headrace.measure.subject import where_from
-from headrace.measure.without import without
 
 JOB, OUTPUT = "job.json", "output.txt"
 # Libraries read these when they start their threads, which is before the script's own code.
@@ -154,7 +153,7 @@ def main() -> None:
         with sampled(folder) as announce:
             goal = Goal(job.steps, actual_only=bool(job.settings))
             examination = Examination(observation, goal, announce, DataLoader)
-            with installed(examination, Replacement(job.settings, job.subject, observation)):
+            with installed(examination, Replacement(job.settings, job.subject)):
                 run_script(job)
                 examination.script_ended()
     except BaseException as error:
@@ -190,13 +189,11 @@ class Replacement:
     Args:
         settings: none: loaders stay as they are.
         subject: "file.py:12" at which their loader is iterated over; "": any loader.
-        observation: receives a note of what can't be done.
     """
 
-    def __init__(self, settings: dict[str, Any], subject: str, observation: Observation) -> None:
+    def __init__(self, settings: dict[str, Any], subject: str) -> None:
         self._settings = settings
         self._subject = subject
-        self._observation = observation
         self._made: dict[int, tuple[TorchDataLoader[Any], TorchDataLoader[Any]]] = {}
 
     def is_about(self, where: str) -> bool:
@@ -212,9 +209,6 @@ class Replacement:
             other = loader
             if self._settings.keys() & {"loader", "headrace"}:
                 other = with_settings(loader, self._settings, DataLoader)
-            stage = self._settings.get("without")
-            if stage is not None and not without(other, stage):
-                self._observation.notes.append(f"{stage} can't be left out")
             known = self._made[id(loader)] = loader, other
         return known[1]
 

@@ -108,7 +108,7 @@ def test_quick_decodes_nothing(run: Run, folder: Path, monkeypatch: pytest.Monke
     (folder / "train" / "class1" / "cut.jpg").write_bytes(b"\xff\xd8\xff")
     done = run(folder, "--quick")
     assert done.code == 0
-    assert "19 images, as --quick was asked for" in done.words
+    assert "19 images, because of --quick" in done.words
     assert run(folder).code == 1
 
 

@@ -6,14 +6,13 @@ import json
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from headrace.doctor.data import duplicates, files, judge_folder, judge_pack, pictures, sizes
+from headrace.doctor.data import duplicates, files, formats, judge_folder, judge_pack, sizes
 from headrace.doctor.data_classes import classes, imagenet
 from headrace.doctor.naming import listed, plural, shortened
 from headrace.doctor.records import Finding
-from headrace.measure.pictures import Pictures, Split, State
+from headrace.measure.images import Images, Split, State
 from headrace.measure.tree import Place
 
 ROOT = "/data"
@@ -24,17 +23,17 @@ def split_of_counts(name: str, counts: dict[str, int], extension: str = ".JPEG")
     names = [f"{each}/{i}{extension}" for each in sorted(counts) for i in range(counts[each])]
     labels = np.repeat(np.arange(len(counts)), [counts[each] for each in sorted(counts)])
     n = len(names)
-    pictures = Pictures(
-        pa.array([name.encode() for name in names], pa.large_binary()),
+    images = Images(
+        names,
         labels.astype(np.int32),
         np.full(n, 1000, np.int64),
         np.full(n, State.GOOD, np.uint8),
     )
-    pictures.kind_names = [("JPEG", "RGB")]
-    pictures.kinds[:] = 0
-    pictures.widths[:] = pictures.heights[:] = 300
-    pictures.digests[:] = np.arange(1, n + 1) + hash(name) % 1000 * 1_000_000
-    return Split(name, f"{ROOT}/{name}" if name else ROOT, tuple(sorted(counts)), pictures)
+    images.kind_names = [("JPEG", "RGB")]
+    images.kinds[:] = 0
+    images.widths[:] = images.heights[:] = 300
+    images.digests[:] = np.arange(1, n + 1) + hash(name) % 1000 * 1_000_000
+    return Split(name, f"{ROOT}/{name}" if name else ROOT, tuple(sorted(counts)), images)
 
 
 def by_name(findings: Sequence[Finding]) -> dict[str, Finding]:
@@ -64,11 +63,11 @@ def test_a_sound_set_is_healthy_and_its_checkup_is_json() -> None:
 
 def test_what_was_not_decoded_is_unknown_not_good() -> None:
     split = split_of_counts("train", {"cat": 5})
-    split.pictures.states[:] = State.UNSEEN
+    split.images.states[:] = State.UNSEEN
     found = by_name(files(ROOT, [split], decoded=False))
     assert (found["not decoded"].judgement, found["not decoded"].value) == (
         "unknown",
-        "5 images, as --quick was asked for",
+        "5 images, because of --quick",
     )
     assert "every image" not in found
     checkup = judge_folder(Place(ROOT, "classes", folders=1), [split], decoded=False)
@@ -91,13 +90,13 @@ def test_a_closed_class_is_not_called_empty() -> None:
 def test_folders_of_tools_are_no_classes() -> None:
     found = by_name(classes(ROOT, [split_of_counts("", {".ipynb_checkpoints": 0, "cat": 5, "dog": 5})]))
     assert found["folders of tools"].remedy == "Remove them: rm -r '/data/.ipynb_checkpoints'"
-    assert found["empty classes"].judgement == "good"  # it isn't told twice
+    assert found["empty classes"].judgement == "good"  # it isn't reported twice
 
 
 def test_a_single_class_is_worth_a_word() -> None:
     found = by_name(classes(ROOT, [split_of_counts("train", {".cache": 0, "images": 5})]))
     assert found["a single class"].value == "train/images: every image gets the same label"
-    assert found["a single class"].remedy.endswith("give /data/train/images.")
+    assert found["a single class"].remedy.endswith("use /data/train/images.")
 
 
 def test_classes_of_splits_must_be_the_same() -> None:
@@ -139,8 +138,8 @@ def test_balance() -> None:
 )
 def test_every_bad_state_is_a_finding_that_names_ten_and_keeps_all(state: State, name: str) -> None:
     split = split_of_counts("train", {"cat": 30})
-    split.pictures.states[:12] = state
-    split.pictures.reasons[0] = "why it is so"
+    split.images.states[:12] = state
+    split.images.reasons[0] = "why it is so"
     found = files(ROOT, [split], decoded=True)
     assert bad(found) == [name]
     lines = by_name(found)[name].value.splitlines()
@@ -153,7 +152,7 @@ def test_every_bad_state_is_a_finding_that_names_ten_and_keeps_all(state: State,
 
 def test_odd_data_is_a_note() -> None:
     split = split_of_counts("train", {"cat": 3})
-    split.pictures.states[1] = State.DOUBTFUL
+    split.images.states[1] = State.DOUBTFUL
     found = files(ROOT, [split], decoded=True)
     assert bad(found) == []
     assert "train/cat/1.JPEG" in by_name(found)["odd data"].value
@@ -169,8 +168,8 @@ def test_letter_case_is_a_note_as_imagefolder_takes_all() -> None:
 
 def test_pictures_that_imagefolder_passes_over() -> None:
     split = split_of_counts("", {"a": 3})
-    split.passed_over = ["a/1.heic", "a/2.gif", "a/notes.txt", "a/3"]
-    split.images_passed_over = ["a/1.heic", "a/2.gif", "a/3"]
+    split.ignored = ["a/1.heic", "a/2.gif", "a/notes.txt", "a/3"]
+    split.ignored_images = ["a/1.heic", "a/2.gif", "a/3"]
     found = by_name(files(ROOT, [split], decoded=True))
     assert found["images passed over"].judgement == "bad"
     assert "(.heic 1, .gif 1, no extension 1)" in found["images passed over"].value
@@ -179,9 +178,9 @@ def test_pictures_that_imagefolder_passes_over() -> None:
 
 def test_names_that_belie_the_content() -> None:
     split = split_of_counts("", {"a": 4})
-    split.pictures.kind_names = [("JPEG", "RGB"), ("PNG", "RGB"), ("progressive JPEG", "RGB")]
-    split.pictures.kinds[:] = [0, 1, 2, -1]
-    found = by_name(pictures(ROOT, [split]))
+    split.images.kind_names = [("JPEG", "RGB"), ("PNG", "RGB"), ("progressive JPEG", "RGB")]
+    split.images.kinds[:] = [0, 1, 2, -1]
+    found = by_name(formats(ROOT, [split]))
     assert found["misnamed"].value.endswith("says\na/1.JPEG: is PNG")
     assert found["formats"].value == "JPEG RGB 1, PNG RGB 1, progressive JPEG RGB 1"
     assert "--optimize" in found["formats"].remedy
@@ -190,8 +189,8 @@ def test_names_that_belie_the_content() -> None:
 
 def test_sizes_and_the_few_that_cost_most() -> None:
     split = split_of_counts("", {"a": 100})
-    split.pictures.widths[7], split.pictures.heights[7] = 8000, 6000
-    split.pictures.widths[8] = 16
+    split.images.widths[7], split.images.heights[7] = 8000, 6000
+    split.images.widths[8] = 16
     found = by_name(sizes(ROOT, [split]))
     assert found["bytes"].value == ("100 kB in 100 files; 1 kB to 1 kB each, median 1 kB")
     assert found["edges, in pixels"].value.startswith("shorter 16 to 6,000, median 300; longer 300 to 8,000")
@@ -208,12 +207,12 @@ def test_sizes_and_the_few_that_cost_most() -> None:
 def test_duplicates_by_where_they_are() -> None:
     train, val = split_of_counts("train", {"a": 9, "b": 9}), split_of_counts("val", {"a": 3, "b": 3})
     assert bad(duplicates(ROOT, [train, val])) == []
-    train.pictures.digests[[0, 1]] = 7  # in one class
-    train.pictures.digests[[2, 10]] = 8  # in two
-    train.pictures.digests[3] = val.pictures.digests[0] = 9
-    train.pictures.digests[4] = val.pictures.digests[5] = 0  # not made
-    train.pictures.digests[5] = val.pictures.digests[2] = 11
-    val.pictures.sizes[2] = 5  # by chance: it has another size
+    train.images.digests[[0, 1]] = 7  # in one class
+    train.images.digests[[2, 10]] = 8  # in two
+    train.images.digests[3] = val.images.digests[0] = 9
+    train.images.digests[4] = val.images.digests[5] = 0  # not made
+    train.images.digests[5] = val.images.digests[2] = 11
+    val.images.sizes[2] = 5  # by chance: it has another size
     found = by_name(duplicates(ROOT, [train, val]))
     assert {name: f.judgement for name, f in found.items()} == {
         "in two splits": "bad",

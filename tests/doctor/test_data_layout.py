@@ -68,7 +68,7 @@ def test_one_level_too_high(tmp_path: Path) -> None:
     (folder,) = (f for f in findings(tmp_path / "data").values() if f.name == "folder")
     assert folder.judgement == "bad"
     assert folder.value.startswith("is the wrong level: the images lie in imagenet. ImageFolder would take 1")
-    assert folder.remedy == f"Give {tmp_path / 'data' / 'imagenet'}."
+    assert folder.remedy == f"Use {tmp_path / 'data' / 'imagenet'}."
 
 
 def test_far_too_high(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_far_too_high(tmp_path: Path) -> None:
     below = tmp_path / "ILSVRC/Data/CLS-LOC"
     folder = findings(tmp_path)["folder"]
     assert folder.judgement == "bad"
-    assert folder.remedy == f"Give {below}, or its splits, to ImageFolder."
+    assert folder.remedy == f"Use {below}, or its splits, with ImageFolder."
     assert [split for split, _ in leaves(tmp_path)] == ["train", "val"]
 
 
@@ -90,7 +90,7 @@ def test_two_sets_in_a_folder(tmp_path: Path) -> None:
     tree(tmp_path, "a/train/x/1.jpg", "a/val/x/1.jpg", "b/train/x/1.jpg", "b/val/x/1.jpg")
     folder = findings(tmp_path)["folder"]
     assert "2 folders with images further down: a/train, a/val, b/train, b/val" in folder.value
-    assert (folder.judgement, folder.remedy) == ("bad", "Give the one that you mean.")
+    assert (folder.judgement, folder.remedy) == ("bad", "Use the one that you mean.")
 
 
 def test_classes_may_have_folders_of_their_own(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_one_level_too_low(tmp_path: Path) -> None:
         "holds 2 images and no class folders: ImageFolder finds no classes. It is one of 2 such folders in"
         f" {tmp_path}: a class itself?"
     )
-    assert folder.remedy == f"Give {tmp_path}."
+    assert folder.remedy == f"Use {tmp_path}."
 
 
 def test_pictures_that_nobody_sorted(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_pictures_that_nobody_sorted(tmp_path: Path) -> None:
 def test_a_missing_split_is_named(tmp_path: Path, names: list[str], missing: str) -> None:
     found = findings(tree(tmp_path, *names, "val.zip"))["missing split"]
     assert found.judgement == "bad"
-    assert found.value.startswith(f"no {missing} folder beside ")
+    assert found.value.startswith(f"no {missing} folder next to ")
     assert "an archive is there: val.zip" in found.value
     assert str(tmp_path / missing) in found.remedy
 
@@ -141,7 +141,7 @@ def test_a_missing_folder_and_what_is_there_instead(tmp_path: Path) -> None:
     assert folder.remedy == f"Did you mean {tmp_path / 'ImageNet'}?"
     folder = findings(tmp_path / "nothing like it")["folder"]
     assert folder.remedy == (
-        "Correct the path. In a container: was it mounted? docker run -v /where/it/is/on/the/host:"
+        "Correct the path. In a container: was it mounted? docker run -v /path/on/the/host:"
         f"{tmp_path / 'nothing like it'}"
     )
     assert folder.judgement == "bad"
@@ -155,7 +155,7 @@ def test_a_relative_path_is_looked_for_from_here(tmp_path: Path, monkeypatch: py
 def test_a_broken_link(tmp_path: Path) -> None:
     (tmp_path / "data").symlink_to("/mnt/imagenet-of-the-host")
     folder = findings(tmp_path / "data")["folder"]
-    assert folder.value == "is a link to /mnt/imagenet-of-the-host, which isn't there"
+    assert folder.value == "is a link to /mnt/imagenet-of-the-host, which doesn't exist"
     assert folder.remedy.endswith("-v /mnt/imagenet-of-the-host:/mnt/imagenet-of-the-host")
 
 

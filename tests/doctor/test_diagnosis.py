@@ -63,7 +63,7 @@ def test_the_least_number_of_workers_that_suffices_is_advised() -> None:
 def test_a_stage_promises_no_more_than_the_rest_allows() -> None:
     advice = diagnose(made.one_stage("collate", 0.0)).advice[0]
     assert advice.ideal
-    assert advice.settings == {"without": "collate"}
+    assert advice.settings == {}
     # 80 % of the loader's 100 ms go; what is left is as much as the step takes.
     assert advice.predicted == pytest.approx(5.0, rel=0.05)
 

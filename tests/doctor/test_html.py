@@ -140,7 +140,7 @@ def test_many_steps_stay_light() -> None:
     html = render_html(replace(records.input_bound(), steps=steps, usage=usage))
     page = Page(html)
     assert len(html) - len(page.raw["script"][0]) < 250_000
-    assert len(drawn(page)) == 9
+    assert len(drawn(page)) == 8
     assert all(10 < points.count(",") <= 603 for points in drawn(page))
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from headrace._machine import FileLimit, Space
 from headrace.doctor import gpus, host
 from headrace.doctor.host import examine
 from headrace.doctor.records import Finding
 from headrace.doctor.storage import storage_findings
 from headrace.errors import size
 from headrace.measure.jpeg import Decoding, NativeDecoding
-from headrace.measure.machine import FileLimit, Space
 from headrace.measure.nvml import Gpu, Gpus, Link
 from headrace.measure.storage import Mount, Rates, Reads, Storage
 from headrace.measure.survey import Copies, Cores, Machine, Memory, TorchBuild
@@ -49,7 +49,7 @@ NVML = Gpus(driver="580.65.06", cuda=(13, 2), gpus=(GPU,))
 
 
 def storage(megabytes_per_second: float, **changes: object) -> Storage:
-    """100 GB of files of 100 kB, none of them cached, of which so much is read in a second."""
+    """100 GB of files of 100 kB, of which so much is read in a second."""
     count = round(megabytes_per_second * 10)
     reads = Reads(count, count * 100_000, 1.0)
     whole = Storage(
@@ -58,7 +58,6 @@ def storage(megabytes_per_second: float, **changes: object) -> Storage:
         files=1_000_000,
         bytes=100 * GB,
         complete=True,
-        cached=0.0,
         rates=Rates(direct=True, random=reads, parallel=reads, sequential=reads, failures=()),
     )
     return replace(whole, **changes)  # type: ignore[arg-type]
@@ -125,7 +124,7 @@ def test_cores_beyond_the_quota() -> None:
     inside = replace(CORES, host=64, affinity=64, quota=3.5, usable=4)
     found = host.cores_finding(inside)
     assert (found.judgement, found.value) == ("note", "4 of 64 (cgroup quota 3.5)")
-    assert "num_workers=4: os.cpu_count() is 16 times too many here." in found.remedy
+    assert "num_workers=4: os.cpu_count() is 16 times as many." in found.remedy
     assert "OMP_NUM_THREADS=4" in found.remedy
     pinned = host.cores_finding(replace(CORES, affinity=8, usable=8))
     assert pinned.value == "8 of 16 (affinity 8)"
@@ -134,7 +133,7 @@ def test_cores_beyond_the_quota() -> None:
 
 def test_cores_that_others_use() -> None:
     found = host.cores_finding(replace(CORES, busy=0.5))
-    assert (found.judgement, found.value) == ("note", "16 of 16, 50% busy already")
+    assert (found.judgement, found.value) == ("note", "16 of 16, 50% busy before measuring")
 
 
 def test_memory_for_forked_and_for_spawned_workers() -> None:
@@ -173,7 +172,7 @@ def test_decoding_that_is_slower_than_it_should_be() -> None:
     assert native is not None
     crowded = host.decoding_findings(replace(DECODING, native=replace(native, together=10_000)), 16)
     assert by_name(crowded)["Headrace"].judgement == "note"
-    assert "39% of what each does alone" in by_name(crowded)["Headrace"].remedy
+    assert "39% of their rates alone" in by_name(crowded)["Headrace"].remedy
     scalar = replace(native, simd=("scalar",), simd_active="scalar")
     assert by_name(host.decoding_findings(replace(DECODING, native=scalar), 16))["SIMD"].judgement == "note"
 
@@ -207,10 +206,8 @@ def test_slow_storage_is_no_illness_where_memory_keeps_the_files() -> None:
     assert reads(storage(200, bytes=20 * GB)).judgement == "note"
     assert reads(storage(200, bytes=20 * GB), available=30 * GB).judgement == "bad"
     assert reads(storage(200, bytes=20 * GB, complete=False)).judgement == "bad"
-    cached = storage(200, cached=1.0)
-    assert reads(cached).judgement == "note"
-    files = by_name(storage_findings(cached, DECODING, 16, 50 * GB))["files"]
-    assert (files.judgement, files.value) == ("note", "100 GB in 1,000,000, in the page cache already")
+    files = by_name(storage_findings(storage(200), DECODING, 16, 300 * GB))["files"]
+    assert (files.judgement, files.value) == ("good", "100 GB in 1,000,000; they fit into memory")
 
 
 def test_one_reader_that_is_too_slow() -> None:
@@ -236,14 +233,14 @@ def test_too_little_to_measure_is_no_verdict() -> None:
     found = by_name(storage_findings(storage(1, bytes=MB), DECODING, 16, GB))
     assert found["reads"].judgement == "unknown"
     assert "random reads" not in found
-    empty = storage(1, files=0, bytes=0, cached=None, rates=None)
+    empty = storage(1, files=0, bytes=0, rates=None)
     assert by_name(storage_findings(empty, DECODING, 16, GB))["files"].judgement == "unknown"
 
 
 @pytest.mark.parametrize(
     ("mount", "judgement", "value"),
     [
-        (LOCAL, "good", "ext4 of /dev/nvme0n1 at /data (no turning disk)"),
+        (LOCAL, "good", "ext4 of /dev/nvme0n1 at /data (not a rotating disk)"),
         (
             Mount(Path("/"), "ext4", "local", "/dev/vda", rotational=True, virtual=True),
             "good",
@@ -259,7 +256,7 @@ def test_too_little_to_measure_is_no_verdict() -> None:
             "note",
             "overlay of overlay at / (the container's layers)",
         ),
-        (None, "unknown", "not known"),
+        (None, "unknown", "unknown"),
     ],
 )
 def test_kinds_of_file_systems(mount: Mount | None, judgement: str, value: str) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 import headrace
-from headrace.measure.machine import usable_cores
+from headrace._machine import usable_cores
 
 
 class Places(Dataset[Any]):

@@ -13,20 +13,20 @@ from PIL import Image
 from headrace._native import ffi
 from headrace.errors import NativeError
 from headrace.measure import jpeg
-from headrace.measure.jpeg import HEIGHT, WIDTH, measure_decoding, pictures
+from headrace.measure.jpeg import HEIGHT, WIDTH, images, measure_decoding
 from headrace.measure.survey import measure_copies, survey
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jpeg, "SECONDS", 0.02)
-    monkeypatch.setattr(jpeg, "PICTURES", 2)
+    monkeypatch.setattr(jpeg, "IMAGES", 2)
 
 
 def test_pictures_are_like_photos() -> None:
-    files = pictures(3)
+    files = images(3)
     assert len(set(files)) == 3
-    assert files == pictures(3), "the same on every machine"
+    assert files == images(3), "the same on every machine"
     for file in files:
         with Image.open(BytesIO(file)) as image:
             assert (image.size, image.mode) == ((WIDTH, HEIGHT), "RGB")
@@ -40,8 +40,8 @@ def test_pictures_are_like_photos() -> None:
         assert near > 0.9 > 0.6 > far
 
 
-def test_the_own_decoder_takes_the_pictures() -> None:
-    for file in pictures(2):
+def test_the_own_decoder_takes_the_images() -> None:
+    for file in images(2):
         ours = ffi.jpeg_decode(file, "headrace", (0, 0, WIDTH, HEIGHT))
         assert np.array_equal(ours, ffi.jpeg_decode(file, "libjpeg-full", (0, 0, WIDTH, HEIGHT)))
 
@@ -50,7 +50,7 @@ def test_the_own_decoder_takes_the_pictures() -> None:
 def test_rates_of_both_decoders() -> None:
     found = measure_decoding(2)
     assert (found.width, found.height) == (WIDTH, HEIGHT)
-    assert found.image_bytes == sum(map(len, pictures(2))) / 2
+    assert found.image_bytes == sum(map(len, images(2))) / 2
     assert found.pillow_per_core > 0
     assert found.native is not None
     assert found.native.per_core > 0

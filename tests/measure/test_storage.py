@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from headrace.measure import storage
-from headrace.measure.storage import BLOCK, RANDOM_READ, measure_storage
+from headrace.measure.storage import RANDOM_READ, measure_storage
 
 
 @pytest.fixture(autouse=True)
 def in_no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What must be complete gets all the time it needs, what only has to happen gets little."""
-    for name in ("FIND", "PROBE", "SEQUENTIAL"):
+    for name in ("FIND", "SEQUENTIAL"):
         monkeypatch.setattr(storage, name, 60.0)
     for name in ("RANDOM", "PARALLEL"):
         monkeypatch.setattr(storage, name, 0.05)
@@ -33,13 +33,6 @@ def folder(tmp_path: Path) -> Path:
     (root / "class_0" / "up").symlink_to(root)
     os.mkfifo(root / "pipe")
     return root
-
-
-def drop(root: Path) -> None:
-    for path in root.rglob("*.jpg"):
-        with open(path, "rb+") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def test_all_files_are_found_once(folder: Path) -> None:
@@ -93,7 +86,7 @@ def test_one_file(tmp_path: Path) -> None:
 
 def test_nothing_to_read(tmp_path: Path) -> None:
     found = measure_storage(tmp_path)
-    assert (found.files, found.rates, found.cached) == (0, None, None)
+    assert (found.files, found.rates) == (0, None)
     with pytest.raises(FileNotFoundError):
         measure_storage(tmp_path / "nowhere")
 
@@ -106,27 +99,6 @@ def test_files_that_fail_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert found.rates is not None
     assert found.rates.failures == (f"{gone.path}: No such file or directory",)
     assert found.rates.sequential.bytes == 4200
-
-
-def test_what_is_in_the_page_cache_is_told_and_left_as_it_was(tmp_path: Path) -> None:
-    for i in range(50):
-        (tmp_path / f"{i}.jpg").write_bytes(os.urandom(BLOCK))  # one page: each is asked for each time
-    drop(tmp_path)
-    before = measure_storage(tmp_path)
-    if before.cached is None or (before.mount is not None and before.mount.place == "memory"):
-        pytest.skip("this file system has no page cache to look into")
-    if before.rates is None or not before.rates.direct:
-        pytest.skip("this file system takes no direct reads: measuring fills its cache")
-    # Asking for a page that isn't there brings it in: it has been dropped again.
-    again = measure_storage(tmp_path)
-    for path in tmp_path.iterdir():
-        path.read_bytes()
-    after = measure_storage(tmp_path)
-    assert again.cached is not None
-    assert after.cached is not None
-    assert before.cached < 0.2
-    assert again.cached < 0.2
-    assert after.cached > 0.8
 
 
 def test_nothing_is_written(folder: Path) -> None:

@@ -63,7 +63,7 @@ def timeline(
         waited = (wait if phase == "actual" else 0.0002) * (1 + 0.3 * math.sin(number / 9))
         waited *= 10 if phase == "actual" and number % 97 == 50 else 1
         taken = compute * (1 + 0.05 * math.sin(number / 5))
-        steps.append(Step(phase, now, waited, taken, 0.93 * taken if gpu else None))
+        steps.append(Step(phase, now, waited, taken))
         now += waited + taken
     usage = []
     for tick in range(int(4 * (now + 4))):
@@ -321,7 +321,7 @@ def hostile() -> Diagnosis:
         stages=(StageCost(HOSTILE, HOSTILE, 0.01, 0.5, 100.0, 50),),
         cores=4,
         memory=(Finding(HOSTILE, HOSTILE, "bad", HOSTILE, {HOSTILE: HOSTILE}),),
-        steps=tuple(Step(HOSTILE, s.start, s.wait, s.compute, s.device) for s in steps),
+        steps=tuple(Step(HOSTILE, s.start, s.wait, s.compute) for s in steps),
         usage=tuple(Usage(u.time, HOSTILE, u.cpu, u.disk_read, u.memory, u.workers_memory) for u in usage),
         notes=(HOSTILE,),
     )

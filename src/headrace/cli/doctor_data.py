@@ -1,4 +1,4 @@
-"""`headrace doctor data`: what is the matter with a data set?"""
+"""`headrace doctor data`: problems of a data set."""
 
 from __future__ import annotations
 
@@ -13,37 +13,41 @@ from headrace.cli.progress import BAD_RECORDS, failing, progress_bar
 
 if TYPE_CHECKING:
     from headrace.doctor.records import Checkup
+    from headrace.measure.images import Progress, Split
     from headrace.measure.tree import Place
+    from headrace.sources.pack_index import PackIndex
 
 
 def data(
     path: Annotated[
         Path, typer.Argument(metavar="DIR|PACK", help="A folder of images, or one that headrace pack made.")
     ],
-    quick: Annotated[bool, typer.Option("--quick", help="Look at names and sizes; decode nothing.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Check names and sizes only; decode nothing.")
+    ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: usable cores + 1.")] = None,
     out: Annotated[
         Path | None, typer.Option("--json", help="Write all findings here, and every name.")
     ] = None,
 ) -> None:
-    """Says why a data set isn't found, and which of its files are bad.
+    """Explains why a data set isn't found, and lists its bad files.
 
-    Looks at what ImageFolder and ImageNet of torchvision look at: the level of
-    the folder, splits, classes, extensions, permissions and links. Then decodes
-    every image, and tells damaged ones, formats, sizes and equal files.
+    Checks what torchvision's ImageFolder and ImageNet depend on: the level of the
+    folder, splits, classes, extensions, permissions and links. Then decodes every
+    image, and reports damage, formats, sizes and duplicates.
 
     Exit codes: 0 all is well; 1 something is bad; 2 wrong usage.
     """
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
+    from headrace._machine import usable_cores
     from headrace.doctor.text import print_checkup
-    from headrace.measure.machine import usable_cores
     from headrace.measure.tree import look_at, with_surroundings
 
     console = Console(stderr=True)
     with failing("doctor data", console):
         if out is not None:
-            out.touch()  # an hour later would be late to find that it can't be written
+            out.touch()  # fail now rather than in an hour
         place = with_surroundings(look_at(str(path), IMG_EXTENSIONS), IMG_EXTENSIONS)
         examine = _of_pack if place.kind == "pack" else _of_folder
         checkup = examine(place, quick, workers or usable_cores() + 1, console)
@@ -58,16 +62,16 @@ def _of_folder(place: Place, quick: bool, workers: int, console: Console) -> Che
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
     from headrace.doctor.data import judge_folder
-    from headrace.measure.listing import list_split
+    from headrace.measure.decoding import decode_all
+    from headrace.measure.images import list_split
     from headrace.measure.tree import split_of
-    from headrace.packs.decoding import decode_all
     from headrace.packs.ilsvrc import known_wnids
 
     splits = []
     for name, leaf in place.leaves(split_of(Path(place.path).resolve().name)):
-        if leaf.kind in ("classes", "pictures"):
+        if leaf.kind in ("classes", "images"):
             with progress_bar(f"listing {leaf.path}", console) as progress:
-                flat = leaf.kind == "pictures"
+                flat = leaf.kind == "images"
                 splits.append(
                     list_split(name, leaf.path, IMG_EXTENSIONS, flat=flat, workers=workers, progress=progress)
                 )
@@ -79,7 +83,6 @@ def _of_folder(place: Place, quick: bool, workers: int, console: Console) -> Che
 
 def _of_pack(place: Place, quick: bool, workers: int, console: Console) -> Checkup:
     from headrace.doctor.data import judge_pack
-    from headrace.packs.decoding import decode_pack, open_pack
     from headrace.packs.verify import verify
 
     with progress_bar("verifying", console) as progress:
@@ -90,3 +93,60 @@ def _of_pack(place: Place, quick: bool, workers: int, console: Console) -> Check
             decode_pack(index, split, workers=workers, progress=progress)
     problems = [str(problem) for problem in verdict.problems]
     return judge_pack(place.path, split, problems, verdict.notes, decoded=not quick)
+
+
+def open_pack(path: str) -> tuple[PackIndex, Split]:
+    """The index of the pack in the folder `path`, and its images as a split that is not decoded yet.
+
+    Raises:
+        PackError: it is missing or damaged.
+    """
+    import numpy as np
+
+    from headrace._arrow import pa
+    from headrace.errors import PackError
+    from headrace.measure.images import Images, Split
+    from headrace.sources.pack_index import FILE_NAME, PackIndex
+
+    index = PackIndex(Path(path) / FILE_NAME)
+    try:
+        index.batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise PackError(
+            f"{index.path} is damaged: {error}. Make it again by headrace index or pack."
+        ) from None
+    keys, extensions = index.batch["key"].to_pylist(), index.batch["extension"].to_pylist()
+    labels = index.numbers("label").astype(np.int32)
+    images = Images(
+        [f"{key}.{extension}" for key, extension in zip(keys, extensions, strict=True)],
+        labels,
+        index.numbers("size").astype(np.int64),
+        np.zeros(len(index), np.uint8),
+    )
+    images.widths = index.numbers("width").astype(np.uint32)
+    images.heights = index.numbers("height").astype(np.uint32)
+    classes = index.about.classes or tuple(str(label) for label in range(int(labels.max(initial=-1)) + 1))
+    return index, Split("", path, classes, images)
+
+
+def decode_pack(index: PackIndex, split: Split, *, workers: int, progress: Progress | None = None) -> None:
+    """Fills in what decoding shows; see `headrace.measure.decoding`. An unreadable record stays unseen."""
+    from headrace.measure.decoding import decode_all
+    from headrace.packs.stored import StoredPack
+
+    pack = StoredPack(index)
+
+    def read(split: Split, row: int) -> bytes | None:
+        try:
+            return pack.image(row)
+        except (
+            OSError,
+            IndexError,
+            ValueError,
+            OverflowError,
+            MemoryError,
+        ) as error:  # verify reports it, too
+            split.images.reasons[row] = str(error)
+            return None
+
+    decode_all([split], workers=workers, progress=progress, read=read)

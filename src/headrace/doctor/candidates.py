@@ -326,8 +326,6 @@ def without_a_stage(case: Case) -> Iterator[Candidate]:
                 f"{stage.looks} stack samples; {stage.waiting / max(stage.seconds, 1e-9):.0%} of it blocked",
             ),
             lines=tuple(f" {line}" for line in REMEDIES[kind].format(name=name).splitlines()),
-            # The dataset's own code can't be left out by a --try.
-            settings={} if place == "native thread" or kind == "dataset" else {"without": stage.key},
             ideal=True,
         )
 

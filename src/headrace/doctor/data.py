@@ -11,56 +11,71 @@ import numpy.typing as npt
 
 from headrace.doctor.data_classes import classes, imagenet
 from headrace.doctor.data_layout import layout
-from headrace.doctor.naming import below, in_a_row, listed, plural, some, with_reasons
+from headrace.doctor.naming import below, in_a_row, listed, paths_of, plural, some, with_reasons
 from headrace.doctor.records import Checkup, Finding, Judgement
 from headrace.doctor.wording import percent
 from headrace.errors import size
-from headrace.measure.pictures import Split, State
+from headrace.measure.images import Split, State
 from headrace.measure.tree import Place
 
 Numbers = npt.NDArray[np.int64]
 
-# Formats by the extensions that promise them, in lower case.
-PROMISED = {
+# Formats by the extensions that imply them, in lower case.
+IMPLIED = {
     **dict.fromkeys((".jpg", ".jpeg"), "JPEG"),
     **dict.fromkeys((".ppm", ".pgm"), "PPM"),
     **dict.fromkeys((".tif", ".tiff"), "TIFF"),
     **{f".{name.lower()}": name for name in ("PNG", "BMP", "WEBP")},
 }
 AGAIN = "Copy or download them again, or remove them."
-# (state, title, noun, what of it, what to do) of the files that need something done.
-TROUBLES = (
+ACCESS = "As their owner: chmod -R a+rX {path}. In a container: docker run --user $(id -u):$(id -g)."
+# (state, title, noun, what of it, judgement, remedy) of the files that need attention.
+TROUBLES: tuple[tuple[State, str, str, str, Judgement, str], ...] = (
     (
         State.LINK,
         "broken links",
         "link",
-        "to files that aren't there",
+        "whose target doesn't exist",
+        "bad",
         "Mount what they point to (in a container, links are followed inside of it), or copy with cp -rL.",
     ),
-    (
-        State.UNREADABLE,
-        "unreadable files",
-        "file",
-        "closed to this user",
-        "As their owner: chmod -R a+rX {path}. In a container: docker run --user $(id -u):$(id -g).",
-    ),
-    (State.EMPTY, "empty files", "file", "of 0 bytes", AGAIN),
-    (State.CUT, "cut short", "image", "cut off too early: Pillow raises an error", AGAIN),
-    (State.DAMAGED, "damaged", "image", "beyond decoding: Pillow raises an error", AGAIN),
+    (State.UNREADABLE, "unreadable files", "file", "not readable by this user", "bad", ACCESS),
+    (State.EMPTY, "empty files", "file", "of 0 bytes", "bad", AGAIN),
+    (State.CUT, "cut short", "image", "truncated: Pillow raises an error", "bad", AGAIN),
+    (State.DAMAGED, "damaged", "image", "that can't be decoded: Pillow raises an error", "bad", AGAIN),
     (
         State.ALIEN,
         "not images",
         "file",
         "of another kind with an image's extension",
+        "bad",
         "Replace or remove them.",
     ),
     (
         State.HUGE,
         "too large for Pillow",
         "image",
-        "of more pixels than Pillow takes: it raises DecompressionBombError",
+        "of more pixels than Pillow accepts: it raises DecompressionBombError",
+        "bad",
         "Make them smaller (headrace pack --max-side N), or raise PIL.Image.MAX_IMAGE_PIXELS if you trust"
-        " where they come from.",
+        " their source.",
+    ),
+    (
+        State.BROKEN,
+        "silently damaged",
+        "JPEG",
+        "with missing or impossible data: Pillow reports no error, and part of the image is gray, shifted or"
+        " noise",
+        "bad",
+        AGAIN,
+    ),
+    (
+        State.DOUBTFUL,
+        "odd data",
+        "JPEG",
+        "with more or less data than the image needs: harmless, or a sign of damage; Pillow reports no error",
+        "note",
+        "Inspect some of them; if they look damaged, copy or download them again.",
     ),
 )
 # An image is large if it has so many times the pixels of the median one, and this many at least. Large ones
@@ -76,7 +91,7 @@ def judge_folder(
     """The checkup of a folder.
 
     Args:
-        place: the folder that was given.
+        place: the given folder.
         splits: the splits below `place` that hold class folders or images, as listed.
         decoded: whether their images were read and decoded.
         known_wnids: of ImageNet's classes, where a devkit has them.
@@ -92,13 +107,14 @@ def judge_pack(
     Args:
         path: of its folder.
         split: its samples.
-        problems: found in verifying it, a line each.
+        problems: what verifying it found, one per line.
         notes: what couldn't be verified.
         decoded: whether its images were decoded.
     """
-    remedy = "Copy the pack again, or make it again: headrace pack. headrace verify names all."
-    found = some("records", "record", "not as packed", problems, "bad", remedy, "problems")
-    found = found or [Finding("records", f"all {len(split.pictures):,} are as they were packed", "good")]
+    remedy = "Copy the pack again, or make it again: headrace pack. headrace verify lists all."
+    details = {"problems": list(problems)}
+    found = some("records", "record", "not as packed", problems, "bad", remedy, details)
+    found = found or [Finding("records", f"all {len(split.images):,} are as they were packed", "good")]
     found += [Finding("not checked", note, "note") for note in notes]
     return _checkup(path, ("Pack", tuple(found)), [split], decoded=decoded)
 
@@ -116,37 +132,18 @@ def _checkup(
         sections += [
             ("Classes", (*classes(subject, splits), *imagenet(subject, splits, known))),
             ("Files", files(subject, splits, decoded=decoded)),
-            ("Images", (*pictures(subject, splits), *sizes(subject, splits))),
+            ("Images", (*formats(subject, splits), *sizes(subject, splits))),
         ]
         if decoded:
             sections.append(("Duplicates", duplicates(subject, splits)))
     return Checkup(subject, tuple(section for section in sections if section[1]))
 
 
-def _in_states(subject: str, splits: Iterable[Split], *states: State) -> dict[str, str]:
-    """Reason by path of the images in one of these states; the reason may be empty."""
-    wanted = [int(state) for state in states]
-    return {
-        below(subject, split) + split.pictures.name(row): split.pictures.reasons.get(row, "")
-        for split in splits
-        for row in np.flatnonzero(np.isin(split.pictures.states, wanted)).tolist()
-    }
-
-
-def _extensions_of(names: Iterable[str]) -> str:
-    count = Counter(os.path.splitext(name)[1] or "no extension" for name in names)
-    return in_a_row([f"{name} {n:,}" for name, n in count.most_common()])
-
-
 def files(subject: str, splits: Sequence[Split], *, decoded: bool) -> tuple[Finding, ...]:
     """Findings on single files."""
-
-    def paths(kind: str) -> list[str]:
-        return [below(subject, split) + name for split in splits for name in getattr(split, kind)]
-
     closed = {below(subject, split) + name: why for split in splits for name, why in split.closed}
-    images, loops = paths("images_passed_over"), paths("loops")
-    others = sorted(set(paths("passed_over")) - set(images))
+    images, loops = (paths_of(subject, splits, name) for name in ("ignored_images", "loops"))
+    others = sorted(set(paths_of(subject, splits, "ignored")) - set(images))
     found = [
         *_spellings(splits),
         *some(
@@ -161,113 +158,104 @@ def files(subject: str, splits: Sequence[Split], *, decoded: bool) -> tuple[Find
     if others:
         value = f"{plural(len(others), 'file')} that ImageFolder passes over: {_extensions_of(others)}"
         found.append(Finding("other files", value, "note", details={"files": others}))
-    found += [
+    return (
+        *found,
         *some(
             "closed folders",
             "folder",
-            "closed to this user: empty, for ImageFolder",
+            "not listable by this user: empty, for ImageFolder",
             with_reasons(closed),
             "bad",
-            f"As their owner: chmod -R a+rX {subject}. In a container: docker run --user $(id -u):$(id -g).",
-            details={"folders": closed},
+            ACCESS.format(path=subject),
+            {"folders": closed},
         ),
         *some(
             "links in a circle",
             "link",
-            "back to a folder above: ImageFolder goes round and round, and takes each image up to 40 times",
+            "back to a folder above: ImageFolder follows them, and takes each image up to 40 times",
             loops,
             "bad",
             "Remove them: rm " + " ".join(repr(os.path.join(subject, name)) for name in loops[:3]),
-            "links",
+            {"links": loops},
         ),
         *_troubles(subject, splits, decoded=decoded),
-        *some(
-            "silently damaged",
-            "JPEG",
-            "with missing or impossible data: Pillow goes on without a word, and part of the image is gray,"
-            " shifted or noise",
-            list(_in_states(subject, splits, State.BROKEN)),
-            "bad",
-            AGAIN,
-        ),
-        *some(
-            "odd data",
-            "JPEG",
-            "with more or less data than the image needs: harmless, or a sign of damage; Pillow goes on"
-            " without a word",
-            list(_in_states(subject, splits, State.DOUBTFUL)),
-            "note",
-            "Look at some of them; where they look damaged, copy or download them again.",
-        ),
-    ]
-    return tuple(found)
+    )
+
+
+def _extensions_of(names: Iterable[str]) -> str:
+    count = Counter(os.path.splitext(name)[1] or "no extension" for name in names)
+    return in_a_row([f"{name} {n:,}" for name, n in count.most_common()])
 
 
 def _spellings(splits: Sequence[Split]) -> Iterator[Finding]:
-    spelt: Counter[str] = sum((split.pictures.extensions() for split in splits), Counter())
+    spelt: Counter[str] = sum((split.images.extensions() for split in splits), Counter())
     kinds = ", ".join(f"{extension} {count:,}" for extension, count in spelt.most_common())
-    mixed = len(spelt) > len({extension.lower() for extension in spelt})
-    if spelt:
-        yield Finding(
-            "extensions",
-            kinds + (": in different letter case, all of which ImageFolder takes" if mixed else ""),
-            "note" if mixed else "good",
-            "A pattern such as glob('*.jpg') finds only one spelling." if mixed else "",
-            {"extensions": dict(spelt)},
-        )
+    details = {"extensions": dict(spelt)}
+    if len(spelt) > len({extension.lower() for extension in spelt}):
+        value = f"{kinds}: in different letter case, all of which ImageFolder takes"
+        remedy = "A pattern such as glob('*.jpg') finds only one spelling."
+        yield Finding("extensions", value, "note", remedy, details)
+    elif spelt:
+        yield Finding("extensions", kinds, "good", details=details)
 
 
 def _troubles(subject: str, splits: Sequence[Split], *, decoded: bool) -> Iterator[Finding]:
-    clean = True
-    for state, title, noun, what, remedy in TROUBLES:
-        found = _in_states(subject, splits, state)
-        clean = clean and not found
+    for state, title, noun, what, judgement, remedy in TROUBLES:
+        found = _in_state(subject, splits, state)
         names, remedy = with_reasons(found), remedy.format(path=subject)
-        yield from some(title, noun, what, names, "bad", remedy, details={"files": found})
-    good = sum(int((split.pictures.states == State.GOOD).sum()) for split in splits)
-    unseen = _in_states(subject, splits, State.UNSEEN)
-    if clean and good and not unseen:
+        yield from some(title, noun, what, names, judgement, remedy, {"files": found})
+    states = np.concatenate([split.images.states for split in splits])
+    if len(states) and np.isin(states, (State.GOOD, State.BROKEN, State.DOUBTFUL)).all():
+        good = int((states == State.GOOD).sum())
         yield Finding("every image", f"{good:,} read and decoded to the last pixel", "good")
+    unseen = _in_state(subject, splits, State.UNSEEN)
     if unseen and decoded:
         value = listed("image", "that could not be opened", with_reasons(unseen))
         yield Finding("not decoded", value, "unknown", "", {"files": unseen})
     elif unseen:
-        value = f"{plural(len(unseen), 'image')}, as --quick was asked for"
+        value = f"{plural(len(unseen), 'image')}, because of --quick"
         yield Finding("not decoded", value, "unknown", "Run it without --quick.")
 
 
-def pictures(subject: str, splits: Sequence[Split]) -> tuple[Finding, ...]:
-    """Findings on the formats of what could be decoded."""
-    if not any((split.pictures.kinds >= 0).any() for split in splits):
+def _in_state(subject: str, splits: Iterable[Split], state: State) -> dict[str, str]:
+    """Reason by path of the images in a state; the reason may be empty."""
+    return {
+        below(subject, split) + split.images.names[row]: split.images.reasons.get(row, "")
+        for split in splits
+        for row in np.flatnonzero(split.images.states == state).tolist()
+    }
+
+
+def formats(subject: str, splits: Sequence[Split]) -> tuple[Finding, ...]:
+    """Findings on the formats of the decoded images."""
+    if not any((split.images.kinds >= 0).any() for split in splits):
         return ()
+    found: Counter[str] = Counter()
     misnamed: dict[str, str] = {}
     for split in splits:
-        held = split.pictures
-        names = [name.removeprefix("progressive ") for name, _ in held.kind_names]
-        for row, (name, kind) in enumerate(zip(held.each_name(), held.kinds.tolist(), strict=True)):
-            promised = PROMISED.get(os.path.splitext(name)[1].lower())
-            if kind >= 0 and promised is not None and names[kind] and promised != names[kind]:
-                misnamed[below(subject, split) + held.name(row)] = f"is {names[kind]}"
+        for number, (name, mode) in enumerate(split.images.kind_names):
+            found[f"{name} {mode}".strip()] += int((split.images.kinds == number).sum())
+        names = [name.removeprefix("progressive ") for name, _ in split.images.kind_names]
+        for path, kind in zip(split.images.names, split.images.kinds.tolist(), strict=True):
+            implied = IMPLIED.get(os.path.splitext(path)[1].lower())
+            if kind >= 0 and implied is not None and names[kind] and implied != names[kind]:
+                misnamed[below(subject, split) + path] = f"is {names[kind]}"
+    remedy = "Pillow and Headrace go by the content; readers that go by the name fail. Rename them for those."
     return (
-        _formats(splits),
+        _formats(found),
         *some(
             "misnamed",
             "image",
             "of another format than the extension says",
             with_reasons(misnamed),
             "note",
-            "Pillow and Headrace go by the content; readers that go by the name fail. Rename them if you use"
-            " such.",
-            details={"files": misnamed},
+            remedy,
+            {"files": misnamed},
         ),
     )
 
 
-def _formats(splits: Sequence[Split]) -> Finding:
-    found: Counter[str] = Counter()
-    for split in splits:
-        for number, (name, mode) in enumerate(split.pictures.kind_names):
-            found[f"{name} {mode}".strip()] += int((split.pictures.kinds == number).sum())
+def _formats(found: Counter[str]) -> Finding:
     total = sum(found.values())
     slow = sum(count for kind, count in found.items() if kind.startswith("progressive"))
     odd = sum(count for kind, count in found.items() if kind not in ("JPEG RGB", "JPEG L"))
@@ -278,61 +266,58 @@ def _formats(splits: Sequence[Split]) -> Finding:
         )
     if odd - slow > total / 20:
         remedies.append(
-            "What isn't an RGB or gray JPEG is left to Pillow: headrace pack --reencode png keeps pixels,"
-            " --reencode jpeg makes them fast to decode, with loss."
+            "Images other than RGB or gray JPEGs are left to Pillow: headrace pack --reencode png keeps"
+            " pixels, --reencode jpeg makes them fast to decode, with loss."
         )
     value = ", ".join(f"{kind} {count:,}" for kind, count in found.most_common())
-    return Finding(
-        "formats", value, "note" if remedies else "good", " ".join(remedies), {"kinds": dict(found)}
-    )
+    judgement: Judgement = "note" if remedies else "good"
+    return Finding("formats", value, judgement, " ".join(remedies), {"kinds": dict(found)})
 
 
 def sizes(subject: str, splits: Sequence[Split]) -> tuple[Finding, ...]:
     """Findings on bytes and pixels; none where no size is known."""
-    held = [split.pictures for split in splits]
-    widths, heights = (
+    held = [split.images for split in splits]
+    widths, heights, file_sizes = (
         np.concatenate([getattr(one, name) for one in held]).astype(np.int64)
-        for name in ("widths", "heights")
+        for name in ("widths", "heights", "sizes")
     )
-    file_sizes = np.concatenate([one.sizes for one in held])
     if len(file_sizes) == 0:
         return ()
-    low, middle, high = _spread(file_sizes)
-    total = int(file_sizes.sum())
-    value = f"{size(total)} in {plural(len(file_sizes), 'file')}; {size(low)} to {size(high)} each, median"
-    spread = {"total": total, "min": low, "median": middle, "max": high}
-    findings = [Finding("bytes", f"{value} {size(middle)}", "good", details=spread)]
+    spread, total = _spread(file_sizes), int(file_sizes.sum())
+    low, middle, high = (size(value) for value in spread.values())
+    value = f"{size(total)} in {plural(len(file_sizes), 'file')}; {low} to {high} each, median {middle}"
+    findings = [Finding("bytes", value, "good", details={"total": total, **spread})]
     known = np.flatnonzero((widths > 0) & (heights > 0))
     if len(known):
         short, long = np.minimum(widths, heights)[known], np.maximum(widths, heights)[known]
-        paths = [below(subject, split) + name for split in splits for name in split.pictures.each_name()]
+        paths = [below(subject, split) + name for split in splits for name in split.images.names]
         names = [paths[number] for number in known.tolist()]
         pixels = (widths * heights)[known]
         findings += [_edges(short, long, pixels), *_large(names, pixels), *_small(names, short)]
     return tuple(findings)
 
 
+def _spread(values: Numbers) -> dict[str, int]:
+    return {"min": int(values.min()), "median": int(np.median(values)), "max": int(values.max())}
+
+
 def _edges(short: Numbers, long: Numbers, pixels: Numbers) -> Finding:
-    shorter, longer, areas = _spread(short), _spread(long), _spread(pixels)
+    details = {"shorter": _spread(short), "longer": _spread(long), "pixels": _spread(pixels)}
+    edges = "; ".join(
+        f"{name} {one['min']:,} to {one['max']:,}, median {one['median']:,}"
+        for name, one in details.items()
+        if name != "pixels"
+    )
     remedy = ""
-    if shorter[1] > 2 * USUAL_EDGE:
+    if details["shorter"]["median"] > 2 * USUAL_EDGE:
         # The longer side at which the median image's shorter one is twice the usual edge.
         side = round(2 * USUAL_EDGE * float(np.median(long / short)) / 32) * 32
         remedy = (
-            f"If they are trained on at {USUAL_EDGE} pixels or less: headrace pack --max-side {side} makes"
-            " them smaller once, with loss, instead of in each epoch."
+            f"If you train on {USUAL_EDGE} pixels or less: headrace pack --max-side {side} makes them"
+            " smaller once, with loss, instead of in each epoch."
         )
-    return Finding(
-        "edges, in pixels",
-        f"shorter {shorter[0]:,} to {shorter[2]:,}, median {shorter[1]:,}; longer {longer[0]:,} to"
-        f" {longer[2]:,}, median {longer[1]:,}; {areas[1] / 1e6:.2g} megapixels (median)",
-        "note" if remedy else "good",
-        remedy,
-        {
-            name: dict(zip(("min", "median", "max"), spread, strict=True))
-            for name, spread in (("shorter", shorter), ("longer", longer), ("pixels", areas))
-        },
-    )
+    value = f"{edges}; {details['pixels']['median'] / 1e6:.2g} megapixels (median)"
+    return Finding("edges, in pixels", value, "note" if remedy else "good", remedy, details)
 
 
 def _large(names: Sequence[str], pixels: Numbers) -> list[Finding]:
@@ -350,29 +335,20 @@ def _large(names: Sequence[str], pixels: Numbers) -> list[Finding]:
         [f"{name}: {count / 1e6:.1f} megapixels" for name, count in found.items()],
         "note",
         "Make them smaller once: headrace pack SRC DEST --max-side 1024 (with loss).",
-        details={"files": found, "share_of_pixels": share},
+        {"files": found, "share_of_pixels": share},
     )
 
 
 def _small(names: Sequence[str], short: Numbers) -> list[Finding]:
-    """Where most are large: sets of small images are meant to be so."""
+    """Only where most are large: sets of small images are meant to be so."""
     if np.median(short) < 2 * SMALL_EDGE:
         return []
     order = [i for i in np.argsort(short, kind="stable").tolist() if short[i] < SMALL_EDGE]
     found = {names[i]: int(short[i]) for i in order}
-    return some(
-        "small images",
-        "image",
-        f"with an edge below {SMALL_EDGE} pixels",
-        [f"{name}: {edge:,} pixels" for name, edge in found.items()],
-        "note",
-        "Look whether they are thumbnails or icons that came along.",
-        details={"files": found},
-    )
-
-
-def _spread(values: Numbers) -> tuple[int, int, int]:
-    return int(values.min()), int(np.median(values)), int(values.max())
+    lines = [f"{name}: {edge:,} pixels" for name, edge in found.items()]
+    remedy = "Check whether they are thumbnails or icons included by mistake."
+    what = f"with an edge below {SMALL_EDGE} pixels"
+    return some("small images", "image", what, lines, "note", remedy, {"files": found})
 
 
 def duplicates(subject: str, splits: Sequence[Split]) -> tuple[Finding, ...]:
@@ -380,21 +356,20 @@ def duplicates(subject: str, splits: Sequence[Split]) -> tuple[Finding, ...]:
     groups: dict[str, list[list[str]]] = {"splits": [], "classes": [], "class": []}
     for copies in _copies(splits):
         parts = {which for which, _ in copies}
-        labels = {int(splits[which].pictures.labels[row]) for which, row in copies}
+        labels = {int(splits[which].images.labels[row]) for which, row in copies}
         kind = "splits" if len(parts) > 1 else "classes" if len(labels) > 1 else "class"
-        paths = [below(subject, splits[which]) + splits[which].pictures.name(row) for which, row in copies]
-        groups[kind].append(paths)
+        groups[kind].append([below(subject, splits[w]) + splits[w].images.names[row] for w, row in copies])
 
     def finding(name: str, kind: str, what: str, judgement: Judgement, remedy: str) -> list[Finding]:
         found = sorted(groups[kind], key=lambda paths: (-len(paths), paths))
         lines = [" = ".join(paths[:4]) for paths in found]
-        return some(name, "image", what, lines, judgement, remedy, details={"groups": found})
+        return some(name, "image", what, lines, judgement, remedy, {"groups": found})
 
     found = (
         *finding(
             "in two splits",
             "splits",
-            "in more than one split: what is measured on one was trained on in the other",
+            "in more than one split: what one measures, the other was trained on",
             "bad",
             "Remove them from one of the splits; from train, to keep results comparable.",
         ),
@@ -408,7 +383,7 @@ def duplicates(subject: str, splits: Sequence[Split]) -> tuple[Finding, ...]:
         *finding(
             "in one class",
             "class",
-            "there more than once in a class, and so drawn more often than others",
+            "more than once in a class, and so drawn more often than others",
             "note",
             "Remove all but one of each.",
         ),
@@ -417,10 +392,10 @@ def duplicates(subject: str, splits: Sequence[Split]) -> tuple[Finding, ...]:
 
 
 def _copies(splits: Sequence[Split]) -> Iterator[list[tuple[int, int]]]:
-    """(number of the split, row) of files with one content, for each such content."""
-    digests = np.concatenate([split.pictures.digests for split in splits])
-    sizes = np.concatenate([split.pictures.sizes for split in splits])
-    starts = np.cumsum([0, *(len(split.pictures) for split in splits)])
+    """(number of the split, row) of the files with one content, for each such content."""
+    digests = np.concatenate([split.images.digests for split in splits])
+    sizes = np.concatenate([split.images.sizes for split in splits])
+    starts = np.cumsum([0, *(len(split.images) for split in splits)])
     made = np.flatnonzero(digests)
     order = made[np.lexsort((made, sizes[made], digests[made]))]
     changes = (np.diff(digests[order]) != 0) | (np.diff(sizes[order]) != 0)

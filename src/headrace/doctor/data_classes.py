@@ -1,4 +1,4 @@
-"""Whether classes are what they should be: none empty, the same in all splits, of like sizes."""
+"""Findings on classes: empty ones, differences between splits, balance, ImageNet's wnids."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from headrace.doctor.naming import below, in_a_row, listed, plural, some
+from headrace.doctor.naming import below, in_a_row, listed, paths_of, plural, some
 from headrace.doctor.records import Finding
-from headrace.measure.pictures import Split
+from headrace.measure.images import Split
 from headrace.measure.tree import is_debris
 
-# The largest class is so many times the smallest: more is worth a word, and a remedy.
+# Ratio of the largest class to the smallest above which it is noted.
 UNBALANCED = 5
 
-# Classes that are named, of the smallest.
+# Number of smallest classes that are named.
 SMALLEST = 5
 
 # ImageNet (ILSVRC2012): https://image-net.org/challenges/LSVRC/2012/ and Russakovsky et al., "ImageNet Large
@@ -27,10 +27,10 @@ CLASSES = 1000
 # (images, fewest and most of a class) by split.
 OFFICIAL = {"train": (1_281_167, 732, 1300), "val": (50_000, 50, 50)}
 
-# Fewer images than this share of them were left out on purpose.
+# Below this share of all images, the rest was left out on purpose.
 NEARLY = 0.9
 
-# So many class folders with a wnid for a name are no coincidence.
+# Class folders named like a wnid from which on the data set is taken for ImageNet.
 ENOUGH = 10
 
 
@@ -43,7 +43,7 @@ def classes(subject: str, splits: Sequence[Split]) -> tuple[Finding, ...]:
         *_debris(subject, sorted_ones),
         *_loose(subject, sorted_ones),
         *_different(subject, sorted_ones),
-        *(_balance(subject, split) for split in sorted_ones if len(split.pictures)),
+        *(_balance(subject, split) for split in sorted_ones if len(split.images)),
     )
 
 
@@ -55,7 +55,7 @@ def _single(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
                 "a single class",
                 f"{below(subject, split)}{real[0]}: every image gets the same label",
                 "note",
-                f"If that folder holds the classes, give {os.path.join(split.path, real[0])}.",
+                f"If that folder holds the classes, use {os.path.join(split.path, real[0])}.",
                 {"folder": below(subject, split) + real[0]},
             )
 
@@ -66,7 +66,7 @@ def _empty(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
         for split in splits
         for label in np.flatnonzero(split.counts() == 0).tolist()
         if not is_debris(split.classes[label])
-        # What can't be listed may hold images; it has a finding of its own.
+        # One that can't be listed may hold images; it has a finding of its own.
         and split.classes[label] not in {name for name, _ in split.closed}
     ]
     if not found:
@@ -76,7 +76,7 @@ def _empty(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
         "empty classes",
         listed("class folder", "without an image: ImageFolder raises FileNotFoundError", found),
         "bad",
-        "Fill or remove them; if they shall stay, and keep their labels: ImageFolder(…, allow_empty=True).",
+        "Fill or remove them; to keep them, and their labels: ImageFolder(…, allow_empty=True).",
         {"folders": found},
     )
 
@@ -85,7 +85,7 @@ def _debris(subject: str, splits: Sequence[Split]) -> list[Finding]:
     found = [below(subject, split) + name for split in splits for name in split.classes if is_debris(name)]
     paths = " ".join(repr(os.path.join(subject, path)) for path in found[:3])
     what, remedy = "left behind by tools: a class, for ImageFolder", f"Remove them: rm -r {paths}"
-    return some("folders of tools", "folder", what, found, "bad", remedy, "folders")
+    return some("folders of tools", "folder", what, found, "bad", remedy, {"folders": found})
 
 
 def _loose(subject: str, splits: Sequence[Split]) -> list[Finding]:
@@ -93,25 +93,24 @@ def _loose(subject: str, splits: Sequence[Split]) -> list[Finding]:
         *some(
             "loose images",
             "image",
-            "beside the class folders, not seen by ImageFolder",
-            [below(subject, split) + name for split in splits for name in split.loose],
+            "next to the class folders, ignored by ImageFolder",
+            paths_of(subject, splits, "loose"),
             "note",
             "Move them into their classes' folders.",
         ),
         *some(
             "lost classes",
             "link",
-            "to folders that aren't there, passed over by ImageFolder",
-            [below(subject, split) + name for split in splits for name in split.lost_folders],
+            "to folders that don't exist, ignored by ImageFolder",
+            paths_of(subject, splits, "lost_folders"),
             "bad",
-            "Mount what they point to, or make them anew. In a container, links are followed inside of it.",
-            "links",
+            "Mount what they point to, or recreate them. In a container, links are followed inside of it.",
         ),
     ]
 
 
 def _different(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
-    """Labels count the folders' names in their order: one name more in a split, and its labels shift."""
+    """Labels number the folders' names in sorted order: an additional one shifts those after it."""
     by_name = {split.name: split for split in splits if split.name}
     train = by_name.get("train")
     for name in ("val", "test"):
@@ -173,8 +172,8 @@ def balance(name: str, names: Sequence[str], counts: Sequence[int]) -> Finding:
         f"{value}; the largest is {ratio:,.0f} times the smallest. Smallest: {worst}; largest:"
         f" {names[order[-1]]} ({high:,})",
         "note",
-        "To draw all classes alike: sampler=headrace.order.Weighted.balanced(dataset.targets); or weigh the"
-        " loss.",
+        "To draw all classes equally often: sampler=headrace.order.Weighted.balanced(dataset.targets); or"
+        " weight the loss.",
         details,
     )
 
@@ -183,7 +182,7 @@ def imagenet(subject: str, splits: Sequence[Split], known: Sequence[str] = ()) -
     """The findings on wnids and counts; none where class folders aren't named by wnids.
 
     Args:
-        known: the wnids, where a devkit beside the data tells them; empty: not known.
+        known: the wnids, if a devkit next to the data has them; empty: unknown.
     """
     return tuple(
         finding
@@ -216,7 +215,7 @@ def _wnids(subject: str, split: Split, known: Sequence[str]) -> Finding:
             title,
             "\n".join(parts),
             "bad",
-            "Rename or remove them: a folder more shifts the labels of all that come after it.",
+            "Rename or remove them: an additional folder shifts the labels of all that follow.",
             {"odd": odd, "unknown": unknown, "absent": absent},
         )
     count = len(real)
@@ -244,7 +243,7 @@ def _wnids(subject: str, split: Split, known: Sequence[str]) -> Finding:
 def _counts(split: Split) -> Iterator[Finding]:
     if sum(WNID.fullmatch(name) is not None for name in split.classes) != CLASSES:
         return
-    counts, total = split.counts(), len(split.pictures)
+    counts, total = split.counts(), len(split.images)
     name = split.name or min(OFFICIAL, key=lambda name: abs(OFFICIAL[name][0] - total))
     if name not in OFFICIAL:
         return
@@ -255,7 +254,7 @@ def _counts(split: Split) -> Iterator[Finding]:
             title,
             f"{total:,} images; the whole has {expected:,}: another set, or a part of it",
             "note",
-            details={"pictures": total},
+            details={"images": total},
         )
         return
     wrong = {
@@ -282,5 +281,5 @@ def _counts(split: Split) -> Iterator[Finding]:
         if name == "train"
         else "Unpack it again. The archive itself: md5sum ILSVRC2012_img_val.tar gives"
         " 29b22e2961454d5413ddabcf34fc5622.",
-        {"pictures": total, "expected": expected, "classes": wrong},
+        {"images": total, "expected": expected, "classes": wrong},
     )

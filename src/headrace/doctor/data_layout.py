@@ -1,29 +1,24 @@
-"""Whether the folder that was given is the one that ImageFolder needs, and its splits are all there."""
+"""Whether the given folder is the one that ImageFolder needs, with all of its splits."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from headrace.doctor.naming import in_a_row, listed, plural
 from headrace.doctor.records import Finding, Judgement
 from headrace.measure.tree import Place
 
 UNPACK = {
-    ".tar": "tar xf",
-    ".tar.gz": "tar xf",
-    ".tgz": "tar xf",
-    ".tar.bz2": "tar xf",
-    ".tar.xz": "tar xf",
+    **dict.fromkeys((".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"), "tar xf"),
     ".zip": "unzip",
     ".rar": "unrar x",
     ".7z": "7z x",
 }
-
 ILSVRC = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar")
-
-MOUNT = "In a container: was it mounted? docker run -v /where/it/is/on/the/host:{path}"
+MOUNT = "In a container: was it mounted? docker run -v /path/on/the/host:{path}"
 
 
 def layout(place: Place) -> tuple[Finding, ...]:
@@ -34,145 +29,137 @@ def layout(place: Place) -> tuple[Finding, ...]:
     if place.inside:
         findings += [_of_leaf(place, split, leaf) for split, leaf in place.leaves() if leaf is not place]
     if place.archives and place.kind not in ("archives", "file"):
-        findings.append(_archives(place, "note"))
+        findings.append(_archives(place, "archives", "note"))
     return tuple(findings)
 
 
 def _of_place(place: Place) -> Finding:
-    """The folder that was given."""
-    path, details = place.path, {"kind": place.kind, "entries": list(place.entries)}
-    if place.kind in ("missing", "file", "unreadable", "empty", "nothing", "archives"):
-        return _absent(place)
-    if place.kind == "splits":
-        found = ", ".join(os.path.basename(inner.path) for _, inner in place.inside)
-        return Finding(
-            "folder",
-            f"holds the splits {found}",
-            "good",
-            f"ImageFolder takes one of them: ImageFolder({place.inside[0][1].path!r}). Given {path} it would"
-            " take the splits for classes. torchvision's ImageNet takes the folder itself.",
-            details,
-        )
-    if place.kind == "above":
-        return _above(place)
-    if place.kind == "pictures":
-        return _pictures(place)
-    return Finding("folder", f"holds {plural(place.folders, 'class folder')}", "good", details=details)
+    """On the given folder."""
+    details: dict[str, Any] = {"kind": place.kind, "entries": list(place.entries)}
+    match place.kind:
+        case "splits":
+            found = ", ".join(os.path.basename(inner.path) for _, inner in place.inside)
+            remedy = (
+                f"ImageFolder takes one of them: ImageFolder({place.inside[0][1].path!r}). Given {place.path}"
+                " it would take the splits for classes. torchvision's ImageNet takes the folder itself."
+            )
+            return Finding("folder", f"holds the splits {found}", "good", remedy, details)
+        case "above":
+            return _above(place)
+        case "classes" | "pack":
+            value = f"holds {plural(place.folders, 'class folder')}"
+            return Finding("folder", value, "good", details=details)
+        case "images" if place.siblings:
+            above = os.path.dirname(os.path.abspath(place.path))
+            value = (
+                f"{_unsorted(place)}. It is one of {place.siblings + 1:,} such folders in {above}: a class"
+            )
+            details = {"kind": place.kind, "images": place.images}
+            return Finding("folder", f"{value} itself?", "bad", f"Use {above}.", details)
+        case _:
+            return _unusable(place, "folder")
+
+
+def _of_leaf(place: Place, split: str, leaf: Place) -> Finding:
+    """On one of the folders inside of the given one."""
+    name = os.path.relpath(leaf.path, place.path)
+    if leaf.kind == "classes":
+        return Finding(name, plural(leaf.folders, "class folder"), "good")
+    if leaf.kind == "pack":
+        return Finding(name, "a pack", "note", f"Examine it by itself: headrace doctor data {leaf.path}")
+    if leaf.kind == "images" and split == "test":
+        value = f"{plural(leaf.images, 'image')} in no class folders: no labels"
+        return Finding(name, value, "note", "ImageFolder can't read it; headrace.ImageDataset(paths) can.")
+    return _unusable(leaf, name)
 
 
 def _above(place: Place) -> Finding:
     paths = [inner.path for _, inner in place.inside]
     ends = sorted({leaf.path for _, leaf in place.leaves()})
     names = in_a_row([os.path.relpath(end, place.path) for end in ends])
+    details = {"kind": place.kind, "below": ends}
     if len(paths) > 1:
-        return Finding(
-            "folder",
-            f"holds no class folders, but {len(paths)} folders with images further down: {names}",
-            "bad",
-            "Give the one that you mean.",
-            {"kind": place.kind, "below": ends},
-        )
+        value = f"holds no class folders, but {len(paths)} folders with images further down: {names}"
+        return Finding("folder", value, "bad", "Use the one that you mean.", details)
     inner = place.inside[0][1]
     while inner.kind == "above" and len(inner.inside) == 1:
         inner = inner.inside[0][1]
-    return Finding(
-        "folder",
+    value = (
         f"is the wrong level: the images lie in {names}. ImageFolder would take"
-        f" {plural(place.folders, 'folder')} of {place.path} for classes",
-        "bad",
-        f"Give {inner.path}" + (", or its splits, to ImageFolder." if inner.kind == "splits" else "."),
-        {"kind": place.kind, "below": ends},
+        f" {plural(place.folders, 'folder')} of {place.path} for classes"
     )
-
-
-def _pictures(place: Place) -> Finding:
-    above = os.path.dirname(os.path.abspath(place.path))
-    details = {"kind": place.kind, "pictures": place.pictures}
-    what = f"holds {plural(place.pictures, 'image')} and no class folders: ImageFolder finds no classes"
-    if place.siblings:
-        return Finding(
-            "folder",
-            f"{what}. It is one of {place.siblings + 1:,} such folders in {above}: a class itself?",
-            "bad",
-            f"Give {above}.",
-            details,
-        )
-    return Finding("folder", what, "bad", _sort_into_classes(place), details)
-
-
-def _sort_into_classes(place: Place) -> str:
-    remedy = (
-        "Put each image into a folder named after its class, or give paths and labels to"
-        " headrace.ImageDataset(paths, labels)."
-    )
-    if any(name.startswith("ILSVRC2012_val") for name in place.entries):
-        remedy += f" Or: headrace pack {ILSVRC[1]} val.pack, which sorts them by the devkit beside it."
-    return remedy
-
-
-def _absent(place: Place, name: str = "folder") -> Finding:
-    """There is nothing that could be looked at."""
-    path, details = place.path, asdict(place)
-    if place.kind == "missing":
-        return _missing(place, details)
-    if place.kind == "file":
-        ending = next((end for end in UNPACK if path.lower().endswith(end)), "")
-        return Finding(name, "is a file, not a folder", "bad", _unpacking(path, [path], ending), details)
-    if place.kind == "unreadable":
-        return Finding(
-            name,
-            f"can't be listed: {place.why}",
-            "bad",
-            f"As its owner: chmod -R a+rX {path}. In a container: docker run --user $(id -u):$(id -g).",
-            details,
-        )
-    if place.kind == "archives":
-        return _archives(place, "bad", name)
-    if place.kind == "nothing":
-        held = in_a_row(list(place.entries))
-        return Finding(name, f"holds no images and no folders, only: {held}", "bad", "", details)
-    if place.mount:
-        return Finding(
-            name,
-            "is empty, and something is mounted there: the wrong volume, or a folder of the host that didn't"
-            " exist, which docker -v makes, empty",
-            "bad",
-            f"On the host, look what the left side of -v …:{path} holds; a misspelt path is made without"
-            " a word.",
-            details,
-        )
-    return Finding(name, "is empty", "bad", MOUNT.format(path=os.path.abspath(path)), details)
-
-
-def _missing(place: Place, details: dict[str, object]) -> Finding:
-    held = in_a_row(list(place.entries)) or "nothing"
-    value = f"doesn't exist. {place.nearest} does, and holds {held}"
-    if place.why:
-        value = f"is a link to {place.why}, which isn't there"
-        remedy = (
-            "Mount what it points to as well: in a container, a link is followed inside of it,"
-            f" docker run -v {place.why}:{place.why}"
-            if os.path.isabs(place.why)
-            else f"Make the link anew: ln -sfn TARGET {place.path}"
-        )
-    elif place.similar:
-        remedy = f"Did you mean {os.path.join(place.nearest, place.similar[0])}?"
-    else:
-        remedy = "Correct the path. " + MOUNT.format(path=os.path.abspath(place.path))
+    remedy = f"Use {inner.path}" + (", or its splits, with ImageFolder." if inner.kind == "splits" else ".")
     return Finding("folder", value, "bad", remedy, details)
 
 
-def _archives(place: Place, judgement: Judgement, name: str = "archives") -> Finding:
+def _unsorted(place: Place) -> str:
+    return f"holds {plural(place.images, 'image')} and no class folders: ImageFolder finds no classes"
+
+
+def _unusable(place: Place, name: str) -> Finding:
+    """On a place without anything that ImageFolder could read."""
+    path = place.path
+    match place.kind:
+        case "images":
+            value = _unsorted(place)
+            remedy = (
+                "Put each image into a folder named after its class, or pass paths and labels to"
+                " headrace.ImageDataset(paths, labels)."
+            )
+            if any(entry.startswith("ILSVRC2012_val") for entry in place.entries):
+                remedy += (
+                    f" Or: headrace pack {ILSVRC[1]} val.pack, which sorts them by the devkit next to it."
+                )
+        case "missing":
+            value, remedy = _missing(place)
+        case "file":
+            ending = next((end for end in UNPACK if path.lower().endswith(end)), "")
+            value, remedy = "is a file, not a folder", _unpacking(path, [path], ending)
+        case "unreadable":
+            value = f"can't be listed: {place.why}"
+            remedy = (
+                f"As its owner: chmod -R a+rX {path}. In a container: docker run --user $(id -u):$(id -g)."
+            )
+        case "archives":
+            return _archives(place, name, "bad")
+        case "nothing":
+            value, remedy = f"holds no images and no folders, only: {in_a_row(list(place.entries))}", ""
+        case _ if place.mount:
+            value = (
+                "is empty, and something is mounted there: the wrong volume, or a folder of the host that"
+                " didn't exist, which docker -v creates, empty"
+            )
+            remedy = (
+                f"On the host, check what the left side of -v …:{path} holds; a misspelt path is created"
+                " silently."
+            )
+        case _:
+            value, remedy = "is empty", MOUNT.format(path=os.path.abspath(path))
+    return Finding(name, value, "bad", remedy, asdict(place))
+
+
+def _missing(place: Place) -> tuple[str, str]:
+    if place.why:
+        value = f"is a link to {place.why}, which doesn't exist"
+        if os.path.isabs(place.why):
+            return value, (
+                "Mount its target as well: in a container, a link is followed inside of it,"
+                f" docker run -v {place.why}:{place.why}"
+            )
+        return value, f"Make the link again: ln -sfn TARGET {place.path}"
+    held = in_a_row(list(place.entries)) or "nothing"
+    value = f"doesn't exist. {place.nearest} does, and holds {held}"
+    if place.similar:
+        return value, f"Did you mean {os.path.join(place.nearest, place.similar[0])}?"
+    return value, "Correct the path. " + MOUNT.format(path=os.path.abspath(place.path))
+
+
+def _archives(place: Place, name: str, judgement: Judgement) -> Finding:
     names = list(place.archives)
     ending = next((end for end in UNPACK if names[0].lower().endswith(end)), ".tar")
-    rest = "beside them" if judgement == "note" else "and no images: still packed"
-    return Finding(
-        name,
-        listed("archive", rest, names),
-        judgement,
-        _unpacking(place.path, names, ending) if judgement == "bad" else "",
-        {"archives": names},
-    )
+    rest = "next to them" if judgement == "note" else "and no images: still packed"
+    remedy = _unpacking(place.path, names, ending) if judgement == "bad" else ""
+    return Finding(name, listed("archive", rest, names), judgement, remedy, {"archives": names})
 
 
 def _unpacking(folder: str, names: Sequence[str], ending: str) -> str:
@@ -181,7 +168,7 @@ def _unpacking(folder: str, names: Sequence[str], ending: str) -> str:
     if known:
         return f"Read it without unpacking: headrace pack {os.path.join(folder, known[0])} {known[0]}.pack"
     if not ending:
-        return f"Give the folder that it lies in: {os.path.dirname(os.path.abspath(folder))}"
+        return f"Use the folder that it lies in: {os.path.dirname(os.path.abspath(folder))}"
     if len(names) == 1:
         return f"Unpack it: {UNPACK[ending]} {os.path.join(folder, names[0])}"
     if ending == ".tar":
@@ -195,38 +182,14 @@ def _unpacking(folder: str, names: Sequence[str], ending: str) -> str:
 
 def _missing_splits(place: Place) -> Iterator[Finding]:
     found = {split for split, _ in place.inside}
-    if "train" in found and not found & {"val", "test"}:
-        absent = "val"
-    elif "train" not in found:
-        absent = "train"
-    else:
+    if "train" in found and found & {"val", "test"}:
         return
+    absent = "val" if "train" in found else "train"
     there = place.inside[0][1].path
-    yield Finding(
-        "missing split",
-        f"no {absent} folder beside {os.path.basename(there)}"
-        + (f"; an archive is there: {in_a_row(list(place.archives))}" if place.archives else ""),
-        "bad",
+    value = f"no {absent} folder next to {os.path.basename(there)}"
+    value += f"; an archive is there: {in_a_row(list(place.archives))}" if place.archives else ""
+    remedy = (
         f"Put it into {os.path.join(place.path, absent)}. To check {os.path.basename(there)} alone: headrace"
-        f" doctor data {there}",
-        {"missing": absent},
+        f" doctor data {there}"
     )
-
-
-def _of_leaf(place: Place, split: str, leaf: Place) -> Finding:
-    name = os.path.relpath(leaf.path, place.path)
-    if leaf.kind == "classes":
-        return Finding(name, plural(leaf.folders, "class folder"), "good")
-    if leaf.kind == "pictures" and split == "test":
-        return Finding(
-            name,
-            f"{plural(leaf.pictures, 'image')} in no class folders: no labels",
-            "note",
-            "ImageFolder can't read it; headrace.ImageDataset(paths) can.",
-        )
-    if leaf.kind == "pictures":
-        what = f"{plural(leaf.pictures, 'image')} in no class folders: ImageFolder finds no classes"
-        return Finding(name, what, "bad", _sort_into_classes(leaf))
-    if leaf.kind == "pack":
-        return Finding(name, "a pack", "note", f"Look at it by itself: headrace doctor data {leaf.path}")
-    return _absent(leaf, name)
+    yield Finding("missing split", value, "bad", remedy, {"missing": absent})

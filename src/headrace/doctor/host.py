@@ -1,40 +1,40 @@
-"""The checkup of a machine: cores, memory, limits and decoding; storage and GPUs have files of their own."""
+"""The checkup of a machine: cores, memory, limits and decoding; storage and GPUs are in their own files."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 
+from headrace._machine import FileLimit, Space
 from headrace.doctor.gpus import gpu_sections
 from headrace.doctor.records import Checkup, Finding, Judgement
 from headrace.doctor.storage import storage_findings
 from headrace.errors import size
 from headrace.measure.jpeg import Decoding
-from headrace.measure.machine import FileLimit, Space
 from headrace.measure.survey import Cores, Machine, Memory
 
-# Of the cores' time, before anything is measured: more than the few percent of a desktop or of daemons.
+# Share of the cores' time in use before measuring: more than the few percent of a desktop or of daemons.
 BUSY = 0.2
-# What a usual loader has in flight: 64 × 3 × 224 × 224 float32, and torch's default prefetch_factor.
+# What a typical loader has in flight: 64 × 3 × 224 × 224 float32, and torch's default prefetch_factor.
 BATCH_BYTES = 64 * 3 * 224 * 224 * 4
 PREFETCH = 2
 # Private memory (USS) of a worker that runs an ImageFolder with torchvision, by torch 2.15 on Linux: forked,
 # 16 to 48 MB at first; by spawn or forkserver, the default from Python 3.14 on, 410 to 440 MB.
 FORKED_WORKER = 50_000_000
 SPAWNED_WORKER = 440_000_000
-# Files open in the training process, measured there too: five for each worker's pipes and its sentinel, and
-# one for each tensor handed over in shared memory (torch's sharing strategy "file_descriptor"), two a batch.
+# Files open in the training process, measured there, too: five for each worker's pipes and its sentinel, and
+# one for each tensor in shared memory (torch's sharing strategy "file_descriptor"), two per batch.
 FILES_PER_WORKER = 5 + 2 * PREFETCH
 # Python, torch, CUDA and a few logs.
 OWN_FILES = 200
 # A quarter of what a Zen 4 core does (1,040 images of 500 × 375 per second): one below it is shared,
 # throttled, emulated, or very old.
 SLOW_CORE = 260.0
-# Two hyperthreads do 1.2 to 1.3 times what one does, so cores at work together should each give 60 %.
+# Two hyperthreads do 1.2 to 1.3 times the work of one, so busy cores should each reach 60 %.
 TOGETHER = 0.5
 
 
 def cores_finding(cores: Cores) -> Finding:
-    """A note where more cores are in sight than may be used, or others use them."""
+    """A note where fewer cores are usable than visible, or other processes use them."""
     limits = []
     if cores.affinity < cores.host:
         limits.append(f"affinity {cores.affinity}")
@@ -44,11 +44,11 @@ def cores_finding(cores: Cores) -> Finding:
     remedy = ""
     busy = cores.busy > BUSY
     if busy:
-        value += f", {cores.busy:.0%} busy already"
+        value += f", {cores.busy:.0%} busy before measuring"
         remedy = "Other processes take part of them; the rates below are lower than on a quiet machine. "
     if limits:
         times = cores.host / cores.usable
-        remedy += f"num_workers={cores.usable}: os.cpu_count() is {times:.3g} times too many here."
+        remedy += f"num_workers={cores.usable}: os.cpu_count() is {times:.3g} times as many."
     if cores.quota is not None and cores.quota < cores.affinity:
         # torch and OpenMP follow the affinity, and the kernel stops all threads once the quota is used up.
         remedy += f" Set OMP_NUM_THREADS={cores.usable}: torch doesn't see the quota."
@@ -84,7 +84,7 @@ def memory_finding(memory: Memory, cores: int) -> Finding:
         value,
         judgement,
         remedy,
-        {"total": memory.total, "limit": memory.limit, "available": memory.available},
+        asdict(memory),
     )
 
 
@@ -109,7 +109,7 @@ def shared_memory_finding(shared: Space | None, cores: int) -> Finding:
             f" /dev/shm, else mount -o remount,size={wanted}g /dev/shm."
         )
     value = f"{size(shared.free)} free of {size(shared.total)} at /dev/shm"
-    return Finding(name, value, judgement, remedy, {"total": shared.total, "free": shared.free})
+    return Finding(name, value, judgement, remedy, asdict(shared))
 
 
 def files_finding(limit: FileLimit, cores: int) -> Finding:
@@ -137,7 +137,7 @@ def files_finding(limit: FileLimit, cores: int) -> Finding:
         f"{_number(limit.soft)} a process{hard}",
         judgement,
         remedy,
-        {"soft": limit.soft, "hard": limit.hard},
+        asdict(limit),
     )
 
 
@@ -145,52 +145,43 @@ def decoding_findings(decoding: Decoding, cores: float) -> tuple[Finding, ...]:
     """By Pillow, as torchvision's datasets do it; by Headrace on `cores`; what both are built with."""
     shape = f"{decoding.width} × {decoding.height} JPEGs"
     slow = decoding.pillow_per_core < SLOW_CORE
-    pillow = Finding(
-        "Pillow",
-        f"{decoding.pillow_per_core:,.0f} {shape} per second and core",
-        "bad" if decoding.pillow_turbo is None else "note" if slow else "good",
-        "pip install --force-reinstall pillow: this one lacks libjpeg-turbo, which is 2 to 6 times as fast."
-        if decoding.pillow_turbo is None
-        else f"Below {SLOW_CORE:.0f}, a core is shared, throttled or emulated: compare on another machine."
-        if slow
-        else "",
-        {
-            "images_per_second_per_core": decoding.pillow_per_core,
-            "width": decoding.width,
-            "height": decoding.height,
-            "image_bytes": decoding.image_bytes,
-            "libjpeg_turbo": decoding.pillow_turbo,
-        },
-    )
+    details = {key: value for key, value in asdict(decoding).items() if not key.startswith("native")}
+    value = f"{decoding.pillow_per_core:,.0f} {shape} per second and core"
+    if decoding.pillow_turbo is None:
+        remedy = "pip install --force-reinstall pillow: this one lacks libjpeg-turbo, 2 to 6 times as fast."
+        pillow = Finding("Pillow", value, "bad", remedy, details)
+    elif slow:
+        remedy = (
+            f"Below {SLOW_CORE:.0f}, a core is shared, throttled or emulated: compare on another machine."
+        )
+        pillow = Finding("Pillow", value, "note", remedy, details)
+    else:
+        pillow = Finding("Pillow", value, "good", details=details)
     native = decoding.native
     if native is None:
-        missing = Finding("Headrace", "no native library", "bad", decoding.native_missing)
-        return (pillow, missing)
+        return (pillow, Finding("Headrace", "no native library", "bad", decoding.native_missing))
     share = native.together / (native.per_core * cores)
+    remedy = ""
+    if share < TOGETHER:
+        remedy = (
+            f"Together the cores reach {share:.0%} of their rates alone: they are busy otherwise, or shared."
+        )
     ours = Finding(
         "Headrace",
         f"{native.per_core:,.0f} per second and core, {native.together:,.0f} by {cores:g} together",
-        "note" if share < TOGETHER else "good",
-        f"Together the cores do {share:.0%} of what each does alone: something else runs, or they are shared."
-        if share < TOGETHER
-        else "",
-        {
-            "images_per_second_per_core": native.per_core,
-            "images_per_second": native.together,
-            "cores": cores,
-            "libjpeg_turbo": native.libjpeg_turbo,
-        },
+        "note" if remedy else "good",
+        remedy,
+        {**asdict(native), "cores": cores},
     )
     scalar = native.simd_active == "scalar"
     simd = Finding(
         "SIMD",
         f"{native.simd_active} in use, of {', '.join(native.simd)}; libjpeg-turbo {native.libjpeg_turbo}",
         "note" if scalar else "good",
-        "This processor shows no AVX2 or NEON, so all runs as scalar code. In a virtual machine, pass the"
+        "This processor reports no AVX2 or NEON, so scalar code is used. In a virtual machine, pass the"
         " host's processor through (-cpu host)."
         if scalar
         else "",
-        {"active": native.simd_active, "available": list(native.simd)},
     )
     return (pillow, ours, simd)
 

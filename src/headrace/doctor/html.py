@@ -134,7 +134,6 @@ def charts(diagnosis: Diagnosis) -> list[Chart]:
             usual or math.inf,
             step=[(step.start, step.wait + step.compute) for step in steps],
             waiting=[(step.start, step.wait) for step in steps],
-            device_busy=[(step.start, step.device) for step in steps if step.device is not None],
         ),
         *chart("GPU", "busy, by NVML", "%", 0.01, 1.0, busy=used(lambda one: one.gpu)),
         *chart("CPU", f"of {diagnosis.cores} cores", "cores", 1, math.inf, used=used(lambda one: one.cpu)),

@@ -1,4 +1,4 @@
-"""How files are named in findings: some of them for people, all of them for programs."""
+"""How findings name files: some of them for people, all of them for programs."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.doctor.records import Finding, Judgement
-from headrace.measure.pictures import Split
+from headrace.measure.images import Split
 
-# Files that a finding names; its details name all.
-NAMED = 10
-
-# Characters of a reason that are printed beside a name.
-REASON = 120
+NAMED = 10  # files that a finding names; its details name all
+REASON = 120  # characters of a reason printed after a name
 
 
 def below(subject: str, split: Split) -> str:
-    """The split's folder as seen from the one that was given: "train/"; empty: the same."""
+    """The split's folder relative to the given one: "train/"; empty: the same."""
     path = os.path.relpath(split.path, subject)
     return "" if path == "." else f"{path}/"
 
 
+def paths_of(subject: str, splits: Sequence[Split], attribute: str) -> list[str]:
+    """The names in an attribute of all splits, relative to the given folder."""
+    return [below(subject, split) + name for split in splits for name in getattr(split, attribute)]
+
+
 def listed(noun: str, what: str, names: Sequence[str]) -> str:
-    """How many there are, and the first of them, a line each: ``12 files of 0 bytes\\na.jpg\\n…``."""
+    """How many there are, and the first of them, one per line: ``12 files of 0 bytes\\na.jpg\\n…``."""
     lines = [f"{plural(len(names), noun)} {what}", *names[:NAMED]]
     if len(names) > NAMED:
         lines.append(f"and {len(names) - NAMED:,} more")
@@ -31,7 +33,7 @@ def listed(noun: str, what: str, names: Sequence[str]) -> str:
 
 
 def with_reasons(found: dict[str, str]) -> list[str]:
-    """``path: reason``, a line each."""
+    """``path: reason``, one per line."""
     return [f"{path}: {shortened(why)}" if why else path for path, why in found.items()]
 
 
@@ -61,18 +63,17 @@ def some(
     names: Sequence[str],
     judgement: Judgement,
     remedy: str = "",
-    key: str = "files",
     details: dict[str, Any] | None = None,
 ) -> list[Finding]:
-    """The finding that there are such things; none where `names` is empty.
+    """One finding that names the files; none if there are no `names`.
 
     Args:
         name: title of the finding.
         noun, what: "file", "of 0 bytes".
-        names: of them, with reasons.
+        names: of the files, with reasons.
         judgement, remedy: of the finding.
-        key: name of `names` in the details, unless `details` are given.
+        details: of the finding. Default: {"files": names}.
     """
     if not names:
         return []
-    return [Finding(name, listed(noun, what, names), judgement, remedy, details or {key: list(names)})]
+    return [Finding(name, listed(noun, what, names), judgement, remedy, details or {"files": list(names)})]

@@ -149,7 +149,7 @@ class Advice:
         diff: lines as in a unified diff of the user's own call, each begun by "-", "+" or " ".
         predicted: times as fast as now; 1.0: no faster, or only memory.
         settings: how `--try` applies it: {"loader": {"num_workers": 12}}, {"threads": 2},
-            {"without": "stage name"}, {"headrace": true}; empty: only the user can.
+            {"headrace": true}; empty: only the user can.
         measured: times as fast, where it was tried; None: it wasn't.
         ideal: the gain is what there would be if the stage cost nothing: a bound, not a change.
     """
@@ -172,14 +172,12 @@ class Step:
         start: seconds since the script began.
         wait: seconds in next().
         compute: seconds from the batch to the next call of next().
-        device: seconds that the device was busy in it; None: no device, or not measured.
     """
 
     phase: str
     start: float
     wait: float
     compute: float
-    device: float | None = None
 
 
 @dataclass(frozen=True)

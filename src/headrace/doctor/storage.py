@@ -1,21 +1,21 @@
-"""Opinions on storage: does it give files as fast as the cores can decode them?"""
+"""Whether storage delivers files as fast as the cores can decode them."""
 
 from __future__ import annotations
+
+from dataclasses import asdict
 
 from headrace.doctor.records import Finding, Judgement
 from headrace.errors import size
 from headrace.measure.jpeg import Decoding
 from headrace.measure.storage import IN_FLIGHT, LARGE_FILE, RANDOM_READ, Mount, Rates, Storage
 
-# Less is read in no time, and mostly from caches: it says nothing about an epoch.
+# Less is read in no time, mostly from caches, and says nothing about an epoch.
 LEAST_BYTES = 8_000_000
-# As good as all of it: single pages are dropped now and then.
-IN_MEMORY = 0.95
-# Files of a data set may take this share of the memory available, and still be there in the next epoch.
+# Share of the available memory that the files of a data set may take and stay cached until the next epoch.
 FITS = 0.5
-# Reading in parallel is worth advising from here on, in times the rate of one reader.
+# Speed-up over one reader from which on reading in parallel is recommended.
 MORE = 1.5
-# Failures that are named.
+# Failures that are listed.
 NAMED = 3
 
 COPY_HERE = "Copy the data to a local disk before the training, or pack it into large files: headrace pack."
@@ -37,12 +37,12 @@ PLACES: dict[str, tuple[str, Judgement, str]] = {
 def storage_findings(
     storage: Storage, decoding: Decoding, cores: float, available: int
 ) -> tuple[Finding, ...]:
-    """What the files are kept on, whether they are in memory, and how fast they are read.
+    """The file system, the number of files, and how fast they are read.
 
-    Random reads are bad where many in flight give fewer bytes than `cores` cores decode with Pillow, as
-    torchvision's datasets do, and a note where it is fewer than they decode with Headrace: then the storage,
-    not the processor, is the loader's limit. Bytes are compared, so that it holds for files of any size. A
-    note instead of bad where the files fit into the memory available: later epochs get them from there.
+    Random reads are bad where many in flight deliver fewer bytes than `cores` cores decode with Pillow, as
+    torchvision's datasets do, and a note where they deliver fewer than those decode with Headrace: then the
+    storage, not the processor, is the bottleneck. Bytes are compared, so that it holds for files of any size.
+    A note instead of bad where the files fit into the available memory: later epochs read them from there.
 
     Args:
         available: bytes of memory.
@@ -54,7 +54,7 @@ def storage_findings(
         findings.append(_failures_finding(storage.rates.failures))
     if storage.bytes < LEAST_BYTES:
         text = f"only {size(storage.bytes)} to read: too little to measure"
-        findings.append(Finding("reads", text, "unknown", "Give the folder of the whole data set."))
+        findings.append(Finding("reads", text, "unknown", "Use the folder of the whole data set."))
         return tuple(findings)
     by_pillow = cores * decoding.pillow_per_core * decoding.image_bytes
     by_headrace = cores * decoding.native.per_core * decoding.image_bytes if decoding.native else by_pillow
@@ -68,55 +68,29 @@ def storage_findings(
 def _mount_finding(mount: Mount | None) -> Finding:
     name = "file system"
     if mount is None:
-        return Finding(name, "not known", "unknown")
+        return Finding(name, "unknown", "unknown")
     where, judgement, remedy = PLACES[mount.place]
     disk = ""
     if mount.virtual:
         disk = "a virtual disk"
     elif mount.rotational is not None:
-        disk = "a turning disk" if mount.rotational else "no turning disk"
+        disk = "a rotating disk" if mount.rotational else "not a rotating disk"
     about = ", ".join(part for part in (where, disk) if part)
     value = f"{mount.kind} of {mount.source} at {mount.point}" + (f" ({about})" if about else "")
-    details = {
-        "kind": mount.kind,
-        "place": mount.place,
-        "source": mount.source,
-        "point": str(mount.point),
-        "rotational": mount.rotational,
-        "virtual": mount.virtual,
-    }
+    details = {**asdict(mount), "point": str(mount.point)}
     return Finding(name, value, judgement, remedy, details)
 
 
 def _files_finding(storage: Storage, available: int) -> Finding:
-    details = {
-        "files": storage.files,
-        "bytes": storage.bytes,
-        "complete": storage.complete,
-        "cached": storage.cached,
-    }
+    details = {"files": storage.files, "bytes": storage.bytes, "complete": storage.complete}
     if not storage.files:
-        return Finding(
-            "files", "none of 4 KiB or more", "unknown", "Give the data set's own folder.", details
-        )
+        remedy = "Use the data set's own folder."
+        return Finding("files", "none of 4 KiB or more", "unknown", remedy, details)
     more = "" if storage.complete else "more than "
-    value = f"{more}{size(storage.bytes)} in {storage.files:,}"
-    judgement: Judgement = "good"
-    remedy = ""
-    if storage.mount is not None and storage.mount.place == "memory":
-        pass
-    elif storage.cached is None:
-        value += "; the file system doesn't tell what is in the page cache"
-        judgement = "unknown"
-    elif storage.cached >= IN_MEMORY:
-        value += ", in the page cache already"
-        judgement = "note"
-        remedy = "Epochs read from memory as long as they stay there; the rates below are those without it."
-    else:
-        value += f", {storage.cached:.0%} in the page cache"
-        if not _fits(storage, available):
-            value += "; all don't fit" if storage.complete else ""
-    return Finding("files", value, judgement, remedy, details)
+    fits = "; they fit into memory" if _fits(storage, available) else ""
+    return Finding(
+        "files", f"{more}{size(storage.bytes)} in {storage.files:,}{fits}", "good", details=details
+    )
 
 
 def _failures_finding(failures: tuple[str, ...]) -> Finding:
@@ -141,55 +115,42 @@ def _random_finding(
         f" ({size(parallel.bytes_per_second)}/s, {kind}), {alone.reads / alone.seconds:,.0f}/s one at a time"
         f" ({1000 * alone.seconds / max(1, alone.reads):.2g} ms each)"
     )
-    value += "" if rates.direct else "; page cache dropped by request, not passed by"
-    judgement: Judgement = "good"
-    remedy = ""
-    if parallel.bytes_per_second < by_headrace:
-        slower = parallel.bytes_per_second < by_pillow
-        decoder, most = ("Pillow", by_pillow) if slower else ("Headrace", by_headrace)
-        remedy = f"{cores:g} cores decode {size(most)}/s with {decoder}: reads are the limit."
-        cached = storage.cached is not None and storage.cached >= IN_MEMORY
-        judgement = "bad" if slower and not cached and not _fits(storage, available) else "note"
-        if slower and cached:
-            remedy += " Not as long as the files stay in memory."
-        elif slower and judgement == "note":
-            remedy += " Only in the first epoch: the files fit into memory."
-        else:
-            remedy += f" {COPY_ELSEWHERE if _large(storage) else COPY_HERE}"
+    value += "" if rates.direct else "; the page cache was dropped by request, not bypassed"
     details = {
-        "direct": rates.direct,
-        "alone_reads_per_second": alone.reads / alone.seconds,
-        "alone_bytes_per_second": alone.bytes_per_second,
-        "parallel_reads_per_second": parallel.reads / parallel.seconds,
-        "parallel_bytes_per_second": parallel.bytes_per_second,
-        "in_flight": IN_FLIGHT,
+        "rates": asdict(rates),
         "pillow_bytes_per_second": by_pillow,
         "headrace_bytes_per_second": by_headrace,
     }
-    return Finding("random reads", value, judgement, remedy, details)
+    if parallel.bytes_per_second >= by_headrace:
+        return Finding("random reads", value, "good", details=details)
+    slower = parallel.bytes_per_second < by_pillow
+    decoder, most = ("Pillow", by_pillow) if slower else ("Headrace", by_headrace)
+    remedy = f"{cores:g} cores decode {size(most)}/s with {decoder}: reads are the bottleneck."
+    if slower and _fits(storage, available):
+        remedy += " Only in the first epoch: the files fit into memory."
+        return Finding("random reads", value, "note", remedy, details)
+    remedy += f" {COPY_ELSEWHERE if _large(storage) else COPY_HERE}"
+    return Finding("random reads", value, "bad" if slower else "note", remedy, details)
 
 
 def _sequential_finding(storage: Storage, rates: Rates, by_pillow: float) -> Finding:
-    """A note where one reader is slower than decoding; what to do is said where more of them do better."""
+    """A note where one reader is slower than decoding; with a remedy where several readers are faster."""
     found = rates.sequential.bytes_per_second
     slow = found < by_pillow
     what = "of large files" if _large(storage) else f"of files of {size(storage.bytes / storage.files)}"
-    return Finding(
-        "sequential reads",
-        f"{size(found)}/s {what}, one by one",
-        "note" if slow else "good",
-        f"Less than the cores decode ({size(by_pillow)}/s): read with several workers or threads at once."
-        if slow and rates.parallel.bytes_per_second > found * MORE
-        else "",
-        {"bytes_per_second": found, "bytes": rates.sequential.bytes},
-    )
+    remedy = ""
+    if slow and rates.parallel.bytes_per_second > found * MORE:
+        remedy = f"Less than the cores decode ({size(by_pillow)}/s): read with several workers or threads."
+    details = {"bytes_per_second": found, "bytes": rates.sequential.bytes}
+    value = f"{size(found)}/s {what}, one by one"
+    return Finding("sequential reads", value, "note" if slow else "good", remedy, details)
 
 
 def _large(storage: Storage) -> bool:
-    """Packing has no more to give."""
+    """Whether packing would not help."""
     return storage.bytes / storage.files >= LARGE_FILE
 
 
 def _fits(storage: Storage, available: int) -> bool:
-    """All files stay in the page cache from one epoch to the next."""
+    """Whether all files stay in the page cache from one epoch to the next."""
     return storage.complete and storage.bytes <= FITS * available

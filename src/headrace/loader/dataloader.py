@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler, TensorDataset
 
+from headrace._machine import available_memory, usable_cores
 from headrace.device.feed import Feed, Step
 from headrace.device.place import check_device, pinning_helps, resolve_device
 from headrace.device.postprocess import Postprocess, in_turn
@@ -38,7 +39,6 @@ from headrace.loader.describe import native_text, sharing_text
 from headrace.loader.tuning import SelfTuning
 from headrace.loader.watched import figures
 from headrace.loader.workers import PythonWorkers, workers_of
-from headrace.measure.machine import available_memory, usable_cores
 from headrace.options import (
     DEFAULT_MEMORY_SHARE,
     LeftOpen,

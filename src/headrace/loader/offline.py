@@ -12,11 +12,11 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset
 
+from headrace._machine import usable_cores
 from headrace.device.structure import batch_size
 from headrace.errors import ConfigError
 from headrace.loader.dataloader import DataLoader
 from headrace.measure import settings
-from headrace.measure.machine import usable_cores
 
 # Numbers of workers are tried upwards until so many in a row brought nothing.
 TRIES_IN_VAIN = 2

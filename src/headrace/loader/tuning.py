@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from headrace.measure.machine import processor_name, usable_cores
+from headrace._machine import processor_name, usable_cores
 from headrace.tuning import cache
 from headrace.tuning.climb import Knob, Settings
 from headrace.tuning.tuner import Tuner

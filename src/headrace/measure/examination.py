@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from headrace._machine import usable_cores
 from headrace.measure.device_profile import Event, device_facts, profiling
-from headrace.measure.machine import usable_cores
 from headrace.measure.observed import (
     ACTUAL,
     DEMAND,

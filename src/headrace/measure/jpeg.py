@@ -1,9 +1,10 @@
-"""How fast this machine's cores decode JPEGs: by Pillow, and by the native library beside it."""
+"""How fast this machine's cores decode JPEGs, by Pillow and by the native library."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -14,11 +15,11 @@ from PIL import Image, features
 from headrace._native import ffi
 from headrace.errors import NativeError
 
-# ImageNet's commonest size.
+# ImageNet's most common size.
 WIDTH, HEIGHT = 500, 375
-# One image again and again is decoded a quarter faster than photos are: branch prediction learns it by
-# heart. With 24 different ones, pixels per second are within 5 % of those of 150 photos (Zen 4).
-PICTURES = 24
+# A single image, repeated, decodes a quarter faster than photos do, as branch prediction learns it. With 24
+# different ones, pixels per second are within 5 % of those of 150 photos (Zen 4).
+IMAGES = 24
 QUALITY = 88
 SECONDS = 0.3
 SEED = 0
@@ -29,11 +30,11 @@ class NativeDecoding:
     """The native library's rates, in images per second.
 
     Attributes:
-        per_core: on one core.
-        together: on all cores that may be used, at once.
-        simd: instruction sets that this processor and the library's build both have.
+        per_core: rate of one core.
+        together: rate of all usable cores at once.
+        simd: instruction sets that this processor and the library's build have in common.
         simd_active: the one in use.
-        libjpeg_turbo: the version that it decodes with what its own decoder doesn't take.
+        libjpeg_turbo: version of the library that decodes what Headrace's own decoder doesn't support.
     """
 
     per_core: float
@@ -45,15 +46,15 @@ class NativeDecoding:
 
 @dataclass(frozen=True)
 class Decoding:
-    """What decoding costs here.
+    """Decoding rates of this machine.
 
     Attributes:
-        width, height: of the images, in pixels.
-        image_bytes: of their files, on average.
+        width, height: size of the images, in pixels.
+        image_bytes: mean size of their files.
         pillow_per_core: images per second by Pillow on one core.
-        pillow_turbo: the version of libjpeg-turbo that Pillow has; None: it has another, slower libjpeg.
-        native: None: see `native_missing`.
-        native_missing: why the native library can't be used; "" where it can.
+        pillow_turbo: version of Pillow's libjpeg-turbo; None: it has another, slower libjpeg.
+        native: rates of the native library; None: see `native_missing`.
+        native_missing: why the native library can't be used; "" if it can.
     """
 
     width: int
@@ -67,7 +68,7 @@ class Decoding:
 
 def measure_decoding(cores: int) -> Decoding:
     """Decodes whole images to RGB for about 1.5 s; `cores`: threads for the rate of all together."""
-    files = pictures(PICTURES)
+    files = images(IMAGES)
     native, missing = None, ""
     try:
         native = _native(files, cores)
@@ -84,7 +85,7 @@ def measure_decoding(cores: int) -> Decoding:
     )
 
 
-def pictures(count: int) -> list[bytes]:
+def images(count: int) -> list[bytes]:
     """JPEG files with the statistics of photos: 4:2:0, about 90 kB for 500 × 375.
 
     Amplitudes fall with frequency to the power 1.2, phases are random; photos have about 1 (Field, 1987), and
@@ -132,52 +133,25 @@ def _native(files: Sequence[bytes], cores: int) -> NativeDecoding:
 
     return NativeDecoding(
         per_core=_per_core(decode, files),
-        together=_together(files, cores),
+        together=_together(decode, files, cores),
         simd=ffi.simd_names(),
         simd_active=ffi.simd_active(),
         libjpeg_turbo=ffi.build_info()["libjpeg_turbo"],
     )
 
 
-def _together(files: Sequence[bytes], cores: int) -> float:
-    """Images per second of wall time by native threads on all cores, two batches at a time."""
-    pipeline = ffi.Pipeline(
-        [],
-        HEIGHT,
-        WIDTH,
-        dtype=0,
-        nhwc=True,
-        table=None,
-        keep=None,
-        decoders=(1 << len(ffi.decoder_names())) - 1,
-        max_pixels=0,
-        pillow_vertical_first=True,
-    )
-    source = ffi.Source.of_memory(files)
-    indices = np.arange(max(len(files), 2 * cores), dtype=np.int64) % len(files)
-    outputs = [np.empty((len(indices), HEIGHT, WIDTH, 3), np.uint8) for _ in range(2)]
-    pool = ffi.Pool(cores, 0)
-    try:
+def _together(decode: Callable[[bytes], object], files: Sequence[bytes], cores: int) -> float:
+    """Images per second of wall time by threads on all cores: decoding releases the GIL."""
+    end = time.perf_counter() + SECONDS
 
-        def submit(output: npt.NDArray[np.uint8]) -> ffi.Batch:
-            return pool.submit(pipeline, source, indices, seed=0, epoch=0, output=output.ctypes.data)
+    def work(first: int) -> int:
+        done = 0
+        while time.perf_counter() < end:
+            decode(files[(first + done) % len(files)])
+            done += 1
+        return done
 
-        for output in outputs:  # threads start, memory is touched
-            _finish(submit(output))
-        done, begin = 0, time.perf_counter()
-        waiting = [(output, submit(output)) for output in outputs]
-        while (spent := time.perf_counter() - begin) < SECONDS:
-            output, batch = waiting.pop(0)
-            _finish(batch)
-            done += len(indices)
-            waiting.append((output, submit(output)))
-        for _, batch in waiting:
-            _finish(batch)
-    finally:
-        pool.close()
-    return done / spent
-
-
-def _finish(batch: ffi.Batch) -> None:
-    while not batch.wait(1000):
-        pass
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(cores) as pool:
+        done = sum(pool.map(work, range(cores)))
+    return done / (time.perf_counter() - begin)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headrace.measure.machine import available_memory, shared_memory
+from headrace._machine import available_memory, shared_memory
 from headrace.measure.nvml import gpus
 from headrace.measure.processes import TreeLook, look, own_memory
 from headrace.measure.sampler import read_phase

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headrace._machine import cpu_quota
 from headrace.errors import require
-from headrace.measure.machine import cpu_quota
 
 
 @dataclass(frozen=True)

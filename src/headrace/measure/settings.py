@@ -4,8 +4,7 @@ A dict of settings has any of these keys, each as in `headrace.doctor.records.Ad
 
 - "loader": arguments of `torch.utils.data.DataLoader` that differ;
 - "headrace": True: Headrace's loader in the place of torch's;
-- "threads": operators' threads in the training process;
-- "without": a stage of loading whose work is done once and then given again.
+- "threads": operators' threads in the training process.
 """
 
 from __future__ import annotations
@@ -63,5 +62,5 @@ def name_of(kind: str, settings: dict[str, Any]) -> str:
     """Of a phase with these settings: "supply num_workers=8"."""
     words = [f"{name}={value!r}" for name, value in settings.get("loader", {}).items()]
     words += ["headrace"] if settings.get("headrace") else []
-    words += [f"{key}={settings[key]!r}" for key in ("threads", "without") if key in settings]
+    words += [f"threads={settings['threads']!r}"] if "threads" in settings else []
     return f"{kind} {' '.join(words)}" if words else kind

@@ -1,11 +1,10 @@
-"""How fast the user's own files can be read from where they are kept, not from memory.
+"""How fast the user's own files can be read from their storage, bypassing the page cache.
 
-Nothing is written: what is there is read, for about two seconds a path.
+Nothing is written: existing files are read, for about two seconds per path.
 """
 
 from __future__ import annotations
 
-import errno
 import itertools
 import mmap
 import os
@@ -34,10 +33,9 @@ IN_FLIGHT = 32
 LARGE_FILE = 8 << 20
 
 # Seconds for each part, together about two.
-FIND, PROBE, RANDOM, PARALLEL, SEQUENTIAL = 0.4, 0.2, 0.4, 0.5, 0.5
+FIND, RANDOM, PARALLEL, SEQUENTIAL = 0.4, 0.4, 0.5, 0.5
 MOST_FILES = 50_000
 MOST_PLACES = 8192
-PROBES = 256
 
 BLOCK_DEVICES = Path("/sys/class/block")
 
@@ -46,8 +44,8 @@ Place = Literal["local", "memory", "network", "host", "fuse", "layers"]
 # Kinds of file system by where reads go; what isn't named is local. "host": a folder of the machine that runs
 # this one (virtual machine, WSL, Docker Desktop), by way of a protocol as over a network.
 FUSE_OVER_NETWORK = (
-    "fuse.sshfs fuse.s3fs fuse.mountpoint-s3 fuse.mount-s3 fuse.gcsfuse fuse.goofys fuse.rclone"
-    " fuse.blobfuse2 fuse.juicefs fuse.JuiceFS fuse.ceph fuse.ceph-fuse fuse.glusterfs fuse.seaweedfs"
+    "sshfs s3fs mountpoint-s3 mount-s3 gcsfuse goofys rclone blobfuse2 juicefs JuiceFS ceph ceph-fuse"
+    " glusterfs seaweedfs"
 )
 PLACES: dict[str, Place] = {
     **dict.fromkeys(("tmpfs", "ramfs"), "memory"),
@@ -55,26 +53,7 @@ PLACES: dict[str, Place] = {
     **dict.fromkeys(("9p", "virtiofs", "vboxsf", "prl_fs", "fuse.vmhgfs-fuse"), "host"),
     **dict.fromkeys(("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "glusterfs"), "network"),
     **dict.fromkeys(("ceph", "lustre", "beegfs", "gpfs", "wekafs", "pvfs2"), "network"),
-    # FUSE programs that are known to read over a network.
-    **dict.fromkeys(
-        [
-            "fuse.sshfs",
-            "fuse.s3fs",
-            "fuse.mountpoint-s3",
-            "fuse.mount-s3",
-            "fuse.gcsfuse",
-            "fuse.goofys",
-            "fuse.rclone",
-            "fuse.blobfuse2",
-            "fuse.juicefs",
-            "fuse.JuiceFS",
-            "fuse.ceph",
-            "fuse.ceph-fuse",
-            "fuse.glusterfs",
-            "fuse.seaweedfs",
-        ],
-        "network",
-    ),
+    **dict.fromkeys([f"fuse.{name}" for name in FUSE_OVER_NETWORK.split()], "network"),
 }
 
 # FUSE programs that keep their files on a disk of this machine.
@@ -89,10 +68,10 @@ class Mount:
         point: where it is mounted.
         kind: file system as the kernel names it: "ext4", "nfs4", "fuse.sshfs".
         place: where its reads go.
-        source: the device, the server's path, or whatever the file system calls its source.
+        source: the device, the server's path, or another name of the source.
         rotational: whether the disk reports that it rotates, often wrongly for virtual disks; None: no block
             device, or unknown.
-        virtual: whether the block device is a hypervisor's, of any kind and perhaps with a cache.
+        virtual: whether the block device is a hypervisor's, of any kind and possibly with a cache.
     """
 
     point: Path
@@ -105,7 +84,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class Reads:
-    """What was read in which time, opening the files included."""
+    """Number of reads, bytes and seconds, opening the files included."""
 
     reads: int
     bytes: int
@@ -122,12 +101,12 @@ class Rates:
     """How fast the files were read.
 
     Attributes:
-        direct: by O_DIRECT, around the page cache; otherwise the kernel was asked to drop their pages first
-            (posix_fadvise), which is a request only.
-        random: 128 KiB at random places, whole files where they are smaller, one read at a time.
+        direct: whether O_DIRECT bypassed the page cache; otherwise the kernel was asked to drop the files'
+            pages first (posix_fadvise), which is only a request.
+        random: of 128 KiB at random places, whole files where they are smaller, one read at a time.
         parallel: the same with 32 reads in flight.
-        sequential: 1 MiB after the other, of large files if there are any, else whole files in their folders'
-            order.
+        sequential: of 1 MiB after the other, from large files if there are any, else whole files in their
+            folders' order.
         failures: files that couldn't be read, each with the system's reason.
     """
 
@@ -140,16 +119,14 @@ class Rates:
 
 @dataclass(frozen=True)
 class Storage:
-    """What a folder or file is kept on, and how fast it gives its bytes.
+    """The storage of a folder or file, and its rates.
 
     Attributes:
-        path: as the user gave it.
-        mount: the file system of the files that were read; None: not known.
-        files: that were found, of 4 KiB and more.
-        bytes: of those.
-        complete: these are all: the search ended before its time.
-        cached: 0 to 1: of random places in them, how many were in the page cache before anything was read;
-            None: the file system doesn't tell.
+        path: as given by the user.
+        mount: the file system of the files that were read; None: unknown.
+        files: number of files found, of 4 KiB and more.
+        bytes: their sum.
+        complete: whether these are all: the search ended before its time limit.
         rates: None: there are no files.
     """
 
@@ -158,7 +135,6 @@ class Storage:
     files: int
     bytes: int
     complete: bool
-    cached: float | None = None
     rates: Rates | None = None
 
 
@@ -217,7 +193,6 @@ def measure_storage(path: Path) -> Storage:
     failures: dict[str, None] = {}  # in their order, each once
     rng = random.Random()
     places = _places(files, rng)
-    cached, missed = _cached(places, rng)
     direct = any(_is_direct(file) for file in files[:10])
     # One pass over the places, not three: what lies below (a server, a hypervisor) has a cache of its own.
     endless = itertools.cycle(places)
@@ -225,8 +200,7 @@ def measure_storage(path: Path) -> Storage:
     alone = _read_places(endless, direct, 1, RANDOM, failures)
     parallel = _read_places(endless, direct, IN_FLIGHT, PARALLEL, failures)
     sequential = _read_rows(large or files, direct, failures)
-    _forget(missed)  # by now they have come
-    return replace(found, cached=cached, rates=Rates(direct, alone, parallel, sequential, tuple(failures)))
+    return replace(found, rates=Rates(direct, alone, parallel, sequential, tuple(failures)))
 
 
 def _find(path: Path) -> tuple[list[_File], bool]:
@@ -271,43 +245,6 @@ def _places(files: list[_File], rng: random.Random) -> list[tuple[_File, int]]:
         return places
     chosen = rng.choices(range(len(files)), counts, k=MOST_PLACES)
     return [(files[i], rng.randrange(counts[i]) * RANDOM_READ) for i in chosen]
-
-
-def _cached(
-    places: list[tuple[_File, int]], rng: random.Random
-) -> tuple[float | None, list[tuple[str, int]]]:
-    """The share of places that are read without waiting for storage, and the pages that weren't."""
-    hits = 0
-    misses: list[tuple[str, int]] = []
-    end = time.perf_counter() + PROBE
-    page = [bytearray(BLOCK)]
-    for file, offset in places[:PROBES]:
-        if time.perf_counter() > end:
-            break
-        # Any page of it: readers of headers have had the first one of many files.
-        offset += rng.randrange(max(1, min(RANDOM_READ, file.size - offset) // BLOCK)) * BLOCK
-        try:
-            handle = os.open(file.path, os.O_RDONLY)
-        except OSError:
-            continue
-        try:
-            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)  # no reading ahead
-            hits += os.preadv(handle, page, offset, os.RWF_NOWAIT) > 0
-        except BlockingIOError:
-            misses.append((file.path, offset))
-        except OSError as error:
-            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                return None, []
-        finally:
-            os.close(handle)
-    return (hits / (hits + len(misses)) if hits or misses else None), misses
-
-
-def _forget(pages: list[tuple[str, int]]) -> None:
-    """Drops pages from the page cache that asking for them has brought in (Linux 5.10 and later)."""
-    for path, offset in pages:
-        with suppress(OSError), open(path, "rb", buffering=0) as file:
-            os.posix_fadvise(file.fileno(), offset, BLOCK, os.POSIX_FADV_DONTNEED)
 
 
 def _is_direct(file: _File) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from headrace import _torch_compat
-from headrace.measure.machine import usable_cores
+from headrace._machine import usable_cores
 from headrace.measure.observed import LoaderFacts
 from headrace.measure.settings import arguments_of
 
@@ -137,12 +136,3 @@ def _length(thing: Any) -> int | None:
         return len(thing)
     except TypeError:
         return None
-
-
-def datasets(dataset: Any) -> Iterator[Any]:
-    """A dataset and those that it wraps."""
-    yield dataset
-    for name in ("dataset", "datasets"):
-        inner = getattr(dataset, name, None)
-        for one in inner if isinstance(inner, (list, tuple)) else [] if inner is None else [inner]:
-            yield from datasets(one)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
+from headrace import _machine as machine
 from headrace.errors import require
-from headrace.measure import machine
 from headrace.measure.jpeg import Decoding, measure_decoding
 from headrace.measure.nvml import Gpus, gpus
 from headrace.measure.storage import Storage, measure_storage

@@ -1,4 +1,4 @@
-"""Where in a tree of folders the images lie. Names are looked at, files aren't opened."""
+"""Where the images lie in a tree of folders, by names alone: files are not opened."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip", ".rar", ".
 
 PACK_INDEX = "index.arrow"
 
-# How deep to look for the images below the folder that was given, and into how many folders a level.
+# Levels searched for images below the given folder, and folders searched on each.
 DEPTH = 4
 BREADTH = 64
 
-# Entries of a folder that are looked at to see whether it holds an image.
+# Entries of a folder examined to see whether it holds an image.
 PEEKED = 1000
 
-# How many of a folder's entries are remembered, to be named.
+# Entries of a folder kept for messages.
 REMEMBERED = 12
 
 # Folders that tools leave behind: ImageFolder takes each of them for a class.
 DEBRIS = ("__MACOSX", "@eaDir", "lost+found", "System Volume Information", "$RECYCLE.BIN", "__pycache__")
 
 Kind = Literal[
-    "missing",  # nothing has this path
-    "file",  # it isn't a folder
-    "unreadable",  # this user can't list it
+    "missing",  # no such path
+    "file",  # not a folder
+    "unreadable",  # not listable by this user
     "empty",
     "pack",  # made by headrace pack
     "splits",  # train, val, …: in `inside`
-    "classes",  # class folders: what ImageFolder gets
-    "pictures",  # images, and no folders that hold any
+    "classes",  # class folders, as ImageFolder expects
+    "images",  # images, and no folders that hold any
     "above",  # the images lie further down: in `inside`
     "archives",  # archives, and no images
     "nothing",  # other files
@@ -52,27 +52,27 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class Place:
-    """A folder, as far as its names tell.
+    """A folder, as far as names describe it.
 
     Attributes:
         path: of the folder.
         kind: see `Kind`.
-        inside: (split or "", place): what is to be looked at instead of it.
-        folders, images: how many of them it holds directly.
-        archives: names of those that it holds directly.
+        inside: (split or "", place) to examine instead of this one.
+        folders, images: numbers of direct entries.
+        archives: names of direct entries.
         entries: some of its names, sorted.
-        why: the system's message, where it can't be listed; where a link points whose target is missing.
-        nearest: the first folder above a missing one that is there; `entries` are then its.
-        similar: names there that are nearly the missing one.
-        mount: it is where a file system is mounted.
-        siblings: folders beside it that hold images, where it holds nothing but them.
+        why: the system's message if it cannot be listed; the target of a broken link.
+        nearest: the closest existing parent of a missing folder; `entries` are then its entries.
+        similar: names there that resemble the missing one.
+        mount: whether a file system is mounted here.
+        siblings: number of other folders in its parent that hold images, if it holds only images.
     """
 
     path: str
     kind: Kind
     inside: tuple[tuple[str, Place], ...] = ()
     folders: int = 0
-    pictures: int = 0
+    images: int = 0
     archives: tuple[str, ...] = ()
     entries: tuple[str, ...] = ()
     why: str = ""
@@ -82,7 +82,7 @@ class Place:
     siblings: int = 0
 
     def leaves(self, split: str = "") -> list[tuple[str, Place]]:
-        """(split, place) of all places that hold images or could, from here down."""
+        """(split, place) of all places that hold, or could hold, images."""
         if self.inside:
             return [leaf for name, place in self.inside for leaf in place.leaves(name or split)]
         return [(split, self)]
@@ -91,7 +91,7 @@ class Place:
 @dataclass
 class _Names:
     folders: list[str] = field(default_factory=list)
-    pictures: int = 0
+    images: int = 0
     archives: list[str] = field(default_factory=list)
     entries: list[str] = field(default_factory=list)
 
@@ -100,8 +100,8 @@ def look_at(path: str, extensions: Sequence[str], depth: int = DEPTH) -> Place:
     """What lies at `path`.
 
     Args:
-        extensions: of images, in lower case, with the dot.
-        depth: levels to go down where there are no images.
+        extensions: those of images, in lower case, with the dot.
+        depth: levels to descend where there are no images.
     """
     try:
         names = _names(path, tuple(extensions))
@@ -117,14 +117,14 @@ def look_at(path: str, extensions: Sequence[str], depth: int = DEPTH) -> Place:
         kind,
         inside,
         len(names.folders),
-        names.pictures,
+        names.images,
         tuple(sorted(names.archives)),
         tuple(sorted(names.entries)),
     )
 
 
 def with_surroundings(place: Place, extensions: Sequence[str]) -> Place:
-    """`place`, and what lies around it that tells why it isn't what was expected."""
+    """`place` with its surroundings, which explain why it is not what was expected."""
     path = os.path.abspath(place.path)
     if place.kind == "missing":
         nearest = os.path.dirname(path)
@@ -140,24 +140,24 @@ def with_surroundings(place: Place, extensions: Sequence[str]) -> Place:
             similar=tuple(lower[name] for name in close),
             entries=tuple(names[:REMEMBERED]),
         )
-    if place.kind == "pictures":
+    if place.kind == "images":
         beside = [entry.path for entry in _peek(os.path.dirname(path)) if is_folder(entry)][:BREADTH]
-        count = sum(_has_picture(folder, tuple(extensions)) for folder in beside if folder != path)
+        count = sum(_has_image(folder, tuple(extensions)) for folder in beside if folder != path)
         return replace(place, siblings=count)
     return replace(place, mount=os.path.ismount(path))
 
 
 def is_debris(name: str) -> bool:
-    """Whether a folder of this name was left by a tool, and is no class."""
+    """Whether a folder of this name was left by a tool and is not a class."""
     return name.startswith(".") or name in DEBRIS
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is one, or a link to one, as ImageFolder sees it."""
+    """Whether the entry is a folder or a link to one, as ImageFolder sees it."""
     try:
         return entry.is_dir()
     except OSError:
-        return False  # a link that can't be followed
+        return False  # a link that cannot be followed
 
 
 def split_of(name: str) -> str:
@@ -174,7 +174,7 @@ def _names(path: str, extensions: tuple[str, ...]) -> _Names:
             if is_folder(entry):
                 names.folders.append(entry.name)
             elif entry.name.lower().endswith(extensions):
-                names.pictures += 1
+                names.images += 1
             elif entry.name.lower().endswith(ARCHIVES):
                 names.archives.append(entry.name)
     names.folders.sort()
@@ -187,29 +187,29 @@ def _judge(
     if PACK_INDEX in names.entries:
         return "pack", ()
     folders = [name for name in names.folders if not is_debris(name)]
-    if not folders and not names.pictures and not names.archives:
+    if not folders and not names.images and not names.archives:
         visible = [name for name in names.entries if not is_debris(name)]
         return ("nothing" if visible else "empty"), ()
     splits = [(split_of(name), os.path.join(path, name)) for name in folders if split_of(name)]
     if len(splits) > 1 or any(_has_folders(folder) for _, folder in splits):
         return "splits", tuple((split, look_at(folder, extensions, depth)) for split, folder in splits)
-    if any(_has_picture(os.path.join(path, name), tuple(extensions)) for name in folders):
+    if any(_has_image(os.path.join(path, name), tuple(extensions)) for name in folders):
         return "classes", ()
-    if depth > 0 and not names.pictures:
+    if depth > 0 and not names.images:
         below = [look_at(os.path.join(path, name), extensions, depth - 1) for name in folders[:BREADTH]]
         hits = [place for place in below if place.kind in ("splits", "classes", "above", "pack")]
         if len(hits) > 1 and all(place.kind == "classes" for place in hits):
-            return "classes", ()  # of which each has folders again: ImageFolder takes all that is in them
+            return "classes", ()  # each with folders of its own: ImageFolder takes all that is in them
         full = [place for place in hits if place.kind != "classes" or _holds_any(place, extensions)]
         if full:
             return "above", tuple(("", place) for place in full)
-    if names.pictures:
-        return "pictures", ()
+    if names.images:
+        return "images", ()
     return ("archives", ()) if names.archives else ("classes", ())
 
 
 def _holds_any(place: Place, extensions: Sequence[str]) -> bool:
-    """Whether there is an image in a place of class folders: they may all be empty."""
+    """Whether any class folder of a place holds an image."""
     for folder, _, names in islice(os.walk(place.path), BREADTH):
         if folder != place.path and any(name.lower().endswith(tuple(extensions)) for name in names):
             return True
@@ -220,7 +220,7 @@ def _has_folders(path: str) -> bool:
     return any(is_folder(entry) for entry in _peek(path))
 
 
-def _has_picture(path: str, extensions: tuple[str, ...]) -> bool:
+def _has_image(path: str, extensions: tuple[str, ...]) -> bool:
     return any(entry.name.lower().endswith(extensions) for entry in _peek(path))
 
 
@@ -229,17 +229,20 @@ def _peek(path: str) -> Iterable[os.DirEntry[str]]:
         with os.scandir(path) as entries:
             return list(islice(entries, PEEKED))
     except OSError:
-        return ()  # named when its files are listed
+        return ()  # reported when its files are listed
 
 
 def refusal(path: str, error: OSError) -> str:
-    """The system's message for `path`, and who is allowed: ``Permission denied: drwx------ of ann (uid 1000),
-    group 1000; this process is bob (uid 1001)``."""
+    """The system's message for `path`, and its permissions.
+
+    For example ``Permission denied: drwx------ of ann (uid 1000), group 1000; this process is bob
+    (uid 1001)``.
+    """
     reason = error.strerror or str(error)
     try:
         return f"{reason}: {who_may(os.stat(path))}"
     except OSError:
-        return reason  # what is above it is closed too, or it is gone
+        return reason  # its parent is closed, too, or it is gone
 
 
 def who_may(info: os.stat_result) -> str:

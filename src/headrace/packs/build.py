@@ -11,9 +11,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from headrace._machine import usable_cores
 from headrace._native import ffi
 from headrace.errors import ConfigError, PackError
-from headrace.measure.machine import usable_cores
 from headrace.packs.changes import Changes
 from headrace.packs.destinations import Destination, FolderDestination, Shards, StoreDestination
 from headrace.packs.inputs import open_input

@@ -12,9 +12,9 @@ from typing import Any
 
 from headrace._arrow import pa
 from headrace._files import whole_file
+from headrace._machine import usable_cores
 from headrace._native import ffi
 from headrace.errors import NativeError, PackError
-from headrace.measure.machine import usable_cores
 from headrace.packs.lmdb import LmdbInput, image_begin, parse_value
 from headrace.packs.records import Record, Sample, in_order
 from headrace.packs.rows import Facts, Packed, Part, Rows, naming, part_path, rows_batch, write_index

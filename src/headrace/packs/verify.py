@@ -14,8 +14,8 @@ from typing import Any
 from PIL import Image
 
 from headrace._arrow import pa
+from headrace._machine import usable_cores
 from headrace.errors import PackError, printable
-from headrace.measure.machine import usable_cores
 from headrace.packs.changes import Changes
 from headrace.packs.inputs import open_input
 from headrace.packs.records import PILLOW_ERRORS, Input, Progress, Sample, in_order

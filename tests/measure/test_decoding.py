@@ -14,9 +14,9 @@ from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
 import headrace
-from headrace.measure.listing import list_split, picture_format
-from headrace.measure.pictures import Split, State
-from headrace.packs.decoding import decode_all, decode_pack, looks_like, open_pack
+from headrace.cli.doctor_data import decode_pack, open_pack
+from headrace.measure.decoding import decode_all, looks_like
+from headrace.measure.images import Split, State, image_format, list_split
 from support.jpegs import image_folder, picture
 from support.odd_files import GOOD, ODD_FILES, saved
 
@@ -30,8 +30,8 @@ def survey(root: Path, *, flat: bool = False, workers: int = 2) -> Split:
 
 
 def states(split: Split) -> dict[str, State]:
-    pictures = split.pictures
-    return {name: State(state) for name, state in zip(pictures.each_name(), pictures.states, strict=True)}
+    images = split.images
+    return {name: State(state) for name, state in zip(images.names, images.states, strict=True)}
 
 
 @contextmanager
@@ -88,9 +88,9 @@ def test_sizes_formats_and_modes_are_pillows(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     for name, make in ODD_FILES.items():
         (tmp_path / "a" / f"{name}.jpg").write_bytes(make())
-    pictures = survey(tmp_path).pictures
+    pictures = survey(tmp_path).images
     checked = 0
-    for row, name in enumerate(pictures.each_name()):
+    for row, name in enumerate(pictures.names):
         if pictures.states[row] != State.GOOD:
             continue
         with Image.open(tmp_path / name) as image:
@@ -130,13 +130,13 @@ def test_the_list_is_that_of_imagefolder(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(GOOD)
     split = list_split("", str(tmp_path), IMG_EXTENSIONS, workers=3)
     expected = ImageFolder(tmp_path)
-    names = [os.path.join(tmp_path, name) for name in split.pictures.each_name()]
+    names = [os.path.join(tmp_path, name) for name in split.images.names]
     assert names == [path for path, _ in expected.samples]
-    assert split.pictures.labels.tolist() == expected.targets
+    assert split.images.labels.tolist() == expected.targets
     assert list(split.classes) == expected.classes
     assert split.counts().tolist() == np.bincount(expected.targets).tolist()
-    assert sorted(split.passed_over) == ["class0/x.gif", "class0/x.heic", "class0/x.txt"]
-    assert sorted(split.images_passed_over) == sorted(split.passed_over)  # by what they hold
+    assert sorted(split.ignored) == ["class0/x.gif", "class0/x.heic", "class0/x.txt"]
+    assert sorted(split.ignored_images) == sorted(split.ignored)  # by what they hold
     assert split.loose == ["loose.jpg"]
 
 
@@ -156,7 +156,7 @@ def test_links_that_lead_nowhere_or_in_a_circle(tmp_path: Path) -> None:
         "class2/other/itself.jpg",
     }
     row = list(found).index("class0/gone.jpg")
-    assert split.pictures.reasons[row] == "→ /nowhere/gone.jpg: No such file or directory"
+    assert split.images.reasons[row] == "→ /nowhere/gone.jpg: No such file or directory"
     assert split.loops == ["class1/round"]
     assert split.lost_folders == ["lost"]
     assert len(ImageFolder(tmp_path)) > len(found)  # it does go round
@@ -175,8 +175,8 @@ def test_what_this_user_cannot_read(tmp_path: Path) -> None:
         closed.chmod(0o755)
     found = states(split)
     assert found["class0/00000.jpg"] == State.UNREADABLE
-    assert "---------- of " in split.pictures.reasons[0]
-    assert "this process is " in split.pictures.reasons[0]
+    assert "---------- of " in split.images.reasons[0]
+    assert "this process is " in split.images.reasons[0]
     assert [name for name, _ in split.closed] == ["class1"]
     assert split.closed[0][1].startswith("Permission denied: d--------- of ")
     assert split.counts().tolist() == [3, 0, 3]
@@ -195,8 +195,8 @@ def test_equal_contents_and_only_they_have_equal_digests(tmp_path: Path) -> None
     data = (tmp_path / "class0" / "00000.jpg").read_bytes()
     (tmp_path / "class1" / "copy.jpg").write_bytes(data)
     (tmp_path / "class1" / "like.jpg").write_bytes(data[:-1] + b"\xd8")  # of the same size
-    pictures = survey(tmp_path).pictures
-    digests = dict(zip(pictures.each_name(), pictures.digests.tolist(), strict=True))
+    pictures = survey(tmp_path).images
+    digests = dict(zip(pictures.names, pictures.digests.tolist(), strict=True))
     assert digests["class0/00000.jpg"] == digests["class1/copy.jpg"] != 0
     assert digests["class1/like.jpg"] not in (0, digests["class1/copy.jpg"])
     made = [digest for digest in digests.values() if digest]
@@ -208,10 +208,10 @@ def test_the_number_of_threads_and_chunks_changes_nothing(
 ) -> None:
     image_folder(tmp_path, 30)
     (tmp_path / "class2" / "bad.jpg").write_bytes(GOOD[:300])
-    one = survey(tmp_path, workers=1).pictures
-    monkeypatch.setattr("headrace.packs.decoding.CHUNK_BYTES", 10_000)
-    monkeypatch.setattr("headrace.packs.decoding.CHUNK", 3)
-    many = survey(tmp_path, workers=4).pictures
+    one = survey(tmp_path, workers=1).images
+    monkeypatch.setattr("headrace.measure.decoding.CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("headrace.measure.decoding.CHUNK", 3)
+    many = survey(tmp_path, workers=4).images
     for name in ("states", "widths", "heights", "digests", "sizes", "labels"):
         assert np.array_equal(getattr(one, name), getattr(many, name)), name
     assert one.reasons == many.reasons
@@ -253,7 +253,7 @@ def test_a_pack_is_surveyed_as_its_folder_is(tmp_path: Path) -> None:
     assert states(packed) == states(folder)
     assert packed.classes == folder.classes
     for name in ("labels", "sizes", "widths", "heights", "digests"):
-        assert np.array_equal(getattr(packed.pictures, name), getattr(folder.pictures, name)), name
+        assert np.array_equal(getattr(packed.images, name), getattr(folder.images, name)), name
 
 
 @pytest.mark.parametrize(
@@ -273,5 +273,5 @@ def test_what_is_not_an_image_is_named(head: bytes, what: str) -> None:
 
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "JPEG2000"])
 def test_formats_are_known_by_their_beginnings(format_: str) -> None:
-    assert picture_format(saved(format_)[:16]) == format_
-    assert picture_format(b"x" + saved(format_)[:15]) == ""
+    assert image_format(saved(format_)[:16]) == format_
+    assert image_format(b"x" + saved(format_)[:15]) == ""

@@ -1,0 +1,275 @@
+"""The image files of a split, as torchvision's ImageFolder would find them, and what is known of each."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.measure.tree import is_folder, refusal, who_may
+
+# Called with (number done, number in all), now and then.
+Progress = Callable[[int, int], None]
+
+# Extensions of images that ImageFolder ignores.
+OTHER_IMAGES = (".jfif", ".jpe", ".gif", ".heic", ".heif", ".avif", ".jp2", ".jxl")
+
+# First bytes of a file that identify most image formats, and the formats' signatures.
+HEAD = 16
+SIGNATURES = (
+    (b"\xff\xd8\xff", "JPEG"),
+    (b"\x89PNG\r\n\x1a\n", "PNG"),
+    (b"GIF87a", "GIF"),
+    (b"GIF89a", "GIF"),
+    (b"II*\0", "TIFF"),
+    (b"MM\0*", "TIFF"),
+    (b"\0\0\0\x0cjP  ", "JPEG2000"),
+    (b"\xffO\xffQ", "JPEG2000"),
+)
+HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"mif1", b"msf1")
+
+# Files without an image's extension whose first bytes are read, at most, per class.
+SNIFFED = 1000
+
+
+class State(IntEnum):
+    """What is known of a file."""
+
+    UNSEEN = 0  # present, not opened yet
+    GOOD = 1  # decoded completely
+    LINK = 2  # a link whose target is missing
+    UNREADABLE = 3  # by this user, or by the storage
+    EMPTY = 4  # 0 bytes
+    ALIEN = 5  # not an image
+    CUT = 6  # truncated
+    DAMAGED = 7  # Pillow raises for other reasons
+    BROKEN = 8  # Pillow decodes it without an error, though data is missing or impossible
+    DOUBTFUL = 9  # the same, but only the number of bytes is unusual: possibly harmless
+    HUGE = 10  # more pixels than Pillow accepts
+
+
+@dataclass(eq=False)
+class Images:
+    """The n image files of a split, in ImageFolder's order.
+
+    Attributes:
+        names: paths relative to the split's folder, [n].
+        labels: int32 [n]; -1: not in a class folder.
+        sizes: int64 [n], in bytes.
+        states: uint8 [n] of `State`.
+        widths, heights: uint32 [n], in pixels; 0: unknown.
+        kinds: int16 [n], indices into `kind_names`; -1: unknown.
+        digests: uint64 [n], of the content; 0: not computed, as no other file has this size.
+        kind_names: (format, mode) as Pillow names them: ("JPEG", "RGB").
+        reasons: details on single files, by number.
+    """
+
+    names: list[str]
+    labels: npt.NDArray[np.int32]
+    sizes: npt.NDArray[np.int64]
+    states: npt.NDArray[np.uint8]
+    widths: npt.NDArray[np.uint32] = field(init=False)
+    heights: npt.NDArray[np.uint32] = field(init=False)
+    kinds: npt.NDArray[np.int16] = field(init=False)
+    digests: npt.NDArray[np.uint64] = field(init=False)
+    kind_names: list[tuple[str, str]] = field(default_factory=list)
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        n = len(self.names)
+        self.widths, self.heights = np.zeros(n, np.uint32), np.zeros(n, np.uint32)
+        self.kinds, self.digests = np.full(n, -1, np.int16), np.zeros(n, np.uint64)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def extensions(self) -> Counter[str]:
+        """Number of files by extension, in its original letter case, with the dot."""
+        return Counter(os.path.splitext(name)[1] for name in self.names)
+
+
+@dataclass(eq=False)
+class Split:
+    """One folder of class folders, or of images.
+
+    Attributes:
+        name: "train", "val", "test"; empty: the folder's name does not say.
+        path: of the folder.
+        classes: names of the class folders, in ImageFolder's order; empty: the images lie in `path` itself.
+        images: the files that ImageFolder takes for samples.
+        ignored: files below `path` whose extension ImageFolder ignores.
+        ignored_images: those of them that are images by extension or content.
+        loose: images next to the class folders, which ImageFolder ignores.
+        closed: (folder below `path`, reason) that cannot be listed.
+        loops: folders below `path` that are links to a folder above them.
+        lost_folders: links in `path` whose target is missing.
+    """
+
+    name: str
+    path: str
+    classes: tuple[str, ...]
+    images: Images
+    ignored: list[str] = field(default_factory=list)
+    ignored_images: list[str] = field(default_factory=list)
+    loose: list[str] = field(default_factory=list)
+    closed: list[tuple[str, str]] = field(default_factory=list)
+    loops: list[str] = field(default_factory=list)
+    lost_folders: list[str] = field(default_factory=list)
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Number of images of each class, [classes]."""
+        labels = self.images.labels
+        known = labels[(labels >= 0) & (labels < len(self.classes))]
+        return np.bincount(known, minlength=len(self.classes))
+
+
+@dataclass
+class _Class:
+    """What one class folder holds: its images as (name, size, state, reason), and attributes of `Split`."""
+
+    images: list[tuple[str, int, State, str]] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+    ignored_images: list[str] = field(default_factory=list)
+    closed: list[tuple[str, str]] = field(default_factory=list)
+    loops: list[str] = field(default_factory=list)
+
+
+def list_split(
+    name: str,
+    path: str,
+    extensions: Sequence[str],
+    *,
+    flat: bool = False,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Split:
+    """Lists the files below `path`; only those without an image's extension are opened.
+
+    Args:
+        name: of the split.
+        extensions: those that ImageFolder takes, in lower case, with the dot.
+        flat: the images lie in `path` itself, without classes.
+        workers: number of threads, each with one class folder at a time.
+        progress: called with (folders listed, folders in all).
+
+    Raises:
+        OSError: `path` itself cannot be listed.
+    """
+    taken = tuple(extensions)
+    with os.scandir(path) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    classes = () if flat else tuple(entry.name for entry in entries if is_folder(entry))
+    folders = [""] if flat else list(classes)
+    names, labels, sizes, states = list[str](), list[int](), list[int](), list[int]()
+    no_images = Images([], np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.uint8))
+    split = Split(name, path, classes, no_images)
+    reasons: dict[int, str] = {}
+    with ThreadPoolExecutor(workers) as pool:
+        for number, part in enumerate(pool.map(lambda folder: _list_class(path, folder, taken), folders)):
+            for image, size, state, reason in part.images:
+                if reason:
+                    reasons[len(names)] = reason
+                names.append(image)
+                labels.append(-1 if flat else number)
+                sizes.append(size)
+                states.append(state)
+            for attribute in ("ignored", "ignored_images", "closed", "loops"):
+                getattr(split, attribute).extend(getattr(part, attribute))
+            if progress is not None:
+                progress(number + 1, len(folders))
+    arrays = np.array(labels, np.int32), np.array(sizes, np.int64), np.array(states, np.uint8)
+    split.images = Images(names, *arrays, reasons=reasons)
+    if not flat:
+        split.loose = [e.name for e in entries if not is_folder(e) and e.name.lower().endswith(taken)]
+        split.lost_folders = [
+            e.name
+            for e in entries
+            if e.is_symlink() and not os.path.exists(e.path) and not os.path.splitext(e.name)[1]
+        ]
+    return split
+
+
+def _list_class(root: str, folder: str, extensions: tuple[str, ...]) -> _Class:
+    part = _Class()
+    start = os.path.join(root, folder) if folder else root
+    for place, names in sorted(_walk(root, start, part, deep=bool(folder))):
+        below = os.path.relpath(place, root)
+        for name in sorted(names):
+            path = name if below == "." else f"{below}/{name}"
+            if name.lower().endswith(extensions):
+                part.images.append((path, *_examined(os.path.join(root, path))))
+            else:
+                part.ignored.append(path)
+    part.ignored_images = [
+        path
+        for i, path in enumerate(part.ignored)
+        if path.lower().endswith(OTHER_IMAGES) or (i < SNIFFED and _starts_as_image(os.path.join(root, path)))
+    ]
+    return part
+
+
+def _walk(root: str, start: str, part: _Class, *, deep: bool) -> Iterator[tuple[str, list[str]]]:
+    """(folder, names of its files) from `start` downwards, following links except into a cycle."""
+    waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [(start, frozenset())]
+    while waiting:
+        place, above = waiting.pop()
+        try:
+            info = os.stat(place)
+            if (info.st_dev, info.st_ino) in above:
+                part.loops.append(os.path.relpath(place, root))
+                continue
+            with os.scandir(place) as found:
+                entries = [(entry, is_folder(entry)) for entry in found]
+        except OSError as error:
+            part.closed.append((os.path.relpath(place, root), refusal(place, error)))
+            continue
+        here = above | {(info.st_dev, info.st_ino)}
+        if deep:
+            waiting += [(entry.path, here) for entry, folder in entries if folder]
+        yield place, [entry.name for entry, folder in entries if not folder]
+
+
+def _examined(path: str) -> tuple[int, State, str]:
+    """(size, state, reason) of a file that has not been opened."""
+    try:
+        info = os.stat(path)
+    except OSError as error:
+        if os.path.islink(path):
+            return 0, State.LINK, f"→ {os.readlink(path)}: {error.strerror}"
+        return 0, State.UNREADABLE, refusal(path, error)
+    if not stat.S_ISREG(info.st_mode):
+        return info.st_size, State.ALIEN, "a pipe, socket or device, not a file"
+    if info.st_size == 0:
+        return 0, State.EMPTY, ""
+    if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+        return info.st_size, State.UNREADABLE, who_may(info)
+    return info.st_size, State.UNSEEN, ""
+
+
+def _starts_as_image(path: str) -> bool:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return False
+        with open(path, "rb", buffering=0) as file:
+            return image_format(file.read(HEAD)) != ""
+    except OSError:
+        return False  # ImageFolder ignores it in any case
+
+
+def image_format(head: bytes) -> str:
+    """The format of an image that starts with `head` (16 bytes or more); empty: not an image."""
+    if head[4:8] == b"ftyp":
+        brand = head[8:12]
+        return "AVIF" if brand in (b"avif", b"avis") else "HEIF" if brand in HEIF_BRANDS else ""
+    if head[:4] == b"RIFF":
+        return "WEBP" if head[8:12] == b"WEBP" else ""
+    if head[:2] == b"BM":
+        return "BMP" if head[6:10] == bytes(4) else ""
+    return next((name for start, name in SIGNATURES if head.startswith(start)), "")
