@@ -48,7 +48,10 @@ def darker(image: Image.Image) -> Image.Image:
 
 
 class Jitter(v1.ColorJitter):
-    """A subclass of the user's."""
+    """A subclass of the user's, with a forward of its own."""
+
+    def forward(self, img: Any) -> Any:
+        return super().forward(img)
 
 
 def dataset(folder: Path, *steps: Any) -> ImageFolder:
@@ -71,7 +74,8 @@ def check(loader: headrace.DataLoader) -> list[Any]:
 def derived(transform: Any) -> Any:
     """The same of a class of one's own, which no planner can know."""
     cls = type(transform)
-    transform.__class__ = type(cls.__name__, (cls,), {"__module__": cls.__module__})
+    own = {"__module__": cls.__module__, "__call__": lambda self, *inputs: cls.__call__(self, *inputs)}
+    transform.__class__ = type(cls.__name__, (cls,), own)
     return transform
 
 

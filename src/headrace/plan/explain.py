@@ -82,7 +82,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 # Classes of these packages need no file and line: their names say where they come from.
-LIBRARIES = ("torch", "torchvision", "headrace", "builtins")
+LIBRARIES = ("torch", "torchvision", "timm", "headrace", "builtins")
 
 
 def describe_object(value: Any) -> str:

@@ -223,10 +223,9 @@ def _flatten(transform: Any, depth: int = 0) -> Iterator[Any]:
 
 def _read(transform: Any) -> _Item:
     cls = find_op(type(transform))
+    name = located(describe_callable(transform), transform)
     if cls is None:
-        problem = _unknown_reason(transform)
-        return _Item(transform, text=located(describe_callable(transform), transform), problem=problem)
-    name = type(transform).__name__
+        return _Item(transform, text=name, problem=_unknown_reason(transform))
     change = find_change(transform)
     if change is not None:
         return _Item(transform, text=name, problem=change)

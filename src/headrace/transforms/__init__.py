@@ -1,6 +1,6 @@
 """What Headrace knows of other people's transforms: a file for each, and `OPS`, the list of them.
 
-A transform is matched by its exact class. A subclass, a function, or a class that isn't here is the user's
+A transform is matched by its class, or that of a base that it changes nothing of. Whatever else is the user's
 own business: it runs as Python, between the steps before it and the table at the end. The tests run every op
 against torchvision itself. docs/adding-a-transform.md says how to add one.
 """
@@ -8,6 +8,7 @@ against torchvision itself. docs/adding-a-transform.md says how to add one.
 from __future__ import annotations
 
 import sys
+from types import FunctionType
 from typing import Any
 
 from headrace.transforms.affine import RandomAffine
@@ -19,6 +20,7 @@ from headrace.transforms.flips import HorizontalFlip, VerticalFlip
 from headrace.transforms.gaussian_blur import GaussianBlur
 from headrace.transforms.gray import Grayscale, RandomGrayscale
 from headrace.transforms.holders import Group, RandomApply, RandomChoice, RandomOrder
+from headrace.transforms.lambdas import Lambda
 from headrace.transforms.levels import ConvertDtype, Identity, Normalize, ToPureTensor, ToTensor
 from headrace.transforms.look_ups import (
     RandomAutocontrast,
@@ -28,6 +30,7 @@ from headrace.transforms.look_ups import (
     RandomSolarize,
 )
 from headrace.transforms.op import Op
+from headrace.transforms.own_code import plain_base
 from headrace.transforms.pad import Pad
 from headrace.transforms.perspective import RandomPerspective
 from headrace.transforms.policies import AutoAugment, RandAugment, TrivialAugmentWide
@@ -87,23 +90,32 @@ OPS: tuple[type[Op], ...] = (
     ConvertDtype,
     Normalize,
     Identity,
+    Lambda,
     RandomErasing,
 )
 
-_BY_CLASS: dict[type, type[Op]] = {cls: op for op in OPS for cls in op.matches}
+_BY_CLASS: dict[type, type[Op]] = {cls: op for op in OPS for cls in op.matches} | {FunctionType: Lambda}
 _BY_NAME: dict[str, type[Op]] = {name: op for op in OPS for name in op.matches_imported}
 
 
 def find_op(cls: type) -> type[Op] | None:
-    """The op that objects of exactly this class are read as, or None."""
+    """The op that objects of this class are read as, or None. A subclass that changes nothing is as its base."""
+    return _find_exactly(cls) or _find_exactly(plain_base(cls, _is_known) or object)
+
+
+def _find_exactly(cls: type) -> type[Op] | None:
     found = _BY_CLASS.get(cls) or _BY_NAME.get(f"{cls.__module__}.{cls.__qualname__}")
-    if found is None or cls in found.matches:
+    if found is None or cls in _BY_CLASS:
         return found
     # A class may say of itself that it is of any module.
     return found if getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is cls else None
 
 
+def _is_known(cls: type) -> bool:
+    return _find_exactly(cls) is not None
+
+
 def known_base(transform: Any) -> type | None:
     """The known class that `transform`'s class derives from, if it does without being one."""
     bases = type(transform).__mro__[1:]
-    return next((base for base in bases if find_op(base) is not None or is_container(base)), None)
+    return next((base for base in bases if _is_known(base) or is_container(base)), None)

@@ -248,12 +248,12 @@ def _read_inner(transform: Any) -> ImageOp:
     change = find_change(transform)
     if change is not None:
         raise NoNativeForm(f"holds {name}: {change}")
-    if kind is Identity:
-        return Group(())
     try:
         op = kind.read(transform)
     except NoNativeForm as verdict:
         raise NoNativeForm(f"holds {name}: {verdict}") from None
+    if type(op) is Identity:
+        return Group(())
     if not isinstance(op, ImageOp):
         raise NoNativeForm(f"holds {name}, which native code runs at the end only")
     return op

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torchvision import transforms as v1
 from torchvision.transforms import v2
-from typing_extensions import Self
 
 from headrace.transforms.op import LevelOp
 
@@ -17,7 +16,9 @@ MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
 @dataclass(frozen=True)
-class _Shown(LevelOp):
+class Shown(LevelOp):
+    """Shows the class and the arguments that are named in `shown` or `arguments`."""
+
     text: str
 
     arguments: ClassVar[tuple[str, ...]] = ()
@@ -26,14 +27,15 @@ class _Shown(LevelOp):
         return self.text
 
     @classmethod
-    def read(cls, transform: Any) -> Self:
-        names = cls.shown.get(type(transform), cls.arguments)
+    def read(cls, transform: Any) -> Shown:
+        kinds = (cls.shown[base] for base in type(transform).__mro__ if base in cls.shown)
+        names = next(kinds, cls.arguments)
         shown = ", ".join(f"{name} {_value_text(getattr(transform, name, None))}" for name in names)
         return cls(f"{type(transform).__name__}({shown})")
 
 
 @dataclass(frozen=True)
-class ToTensor(_Shown):
+class ToTensor(Shown):
     """From an image to a tensor."""
 
     matches = (v1.ToTensor, v2.ToTensor, v1.PILToTensor, v2.PILToTensor, v2.ToImage)
@@ -41,7 +43,7 @@ class ToTensor(_Shown):
 
 
 @dataclass(frozen=True)
-class ToPureTensor(_Shown):
+class ToPureTensor(Shown):
     """From a tensor of a class of torchvision's to one of torch's, the values unchanged."""
 
     matches = (v2.ToPureTensor,)
@@ -49,7 +51,7 @@ class ToPureTensor(_Shown):
 
 
 @dataclass(frozen=True)
-class ConvertDtype(_Shown):
+class ConvertDtype(Shown):
     """From one dtype to another, scaled or not."""
 
     matches = (v1.ConvertImageDtype, v2.ConvertImageDtype, v2.ToDtype)
@@ -59,7 +61,7 @@ class ConvertDtype(_Shown):
 
 
 @dataclass(frozen=True)
-class Normalize(_Shown):
+class Normalize(Shown):
     """Mean subtracted, divided by the standard deviation, channel by channel."""
 
     matches = (v1.Normalize, v2.Normalize)
@@ -68,7 +70,7 @@ class Normalize(_Shown):
 
 
 @dataclass(frozen=True)
-class Identity(_Shown):
+class Identity(Shown):
     """Hands on what it is given, an image or tensor of three channels."""
 
     matches = (v2.Identity, nn.Identity, v2.RGB)

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import PIL
 from PIL import Image
-from typing_extensions import Self
 
 from headrace.records import Draw
 
@@ -172,8 +171,8 @@ class LevelOp(Op):
 
     @classmethod
     @abstractmethod
-    def read(cls, transform: Any) -> Self:
-        """Never refuses: the table's making finds out."""
+    def read(cls, transform: Any) -> LevelOp:
+        """Refuses only what might not do the same to all images: the table's making finds out the rest."""
 
 
 def flat(ops: Sequence[ImageOp]) -> Iterator[ImageOp]:

@@ -1,0 +1,45 @@
+"""Lambda, and functions that stand in a pipeline by themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from headrace.transforms.levels import Identity, Shown
+from headrace.transforms.op import NoNativeForm
+from headrace.transforms.own_code import computes, converts_to_rgb, hands_on
+
+
+@dataclass(frozen=True)
+class Lambda(Shown):
+    """Arithmetic with the values of a tensor: `x * 2 - 1`. A function that returns its image is an Identity."""
+
+    matches = (v1.Lambda, v2.Lambda)
+    examples = (
+        {"lambd": lambda x: x * 2 - 1},
+        {"lambd": lambda x: x.mul(0.5).add_(x)},
+        {"lambd": lambda x: x},
+    )
+
+    @classmethod
+    def read(cls, transform: Any) -> Shown:
+        alone = type(transform) is FunctionType
+        function = transform if alone else transform.lambd
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        text = name if alone else f"{type(transform).__name__}({name})"
+        if hands_on(function):
+            return Identity(text)
+        if converts_to_rgb(function):
+            return ToRGB(text)
+        if computes(function):
+            return cls(text)
+        raise NoNativeForm("no native form" if alone else f"calls {name}, which may do anything")
+
+
+@dataclass(frozen=True)
+class ToRGB(Identity):
+    """Hands on an RGB image, and raises an error for a tensor."""
