@@ -118,8 +118,9 @@ class Budget(NamedTuple):
 # Smaller is better, but clarity decides: change a figure with a sentence of reason.
 BUDGETS = [
     Budget(("loader", "options", "config", "build"), 900, now=1510),
-    # More than was meant: each of torchvision's policies has a page of its own rules.
-    Budget(("transforms",), 3000, now=3150),
+    # More than was meant: each policy of torchvision's and timm's has a page of its own rules, and the user's
+    # own code is known by its bytecode alone.
+    Budget(("transforms",), 4100),
     Budget(("plan",), 1500, now=1600),
     Budget(("lazy",), 1000),
     Budget(("engine", "_torch_compat"), 3200, now=5920),
@@ -138,7 +139,8 @@ BUDGETS = [
     ),
     Budget(("recipes",), 700, now=1250),
 ]
-ALL_PYTHON = Budget(tuple(HOLDS), 28_000, now=35_650)
+# More for the time being: recognition of code of one's own and of timm, before others make room for them.
+ALL_PYTHON = Budget(tuple(HOLDS), 28_000, now=36_650)
 NATIVE = 12_000
 MAX_FILE, MAX_FUNCTION = 600, 60
 

@@ -201,7 +201,7 @@ def _split_segments(
     native = replace(
         _native_segment(recognised, lowered, batched=False),
         varies=not lowered.extent.exact,
-        keeps_info=not all(map(sees_pixels_only, lowered.middle)),
+        keeps_info=lowered.table is None or not all(map(sees_pixels_only, lowered.middle)),
     )
     middle = TransformSegment(steps=lowered.middle_steps, transforms=lowered.middle)
     refusal = () if lowered.refusal is None else (lowered.refusal,)

@@ -99,7 +99,7 @@ _BY_NAME: dict[str, type[Op]] = {name: op for op in OPS for name in op.matches_i
 
 
 def find_op(cls: type) -> type[Op] | None:
-    """The op that objects of this class are read as, or None. A subclass that changes nothing is as its base."""
+    """The op that objects of this class are read as, or None. A subclass that changes nothing is its base."""
     return _find_exactly(cls) or _find_exactly(plain_base(cls, _is_known) or object)
 
 

@@ -16,7 +16,7 @@ from headrace.transforms.own_code import computes, converts_to_rgb, hands_on
 
 @dataclass(frozen=True)
 class Lambda(Shown):
-    """Arithmetic with the values of a tensor: `x * 2 - 1`. A function that returns its image is an Identity."""
+    """Arithmetic with the values of a tensor, such as `x * 2 - 1`."""
 
     matches = (v1.Lambda, v2.Lambda)
     examples = (

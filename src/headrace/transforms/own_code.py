@@ -58,6 +58,8 @@ def plain_base(cls: type, known: Callable[[type], bool]) -> type | None:
 def _adds_only(base: type, name: str, value: Any) -> bool:
     if name in HARMLESS:
         return True
+    if isinstance(value, staticmethod) and value.__func__ is getattr(base, name, None):
+        return True  # torchvision's v2 gives its get_params to each subclass
     new = not hasattr(base, name) and not (name.startswith("__") and name.endswith("__"))
     return new and (type(value) is FunctionType or isinstance(value, CONSTANTS))
 
@@ -69,7 +71,8 @@ def wrapped_transform(transform: Any) -> Any:
     if is_module and (cls.__call__ is not nn.Module.__call__ or cls.__getattr__ is not nn.Module.__getattr__):
         return None
     method = inspect.getattr_static(cls, "forward" if is_module else "__call__", None)
-    if type(method) is not FunctionType or cls.__getattribute__ is not object.__getattribute__:
+    reads = inspect.getattr_static(cls, "__getattribute__")
+    if type(method) is not FunctionType or reads is not object.__getattribute__:
         return None
     shape, names = _shape(method, any_name=True), method.__code__.co_names
     if shape not in WRAPPERS or len(names) != 1 or not hasattr(transform, "__dict__"):
@@ -135,17 +138,17 @@ def _directly(self: Any, image: Any) -> Any:
 
 def _in_two_steps(self: Any, image: Any) -> Any:
     image = self.attribute(image)
-    return image
+    return image  # noqa: RET504  (as some people write it)
 
 
 def _by_another_name(self: Any, image: Any) -> Any:
     result = self.attribute(image)
-    return result
+    return result  # noqa: RET504
 
 
 def _converted_in_two_steps(image: Any) -> Any:
     image = image.convert("RGB")
-    return image
+    return image  # noqa: RET504
 
 
 WRAPPERS = {_shape(each, any_name=True) for each in (_directly, _in_two_steps, _by_another_name)}
