@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,4 +148,49 @@ def test_a_record_that_the_disk_cannot_hold_leaves_the_others(tmp_path: Path, mo
     assert [path is None for path in paths] == [False, True, False]
     assert (cache.stats().records, cache.stats().not_kept) == (2, 1)
     cache.release([record(1), record(2)], [None, None])
+    cache.close()
+
+
+def test_a_folder_deleted_in_use_is_an_error_that_names_it(tmp_path: Path) -> None:
+    """Whether or not another process has made it again meanwhile."""
+    folder = tmp_path / "cache"
+    for made_again in (False, True):
+        cache = Cache(folder, 8 * BLOCK)
+        put(cache, [1])
+        shutil.rmtree(folder)
+        other = Cache(folder, 8 * BLOCK) if made_again else None
+        for use in (
+            lambda cache=cache: cache.claim([record(2)], [0]),
+            lambda cache=cache: cache.release([record(1)], [None]),
+            cache.stats,
+        ):
+            with pytest.raises(CacheError, match=f"{folder}.* was deleted"):
+                use()
+        cache.close()
+        if other is not None:
+            put(other, [1])
+            other.close()
+
+
+def test_the_locks_of_the_clients_may_be_deleted_in_use(tmp_path: Path) -> None:
+    """A client doesn't take itself for dead then."""
+    cache = Cache(tmp_path, 4 * BLOCK)
+    put(cache, [1, 2, 3, 4])
+    shutil.rmtree(next(tmp_path.glob("headrace-*")) / "clients")
+    for _ in range(3):
+        assert cache.claim([record(5)], [9])[0].state == "full"
+    cache.release([record(1)], [None])
+    assert cache.claim([record(5)], [9])[0].state == "mine"
+    cache.close()
+
+
+def test_waiting_for_the_index_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was stopped while it held the lock holds up no other for ever."""
+    cache = Cache(tmp_path, 8 * BLOCK)
+    monkeypatch.setattr("headrace.cache.index.BUSY_SECONDS", 0.05)
+    with (tmp_path / "index.lock").open("wb") as stopped:
+        fcntl.flock(stopped, fcntl.LOCK_EX)
+        with pytest.raises(CacheError, match=r"index\.sqlite has been locked for 0\.05 s by another process"):
+            cache.stats()
+    assert cache.stats().records == 0
     cache.close()

@@ -24,9 +24,14 @@ ADVANCE = "UPDATE clients SET clock = max(clock, ?) WHERE id = ?"
 
 
 class Clients:
-    """The clients of the cache whose files are under `root`."""
+    """The clients of the cache whose files are under `root`.
+
+    Attributes:
+        own: the number of this process's client, which needs no proof that it lives; 0 before it has joined.
+    """
 
     def __init__(self, root: str) -> None:
+        self.own = 0
         self._root = root
         self._checked_at = 0.0
 
@@ -58,6 +63,7 @@ class Clients:
                 f"The cache can't lock {self._path(number)} ({error.strerror}). Its folder must be on a local"
                 " disk."
             ) from error
+        self.own = number
         return number, lock
 
     def _remove_strays(self, connection: Connection) -> None:
@@ -89,7 +95,7 @@ class Clients:
         """Take back what dead clients have pinned or are fetching; whether there was one."""
         self._checked_at = time.monotonic()
         clients = connection.execute("SELECT id FROM clients WHERE gone = 0").fetchall()
-        dead = [number for (number,) in clients if not self.lives(number)]
+        dead = [number for (number,) in clients if number != self.own and not self.lives(number)]
         for number in dead:
             self.release_client(connection, number)
         return bool(dead)
