@@ -128,6 +128,21 @@ def test_an_empty_object_is_an_image_that_cannot_be_read(tmp_path: Path) -> None
     assert empty.requests == 3  # two sizes, and one object
 
 
+def test_sizes_and_versions_of_single_objects_take_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.remote.records.MOST_FOUND", 3)
+    store = MemoryStore({f"{n}.jpg": data_of(n) for n in range(8)})
+    records = access_to(store, tmp_path).records()
+    objects = [Wanted(f"{ROOT}/{n}.jpg", 0, None, None) for n in range(8)]
+    for number, each in enumerate(objects):
+        assert records.read(each) == data_of(number)
+    assert len(records._found) == 3
+    before = store.requests
+    assert [records.read(objects[n]) for n in (7, 0)] == [data_of(7), data_of(0)]
+    assert store.requests == before + 1  # the size of 0; both are in the cache
+
+
 def test_what_failed_as_a_whole_is_given_back() -> None:
     lease, ended = Lease([], [], [], urgent=False), []
     lease.end = ended.append

@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -74,19 +74,17 @@ class Wanted:
     """Bytes that a sample is made of.
 
     Attributes:
-        url: the object's URL.
-        start, size: the bytes' place in the object; size None: the whole object, however long it is.
-        record: the cache's name for them; None: known once the object's ETag is.
+        url: the URL of the object.
+        start, size: the place of the bytes in the object; size None: the whole object, however long it is.
+        record: the cache's name for them; None until the object's size and version are known.
+        version: the version that the object must have; None: any.
     """
 
     url: str
     start: int
     size: int | None
     record: Record | None
-
-    def found(self, size: int, record: Record) -> Wanted:
-        """The same, now that the object's size and ETag are known."""
-        return replace(self, size=size, record=record)
+    version: str | None = None
 
 
 class Lease:

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,6 +38,8 @@ DISK_THREADS = 4
 DOWN = 16
 # How often bytes that don't have their checksum are fetched.
 DAMAGED_TRIES = 3
+# Whole objects whose size and version are remembered: some 50 MB. Others are asked for them again.
+MOST_FOUND = 200_000
 
 _located = lru_cache(maxsize=1 << 16)(store_and_name)
 
@@ -63,7 +66,8 @@ class Records:
         self._loop = loop()
         self._unfinished: list[Lease] = []  # in order of use
         self._failed = 0  # requests in a row, after their last try
-        self._found: dict[str, tuple[int, str]] = {}  # size and version by URL, of whole objects
+        # Size and version by URL, of the whole objects that were found last.
+        self._found: dict[str, tuple[int, str]] = {}
         self._disk = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="headrace-cache")
         weakref.finalize(self, _close_later, self._loop, self._disk, self._cache)
 
@@ -234,7 +238,7 @@ class Records:
     async def _fetch_range(self, lease: Lease, part: Range, which: list[int], *, keep: bool) -> None:
         """Gets the records `which`, all in `part`, or notes why not; ends their claims."""
         try:
-            data = await self._data(part)
+            data = await self._data(part, lease.wanted[which[0]].version)
             good = await self._put(lease, part, which, data, keep=keep)
             for i in sorted(set(which) - set(good)):
                 try:
@@ -267,16 +271,15 @@ class Records:
             self._failed += 1
         return self._failed >= DOWN
 
-    async def _data(self, part: Range) -> memoryview:
+    async def _data(self, part: Range, version: str | None) -> memoryview:
         if not part.nbytes:
             return memoryview(b"")  # stores refuse ranges of nothing
         root, name = _located(part.name)
         answer = await self._reader(root).get(name, part.start, part.stop)
         self._failed = 0
-        found = self._found.get(part.name)
-        if found is not None and found[1] != answer.version:
-            del self._found[part.name]  # who asks for it again gets what it is now
-            raise _changed(part.name, found[1], answer.version)
+        if version is not None and version != answer.version:
+            self._found.pop(part.name, None)  # the next attempt reads the object as it is then
+            raise _changed(part.name, version, answer.version)
         return memoryview(answer.data)
 
     async def _put(
@@ -317,7 +320,7 @@ class Records:
         """Fetches a record again whose bytes were not those that were expected. Raises RemoteError."""
         wanted, part = lease.wanted[i], _alone(lease, i)
         for _ in range(DAMAGED_TRIES - 1):
-            if await self._put(lease, part, [i], await self._data(part), keep=keep):
+            if await self._put(lease, part, [i], await self._data(part, wanted.version), keep=keep):
                 return
         raise RemoteError(
             f"bytes {part.start:,} to {part.stop - 1:,} of {wanted.url} can't be used after {DAMAGED_TRIES}"
@@ -331,25 +334,33 @@ class Records:
         async def find(i: int) -> None:
             wanted = lease.wanted[i]
             try:
-                if wanted.url not in self._found:
-                    root, name = _located(wanted.url)
-                    answer = await self._reader(root).head(name)
-                    self._found[wanted.url] = answer.size, answer.version
-                record = self._known(wanted)
-                assert record is not None
-                lease.wanted[i] = wanted.found(record.size, record)
+                size, version = self._found.get(wanted.url) or await self._head(wanted.url)
+                record = self._record_of_object(wanted.url, size, version)
+                lease.wanted[i] = replace(wanted, size=size, record=record, version=version)
             except HeadraceError as error:
                 lease.errors[i] = RemoteError(str(error))
 
         unknown = [i for i, wanted in enumerate(lease.wanted) if wanted.record is None]
         await asyncio.gather(*map(find, unknown))
 
+    async def _head(self, url: str) -> tuple[int, str]:
+        """Size and version of a whole object, which are remembered."""
+        root, name = _located(url)
+        answer = await self._reader(root).head(name)
+        self._found[url] = answer.size, answer.version
+        if len(self._found) > MOST_FOUND:
+            del self._found[next(iter(self._found))]
+        return answer.size, answer.version
+
     def _known(self, wanted: Wanted) -> Record | None:
-        """Of a whole object, once its size and version are known."""
-        if wanted.record is not None or wanted.url not in self._found:
+        """The record of `wanted`; None: the object's size and version aren't known."""
+        found = self._found.get(wanted.url)
+        if wanted.record is not None or found is None:
             return wanted.record
-        size, version = self._found[wanted.url]
-        return Record(f"{object_key(wanted.url, self._options)}\0{version}", size, None)
+        return self._record_of_object(wanted.url, *found)
+
+    def _record_of_object(self, url: str, size: int, version: str) -> Record:
+        return Record(f"{object_key(url, self._options)}\0{version}", size, None)
 
     def _end(self, lease: Lease) -> None:
         if not self._loop.loop.is_closed():
