@@ -63,6 +63,10 @@ def test_pack_verify_and_info(run: Run, folder: Path, tmp_path: Path) -> None:
     assert f"{dest}: 12 samples in 1 shards, " in done.out
     assert "1 files that ImageFolder ignores were left out: md (1)" in done.err
 
+    done = run("pack", folder, dest, "--shuffle", "4")
+    assert done.code == 0, done.err
+    assert f"{dest} is up to date: 12 samples in 1 shards, " in done.out
+
     done = run("verify", dest, "--against", folder)
     assert (done.code, done.out) == (0, f"{dest}: 12 samples, 0 problems\n")
 
@@ -101,5 +105,5 @@ def test_help_says_what_is_lossy_and_which_codes_there_are(run: Run) -> None:
     assert "LOSSY: scale larger images down" in text
     assert "LOSSY: of JPEGs re-encoded" in text
     assert "jpeg is LOSSY" in text
-    assert "Exit codes: 0 packed; 2 wrong usage" in text
+    assert "Exit codes: 0 packed, or up to date; 2 wrong usage" in text
     assert "1 bad records were found" in " ".join(run("verify", "--help").out.split())

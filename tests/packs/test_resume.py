@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import multiprocessing
 import os
@@ -166,11 +167,41 @@ def test_another_source_is_refused(folder: Path, interrupted: Path, tmp_path: Pa
         run(copy, interrupted)
 
 
-def test_a_destination_that_holds_something_is_left_alone(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_finished_pack_is_up_to_date(folder: Path, tmp_path: Path, format_: str) -> None:
     (tmp_path / "dest").mkdir()
-    run(folder, tmp_path / "dest")
+    first = run(folder, tmp_path / "dest", format=format_)
     before = contents(tmp_path / "dest")
-    with pytest.raises(headrace.PackError, match="dest exists already"):
+    again = run(folder, tmp_path / "dest", format=format_)
+    assert again == dataclasses.replace(first, reused=first.shards, up_to_date=True)
+    assert contents(tmp_path / "dest") == before
+    assert not (tmp_path / "dest.partial").exists()
+
+
+def test_another_pack_of_a_changed_source_or_other_options_is_left_alone(
+    folder: Path, tmp_path: Path
+) -> None:
+    source, dest = shutil.copytree(folder, tmp_path / "copy"), tmp_path / "dest"
+    run(source, dest)
+    before = contents(dest)
+    file = source / "class0" / "00000.jpg"
+    for change, options, reason in (
+        (lambda: None, {"shuffle": 3}, r"made with shuffle=None \(now 3\): remove it, or choose"),
+        (lambda: os.utime(file), {}, "made with files that have changed since"),
+        (lambda: file.rename(file.with_name("renamed.jpg")), {}, r"made with other files"),
+    ):
+        change()
+        with pytest.raises(headrace.PackError, match=f"dest exists already and was {reason}"):
+            run(source, dest, **options)
+    assert contents(dest) == before
+
+
+def test_a_destination_that_is_no_finished_pack_is_left_alone(folder: Path, tmp_path: Path) -> None:
+    run(folder, tmp_path / "dest")
+    shard = tmp_path / "dest" / "shard-000000.tar"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    before = contents(tmp_path / "dest")
+    with pytest.raises(headrace.PackError, match="dest exists already: remove it"):
         run(folder, tmp_path / "dest")
     assert contents(tmp_path / "dest") == before
 

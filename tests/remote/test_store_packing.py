@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -141,7 +142,23 @@ def test_ended_before_the_plan_was_removed(
     whole = contents(bucket / "made.pack")
     assert packed(folder, url, patient).samples == 12
     assert contents(bucket / "made.pack") == whole
-    with pytest.raises(PackError, match=r"made\.pack exists already"):
+    with pytest.raises(PackError, match=r"made\.pack exists already and was made with shuffle=None"):
+        packed(folder, url, patient, shuffle=1)
+
+
+def test_a_finished_pack_in_a_store_is_up_to_date(
+    bucket: Path, patient: dict[str, Any], tmp_path: Path
+) -> None:
+    folder, url = image_folder(tmp_path / "src", 12), "s3://bucket/made.pack"
+    for path in folder.rglob("*"):
+        os.utime(path, (10**9, 10**9))  # stores tell times in whole seconds
+    first = packed(folder, url, patient)
+    assert not first.up_to_date
+    whole = contents(bucket / "made.pack")
+    assert packed(folder, url, patient).up_to_date
+    assert contents(bucket / "made.pack") == whole
+    os.utime(next(folder.rglob("*.jpg")), (10**10, 10**10))
+    with pytest.raises(PackError, match="made with files that have changed since"):
         packed(folder, url, patient)
 
 

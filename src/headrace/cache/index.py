@@ -260,6 +260,7 @@ class Member:
     def _reset(self) -> None:
         self.lock = threading.RLock()
         self.number = 0
+        self._root = ""
         self._index: Index | None = None
         # What closes the connection, and the client's lock.
         self._disconnect: Callable[[], Any] = _do_nothing

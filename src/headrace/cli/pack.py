@@ -78,7 +78,7 @@ def pack(
     same command again: it continues after the last finished shard. DEST has its
     name only once it is complete.
 
-    Exit codes: 0 packed; 2 wrong usage, or a file that can't be read or
+    Exit codes: 0 packed, or up to date; 2 wrong usage, or a file that can't be read or
     written; 130 ended by Ctrl-C.
     """
     from headrace.packs.pack import pack as run
@@ -114,9 +114,10 @@ def kept(console: Console) -> Iterator[None]:
 
 
 def _tell(summary: PackSummary, console: Console) -> None:
-    again = f" ({summary.reused:,} of an earlier run)" if summary.reused else ""
+    state = " is up to date" if summary.up_to_date else ""
+    reused = f" ({summary.reused:,} of an earlier run)" if summary.reused and not state else ""
     typer.echo(
-        f"{summary.path}: {summary.samples:,} samples in {summary.shards:,} shards{again},"
+        f"{summary.path}{state}: {summary.samples:,} samples in {summary.shards:,} shards{reused},"
         f" {summary.pack_bytes / 1e6:,.1f} MB, {summary.pack_bytes / max(1, summary.source_bytes):.1%} of the"
         " source's bytes"
     )

@@ -15,11 +15,18 @@ from headrace._machine import usable_cores
 from headrace._native import ffi
 from headrace.errors import ConfigError, PackError
 from headrace.packs.changes import Changes
-from headrace.packs.destinations import Destination, FolderDestination, Shards, StoreDestination
+from headrace.packs.destinations import (
+    Destination,
+    FolderDestination,
+    Shards,
+    StoreDestination,
+    differences,
+    exists,
+)
 from headrace.packs.inputs import open_input
 from headrace.packs.lmdb import TRANSACTION_BYTES, LmdbShards
 from headrace.packs.pack import PackRequest, PackSummary
-from headrace.packs.records import Input, Progress, Record, in_order, make_plan
+from headrace.packs.records import Input, Plan, Progress, Record, in_order, make_plan
 from headrace.packs.rows import Facts, Packed, write_index
 from headrace.packs.tar import TarShards
 from headrace.remote.client import is_url
@@ -62,6 +69,9 @@ def run(request: PackRequest, progress: Progress | None) -> PackSummary:
         "shuffle": request.shuffle,
         **vars(request.changes),
     }
+    finished_pack = _up_to_date(destination, source, plan, made)
+    if finished_pack is not None:
+        return _summary(destination, source, plan, finished_pack, reused=plan.shards, up_to_date=True)
     with destination.workplace(made, plan) as folder:
         shards = TarShards(folder) if request.format == "tar" else LmdbShards(folder, plan)
         finished = destination.finished(shards, plan)
@@ -82,16 +92,55 @@ def run(request: PackRequest, progress: Progress | None) -> PackSummary:
             about = PackAbout(request.format, shards.shards(parts), source.classes, {**made, "kept": kept})
             write_index(folder, parts, about, shards.begins())
         index = PackIndex(folder / FILE_NAME)
-        return PackSummary(
-            path=destination.path,
-            samples=len(index),
-            shards=plan.shards,
-            reused=len(finished),
-            source_bytes=plan.source_bytes,
-            pack_bytes=sum(shard.size for shard in index.about.shards) + index.path.stat().st_size,
-            kept=tuple((key, why) for key, why in index.about.made["kept"]),
-            notes=tuple(source.notes()),
-        )
+        return _summary(destination, source, plan, index, reused=len(finished))
+
+
+def _summary(
+    destination: Destination,
+    source: Input,
+    plan: Plan,
+    index: PackIndex,
+    *,
+    reused: int,
+    up_to_date: bool = False,
+) -> PackSummary:
+    return PackSummary(
+        path=destination.path,
+        samples=len(index),
+        shards=plan.shards,
+        reused=reused,
+        source_bytes=plan.source_bytes,
+        pack_bytes=sum(shard.size for shard in index.about.shards) + index.nbytes,
+        kept=tuple((key, why) for key, why in index.about.made["kept"]),
+        notes=tuple(source.notes()),
+        up_to_date=up_to_date,
+    )
+
+
+def _up_to_date(
+    destination: Destination, source: Input, plan: Plan, made: dict[str, Any]
+) -> PackIndex | None:
+    """The index of the pack at the destination if it is the one to make, as far as options, keys, sizes and
+    times of modification tell; None: there is none yet, or one that can't be told from it.
+
+    Raises:
+        PackError: it is another pack.
+    """
+    existing = destination.existing()
+    if existing is None:
+        return None
+    index, files = existing
+    same_version = {"headrace": made["headrace"]}  # another version's pack of the same files is as good
+    earlier = {name: index.about.made.get(name) for name in made} | same_version
+    if different := differences(earlier, made):
+        raise exists(str(destination), different)
+    shards, modified = index.about.shards, source.modified_ns(plan.records)
+    complete = all(shard.name in files and files[shard.name].size == shard.size for shard in shards)
+    if not complete or modified is None:
+        return None
+    if modified >= min(files[name].modified_ns for name in (FILE_NAME, *(shard.name for shard in shards))):
+        raise exists(str(destination), "files that have changed since")
+    return index
 
 
 def _counting(progress: Progress | None, missing: Work, total: int) -> Callable[[int], None]:

@@ -20,7 +20,7 @@ from headrace.packs.lmdb import LmdbShards
 from headrace.packs.records import Plan
 from headrace.packs.rows import Part, naming, pack_file, part_path
 from headrace.packs.tar import TarShards, shard_name
-from headrace.remote.store import Store
+from headrace.remote.store import Found, Store
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 
 # What a pack may need on top of the source's bytes: headers and padding of a sample's members, the fixed
@@ -56,6 +56,16 @@ class FolderDestination:
     def __str__(self) -> str:
         return str(self.path)
 
+    def existing(self) -> tuple[PackIndex, dict[str, Found]] | None:
+        """The index of the finished pack that is there, and its files by name; None: there is none."""
+        if not (self.path / FILE_NAME).is_file():
+            return None
+        found = {}
+        for path in self.path.iterdir():
+            info = path.stat()
+            found[path.name] = Found(path.name, info.st_size, "", info.st_mtime_ns)
+        return PackIndex(self.path / FILE_NAME), found
+
     @contextmanager
     def workplace(self, made: dict[str, Any], plan: Plan) -> Iterator[Path]:
         """The folder in which to make the pack; it gets the pack's name when the body ends without an error.
@@ -70,7 +80,7 @@ class FolderDestination:
         """
         dest, folder = self.path, self._partial
         if dest.exists() and not (dest.is_dir() and not any(dest.iterdir())):
-            raise _exists(str(dest))
+            raise exists(str(dest))
         with naming(folder):
             (folder / "parts").mkdir(parents=True, exist_ok=True)
         with _locked(folder):
@@ -151,6 +161,16 @@ class StoreDestination:
     def __str__(self) -> str:
         return self._store.url
 
+    def existing(self) -> tuple[PackIndex, dict[str, Found]] | None:
+        """See `FolderDestination`."""
+        found = {each.name: each for each in self._store.list()}
+        if FILE_NAME not in found or any(each.name == PLAN for each in self._partial.list()):
+            return None
+        with tempfile.TemporaryDirectory(prefix="headrace-pack-") as name:
+            path = Path(name) / FILE_NAME
+            path.write_bytes(self._store.read(FILE_NAME))
+            return PackIndex(path), found
+
     @contextmanager
     def workplace(self, made: dict[str, Any], plan: Plan) -> Iterator[Path]:
         """A folder on this machine for the pack's rows and index; see `FolderDestination`.
@@ -224,7 +244,7 @@ class StoreDestination:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
             if there:
-                raise _exists(self._store.url) from None
+                raise exists(self._store.url) from None
             self._partial.write(PLAN, json.dumps(mine, indent=1, sort_keys=True).encode())
             return there
         _refuse_other_work(self._partial.url, earlier, mine)
@@ -234,8 +254,10 @@ class StoreDestination:
 Destination = FolderDestination | StoreDestination
 
 
-def _exists(place: str) -> PackError:
-    return PackError(f"{place} exists already: remove it, or choose another destination.")
+def exists(place: str, differences: str = "") -> PackError:
+    """The error for a destination that holds something else than the pack to make."""
+    made = f" and was made with {differences}" if differences else ""
+    return PackError(f"{place} exists already{made}: remove it, or choose another destination.")
 
 
 def _changed(shard: str) -> PackError:
@@ -257,18 +279,24 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _refuse_other_work(where: str, earlier: dict[str, Any], mine: dict[str, Any]) -> None:
     """Raises PackError where the work at `where` was started for another pack than this one."""
-    different = sorted(name for name in {*earlier, *mine} if earlier.get(name) != mine.get(name))
+    different = differences(earlier, mine)
     if different:
-        differences = dict.fromkeys(
-            "other files (or they have changed since)"
-            if name in ("records", "state")
-            else f"{name}={earlier.get(name)!r} (now {mine.get(name)!r})"
-            for name in different
-        )
         raise PackError(
-            f"{where} was started with {', '.join(differences)}. Run the same command to finish it, or"
-            " remove it to start again."
+            f"{where} was started with {different}. Run the same command to finish it, or remove it to start"
+            " again."
         )
+
+
+def differences(earlier: dict[str, Any], mine: dict[str, Any]) -> str:
+    """Which options or files differ, for people; empty: none."""
+    names = sorted(name for name in {*earlier, *mine} if earlier.get(name) != mine.get(name))
+    described = dict.fromkeys(
+        "other files (or they have changed since)"
+        if name in ("records", "state")
+        else f"{name}={earlier.get(name)!r} (now {mine.get(name)!r})"
+        for name in names
+    )
+    return ", ".join(described)
 
 
 def _check_space(folder: Path, plan: Plan) -> None:

@@ -57,6 +57,10 @@ class FolderInput(Input):
         total = sum(self._left_out.values())
         return [f"{total:,} files that ImageFolder ignores were left out: {', '.join(kinds + rest)}"]
 
+    def modified_ns(self, records: Sequence[Record]) -> int | None:
+        """See `Input`."""
+        return self._tree.modified_ns(records)
+
     def _of_folder(self, below: str, names: list[str], label: int) -> Iterator[Record]:
         images = [name for name in names if name.lower().endswith(IMG_EXTENSIONS)]
         stems = Counter(stem_of(name) for name in images)
@@ -112,6 +116,10 @@ class DiskTree:
         size, stamp = sum(info.st_size for info in infos), max(info.st_mtime_ns for info in infos)
         return Record(as_text(key), size, stamp, (label, *paths))
 
+    def modified_ns(self, records: Sequence[Record]) -> int:
+        """The time of the latest modification of `records`, in nanoseconds since 1970."""
+        return max(record.stamp for record in records)
+
     def read(self, record: Record) -> Sample:
         """What `record` described. Raises PackError where it can't be read or has changed."""
         image = os.path.join(self._root, record.place[1])
@@ -164,6 +172,10 @@ class StoreTree:
         versions = "\0".join(each.version for each in found).encode()
         stamp = int.from_bytes(hashlib.sha256(versions).digest()[:8], "big")
         return Record(as_text(key), sum(each.size for each in found), stamp, (label, *paths))
+
+    def modified_ns(self, records: Sequence[Record]) -> int:
+        """See `DiskTree`."""
+        return max(self._found[path].modified_ns for record in records for path in record.place[1:])
 
     def read(self, record: Record) -> Sample:
         """See `DiskTree`."""

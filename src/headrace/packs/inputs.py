@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,9 @@ class ImagesInput(Input):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._dataset, self._encoding, self._quality)
 
+    def modified_ns(self, records: Sequence[Record]) -> None:
+        """None: the images are those that the dataset returns."""
+
     def records(self) -> list[Record]:
         """See `Input`. Sizes aren't known before the images are encoded: all are taken to be as the first."""
         count = len(self._dataset)
@@ -162,6 +165,10 @@ class PackInput(Input):
             return replace(self._pack.sample(record.place), key=record.key)
         except RemoteError as error:
             raise PackError(str(error)) from error
+
+    def modified_ns(self, records: Sequence[Record]) -> int | None:
+        """See `Input`."""
+        return super().modified_ns(records) if self._pack.store is None else None
 
     def notes(self) -> list[str]:
         """See `Input`."""

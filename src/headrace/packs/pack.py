@@ -25,11 +25,12 @@ class PackSummary:
     Attributes:
         path: the pack's folder, or its URL.
         samples, shards: the numbers of samples and of shards in the pack.
-        reused: the number of shards that an earlier, interrupted run had finished.
+        reused: the number of shards that an earlier run had finished.
         source_bytes: the size of the source's images and other fields, in bytes.
         pack_bytes: the size of the shards and the index, in bytes.
         kept: (key, reason) of each image that was to be changed and is kept as it was.
         notes: remarks for the user.
+        up_to_date: whether the pack was there already, so that nothing was written.
     """
 
     path: Path | str
@@ -40,6 +41,7 @@ class PackSummary:
     pack_bytes: int
     kept: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
+    up_to_date: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ def pack(
 
     The work is done in ``DEST.partial``, which becomes `dest` once it is complete. Interrupted at any moment,
     the same call continues after the last finished shard, and the pack is the same byte for byte; so it is
-    for any number of workers, and for shards built by a cluster.
+    for any number of workers, and for shards built by a cluster. Where `dest` is the finished pack of the
+    same call, and no file of the source was added, removed or modified since, nothing is written.
 
     Source and destination may lie in object stores (``pip install 'headrace[remote]'``): a URL as of
     `headrace.PackedDataset`. There the index, which is written last, makes the shards a pack.
@@ -93,7 +96,7 @@ def pack(
             file (val with the devkit in the same folder); a WebDataset tar file or a folder of them; an LMDB
             of msgpack (bytes, label); or a torch Dataset that is an ImageFolder, has `samples` as one, or
             gives (PIL image, label), which needs `reencode`.
-        dest: the folder to make, or its URL; its last part must not exist, or be an empty folder.
+        dest: the folder to make, or its URL: one that doesn't exist, an empty one, or the same call's pack.
         format: "tar", or "lmdb" (needs ``pip install headrace[lmdb]``).
         optimize: rewrite JPEGs without loss: optimised Huffman tables, and restart markers that let any
             decoder begin in the middle; about 2.6 % smaller, and three times the work. Pixels don't change.
@@ -118,8 +121,9 @@ def pack(
 
     Raises:
         ConfigError: an option that can't be obeyed.
-        PackError: the source can't be read or has changed meanwhile, `dest` exists, the disk is too small or
-            full, or ``DEST.partial`` was started with other options. The message names the file.
+        PackError: the source can't be read or has changed meanwhile, `dest` holds anything else than the same
+            call's pack, the disk is too small or full, or ``DEST.partial`` was started with other options.
+            The message names the file.
         RemoteError: a store can't be read or written. The message names the URL.
 
     Example:

@@ -84,6 +84,10 @@ class Input(ABC):
         """What a user should know of the source, once `records` was called."""
         return []
 
+    def modified_ns(self, records: Sequence[Record]) -> int | None:
+        """The time of the latest modification of `records`, in nanoseconds since 1970; None: not known."""
+        return max(record.stamp for record in records)
+
 
 @dataclass(frozen=True)
 class Plan:

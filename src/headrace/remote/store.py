@@ -25,11 +25,13 @@ class Found(NamedTuple):
         name: the path below the folder.
         size: the number of bytes.
         version: the ETag, else the time of modification: it differs where the bytes have changed.
+        modified_ns: the time of modification, in nanoseconds since 1970.
     """
 
     name: str
     size: int
     version: str
+    modified_ns: int
 
 
 class Store:
@@ -72,7 +74,8 @@ class Store:
             for chunk in obstore.list(store, f"{self._folder}/"):
                 for each in chunk:
                     version = each["e_tag"] or str(each["last_modified"])
-                    yield Found(each["path"][len(self._folder) + 1 :], each["size"], version)
+                    modified_ns = int(each["last_modified"].timestamp()) * 10**9
+                    yield Found(each["path"][len(self._folder) + 1 :], each["size"], version, modified_ns)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes `start` to `stop` - 1 of an object; None: all of it. Raises RemoteError."""

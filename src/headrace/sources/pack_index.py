@@ -138,6 +138,11 @@ class PackIndex:
                 f"{path} can't be read as a pack's index: {error}. Make it again by headrace index or pack."
             ) from error
 
+    @property
+    def nbytes(self) -> int:
+        """The size of the file, in bytes."""
+        return self._mapped.nbytes
+
     def __len__(self) -> int:
         rows: int = self.batch.num_rows
         return rows
