@@ -127,7 +127,7 @@ BUDGETS = [
     Budget(("order",), 1100, now=1200),
     Budget(("sources",), 1300, now=1700),
     Budget(("device",), 700),
-    Budget(("packs", "remote", "cache", "ray_data"), 5500, now=6770),
+    Budget(("packs", "remote", "cache", "ray_data"), 5500, now=6816),
     Budget(("doctor", "measure", "examine"), 5500, now=7260),
     Budget(
         (

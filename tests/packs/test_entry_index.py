@@ -54,7 +54,7 @@ def assert_equals_torchvision(loader: headrace.DataLoader) -> None:
 
 def test_every_file_gets_entry_points_within_two_percent(folder: Path) -> None:
     summary = build_entry_index(folder)
-    assert (summary.files, summary.indexed, summary.reused) == (FILES, FILES, 0)
+    assert (summary.samples, summary.indexed, summary.reused) == (FILES, FILES, 0)
     for name, size, _, entries in EntryIndex(folder / ENTRIES_FILE).rows():
         assert size == (folder / os.fsdecode(name)).stat().st_size
         assert 0 < len(entries) <= 0.02 * size
@@ -102,7 +102,7 @@ def test_only_new_and_changed_files_are_read_again(folder: Path) -> None:
     shutil.copyfile(folder / "class1" / "1.jpg", folder / "class0" / "new.jpeg")
     (folder / "class2" / "2.jpg").unlink()
     summary = build_entry_index(folder)
-    assert (summary.files, summary.reused) == (FILES, FILES - 2)
+    assert (summary.samples, summary.reused) == (FILES, FILES - 2)
     assert_equals_torchvision(loader_of(folder))
 
 
@@ -125,7 +125,7 @@ def test_files_without_use_for_entry_points_are_listed_with_none(folder: Path) -
     Image.open(folder / "class0" / "0.jpg").save(folder / "class0" / "0.jpg", progressive=True)
     (folder / "class1" / "1.jpg").write_bytes(b"no picture")
     summary = build_entry_index(folder)
-    assert (summary.files, summary.indexed) == (FILES, FILES - 2)
+    assert (summary.samples, summary.indexed) == (FILES, FILES - 2)
 
 
 def test_a_damaged_index_is_ignored_with_the_reason(folder: Path) -> None:

@@ -34,34 +34,16 @@ def index(
     Exit codes: 0 indexed; 2 wrong usage, or a file that can't be read or written.
     """
     console = Console(stderr=True)
-    with failing("index", console):
+    with failing("index", console), progress_bar("indexing", console) as progress:
+        from headrace.packs.index import build_entry_index, build_shard_index
         from headrace.sources.tar_index import LMDB_FILE
 
         if path.is_file() or any(path.glob("*.tar")) or (path / LMDB_FILE).is_file():
-            _index_shards(path, workers, console)
+            found, kind = build_shard_index(path, workers=workers, progress=progress), "samples"
         else:
-            _index_folder(path, workers, every, console)
-
-
-def _index_shards(path: Path, workers: int | None, console: Console) -> None:
-    from headrace.packs.index import build_shard_index
-
-    with progress_bar("indexing", console) as progress:
-        summary = build_shard_index(path, workers=workers, progress=progress)
-    _tell(summary.path, summary.indexed, summary.samples, "samples", summary.index_bytes, summary.data_bytes)
-
-
-def _index_folder(path: Path, workers: int | None, every: int, console: Console) -> None:
-    from headrace.packs.index import build_entry_index
-
-    with progress_bar("indexing", console) as progress:
-        summary = build_entry_index(path, workers=workers, every=every, progress=progress)
-    files = f"files ({summary.reused:,} reused)"
-    _tell(summary.path, summary.indexed, summary.files, files, summary.index_bytes, summary.data_bytes)
-
-
-def _tell(path: Path, indexed: int, count: int, of: str, index_bytes: int, data_bytes: int) -> None:
+            found = build_entry_index(path, workers=workers, every=every, progress=progress)
+            kind = f"files ({found.reused:,} reused)"
     typer.echo(
-        f"{path}: {indexed:,} of {count:,} {of} have entry points, {index_bytes / 1e6:,.1f} MB,"
-        f" {index_bytes / max(1, data_bytes):.1%} of the data"
+        f"{found.path}: {found.indexed:,} of {found.samples:,} {kind} have entry points,"
+        f" {found.index_bytes / 1e6:,.1f} MB, {found.index_bytes / max(1, found.data_bytes):.1%} of the data"
     )

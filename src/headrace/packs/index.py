@@ -50,19 +50,19 @@ class IndexSummary:
 
     Attributes:
         path: the file of the index.
-        files: the number of JPEG files, by extension.
-        indexed: the number of files that have entry points.
+        samples: the number of JPEG files (by extension), or of samples that have an image.
+        indexed: the number of them that have entry points.
+        data_bytes, index_bytes: the size of the files or shards, and of the index, in bytes.
         reused: the number of files whose entry points are those of an earlier run, as their size and time of
-            modification are the same.
-        data_bytes, index_bytes: the size of the files, and of the index, in bytes.
+            modification are the same; 0 for shards.
     """
 
     path: Path
-    files: int
+    samples: int
     indexed: int
-    reused: int
     data_bytes: int
     index_bytes: int
+    reused: int = 0
 
 
 def build_entry_index(
@@ -107,7 +107,7 @@ def build_entry_index(
                 progress(number * PART + len(names), len(files))
     _write(target, (_only_batch(path) for path in written))
     shutil.rmtree(parts)
-    return IndexSummary(target, len(files), indexed, reused, data_bytes, target.stat().st_size)
+    return IndexSummary(target, len(files), indexed, data_bytes, target.stat().st_size, reused)
 
 
 def _jpeg_files(root: Path) -> Iterator[bytes]:
@@ -167,32 +167,12 @@ def _write(path: Path, batches: Iterable[pa.RecordBatch]) -> None:
             writer.write_batch(batch)
 
 
-@dataclass(frozen=True)
-class ShardIndexSummary:
-    """The result of indexing.
-
-    Attributes:
-        path: the file of the index.
-        shards: the number of files.
-        samples: the number of samples that have an image.
-        indexed: the number of samples that have entry points.
-        data_bytes, index_bytes: the size of the shards, and of the index, in bytes.
-    """
-
-    path: Path
-    shards: int
-    samples: int
-    indexed: int
-    data_bytes: int
-    index_bytes: int
-
-
 def build_shard_index(
     path: str | os.PathLike[str],
     *,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> ShardIndexSummary:
+) -> IndexSummary:
     """Makes the index of WebDataset shards or an LMDB, for `headrace.PackedDataset`. They stay as they are.
 
     It becomes ``index.arrow`` in the folder of the shards; where that can't be written, or for a single
@@ -284,17 +264,11 @@ def _packed(shard: Path, sample: TarSample) -> tuple[Packed, int] | None:
     return Packed((data,), begin, found, Facts.of(content), None), sample.offset
 
 
-def _summary(target: Path) -> ShardIndexSummary:
+def _summary(target: Path) -> IndexSummary:
     index = PackIndex(target)
     _, begins, ends = index.entries()
-    return ShardIndexSummary(
-        path=target,
-        shards=len(index.about.shards),
-        samples=len(index),
-        indexed=int((ends > begins).sum()),
-        data_bytes=sum(shard.size for shard in index.about.shards),
-        index_bytes=target.stat().st_size,
-    )
+    data_bytes = sum(shard.size for shard in index.about.shards)
+    return IndexSummary(target, len(index), int((ends > begins).sum()), data_bytes, index.nbytes)
 
 
 def _write_lmdb_index(
