@@ -143,11 +143,21 @@ def test_native_epochs_go_on(pictures: ImageFolder, kind: str, stop: int) -> Non
 @pytest.mark.parametrize(("workers", "others"), [(0, 0), (0, 2), (2, 1)])
 def test_python_epochs_go_on(kind: str, workers: int, others: int) -> None:
     def make(workers: int = workers) -> headrace.DataLoader:
-        return headrace.DataLoader(Noisy(N), num_workers=workers, **{"batch_size": 4, **KINDS[kind]()})
+        options = {"batch_size": 4, "seed": 5, **KINDS[kind]()}
+        return headrace.DataLoader(Noisy(N), num_workers=workers, **options)
 
     assert make().plan().native is None
     expected, got = run(make, 5, workers=others)
     assert same(got, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_python_epochs_without_a_seed_go_on_with_the_same_samples(kind: str) -> None:
+    def make(workers: int = 0) -> headrace.DataLoader:
+        return headrace.DataLoader(Noisy(N), num_workers=workers, **{"batch_size": 4, **KINDS[kind]()})
+
+    expected, got = run(make, 3, epochs=1, workers=2)
+    assert same([batch[0] for batch in got], [batch[0] for batch in expected])
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -163,7 +173,7 @@ def test_streams_go_on(workers: int, stop: int) -> None:
 
 @pytest.mark.parametrize("stop", [4, 30, 31])
 def test_samples_that_are_not_batched_go_on(stop: int) -> None:
-    expected, got = run(lambda: headrace.DataLoader(Noisy(N), None, True, num_workers=0), stop)
+    expected, got = run(lambda: headrace.DataLoader(Noisy(N), None, True, num_workers=0, seed=5), stop)
     assert same(got, expected)
     expected, got = run(lambda: headrace.DataLoader(Counted(N), None, num_workers=0), stop)
     assert same(got, expected)
@@ -253,7 +263,7 @@ def test_skipped_samples_move_the_place_too() -> None:
             return super().__getitem__(index)
 
     def make(**other: Any) -> headrace.DataLoader:
-        return headrace.DataLoader(Broken(), batch_size=4, on_error="skip", num_workers=0, **other)
+        return headrace.DataLoader(Broken(), batch_size=4, on_error="skip", num_workers=0, seed=5, **other)
 
     for stop in (1, 2):
         expected, got = run(make, stop, epochs=1)

@@ -241,6 +241,17 @@ def test_threads_run_the_dataset_as_it_is(folder: Path) -> None:
         headrace.testing.replay(loader, 0)
 
 
+def test_what_python_drew_is_not_replayed_without_a_seed(folder: Path) -> None:
+    loader = headrace.DataLoader(split(folder, Augment(), end=END), 8, num_workers=0)
+    images, _ = next(iter(loader))
+    assert headrace.testing.draws(loader, 0)
+    with pytest.raises(ConfigError, match="Give the loader a seed to replay samples"):
+        headrace.testing.replay(loader, 0)
+    known = headrace.DataLoader(split(folder, end=END), 8, num_workers=0)
+    images, _ = next(iter(known))
+    assert torch.equal(images[0], headrace.testing.replay(known, 0))
+
+
 def test_a_spawned_worker_plans_for_itself(folder: Path) -> None:
     dataset = split(folder, Augment())
     plan = headrace.DataLoader(dataset).plan()

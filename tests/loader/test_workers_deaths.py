@@ -338,17 +338,17 @@ class Broken:
 )
 def test_a_stream_says_that_it_cant_be_replayed(error: Exception) -> None:
     # A real worker's end reaches the main thread as a signal; torch makes it an error here, or in pytest.
-    producer = TorchProducer(Broken(error), Failures(), streams=True)
+    producer = TorchProducer(Broken(error), Failures(), in_processes=True)
     for _ in range(2):  # it doesn't end as if that had been all
         with pytest.raises(RuntimeError, match="IterableDataset can't be replaced"):
             next(producer)
     with pytest.raises(type(error), match=re.escape(str(error))):
-        next(TorchProducer(Broken(error), Failures()))
+        next(TorchProducer(Broken(error), Failures(), in_processes=False))
 
 
 def test_an_error_of_a_stream_s_code_stays_what_it_is() -> None:
     caught = ConnectionError("Caught ConnectionError in DataLoader worker process 0.")
-    producer = TorchProducer(Broken(caught, KeyError(3)), Failures(), streams=True)
+    producer = TorchProducer(Broken(caught, KeyError(3)), Failures(), in_processes=True)
     with pytest.raises(ConnectionError, match="Caught"):
         next(producer)
     with pytest.raises(KeyError, match="3"):

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from headrace.engine.guarded import Guarded
 from headrace.engine.meter import Failures
+from headrace.engine.seeding import Seeding
 from headrace.engine.workers.epochs import WorkerPools, WorkerStream, pool_config
 from headrace.order.batches import IndexBatch
 
@@ -31,7 +32,8 @@ class Bench:
             self.loader, guard=Guarded, on_error="raise", budget=self.budget, respawn=True, lazy=False
         )
         batches = (IndexBatch(pair, np.zeros(2, np.int64)) for pair in pairs)
-        return self.pools.start_epoch(replace(config, **changed), (4, epoch), batches, Failures())
+        seeding = Seeding((4, epoch), base=4 + epoch, by_sample=True)
+        return self.pools.start_epoch(replace(config, **changed), seeding, batches, Failures())
 
 
 def all_of(stream: WorkerStream) -> Iterator[Any]:

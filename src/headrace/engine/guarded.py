@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import Dataset, Subset, get_worker_info
 
 from headrace._torch_compat import pin_memory
-from headrace.engine.seeding import generators_kept, sample_seeds, seed_generators
+from headrace.engine.seeding import Seeding, generators_kept, sample_seeds, seed_generators
 from headrace.engine.stream import Stream
 from headrace.engine.workers.progress import ProgressCell
 from headrace.errors import SampleError
@@ -21,33 +21,44 @@ from headrace.records import SampleFailure
 # something else is wrong.
 MAX_REPLACEMENTS = 16
 NOT_THE_END = "a sample raised StopIteration, which would have ended the epoch without a word"
+STOPPED = "collate_fn raised StopIteration, which would have ended the epoch without a word"
 FORKED_CUDA_SIGN = "Cannot re-initialize CUDA in forked subprocess"  # in the message of torch's error
 EMPTY = "headrace: every sample of this batch was skipped"
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What a worker is asked for: a batch, and what the seeds of its samples depend on.
+    """What a worker is asked for.
 
     Attributes:
-        key: (seed, epoch).
-        samples: of the dataset; 0: not known.
+        batch: samples of the batch.
+        seeding: what their random numbers depend on.
+        samples: number of samples of the dataset; 0: not known.
     """
 
     batch: IndexBatch
-    key: tuple[int, int]
+    seeding: Seeding
     samples: int
 
-    def seeds(self) -> list[int]:
-        """One for each sample."""
-        return sample_seeds(self.key, self.batch, self.samples)
+    def seeds(self) -> Sequence[int | None]:
+        """One for each sample; None for each where samples aren't seeded."""
+        if not self.seeding.by_sample:
+            return [None] * len(self.batch.indices)
+        return sample_seeds(self.seeding.key, self.batch, self.samples)
+
+    def own_generators(self) -> AbstractContextManager[None]:
+        """Within this, generators may be seeded: in the calling process they are then put back."""
+        if not self.seeding.by_sample or get_worker_info() is not None:
+            return nullcontext()
+        return generators_kept()
 
 
 class Guarded(Dataset[Any]):
     """A map-style dataset that is asked by `Request`, and gives batches as the user's collate function makes
-    them: generators are seeded for each sample, failing samples are named, skipped or replaced.
+    them: failing samples are named, skipped or replaced, and generators are seeded for each sample where the
+    request says so, which takes some 8 µs.
 
-    Each sample is asked for once; seeding takes some 8 µs of it.
+    Each sample is asked for once.
 
     Args:
         dataset: the user's.
@@ -114,20 +125,31 @@ class Guarded(Dataset[Any]):
         return GuardedBatch(collate(kept if batched else kept[0]), failures)
 
     def _make(self, request: Request, *, batched: bool) -> Any:
-        # A worker process has nobody else's generators.
-        with generators_kept() if get_worker_info() is None else nullcontext():
-            seeds = request.seeds()
-            first = seeds[0] if seeds else None
-            return self.collated(self._samples(request, seeds, batched=batched), first, batched=batched)
-
-    def _samples(self, request: Request, seeds: list[int], *, batched: bool) -> Any:
         indices = request.batch.listed()
         whole = self._batch_getter() if batched else None
-        if whole is None:
-            return [self.sample(*each) for each in zip(self._noted(indices), seeds, strict=True)]
-        if seeds:
-            seed_generators(seeds[0])
-        return whole(list(indices))
+        with request.own_generators():
+            seeds = request.seeds()
+            first = seeds[0] if seeds else None
+            if whole is not None:
+                if first is not None:
+                    seed_generators(first)
+                samples = whole(list(indices))
+            elif first is None and self.on_error == "raise" and not self.deadly:
+                samples = self._plain(indices)
+            else:
+                samples = [self.sample(*each) for each in zip(self._noted(indices), seeds, strict=True)]
+            return self.collated(samples, first, batched=batched)
+
+    def _plain(self, indices: Sequence[Any]) -> list[Any]:
+        """The samples. `sample` gives the same, and takes longer than a small sample itself."""
+        dataset, index, samples = self.dataset, None, []
+        try:
+            for index in self._noted(indices):
+                samples.append(dataset[index])
+        except Exception as error:
+            self._name(error, index)
+            raise
+        return samples
 
     def _attempt(self, index: Any, make: Callable[..., Any], *arguments: Any) -> Any:
         """What ``make(index, *arguments)`` gives, or what stands in for it."""
@@ -138,12 +160,16 @@ class Guarded(Dataset[Any]):
         except Exception as error:
             if self.on_error != "raise" and FORKED_CUDA_SIGN not in str(error):  # no fault of the sample's
                 return self._stand_in(index, error, make, *arguments)
-            if isinstance(error, StopIteration):
-                named = RuntimeError(NOT_THE_END)
-                name_sample(named, index, self._path(index))
-                raise named from error
-            name_sample(error, index, self._path(index))
+            self._name(error, index)
             raise
+
+    def _name(self, error: Exception, index: Any) -> None:
+        """Notes on `error` which sample raised it. Raises another one in place of StopIteration."""
+        if isinstance(error, StopIteration):
+            named = RuntimeError(NOT_THE_END)
+            name_sample(named, index, self._path(index))
+            raise named from error
+        name_sample(error, index, self._path(index))
 
     def _stand_in(self, index: Any, error: Exception, make: Callable[..., Any], *arguments: Any) -> Any:
         cause, path = cause_of(error), self._path(index)
@@ -211,11 +237,6 @@ def file_of(dataset: Any, index: Any) -> str | None:
     entry = samples[index]
     first = entry[0] if isinstance(entry, Sequence) and len(entry) > 0 else entry
     return first if isinstance(first, str) else None
-
-
-def as_it_is(batch: Any) -> Any:
-    """The collate function of torch's loader inside: `Guarded` has collated."""
-    return batch
 
 
 def _batch_getter(dataset: Any) -> Callable[[list[Any]], Any] | None:

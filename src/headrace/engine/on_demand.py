@@ -18,6 +18,7 @@ from headrace.engine.prefixed import FinishLevels, Levels, PrefixedSamples
 from headrace.engine.producer import Made, Producer
 from headrace.engine.python import record_failures
 from headrace.engine.runtime import Runtime
+from headrace.engine.seeding import Seeding
 from headrace.errors import ConfigError, SampleError
 from headrace.order.batches import IndexBatch
 from headrace.plan import Plan, make_plan
@@ -134,8 +135,9 @@ class OnDemand:
     def _by_python(self, batches: Sequence[IndexBatch], key: tuple[int, int]) -> Iterator[Any]:
         values = self.plan.values
         finish = None if values is None or self._levels else FinishLevels(values, self._take)
+        seeding = Seeding(key, base=0, by_sample=True)
         for batch in batches:
-            made = self._guarded.__getitems__(Request(batch, key, self._samples))
+            made = self._guarded.__getitems__(Request(batch, seeding, self._samples))
             data = record_failures(made, self._runtime.failures)
             if finish is not None:
                 data = finish(data, None)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import default_collate, get_worker_info
+from torch.utils.data import default_collate
 
 from headrace._native import abi
 from headrace._native.decoders import decoder_bits
@@ -23,7 +23,7 @@ from headrace.engine.guarded import Guarded, Request
 from headrace.engine.lower import draws_of, lower_pipeline, lower_table
 from headrace.engine.native import WAIT_SLICE_MS, Threads, native_source
 from headrace.engine.pillow import make_picture
-from headrace.engine.seeding import generators_kept, seed_generators
+from headrace.engine.seeding import seed_generators
 from headrace.engine.workers.transport import batch_memory
 from headrace.plan import Plan, make_plan
 from headrace.plan.pointwise import PointwiseTable, run_suffix
@@ -98,23 +98,23 @@ class PrefixedSamples(Guarded):
         seeds = request.seeds()
         indices = self._noted(request.batch.listed())
         samples = zip(indices, seeds, request.batch.occurrences.tolist(), strict=True)
-        # A worker process has nobody else's generators.
-        with generators_kept() if get_worker_info() is None else nullcontext():
+        with request.own_generators():
             with self._pictures.holding(request.batch.indices):
-                made = [self._sample(request.key, *sample) for sample in samples]
+                made = [self._sample(request.seeding.key, *sample) for sample in samples]
             collate = self._batch if batched else self._single
             return self.collated(made, seeds[0] if seeds else None, batched=batched, collate=collate)
 
-    def _sample(self, key: tuple[int, int], index: Any, seed: int, occurrence: int) -> Any:
+    def _sample(self, key: tuple[int, int], index: Any, seed: int | None, occurrence: int) -> Any:
         return self._attempt(index, self._begun, key, seed, occurrence)
 
-    def _begun(self, index: Any, key: tuple[int, int], seed: int, occurrence: int) -> Any:
+    def _begun(self, index: Any, key: tuple[int, int], seed: int | None, occurrence: int) -> Any:
         """(image, target), but for a table at the end: an RGB picture waits for it."""
         values, position = self._values, self._position(index)
         assert self._pictures is not None
         sample = SampleKey(*key, position, occurrence)
         image: Any = self._pictures.make(sample)
-        seed_generators(seed)
+        if seed is not None:
+            seed_generators(seed)
         image = run_suffix(image, self._transforms)
         if values is not None:
             image = Begun(image, sample) if is_rgb(image) else run_suffix(image, values.transforms)

@@ -1,23 +1,24 @@
-"""Datasets that run as the user's Python, on torch's workers."""
+"""Datasets that run as the user's Python: in the caller's thread, or, if iterable, by torch's own loader."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
+from headrace._torch_compat import pin_memory
 from headrace.device.structure import batch_size
-from headrace.engine.guarded import EMPTY, Guarded, GuardedBatch, Request, WorkerInit, as_it_is
+from headrace.engine.guarded import EMPTY, STOPPED, Guarded, GuardedBatch, Request, WorkerInit
 from headrace.engine.meter import Failures
 from headrace.engine.producer import Made
+from headrace.engine.seeding import Seeding
 from headrace.engine.stream import PLACEHOLDER, Stream, StreamBatch, StreamCollate
 from headrace.order.batches import IndexBatch
 from headrace.order.cursor import Cursor
-from headrace.order.permutation import key_of
 from headrace.records import BatchKeys
 
 WORKER_DIED = re.compile(r"DataLoader worker \(pid")  # torch's error begins like that, mostly
@@ -29,50 +30,69 @@ STREAM_LOST = (
 )
 
 
-class Requests:
-    """The sampler of torch's loader inside: an epoch's batches, as requests.
+class CallerProducer:
+    """The batches of a map-style dataset, made in the caller's thread when they are asked for: a `Producer`.
 
-    Attributes:
-        batches: of the next epoch, to be set before it begins.
-        key: (seed, epoch) of its random parameters.
+    Args:
+        guarded: makes them.
+        batches: samples of each batch.
+        seeding: what the samples' random numbers depend on.
+        samples: number of samples of the dataset; 0: not known.
+        batched: whether samples are collated to batches; False: each comes by itself.
+        pinned: whether batches are moved to pinned memory.
+        failures: where skipped and replaced samples are recorded.
     """
 
-    def __init__(self, samples: int) -> None:
+    def __init__(
+        self,
+        guarded: Guarded,
+        batches: Iterator[IndexBatch],
+        seeding: Seeding,
+        samples: int,
+        *,
+        batched: bool,
+        pinned: bool,
+        failures: Failures,
+    ) -> None:
+        self._make = guarded.__getitems__ if batched else guarded.__getitem__
+        self._batches = batches
+        self._seeding = seeding
         self._samples = samples
-        self.batches: Iterator[IndexBatch] = iter(())
-        self.key = (0, 0)
+        self._pinned = pinned
+        self._failures = failures
+        self._taken = 0
 
-    def __iter__(self) -> Iterator[Request]:
-        batches, key = self.batches, self.key
-        return (Request(batch, key, self._samples) for batch in batches)
+    def __next__(self) -> Made:
+        while True:
+            indices = next(self._batches)
+            self._taken += 1  # those after a batch that fails may be asked for
+            try:
+                made = self._make(Request(indices, self._seeding, self._samples))
+            except StopIteration as error:
+                raise RuntimeError(STOPPED) from error
+            batch = record_failures(made, self._failures)
+            if isinstance(batch, str) and batch == EMPTY:
+                continue
+            if self._pinned:
+                batch = pin_memory(batch)
+            return Made(batch, batch_size(batch), self._taken)
 
+    def ready(self) -> int:
+        """None: whoever asks waits."""
+        return 0
 
-def guarded_loader(
-    loader: DataLoader[Any], workers: int, guarded: Guarded
-) -> tuple[DataLoader[Any], Requests]:
-    """torch's own DataLoader with the settings of `loader` and its map-style dataset in `guarded`, and what
-    it follows. Its generator is its own: the caller has drawn what torch would draw."""
-    batched = loader.batch_sampler is not None
-    requests: Any = Requests(len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0)
-    inner = DataLoader(
-        guarded,
-        batch_size=1 if batched else None,
-        sampler=None if batched else requests,
-        batch_sampler=requests if batched else None,
-        collate_fn=as_it_is,
-        generator=torch.Generator(),
-        **_settings(loader, workers),
-    )
-    return inner, requests
+    @property
+    def depth(self) -> int:
+        """None: batches are made when they are asked for."""
+        return 0
 
+    @property
+    def in_flight(self) -> int:
+        """None."""
+        return 0
 
-def begin_epoch(
-    inner: DataLoader[Any], requests: Requests, key: tuple[int, int], batches: Iterator[IndexBatch]
-) -> Iterator[Any]:
-    """torch's iterator over `batches`; `key` is the (seed, epoch) of the random parameters."""
-    requests.batches, requests.key = batches, key
-    inner.generator.manual_seed(key_of(*key))
-    return iter(inner)
+    def close(self) -> None:
+        """Nothing is in flight."""
 
 
 def stream_loader(loader: DataLoader[Any], cursor: Cursor) -> DataLoader[Any]:
@@ -87,17 +107,17 @@ def stream_loader(loader: DataLoader[Any], cursor: Cursor) -> DataLoader[Any]:
         drop_last=loader.drop_last,
         collate_fn=StreamCollate(loader.collate_fn, stream),
         generator=loader.generator,
-        **_settings(loader, loader.num_workers),
+        **_settings(loader),
     )
     # Workers that stay follow changes of it from epoch to epoch, too.
     object.__setattr__(inner, "batch_sampler", loader.batch_sampler)
     return inner
 
 
-def _settings(loader: DataLoader[Any], workers: int) -> dict[str, Any]:
-    in_processes = workers > 0
+def _settings(loader: DataLoader[Any]) -> dict[str, Any]:
+    in_processes = loader.num_workers > 0
     return {
-        "num_workers": workers,
+        "num_workers": loader.num_workers,
         "pin_memory": loader.pin_memory,
         "timeout": loader.timeout,
         "worker_init_fn": WorkerInit(loader.worker_init_fn),
@@ -110,19 +130,19 @@ def _settings(loader: DataLoader[Any], workers: int) -> dict[str, Any]:
 
 
 class TorchProducer:
-    """The batches of an iterator of torch's loader: a `Producer`.
+    """The batches of an `IterableDataset` by an iterator of torch's loader: a `Producer`.
 
     Args:
         batches: torch's iterator.
         failures: where skipped and replaced samples are recorded.
-        streams: whether worker processes make them of an `IterableDataset`.
+        in_processes: whether worker processes make them.
     """
 
-    def __init__(self, batches: Iterator[Any], failures: Failures, *, streams: bool = False) -> None:
+    def __init__(self, batches: Iterator[Any], failures: Failures, *, in_processes: bool) -> None:
         self._batches = batches
         self._taken = 0
         self._failures = failures
-        self._streams = streams
+        self._in_processes = in_processes
         self._lost_stream: RuntimeError | None = None
 
     def __next__(self) -> Made:
@@ -153,9 +173,6 @@ class TorchProducer:
         """Not known."""
         return 0
 
-    def tune(self, settings: Mapping[str, int]) -> None:
-        """Nothing can be changed."""
-
     def close(self) -> None:
         """torch's iterator ends by itself."""
 
@@ -168,7 +185,7 @@ class TorchProducer:
             raise
         except Exception as error:
             self._taken += 1  # torch's loader goes on after a batch that failed
-            if self._streams and _by_a_death(error):
+            if self._in_processes and _by_a_death(error):
                 told = f"{str(error).strip().rstrip('.')}. {STREAM_LOST}"
                 self._lost_stream = RuntimeError(told)
                 raise self._lost_stream from error

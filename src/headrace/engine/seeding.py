@@ -1,4 +1,4 @@
-"""Seeds for the user's Python: torch's, NumPy's and Python's generators, from a sample's key alone."""
+"""Seeds for the user's Python: torch's, NumPy's and Python's generators, by sample or as torch does."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,6 +14,22 @@ import torch
 from headrace.order.batches import IndexBatch, index_number
 from headrace.order.permutation import MASK, key_of, mix_words
 from headrace.records import BatchKeys, SampleKey
+
+
+@dataclass(frozen=True, slots=True)
+class Seeding:
+    """What the random numbers of one epoch depend on.
+
+    Attributes:
+        key: (seed, epoch) of the samples' random parameters.
+        base: seed of worker process 0; the others add their number, as in torch.
+        by_sample: whether all generators are seeded by each sample's key before the user's code makes it;
+            False: worker processes are seeded once, when they start, and the calling process never.
+    """
+
+    key: tuple[int, int]
+    base: int
+    by_sample: bool
 
 
 def sample_seeds(key: tuple[int, int], batch: IndexBatch, samples: int) -> list[int]:
@@ -54,6 +71,15 @@ def seed_generators(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     random.seed(seed)
+
+
+def seed_worker(base: int, worker: int) -> None:
+    """Seeds the generators of a worker process as torch's DataLoader seeds those of its worker of that
+    number: torch's and Python's with the sum of both, NumPy's with a `numpy.random.SeedSequence` of them."""
+    torch.manual_seed(base + worker)
+    random.seed(base + worker)
+    words = [worker, base & 0xFFFFFFFF, base >> 32]
+    np.random.seed(np.random.SeedSequence(words).generate_state(4))
 
 
 # NumPy's bit generators that nobody draws from now.

@@ -7,8 +7,10 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import IterableDataset, default_convert
+from torch.utils.data import IterableDataset, TensorDataset, default_convert
 
+from headrace._machine import usable_cores
+from headrace.device.place import pinning_helps
 from headrace.engine.meter import Failures, Meter
 from headrace.engine.runtime import Runtime
 from headrace.engine.stream import has_state
@@ -153,3 +155,22 @@ class Asked(TorchDataLoader[T_co]):
             return len(self.dataset)  # type: ignore[arg-type]
         except TypeError:
             return 0
+
+
+def workers_asked(given: int | str, dataset: Any) -> int:
+    """The attribute `num_workers` for that argument."""
+    if given == "auto" or isinstance(given, LeftOpen):
+        in_this_process = isinstance(dataset, (IterableDataset, TensorDataset))
+        return LeftOpen(0 if in_this_process else usable_cores())
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise ConfigError(f"num_workers ({given!r}) must be 'auto' or an int, 0 or more.")
+    return given
+
+
+def pinning_asked(given: bool | str) -> bool:
+    """The attribute `pin_memory` for that argument."""
+    if given == "auto":
+        return pinning_helps()
+    if not isinstance(given, bool):
+        raise ConfigError(f"pin_memory ({given!r}) must be 'auto', True or False.")
+    return given and pinning_helps()

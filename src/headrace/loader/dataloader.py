@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from torch.utils.data import Dataset, IterableDataset, Sampler, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, Sampler
 
-from headrace._machine import available_memory, usable_cores
+from headrace._machine import available_memory
 from headrace.device.feed import Feed, Step
-from headrace.device.place import check_device, pinning_helps, resolve_device
+from headrace.device.place import check_device, resolve_device
 from headrace.device.postprocess import Postprocess, in_turn
 from headrace.device.resident import Residence, check_resident
 from headrace.engine.ahead import Ahead, Coming, NextUse
@@ -34,11 +34,11 @@ from headrace.errors import ConfigError
 from headrace.export import live
 from headrace.export.perfetto import write_trace
 from headrace.export.prometheus import MetricsServer
-from headrace.loader.asked import Asked, T_co
+from headrace.loader.asked import Asked, T_co, pinning_asked, workers_asked
 from headrace.loader.describe import native_text, sharing_text
 from headrace.loader.tuning import SelfTuning
 from headrace.loader.watched import figures
-from headrace.loader.workers import PythonWorkers, workers_of
+from headrace.loader.workers import PythonWorkers, drawing_text, workers_of
 from headrace.options import (
     DEFAULT_MEMORY_SHARE,
     LeftOpen,
@@ -97,9 +97,10 @@ class DataLoader(Asked[T_co]):
             that loads takes its place. Skipped and replaced samples are listed in `stats().failures` and
             logged once each.
         seed: 0 to 2**64 - 1: the order of an epoch depends on this and the epoch's number (see `set_epoch`)
-            alone, the random parameters of a sample on these and its index. None (the default): seeds are
-            drawn from torch's generator for every epoch, as torch draws them, so that `torch.manual_seed`
-            makes a run repeatable; with several ranks 0 is taken, as `DistributedSampler` does.
+            alone, the random parameters of a sample on these and its index, also in your own code (some 8 µs
+            a sample). None (the default): seeds are drawn from torch's generator for every epoch, as torch
+            draws them, so that `torch.manual_seed` makes a run repeatable; with several ranks the order takes
+            0. Your own code draws what it would with torch's DataLoader; see docs/order.md.
         rank: share the epoch with other processes, this one being number `rank`: each global batch of
             batch_size * world_size samples is the same set whatever the world size, and a rank has every
             world_size-th of them. "auto": rank and world size of torch.distributed, or of torchrun's
@@ -231,9 +232,9 @@ class DataLoader(Asked[T_co]):
             shuffle,
             sampler,
             batch_sampler,
-            _workers(num_workers, dataset),
+            workers_asked(num_workers, dataset),
             collate_fn,
-            _pin(pin_memory),
+            pinning_asked(pin_memory),
             drop_last,
             timeout,
             worker_init_fn,
@@ -279,19 +280,18 @@ class DataLoader(Asked[T_co]):
         self.tuning.forget_producer()
         self._warn_of_duplicates(batches)
         self._warn_without_workers(plan)
+        kept = self._workers.kept_key if self.persistent_workers else None
+        cursor, indices = self._progress.begin(batches, self.generator, self._generators(), kept)
+        meter = self.meter.begin_epoch(cursor.epoch)
         if isinstance(batches, StreamBatches) and not batches.resumable:
-            cursor, _ = self._progress.begin(batches, self.generator, ())
-            meter = self.meter.begin_epoch(cursor.epoch)
             producer: Producer = TorchProducer(
-                self._torch_iterator(), self._runtime.failures, streams=self.num_workers > 0
+                self._torch_iterator(), self._runtime.failures, in_processes=self.num_workers > 0
             )
         else:
-            cursor, indices = self._progress.begin(batches, self.generator, self._generators())
-            meter = self.meter.begin_epoch(cursor.epoch)
             producer = self._producer(plan, cursor, indices, batches)
-        after_step = self.tuning.after_step
         skipped = cursor.start // batches.positions_per_batch
-        front = Front(producer, cursor, self._length(batches), skipped, meter, self._feed(plan), after_step)
+        length, feed, after_step = self._length(batches), self._feed(plan), self.tuning.after_step
+        front = Front(producer, cursor, length, skipped, meter, feed, after_step)
         self._runtime.latest = weakref.ref(front)
         live.publish(self, lambda loader: figures(loader, loader.stats()))
         return front
@@ -337,7 +337,7 @@ class DataLoader(Asked[T_co]):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The next iter() goes on right after the state's last batch: with the same samples and random
-        parameters, on any number of workers, with any batch size, rank and world size.
+        parameters (of your own code: if seeded), on any number of workers, batch size, rank and world size.
 
         Raises:
             ConfigError: the state is of another dataset, order or seed; the message says what differs.
@@ -369,7 +369,8 @@ class DataLoader(Asked[T_co]):
         sharing = sharing_text(batches, seed, rank_given=self.rank is not None)
         source = remote_samples(self.dataset)
         remote = "" if source is None else f"\nremote: {source.access}"
-        return f"{explain(plan)}\n{sharing}\n{self._resources(plan)}{remote}"
+        drawing = drawing_text(self, seeded=self._progress.seed is not None) if plan.runs_python else ""
+        return f"{explain(plan)}\n{sharing}\n{drawing}{self._resources(plan)}{remote}"
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads and memory stay here; the copy makes its own.
@@ -586,20 +587,3 @@ def _coming(cursor: Cursor, batches: Batches) -> Coming | None:
     if not isinstance(batches, OrderedBatches) or batches.length() is None:
         return None
     return partial(batches.coming, cursor)
-
-
-def _workers(given: int | str, dataset: Any) -> int:
-    if given == "auto" or isinstance(given, LeftOpen):
-        in_this_process = isinstance(dataset, (IterableDataset, TensorDataset))
-        return LeftOpen(0 if in_this_process else usable_cores())
-    if isinstance(given, bool) or not isinstance(given, int):
-        raise ConfigError(f"num_workers ({given!r}) must be 'auto' or an int, 0 or more.")
-    return given
-
-
-def _pin(given: bool | str) -> bool:
-    if given == "auto":
-        return pinning_helps()
-    if not isinstance(given, bool):
-        raise ConfigError(f"pin_memory ({given!r}) must be 'auto', True or False.")
-    return given and pinning_helps()

@@ -11,13 +11,15 @@ from typing import Any, Literal
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset, default_collate
 
+from headrace.device.place import pinning_helps
 from headrace.engine import placing
 from headrace.engine.crew import Crew
 from headrace.engine.guarded import Guarded
 from headrace.engine.placing import SlotShelf
 from headrace.engine.prefixed import PrefixedGuard
 from headrace.engine.producer import Producer
-from headrace.engine.python import TorchProducer, begin_epoch, guarded_loader, stream_loader
+from headrace.engine.python import CallerProducer, TorchProducer, stream_loader
+from headrace.engine.seeding import Seeding
 from headrace.engine.threads import ThreadEpoch, ThreadProducer
 from headrace.engine.workers.epochs import WorkerPools, WorkerStream, pool_config
 from headrace.loader.asked import Asked
@@ -67,6 +69,21 @@ def workers_of(loader: Asked[Any]) -> Workers:
     return Workers("process", count, f"{given}; each has a copy of the dataset")
 
 
+def drawing_text(loader: Asked[Any], *, seeded: bool) -> str:
+    """The line of `explain()` that says what random numbers of the user's Python depend on."""
+    kind = workers_of(loader).kind
+    if isinstance(loader.dataset, IterableDataset):
+        how = "as torch seeds an IterableDataset"
+    elif kind == "thread":
+        how = "not seeded, threads share the generators"
+    elif seeded:
+        how = "seeded for each sample by its key"
+    else:
+        place = "drawn from this process's generators" if kind == "caller" else "seeded once for each worker"
+        how = f"{place}, as by torch; with seed=… for each sample"
+    return f"random numbers in Python: {how}\n"
+
+
 class PythonWorkers:
     """The workers of one loader; a copy of the loader starts its own."""
 
@@ -92,13 +109,25 @@ class PythonWorkers:
             return self._begin_stream(loader, cursor)
         self._split = None if plan.head is None else plan
         workers = workers_of(loader)
+        seeding = Seeding(cursor.random_key, cursor.base_seed, cursor.seeds_samples)
         if workers.kind == "process":
-            return self._begin_processes(loader, workers.count, cursor, indices)
+            return self._begin_processes(loader, workers.count, seeding, indices)
         if workers.kind == "thread":
             return self._begin_threads(loader, workers.count, indices)
-        guarded = self._guard(loader)(loader.dataset, loader.collate_fn, loader.on_error)
-        batches = begin_epoch(*guarded_loader(loader, 0, guarded), cursor.random_key, indices)
-        return TorchProducer(batches, loader.failures)
+        return CallerProducer(
+            self._guard(loader)(loader.dataset, loader.collate_fn, loader.on_error),
+            indices,
+            seeding,
+            len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0,
+            batched=loader.batched,
+            pinned=loader.pin_memory and pinning_helps(),
+            failures=loader.failures,
+        )
+
+    @property
+    def kept_key(self) -> tuple[int, int] | None:
+        """Random key of an epoch by worker processes that were kept from the one before; None: none were."""
+        return self._processes.kept_key
 
     @property
     def values(self) -> ValueSegment | None:
@@ -116,10 +145,10 @@ class PythonWorkers:
         # A resumed stream's state must not come again: only workers that stay have dropped it themselves.
         if self._stream is None or cursor.start or not loader.persistent_workers:
             self._stream = stream_loader(loader, cursor)
-        return TorchProducer(iter(self._stream), loader.failures, streams=loader.num_workers > 0)
+        return TorchProducer(iter(self._stream), loader.failures, in_processes=loader.num_workers > 0)
 
     def _begin_processes(
-        self, loader: Asked[Any], count: int, cursor: Cursor, indices: Iterator[IndexBatch]
+        self, loader: Asked[Any], count: int, seeding: Seeding, indices: Iterator[IndexBatch]
     ) -> WorkerStream:
         config = pool_config(
             loader,
@@ -130,7 +159,7 @@ class PythonWorkers:
             respawn=loader.on_worker_death == "respawn",
             lazy=loader.lazy,
         )
-        stream = self._processes.start_epoch(config, cursor.random_key, indices, loader.failures)
+        stream = self._processes.start_epoch(config, seeding, indices, loader.failures)
         self._sent = weakref.ref(stream)
         started_for = stream.guard  # workers that stay keep their plan
         self._split = started_for.plan if isinstance(started_for, PrefixedGuard) else None

@@ -33,6 +33,8 @@ class Cursor:
         sampler_epoch: number that the user's sampler was told by `set_epoch`; None: it has none.
         sampler_state: of the user's stateful sampler, at `start`.
         sampler_states: the same after batch i since then; those that are passed are dropped.
+        base_seed: seed of the epoch's worker process 0.
+        seeds_samples: whether the user's Python is seeded for each sample.
         streams: by worker, (state of the user's stateful `IterableDataset` after the last batch received,
             whether it had then given all of its epoch).
     """
@@ -48,6 +50,8 @@ class Cursor:
     sampler_epoch: int | None = None
     sampler_state: Any = None
     sampler_states: dict[int, Any] = field(default_factory=dict, repr=False)
+    base_seed: int = 0
+    seeds_samples: bool = False
     streams: dict[int, tuple[Any, bool]] = field(default_factory=dict, repr=False)
 
     def received(self, batches: int) -> None:

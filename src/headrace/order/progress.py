@@ -10,6 +10,7 @@ import torch
 from headrace.errors import ConfigError
 from headrace.order.batches import IndexBatch, OrderedBatches, SampledBatches, StreamBatches
 from headrace.order.cursor import Cursor, Key, from_state, generator_states, replayed, to_state
+from headrace.order.permutation import key_of
 
 Batches = OrderedBatches | SampledBatches | StreamBatches
 
@@ -37,7 +38,11 @@ class Progress:
             self._loaded = None
 
     def begin(
-        self, batches: Batches, generator: torch.Generator | None, generators: Sequence[torch.Generator]
+        self,
+        batches: Batches,
+        generator: torch.Generator | None,
+        generators: Sequence[torch.Generator],
+        kept: Key | None = None,
     ) -> tuple[Cursor, Iterator[IndexBatch]]:
         """Begins an epoch: where it is, and its batches. torch's own draws from its generators are made, in
         the same order, so that whatever draws from them next gets what it would get with torch's loader.
@@ -45,6 +50,8 @@ class Progress:
         Args:
             generator: the loader's; None: torch's default.
             generators: all that the user's sampler may draw from beside the default.
+            kept: random key of an epoch by workers kept from the one before: (their seed, epochs they have
+                made); None: there are none.
         """
         if self._loaded is not None and self._loaded_order != batches.identity():
             raise ConfigError(
@@ -53,7 +60,10 @@ class Progress:
                 " and the dataset's length before load_state_dict()."
             )
         loaded, self._loaded = self._loaded, None
-        cursor = self._cursor = loaded or self._new(batches, generator, generators)
+        if self.seed is not None:
+            kept = None
+        cursor = self._cursor = loaded or self._new(batches, generator, generators, kept)
+        self._seed_workers(cursor, batches, kept)
         self._batches = batches
         self.epoch = cursor.epoch + 1
         if loaded is None or not isinstance(batches, SampledBatches):
@@ -62,20 +72,37 @@ class Progress:
             _draw(generator)
             return cursor, batches.begin(cursor)
 
+    def _seed_workers(self, cursor: Cursor, batches: Batches, kept: Key | None) -> None:
+        cursor.seeds_samples = self.seed is not None
+        if cursor.seeds_samples:
+            cursor.base_seed = key_of(*cursor.random_key) >> 1
+        elif kept is not None:
+            cursor.base_seed = kept[0]
+        elif cursor.loaded:
+            # Nothing is drawn: the generators are where the user has put them. Other numbers than those of
+            # the epoch's start, and than those of other ranks.
+            rank = batches.shard.rank if isinstance(batches, OrderedBatches) else 0
+            cursor.base_seed = key_of(*cursor.random_key, cursor.start, rank) >> 1
+
     def _new(
-        self, batches: Batches, generator: torch.Generator | None, generators: Sequence[torch.Generator]
+        self,
+        batches: Batches,
+        generator: torch.Generator | None,
+        generators: Sequence[torch.Generator],
+        kept: Key | None,
     ) -> Cursor:
         if isinstance(batches, StreamBatches):
             return Cursor(self.epoch, (0, 0), (0, 0))  # torch's loader draws for itself
         states = generator_states(generators) if isinstance(batches, SampledBatches) else ""
-        drawn = _draw(generator)
+        random_key = (_draw(generator), 0) if kept is None else kept
         order_drawn = _draw(None) if isinstance(batches, OrderedBatches) and batches.shuffles else 0
         seed = self.seed_of(batches)
         cursor = Cursor(
             self.epoch,
             order_key=(order_drawn, 0) if seed is None else (seed, self.epoch),
-            random_key=(drawn, 0) if seed is None else (seed, self.epoch),
+            random_key=random_key if seed is None else (seed, self.epoch),
             generators=states,
+            base_seed=random_key[0],
         )
         if isinstance(batches, SampledBatches):
             told = getattr(batches.source, "epoch", None)
@@ -84,8 +111,7 @@ class Progress:
 
     def seed_of(self, batches: Batches) -> int | None:
         """The seed in use; None: one is drawn for each epoch."""
-        shared = isinstance(batches, OrderedBatches) and batches.shard.world_size > 1
-        return 0 if self.seed is None and shared else self.seed
+        return 0 if self.seed is None and _shared(batches) else self.seed
 
     def random_key(self, batches: Batches, epoch: int | None) -> Key | None:
         """See `headrace.DataLoader.random_key`; None: it isn't known."""
@@ -121,11 +147,17 @@ class Progress:
         """The next epoch begins where `state` was saved. Raises ConfigError where it doesn't fit."""
         cursor = from_state(state, dataset=dataset, order=batches.identity(), seed=given_seed)
         self._loaded, self._cursor, self._loaded_order = cursor, None, batches.identity()
-        self.seed, self.epoch = state["seed"], state["epoch"]
+        # Ranks without a seed save 0; that they go on without one matters to the user's Python.
+        without = given_seed is None and state["seed"] == 0 and _shared(batches)
+        self.seed, self.epoch = None if without else state["seed"], state["epoch"]
         if cursor is not None and cursor.sampler_epoch is not None and isinstance(batches, SampledBatches):
             tell = getattr(batches.source, "set_epoch", None)
             if tell is not None:
                 tell(cursor.sampler_epoch)
+
+
+def _shared(batches: Batches) -> bool:
+    return isinstance(batches, OrderedBatches) and batches.shard.world_size > 1
 
 
 def _draw(generator: torch.Generator | None) -> int:

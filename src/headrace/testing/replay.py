@@ -65,10 +65,16 @@ def replay(loader: DataLoader[Any], index: int, epoch: int | None = None, occurr
         transform ends in Python, whatever that gives.
 
     Raises:
-        ConfigError: as `draws`.
+        ConfigError: as `draws`; or steps run as Python and the loader has no `seed`, so that nobody knows
+            what they drew.
         SampleError: the sample can't be loaded.
     """
     plan, native = _native_part(loader)
+    if plan.find(TransformSegment) is not None and loader.seed is None:
+        raise ConfigError(
+            "Steps of this loader run as Python, and without a seed nobody knows what they drew for a sample."
+            f" Give the loader a seed to replay samples.\n{loader.explain()}"
+        )
     key = SampleKey(*loader.random_key(epoch), index, occurrence)
     if native.batched:
         image = make_sample(native, lower_pipeline(native, decoders=0), key)

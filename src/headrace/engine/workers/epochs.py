@@ -13,6 +13,7 @@ from headrace.engine.guarded import EMPTY, Guarded
 from headrace.engine.meter import Failures
 from headrace.engine.producer import Made
 from headrace.engine.python import record_failures
+from headrace.engine.seeding import Seeding
 from headrace.engine.workers.deaths import Deaths
 from headrace.engine.workers.pool import PoolConfig, WorkerPool
 from headrace.order.batches import IndexBatch
@@ -116,7 +117,7 @@ class WorkerPools:
     def start_epoch(
         self,
         config: PoolConfig,
-        key: tuple[int, int],
+        seeding: Seeding,
         batches: Iterator[IndexBatch],
         failures: Failures,
     ) -> WorkerStream:
@@ -124,7 +125,7 @@ class WorkerPools:
 
         Args:
             config: what is to be done; processes that were kept go on with what they were started for.
-            key: (seed, epoch) of its random parameters.
+            seeding: what the random numbers of its samples depend on.
             batches: samples of each batch.
             failures: where skipped and replaced samples are recorded.
 
@@ -137,9 +138,15 @@ class WorkerPools:
             pool.close()
             pool = None
         if pool is None:
-            pool = WorkerPool(config, key, self._deaths)
-        pool.start_epoch(key, batches)
+            pool = WorkerPool(config, seeding, self._deaths)
+        pool.start_epoch(seeding, batches)
         return WorkerStream(pool, failures, self._keep if persistent else WorkerPool.close)
+
+    @property
+    def kept_key(self) -> tuple[int, int] | None:
+        """Random key of an epoch by workers that were kept; None: there are none."""
+        pool = self._idle
+        return pool.next_key if pool is not None and pool.usable else None
 
     def _keep(self, pool: WorkerPool) -> None:
         if self._idle is None and pool.usable:

@@ -18,13 +18,13 @@ import torch
 
 from headrace import _torch_compat
 from headrace.engine.guarded import Guarded, Request
+from headrace.engine.seeding import Seeding
 from headrace.engine.workers.deaths import RESPAWN, Death, Deaths
 from headrace.engine.workers.progress import ALL, Progress
 from headrace.engine.workers.start import Forked, SharedPickle
 from headrace.engine.workers.transport import Channel, Inbox, Message
 from headrace.engine.workers.worker import WorkerRequest, WorkerStart, run
 from headrace.order.batches import IndexBatch
-from headrace.order.permutation import key_of
 
 # A worker's end shows at once, except where a process that it forked holds its files: then by asking.
 WATCH_SECONDS = 1.0
@@ -183,7 +183,7 @@ class WorkerPool:
 
     Args:
         config: what the workers do.
-        key: (seed, epoch) of the first epoch.
+        seeding: of the first epoch; workers are seeded when they start.
         deaths: of workers of this loader; it outlives the pool.
 
     Attributes:
@@ -194,13 +194,13 @@ class WorkerPool:
         ConfigError: something can't be pickled that must be, as workers don't start by fork.
     """
 
-    def __init__(self, config: PoolConfig, key: tuple[int, int], deaths: Deaths | None = None) -> None:
+    def __init__(self, config: PoolConfig, seeding: Seeding, deaths: Deaths | None = None) -> None:
         self.config = config
         self.batch_nbytes = 0
         self._context = config.context or torch.multiprocessing
         self._method = self._context.get_start_method()
-        self._seed = worker_seed(key)
-        self._key = key
+        self._seeding = seeding
+        self._epochs = 0
         self._samples = len(config.dataset) if hasattr(config.dataset, "__len__") else 0
         self._numbers = count()
         self._batches: Iterator[IndexBatch] = iter(())
@@ -236,11 +236,11 @@ class WorkerPool:
 
     # What a stream of batches asks.
 
-    def start_epoch(self, key: tuple[int, int], batches: Iterator[IndexBatch]) -> None:
-        """Gives up what is in flight, and asks for `batches`; `key` is the (seed, epoch) of their random
-        parameters."""
+    def start_epoch(self, seeding: Seeding, batches: Iterator[IndexBatch]) -> None:
+        """Gives up what is in flight, and asks for `batches`; `seeding` is that of their samples."""
         self.cancel()
-        self._key, self._seed = key, worker_seed(key)
+        self._seeding = seeding
+        self._epochs += 1
         self._batches, self._late_error = batches, None
         self._turn = 0
         self._deaths.start_epoch(self.config.workers)
@@ -324,6 +324,11 @@ class WorkerPool:
         self._nbytes.clear()
 
     @property
+    def next_key(self) -> tuple[int, int]:
+        """Random key of another epoch by the same workers, for which torch would draw no seed."""
+        return self._seeding.base, self._epochs
+
+    @property
     def usable(self) -> bool:
         """Whether another epoch may be asked for, in this process."""
         return self._close.alive and os.getpid() == self._members.pid and self._lost is None
@@ -348,7 +353,7 @@ class WorkerPool:
             i = self._turn % self.config.workers
             self._turn += 1
             worker = self._members.workers[i]
-            worker.requests[number] = Request(batch, self._key, self._samples)
+            worker.requests[number] = Request(batch, self._seeding, self._samples)
             self._waiting[number] = worker
             self._ask(worker, number)
 
@@ -364,7 +369,6 @@ class WorkerPool:
         request = WorkerRequest(
             number,
             worker.requests[number],
-            self._seed,
             self.config.batched,
             self._deaths.deadly,
             *worker.inbox.ended(),
@@ -447,7 +451,7 @@ class WorkerPool:
             start = WorkerStart(
                 worker=number,
                 workers=self.config.workers,
-                seed=self._seed,
+                seed=self._seeding.base,
                 owner=self._members.pid,
                 is_child=self._method != "forkserver",
                 end=theirs,
@@ -523,12 +527,6 @@ class WorkerPool:
             other.requests[missing] = request
             self._waiting[missing] = other
             self._ask(other, missing)
-
-
-def worker_seed(key: tuple[int, int]) -> int:
-    """The seed of an epoch's workers; the first uses it, the others add their number, as in torch."""
-    generator = torch.Generator().manual_seed(key_of(*key))
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
 class _Arrived:

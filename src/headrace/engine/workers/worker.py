@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from headrace import _torch_compat
-from headrace.engine.guarded import FORKED_CUDA_SIGN, Guarded, Request
-from headrace.engine.seeding import seed_generators
+from headrace.engine.guarded import FORKED_CUDA_SIGN, STOPPED, Guarded, Request
+from headrace.engine.seeding import seed_worker
 from headrace.engine.workers.progress import Cancelled, Progress, ProgressCell
 from headrace.engine.workers.transport import Channel, Message, Outbox, batch_memory, use_outbox
 from headrace.errors import ConfigError
@@ -29,7 +29,6 @@ FORKED_CUDA = (
     " that uses CUDA already; CUDA can't work there. Return CPU tensors from them, and pass device='cuda' to"
     " headrace.DataLoader, which moves whole batches; or use worker_kind='thread'."
 )
-STOPPED = "collate_fn raised StopIteration, which would have ended the epoch without a word"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,6 @@ class WorkerRequest:
     Attributes:
         number: number of the request since the pool was made.
         request: the samples, and what their random numbers depend on.
-        seed: seed of the epoch's workers; each adds its own number, as in torch.
         batched: whether the samples are collated to a batch; False: it is one sample.
         deadly: samples that aren't tried, as they ended a worker process before, each with the cause.
         returned: segments whose memory may be written again.
@@ -48,7 +46,6 @@ class WorkerRequest:
 
     number: int
     request: Request
-    seed: int
     batched: bool
     deadly: Mapping[Any, str] = field(default_factory=dict)
     returned: Sequence[int] = ()
@@ -62,7 +59,7 @@ class WorkerStart:
     Attributes:
         worker: number of this worker.
         workers: how many there are.
-        seed: seed of the workers, as in `WorkerRequest`.
+        seed: seed of worker 0; each adds its own number, as in torch.
         owner: process id of the process that the worker works for.
         is_child: whether that process is its parent; a server that forks may be.
         end: this worker's end of the socket.
@@ -176,8 +173,8 @@ class _Worker:
     def _set_up(self) -> None:
         start = self._start
         torch.set_num_threads(1)
-        seed_generators(start.seed + start.worker)
         dataset, collate, user_init, guard = start.parts.load()
+        seed_worker(start.seed, start.worker)  # now, as torch does: to unpickle a dataset may draw
         if start.lazy and "PIL.Image" in sys.modules:  # to import it for nothing would take a while
             from headrace import lazy
 
@@ -219,7 +216,7 @@ class _Worker:
             raise self._error
         guarded = self._guarded
         assert guarded is not None
-        self._show_seed(request.seed, guarded.dataset)
+        self._show_seed(request.request.seeding.base, guarded.dataset)
         guarded.deadly = request.deadly
         make: Callable[[Request], Any] = guarded.__getitems__ if request.batched else guarded.__getitem__
         return self._outbox.pack(request.number, make(request.request))
