@@ -54,7 +54,7 @@ class Decode:
     Raises:
         ConfigError: the arguments don't fit together, or the dataset is an `IterableDataset`.
 
-    Example:
+    Examples:
         >>> tens = torch.utils.data.TensorDataset(torch.arange(6) * 10)
         >>> stage = Decode(tens, columns=("value",), threads=1)
         >>> [batch["value"].tolist() for batch in stage({"id": np.array([5, 0])})]

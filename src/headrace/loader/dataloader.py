@@ -154,7 +154,7 @@ class DataLoader(Asked[T_co]):
     Raises:
         ConfigError: an argument can't be obeyed (a ValueError); torch's own errors for torch's own arguments.
 
-    Example:
+    Examples:
         >>> from torch.utils.data import TensorDataset
         >>> import headrace, torch
         >>> loader = headrace.DataLoader(TensorDataset(torch.arange(6)), batch_size=4)

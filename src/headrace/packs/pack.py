@@ -126,7 +126,7 @@ def pack(
             The message names the file.
         RemoteError: a store can't be read or written. The message names the URL.
 
-    Example:
+    Examples:
         >>> import headrace
         >>> headrace.pack("imagenet/train", "train.pack")  # doctest: +SKIP
         >>> train = headrace.PackedDataset("train.pack", transform)  # doctest: +SKIP

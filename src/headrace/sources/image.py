@@ -78,7 +78,7 @@ class ImageDataset(SourceDataset):
             files are unreadable.
         FileNotFoundError: with `check_files`, files are missing.
 
-    Example:
+    Examples:
         >>> dataset = ImageDataset([], [])
         >>> len(dataset)
         0

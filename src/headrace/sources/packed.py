@@ -53,7 +53,7 @@ class PackedDataset(SourceDataset):
         PackError: it isn't a pack; a shard is missing, cut short or another pack's; its index can't be had.
         ConfigError: options of a store that can't be obeyed, or pyarrow or obstore isn't installed.
 
-    Example:
+    Examples:
         >>> import headrace
         >>> dataset = headrace.PackedDataset("imagenet.pack", transform)  # doctest: +SKIP
         >>> loader = headrace.DataLoader(dataset, batch_size=256, shuffle=True)  # doctest: +SKIP
