@@ -4,52 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from PIL import Image
+from typer.testing import Result
 
 import headrace
-from headrace.cli.doctor_data import data
+from support.command import run_command
 from support.jpegs import image_folder
 from support.odd_files import saved
 
 
-@dataclass
-class Done:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def words(self) -> str:
-        """What was printed, in one line: tables break lines."""
-        return " ".join(self.out.split())
+def examine(*arguments: str | Path) -> Result:
+    """Runs the verb."""
+    return run_command("doctor", "data", *arguments, columns=300)
 
 
-Run = Callable[..., Done]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The verb by itself, in this process."""
-    app = typer.Typer()
-    app.command()(data)
-    monkeypatch.setenv("COLUMNS", "300")
-
-    def call(*arguments: str | Path) -> Done:
-        monkeypatch.setattr("sys.argv", ["data", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            app()
-        out, err = capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return Done(ended.value.code, out, err)
-
-    return call
+def words(text: str) -> str:
+    """The text in one line: tables break lines."""
+    return " ".join(text.split())
 
 
 @pytest.fixture
@@ -64,15 +39,15 @@ def findings(path: Path) -> dict[str, dict[str, Any]]:
     return {f["name"]: f for _, section in checkup["sections"] for f in section}
 
 
-def test_a_sound_folder_is_exit_code_0(run: Run, folder: Path) -> None:
-    done = run(folder)
-    assert done.code == 0, done.out
-    assert "18 read and decoded to the last pixel" in done.words
-    assert "the same 3 as those of train" in done.words
-    assert done.err == ""  # a bar is for terminals
+def test_a_sound_folder_is_exit_code_0(folder: Path) -> None:
+    done = examine(folder)
+    assert done.exit_code == 0, done.stdout
+    assert "18 read and decoded to the last pixel" in words(done.stdout)
+    assert "the same 3 as those of train" in words(done.stdout)
+    assert done.stderr == ""  # a bar is for terminals
 
 
-def test_a_spoiled_folder_is_told_file_by_file(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_a_spoiled_folder_is_told_file_by_file(folder: Path, tmp_path: Path) -> None:
     whole = (folder / "train" / "class0" / "00000.jpg").read_bytes()
     (folder / "train" / "class1" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
     (folder / "train" / "class1" / "empty.jpg").touch()
@@ -82,8 +57,8 @@ def test_a_spoiled_folder_is_told_file_by_file(run: Run, folder: Path, tmp_path:
     (folder / "train" / "class1" / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic....")
     (folder / "train" / "class3").mkdir()
     (folder / "val" / "class2" / "leak.jpg").write_bytes(whole)
-    done = run(folder, "--json", tmp_path / "out.json")
-    assert done.code == 1
+    done = examine(folder, "--json", tmp_path / "out.json")
+    assert done.exit_code == 1
     found = findings(tmp_path / "out.json")
     assert {name for name, finding in found.items() if finding["judgement"] == "bad"} == {
         "empty classes",
@@ -100,92 +75,90 @@ def test_a_spoiled_folder_is_told_file_by_file(run: Run, folder: Path, tmp_path:
     assert found["misnamed"]["judgement"] == "note"
     for finding in found.values():
         assert finding["remedy"] or finding["judgement"] != "bad", finding
-        assert finding["value"].split("\n")[0] in done.words or len(finding["value"]) > 200
-    assert "train/class0/00000.jpg = val/class2/leak.jpg" in done.words
+        assert finding["value"].split("\n")[0] in words(done.stdout) or len(finding["value"]) > 200
+    assert "train/class0/00000.jpg = val/class2/leak.jpg" in words(done.stdout)
 
 
-def test_quick_decodes_nothing(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_decodes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "train" / "class1" / "cut.jpg").write_bytes(b"\xff\xd8\xff")
-    done = run(folder, "--quick")
-    assert done.code == 0
-    assert "19 images, because of --quick" in done.words
-    assert run(folder).code == 1
+    done = examine(folder, "--quick")
+    assert done.exit_code == 0
+    assert "19 images, because of --quick" in words(done.stdout)
+    assert examine(folder).exit_code == 1
 
 
-def test_a_split_by_itself_and_a_relative_path(
-    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_split_by_itself_and_a_relative_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder / "train")
-    done = run(".")
-    assert done.code == 0, done.out
-    assert "12 images in 3 classes" in done.words
+    done = examine(".")
+    assert done.exit_code == 0, done.stdout
+    assert "12 images in 3 classes" in words(done.stdout)
 
 
-def test_what_is_not_there_is_exit_code_1_with_a_remedy(run: Run, folder: Path) -> None:
-    done = run(folder.parent / "sets")
-    assert done.code == 1
-    assert f"Did you mean {folder}?" in done.words
+def test_what_is_not_there_is_exit_code_1_with_a_remedy(folder: Path) -> None:
+    done = examine(folder.parent / "sets")
+    assert done.exit_code == 1
+    assert f"Did you mean {folder}?" in words(done.stdout)
     os.mkdir(folder.parent / "nothing")
-    assert run(folder.parent / "nothing").code == 1
+    assert examine(folder.parent / "nothing").exit_code == 1
 
 
-def test_wrong_usage_is_exit_code_2(run: Run, folder: Path) -> None:
-    assert run().code == 2
-    assert run(folder, "--workers", "0").code == 2
-    done = run(folder, "--json", folder / "nowhere" / "out.json")
-    assert done.code == 2
-    assert "headrace doctor data: " in done.err
+def test_wrong_usage_is_exit_code_2(folder: Path) -> None:
+    assert examine().exit_code == 2
+    assert examine(folder, "--workers", "0").exit_code == 2
+    done = examine(folder, "--json", folder / "nowhere" / "out.json")
+    assert done.exit_code == 2
+    assert "headrace doctor data: " in done.stderr
 
 
-def test_names_that_are_no_text(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_names_that_are_no_text(folder: Path, tmp_path: Path) -> None:
     bad = os.path.join(os.fsencode(folder / "train" / "class0"), b"\xff\x1b[31m.jpg")
     with open(bad, "wb"):
         pass
-    done = run(folder, "--json", tmp_path / "out.json")
-    assert done.code == 1
-    assert "\x1b" not in done.out
+    done = examine(folder, "--json", tmp_path / "out.json")
+    assert done.exit_code == 1
+    assert "\x1b" not in done.stdout
     assert "\udcff" in next(iter(findings(tmp_path / "out.json")["empty files"]["details"]["files"]))
 
 
-def test_a_pack(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_a_pack(folder: Path, tmp_path: Path) -> None:
     (folder / "train" / "class1" / "cut.jpg").write_bytes(saved("JPEG")[:-200])
     pack = headrace.pack(folder / "train", tmp_path / "pack").path
-    done = run(pack, "--json", tmp_path / "out.json")
-    assert done.code == 1
-    assert "all 13 are as they were packed" in done.words
-    assert "class1/cut.jpg" in done.words
+    done = examine(pack, "--json", tmp_path / "out.json")
+    assert done.exit_code == 1
+    assert "all 13 are as they were packed" in words(done.stdout)
+    assert "class1/cut.jpg" in words(done.stdout)
     assert [n for n, f in findings(tmp_path / "out.json").items() if f["judgement"] == "bad"] == ["cut short"]
 
     shard = pack / "shard-000000.tar"
     contents = bytearray(shard.read_bytes())
     contents[700] ^= 1
     shard.write_bytes(contents)
-    assert "the image's bytes aren't those that were packed" in run(pack, "--quick").words
+    assert "the image's bytes aren't those that were packed" in words(examine(pack, "--quick").stdout)
     (pack / "index.arrow").write_bytes(b"no index")
-    done = run(pack)
-    assert done.code == 2
-    assert "can't be read as a pack's index" in done.err
+    done = examine(pack)
+    assert done.exit_code == 2
+    assert "can't be read as a pack's index" in done.stderr
 
 
-def test_a_damaged_shard_does_not_stop_the_run(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_a_damaged_shard_does_not_stop_the_run(folder: Path, tmp_path: Path) -> None:
     pack = headrace.pack(folder / "train", tmp_path / "pack").path
     shard = pack / "shard-000000.tar"
     shard.write_bytes(shard.read_bytes()[:20_000])
-    done = run(pack)
-    assert done.code == 1
-    assert "that could not be opened" in done.words
+    done = examine(pack)
+    assert done.exit_code == 1
+    assert "that could not be opened" in words(done.stdout)
 
 
-def test_warnings_of_pillow_are_not_the_users(run: Run, folder: Path) -> None:
+def test_warnings_of_pillow_are_not_the_users(folder: Path) -> None:
     picture = Image.new("P", (60, 60))
     picture.info["transparency"] = b"\0\1"
     picture.save(folder / "train" / "class0" / "palette.png", transparency=bytes(3))
-    done = run(folder)
-    assert done.code == 0, done.out
-    assert done.err == ""
+    done = examine(folder)
+    assert done.exit_code == 0, done.stdout
+    assert done.stderr == ""
 
 
-def test_help_names_the_codes(run: Run) -> None:
-    done = run("--help")
-    words = " ".join(done.out.replace("│", " ").split())
+def test_help_names_the_codes() -> None:
+    done = examine("--help")
+    words = " ".join(done.stdout.replace("│", " ").split())
     assert "0 all is well; 1 something is bad; 2 wrong usage" in words

@@ -4,30 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-
-def run(*arguments: str, open_files: int | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "import headrace.cli; headrace.cli.main()", "doctor", *arguments]
-
-    def limit() -> None:
-        if open_files is not None:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
-
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-        preexec_fn=limit,
-        env={**os.environ, "COLUMNS": "200"},
-    )
+from headrace.measure.machine import FileLimit
+from support.command import run_command
 
 
 @pytest.fixture
@@ -40,8 +22,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_every_finding_is_printed_and_written(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     out = tmp_path_factory.mktemp("out") / "machine.json"
-    done = run("--path", str(folder), "--json", str(out))
-    assert done.returncode in (0, 1), done.stderr
+    done = run_command("doctor", "--path", folder, "--json", out)
+    assert done.exit_code in (0, 1), done.stderr
     checkup = json.loads(out.read_text())
     assert checkup["subject"] == "machine"
     sections = {heading: {one["name"]: one for one in findings} for heading, findings in checkup["sections"]}
@@ -56,19 +38,20 @@ def test_every_finding_is_printed_and_written(folder: Path, tmp_path_factory: py
     assert {"torch and driver"} <= set(sections["torch and GPU"])
     # The exit code is for scripts: whether anything is bad.
     judgements = [one["judgement"] for findings in sections.values() for one in findings.values()]
-    assert done.returncode == ("bad" in judgements)
+    assert done.exit_code == ("bad" in judgements)
 
 
-def test_something_bad_is_an_exit_code_and_a_remedy() -> None:
-    done = run(open_files=150)
-    assert done.returncode == 1, done.stderr
+def test_something_bad_is_an_exit_code_and_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.measure.machine.file_limit", lambda: FileLimit(150, 150))
+    done = run_command("doctor")
+    assert done.exit_code == 1, done.stderr
     assert "open files" in done.stdout
     assert "--ulimit nofile=65536" in done.stdout
 
 
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:
-    done = run("--path", str(tmp_path / "nowhere"))
-    assert done.returncode == 2
+    done = run_command("doctor", "--path", tmp_path / "nowhere")
+    assert done.exit_code == 2
     assert done.stdout == ""
     assert "headrace doctor:" in done.stderr
     assert str(tmp_path / "nowhere") in done.stderr

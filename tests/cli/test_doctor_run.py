@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import Result
 
-import headrace
+from support.command import run_command
 
 STARVED = """
 import sys, time
@@ -52,31 +50,25 @@ IN_A_THREAD = STARVED.replace(
 )
 
 
-def doctor(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(headrace.__file__).parent.parent), "COLUMNS": "100"}
-    command = [sys.executable, "-c", "from headrace.cli import main; main()", "doctor", "run", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=240)
+def doctor(*arguments: str) -> Result:
+    return run_command("doctor", "run", *arguments, columns=100)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current one, in which the scripts are."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.mark.slow
-def test_a_starved_script_is_diagnosed_and_the_advice_tried(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(STARVED)
-    ran = doctor(
-        "--steps",
-        "20",
-        "--try",
-        "--json",
-        "out.json",
-        "--html",
-        "out.html",
-        "train.py",
-        "--epochs",
-        "3",
-        cwd=tmp_path,
-    )
-    assert ran.returncode == 0, ran.stderr
+def test_a_starved_script_is_diagnosed_and_the_advice_tried(folder: Path) -> None:
+    (folder / "train.py").write_text(STARVED)
+    outputs = ("--json", "out.json", "--html", "out.html")
+    ran = doctor("--steps", "20", "--try", *outputs, "train.py", "--epochs", "3")
+    assert ran.exit_code == 0, ran.stderr
     assert "too few workers" in ran.stdout.lower()
-    found = json.loads((tmp_path / "out.json").read_text())
+    found = json.loads((folder / "out.json").read_text())
     assert found["command"] == ["train.py", "--epochs", "3"]
     assert found["where"] == "train.py:17"
     # On a busy machine more workers bring less, and the dataset's own code may come first.
@@ -87,39 +79,39 @@ def test_a_starved_script_is_diagnosed_and_the_advice_tried(tmp_path: Path) -> N
     assert first["measured"] is not None
     assert [rate["name"] for rate in found["rates"][:3]] == ["supply", "demand", "actual"]
     assert {usage["phase"] for usage in found["usage"]} >= {"actual", "demand", "supply"}
-    assert (tmp_path / "out.html").read_text().startswith("<!doctype html>")
+    assert (folder / "out.html").read_text().startswith("<!doctype html>")
 
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_loader_in_another_thread_ends_the_script_too(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(IN_A_THREAD)
-    ran = doctor("--quiet", "--steps", "10", "train.py", "--epochs", "3", cwd=tmp_path)
-    assert ran.returncode == 0, ran.stderr
+def test_a_loader_in_another_thread_ends_the_script_too(folder: Path) -> None:
+    (folder / "train.py").write_text(IN_A_THREAD)
+    ran = doctor("--quiet", "--steps", "10", "train.py", "--epochs", "3")
+    assert ran.exit_code == 0, ran.stderr
     assert "How it was measured" in ran.stdout
 
 
-def test_what_goes_wrong_in_the_script_is_said(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("raise ValueError('no such data')\n")
-    ran = doctor("--quiet", "train.py", cwd=tmp_path)
-    assert ran.returncode == 1
+def test_what_goes_wrong_in_the_script_is_said(folder: Path) -> None:
+    (folder / "train.py").write_text("raise ValueError('no such data')\n")
+    ran = doctor("--quiet", "train.py")
+    assert ran.exit_code == 1
     assert "ValueError: no such data" in ran.stdout
     assert "failed before enough was measured: ValueError: no such data" in ran.stdout
 
 
-def test_what_cannot_be_is_said_at_once(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("raise SystemExit('it was run')\n")
+def test_what_cannot_be_is_said_at_once(folder: Path) -> None:
+    (folder / "train.py").write_text("raise SystemExit('it was run')\n")
     for arguments in (["missing.py"], ["--json", "no/out.json", "train.py"]):
-        ran = doctor(*arguments, cwd=tmp_path)
-        assert ran.returncode == 2
+        ran = doctor(*arguments)
+        assert ran.exit_code == 2
         assert "it was run" not in ran.stdout + ran.stderr
 
 
-def test_a_module_is_run_by_its_name(tmp_path: Path) -> None:
-    (tmp_path / "training").mkdir()
-    (tmp_path / "training" / "__main__.py").write_text(
+def test_a_module_is_run_by_its_name(folder: Path) -> None:
+    (folder / "training").mkdir()
+    (folder / "training" / "__main__.py").write_text(
         "import sys; sys.exit(f'I am {__name__}, {sys.argv[1:]}')"
     )
-    ran = doctor("--quiet", "-m", "training", "--lr", "1", cwd=tmp_path)
-    assert ran.returncode == 1
+    ran = doctor("--quiet", "-m", "training", "--lr", "1")
+    assert ran.exit_code == 1
     assert "I am __main__, ['--lr', '1']" in ran.stdout

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -15,12 +13,8 @@ from torchvision.transforms import Compose, RandomResizedCrop, ToTensor
 
 import headrace
 import headrace.testing
+from support.command import run_command
 from support.jpegs import image_folder
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "import headrace.cli; headrace.cli.main()", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def noisy_jpeg(path: Path) -> None:
@@ -31,8 +25,8 @@ def noisy_jpeg(path: Path) -> None:
 
 def test_index_says_what_it_wrote(tmp_path: Path) -> None:
     noisy_jpeg(tmp_path / "a.jpg")
-    done = run("index", str(tmp_path))
-    assert done.returncode == 0, done.stderr
+    done = run_command("index", tmp_path)
+    assert done.exit_code == 0, done.stderr
     assert "1 of 1 files (0 reused) have entry points" in done.stdout
     assert (tmp_path / ".headrace-entry-points.arrow").is_file()
 
@@ -48,16 +42,16 @@ def test_index_of_shards_gives_them_entry_points(tmp_path: Path) -> None:
             for path in sorted(folder.iterdir())[number::2]:
                 tar.add(path, path.name)
     (shards / "index.arrow.partial").mkdir()
-    done = run("index", str(shards))
-    assert done.returncode == 0, done.stderr
+    done = run_command("index", shards)
+    assert done.exit_code == 0, done.stderr
     assert "5 of 5 samples have entry points" in done.stdout
     assert sorted(path.name for path in shards.iterdir()) == ["0.tar", "1.tar", "index.arrow"]
     dataset = headrace.PackedDataset(shards)
     assert len(dataset) == 5
     assert dataset.source.entries.indexed == 5
-    assert run("verify", str(shards)).returncode == 0
-    again = run("index", str(shards))
-    assert again.returncode == 0, again.stderr
+    assert run_command("verify", shards).exit_code == 0
+    again = run_command("index", shards)
+    assert again.exit_code == 0, again.stderr
 
 
 @pytest.mark.parametrize("subdir", [True, False])
@@ -74,8 +68,8 @@ def test_index_of_an_lmdb(tmp_path: Path, subdir: bool, monkeypatch: pytest.Monk
         write.put(b"__len__", msgpack.dumps(7))
     with pytest.raises(headrace.PackError, match="has no index yet"):
         headrace.PackedDataset(path)
-    done = run("index", str(path))
-    assert done.returncode == 0, done.stderr
+    done = run_command("index", path)
+    assert done.exit_code == 0, done.stderr
     assert "of 7 samples have entry points" in done.stdout
     dataset = headrace.PackedDataset(path, Compose([RandomResizedCrop(32), ToTensor()]))
     assert dataset.targets == list(range(10, 17))
@@ -87,12 +81,12 @@ def test_index_of_an_lmdb(tmp_path: Path, subdir: bool, monkeypatch: pytest.Monk
 
 def test_index_leaves_a_pack_alone(tmp_path: Path) -> None:
     headrace.pack(image_folder(tmp_path / "folder", 2), tmp_path / "pack")
-    done = run("index", str(tmp_path / "pack"))
-    assert done.returncode == 2
+    done = run_command("index", tmp_path / "pack")
+    assert done.exit_code == 2
     assert "was made by headrace pack" in done.stderr.replace("\n", " ")
 
 
 def test_a_missing_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
-    done = run("index", str(tmp_path / "nowhere"))
-    assert done.returncode == 2
+    done = run_command("index", tmp_path / "nowhere")
+    assert done.exit_code == 2
     assert "nowhere isn't a folder" in done.stderr.replace("\n", "")

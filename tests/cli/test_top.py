@@ -12,16 +12,16 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import Result
 
-import headrace.cli
 from headrace.cli.top import roots
 from headrace.export.watching import jobs
 from headrace.measure.processes import look
+from support.command import run_command
 from support.jpegs import image_folder
 
 TOP = [sys.executable, "-c", "import headrace.cli; headrace.cli.main()", "top"]
@@ -127,39 +127,19 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
         one.process.communicate()
 
 
-@dataclass
-class Done:
-    code: int
-    out: str
-    err: str
-
-
-Top = Callable[..., Done]
-
-
-@pytest.fixture
-def top(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Top:
+def top(*arguments: str) -> Result:
     """The command in this process, which is another one than the job's."""
-
-    def call(*arguments: str) -> Done:
-        monkeypatch.setenv("COLUMNS", "80")
-        monkeypatch.setattr("sys.argv", ["headrace", "top", "--interval", "0.1", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            headrace.cli.main()
-        assert isinstance(ended.value.code, int)
-        return Done(ended.value.code, *capsys.readouterr())
-
-    return call
+    return run_command("top", "--interval", "0.1", *arguments, columns=80)
 
 
-def test_what_another_process_sees_is_what_stats_says(begin: Begin, top: Top, tmp_path: Path) -> None:
+def test_what_another_process_sees_is_what_stats_says(begin: Begin, tmp_path: Path) -> None:
     job = begin(TRAINING, str(image_folder(tmp_path / "images", 24, side=60)))
     seen = top("--once", "--json", str(job.pid))
     text = top(str(job.pid))
     stats = json.loads(job.finish())
 
-    assert seen.code == 0, seen.err
-    frame = json.loads(seen.out)
+    assert seen.exit_code == 0, seen.stderr
+    frame = json.loads(seen.stdout)
     [rank] = frame["ranks"]
     [loader] = rank["loaders"]
     assert (rank["pid"], rank["rank"]) == (job.pid, None)
@@ -172,14 +152,14 @@ def test_what_another_process_sees_is_what_stats_says(begin: Begin, top: Top, tm
     assert loader["memory_used"] > 0
     assert {stage["name"] for stage in loader["stages"]} - {"native"} == {s["name"] for s in stats["stages"]}
 
-    assert text.code == 0, text.err
-    assert "\x1b" not in text.out, "not a terminal: one frame, as --once"
-    assert f"headrace top  pid {job.pid}, up " in text.out
-    assert "loader 1: ImageFolder, batches of 4" in text.out
-    assert "33%  1, batch 2 of 6" in text.out
+    assert text.exit_code == 0, text.stderr
+    assert "\x1b" not in text.stdout, "not a terminal: one frame, as --once"
+    assert f"headrace top  pid {job.pid}, up " in text.stdout
+    assert "loader 1: ImageFolder, batches of 4" in text.stdout
+    assert "33%  1, batch 2 of 6" in text.stdout
 
 
-def test_the_end_agrees_with_stats(begin: Begin, top: Top) -> None:
+def test_the_end_agrees_with_stats(begin: Begin) -> None:
     job = begin(
         """
 import json, sys, time, torch, headrace
@@ -194,7 +174,7 @@ print(json.dumps(loader.stats().to_json()), flush=True)
     )
     seen = top("--json", str(job.pid))
     stats = json.loads(job.finish())
-    [loader] = json.loads(seen.out)["ranks"][0]["loaders"]
+    [loader] = json.loads(seen.stdout)["ranks"][0]["loaders"]
     [epoch] = stats["epochs"]
     after = epoch["seconds"] - epoch["startup_seconds"]
     assert loader["samples"] == loader["epoch_samples"] == stats["samples"] == 100
@@ -203,44 +183,42 @@ print(json.dumps(loader.stats().to_json()), flush=True)
     assert loader["epoch_stall"] == pytest.approx(stats["stall_seconds"] / after)
 
 
-def test_of_torchs_loader_it_shows_what_can_be_seen(begin: Begin, top: Top) -> None:
+def test_of_torchs_loader_it_shows_what_can_be_seen(begin: Begin) -> None:
     job = begin(TORCH_ONLY)
     seen = top(str(job.pid))
-    assert seen.code == 0, seen.err
-    rows = [line.split() for line in seen.out.splitlines()]
+    assert seen.exit_code == 0, seen.stderr
+    rows = [line.split() for line in seen.stdout.splitlines()]
     table = [row for row in rows if row and row[0].isdecimal()]
     assert len(table) >= 3, "the job and its two workers"
     assert table[0][0] == str(job.pid)
-    assert "headrace doctor run SCRIPT" in " ".join(seen.out.split())
+    assert "headrace doctor run SCRIPT" in " ".join(seen.stdout.split())
 
 
-def test_a_job_that_is_stopped_is_said_not_to_answer(
-    begin: Begin, top: Top, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_is_stopped_is_said_not_to_answer(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.export.watching.PATIENCE", 0.3)
     job = begin(ONE_BATCH)
     os.kill(job.pid, signal.SIGSTOP)
     seen = top(str(job.pid))
-    assert seen.code == 0, seen.err
-    assert f"process {job.pid} doesn't answer" in seen.out
-    assert "stopped" in seen.out
+    assert seen.exit_code == 0, seen.stderr
+    assert f"process {job.pid} doesn't answer" in seen.stdout
+    assert "stopped" in seen.stdout
     os.kill(job.pid, signal.SIGCONT)
 
 
 def test_another_versions_answer_is_refused_with_the_way_out(
-    begin: Begin, top: Top, monkeypatch: pytest.MonkeyPatch
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.export.watching.FORMAT", 2)
     job = begin(ONE_BATCH)
     seen = top(str(job.pid))
-    assert seen.code == 2
-    assert f"process {job.pid} runs another version of Headrace" in seen.err
+    assert seen.exit_code == 2
+    assert f"process {job.pid} runs another version of Headrace" in seen.stderr
 
 
-def test_ranks_of_one_launcher_are_one_job(begin: Begin, top: Top) -> None:
+def test_ranks_of_one_launcher_are_one_job(begin: Begin) -> None:
     job = begin(RANKS)
     children = {one.pid for one in look(job.pid).processes} - {job.pid}
-    seen = json.loads(top("--json", str(job.pid)).out)
+    seen = json.loads(top("--json", str(job.pid)).stdout)
     assert [(one["rank"], one["local_rank"], one["world_size"]) for one in seen["ranks"]] == [
         (0, 0, 2),
         (1, 1, 2),
@@ -248,30 +226,30 @@ def test_ranks_of_one_launcher_are_one_job(begin: Begin, top: Top) -> None:
     assert {one["pid"] for one in seen["ranks"]} == children
     found = roots(one for one in jobs() if one.pid in children)
     assert {root: sorted(pids) for root, pids in found.items()} == {job.pid: sorted(children)}
-    text = top(str(job.pid)).out
+    text = top(str(job.pid)).stdout
     assert "▶ waits most: process " in text
 
 
-def test_without_a_job_it_says_so(top: Top, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_job_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["headrace.cli.top"], "jobs", list)
     done = top()
-    assert done.code == 2
-    assert "no running Headrace jobs found for this user" in done.err
+    assert done.exit_code == 2
+    assert "no running Headrace jobs found for this user" in done.stderr
     gone = subprocess.Popen(["true"])
     gone.wait()
     done = top(str(gone.pid))
-    assert done.code == 2
-    assert f"there is no process {gone.pid}" in done.err
+    assert done.exit_code == 2
+    assert f"there is no process {gone.pid}" in done.stderr
 
 
-def test_several_jobs_are_listed(top: Top, begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_jobs_are_listed(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     pids = [begin(NO_LOADER).pid for _ in range(2)]
     monkeypatch.setattr(sys.modules["headrace.cli.top"], "roots", lambda found: {pid: [pid] for pid in pids})
     done = top()
-    assert done.code == 0
-    assert [line.split()[0] for line in done.out.splitlines()[:2]] == [str(pid) for pid in pids]
-    assert "headrace top PID" in done.out
-    assert [row["pid"] for row in json.loads(top("--json").out)] == pids
+    assert done.exit_code == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()[:2]] == [str(pid) for pid in pids]
+    assert "headrace top PID" in done.stdout
+    assert [row["pid"] for row in json.loads(top("--json").stdout)] == pids
 
 
 class Terminal:

@@ -13,13 +13,15 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from support.container import Container
 
-pytest.importorskip("jupyterlab", reason="jupyterlab isn't installed")
+# Not imported here, which takes seconds: the server is another process.
+pytestmark = pytest.mark.skipif(find_spec("jupyterlab") is None, reason="jupyterlab isn't installed")
 
 TOKEN = secrets.token_hex(32)
 PASSWORD = "correct horse battery staple"

@@ -43,13 +43,14 @@ def run(
     """
     from rich.console import Console
 
-    from headrace.doctor.text import print_diagnosis
-    from headrace.examine import Job
-
     console = Console()
     if not module and not Path(command[0]).is_file():
         raise typer.BadParameter(f"{command[0]} isn't a file; give a script, or -m and a module's name.")
     check_outputs(json_file, html)
+    # After these checks: it takes seconds to import.
+    from headrace.doctor.text import print_diagnosis
+    from headrace.examine import Job
+
     job = Job(command, module, steps)
     try:
         diagnosis = examined(job, quiet, console)
