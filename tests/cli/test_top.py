@@ -23,6 +23,7 @@ from headrace.export.watching import jobs
 from headrace.measure.processes import look
 from support.command import run_command
 from support.jpegs import image_folder
+from support.python import start_python
 
 TOP = [sys.executable, "-c", "import headrace.cli; headrace.cli.main()", "top"]
 
@@ -69,23 +70,28 @@ sys.stdin.readline()
 """
 
 RANKS = """
-import os, subprocess, sys
-if len(sys.argv) == 1:
-    ranks = [subprocess.Popen([sys.executable, __file__, "rank"], stdin=-1, stdout=-1,
-             env={**os.environ, "RANK": str(r), "LOCAL_RANK": str(r), "WORLD_SIZE": "2"}) for r in range(2)]
-    for one in ranks:
-        one.stdout.readline()
-else:
-    import headrace, torch
-    from torch.utils.data import TensorDataset
+import os, sys
+import headrace, torch
+from torch.utils.data import TensorDataset
+
+def rank(number, ready, end):
+    os.environ.update(RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE="2")
     loader = headrace.DataLoader(TensorDataset(torch.arange(80)), batch_size=4, rank="auto")
     for batch in loader:
         break
+    os.write(ready, b"x")
+    os.read(end, 1)
+
+(ready, say), (wait, end) = os.pipe(), os.pipe()
+for number in range(2):
+    if os.fork() == 0:
+        os.close(end)
+        rank(number, say, wait)
+        os._exit(0)
+for _ in range(2):
+    os.read(ready, 1)
 print("there", flush=True)
 sys.stdin.readline()
-if len(sys.argv) == 1:
-    for one in ranks:
-        one.communicate(b"x")
 """
 
 
@@ -94,20 +100,14 @@ class Job:
 
     def __init__(self, path: Path, text: str, *arguments: str) -> None:
         path.write_text(text)
-        self.process = subprocess.Popen(
-            [sys.executable, str(path), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self.process = start_python(path, *arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "there\n"
         self.pid = self.process.pid
 
     def finish(self) -> str:
         """What it says at its end."""
-        said, _ = self.process.communicate("\n", timeout=120)
-        return said
+        return self.process.communicate("\n", timeout=120)
 
 
 Begin = Callable[..., Job]
@@ -123,8 +123,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
 
     yield make
     for one in begun:
-        one.process.kill()
-        one.process.communicate()
+        one.process.close()
 
 
 def top(*arguments: str) -> Result:

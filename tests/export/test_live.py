@@ -8,7 +8,6 @@ import logging
 import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from headrace.export import live
 from headrace.export.live import address
 from headrace.export.watching import Job, jobs
 from support.jpegs import image_folder
+from support.python import start_python
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -57,12 +57,8 @@ class Script:
     """A program that runs until it is told to go on, and says what it has to say as a line of JSON each."""
 
     def __init__(self, text: str, **environment: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", text],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **environment},
+        self.process = start_python(
+            text, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **environment}
         )
 
     def says(self) -> Any:
@@ -75,8 +71,7 @@ class Script:
         self.process.stdin.flush()
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.communicate()
+        self.process.close()
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from hypothesis import strategies as st
 from torchvision.datasets import ImageFolder
 
 import headrace
+from support.python import run_python
 
 KEEP_PART = {
     "whole": lambda images: images,
@@ -126,8 +125,7 @@ print(loader.plan().native.source.nbytes, after - before)
 
 
 def run(code: str, *arguments: str) -> list[float]:
-    command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = run_python(code, *arguments)
     assert done.returncode == 0, done.stderr
     return [float(word) for word in done.stdout.split()]
 

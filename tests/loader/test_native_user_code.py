@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +20,7 @@ from torchvision.datasets import ImageFolder
 
 import headrace
 from support.equal import same
+from support.python import run_python
 
 N = 48
 
@@ -231,9 +230,9 @@ def use(leave):
         if leave:
             break
 
-for number in range(500):
+for number in range(250):
     use(leave=number % 2)
-    if number == 99:
+    if number == 49:
         before = resident()
 print(resident() - before)
 """
@@ -241,7 +240,5 @@ print(resident() - before)
 
 @pytest.mark.slow
 def test_loaders_that_are_used_and_dropped_leave_no_memory_behind(mixed: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", MANY_LOADERS, str(mixed)], capture_output=True, text=True, check=True
-    )
-    assert float(done.stdout) < 20  # MB; 58 while the threads of each waited for the garbage collection
+    done = run_python(MANY_LOADERS, mixed, check=True)
+    assert float(done.stdout) < 10  # MB; 29 while the threads of each waited for the garbage collection

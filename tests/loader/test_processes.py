@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from support.python import run_python, start_python
+
 START = """
-import gc, os, sys, time, threading
+import gc, os, sys, time, threading, warnings
 import torch
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 import headrace
+from support.python import run_python, start_python
+warnings.simplefilter("error")
+warnings.simplefilter("ignore", DeprecationWarning)
 steps = [transforms.RandomResizedCrop(48), transforms.ToTensor()]
 dataset = ImageFolder(sys.argv[1], transforms.Compose(steps))
 loader = headrace.DataLoader(dataset, batch_size=2, num_workers=2, seed=4)
@@ -92,23 +96,9 @@ assert [int(n) for n in DataLoader(Nested(), num_workers=2, multiprocessing_cont
 }
 
 
-def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-W",
-        "error",
-        "-W",
-        "ignore::DeprecationWarning",
-        "-c",
-        START + script,
-        str(folder),
-    ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_in_a_process_of_its_own(folder: Path, name: str) -> None:
-    done = run(SCRIPTS[name], folder)
+    done = run_python(START + SCRIPTS[name], folder, teardown=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
 
@@ -128,16 +118,13 @@ for images, labels in loader:
     print("begun", flush=True)
     {where}
 """
-    process = subprocess.Popen(
-        [sys.executable, "-c", START + script, str(folder)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    process = start_python(
+        START + script, folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, teardown=True
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     time.sleep(0.2)
     os.kill(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    errors = process.communicate(timeout=60)
     assert process.returncode in (1, -signal.SIGINT, 130)
     assert "KeyboardInterrupt" in errors

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from torchvision.datasets import ImageFolder
 import headrace
 from headrace.order import RepeatedAugmentation, Shuffled
 from support.noisy_dataset import Noisy
+from support.python import run_python
 
 N = 30
 
@@ -192,7 +190,5 @@ def test_our_orders_can_be_shared() -> None:
 def test_killed_runs_go_on_with_other_ranks_and_workers(folder: Path, tmp_path: Path, kills: int) -> None:
     """The sequence of world sizes is 2, 1, 3 and all bytes are compared."""
     script = Path(__file__).with_name("kill_and_resume.py")
-    command = [sys.executable, str(script), str(folder), str(tmp_path), str(kills)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = run_python(script, folder, tmp_path, kills)
     assert done.returncode == 0, done.stderr

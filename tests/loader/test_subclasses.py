@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -15,6 +12,7 @@ from torchvision.datasets import ImageFolder
 
 import headrace
 from support.equal import same
+from support.python import run_python
 
 T_co = TypeVar("T_co", covariant=True)
 N = 10
@@ -209,7 +207,5 @@ def test_an_iterator_left_at_module_level_ends_silently(kind: str, how: str, fol
             "error": "raise SystemExit(3)",
         }[how]
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=200, env=os.environ
-    )
+    done = run_python(script, teardown=True)
     assert (done.returncode, done.stderr) == (3 if how == "error" else 0, "")

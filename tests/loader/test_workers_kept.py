@@ -21,6 +21,7 @@ from torch.utils.data import Dataset, Subset, get_worker_info
 from torchvision import transforms
 
 import headrace
+from support.python import run_python, start_python
 from support.worker_bench import Bench, all_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -298,14 +299,16 @@ except KeyError:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_interpreter_ends_in_peace(name: str) -> None:
-    done = run(SCRIPTS[name])
+    done = run_python(START + SCRIPTS[name], teardown=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
 
 
 START = """
-import time, torch, headrace
+import os, time, torch, headrace, warnings
 from torch.utils.data import Dataset
+warnings.simplefilter("error")
+warnings.simplefilter("ignore", DeprecationWarning)
 class Sleepy(Dataset):
     def __len__(self): return 100
     def __getitem__(self, index):
@@ -315,31 +318,21 @@ loader = headrace.DataLoader(Sleepy(), batch_size=5, num_workers=2, worker_kind=
 """
 
 
-def run(script: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", START + script]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
 def test_ctrl_c_ends_workers_too() -> None:
     script = """
 import signal
+os.setsid()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for batch in loader:
     print(*(worker.pid for worker in torch.multiprocessing.active_children()), flush=True)
     time.sleep(60)
 """
-    process = subprocess.Popen(
-        [sys.executable, "-c", START + script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = start_python(START + script, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, teardown=True)
     assert process.stdout is not None
     workers = [int(pid) for pid in process.stdout.readline().split()]
     assert len(workers) == 2
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
-    _, errors = process.communicate(timeout=60)
+    errors = process.communicate(timeout=60)
     assert "KeyboardInterrupt" in errors
     assert not any(psutil.pid_exists(pid) for pid in workers)
 
@@ -354,6 +347,7 @@ class Pids(Dataset):
         time.sleep(0.01)
         return os.getpid()
 if __name__ == "__main__":
+    os.setsid()
     context = sys.argv[1]
     loader = headrace.DataLoader(
         Pids(), batch_size=2, num_workers=2, worker_kind="process", multiprocessing_context=context
@@ -371,8 +365,7 @@ if __name__ == "__main__":
 def test_workers_end_when_their_parent_is_killed(method: str, tmp_path: Path) -> None:
     script = tmp_path / "dies.py"
     script.write_text(PARENT_DIES)
-    command = [sys.executable, str(script), method]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = start_python(script, method, stdout=subprocess.PIPE)
     assert process.stdout is not None
     workers = [int(pid) for pid in process.stdout.readline().split()]
     assert len(workers) == 2

@@ -6,8 +6,6 @@ import gc
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, default_collate
 
+from support.python import run_python
 from support.worker_bench import Bench, all_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -250,9 +249,11 @@ def test_held_batches_keep_no_files_open() -> None:
 
 
 FORKS = """
-import os, sys, time
+import os, sys, time, warnings
 import torch, headrace
 from torch.utils.data import Dataset
+warnings.simplefilter("error")
+warnings.simplefilter("ignore", DeprecationWarning)
 class Sleepy(Dataset):
     def __len__(self): return 200
     def __getitem__(self, index):
@@ -264,19 +265,20 @@ if __name__ == "__main__":
     )
     iterator = iter(loader)
     seen = [next(iterator)]
-    pid = os.fork()
-    if pid == 0:
-        try:
-            next(iterator)
-        except RuntimeError as error:
-            assert "process that was forked" in str(error), error
-        else:
-            raise AssertionError("the child took a batch of its parent's")
-        if sys.argv[2] == "drops":
-            del iterator, loader
-        sys.exit(5)  # with all that Python does at an exit
-    status = os.waitpid(pid, 0)[1]
-    assert os.waitstatus_to_exitcode(status) == 5, status
+    for drops in (False, True):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                next(iterator)
+            except RuntimeError as error:
+                assert "process that was forked" in str(error), error
+            else:
+                raise AssertionError("the child took a batch of its parent's")
+            if drops:
+                del iterator, loader
+            sys.exit(5)  # with all that Python does at an exit
+        status = os.waitpid(pid, 0)[1]
+        assert os.waitstatus_to_exitcode(status) == 5, status
     seen += iterator
     assert [int(index) for batch in seen for index in batch[:, 0]] == list(range(200))
     assert len({int(pid) for batch in seen for pid in batch[:, 1]}) == 2  # none was replaced
@@ -284,13 +286,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-@pytest.mark.parametrize("how", ["drops", "exits"])
-def test_a_child_forked_in_mid_epoch_ends_without_touching_the_workers(
-    method: str, how: str, tmp_path: Path
-) -> None:
+def test_a_child_forked_in_mid_epoch_ends_without_touching_the_workers(method: str, tmp_path: Path) -> None:
     script = tmp_path / "forks.py"
     script.write_text(FORKS)
-    command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", str(script), method, how]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    done = run_python(script, method, teardown=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
