@@ -1,5 +1,6 @@
 """For all tests."""
 
+import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+
+# Workers of the fork server needn't import them again, which takes six seconds each time.
+multiprocessing.set_forkserver_preload(["torchvision.transforms.v2", "headrace.loader.dataloader"])
 
 # A shell's background jobs ignore Ctrl-C, and so would the processes that tests send it to.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -11,9 +11,12 @@ import pytest
 from support.python import run_python, start_python
 
 
-def test_a_program_has_its_arguments_environment_and_folder(tmp_path: Path) -> None:
+def test_a_program_has_its_arguments_environment_and_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     text = "import os, sys; print(sys.argv[1:], dict(os.environ), os.getcwd(), __name__)"
-    done = run_python(text, 1, "two", env={"A": "b"}, cwd=tmp_path, check=True)
+    done = run_python(text, 1, "two", env={"A": "b"}, check=True)
     assert (done.stdout, done.stderr) == (f"['1', 'two'] {{'A': 'b'}} {tmp_path} __main__\n", "")
 
 

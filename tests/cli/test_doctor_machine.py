@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-
 from headrace.measure.machine import FileLimit
+
 from support.command import run_command
 
 

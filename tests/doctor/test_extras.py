@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
@@ -12,6 +11,7 @@ from headrace.doctor.html import render_html
 from headrace.errors import ConfigError
 from headrace.measure.processes import look
 from support import doctor_records as records
+from support.python import run_python
 
 
 def test_the_package_imports_without_them() -> None:
@@ -19,7 +19,7 @@ def test_the_package_imports_without_them() -> None:
         "import sys; sys.modules.update(dict.fromkeys(['psutil', 'jinja2', 'rich', 'typer', 'pynvml']));"
     )
     code = f"{without} import headrace; headrace.DataLoader; headrace.diagnose"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run_python(code, anew=True, check=True)
 
 
 def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

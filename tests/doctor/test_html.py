@@ -136,7 +136,7 @@ def drawn(page: Page) -> list[str]:
 
 
 def test_many_steps_stay_light() -> None:
-    steps, usage = records.timeline(20_000, wait=0.1, compute=0.05, gpu=True)
+    steps, usage = records.timeline(5_000, wait=0.1, compute=0.05, gpu=True)
     html = render_html(replace(records.input_bound(), steps=steps, usage=usage))
     page = Page(html)
     assert len(html) - len(page.raw["script"][0]) < 250_000

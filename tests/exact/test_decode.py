@@ -13,7 +13,7 @@ from headrace._native import ffi
 from headrace.errors import NativeError
 from support.jpegs import JPEG_KINDS, RESTARTS, jpeg
 
-CROPS = 2000
+CROPS = 800
 CROPS_PER_PICTURE = 10
 
 

@@ -144,7 +144,7 @@ def numbers_for(transform: Any, image: Any, numbers: Iterator[int]) -> Iterator[
     return numbers
 
 
-def samples(count: int = 3) -> list[tuple[int, Image.Image]]:
+def samples(count: int = 2) -> list[tuple[int, Image.Image]]:
     """Numbers of samples, and images of all sizes."""
     made = []
     for index in range(count * len(SIZES)):

@@ -18,7 +18,7 @@ from headrace._native import ffi
 from support.jpegs import image_folder
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-PICTURES = 60
+PICTURES = 36
 
 # torchvision has the one that is left out for tensors only.
 PIL_FILTERS = [mode for mode in InterpolationMode if mode.name != "NEAREST_EXACT"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import headrace
 from headrace.packs.index import build_entry_index, build_shard_index
 from headrace.packs.verify import verify
 from headrace.sources.entry_index import EntryIndex
+from support.command import run_command
 from support.faults import Faults
 from support.jpegs import image_folder
 from support.pack_folders import contents
@@ -57,9 +56,8 @@ def test_a_disk_that_fills_up_leaves_nothing_that_looks_whole(
 
 def test_the_command_says_so_and_ends_with_2(folder: Path, faults: Faults, tmp_path: Path) -> None:
     faults("full 20000 dest.partial")
-    arguments = [sys.executable, "-m", "headrace", "pack", folder, tmp_path / "dest"]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
+    done = run_command("pack", folder, tmp_path / "dest")
+    assert done.exit_code == 2
     assert "dest.partial" in done.stderr
     assert "the disk is full" in done.stderr
     assert "Traceback" not in done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import subprocess
-import sys
 import textwrap
 import threading
 from pathlib import Path
@@ -19,6 +17,7 @@ import headrace
 from headrace.engine import epoch, native
 from support.faults import Faults
 from support.jpegs import image_folder
+from support.python import run_python
 
 COUNT, BAD = 12, 5
 
@@ -214,8 +213,7 @@ def test_a_process_ends_although_its_reads_never_do(folder: Path, faults: Faults
     """
     by_pillow, natively = (ImageFolder(str(folder)).samples[i][0] for i in (BAD - 2, BAD))
     faults(f"hang 0 {natively}", f"wait 0 {by_pillow}", f"cut 300 {by_pillow}")
-    command = [sys.executable, "-c", textwrap.dedent(script), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = run_python(textwrap.dedent(script), folder, teardown=True)
     assert done.returncode == 0, done.stderr
     assert natively in done.stdout
     assert by_pillow in done.stdout

@@ -121,9 +121,9 @@ def test_batches_are_the_same_with_lazy_images_as_without(case: str, folder: Pat
     assert same(batches(dataset, num_workers=2, lazy=False), with_pillow)
 
 
-def test_spawned_workers_make_the_same_batches(folder: Path) -> None:
+def test_workers_that_are_not_forked_make_the_same_batches(folder: Path) -> None:
     dataset = Listed(folder, AUGMENT)
-    ours = batches(dataset, num_workers=1, multiprocessing_context="spawn")
+    ours = batches(dataset, num_workers=1, multiprocessing_context="forkserver")
     assert same(ours, batches(dataset, num_workers=0))
 
 

@@ -99,7 +99,7 @@ def inverted(image: Any) -> Any:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 1, "multiprocessing_context": "spawn"}],
+    [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 1, "multiprocessing_context": "forkserver"}],
 )
 def test_steps_of_the_users_run_between_native_ones(cifar: Any, settings: dict[str, Any]) -> None:
     end = [v1.ToTensor(), v1.Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.1])]

@@ -267,7 +267,7 @@ def test_a_spawned_worker_plans_for_itself(folder: Path) -> None:
         there(dataset, default_collate, "raise")
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
 def test_packs(folder: Path, tmp_path: Path, context: str) -> None:
     pack(str(folder), str(tmp_path / "pack"))
     transform = v1.Compose([v1.RandomResizedCrop(SIZE), Jitter(0.4), *END])

@@ -111,7 +111,7 @@ def test_names_what_takes_the_time(
         assert supply["stages"]["wait"]["wait"][2] > 0.3 * supply["seconds"]
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.long), "forkserver"])
 def test_follows_workers_however_they_start(folder: Path, method: str) -> None:
     loader = DataLoader(Reads(), 4, num_workers=2, multiprocessing_context=method)
     assert len(list(loader)) == SAMPLES // 4
@@ -179,7 +179,7 @@ def _set_start(_: int) -> None:
     info.dataset.start = 100
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_worker_init_fn_still_changes_the_workers_dataset(folder: Path, method: str) -> None:
     loader = DataLoader(
         Starts(), None, num_workers=1, worker_init_fn=_set_start, multiprocessing_context=method

@@ -6,8 +6,6 @@ import io
 import json
 import os
 import pickle
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -31,6 +29,7 @@ from headrace.records import EntryPoints, Extents
 from headrace.sources.pack_index import PackIndex
 from headrace.sources.tar_index import read_samples, split_name
 from support.jpegs import image_folder
+from support.python import run_python
 
 TRANSFORM = Compose([RandomResizedCrop(40), RandomHorizontalFlip(), ToTensor()])
 COUNT = 11
@@ -241,8 +240,7 @@ assert len(PackedDataset(sys.argv[1])) == n
 after = psutil.Process().memory_info()
 print(after.rss - before.rss, shard.with_name("index.arrow").stat().st_size)
 """
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_python(script, tmp_path, check=True)
     grown, size = map(int, done.stdout.split())
     assert size > 60e6
     assert grown < 10e6

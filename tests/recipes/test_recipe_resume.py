@@ -6,8 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +15,7 @@ import torch
 import headrace
 from headrace.recipes import train
 from support import tiny_recipe as tiny
+from support.python import run_python
 
 STEPS = 12  # 3 epochs of 50 pictures in batches of 12
 
@@ -187,19 +186,12 @@ def test_the_commands_exit_code_says_who_stopped_it(
     seed: int, name: str, code: int, data: Path, whole: Path, tmp_path: Path
 ) -> None:
     step = random.Random(seed).randint(1, STEPS - 1)
-    arguments = [
-        sys.executable,
-        str(Path(tiny.__file__)),
-        *tiny.options(tiny.recipe(data, tmp_path, resume="auto")),
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    stop = {**environment, "STOP_AT": str(step), "STOP_RANK": "0", "STOP_BY": name}
-    first = subprocess.run(arguments, env=stop, capture_output=True, text=True, timeout=200, check=False)
+    script, options = Path(tiny.__file__), tiny.options(tiny.recipe(data, tmp_path, resume="auto"))
+    stop = {**os.environ, "STOP_AT": str(step), "STOP_RANK": "0", "STOP_BY": name}
+    first = run_python(script, *options, env=stop)
     assert first.returncode == code, first.stderr
     assert f"stopped by {name} at step {step}" in first.stderr
-    second = subprocess.run(
-        arguments, env=environment, capture_output=True, text=True, timeout=200, check=False
-    )
+    second = run_python(script, *options)
     assert second.returncode == 0, second.stderr
     assert_same_run(tmp_path, whole)
 

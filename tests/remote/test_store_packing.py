@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from headrace.packs.info import info
 from headrace.packs.verify import verify
 from headrace.remote.store import Store
 from support import object_stores as stores
+from support.command import run_command
 from support.jpegs import image_folder
 from support.pack_folders import contents, odd_folder
 
@@ -247,12 +247,11 @@ def test_the_command_takes_urls(bucket: Path, proxy: stores.Proxy, tmp_path: Pat
         "AWS_SECRET_ACCESS_KEY": stores.SECRET,
         "AWS_REGION": "us-east-1",
     }
-    command = [sys.executable, "-m", "headrace", "pack", str(folder), "s3://bucket/made.pack"]
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+        done = run_command("pack", folder, "s3://bucket/made.pack")
+    assert done.exit_code == 0, done.stderr
     assert "s3://bucket/made.pack: 6 samples in 1 shards" in done.stdout
     packed(folder, tmp_path / "here", shard_size=500_000_000)
     assert contents(bucket / "made.pack") == contents(tmp_path / "here")

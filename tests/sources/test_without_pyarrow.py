@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 from support.jpegs import image_folder
+from support.python import run_python
 
 PROGRAM = """
 import sys
@@ -31,9 +30,7 @@ for use in (lambda: headrace.PackedDataset(root), lambda: headrace.pack(root, ro
 
 
 def run(root: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(root)], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_python(PROGRAM, root, anew=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -100,32 +100,33 @@ def start_python(
     program: str | Path,
     *arguments: object,
     env: Mapping[str, str] | None = None,
-    cwd: str | Path | None = None,
     stdin: int | None = None,
     stdout: int | IO[Any] | None = None,
     stderr: int | IO[Any] | None = None,
     teardown: bool = False,
+    anew: bool = False,
 ) -> PythonProcess:
     """Starts `python -c PROGRAM ARGUMENTS`, or `python PROGRAM ARGUMENTS` where the program is a path.
 
     Args:
         program: the text of a program, or the path of a script.
         arguments: its arguments.
-        env: its environment; None: that of the tests.
-        cwd: its working directory; None: that of the tests.
+        env: its environment; None: that of the tests, as is its working directory.
         stdin: `subprocess.PIPE`; None: it has no input.
         stdout: `subprocess.PIPE` or a file; None: that of the tests.
         stderr: a file, or `subprocess.STDOUT`; None: that of the tests.
         teardown: end as an interpreter does, which takes another second: modules are torn down after the
             `atexit` handlers, and what they hold is finalized.
+        anew: Headrace is not imported yet, only torch and torchvision are.
     """
     request = {
         "text": program.read_text() if isinstance(program, Path) else program,
         "path": str(program.absolute()) if isinstance(program, Path) else None,
         "arguments": [str(one) for one in arguments],
         "env": dict(os.environ if env is None else env),
-        "cwd": str(cwd or Path.cwd()),
+        "cwd": str(Path.cwd()),
         "teardown": teardown,
+        "anew": anew,
     }
     input_pipe: IO[str] | None = None
     output_pipe: IO[str] | None = None
@@ -159,21 +160,27 @@ def run_python(
     program: str | Path,
     *arguments: object,
     env: Mapping[str, str] | None = None,
-    cwd: str | Path | None = None,
     timeout: float = 240,
     check: bool = False,
     teardown: bool = False,
+    anew: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a program to its end, as `subprocess.run(…, capture_output=True, text=True)` does.
 
     Args:
-        program, arguments, env, cwd, teardown: see `start_python`.
+        program, arguments, env, teardown, anew: see `start_python`.
         timeout: seconds after which it is killed.
         check: raise CalledProcessError where its exit code isn't 0.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = start_python(
-            program, *arguments, env=env, cwd=cwd, stdout=out, stderr=err, teardown=teardown
+            program,
+            *arguments,
+            env=env,
+            stdout=out,
+            stderr=err,
+            teardown=teardown,
+            anew=anew,
         )
         try:
             process.wait(timeout)
@@ -213,15 +220,16 @@ def _prepared() -> socket.socket:
 
 def _serve(connection: socket.socket) -> dict[str, Any] | None:
     """Forks for each request. Returns it in the child; None at the end, in the process that was forked."""
-    running: dict[int, tuple[int, int]] = {}  # by descriptor of a child: its process, where to report its end
+    # By the descriptor of a child: its process, and where its end is reported.
+    running: dict[int, tuple[int, int]] = {}
     while True:
-        ready, _, _ = select.select([connection, *running], [], [])
-        for ended in set(ready) & running.keys():
+        ready, _, _ = select.select([connection.fileno(), *running], [], [])
+        for ended in set(ready) - {connection.fileno()}:
             pid, status = running.pop(ended)
             os.write(status, b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
             os.close(status)
             os.close(ended)
-        if connection not in ready:
+        if connection.fileno() not in ready:
             continue
         data, fds, _, _ = socket.recv_fds(connection, REQUEST_BYTES, 4)
         if not data:
@@ -248,6 +256,9 @@ def _become(request: dict[str, Any]) -> None:
     import numpy as np
 
     np.random.seed()
+    if request["anew"]:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "headrace"]:
+            del sys.modules[name]
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
