@@ -9,7 +9,7 @@ import pytest
 
 import headrace
 from headrace.recipes import Recipe
-from headrace.recipes.loop import lr_factor
+from headrace.recipes.model import lr_factor
 
 
 def recipe(**values: Any) -> Recipe:
@@ -32,7 +32,6 @@ def recipe(**values: Any) -> Recipe:
         ({"lr": 0.0}, r"--lr \(0\.0\) must be above 0"),
         ({"ema": 1.0}, r"--ema \(1\.0\) must be in \[0, 1\)"),
         ({"val_resize": 200}, r"--val-resize \(200\) must be at least --size \(224\)"),
-        ({"start_size": 300}, r"--start-size \(300\) must be from 32 to --size \(224\)"),
         ({"compile": True, "checkpointing": True}, "--checkpointing can't be combined with --compile"),
     ],
 )
@@ -59,16 +58,6 @@ def test_parts_make_up_the_batch() -> None:
         headrace.ConfigError, match=r"--batch-size \(48\) must divide by ranks × --accumulate \(5 × 1\)"
     ):
         recipe(batch_size=48).part_size(world_size=5)
-
-
-def test_sizes_grow_in_multiples_of_32() -> None:
-    growing = recipe(epochs=17, start_size=128)
-    sizes = [growing.size_of(epoch) for epoch in range(17)]
-    assert sizes == sorted(sizes)
-    assert sizes[0] == 128
-    assert sizes[12:] == [224] * 5
-    assert all(size % 32 == 0 for size in sizes)
-    assert [recipe().size_of(epoch) for epoch in (0, 50)] == [224, 224]
 
 
 def test_the_rate_rises_and_falls() -> None:

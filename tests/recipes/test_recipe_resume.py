@@ -150,17 +150,6 @@ def test_accumulating_resumes_between_steps(data: Path, tmp_path: Path) -> None:
     assert_same_run(tmp_path / "cut", tmp_path / "plain")
 
 
-def test_progressive_sizes_resume(data: Path, tmp_path: Path) -> None:
-    changes = {"start_size": 32, "size": 96, "val_resize": 96, "resume": "auto"}
-    plain, cut = (tiny.recipe(data, tmp_path / name, **changes) for name in ("plain", "cut"))
-    train(plain)
-    tiny.before_pass.append(tiny.stop_at(6))
-    train(cut)
-    tiny.before_pass.clear()
-    train(cut)
-    assert_same_run(tmp_path / "cut", tmp_path / "plain")
-
-
 def test_checkpoints_in_the_middle_of_an_epoch(data: Path, whole: Path, tmp_path: Path) -> None:
     """As after a crash: what was done since the last checkpoint is done again."""
 

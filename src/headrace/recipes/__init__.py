@@ -1,4 +1,4 @@
-"""Training recipes, written on the package's public names alone; see docs/training.md."""
+"""Training recipes, which use nothing but the package's public names; see docs/training.md."""
 
 import typing
 

@@ -9,21 +9,20 @@ from typing import Any
 import torch
 
 import headrace
-from headrace.recipes import ranks
 from headrace.recipes.config import Recipe, option
 
 VERSION = 1
+LAST, BEST, PREEMPTED = "last.pt", "best.pt", "preempted"
 # Options that may differ when a run is resumed: where and how, but not what is trained.
 MAY_CHANGE = {
     *("data", "out", "accumulate", "checkpointing", "channels_last", "compile", "workers", "deterministic"),
-    *("device", "resume", "checkpoint_every", "log_every", "tensorboard", "metrics_port"),
+    *("device", "resume", "checkpoint_every", "log_every", "metrics_port"),
 }
-LAST, BEST, PREEMPTED = "last.pt", "best.pt", "preempted"
 
 
 def save(state: dict[str, Any], path: Path) -> None:
-    """Writes `state` to a temporary file, to the disk, then under its name: a crash or a full disk leaves the
-    checkpoint that was there.
+    """Writes `state` under another name, to the disk, and renames it: after a crash or on a full disk the
+    checkpoint that was there is left.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -34,11 +33,6 @@ def save(state: dict[str, Any], path: Path) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the name, too
-    finally:
-        os.close(folder)
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -56,52 +50,32 @@ def load(path: Path) -> dict[str, Any]:
     return state
 
 
-def to_resume(resume: str, out: Path) -> Path | None:
-    """The checkpoint to resume from, or None. Raises ConfigError if a run would be overwritten."""
-    last = out / LAST
+def to_resume(recipe: Recipe) -> tuple[Path | None, dict[str, Any]]:
+    """The checkpoint to resume from and its state; None and {}: the run starts from the beginning.
+
+    Raises:
+        ConfigError: a run would be overwritten, or the checkpoint is unusable or of another training.
+    """
+    last: Path | None = recipe.out / LAST
+    assert last is not None
     # torchrun starts the same command again when a rank was lost.
     restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    if resume == "auto" or (resume == "never" and restarted):
-        return last if last.exists() else None
-    if resume != "never":
-        return Path(resume)
-    if last.exists():
+    if recipe.resume not in ("auto", "never"):
+        last = Path(recipe.resume)
+    elif not last.exists():
+        return None, {}
+    elif recipe.resume == "never" and not restarted:
         raise headrace.ConfigError(
             f"{last} is there already. Pass --resume auto to resume that run, or another --out."
         )
-    return None
-
-
-def check_same(theirs: dict[str, Any], recipe: Recipe, path: Path | None) -> None:
-    """Raises ConfigError if the checkpoint at `path`, with the recipe `theirs`, is of another training."""
-    ours = recipe.to_json()
+    state, ours = load(last), recipe.to_json()
     for name in sorted(ours.keys() - MAY_CHANGE):
-        if theirs[name] != ours[name]:
-            was, now = (
-                f"without {option(name)}" if value is None else f"with {option(name)} {value}"
-                for value in (theirs[name], ours[name])
-            )
+        was, now = (
+            f"without {option(name)}" if value is None else f"with {option(name)} {value}"
+            for value in (state["recipe"][name], ours[name])
+        )
+        if was != now:
             raise headrace.ConfigError(
-                f"--resume: {path} was made {was}, not {now}. For another training take another --out."
+                f"--resume: {last} was made {was}, not {now}. For another training take another --out."
             )
-
-
-def random_states(device: torch.device) -> list[dict[str, torch.Tensor]]:
-    """States of torch's generators, by rank."""
-    mine = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        mine["cuda"] = torch.cuda.get_rng_state(device)
-    return ranks.gather(mine)
-
-
-def set_random_states(states: list[dict[str, torch.Tensor]], device: torch.device, seed: int) -> None:
-    """Restores this rank's generators. A rank without a state is seeded: what a model draws (dropout) can't
-    be the same on another number of ranks.
-    """
-    rank, _ = ranks.world()
-    if rank >= len(states):
-        torch.manual_seed(seed + 1_000_003 * rank)
-        return
-    torch.set_rng_state(states[rank]["cpu"])
-    if device.type == "cuda" and "cuda" in states[rank]:
-        torch.cuda.set_rng_state(states[rank]["cuda"], device)
+    return last, state

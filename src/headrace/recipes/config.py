@@ -1,4 +1,4 @@
-"""What a training run is: plain values, checked once. The command's options are made from them."""
+"""What a training run is: plain values, checked once. The options of `headrace train` are made from them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import headrace
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # Names of torch's dtypes for autocast, by precision; None: no autocast.
 DTYPES = {"fp32": None, "bf16": "bfloat16", "fp16": "float16"}
 OUT = Path("runs/imagenet")
@@ -26,6 +25,9 @@ class Recipe:
 
     Attributes:
         data: folder with `train` and `val`, each of class folders or a pack.
+
+    Raises:
+        ConfigError: a value is invalid.
     """
 
     data: Path
@@ -49,9 +51,6 @@ class Recipe:
     )
     size: int = _option(224, IMAGES, "Pixels of a crop's side.")
     val_resize: int = _option(256, IMAGES, "Pixels of the shorter side before the validation crop.")
-    start_size: int | None = _option(
-        None, IMAGES, "Crop size of the first epoch, growing to --size at three quarters. Default: --size."
-    )
     workers: int | None = _option(None, IMAGES, "Workers of each loader. Default: the loader decides.")
     precision: str = _option("fp32", MACHINE, "Autocast: fp32 (none), bf16, or fp16 with a GradScaler.")
     accumulate: int = _option(1, MACHINE, "Gradient-accumulation steps; the batch stays the same.")
@@ -68,7 +67,6 @@ class Recipe:
         0, RUN, "Steps between checkpoints, besides one after each epoch; 0: none."
     )
     log_every: int = _option(50, RUN, "Steps between lines of the log.")
-    tensorboard: bool = _option(False, RUN, "Write scalars for TensorBoard to OUT.")
     metrics_port: int | None = _option(
         None, RUN, "Port of 127.0.0.1 for Prometheus; plus the rank's number on its machine."
     )
@@ -76,26 +74,26 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "size", "val_resize", "log_every"):
-            self._check(getattr(self, name) >= 1, name, "must be 1 or more")
+            self.require(name, getattr(self, name) >= 1, "must be 1 or more")
         for name in ("checkpoint_every", "seed", "weight_decay", "workers"):
-            self._check((getattr(self, name) or 0) >= 0, name, "must be 0 or more")
-        self._check(
-            0 <= self.warmup < self.epochs,
-            "warmup_epochs",
-            f"must be 0 or more, and less than --epochs ({self.epochs})",
-        )
-        self._check(self.precision in DTYPES, "precision", f"must be one of {', '.join(DTYPES)}")
-        self._check(self.optimizer in ("sgd", "adamw"), "optimizer", "must be sgd or adamw")
-        self._check(self.lr is None or self.lr > 0, "lr", "must be above 0")
-        self._check(0 <= self.label_smoothing < 1, "label_smoothing", "must be in [0, 1)")
-        self._check(0 <= self.ema < 1, "ema", "must be in [0, 1); 0.999 averages over 1,000 steps")
-        self._check(self.val_resize >= self.size, "val_resize", f"must be at least --size ({self.size})")
-        fits = self.start_size is None or 32 <= self.start_size <= self.size
-        self._check(fits, "start_size", f"must be from 32 to --size ({self.size})")
+            self.require(name, (getattr(self, name) or 0) >= 0, "must be 0 or more")
+        short = 0 <= self.warmup < self.epochs
+        self.require("warmup_epochs", short, f"must be 0 or more, and less than --epochs ({self.epochs})")
+        self.require("precision", self.precision in DTYPES, f"must be one of {', '.join(DTYPES)}")
+        self.require("optimizer", self.optimizer in ("sgd", "adamw"), "must be sgd or adamw")
+        self.require("lr", self.lr is None or self.lr > 0, "must be above 0")
+        self.require("label_smoothing", 0 <= self.label_smoothing < 1, "must be in [0, 1)")
+        self.require("ema", 0 <= self.ema < 1, "must be in [0, 1); 0.999 averages over 1,000 steps")
+        self.require("val_resize", self.val_resize >= self.size, f"must be at least --size ({self.size})")
         if self.compile and self.checkpointing:
             raise headrace.ConfigError(
                 "--checkpointing can't be combined with --compile, which decides itself what is recomputed."
             )
+
+    def require(self, name: str, holds: bool, rule: str) -> None:
+        """Raises ConfigError, which says what the attribute `name` must be, unless `holds`."""
+        if not holds:
+            raise headrace.ConfigError(f"{option(name)} ({getattr(self, name)}) {rule}.")
 
     @property
     def peak_lr(self) -> float:
@@ -109,39 +107,19 @@ class Recipe:
         """Epochs of warm-up: `warmup_epochs` or its default."""
         return min(5.0, self.epochs / 2) if self.warmup_epochs is None else self.warmup_epochs
 
-    @property
-    def decay(self) -> float:
-        """Weight decay: `weight_decay` or its default."""
-        if self.weight_decay is not None:
-            return self.weight_decay
-        return 1e-4 if self.optimizer == "sgd" else 0.05
-
     def part_size(self, world_size: int) -> int:
-        """Images that one rank has in one forward pass."""
+        """Images that one rank has in one forward pass. Raises ConfigError where the batch doesn't divide."""
         parts = world_size * self.accumulate
-        self._check(
-            self.batch_size % parts == 0,
-            "batch_size",
-            f"must divide by ranks × --accumulate ({world_size} × {self.accumulate}); it counts the images"
-            " of a step over all of them",
+        rule = (
+            f"must divide by ranks × --accumulate ({world_size} × {self.accumulate}); it counts the images of"
+            " a step over all of them"
         )
+        self.require("batch_size", self.batch_size % parts == 0, rule)
         return self.batch_size // parts
-
-    def size_of(self, epoch: int) -> int:
-        """Pixels of the training crops in epoch number `epoch`: multiples of 32 on the way to `size`."""
-        if self.start_size is None:
-            return self.size
-        share = min(1.0, epoch / max(1.0, 0.75 * (self.epochs - 1)))
-        size = self.start_size + share * (self.size - self.start_size)
-        return self.size if share == 1.0 else max(32, round(size / 32) * 32)
 
     def to_json(self) -> dict[str, Any]:
         """A dict of JSON types."""
         return {name: str(v) if isinstance(v, Path) else v for name, v in asdict(self).items()}
-
-    def _check(self, holds: bool, name: str, rule: str) -> None:
-        if not holds:
-            raise headrace.ConfigError(f"{option(name)} ({getattr(self, name)}) {rule}.")
 
 
 def option(name: str) -> str:

@@ -10,23 +10,31 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
-from headrace.recipes.config import MEAN, STD, Recipe
+from headrace.recipes.config import Recipe
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def train_transform(size: int) -> transforms.Compose:
-    """RandomResizedCrop, flip, ToTensor, Normalize: float32 [3, size, size]."""
-    steps = [transforms.RandomResizedCrop(size), transforms.RandomHorizontalFlip()]
-    return transforms.Compose([*steps, transforms.ToTensor(), transforms.Normalize(MEAN, STD)])
+def datasets(recipe: Recipe) -> tuple[Any, Any]:
+    """Training and validation images as float32 [3, size, size]. Raises ConfigError where they are missing or
+    of different classes."""
+    crop = [transforms.RandomResizedCrop(recipe.size), transforms.RandomHorizontalFlip()]
+    center = [transforms.Resize(recipe.val_resize), transforms.CenterCrop(recipe.size)]
+    end = [transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
+    train = _images(recipe.data / "train", transforms.Compose([*crop, *end]))
+    val = _images(recipe.data / "val", transforms.Compose([*center, *end]))
+    if train.classes != val.classes:
+        odd = sorted(set(train.classes) ^ set(val.classes))
+        raise headrace.ConfigError(
+            f"{recipe.data}: train has {len(train.classes):,} classes and val {len(val.classes):,};"
+            f" only one of them has {', '.join(odd[:5])}{', …' if len(odd) > 5 else ''}."
+        )
+    enough = recipe.batch_size <= len(train)
+    recipe.require("batch_size", enough, f"is more than the {len(train):,} images of {recipe.data / 'train'}")
+    return train, val
 
 
-def val_transform(resize: int, size: int) -> transforms.Compose:
-    """Resize of the shorter side, CenterCrop, ToTensor, Normalize: float32 [3, size, size]."""
-    steps = [transforms.Resize(resize), transforms.CenterCrop(size)]
-    return transforms.Compose([*steps, transforms.ToTensor(), transforms.Normalize(MEAN, STD)])
-
-
-def images(folder: Path, transform: Any) -> Any:
-    """`folder` as a dataset: a pack of `headrace pack`, or class folders."""
+def _images(folder: Path, transform: Any) -> Any:
     if (folder / "index.arrow").exists():
         return headrace.PackedDataset(folder, transform)
     if not folder.is_dir():
@@ -42,35 +50,13 @@ def images(folder: Path, transform: Any) -> Any:
         ) from error
 
 
-def datasets(recipe: Recipe) -> tuple[Any, Any]:
-    """Training and validation images, of the same classes."""
-    train = images(recipe.data / "train", train_transform(recipe.size))
-    val = images(recipe.data / "val", val_transform(recipe.val_resize, recipe.size))
-    if train.classes != val.classes:
-        odd = sorted(set(train.classes) ^ set(val.classes))
-        raise headrace.ConfigError(
-            f"{recipe.data}: train has {len(train.classes):,} classes and val {len(val.classes):,};"
-            f" only one of them has {', '.join(odd[:5])}{', …' if len(odd) > 5 else ''}."
-        )
-    if len(train) < recipe.batch_size:
-        raise headrace.ConfigError(
-            f"--batch-size ({recipe.batch_size}) is more than the {len(train):,} images of"
-            f" {recipe.data / 'train'}."
-        )
-    return train, val
-
-
-def train_loader(
-    recipe: Recipe, dataset: Any, world_size: int, device: torch.device
-) -> headrace.DataLoader[Any]:
+def train_loader(recipe: Recipe, dataset: Any, world_size: int, device: torch.device) -> Any:
     """Shuffled and shared among ranks; whole batches only."""
     options = _options(recipe, world_size, device)
     return headrace.DataLoader(dataset, shuffle=True, drop_last=True, seed=recipe.seed, **options)
 
 
-def val_loader(
-    recipe: Recipe, dataset: Any, world_size: int, device: torch.device
-) -> headrace.DataLoader[Any]:
+def val_loader(recipe: Recipe, dataset: Any, world_size: int, device: torch.device) -> Any:
     """In order and shared among ranks; each image once, so that ranks may differ by one in number."""
     return headrace.DataLoader(dataset, remainder="exact", **_options(recipe, world_size, device))
 

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import resource
 import signal
+import sys
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.lr_scheduler import LambdaLR
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import headrace
 from headrace.export import MetricsServer
-from headrace.recipes import checkpoint, data, memory, ranks
+from headrace.recipes import checkpoint, data, memory, model, ranks
 from headrace.recipes.config import DTYPES, Recipe
-from headrace.recipes.evaluate import evaluate
-from headrace.recipes.model import builder, checkpoint_blocks
-from headrace.recipes.report import Report
 
 
 @dataclass(frozen=True)
@@ -70,8 +68,8 @@ def train(recipe: Recipe) -> Outcome:
         except (RuntimeError, MemoryError) as error:
             if not memory.is_out_of_memory(error):
                 raise
-            model = None if trainer is None else trainer.module
-            text = memory.advice(error, recipe, device, ranks.world()[1], model)
+            module = None if trainer is None else trainer.module
+            text = memory.advice(error, recipe, device, ranks.world()[1], module)
             raise memory.OutOfMemory(text) from error
 
 
@@ -79,6 +77,7 @@ class Trainer:
     """One run on one rank.
 
     Attributes:
+        module: the model.
         step: number of optimizer steps.
         epoch: number of epochs trained and evaluated.
     """
@@ -86,31 +85,33 @@ class Trainer:
     def __init__(self, recipe: Recipe, device: torch.device, stop: ranks.StopSignal) -> None:
         self.recipe, self.device, self.stop = recipe, device, stop
         self.rank, self.world_size = ranks.world()
-        # What takes no time is looked at before a large folder is listed.
-        self.resumed_from = checkpoint.to_resume(recipe.resume, recipe.out)
-        state = None if self.resumed_from is None else checkpoint.load(self.resumed_from)
-        if state is not None:
-            checkpoint.check_same(state["recipe"], recipe, self.resumed_from)
-        make_model = builder(recipe.arch)
+        # What takes no time is checked before a large folder is listed.
+        self.resumed_from, state = checkpoint.to_resume(recipe)
+        make_model = model.builder(recipe.arch)
         recipe.part_size(self.world_size)
-        train_set, val_set = data.datasets(recipe)
-        self.dataset = train_set
-        self.loader = data.train_loader(recipe, train_set, self.world_size, device)
+        self.dataset, val_set = data.datasets(recipe)
+        self.loader = data.train_loader(recipe, self.dataset, self.world_size, device)
         self.val_loader = data.val_loader(recipe, val_set, self.world_size, device)
-        self.steps_per_epoch = len(train_set) // recipe.batch_size
-        self._settings()
+        self.steps_per_epoch = len(self.dataset) // recipe.batch_size
+        if recipe.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS refuses
+            torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = not recipe.deterministic  # images of one size: the choice pays off
         torch.manual_seed(recipe.seed)
-        self.module = make_model(len(train_set.classes)).to(device)
+        self.module = make_model(len(self.dataset.classes)).to(device)
         if recipe.channels_last:
             self.module = self.module.to(memory_format=torch.channels_last)
-        self.average = make_average(recipe, self.module)
+        self.average = model.make_average(recipe, self.module)
         if recipe.checkpointing:
-            checkpoint_blocks(recipe.arch, self.module)  # not the average's: it has no backward pass
-        self.optimizer = make_optimizer(recipe, self.module)
-        self.scheduler = make_scheduler(recipe, self.optimizer, self.steps_per_epoch)
+            model.checkpoint_blocks(recipe.arch, self.module)  # not the average's: it has no backward pass
+        self.optimizer = model.make_optimizer(recipe, self.module)
+        self.scheduler = model.make_scheduler(recipe, self.optimizer, self.steps_per_epoch)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
         self.criterion = nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
-        self.ddp = self._wrapped()
+        self.ddp: DistributedDataParallel | None = None
+        if self.world_size > 1:
+            ids = None if device.type == "cpu" else [device.index]
+            self.ddp = DistributedDataParallel(self.module, device_ids=ids, gradient_as_bucket_view=True)
         self.forward: Any = self.ddp or self.module
         if recipe.compile:
             self.forward = torch.compile(self.forward)
@@ -118,41 +119,36 @@ class Trainer:
         self.step = self.epoch = 0
         self.top1: float | None = None
         self.best_top1 = 0.0
-        if state is not None:
+        if state:
             self._restore(state)
 
     def run(self) -> Outcome:
-        """Trains to the last epoch, or until a signal comes."""
-        recipe = self.recipe
-        recipe.out.mkdir(parents=True, exist_ok=True)
-        preempted = recipe.out / checkpoint.PREEMPTED
+        """Trains to the last epoch, or until a signal is received."""
+        out, stopped_by = self.recipe.out, None
+        out.mkdir(parents=True, exist_ok=True)
         if self.rank == 0:
-            preempted.unlink(missing_ok=True)
-        with (
-            self._metrics(),
-            Report(recipe.out, active=self.rank == 0, tensorboard=recipe.tensorboard) as self.report,
-        ):
-            self._introduce()
-            stopped_by = None
+            (out / checkpoint.PREEMPTED).unlink(missing_ok=True)
+        self._introduce()
+        with self._metrics():
             try:
-                while self.epoch < recipe.epochs:
+                while self.epoch < self.recipe.epochs:
                     self._train_epoch()
                     self._end_epoch()
             except ranks.Stopped as stop:
                 self._save(checkpoint.LAST)
                 stopped_by = stop.signal.name
-                # Nobody is to start again what a person ended.
+                # What a person ended must not be started again.
                 if self.rank == 0 and stop.signal != signal.SIGINT:
-                    preempted.write_text(f"{self.step}\n")
-                self.report.say(f"stopped by {stopped_by} at step {self.step}; --resume auto resumes there")
+                    (out / checkpoint.PREEMPTED).write_text(f"{self.step}\n")
+                self._say(f"stopped by {stopped_by} at step {self.step}; --resume auto resumes there")
             else:
-                best = recipe.out / checkpoint.BEST
-                self.report.say(
+                best = out / checkpoint.BEST
+                self._say(
                     f"finished: {self.epoch} epochs, best top-1 {self.best_top1:.2%}"
                     f"{f': {best}' if best.exists() else ''}"
                 )
-            outcome = Outcome(self.step, self.epoch, self.top1, self.best_top1, stopped_by)
-            self.report.log("end", **asdict(outcome))
+        outcome = Outcome(self.step, self.epoch, self.top1, self.best_top1, stopped_by)
+        self._log("end", asdict(outcome))
         return outcome
 
     def _train_epoch(self) -> None:
@@ -161,19 +157,17 @@ class Trainer:
         if self.step == end:
             return
         self.module.train()
-        if self.recipe.start_size is not None:
-            self.dataset.transform = data.train_transform(self.recipe.size_of(self.epoch))
         with torch.random.fork_rng(devices=[]):
             # torch's loaders draw a seed here, and a resumed run begins to iterate once more.
             batches = iter(self.loader)
         losses = torch.zeros((), device=self.device)
         since, start = 0, time.perf_counter()
         while self.step < end:
-            self.stop.ask()
+            self.stop.start()
             losses += self._optimizer_step(batches)
             self.step, since = self.step + 1, since + 1
             if self.step % self.recipe.log_every == 0:
-                self._log(float(losses.item()) / since, since, time.perf_counter() - start)
+                self._report(float(losses.item()) / since, since, time.perf_counter() - start)
                 losses.zero_()
                 since, start = 0, time.perf_counter()
             self.stop.check()
@@ -203,70 +197,89 @@ class Trainer:
         return total
 
     def _end_epoch(self) -> None:
-        with torch.random.fork_rng(devices=[]):
-            score = evaluate(
-                self.module if self.average is None else self.average.module,
-                self.val_loader,
-                self.device,
-                self._autocast,
-                self.stop,
-            )
+        evaluated = self.module if self.average is None else self.average.module
+        evaluated.eval()
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            score = self._evaluate(evaluated)
         self.epoch += 1
-        self.top1 = score.top1
-        better = score.top1 > self.best_top1 or self.epoch == 1
-        self.best_top1 = max(self.best_top1, score.top1)
+        self.top1 = score["top1"]
+        better = self.top1 > self.best_top1 or self.epoch == 1
+        self.best_top1 = max(self.best_top1, self.top1)
         self.loader.set_epoch(self.epoch)
         self._save(checkpoint.LAST)
         if better:
             self._save(checkpoint.BEST)
-        facts = {"epoch": self.epoch - 1, "step": self.step, **asdict(score), "best_top1": self.best_top1}
-        self.report.epoch(facts)
+        self._say(
+            f"epoch {self.epoch - 1}: top-1 {self.top1:.2%}, top-5 {score['top5']:.2%}, loss"
+            f" {score['loss']:.4f} on {score['images']:,} images; best top-1 {self.best_top1:.2%}"
+        )
+        facts = {"epoch": self.epoch - 1, "step": self.step, **score, "best_top1": self.best_top1}
+        self._log("epoch", facts)
+
+    def _evaluate(self, evaluated: nn.Module) -> dict[str, Any]:
+        """Shares of images, 0 to 1, whose class is the likeliest or among the five likeliest, the mean loss,
+        and the number of images: over all ranks, each image counted once."""
+        if dist.is_initialized():
+            for buffer in evaluated.buffers():  # the BatchNorms of each rank have seen other images
+                dist.broadcast(buffer, 0)
+        sums = torch.zeros(4, dtype=torch.float64, device=self.device)  # exact: whole numbers, but for losses
+        batches = iter(self.val_loader)
+        # Some ranks may have a batch fewer; all take part in the exchange of signals equally often.
+        per_step = self.val_loader.batch_size * self.world_size
+        for _ in range(math.ceil(len(self.val_loader.dataset) / per_step)):
+            self.stop.start()
+            batch = next(batches, None)
+            if batch is not None:
+                with self._autocast():
+                    logits = evaluated(batch[0])
+                sums += counts(logits, batch[1])
+            self.stop.check()
+        if dist.is_initialized():
+            dist.all_reduce(sums)
+        top1, top5, loss, images = sums.tolist()
+        return {"top1": top1 / images, "top5": top5 / images, "loss": loss / images, "images": int(images)}
 
     def _save(self, name: str) -> None:
         """Writes a checkpoint; all ranks take part, rank 0 writes."""
-        random = checkpoint.random_states(self.device)
-        if self.rank != 0:
-            return
+        random = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(self.device)
         state = {
             "version": checkpoint.VERSION,
             "recipe": self.recipe.to_json(),
             "classes": list(self.dataset.classes),
-            "step": self.step,
-            "epoch": self.epoch,
-            "top1": self.top1,
-            "best_top1": self.best_top1,
-            "model": self.module.state_dict(),
-            "average": None if self.average is None else self.average.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "scheduler": self.scheduler.state_dict(),
-            "scaler": self.scaler.state_dict(),
-            "loader": self.loader.state_dict(),
-            "random": random,
+            "random": ranks.gather(random),
+            "average": None,
+            **{name: getattr(self, name) for name in ("step", "epoch", "top1", "best_top1")},
+            **{name: part.state_dict() for name, part in self._parts().items()},
         }
-        checkpoint.save(state, self.recipe.out / name)
+        if self.rank == 0:
+            checkpoint.save(state, self.recipe.out / name)
 
     def _restore(self, state: dict[str, Any]) -> None:
-        self.module.load_state_dict(state["model"])
-        if self.average is not None:
-            self.average.load_state_dict(state["average"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scheduler.load_state_dict(state["scheduler"])
-        self.scaler.load_state_dict(state["scaler"])
-        self.loader.load_state_dict(state["loader"])
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
         self.step, self.epoch = state["step"], state["epoch"]
         self.top1, self.best_top1 = state["top1"], state["best_top1"]
-        checkpoint.set_random_states(state["random"], self.device, self.recipe.seed + self.step)
+        if self.rank >= len(state["random"]):
+            # What a model draws (dropout) can't be the same on another number of ranks.
+            torch.manual_seed(self.recipe.seed + self.step + 1_000_003 * self.rank)
+            return
+        random = state["random"][self.rank]
+        torch.set_rng_state(random["cpu"])
+        if self.device.type == "cuda" and "cuda" in random:
+            torch.cuda.set_rng_state(random["cuda"], self.device)
+
+    def _parts(self) -> dict[str, Any]:
+        """What a checkpoint holds the state of."""
+        names = ("optimizer", "scheduler", "scaler", "loader", "average")
+        parts = {"model": self.module, **{name: getattr(self, name) for name in names}}
+        return {name: part for name, part in parts.items() if part is not None}
 
     def _autocast(self) -> AbstractContextManager[Any]:
         name = DTYPES[self.recipe.precision]
         dtype = None if name is None else getattr(torch, name)
         return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
-
-    def _wrapped(self) -> DistributedDataParallel | None:
-        if self.world_size == 1:
-            return None
-        ids = None if self.device.type == "cpu" else [self.device.index]
-        return DistributedDataParallel(self.module, device_ids=ids, gradient_as_bucket_view=True)
 
     def _metrics(self) -> AbstractContextManager[Any]:
         if self.recipe.metrics_port is None:
@@ -274,81 +287,59 @@ class Trainer:
         loaders = {"train": self.loader, "val": self.val_loader}
         return MetricsServer(loaders, self.recipe.metrics_port + ranks.local_rank())
 
-    def _settings(self) -> None:
-        if self.recipe.deterministic:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS refuses
-            torch.use_deterministic_algorithms(True)
-        else:
-            torch.backends.cudnn.benchmark = True  # pictures of one size: the choice pays off
-
     def _introduce(self) -> None:
-        where = f"{self.world_size} × {self.device.type}"
-        self.report.log("start", recipe=self.recipe.to_json(), ranks=self.world_size, step=self.step)
-        begin = "from the beginning"
-        if self.resumed_from is not None:
-            begin = f"from {self.resumed_from}, step {self.step}"
+        self._log("start", {"recipe": self.recipe.to_json(), "ranks": self.world_size, "step": self.step})
+        start = "from the beginning"
         if self.epoch == self.recipe.epochs:
-            begin = f"{self.resumed_from} is of a finished run: nothing is left to train"
-        self.report.say(
-            f"{self.recipe.arch} on {len(self.dataset):,} pictures of {len(self.dataset.classes):,} classes;"
-            f" {where}, {self.recipe.part_size(self.world_size)} pictures a pass; {begin}"
+            start = f"{self.resumed_from} is of a finished run: nothing is left to train"
+        elif self.resumed_from is not None:
+            start = f"from {self.resumed_from}, step {self.step}"
+        self._say(
+            f"{self.recipe.arch} on {len(self.dataset):,} images of {len(self.dataset.classes):,} classes;"
+            f" {self.world_size} × {self.device.type},"
+            f" {self.recipe.part_size(self.world_size)} images a pass; {start}"
         )
         idle = 0 if self.device.type == "cpu" else torch.accelerator.device_count() - 1
         if idle > 0 and self.world_size == 1:
-            self.report.say(
-                f"{idle} more devices are here: torchrun --nproc-per-node={idle + 1} -m headrace train …"
-            )
+            command = f"torchrun --nproc-per-node={idle + 1} -m headrace train …"
+            self._say(f"{idle} more devices are available: {command}")
 
-    def _log(self, loss: float, steps: int, seconds: float) -> None:
+    def _report(self, loss: float, steps: int, seconds: float) -> None:
+        """The steps since the last report."""
         if not math.isfinite(loss):
             raise headrace.HeadraceError(
                 f"The loss is {loss} at step {self.step}. A lower --lr, more --warmup-epochs, or"
                 " --precision bf16 in place of fp16 usually helps."
             )
-        left = self.recipe.epochs * self.steps_per_epoch - self.step
-        epochs = self.loader.stats().epochs
-        facts = {
-            "step": self.step,
-            "epoch": self.epoch,
-            "loss": loss,
-            "lr": self.optimizer.param_groups[0]["lr"],
-            "images_per_second": steps * self.recipe.batch_size / seconds,
-            "stall": epochs[-1].stall_share if epochs else 0.0,
-            "seconds_left": left * seconds / steps,
-            "memory_bytes": memory.used_bytes(self.device),
-        }
-        self.report.steps(facts, self.loader)
+        epochs, lr = self.loader.stats().epochs, self.optimizer.param_groups[0]["lr"]
+        left = round((self.recipe.epochs * self.steps_per_epoch - self.step) * seconds / steps)
+        rate, stall = steps * self.recipe.batch_size / seconds, epochs[-1].stall_share if epochs else 0.0
+        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if self.device.type == "cuda":
+            used = torch.cuda.max_memory_allocated(self.device)
+        self._say(
+            f"epoch {self.epoch}  step {self.step}  loss {loss:.3f}  lr {lr:.2g}  {rate:,.0f} images/s"
+            f"  stall {stall:.1%}  {used / 1e9:.1f} GB"
+            f"  {left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
+        )
+        facts = {"step": self.step, "epoch": self.epoch, "loss": loss, "lr": lr, "images_per_second": rate}
+        self._log("step", {**facts, "stall": stall, "seconds_left": left, "memory_bytes": used})
+
+    def _say(self, text: str) -> None:
+        """One line for people, by rank 0."""
+        if self.rank == 0:
+            print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+    def _log(self, kind: str, facts: dict[str, Any]) -> None:
+        """One line for programs, by rank 0."""
+        if self.rank == 0:
+            with (self.recipe.out / "log.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"kind": kind, "time": time.time(), **facts}) + "\n")
 
 
-def make_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
-    """SGD with Nesterov momentum 0.9, or AdamW; biases and norms (one dimension) don't decay."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": recipe.decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    if recipe.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=recipe.peak_lr)
-    return torch.optim.SGD(groups, lr=recipe.peak_lr, momentum=0.9, nesterov=True)
-
-
-def lr_factor(step: int, *, warmup: int, total: int) -> float:
-    """Of the highest learning rate, at optimizer step `step` of `total`: a line from 0 (not reached) to 1
-    over `warmup` steps, then half a cosine (Loshchilov and Hutter 2017, arXiv 1608.03983) to 0."""
-    if step < warmup:
-        return (step + 1) / (warmup + 1)
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup))))
-
-
-def make_scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_epoch: int) -> LambdaLR:
-    """Advanced once an optimizer step."""
-    warmup = round(recipe.warmup * steps_per_epoch)
-    return LambdaLR(optimizer, partial(lr_factor, warmup=warmup, total=recipe.epochs * steps_per_epoch))
-
-
-def make_average(recipe: Recipe, model: nn.Module) -> AveragedModel | None:
-    """An exponential moving average of weights and buffers; None where the recipe has none."""
-    if recipe.ema == 0:
-        return None
-    moving = get_ema_multi_avg_fn(recipe.ema)  # type: ignore[no-untyped-call]
-    return AveragedModel(model, multi_avg_fn=moving, use_buffers=True)
+def counts(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Of a batch, [n, classes] and [n]: how often the class was the likeliest, and among the five likeliest,
+    the sum of the losses without smoothing, and the number of images: float64 [4]."""
+    hits = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
+    loss = nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
+    return torch.stack([hits[:, 0].sum(), hits.sum(), loss.double(), loss.new_tensor(len(labels)).double()])

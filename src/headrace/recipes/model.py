@@ -1,23 +1,27 @@
-"""Models of torchvision or timm, and activation checkpointing for them."""
+"""Models of torchvision or timm, activation checkpointing for them, and what optimizes them."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 from torchvision import models
 
 import headrace
+from headrace.recipes.config import Recipe
 
 TIMM = "timm/"
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-# Their side branches' outputs would need losses of their own.
+# The outputs of their auxiliary branches would need losses of their own.
 ONE_OUTPUT: dict[str, dict[str, Any]] = {
     name: {"aux_logits": False, "init_weights": True} for name in ("googlenet", "inception_v3")
 }
@@ -35,8 +39,10 @@ def builder(arch: str) -> Callable[[int], nn.Module]:
     try:
         make = models.get_model_builder(arch)
     except ValueError as error:
+        names = difflib.get_close_matches(arch, models.list_models(module=models), 3)
+        similar = f" ({', '.join(names)}?)" if names else ""
         raise headrace.ConfigError(
-            f"--arch {arch} isn't a model of torchvision{_similar(arch)}; {TIMM}NAME is one of timm's."
+            f"--arch {arch} isn't a model of torchvision{similar}; {TIMM}NAME is one of timm's."
         ) from error
     # torchvision's classifiers are modules of this package, its other models are packages in it.
     kind, dot, _ = make.__module__.partition("torchvision.models.")[2].partition(".")
@@ -45,22 +51,6 @@ def builder(arch: str) -> Callable[[int], nn.Module]:
             f"--arch {arch} is a model for {kind.replace('_', ' ')}, not a classifier of images."
         )
     return lambda classes: make(weights=None, num_classes=classes, **ONE_OUTPUT.get(make.__name__, {}))
-
-
-def checkpoint_blocks(arch: str, model: nn.Module) -> None:
-    """Lets blocks keep only their input in the forward pass; the backward pass recomputes the rest. Raises
-    ConfigError if the blocks of `arch` aren't known. A later copy of the model would share their weights.
-    """
-    if arch.startswith(TIMM):
-        model.set_grad_checkpointing()  # type: ignore[operator]
-        return
-    for block in _blocks(arch, model):
-        _checkpoint(block)
-
-
-def _similar(arch: str) -> str:
-    names = difflib.get_close_matches(arch, models.list_models(module=models), 3)
-    return f" ({', '.join(names)}?)" if names else ""
 
 
 def _timm(name: str) -> Callable[[int], nn.Module]:
@@ -75,42 +65,84 @@ def _timm(name: str) -> Callable[[int], nn.Module]:
     return lambda classes: timm.create_model(name, num_classes=classes)
 
 
-def _blocks(arch: str, model: nn.Module) -> list[nn.Module]:
-    if isinstance(model, models.ResNet):
-        stages = (model.layer1, model.layer2, model.layer3, model.layer4)
-        return [block for stage in stages for block in stage]
-    if isinstance(model, models.VisionTransformer):
-        return list(model.encoder.layers)
-    raise headrace.ConfigError(
-        f"--checkpointing: the blocks of {arch} aren't known; torchvision's ResNets and Vision Transformers,"
-        " and timm's models, have it."
-    )
+def checkpoint_blocks(arch: str, model: nn.Module) -> None:
+    """Lets blocks keep only their input in the forward pass; the backward pass recomputes the rest. Raises
+    ConfigError if the blocks of `arch` aren't known. A later copy of the model would share their weights.
+    """
+    if arch.startswith(TIMM):
+        model.set_grad_checkpointing()  # type: ignore[operator]
+    elif isinstance(model, models.ResNet):
+        for stage in (model.layer1, model.layer2, model.layer3, model.layer4):
+            for block in stage:
+                _checkpoint(block)
+    elif isinstance(model, models.VisionTransformer):
+        for block in model.encoder.layers:
+            _checkpoint(block)
+    else:
+        raise headrace.ConfigError(
+            f"--checkpointing: the blocks of {arch} aren't known; torchvision's ResNets and Vision"
+            " Transformers, and timm's models, have it."
+        )
 
 
 def _checkpoint(block: nn.Module) -> None:
     forward: Callable[..., Any] = block.forward
-    norms = [module for module in block.modules() if isinstance(module, BATCH_NORMS)]
+    norms: list[Any] = [module for module in block.modules() if isinstance(module, nn.BatchNorm2d)]
 
-    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), _unmoved(norms)
+    @contextmanager
+    def counted_already() -> Iterator[None]:
+        """Keeps running statistics unchanged: the second pass over a batch must not count it twice."""
+        before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+        for norm in norms:
+            # Not track_running_stats=False: the second pass must save as many tensors as the first.
+            norm.momentum, norm.num_batches_tracked = 0.0, None
+        try:
+            yield
+        finally:
+            for norm, (momentum, batches) in zip(norms, before, strict=True):
+                norm.momentum, norm.num_batches_tracked = momentum, batches
 
     def checkpointed(x: torch.Tensor) -> Any:
         if not torch.is_grad_enabled():
             return forward(x)
-        return checkpoint(forward, x, use_reentrant=False, context_fn=contexts)
+        return checkpoint(
+            forward, x, use_reentrant=False, context_fn=lambda: (nullcontext(), counted_already())
+        )
 
     block.forward = checkpointed
 
 
-@contextmanager
-def _unmoved(norms: Iterable[Any]) -> Iterator[None]:
-    """Keeps running statistics unchanged: the second pass over a batch must not count it twice."""
-    before = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
-    for norm, _, _ in before:
-        # Not track_running_stats=False: the second pass must save as many tensors as the first.
-        norm.momentum, norm.num_batches_tracked = 0.0, None
-    try:
-        yield
-    finally:
-        for norm, momentum, batches in before:
-            norm.momentum, norm.num_batches_tracked = momentum, batches
+def make_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
+    """SGD with Nesterov momentum 0.9, or AdamW; biases and norms (one dimension) don't decay."""
+    sgd = recipe.optimizer == "sgd"
+    decay = (1e-4 if sgd else 0.05) if recipe.weight_decay is None else recipe.weight_decay
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    if sgd:
+        return torch.optim.SGD(groups, lr=recipe.peak_lr, momentum=0.9, nesterov=True)
+    return torch.optim.AdamW(groups, lr=recipe.peak_lr)
+
+
+def make_scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_epoch: int) -> LambdaLR:
+    """Advanced once an optimizer step."""
+    warmup, total = round(recipe.warmup * steps_per_epoch), recipe.epochs * steps_per_epoch
+    return LambdaLR(optimizer, partial(lr_factor, warmup=warmup, total=total))
+
+
+def lr_factor(step: int, *, warmup: int, total: int) -> float:
+    """Of the peak learning rate, at optimizer step `step` of `total`: a line from 0 (not reached) to 1 over
+    `warmup` steps, then half a cosine (Loshchilov and Hutter 2017, arXiv 1608.03983) to 0."""
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup))))
+
+
+def make_average(recipe: Recipe, model: nn.Module) -> AveragedModel | None:
+    """An exponential moving average of weights and buffers; None where the recipe has none."""
+    if recipe.ema == 0:
+        return None
+    moving = get_ema_multi_avg_fn(recipe.ema)  # type: ignore[no-untyped-call]
+    return AveragedModel(model, multi_avg_fn=moving, use_buffers=True)

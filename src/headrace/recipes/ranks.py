@@ -40,19 +40,16 @@ def process_group(device: torch.device) -> Iterator[None]:
 
 def choose_device(name: str | None) -> torch.device:
     """The device `name`; None: the accelerator, by torchrun's LOCAL_RANK if several, else the CPU."""
-    if name is None:
-        kind = torch.accelerator.current_accelerator(check_available=True)
-        name = "cpu" if kind is None else kind.type
+    present = torch.accelerator.current_accelerator(check_available=True)
     try:
-        device = torch.device(name)
+        device = torch.device(name or present or "cpu")
     except RuntimeError as error:
         raise headrace.ConfigError(f"--device {name} isn't a device; cpu, cuda and cuda:1 are.") from error
     if device.type == "cpu":
         return device
-    if torch.accelerator.current_accelerator(check_available=True) != torch.device(device.type):
+    if present is None or present.type != device.type:
         raise headrace.ConfigError(f"--device {name} isn't available here; leave it out for what there is.")
-    count = torch.accelerator.device_count()
-    index = local_rank() if device.index is None else device.index
+    index, count = local_rank() if device.index is None else device.index, torch.accelerator.device_count()
     if index >= count:
         raise headrace.ConfigError(
             f"local rank {index} has no device of its own: {count} are here. Start as many processes a"
@@ -72,13 +69,6 @@ def world() -> tuple[int, int]:
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
-def add_up(values: torch.Tensor) -> torch.Tensor:
-    """The sum of `values` over all ranks, in place."""
-    if dist.is_initialized():
-        dist.all_reduce(values)
-    return values
-
-
 def gather(value: Any) -> list[Any]:
     """Every rank's `value`, by rank."""
     if not dist.is_initialized():
@@ -86,13 +76,6 @@ def gather(value: Any) -> list[Any]:
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, value)
     return gathered
-
-
-def send_buffers(module: torch.nn.Module) -> None:
-    """Gives all ranks rank 0's buffers: the BatchNorms of each have seen other images."""
-    if dist.is_initialized():
-        for buffer in module.buffers():
-            dist.broadcast(buffer, 0)
 
 
 class Stopped(Exception):  # noqa: N818  # not an error
@@ -111,11 +94,11 @@ class StopSignal:
     """Whether SIGINT (Ctrl-C), SIGUSR1 or SIGTERM came to any rank. Within `with` the process survives them,
     except for a second SIGINT, which is KeyboardInterrupt.
 
-    All ranks call `ask()` and `check()` once a step; the exchange is on the CPU and overlapped with the step.
+    All ranks call `start()` and `check()` once a step; the exchange is on the CPU, overlapped with the step.
     """
 
     def __init__(self) -> None:
-        self._came = 0
+        self._received = 0
         self._before: dict[int, Any] = {}
         self._flag = torch.zeros((), dtype=torch.int32)
         self._work: Any = None
@@ -125,31 +108,30 @@ class StopSignal:
             # A shell that starts a job in the background lets it ignore the terminal's Ctrl-C.
             ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
             wanted = [number for number in SIGNALS if number != signal.SIGINT or not ignored]
-            self._before = {number: signal.signal(number, self._note) for number in wanted}
+            self._before = {number: signal.signal(number, self._receive) for number in wanted}
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def ask(self) -> None:
-        """Starts the exchange of signals that came so far."""
+    def start(self) -> None:
+        """Starts the exchange of the signals received so far."""
+        self._flag.fill_(self._received)
         if dist.is_initialized():
-            self._flag.fill_(self._came)
             self._work = dist.all_reduce(self._flag, dist.ReduceOp.MAX, async_op=True)
 
     def check(self) -> None:
-        """Raises Stopped, on all ranks alike, if a signal had come to any rank when it asked."""
-        came = self._came
+        """Raises Stopped, on all ranks alike, if any rank had received a signal when the exchange started;
+        in a single process, if one has been received since."""
         if self._work is not None:
             self._work.wait()
-            self._work = None
-            came = int(self._flag.item())
-        if came:
-            raise Stopped(came)
+        received = self._received if self._work is None else int(self._flag.item())
+        if received:
+            raise Stopped(received)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        self._came = max(self._came, number)
+    def _receive(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self._received = max(self._received, number)
         if number != signal.SIGINT:
             return
         signal.signal(signal.SIGINT, signal.default_int_handler)
