@@ -29,7 +29,7 @@ CPP_FILES     = $(shell git ls-files -co --exclude-standard 'native/*.cpp' 'nati
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-long quick coverage check lint format tidy asan tsan native-test neon-test fuzz libfuzzer \
-        valgrind chaos soak lock audit bench \
+        valgrind chaos soak lock audit docs docs-serve bench \
         bench-quick bench-peers stages crop-area pictures doctor-scenarios wheel clean distclean
 
 help: ## List the targets
@@ -79,15 +79,16 @@ coverage: $(PACKAGE) ## `make test`, and the share of src/headrace's lines that 
 
 check: lint test ## What a change must pass: lint and test
 
-lint: $(DEV_STAMP) ## ruff, mypy --strict, clang-format: complaints only, nothing is changed
+lint: $(DEV_STAMP) ## ruff, mypy --strict, retired words, clang-format: complaints only, nothing is changed
 	$(BIN)/ruff check $(PY_FILES) tools
 	$(BIN)/ruff format --check $(PY_FILES) tools
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/mypy.ini
+	$(BIN)/python tests/test_words.py
 	@if command -v clang-format >/dev/null; then echo clang-format --dry-run; clang-format --dry-run --Werror $(CPP_FILES); \
 	else echo 'lint: clang-format is not installed: the C++ layout is NOT checked'; fi
 
-format: $(DEV_STAMP) ## Lay out Python and C++ as lint wants it
+format: $(DEV_STAMP) ## Format Python and C++
 	$(BIN)/ruff check --fix $(PY_FILES) tools
 	$(BIN)/ruff format $(PY_FILES) tools
 	clang-format -i $(CPP_FILES)
@@ -134,11 +135,24 @@ valgrind: ## The native tests, shorter, under valgrind (apt-get install valgrind
 	  valgrind -q --error-exitcode=9 --leak-check=no \
 	    --undef-value-errors=no --child-silent-after-fork=yes $$test 0.2 || exit 1; done
 
-lock: $(DEV_STAMP) ## Write down the versions that CI installs: tools/constraints.txt
+DOCS_STAMP := $(VENV)/.done-docs
+$(DOCS_STAMP): pyproject.toml tools/build-tools.py | $(SYSTEM_STAMP)
+	$(BIN)/python -m pip install -q $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) $$($(BIN)/python tools/build-tools.py --only docs)
+	@touch $@
+
+# MkDocs itself and its theme warn of their next major versions, which these pages don't need.
+MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
+docs: $(DOCS_STAMP) ## Build the documentation site in $(BUILD)/site; warnings and broken links are errors
+	$(MKDOCS) build --strict --quiet --site-dir $(BUILD)/site
+
+docs-serve: $(DOCS_STAMP) ## Serve the documentation site on http://127.0.0.1:8000, rebuilt when pages change
+	$(MKDOCS) serve
+
+lock: $(DEV_STAMP) $(DOCS_STAMP) ## Lock the versions that CI installs: tools/constraints.txt
 	$(BIN)/python tools/lock.py > tools/constraints.txt.new
 	mv tools/constraints.txt.new tools/constraints.txt
 
-audit: ## Ask PyPI for known weaknesses of those versions
+audit: ## Audit those versions for known vulnerabilities
 	$(PYTHON) -m venv $(BUILD)/audit && $(BUILD)/audit/bin/python -m pip install -q pip-audit
 	$(BUILD)/audit/bin/pip-audit --strict -s pypi --no-deps --disable-pip -r tools/constraints.txt
 

@@ -120,7 +120,7 @@ def compute(args: Any) -> list[tuple[str, str, str]]:
             f"over {args.epochs} epochs; the share is {tb(share)}, the cache {args.cache} TB",
         ),
         (
-            "cache, its book-keeping",
+            "cache, its index",
             f"{1e6 / m['cache_us_shared']:,.0f}-{1e6 / m['cache_us_alone']:,.0f} records/s a node",
             f"{m['cache_us_alone']:.0f}-{m['cache_us_shared']:.0f} µs a record, one process after the other;"
             f" needed: {node_rate:,}",

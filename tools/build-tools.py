@@ -2,7 +2,7 @@
 
 Without options: cmake and ninja, each only where the machine lacks a usable one.
 With --extras NAME…: the package's own dependencies and those extras, as pyproject.toml lists them, so that
-they can be installed (and cached) before the package itself is built.
+they can be installed (and cached) before the package itself is built. With --only NAME…: those extras alone.
 """
 
 import re
@@ -32,11 +32,11 @@ def cmake_version(cmake: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found.groups()) if found else (0, 0)
 
 
-def requirements(extras: list[str]) -> list[str]:
-    """Of the tables `dependencies = […]` and `extra = […]`; Python 3.10 has no tomllib yet."""
+def requirements(names: list[str]) -> list[str]:
+    """Of the tables `name = […]`; Python 3.10 has no tomllib yet."""
     text = PYPROJECT.read_text(encoding="utf-8")
     found = []
-    for name in ["dependencies", *extras]:
+    for name in names:
         table = re.search(rf"^{name} = \[(.*?)\]$", text, re.MULTILINE | re.DOTALL)
         if table is None:
             sys.exit(f"pyproject.toml has no list named {name!r}")
@@ -45,4 +45,5 @@ def requirements(extras: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    print("\n".join(requirements(sys.argv[2:]) if sys.argv[1:2] == ["--extras"] else missing_tools()))
+    names = {"--extras": ["dependencies", *sys.argv[2:]], "--only": sys.argv[2:]}.get("".join(sys.argv[1:2]))
+    print("\n".join(missing_tools() if names is None else requirements(names)))

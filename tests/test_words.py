@@ -1,0 +1,140 @@
+"""The project's prose uses the terms of the field; docs/glossary.md lists the words that it no longer uses.
+
+A table of patterns rather than codespell: most retired wordings are phrases, or words that are wrong in one
+meaning only ("figure" of a number), and codespell's dictionaries hold single words.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "native/**/*.md", ".github/**/*.md")
+    for path in ROOT.glob(pattern)
+)
+PACKAGE = ROOT / "src" / "headrace"
+
+# Wrong wherever they occur, with what is written instead.
+RETIRED = {
+    r"pictures?": "image",
+    r"anew": "again",
+    r"in vain": "unsuccessfully",
+    r"in hand": "in progress, current",
+    r"mend(s|ed|ing)?": "fix",
+    r"own decoder|decoder of our own": "built-in decoder",
+    r"(is|was|are|were|be) told": "is reported, receives",
+    r"begun": "started",
+    r"as ever": "as before",
+    r"can't be obeyed|is obeyed|are obeyed": "is invalid; takes effect",
+    r"beside the (training )?step": "overlapped with the step",
+    r"a (batch|picture|sample|second|image|step)'s worth": "one",
+    r"book-?keeping": "index, records",
+    r"goes on (with|at|from)|go on (with|at|from)|going on": "resumes, continues",
+}
+# In prose only: code has other uses of these words.
+RETIRED_IN_PROSE = {
+    r"as (it|they) (is|are)(?= ?[,.;:|)]|$)": "unchanged",
+    r"figures?": "measurement, statistic (of a drawing: chart)",
+    r"(un)?said": "specified",
+    r"(tells|telling) (us|of|what|who|how|which)": "reports",
+    r"what it gave": "results",
+    r"tried:": "alternatives considered",
+    r"colou?red pictures?|colour": "color",
+    r"behaviour": "behavior",
+}
+# Retired words left in docstrings and help texts, at most, by folder of src/headrace. It only shrinks.
+UNFIXED = {
+    "_native": 4,
+    "cli": 2,
+    "device": 5,
+    "doctor": 6,
+    "engine": 20,
+    "errors.py": 1,
+    "export": 3,
+    "loader": 5,
+    "options.py": 1,
+    "order": 7,
+    "packs": 1,
+    "plan": 5,
+    "tuning": 1,
+}
+
+NOT_PROSE = re.compile(
+    r"<!-- table:.*?<!-- end of table -->|^```.*?^```|^    \S.*?$|`[^`\n]*`|\]\([^)]*\)|https?://\S+",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def retired(text: str, *tables: dict[str, str]) -> list[str]:
+    """Complaints of the form "line 7: 'anew': again"."""
+    found = []
+    for table in tables:
+        for pattern, better in table.items():
+            for match in re.finditer(
+                rf"(?<![\w-])(?:{pattern})(?![\w-])", text, re.IGNORECASE | re.MULTILINE
+            ):
+                line = text.count("\n", 0, match.start()) + 1
+                found.append(f"line {line}: {match[0]!r}: write {better}")
+    return found
+
+
+def prose(page: str) -> str:
+    """The prose of a page. The list of retired words itself is exempt."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    if page == "docs/glossary.md":
+        text = text[: text.index("## Retired words")]
+    return blank(text)
+
+
+def docstrings(path: Path) -> str:
+    """The docstrings of a module and all in it, and the help texts of its options."""
+    texts = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            texts.append(ast.get_docstring(node) or "")
+        elif isinstance(node, ast.keyword) and node.arg == "help" and isinstance(node.value, ast.Constant):
+            texts.append(str(node.value.value))
+    return "\n\n".join(blank(text) for text in texts)
+
+
+def blank(text: str) -> str:
+    """The text without code, targets of links and generated tables, on the same lines."""
+    return NOT_PROSE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+
+
+def complaints() -> list[str]:
+    """Of all pages, and of the folders of the package that have more than are left of before."""
+    found = [f"{page}: {one}" for page in PAGES for one in retired(prose(page), RETIRED, RETIRED_IN_PROSE)]
+    folders: defaultdict[str, list[str]] = defaultdict(list)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
+        folders[name.partition("/")[0]] += [
+            f"src/headrace/{name}: {one}" for one in retired(docstrings(path), RETIRED)
+        ]
+    return found + [
+        one for folder, ones in folders.items() if len(ones) > UNFIXED.get(folder, 0) for one in ones
+    ]
+
+
+def test_no_retired_words_are_used() -> None:
+    assert complaints() == []
+
+
+def test_retired_words_are_found() -> None:
+    text = "Two pictures.\n\nThey are copied as they are, anew.\n"
+    assert retired(text, RETIRED, RETIRED_IN_PROSE) == [
+        "line 1: 'pictures': write image",
+        "line 3: 'anew': write again",
+        "line 3: 'as they are': write unchanged",
+    ]
+    assert retired(blank("`picture` ![x](picture.png)\n```\nanew\n```\n"), RETIRED) == []
+
+
+if __name__ == "__main__":  # for `make lint`, without the package
+    sys.exit("\n".join(complaints()) or 0)
