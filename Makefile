@@ -30,7 +30,7 @@ CPP_FILES     = $(shell git ls-files -co --exclude-standard 'native/*.cpp' 'nati
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-long quick coverage check lint format tidy asan tsan native-test neon-test fuzz libfuzzer \
         valgrind chaos soak lock audit docs docs-serve bench \
-        bench-quick bench-peers stages crop-area pictures doctor-scenarios wheel clean distclean
+        bench-quick bench-peers stages crop-area pictures doctor-scenarios wheel wheels sdist release-check clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -194,6 +194,19 @@ bench-quick: $(PACKAGE) ## The same on few images, once: it shows that the bench
 
 wheel: $(DEV_STAMP) ## A wheel for this platform, any CPython 3
 	$(BIN)/python -m pip wheel -q --no-build-isolation --no-deps -w dist .
+
+wheels: ## Manylinux wheels for this architecture, as they are released: cibuildwheel, in containers (needs Docker)
+	$(PYTHON) -m venv $(BUILD)/cibuildwheel && $(BUILD)/cibuildwheel/bin/python -m pip install -q 'cibuildwheel>=3'
+	$(BUILD)/cibuildwheel/bin/cibuildwheel --platform linux --output-dir dist
+
+sdist: $(DEV_STAMP) ## The source distribution
+	$(BIN)/python -c 'import sys; from scikit_build_core.build import build_sdist; print(build_sdist(sys.argv[1]))' dist
+
+TAG ?=
+release-check: ## Whether TAG=vX.Y.Z names the version of pyproject.toml and CITATION.cff, and the changelog has it
+	grep -qx 'version = "$(TAG:v%=%)"' pyproject.toml
+	grep -qx 'version: $(TAG:v%=%)' CITATION.cff
+	grep -q '^## $(TAG:v%=%) ' CHANGELOG.md
 
 clean: ## Remove what builds leave
 	rm -rf $(BUILD) dist demo-output benchmarks/work .mypy_cache .ruff_cache .pytest_cache .hypothesis
