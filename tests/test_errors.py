@@ -13,7 +13,7 @@ def test_a_sample_error_says_which_where_why_and_what_to_do() -> None:
     error = SampleError.at(17, "/data/a.jpg", "truncated after 512 bytes")
     assert str(error) == (
         "sample 17 (/data/a.jpg) can't be loaded: truncated after 512 bytes. Repair or remove it, or pass"
-        " on_error='skip' or on_error='replace' to go on without it."
+        " on_error='skip' or on_error='replace' to continue without it."
     )
     assert (error.index, error.path, error.cause) == (17, "/data/a.jpg", "truncated after 512 bytes")
 

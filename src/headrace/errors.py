@@ -3,9 +3,9 @@
 ::
 
     HeadraceError(Exception)
-    ├── ConfigError(ValueError)       an argument that can't be obeyed
+    ├── ConfigError(ValueError)       an invalid argument
     ├── CacheError(OSError)            the cache of records on local disk can't be used
-    │   └── DamagedError               bytes that aren't what their record says
+    │   └── DamagedError               a size or checksum mismatch
     ├── NativeError(RuntimeError)     the native library can't be loaded, or failed by itself
     ├── PackError(OSError)            a pack is damaged, incomplete, or not one
     ├── RemoteError(OSError)          an object of a store can't be read
@@ -26,7 +26,7 @@ class HeadraceError(Exception):
 
 
 class ConfigError(HeadraceError, ValueError):
-    """An argument that can't be obeyed. The message says which, the value seen and what is allowed."""
+    """An invalid argument. The message names it, its value and what is allowed."""
 
 
 class CacheError(HeadraceError, OSError):
@@ -34,10 +34,10 @@ class CacheError(HeadraceError, OSError):
 
 
 class DamagedError(CacheError):
-    """Bytes given to the cache don't have the size or the checksum that their record says.
+    """Bytes given to the cache don't have the size or the checksum of their record.
 
     Attributes:
-        keys: of the records to fetch again.
+        keys: keys of the records to fetch again.
     """
 
     def __init__(self, message: str, keys: tuple[str, ...] = ()) -> None:
@@ -50,7 +50,7 @@ class DamagedError(CacheError):
 
 
 class NativeError(HeadraceError, RuntimeError):
-    """The native library can't be loaded, or failed for a reason that no single sample explains."""
+    """The native library can't be loaded, or failed for a reason that isn't a single sample's."""
 
 
 class PackError(HeadraceError, OSError):
@@ -58,16 +58,17 @@ class PackError(HeadraceError, OSError):
 
 
 class RemoteError(HeadraceError, OSError):
-    """An object of a store can't be read. The message names the URL, the bytes, the cause and the tries."""
+    """An object of a store can't be read. The message names the URL, the bytes, the cause and the number of
+    attempts."""
 
 
 class SampleError(HeadraceError, OSError):
     """One sample can't be read or decoded. An OSError, as Pillow's own errors for bad files are.
 
     Attributes:
-        index: the sample's index in the dataset; -1 when unknown.
-        path: its file; None when unknown.
-        cause: why, in a few words; empty when only the message is known.
+        index: index of the sample in the dataset; -1 where it isn't known.
+        path: file of the sample; None where it isn't known.
+        cause: cause in a few words; empty where only the message is known.
     """
 
     def __init__(self, message: str, index: int = -1, path: str | None = None, cause: str = "") -> None:
@@ -82,7 +83,7 @@ class SampleError(HeadraceError, OSError):
         place = f"sample {index}" if path is None else f"sample {index} ({printable(path)})"
         message = (
             f"{place} can't be loaded: {cause}. Repair or remove it, or pass on_error='skip' or"
-            " on_error='replace' to go on without it."
+            " on_error='replace' to continue without it."
         )
         return cls(message, index, path, cause)
 

@@ -150,7 +150,7 @@ def read(
         epoch, and the samples' own.
 
     Raises:
-        ConfigError: Ray isn't installed, or an argument can't be obeyed.
+        ConfigError: Ray isn't installed, or an argument is invalid.
     """
     data = _ray_data()
     _check(dataset, seed, epoch, batch_size, on_error)
@@ -165,7 +165,7 @@ def read(
     if order is None:
         order = Shuffled(dataset) if shuffle else Sequential(dataset)
     if order.size is None:
-        raise ConfigError("sampler: an order without end isn't an epoch that Ray could share out.")
+        raise ConfigError("sampler: infinite samplers can't be used with Ray Data.")
     size = order.size // batch_size * batch_size if drop_last else order.size
     batches = -(-size // batch_size)
     rows = batch_size * max(1, min(ROWS // batch_size, batches // TASKS))
@@ -214,7 +214,7 @@ def _processors() -> int:
 
 def _check(dataset: Any, seed: int, epoch: int, batch_size: int | None, on_error: str) -> None:
     if isinstance(dataset, IterableDataset):
-        raise ConfigError("dataset is an IterableDataset: a stage can only ask for samples by their index.")
+        raise ConfigError("dataset is an IterableDataset: a stage can only request samples by their index.")
     if not 0 <= seed < 2**64:
         raise ConfigError(f"seed ({seed}) must be 0 to 2**64 - 1.")
     if epoch < 0:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-# The numbers that were drawn for one step of one sample; what they mean is said by `draws` of the step's
-# class in headrace.transforms: a crop's top and left in pixels, whether the image is flipped (1 or 0), …
+# The numbers that were drawn for one step of one sample: a crop's top and left in pixels, whether the image
+# is flipped (1 or 0), …; `draws` of the step's class in headrace.transforms names them.
 Draw = tuple[float, ...]
 
 PRINTED_EPOCHS = 5
@@ -20,9 +20,9 @@ class SampleKey(NamedTuple):
     """All that the random parameters of a sample depend on.
 
     Attributes:
-        seed, epoch: of the loader; see `headrace.DataLoader`.
-        sample: its index in the dataset.
-        occurrence: tells apart the times that an index comes in an epoch; 0 where it comes once.
+        seed, epoch: seed and epoch of the loader; see `headrace.DataLoader`.
+        sample: index in the dataset.
+        occurrence: number of earlier occurrences of the index in the epoch.
     """
 
     seed: int
@@ -36,9 +36,9 @@ class BatchKeys:
     """The `SampleKey` of each sample of a batch.
 
     Attributes:
-        seed, epoch: of all of them.
-        samples: int64 [n]; indices in the dataset, 0 or more.
-        occurrences: int64 [n].
+        seed, epoch: seed and epoch of all samples.
+        samples: indices in the dataset, 0 or more: int64 [n].
+        occurrences: numbers of earlier occurrences of these indices in the epoch: int64 [n].
     """
 
     seed: int
@@ -70,17 +70,17 @@ class SampleFailure:
 
 @dataclass(frozen=True)
 class NativeStats:
-    """Totals of a native pool since it was made.
+    """Totals of a native pool since it was created.
 
     Attributes:
-        samples: made natively.
-        failed: left to Pillow, or to the user's error policy.
-        bytes_read: from files.
-        pixels_decoded: of the rectangles that were asked for.
-        stale_entries: samples whose entry points were ignored, as their file has changed since.
-        nanoseconds: thread time per stage, by the wall clock.
-        decoded_by: samples per JPEG decoder.
-        decode_threads, read_threads: that run now; no reader runs while reads don't block.
+        samples: number of samples made natively.
+        failed: number of samples left to Pillow, or to the user's error policy.
+        bytes_read: number of bytes read from files.
+        pixels_decoded: number of pixels in the rectangles requested from decoders.
+        stale_entries: number of samples whose entry points were ignored because their file has changed.
+        nanoseconds: wall-clock time of the threads by stage, in nanoseconds.
+        decoded_by: number of samples by JPEG decoder.
+        decode_threads, read_threads: number of running threads; no reader runs while reads don't block.
     """
 
     samples: int
@@ -96,15 +96,15 @@ class NativeStats:
 
 @dataclass(frozen=True)
 class StageStats:
-    """What one stage cost, since the loader was made or in one epoch.
+    """The cost of one stage, since the loader was created or in one epoch.
 
     Attributes:
         name: read, parse, decode, resize, store (native threads); pillow, python (the user's own
             dataset; both on Python threads); collate; transfer (copies to the device).
-        samples: that went through it.
-        seconds: thread time by the wall clock, added up over the threads.
-        bytes: that it read, wrote or copied; 0 where that says nothing.
-        threads: that work on it now, though not on it alone: native threads share all native stages.
+        samples: number of samples that went through the stage.
+        seconds: wall-clock time of its threads, summed, in seconds.
+        bytes: number of bytes read, written or copied; 0 where that is meaningless.
+        threads: number of threads that run it now; native threads share all native stages.
     """
 
     name: str
@@ -115,31 +115,30 @@ class StageStats:
 
     @property
     def samples_per_second(self) -> float:
-        """What one thread would do with this stage alone; 0 where nothing was measured."""
+        """Samples per second of one thread that runs this stage alone; 0 where nothing was measured."""
         return self.samples / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def supply(self) -> float:
-        """Samples per second that all its threads would do with this stage alone; 0 where nothing was
-        measured."""
+        """Samples per second of all its threads if they ran this stage alone; 0 if nothing was measured."""
         return self.samples_per_second * self.threads
 
     @property
     def bytes_per_second(self) -> float:
-        """Of one thread; 0 where nothing was measured."""
+        """Bytes per second of one thread; 0 where nothing was measured."""
         return self.bytes / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class QueueFill:
-    """How many batches were on their way, over the steps of one epoch.
+    """Numbers of batches in flight over the steps of one epoch.
 
     Attributes:
-        depth: batches that may be in flight, at the latest step; 0: not known, as with torch's own workers.
-        steps_per_point: a power of two; the points are means of so many steps each. Those of the last steps
-            that fill no point are left out.
-        ready: batches that were done when the step asked for its own, itself included.
-        in_flight: batches that were being made or done once the step had its own.
+        depth: number of batches that may be in flight, at the latest step; 0 where it isn't known.
+        steps_per_point: number of steps that each point averages, a power of two; the last steps, which
+            don't fill a point, are left out.
+        ready: mean number of finished batches at the request of a batch, that batch included, by point.
+        in_flight: mean number of batches in progress or finished once a step had received its own, by point.
     """
 
     depth: int
@@ -150,19 +149,20 @@ class QueueFill:
 
 @dataclass(frozen=True)
 class EpochStats:
-    """What one epoch did. A step's wait is the time that it spent in next(); that for the first batch counts
-    as start-up, not as stall. See docs/stats.md.
+    """Statistics of one epoch. A step's wait is the time that it spent in next(); the wait for the first
+    batch counts as start-up, not as stall. See docs/stats.md.
 
     Attributes:
-        number: of the epoch, from 0.
-        state: "running", "finished", or "stopped": left before its end, or ended by an error.
-        batches, samples: that the caller received.
-        seconds: since it began: until its end, or until the batch received last while it runs.
-        startup_seconds: from its beginning until the first batch was received; part of `seconds`.
-        stall_seconds: what all steps but the first waited.
-        stall_median_seconds, stall_p95_seconds: of one step, within 4 %; `stall_max_seconds`: exact.
-        stages: what its stages cost; in order.
-        queue: how full the queue was.
+        number: number of the epoch, from 0.
+        state: "running", "finished", or "stopped" where it was left before its end, or ended by an error.
+        batches, samples: numbers of batches and samples that the caller received.
+        seconds: duration from the start of the epoch to its end, or to the latest batch while it runs.
+        startup_seconds: duration from the start of the epoch to its first batch; part of `seconds`.
+        stall_seconds: sum of the waits of all steps but the first, in seconds.
+        stall_median_seconds, stall_p95_seconds: median and 95th percentile of these waits, within 4 %.
+        stall_max_seconds: longest of these waits, in seconds.
+        stages: costs of the stages, in order.
+        queue: fill of the queue.
     """
 
     number: int
@@ -180,34 +180,34 @@ class EpochStats:
 
     @property
     def stall_share(self) -> float:
-        """0 to 1: of the time after the start-up, what the steps waited."""
+        """The share of the time after the start-up that the steps waited, 0 to 1."""
         after = self.seconds - self.startup_seconds
         return min(1.0, self.stall_seconds / after) if after > 0 else 0.0
 
     @property
     def batches_per_second(self) -> float:
-        """Start-up included; 0 before the first batch."""
+        """Batches per second, start-up included; 0 before the first batch."""
         return self.batches / self.seconds if self.batches else 0.0
 
     @property
     def samples_per_second(self) -> float:
-        """Start-up included; 0 before the first batch."""
+        """Samples per second, start-up included; 0 before the first batch."""
         return self.samples / self.seconds if self.batches else 0.0
 
 
 @dataclass(frozen=True)
 class RemoteStats:
-    """What this process did for a dataset of URLs since it was first used. See docs/remote.md.
+    """Statistics of this process for a dataset of URLs since it was first used. See docs/remote.md.
 
     Attributes:
-        bytes_fetched: by requests that succeeded; what lies between records that were read together counts.
-        requests: sent, further tries included.
-        retries: of these, the further tries.
-        concurrency: requests that may be under way now; 0: none was sent so far.
-        latency_seconds: from a request to its first byte, a running mean.
-        cache_hits, cache_misses: records that were asked for and that the cache held, or didn't.
-        cache_evictions: records that were removed to make room.
-        cache_bytes, cache_capacity: that the cache holds, for all processes of this node; and may hold.
+        bytes_fetched: number of bytes that successful requests returned, gaps between records included.
+        requests: number of requests sent, retries included.
+        retries: number of retries.
+        concurrency: number of requests that may be in flight now; 0 before the first request.
+        latency_seconds: running mean of the time from a request to its first byte, in seconds.
+        cache_hits, cache_misses: numbers of requested records that the cache held, and didn't hold.
+        cache_evictions: number of records removed to make room.
+        cache_bytes, cache_capacity: bytes that the cache holds for all processes of the node, and the limit.
     """
 
     bytes_fetched: int
@@ -234,24 +234,23 @@ class RemoteStats:
 
 @dataclass(frozen=True)
 class LoaderStats:
-    """What a loader did since it was made. str() of it is a table; see docs/stats.md.
+    """Statistics of a loader since it was created. str() of it is a table; see docs/stats.md.
 
     Attributes:
-        batches, samples: that the caller received.
-        startup_seconds: waited for first batches, of all epochs.
-        stall_seconds: what all other steps waited.
-        waits: (seconds, steps): how many of these waited for less than so many seconds, for a power of two
-            each; the last is infinite.
-        epochs_begun: so far.
-        epochs: those begun last, at most 32, oldest first.
-        stages: in order; see `StageStats`.
-        decoded_by: samples per JPEG decoder, and those that Pillow decoded.
-        stale_entries: samples whose entry points were ignored, as their file has changed since then.
-        failures: every sample that was skipped or replaced, oldest first.
-        memory_used, memory_allowed: bytes of all batches in flight or still held, now; and the budget.
-        in_flight: batches being made now.
-        decode_threads, read_threads: that run now.
-        remote: what was fetched; None: the dataset is on this machine.
+        batches, samples: numbers of batches and samples that the caller received.
+        startup_seconds: sum of the waits for first batches, over all epochs.
+        stall_seconds: sum of all other waits.
+        waits: (seconds, number of waits shorter than that) by powers of two; the last bound is infinite.
+        epochs_begun: number of epochs started so far.
+        epochs: statistics of the epochs started last, at most 32, oldest first.
+        stages: costs of the stages, in order; see `StageStats`.
+        decoded_by: number of samples by JPEG decoder, and of those that Pillow decoded.
+        stale_entries: number of samples whose entry points were ignored because their file has changed.
+        failures: samples that were skipped or replaced, oldest first.
+        memory_used, memory_allowed: bytes of all batches in flight or still held now, and their limit.
+        in_flight: number of batches in progress now.
+        decode_threads, read_threads: number of threads that run now.
+        remote: statistics of what was fetched; None where the dataset is on this machine.
     """
 
     batches: int
@@ -302,7 +301,7 @@ class LoaderStats:
 
 
 def _stage_table(stages: tuple[StageStats, ...]) -> list[str]:
-    """Share: of the time of those threads that make samples."""
+    """The share is that of the time of all threads that make samples."""
     making = [stage for stage in stages if stage.name not in ("collate", "transfer")]
     busy = sum(stage.seconds for stage in making) or 1.0
     lines = [
@@ -320,7 +319,7 @@ def _stage_table(stages: tuple[StageStats, ...]) -> list[str]:
 
 
 def _epoch_table(epochs: tuple[EpochStats, ...]) -> list[str]:
-    """Median, p95, max: of a step's wait. Ready: the mean over the steps, and the queue's depth."""
+    """Median, p95 and max are of a step's wait; ready is a mean over the steps, and the queue's depth."""
     if not epochs:
         return []
     lines = [
@@ -346,16 +345,16 @@ def _epoch_table(epochs: tuple[EpochStats, ...]) -> list[str]:
 
 
 class BatchTimes(NamedTuple):
-    """When a batch came to be, by `time.perf_counter_ns()`; 0: not known.
+    """Times of a batch, by `time.perf_counter_ns()`; 0 where one isn't known.
 
     Attributes:
-        epoch: its number.
-        iterator: tells apart the iterators of one loader; two may be of one epoch.
-        number: of the batch, from 1; those whose samples were all skipped count, too.
-        samples: in it.
-        submitted_ns: it was asked for of those who make it.
-        made_ns: it was seen to be done.
-        taken_ns: the iterator took it, and its way to the device began.
+        epoch: number of the epoch.
+        iterator: number of the iterator; two iterators of a loader may belong to one epoch.
+        number: number of the batch, from 1; batches whose samples were all skipped count, too.
+        samples: number of its samples.
+        submitted_ns: time at which it was submitted.
+        made_ns: time at which it was found to be finished.
+        taken_ns: time at which the iterator took it and its transfer to the device started.
     """
 
     epoch: int
@@ -368,14 +367,14 @@ class BatchTimes(NamedTuple):
 
 
 class TraceEvent(NamedTuple):
-    """What a thread did for a while.
+    """An interval in which a thread was busy, or waited.
 
     Attributes:
-        name: the stage; "wait": the user was in next().
-        thread: its number, as the system knows it.
-        start_ns, end_ns: by `time.perf_counter_ns()`.
-        batch: that the user waited for; None: the event is another stage's.
-        queue: batches that were ready when the wait began, and in flight when it ended.
+        name: stage; "wait" for the time that the user spent in next().
+        thread: the system's number of the thread.
+        start_ns, end_ns: start and end by `time.perf_counter_ns()`.
+        batch: batch that the user waited for; None for other stages.
+        queue: numbers of batches that were ready at the start of the wait and in flight at its end.
     """
 
     name: str
@@ -391,11 +390,11 @@ class EntryPoints:
     """Where decoding may start inside each JPEG file of a source; see docs/entry-points.md.
 
     Attributes:
-        data: uint8; the packed entry points of all files.
-        begins, ends: uint64 [n]; those of file i are data[begins[i]:ends[i]]; none where these are equal.
-        mtimes: int64 [n]; time of modification, in nanoseconds since 1970, of the file that was indexed:
-            they are ignored for a file that has another. None: not looked at (a pack's shards hold one
-            sample's bytes beside the other's, and its index their checksums).
+        data: packed entry points of all files: uint8.
+        begins, ends: places of those of file i, data[begins[i]:ends[i]], in `data`: uint64 [n].
+        mtimes: times of modification of the indexed files, in nanoseconds since 1970: int64 [n]. Entry points
+            of a file with another time are ignored. None: times aren't compared, as for packs, whose index
+            has checksums.
     """
 
     data: npt.NDArray[np.uint8]
@@ -405,17 +404,17 @@ class EntryPoints:
 
     @property
     def indexed(self) -> int:
-        """Files that have entry points."""
+        """The number of files that have entry points."""
         return int((self.ends > self.begins).sum())
 
 
 @dataclass(frozen=True, eq=False)
 class Extents:
-    """Which bytes of which file each sample is.
+    """The bytes of each sample in some files.
 
     Attributes:
-        shards: uint32 [n]; number of the file.
-        begins, sizes: uint64 [n]; in bytes.
+        shards: numbers of the files: uint32 [n].
+        begins, sizes: first byte, and number of bytes: uint64 [n].
     """
 
     shards: npt.NDArray[np.uint32]

@@ -300,7 +300,7 @@ def test_datasets_of_something_else_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(headrace.PackError, match="Sample 0 of TensorDataset is Tensor, not a PIL image"):
         headrace.pack(TensorDataset(torch.zeros(2, 3), torch.zeros(2)), tmp_path / "dest", reencode="png")
-    with pytest.raises(headrace.PackError, match="Sample 0 of TensorDataset can't be had"):
+    with pytest.raises(headrace.PackError, match="Sample 0 of TensorDataset can't be loaded"):
         headrace.pack(TensorDataset(torch.zeros(2, 3)), tmp_path / "dest", reencode="png")
 
 

@@ -262,7 +262,7 @@ class Pipeline:
         return True
 
     def look_up(self, levels: int, count: int, output: int) -> None:
-        """Puts `count` pictures, uint8 [count, 3, height, width] at `levels`, through the table, to `output`:
+        """Puts `count` images, uint8 [count, 3, height, width] at `levels`, through the table, to `output`:
         both addresses."""
         _check(library().hr_look_up(byref(self.struct), levels, count, output))
 
@@ -369,10 +369,10 @@ class Pool:
         epoch: int,
         output: int,
     ) -> Batch:
-        """Begins a batch: len(indices) samples one after the other from the address `output`.
+        """Starts a batch: len(indices) samples one after the other from the address `output`.
 
         Args:
-            occurrences: [n], which tell apart the times that an index comes in an epoch; None: all 0.
+            occurrences: [n], numbers of earlier occurrences of the indices in the epoch; None: all 0.
         """
         statuses = np.zeros(len(indices), abi.STATUS)
         statuses["code"] = abi.UNDECIDED
@@ -431,7 +431,7 @@ class Batch:
     _keep: object = field(repr=False)
 
     def wait(self, timeout_ms: int) -> bool:
-        """Whether all samples are dealt with, at most `timeout_ms` from now (0: only asks)."""
+        """Whether all samples are dealt with, at most `timeout_ms` from now (0: without waiting)."""
         if not self._handle:
             return True
         code = library().hr_batch_wait(self._handle, timeout_ms)
@@ -442,7 +442,7 @@ class Batch:
         return True
 
     def cancel(self) -> None:
-        """Samples not begun become CANCELLED; those begun go on."""
+        """Samples that weren't started become CANCELLED; others are completed."""
         if self._handle:
             _check(library().hr_batch_cancel(self._handle))
 
@@ -478,7 +478,7 @@ def jpeg_entry_points(data: bytes, every: int) -> bytes:
     if every > 0:
         width, height = jpeg_size(data)
         blocks = (width // 8 + 1) * (height // 8 + 1)
-    # Within 2 % of the file where that is asked for, else no larger than an entry of 10 bytes a block.
+    # Within 2 % of the file with `every` 0, else no larger than an entry of 10 bytes a block.
     out = np.empty(1024 + max(len(data) // 50, 10 * blocks), np.uint8)
     size = c_uint64()
     _check(library().hr_jpeg_entry_points(data, len(data), every, out.ctypes.data, len(out), byref(size)))
@@ -488,7 +488,7 @@ def jpeg_entry_points(data: bytes, every: int) -> bytes:
 def jpeg_transcode(
     data: bytes, *, restart_interval: int = -1, optimize: bool = True, copy_markers: bool = True
 ) -> bytes:
-    """The same picture, coefficient for coefficient, as a baseline JPEG.
+    """The same image, coefficient for coefficient, as a baseline JPEG.
 
     Takes every JPEG that libjpeg reads without a warning: progressive, any sampling, gray, CMYK. What follows
     the image's end is dropped.
@@ -499,7 +499,7 @@ def jpeg_transcode(
             largest number up to 4 that divides the MCUs of a row.
         optimize: Huffman tables made for this file; False: the standard ones, in less time.
         copy_markers: keep all APPn and COM segments (EXIF, ICC, comments); False: only JFIF and Adobe, which
-            say what the colours mean.
+            define what the colors mean.
 
     Raises:
         NativeError: damaged, cut short, or not a JPEG that libjpeg reads; restart_interval is out of range.

@@ -38,7 +38,7 @@ class Cache:
     share a Cache, and a forked child continues with one of its own.
 
     A *position* counts the samples that this Cache's user needs, one after the other, from 0 when the Cache
-    was made, through all epochs. Positions only tell what is needed sooner; they come from the order, which
+    was made, through all epochs. Positions only state what is needed sooner; they come from the order, which
     is known in advance. Where several ranks of a job on this node are in step, the position of a record's
     next use may be that of its next use by any of them.
 
@@ -71,7 +71,7 @@ class Cache:
         self._counts = dict.fromkeys(("hits", "misses", "evictions", "damaged", "not_kept"), 0)
 
     def expect(self, records: Sequence[Record], positions: Sequence[int]) -> None:
-        """Tell where records are needed that may be there already, from an earlier epoch or job or from
+        """Announce where records are needed that may be there already, from an earlier epoch or job or from
         another rank, so that they are kept for it. Those that aren't there, or whose positions are passed,
         are passed over. It takes about 5 µs a record: call it at the beginning of an epoch with the samples
         that this user needs in it, some hundreds at a time; where jobs with orders of their own share the
@@ -85,8 +85,8 @@ class Cache:
             )
 
     def skip(self, position: int) -> bool:
-        """Tell that what was expected before `position` won't be claimed: some thousand uses are forgotten.
-        Returns whether there may be more; call it again then."""
+        """Announce that what was expected before `position` won't be claimed: some thousand uses are
+        forgotten. Returns whether there may be more; call it again then."""
         with self._member.transaction() as connection:
             connection.execute(ADVANCE, [position, self._member.number])
             return forget_passed(connection, self._member.number, FORGOTTEN_AT_ONCE) > 0

@@ -1,7 +1,7 @@
 """What the cache holds and who needs it, in an SQLite database that all processes of the node share.
 
 ``uses`` has a row for each record that a client needs again, as far as is known, or holds. Triggers keep the
-sums that every claim asks for: the bytes taken, and how many clients know of a use of a record.
+sums that every claim needs: the bytes taken, and how many clients know of a use of a record.
 """
 
 from __future__ import annotations
@@ -214,15 +214,15 @@ class Index:
             raise self._explained(error) from error
 
     def _explained(self, error: sqlite3.Error) -> CacheError:
-        said = str(error)
-        if "disk is full" in said or ("disk I/O" in said and _is_full(self._path)):
+        message = str(error)
+        if "disk is full" in message or ("disk I/O" in message and _is_full(self._path)):
             return DiskFullError(
-                f"The disk is full: the cache's index {self._path} can't be written ({said})."
+                f"The disk is full: the cache's index {self._path} can't be written ({message})."
             )
-        if "locked" in said:
+        if "locked" in message:
             return self._locked()
         return CacheError(
-            f"The cache's index {self._path} can't be used ({said}). The folder must be on a local,"
+            f"The cache's index {self._path} can't be used ({message}). The folder must be on a local,"
             " writable disk. If the index is damaged, stop the processes that use it and delete the folder:"
             " it holds nothing but copies."
         )

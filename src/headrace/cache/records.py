@@ -26,15 +26,15 @@ State = Literal["ready", "mine", "other", "full"]
 
 
 class Claim(NamedTuple):
-    """What came of asking for a record.
+    """The result of claiming a record.
 
     Attributes:
         state: "ready": the file at `path` holds it, and stays until it is released.
             "mine": it isn't there. The caller fetches it and ends the claim by `Cache.add` or
             `Cache.give_up`; until then all others wait for the caller.
-            "other": it is being fetched under another claim, by whichever process. Ask again.
+            "other": it is being fetched under another claim, by whichever process. Claim it again.
             "full": it isn't there and there is no room: all that is kept is in use or needed sooner. Fetch it
-            without keeping it, or ask again later.
+            without keeping it, or claim it again later.
         path: of "ready"; else None.
     """
 

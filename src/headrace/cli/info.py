@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.packs.info import Histogram, PackInfo
 
 # Entries of `made` that aren't options.
-NOT_ASKED = ("checksum", "kept", "records", "state")
+NOT_OPTIONS = ("checksum", "kept", "records", "state")
 
 BAR = 30  # characters of the longest bar of a histogram
 
@@ -22,7 +22,7 @@ BAR = 30  # characters of the longest bar of a histogram
 def info(
     pack: Annotated[str, typer.Argument(help="The folder that headrace pack made, or its URL.")],
 ) -> None:
-    """Says what a pack holds and how it was made.
+    """Describes what a pack holds and how it was made.
 
     Exit codes: 0; 2 wrong usage, or an index that can't be read.
     """
@@ -41,8 +41,10 @@ def info(
 
 def _facts(found: PackInfo) -> list[tuple[str, str]]:
     formats = ", ".join(f"{name or 'none'} {count:,}" for name, count in found.formats)
-    asked = {name: value for name, value in found.made.items() if name not in NOT_ASKED}
-    made = ", ".join(f"{name}={value}" for name, value in sorted(asked.items()) if value not in (None, False))
+    options = {name: value for name, value in found.made.items() if name not in NOT_OPTIONS}
+    made = ", ".join(
+        f"{name}={value}" for name, value in sorted(options.items()) if value not in (None, False)
+    )
     overhead = (found.shard_bytes + found.index_bytes) / max(1, found.image_bytes) - 1
     return [
         ("samples", f"{found.samples:,} ({found.labelled:,} with a label)"),

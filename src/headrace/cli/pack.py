@@ -100,12 +100,12 @@ def pack(
             ray=ray,
             progress=progress,
         )
-    _tell(summary, console)
+    _report(summary, console)
 
 
 @contextmanager
 def kept(console: Console) -> Iterator[None]:
-    """Says at Ctrl-C what became of the work."""
+    """Reports at Ctrl-C that finished work is kept."""
     try:
         yield
     except KeyboardInterrupt:
@@ -113,7 +113,7 @@ def kept(console: Console) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _tell(summary: PackSummary, console: Console) -> None:
+def _report(summary: PackSummary, console: Console) -> None:
     state = " is up to date" if summary.up_to_date else ""
     reused = f" ({summary.reused:,} of an earlier run)" if summary.reused and not state else ""
     typer.echo(

@@ -46,10 +46,10 @@ def progress_bar(doing: str, console: Console) -> Iterator[Callable[[int, int], 
 
 @contextmanager
 def failing(verb: str, console: Console) -> Iterator[None]:
-    """Ends the command with exit code 2 and a message, where the body raises what a user can mend."""
+    """Ends the command with exit code 2 and a message, where the body raises an error that a user can fix."""
     try:
         yield
     except (OSError, ValueError) as error:
-        said = "\n".join(map(printable, f"headrace {verb}: {error}".split("\n")))
-        console.print(said, style="red", markup=False, highlight=False, soft_wrap=True)
+        message = "\n".join(map(printable, f"headrace {verb}: {error}".split("\n")))
+        console.print(message, style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(FAILED) from None

@@ -77,15 +77,15 @@ def run(request: PackRequest, progress: Progress | None) -> PackSummary:
         finished = destination.finished(shards, plan)
         if not (folder / FILE_NAME).exists():
             missing = [(shard, plan.of(shard)) for shard in range(plan.shards) if shard not in finished]
-            tell = _counting(progress, missing, len(plan.records))
+            report = _counting(progress, missing, len(plan.records))
             beyond = READERS_BEYOND[is_url(src)]
             if ray is None and not to_store:
                 threads = request.workers or usable_cores() + beyond
-                write_shards(source, request.changes, shards, missing, threads, tell)
+                write_shards(source, request.changes, shards, missing, threads, report)
             else:
                 cores = request.workers or (1 if ray is not None else usable_cores())
                 job = Job(source, request.changes, destination, cores + beyond, made["headrace"])
-                build(job, missing, ray, cores, tell)
+                build(job, missing, ray, cores, report)
             shards.complete()
             parts = destination.parts(shards, plan)
             kept = [note for part in parts for note in part.notes]
@@ -121,7 +121,7 @@ def _up_to_date(
     destination: Destination, source: Input, plan: Plan, made: dict[str, Any]
 ) -> PackIndex | None:
     """The index of the pack at the destination if it is the one to make, as far as options, keys, sizes and
-    times of modification tell; None: there is none yet, or one that can't be told from it.
+    times of modification tell; None: there is none yet, or one that can't be compared with it.
 
     Raises:
         PackError: it is another pack.
@@ -147,13 +147,13 @@ def _counting(progress: Progress | None, missing: Work, total: int) -> Callable[
     """Reports samples to `progress` as they are written, those of earlier runs included."""
     done = total - sum(len(records) for _, records in missing)
 
-    def tell(count: int) -> None:
+    def report(count: int) -> None:
         nonlocal done
         done += count
         if progress is not None:
             progress(done, total)
 
-    return tell
+    return report
 
 
 def write_shards(
@@ -287,9 +287,9 @@ def _receive(ray: Any, done: Any, shard: int) -> None:
         # Ray's own error repeats the trace of the node; its cause is ours.
         raise PackError(str(getattr(error, "cause", error))) from None
     except ray.exceptions.RayError as error:
-        said = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0]
         raise PackError(
-            f"shard {shard} can't be built on the cluster: {said} Run the same command to continue: what is"
+            f"shard {shard} can't be built on the cluster: {reason} Run the same command to continue: what is"
             " finished is kept."
         ) from error
 
@@ -313,7 +313,7 @@ def _cluster(address: str) -> Iterator[Any]:
     except Exception as error:  # Ray raises no less, as where its own node takes long to start
         raise ConfigError(
             f"ray={address!r}: no cluster can be reached: {error} Start one by ray start --head, name another"
-            " address, or say 'local' for this machine alone; on a busy machine set"
+            " address, or 'local' for this machine alone; on a busy machine set"
             " RAY_raylet_start_wait_time_s=180."
         ) from error
     try:

@@ -1,4 +1,4 @@
-"""What is done to images while they are packed: nothing, unless it was asked for."""
+"""Changes to images while they are packed; none by default."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.packs.records import JPEG_START, PILLOW_ERRORS, Sample
 
 Encoding = Literal["png", "jpeg"]
 
-# Of JPEGs that are re-encoded and no quality was asked for.
+# Quality of re-encoded JPEGs by default.
 DEFAULT_QUALITY = 95
 
 # What Pillow's writers take as it is; the rest becomes RGB, as ImageFolder's loader makes it.
@@ -23,10 +23,10 @@ _MODES = {"jpeg": ("L", "RGB", "CMYK"), "png": ("1", "L", "LA", "P", "RGB", "RGB
 
 @dataclass(frozen=True)
 class Changes:
-    """What was asked for; see `headrace.pack`.
+    """The options of `headrace.pack` that change images.
 
     Raises:
-        ConfigError: values that can't be obeyed.
+        ConfigError: a value is invalid.
     """
 
     optimize: bool = False
@@ -61,7 +61,7 @@ class Changes:
         return self != Changes()
 
     def apply(self, sample: Sample) -> tuple[Sample, str | None]:
-        """The sample as it is to be packed, and why its image isn't changed as asked; None: it is."""
+        """The sample to pack, and the reason why its image is kept unchanged; None: it isn't."""
         is_jpeg = sample.image.startswith(JPEG_START)
         if self.max_side is not None or (self.reencode is not None and not is_jpeg):
             try:
@@ -80,8 +80,8 @@ class Changes:
         with Image.open(io.BytesIO(sample.image)) as image:
             smaller = None if self.max_side is None else _fit(image, self.max_side)
             encoding: Encoding = "jpeg" if is_jpeg else self.reencode or "png"
-            asked = not is_jpeg and self.reencode is not None and image.format != encoding.upper()
-            if smaller is None and not asked:
+            wanted = not is_jpeg and self.reencode is not None and image.format != encoding.upper()
+            if smaller is None and not wanted:
                 return sample
             kept = {name: image.info[name] for name in ("exif", "icc_profile") if name in image.info}
             data = encoded(image if smaller is None else smaller, encoding, self.quality, **kept)

@@ -64,19 +64,19 @@ class FolderInput(Input):
     def _of_folder(self, below: str, names: list[str], label: int) -> Iterator[Record]:
         images = [name for name in names if name.lower().endswith(IMG_EXTENSIONS)]
         stems = Counter(stem_of(name) for name in images)
-        beside: dict[str, list[str]] = {}
+        fields: dict[str, list[str]] = {}
         for name in names:
             if name.lower().endswith(IMG_EXTENSIONS):
                 continue
             # The label is ImageFolder's: a second one would contradict it.
             if stems[stem_of(name)] == 1 and extension_of(name) not in ("", "cls"):
-                beside.setdefault(stem_of(name), []).append(name)
+                fields.setdefault(stem_of(name), []).append(name)
             else:
                 self._left_out[extension_of(name) or "no extension"] += 1
         for name in images:
             # Files that differ in nothing but the extension keep it, so that their keys differ.
             stem = stem_of(name) if stems[stem_of(name)] == 1 else name
-            others = beside.get(stem_of(name), ())
+            others = fields.get(stem_of(name), ())
             paths = [f"{below}/{each}" for each in (name, *others)]
             yield self._tree.record(f"{below}/{stem}", label, paths)
 
@@ -131,7 +131,7 @@ class StoreTree:
     """The objects below a URL, listed once; used as `DiskTree`.
 
     Attributes:
-        beside: names of the objects that are in no class folder.
+        top_names: names of the objects that are in no class folder.
 
     Raises:
         RemoteError: they can't be listed.
@@ -139,14 +139,14 @@ class StoreTree:
 
     def __init__(self, url: str, options: Mapping[str, Any] | None) -> None:
         self._store = Store(url, options)
-        self.beside: list[str] = []
+        self.top_names: list[str] = []
         self._found: dict[str, Found] = {}
         # Names of files by folder by class folder.
         self._names: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         for each in self._store.list():
             place, _, base = each.name.rpartition("/")
             if not place:
-                self.beside.append(base)
+                self.top_names.append(base)
             elif base:
                 self._found[each.name] = each
                 self._names[place.split("/", 1)[0]][place].append(base)

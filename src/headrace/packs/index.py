@@ -227,14 +227,14 @@ def _finish(
 
 
 def _target(path: Path, shards: Sequence[Path]) -> Path:
-    beside = path / FILE_NAME
+    inside = path / FILE_NAME
     if not path.is_dir() or not os.access(path, os.W_OK):
         kept = kept_index(shards)
         kept.parent.mkdir(parents=True, exist_ok=True)
         return kept
-    if beside.is_file() and PackIndex(beside).about.made.get("by") != "headrace index":
-        raise PackError(f"{beside} was made by headrace pack and has all that an index can have.")
-    return beside
+    if inside.is_file() and PackIndex(inside).about.made.get("by") != "headrace index":
+        raise PackError(f"{inside} was made by headrace pack and has all that an index can have.")
+    return inside
 
 
 def _finish_shard(work: Path, number: int, shard: Path, workers: int) -> None:

@@ -29,7 +29,7 @@ def dataset_input(dataset: Any, changes: Changes) -> SamplesInput | ImagesInput:
     """The input for a dataset.
 
     Raises:
-        ConfigError: it gives images without telling their files, and no encoding was asked for.
+        ConfigError: it returns images without naming their files, and no encoding was specified.
     """
     samples = getattr(dataset, "samples", None)
     if isinstance(dataset, ImageDataset):
@@ -40,7 +40,7 @@ def dataset_input(dataset: Any, changes: Changes) -> SamplesInput | ImagesInput:
     if changes.reencode is None:
         raise ConfigError(
             f"{type(dataset).__name__} has no `samples` (paths and labels) to take files from: pass"
-            " reencode='png' (without loss) or 'jpeg' to pack the images that it gives."
+            " reencode='png' (lossless) or 'jpeg' to pack the images that it returns."
         )
     return ImagesInput(dataset, changes.reencode, changes.quality)
 
@@ -78,7 +78,7 @@ class SamplesInput(Input):
 
 
 class ImagesInput(Input):
-    """The (PIL image, label) that a dataset gives, encoded. It is asked by one thread at a time."""
+    """The (PIL image, label) pairs that a dataset returns, encoded. One thread at a time calls it."""
 
     def __init__(self, dataset: Any, encoding: Encoding, quality: int | None) -> None:
         self.kind = type(dataset).__name__
@@ -110,11 +110,11 @@ class ImagesInput(Input):
                 image, label = self._dataset[index]
             label = int(label)
         except Exception as error:  # whatever the user's code raises, with the place where it does
-            raise PackError(f"Sample {index} of {self.kind} can't be had: {error!r}.") from error
+            raise PackError(f"Sample {index} of {self.kind} can't be loaded: {error!r}.") from error
         if not isinstance(image, Image.Image):
             raise PackError(
-                f"Sample {index} of {self.kind} is {type(image).__name__}, not a PIL image: take away the"
-                " transform that makes it one."
+                f"Sample {index} of {self.kind} is {type(image).__name__}, not a PIL image: remove the"
+                " transform that converts it."
             )
         data = encoded(image, self._encoding, self._quality)
         return Sample(key, "jpg" if self._encoding == "jpeg" else "png", data, label)
@@ -153,7 +153,7 @@ class PackInput(Input):
         if numbers and max(numbers) >= len(stamps):
             raise PackError(f"{index.path} is damaged: rows are in none of its shards. Make it again.")
         if len(set(keys)) < len(keys):
-            # WebDataset asks for different keys within a shard only.
+            # WebDataset requires unique keys within a shard only.
             stems = [Path(shard.name).stem for shard in index.about.shards]
             keys = [f"{stems[shard]}/{key}" for shard, key in zip(numbers, keys, strict=True)]
         rows = enumerate(zip(keys, sizes, numbers, strict=True))
@@ -196,9 +196,9 @@ def open_input(src: Any, changes: Changes, storage_options: Mapping[str, Any] | 
 
 def _of_store(url: str, options: Mapping[str, Any] | None) -> Input:
     tree = StoreTree(url, options)
-    if FILE_NAME in tree.beside:
+    if FILE_NAME in tree.top_names:
         return PackInput(url, options)
-    if any(name.endswith(".tar") for name in tree.beside):
+    if any(name.endswith(".tar") for name in tree.top_names):
         raise PackError(
             f"{url} holds .tar files without an index: only folders of class folders and packs are read from"
             " stores. Run headrace index on the shards before they are uploaded."

@@ -120,7 +120,7 @@ def pack(
         progress: called with (samples done, samples in all), now and then, from the caller's thread.
 
     Raises:
-        ConfigError: an option that can't be obeyed.
+        ConfigError: an option is invalid.
         PackError: the source can't be read or has changed meanwhile, `dest` holds anything else than the same
             call's pack, the disk is too small or full, or ``DEST.partial`` was started with other options.
             The message names the file.
@@ -133,7 +133,7 @@ def pack(
     """
     changes = Changes(optimize, strip, reencode, max_side, quality)
     _check(format, workers, shard_size, shuffle)
-    # Imported here, so that only packing asks for pyarrow.
+    # Imported here, so that only packing needs pyarrow.
     from headrace.packs.build import run
 
     request = PackRequest(src, dest, format, changes, workers, shard_size, shuffle, ray, storage_options)

@@ -28,7 +28,7 @@ class StoredPack:
 
     Args:
         index: of the pack.
-        store: the folder of a store that its shards are in; None: they are files beside the index.
+        store: the folder of a store that its shards are in; None: they are files next to the index.
         version: of an index in a store.
 
     Attributes:
@@ -47,7 +47,7 @@ class StoredPack:
 
         Raises:
             PackError: its index can't be read, or isn't one.
-            ConfigError: the options can't be obeyed.
+            ConfigError: the options are invalid.
         """
         if not is_url(path):
             return cls(PackIndex(Path(path) / FILE_NAME))

@@ -1,4 +1,4 @@
-"""Checks a pack: its shards and samples against its index, and against its source where that is given."""
+"""Verification of a pack: its shards and samples against its index, and against its source if specified."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def _of_row(pack: StoredPack, row: int, comparison: Comparison | None) -> Iterat
         yield Problem(shard, key, str(error))
         return
     except (IndexError, MemoryError, ValueError, OverflowError) as error:
-        yield Problem(shard, key, f"its place in the index is no place: {error}")
+        yield Problem(shard, key, f"its place in the index is invalid: {error}")
         return
     yield from (Problem(shard, key, what) for what in _of_stored(pack.index, row, stored))
     if comparison is not None:

@@ -19,7 +19,7 @@ from headrace.remote.client import check_options, endpoint_of
 from headrace.remote.failures import Retry
 from headrace.remote.records import Records
 
-# Of the free disk, for records, unless the user says otherwise.
+# The share of the free disk for records by default.
 SHARE = 0.5
 # An index is fetched in pieces of so many bytes, so many at a time.
 PIECE, PIECES = 16 << 20, 4
@@ -35,7 +35,7 @@ class Access:
             `headrace.PackedDataset`.
 
     Raises:
-        ConfigError: one of them can't be obeyed.
+        ConfigError: one of them is invalid.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Access:
         """(file, version) of the index at `url`: fetched once per node, and again when that changes.
 
         Raises:
-            PackError: it can't be had.
+            PackError: it can't be read.
         """
         records = self.records()
         try:
@@ -118,8 +118,8 @@ class Access:
 
 
 def kept_capacity(folder: Path) -> int:
-    """Bytes for records where the user says nothing: decided by the node's first process, the same for all
-    that come after it, however full the disk gets.
+    """Bytes for records by default: decided by the node's first process, the same for all later ones, however
+    full the disk gets.
     """
     kept = folder / "records.bytes"
     if not kept.is_file():

@@ -45,14 +45,14 @@ def store_and_name(url: str) -> tuple[str, str]:
 # Of `storage_options`, what isn't a store's own setting.
 CLIENT, RETRY, PROVIDER = "client_options", "retry_config", "credential_provider"
 
-# A request that takes longer, or brings nothing for so long, is given up and tried again; a range is a few
-# megabytes, and may share a slow line with many others.
+# A request that takes longer, or receives nothing for so long, is retried; a range is a few megabytes, and
+# may share a slow line with many others.
 TIMEOUTS = {"timeout": "300s", "read_timeout": "15s", "connect_timeout": "5s"}
 
 
-# How obstore says that the answer was the whole object: of S3 and its like, and of plain HTTP.
+# obstore's messages where the answer is the whole object: of S3 and compatible stores, and of plain HTTP.
 NO_RANGE = ("non-partial response", "Range request not supported")
-# What may be sent in vain then, as a multiple of what was asked for.
+# The size of an object, as a multiple of the requested part, up to which receiving all of it is accepted.
 MOST_WASTE = 2
 
 
@@ -136,7 +136,7 @@ class ObstoreClient:
         meta, first = result.meta, time.perf_counter()
         if meta["size"] > MOST_WASTE * (stop - start):
             text = (
-                "the server ignores ranges: it sends the whole object where a part is asked for. Serve it by"
+                "the server ignores ranges: it sends the whole object where a part is requested. Serve it by"
                 " one that answers them (RFC 9110, 14.2)"
             )
             raise StoreError("NotSupportedError", text)
@@ -150,7 +150,7 @@ class ObstoreClient:
             meta = await self._store.head_async(name)
         except Exception as error:
             if Failure.of(error).final:
-                # What answers HEAD has no body, where a store says why (RFC 9110, 9.3.2).
+                # The answer to HEAD has no body, which would hold the reason (RFC 9110, 9.3.2).
                 await self._store.get_async(name, options={"range": (0, 1)})
             raise
         return Answer(b"", meta["e_tag"], meta["size"], time.perf_counter() - started, 0.0)
@@ -174,7 +174,7 @@ def store_arguments(root: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of obstore's `from_url`: the user's, and what they leave open."""
     arguments = {key: value for key, value in options.items() if key != RETRY}
     client = {**TIMEOUTS, **(arguments.get(CLIENT) or {})}
-    # An endpoint that says http:// is meant.
+    # An http:// endpoint was chosen deliberately.
     if root.startswith("http://") or (endpoint_of(root, options) or "").startswith("http://"):
         client.setdefault("allow_http", True)
     arguments[CLIENT] = client
@@ -188,7 +188,7 @@ def store_arguments(root: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def endpoint_of(root: str, options: Mapping[str, Any]) -> str | None:
-    """Where the store is, if not where its URL says: of the options, else of the environment."""
+    """The store's endpoint by the options, or by the environment; None: its URL names it."""
     for key, value in options.items():
         if key.lower().removeprefix("aws_").removeprefix("azure_") in ("endpoint", "endpoint_url"):
             return str(value)

@@ -1,4 +1,4 @@
-"""What a store's refusal means: whether and when it is tried again, and what the user can do."""
+"""Failed requests: the cause, whether and when they are retried, and what the user can do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.errors import ConfigError
 
-# Names of obstore's errors that another try doesn't mend, but for those of ADVICE.
+# Names of obstore's errors that a retry doesn't fix, besides those of ADVICE.
 FINAL = {
     "AlreadyExistsError",
     "ConfigError",
@@ -20,8 +20,8 @@ FINAL = {
     "NotSupportedError",
     "UnknownConfigurationKeyError",
 }
-# Statuses below 500 that another try may mend (RFC 9110, RFC 8470, RFC 6585). AWS says so with 400, too: of
-# its SDKs' list ("Retry behavior" in its SDKs and tools reference guide) what S3, and STS before it, may say.
+# Statuses below 500 that a retry may fix (RFC 9110, RFC 8470, RFC 6585). AWS uses 400 for some, too: these
+# codes of S3 and STS are on its SDKs' list ("Retry behavior" in the SDKs and tools reference guide).
 TRANSIENT = {408, 425, 429}
 TRANSIENT_CODES = {
     "IDPCommunicationError",
@@ -60,13 +60,13 @@ REFUSED = (
     "Compare the credentials, and what they allow, with the store's: environment or storage_options; a public"
     " bucket takes storage_options={'skip_signature': True}"
 )
-CONDITION = "No condition was asked for: a proxy on the way answers in the store's place"
+CONDITION = "The request had no condition: a proxy on the way answers in the store's place"
 DOWN = (
     "The store or the way there is overloaded or down: try later, or for longer by"
     " storage_options={'retry_config': {'max_retries': …}}"
 )
 NOT_THERE = "Compare bucket and path with what the store holds"
-# By the name of obstore's error, none of which another try mends.
+# By the name of obstore's error; a retry fixes none of them.
 ADVICE = {
     "FileNotFoundError": NOT_THERE,
     "NotFoundError": NOT_THERE,
@@ -92,10 +92,10 @@ class Failure:
     """Why a request failed.
 
     Attributes:
-        cause: in a few words, without a full stop.
-        final: another try doesn't mend it.
-        busy: fewer requests at a time may.
-        advice: what to do, without a full stop; empty: nothing is known.
+        cause: cause in a few words, without a full stop.
+        final: whether a retry is useless.
+        busy: whether fewer requests at a time may help.
+        advice: what to do, without a full stop; empty where nothing is known.
     """
 
     cause: str
@@ -107,39 +107,39 @@ class Failure:
     def of(cls, error: BaseException) -> Failure:
         """From what a store's library raised, or a `headrace.remote.client.StoreError`."""
         kind, text = str(getattr(error, "kind", type(error).__name__)), str(error)
-        said, _, debug = text.partition(DEBUG)
-        code, found = CODE.search(said), STATUS.search(said)
+        message, _, debug = text.partition(DEBUG)
+        code, found = CODE.search(message), STATUS.search(message)
         status = int(found[1]) if found else 0
         late = bool(TIMEOUT.search(debug))
         transient = status in TRANSIENT or (code is not None and code[1] in TRANSIENT_CODES)
-        # What became of asking for credentials says nothing of the object; it may do the next time.
-        lacks_credentials = any(place in said for place in METADATA)
-        refused = BARE_REDIRECT in said or (300 <= status < 500 and not transient)
+        # A failed request for credentials isn't the object's fault; the next one may succeed.
+        lacks_credentials = any(place in message for place in METADATA)
+        refused = BARE_REDIRECT in message or (300 <= status < 500 and not transient)
         if lacks_credentials:
             advice = CREDENTIALS
-        elif BARE_REDIRECT in said:
+        elif BARE_REDIRECT in message:
             advice = REGION
         elif code is not None and code[1] == "InvalidObjectState":
             advice = ARCHIVED
         elif not found and SYSTEM.search(debug):
             advice = "Check the endpoint and the network"
         else:
-            mends = late or transient or status >= 500
-            advice = DOWN if mends else ADVICE.get(kind) or STATUS_ADVICE.get(status, "")
+            temporary = late or transient or status >= 500
+            advice = DOWN if temporary else ADVICE.get(kind) or STATUS_ADVICE.get(status, "")
         final = kind in FINAL or kind in ADVICE or (refused and not lacks_credentials)
-        return cls(_cause(error, said, debug), final, late or status in BUSY, advice)
+        return cls(_cause(error, message, debug), final, late or status in BUSY, advice)
 
     def __str__(self) -> str:
         """Cause and advice."""
         return f"{self.cause}. {self.advice}" if self.advice else self.cause
 
 
-def _cause(error: BaseException, said: str, debug: str) -> str:
-    code, message = CODE.search(said), MESSAGE.search(said)
+def _cause(error: BaseException, message: str, debug: str) -> str:
+    code, detail = CODE.search(message), MESSAGE.search(message)
     if code is not None:
-        words = code[1] if message is None else f"{code[1]}: {message[1]}"
-        said = XML.sub(lambda _: words, said)
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+        words = code[1] if detail is None else f"{code[1]}: {detail[1]}"
+        message = XML.sub(lambda _: words, message)
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
     text = lines[0].rstrip(" .:") if lines else type(error).__name__
     system = SYSTEM.search(debug)
     if system is not None and system[1] not in text:
@@ -154,9 +154,9 @@ class Retry:
     """Exponential backoff with full jitter (Brooker: "Exponential Backoff And Jitter", AWS, 2015).
 
     Attributes:
-        tries: of one request, the first included.
-        first_seconds: the most that the second try waits; each further one waits up to `base` times more.
-        most_seconds: what no wait exceeds.
+        tries: number of attempts of one request, the first included.
+        first_seconds: longest wait before the second attempt; before each further one, `base` times as long.
+        most_seconds: limit of all waits.
     """
 
     tries: int = 8
@@ -165,7 +165,7 @@ class Retry:
     most_seconds: float = 10.0
 
     def wait(self, failed: int, draw: random.Random) -> float:
-        """Seconds before the next try after `failed` ones, 1 or more."""
+        """Seconds before the next attempt after `failed` ones, 1 or more."""
         return draw.uniform(0.0, min(self.most_seconds, self.first_seconds * self.base ** (failed - 1)))
 
     def options(self) -> dict[str, Any]:

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 # Where the files are that `os.memfd_create` gives: other code opens them by path.
 MEMORY = "/proc/self/fd/"
-# Bytes of an image, as long as nobody has asked for its size.
+# Assumed bytes of an image until its size is known.
 GUESS = 256 << 10
 # How long to sleep before Python gets a chance to see Ctrl-C, in seconds.
 WAIT_SLICE = 0.1
@@ -88,7 +88,7 @@ class Wanted:
 
 
 class Lease:
-    """What was asked for at once, in order. Fields are complete once `wait` has returned True.
+    """Records that were requested together, in order. Fields are complete once `wait` has returned True.
 
     Attributes:
         wanted: [n].

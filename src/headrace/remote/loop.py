@@ -35,7 +35,7 @@ class Loop:
         self._thread.start()
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begins `work`; for any thread."""
+        """Starts `work`; for any thread."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def inside(self) -> bool:
@@ -74,9 +74,9 @@ def loop() -> Loop:
 
 
 def await_store_threads() -> None:
-    """Waits until obstore's threads sleep, at the end of the process. One that still hands over a result,
-    which may be there already, asks for the interpreter when that is ending; Python then ends the thread, and
-    that ends the process by SIGABRT, as the thread is in Rust's hands.
+    """Waits until obstore's threads sleep, at the end of the process. One that still hands over a result
+    requests the GIL while the interpreter is ending; Python then ends the thread, which aborts the process
+    (SIGABRT), as the thread runs Rust code.
     """
     deadline = time.monotonic() + END_SECONDS
     before: dict[str, tuple[str, str]] = {}
@@ -85,7 +85,7 @@ def await_store_threads() -> None:
         if now == before and all(state == "S" for state, _ in now.values()):
             return
         before = now
-        # Who waits for the interpreter asks again after each switch interval, and so isn't quiet.
+        # A thread that waits for the GIL wakes up after each switch interval, and so isn't quiet.
         time.sleep(max(QUIET_SECONDS, 4 * sys.getswitchinterval()))
 
 

@@ -1,6 +1,6 @@
-"""Requests to one store: as many at a time as pay, tried again where they fail, and counted.
+"""Requests to one store: as many at a time as increase throughput, retried where they fail, and counted.
 
-How many are under way at a time is found by measuring. By Little's law, throughput is requests under way ×
+How many are in flight at a time is found by measuring. By Little's law, throughput is requests in flight ×
 bytes of one ÷ seconds of one. As long as the store and the network aren't full, the seconds stay the same
 and more requests give more throughput; from then on they only take longer. So their number doubles as long
 as that pays, or one takes no longer than before; then a step more is tried now and then.
@@ -41,7 +41,7 @@ WEIGHT = 0.1
 
 
 class Limit:
-    """Requests that may be under way. A round is as many of them as that, done while others waited.
+    """Requests that may be in flight. A round is as many of them as that, done while others waited.
 
     Attributes:
         now: the limit.
@@ -54,7 +54,7 @@ class Limit:
         self.least, self.most = least, most
         self.latency_seconds = 0.0
         self.bytes_per_second = 0.0
-        self._before = 0  # the limit that a trial comes from; 0: none is under way
+        self._before = 0  # the limit that a trial comes from; 0: none is in flight
         self._rate_before = 0.0
         self._quickest = math.inf  # round: mean seconds of a request
         self._doubling = True
@@ -77,7 +77,7 @@ class Limit:
         if body > 0:
             self.bytes_per_second = _mean(self.bytes_per_second, nbytes / body)
         if not saturated:
-            self._restart()  # what the caller asks for is the bound, not the limit
+            self._restart()  # the caller is the bottleneck, not the limit
             return
         if self._settling > 0:
             self._settling -= 1  # started under another limit
@@ -95,7 +95,7 @@ class Limit:
             self._settling = max(limit, self.now) if self.now != limit else 0
 
     def refused(self) -> None:
-        """The store asks for fewer requests (503, 429)."""
+        """The store demands fewer requests (503, 429)."""
         self.now = max(self.least, self.now // 2)
         self._doubling, self._before = False, 0
         self._idle_rounds = 0
@@ -242,7 +242,7 @@ class Reader:
             self._leave()
 
     async def _enter(self) -> None:
-        # First come, first served: records are asked for in the order that they are needed in.
+        # First come, first served: records are requested in the order in which they are needed.
         if self._under_way >= self.limit.now or self._waiting:
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)

@@ -30,15 +30,16 @@ T = TypeVar("T")
 MOST_BYTES = 4 << 20
 # Bytes between two records that are read and dropped, at most.
 MOST_GAP = 256 << 10
-# Seconds between two questions for a record that another process fetches, or that there is no room for.
-ASK_FIRST, ASK_MOST = 0.002, 0.1
+# The first and the longest pause between two claims of a record that another process fetches, or for which
+# there is no room, in seconds.
+CLAIM_PAUSES = 0.002, 0.1
 # Threads that write to the cache: making a file mostly waits, where the disk is busy.
 DISK_THREADS = 4
-# So many requests in a row that no try mended are no matter of their samples, to be skipped or replaced.
+# After so many failed requests in a row the store is down: `on_error` doesn't apply to their samples.
 DOWN = 16
 # How often bytes that don't have their checksum are fetched.
 DAMAGED_TRIES = 3
-# Whole objects whose size and version are remembered: some 50 MB. Others are asked for them again.
+# Whole objects whose size and version are remembered: some 50 MB. Others are requested again.
 MOST_FOUND = 200_000
 
 _located = lru_cache(maxsize=1 << 16)(store_and_name)
@@ -57,8 +58,8 @@ class Records:
         self.pid = os.getpid()
         self.folder = folder
         self.capacity = capacity
-        self.position = 0  # samples that were asked for so far, over all epochs
-        # The cache counts the same record each time that it is asked for it while there is no room.
+        self.position = 0  # number of samples requested so far, over all epochs
+        # The cache counts the same record at each claim while there is no room.
         self._missing = 0
         self._options = options
         self._cache = Cache(folder, capacity)
@@ -79,7 +80,7 @@ class Records:
         *,
         urgent: bool = False,
     ) -> Lease:
-        """Begins to get all of `wanted`; returns at once.
+        """Starts to fetch all of `wanted`; returns at once.
 
         Args:
             positions: [n]; when they are needed, in samples, as `position` counts them.
@@ -92,7 +93,7 @@ class Records:
         return lease
 
     def expect(self, wanted: Callable[[int, int], list[Wanted]], start: int) -> Expecting:
-        """Begins to tell the cache what an epoch will ask for; returns at once.
+        """Starts to announce to the cache what an epoch will claim; returns at once.
 
         Args:
             wanted: takes (number of the epoch's sample, count); gives so many from there on, fewer at the
@@ -171,7 +172,7 @@ class Records:
             except asyncio.CancelledError as error:
                 cancelled = error
         if cancelled is not None:
-            job.exception()  # whoever gave up doesn't ask for it
+            job.exception()  # retrieved, or asyncio would log it
             raise cancelled
         return job.result()
 
@@ -184,7 +185,7 @@ class Records:
             await self._claim(lease, fetching)
             await asyncio.gather(*fetching)
         except asyncio.CancelledError:
-            lease.error = RemoteError("It was given up.")
+            lease.error = RemoteError("The request was cancelled.")
         except Exception as error:
             lease.error = error
         finally:
@@ -195,11 +196,11 @@ class Records:
             lease.finished()
 
     async def _claim(self, lease: Lease, fetching: list[asyncio.Task[None]]) -> None:
-        """Asks for all records until each is there, has failed, or is fetched by a task in `fetching`."""
+        """Claims all records until each is there, has failed, or is fetched by a task in `fetching`."""
         rest = [i for i in range(len(lease)) if i not in lease.errors]
-        pause = ASK_FIRST
+        pause = CLAIM_PAUSES[0]
         while rest:
-            by_state = await self._on_disk(self._ask, lease, rest)
+            by_state = await self._on_disk(self._claim_once, lease, rest)
             fetching += self._fetch(lease, by_state["mine"], keep=True)
             # There will be room once earlier ones are done with; the first of all can't wait for that.
             if by_state["full"] and (lease.urgent or self._unfinished[0] is lease):
@@ -209,10 +210,10 @@ class Records:
                 rest = sorted(by_state["other"] + by_state["full"])
             if rest:
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, ASK_MOST)
+                pause = min(2 * pause, CLAIM_PAUSES[1])
 
-    def _ask(self, lease: Lease, which: list[int]) -> dict[str, list[int]]:
-        """Claims the records `which`; they, by what came of it."""
+    def _claim_once(self, lease: Lease, which: list[int]) -> dict[str, list[int]]:
+        """Claims the records `which` and returns them by the state of their claims."""
         records = [_record(lease, i) for i in which]
         claims = self._cache.claim(records, [lease.positions[i] for i in which])
         by_state: dict[str, list[int]] = {"ready": [], "mine": [], "other": [], "full": []}
@@ -242,7 +243,7 @@ class Records:
             good = await self._put(lease, part, which, data, keep=keep)
             for i in sorted(set(which) - set(good)):
                 try:
-                    await self._mend(lease, i, keep=keep)
+                    await self._fetch_damaged(lease, i, keep=keep)
                 except RemoteError as error:
                     lease.errors[i] = error
         except RemoteError as error:
@@ -263,7 +264,7 @@ class Records:
                 raise ended
 
     def _is_down(self, error: RemoteError) -> bool:
-        """Whether it is the store that fails, and not what was asked of it."""
+        """Whether it is the store that fails, and not the single object."""
         cause = error.__cause__
         if cause is None or Failure.of(cause).final:
             self._failed = 0
@@ -316,7 +317,7 @@ class Records:
                 lease.paths[i] = path
         return good
 
-    async def _mend(self, lease: Lease, i: int, *, keep: bool) -> None:
+    async def _fetch_damaged(self, lease: Lease, i: int, *, keep: bool) -> None:
         """Fetches a record again whose bytes were not those that were expected. Raises RemoteError."""
         wanted, part = lease.wanted[i], _alone(lease, i)
         for _ in range(DAMAGED_TRIES - 1):
@@ -329,7 +330,7 @@ class Records:
         )
 
     async def _find(self, lease: Lease) -> None:
-        """Asks for sizes and versions of whole objects."""
+        """Finds the sizes and versions of whole objects."""
 
         async def find(i: int) -> None:
             wanted = lease.wanted[i]

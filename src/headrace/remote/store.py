@@ -42,7 +42,7 @@ class Store:
         options: see `headrace.PackedDataset`.
 
     Raises:
-        ConfigError: the URL names no folder of a store, or the options can't be obeyed.
+        ConfigError: the URL names no folder of a store, or the options are invalid.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None) -> None:

@@ -64,7 +64,7 @@ class ImageDataset(SourceDataset):
     Args:
         paths: the files, as str, bytes or os.PathLike; or URLs of objects in one kind of store
             (``s3://bucket/a.jpg``, ``gs://``, ``az://``, ``https://``), which are fetched as a remote pack's
-            samples are. A pack is quicker: each object here is asked for its size first.
+            samples are. A pack is faster: here the size of each object is requested first.
         labels: one int per path; None: 0 for every sample.
         transform: called with each RGB PIL image; None: the image itself.
         target_transform: called with each label; None: the label itself.

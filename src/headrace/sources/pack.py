@@ -76,7 +76,7 @@ class PackSource:
         row = self.row(i)
         try:
             return f"{self.shard(i)}: {self.index.text('key', row)}.{self.index.text('extension', row)}"
-        except PackError:  # whoever reads it says what is wrong with the index
+        except PackError:  # reading the sample reports what is wrong with the index
             return f"{self.index.path}: row {row}"
 
     def label(self, i: int) -> int:

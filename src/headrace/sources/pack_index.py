@@ -61,7 +61,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class PackAbout:
-    """What an index says of the pack as a whole.
+    """The properties of a pack as a whole.
 
     Attributes:
         kind: "tar" (WebDataset shards) or "lmdb".
@@ -94,14 +94,14 @@ class PackAbout:
         for shard in shards if sound else ():
             os.fsencode(shard.name)  # a name that no file can have is a ValueError here
         if not sound or not all(isinstance(name, str) for name in classes) or not isinstance(made, dict):
-            raise ValueError("what it says of the pack as a whole is of another form")
+            raise ValueError("its description of the pack as a whole has another form")
         if about["kind"] not in ("tar", "lmdb"):
             raise ValueError(f"it is of kind {about['kind']!r}, not 'tar' or 'lmdb'")
         kept = made.get("kept", [])
         if not isinstance(kept, list) or not all(_are_texts(pair) for pair in kept):
             raise ValueError(f"the images that it calls kept as they were are {kept!r:.100}")
         if "state" in made and not (isinstance(made["state"], list) and len(made["state"]) == len(shards)):
-            raise ValueError("it doesn't say in which state each of its shards was")
+            raise ValueError("it doesn't hold the state of each of its shards")
         return cls(about["kind"], shards, classes, made)
 
 

@@ -41,7 +41,7 @@ class PackedDataset(SourceDataset):
             ``~/.cache/headrace``; `headrace index` makes one with entry points.
         transform: called with each RGB PIL image; None: the image itself.
         target_transform: called with each label (an int, -1 where the pack has none); None: the label itself.
-        storage_options: of the store, in addition to what the environment says (as ``AWS_ENDPOINT_URL``):
+        storage_options: of the store, in addition to those of the environment (as ``AWS_ENDPOINT_URL``):
             settings of obstore by name (``endpoint``, ``region``, ``skip_signature``, …), its
             ``client_options`` (``read_timeout``: "15s" by default, …), ``credential_provider``, and
             ``retry_config`` (``max_retries``: 7 by default, ``backoff``).
@@ -51,7 +51,7 @@ class PackedDataset(SourceDataset):
 
     Raises:
         PackError: it isn't a pack; a shard is missing, cut short or another pack's; its index can't be had.
-        ConfigError: options of a store that can't be obeyed, or pyarrow or obstore isn't installed.
+        ConfigError: options of the store are invalid, or pyarrow or obstore isn't installed.
 
     Examples:
         >>> import headrace
@@ -101,7 +101,7 @@ class PackedDataset(SourceDataset):
     @property
     def shard_boundaries(self) -> npt.NDArray[np.int64]:
         """[shards + 1]: shard s holds samples shard_boundaries[s] to shard_boundaries[s + 1] - 1; what
-        `headrace.order.LocalShuffled` asks for.
+        `headrace.order.LocalShuffled` needs.
         """
         numbers = np.arange(len(self.index.about.shards) + 1)
         boundaries: npt.NDArray[np.int64] = np.searchsorted(self.source.extents.shards, numbers)

@@ -21,7 +21,7 @@ def open_regular(path: PathLike) -> BinaryIO:
 def read_part(path: PathLike, offset: int, size: int) -> bytes:
     """The `size` bytes from `offset` on, or those of them that the file has. Raises OSError, which names it.
 
-    Memory is taken for what is there only, whatever was asked for.
+    Memory is allocated only for what the file has, however large `size` is.
     """
     with named(path), open_regular(path) as file:
         there = os.fstat(file.fileno()).st_size - offset

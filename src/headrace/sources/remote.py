@@ -76,7 +76,7 @@ class RemoteImageSource(RemoteSamples, ImageSource):
         return cls(source.paths, source.offsets, source.labels, access)
 
     def wanted(self, samples: Sequence[int] | npt.NDArray[np.int64]) -> list[Wanted]:
-        """See `RemoteSamples`: sizes aren't known before the objects are asked for them."""
+        """See `RemoteSamples`: sizes aren't known before they are requested."""
         return [Wanted(self.path(int(i)), 0, None, None) for i in samples]
 
     def take(self, indices: Sequence[int] | npt.NDArray[np.integer[Any]]) -> RemoteImageSource:
@@ -126,7 +126,7 @@ class RemotePackSource(RemoteSamples, PackSource):
 
     @cached_property
     def _sizes(self) -> npt.NDArray[np.uint64]:
-        """Bytes of each shard, as the index has it, which may say anything."""
+        """The bytes of each shard by the index, which may be damaged."""
         return np.array([min(max(0, shard.size), 1 << 62) for shard in self.index.about.shards], np.uint64)
 
     @cached_property

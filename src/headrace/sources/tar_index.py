@@ -128,7 +128,7 @@ LMDB_FILE = "data.mdb"
 
 
 def is_lmdb(file: Path) -> bool:
-    """By its name: the library itself is asked only where one is written or indexed."""
+    """By its name; LMDB itself is needed only to write or index one."""
     return file.suffix in (".mdb", ".lmdb")
 
 

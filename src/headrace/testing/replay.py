@@ -31,7 +31,7 @@ def draws(
         loader: natively planned, as a whole or as far as `explain()` says; the steps after that draw from
             torch's, NumPy's and Python's generators.
         index: in the dataset, 0 or more.
-        epoch: its number; None: the epoch begun last. Without a seed only that one can be told.
+        epoch: its number; None: the epoch started last. Without a seed only that one is known.
         occurrence: of this index in the epoch: 0 (the default) where it comes once. See
             `headrace.order.Order.at`; with a sampler of torch's, how often the index came before.
 
@@ -57,7 +57,7 @@ def draws(
 
 
 def replay(loader: DataLoader[Any], index: int, epoch: int | None = None, occurrence: int = 0) -> Any:
-    """Sample `index` as torchvision makes it on a PIL image with the parameters that `draws` tells. Steps
+    """Sample `index` as torchvision makes it on a PIL image with the parameters that `draws` returns. Steps
     that run as Python are called as in the loader, with the generators seeded alike.
 
     Returns:
