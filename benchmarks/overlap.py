@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 from headrace import DataLoader
-from headrace.options import WorkerKind
+from headrace.config import WorkerKind
 
 SHAPE = (3, 224, 224)
 CLASSES = 10

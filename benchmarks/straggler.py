@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import headrace
-from headrace.loader.workers import THREAD_DEPTH
+from headrace.build import THREAD_DEPTH
 
 SLOW_EVERY = 50
 SLOW_SECONDS = 0.300

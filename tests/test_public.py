@@ -9,10 +9,10 @@ from types import ModuleType
 
 import headrace
 import headrace.export
-import headrace.loader.dataloader
+import headrace.loader
 import headrace.testing
 from headrace._native import ffi
-from headrace.options import DECODERS
+from headrace.config import DECODERS
 
 
 def public_names(module: ModuleType) -> list[str]:
@@ -53,7 +53,7 @@ def test_a_worker_process_imports_little_but_torch() -> None:
 
 
 def test_the_example_in_the_docstring_works() -> None:
-    result = doctest.testmod(headrace.loader.dataloader)
+    result = doctest.testmod(headrace.loader)
     assert result.attempted > 0
     assert result.failed == 0
 

@@ -26,7 +26,7 @@ from headrace._machine import usable_cores
 from headrace.doctor.diagnosis import diagnose as judge
 from headrace.doctor.records import Diagnosis
 from headrace.errors import ConfigError
-from headrace.loader.dataloader import DataLoader
+from headrace.loader import DataLoader
 from headrace.measure.examination import Enough, Examination, Goal
 from headrace.measure.hooks import sampled
 from headrace.measure.observed import EXAMINED, Observation

@@ -6,19 +6,26 @@ node, actor or attempt makes a batch, it is the one that `headrace.DataLoader` g
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import BatchSampler, IterableDataset, default_collate
 
+from headrace.build import EpochOrder, StreamBuilder
+from headrace.config import LoaderConfig
 from headrace.device.postprocess import Postprocess
-from headrace.engine.on_demand import OnDemand, left_over, levels_plan
-from headrace.errors import ConfigError
+from headrace.engine.prefixed import Levels
+from headrace.errors import ConfigError, SampleError
 from headrace.order import Order, Sequential, Shuffled
-from headrace.order.batches import IndexBatch
+from headrace.order.batches import IndexBatch, StreamBatches
+from headrace.order.cursor import Cursor
+from headrace.plan import Plan, make_plan
+from headrace.plan.segments import ValueSegment
 
 if TYPE_CHECKING:
     import ray.data
@@ -28,6 +35,10 @@ __all__ = ["Decode", "Finish", "read"]
 # Positions that an actor is sent at a time, more or less: what is made again where it dies. Fewer where an
 # epoch has so few that actors would be left without work.
 ROWS, TASKS = 1024, 64
+# Batches in flight.
+DEPTH = 2
+# Planning needs to know only that values are made somewhere else.
+ELSEWHERE = torch.device("cuda")
 
 Columns = dict[str, npt.NDArray[Any]]
 
@@ -80,7 +91,7 @@ class Decode:
         self._columns = tuple(columns)
         self._batch_size = batch_size
         threads = _processors() if threads is None else threads
-        self._maker = OnDemand(dataset, threads=threads, on_error=on_error, levels=levels)
+        self._maker = _BatchMaker(dataset, threads=threads, on_error=on_error, levels=levels)
 
     def __call__(self, rows: Mapping[str, npt.NDArray[Any]]) -> Iterator[Columns]:
         """The samples of `rows`, in order. Raises SampleError, or what the user's own code raised."""
@@ -191,6 +202,107 @@ def read(
     )
     made.context.execution_options.preserve_order = True
     return made
+
+
+class _BatchMaker:
+    """Makes batches of samples that Ray chooses, call by call, in this process; what makes them is kept
+    between the calls."""
+
+    def __init__(self, dataset: Any, *, threads: int, on_error: str, levels: bool) -> None:
+        self._plan = levels_plan(dataset) if levels else make_plan(dataset)
+        if levels:
+            left_over(self._plan)
+        self._levels = levels
+        self._config = LoaderConfig(
+            dataset=dataset,
+            batch_sampler=BatchSampler(range(0), 1, drop_last=False),
+            num_workers=0 if self._plan.native is None else threads,
+            prefetch_factor=1,
+            collate_fn=default_collate,
+            memory_budget=sys.maxsize,
+            on_error=on_error,  # type: ignore[arg-type]  # checked by the caller
+        )
+        self._builder = StreamBuilder()
+        self._seen = 0  # failures that were looked at
+
+    def make(self, batches: Sequence[IndexBatch], key: tuple[int, int]) -> Iterator[Any]:
+        """The batches, in order, each with all of its samples.
+
+        Args:
+            batches: indices of the samples of each.
+            key: (seed, epoch) of the random parameters.
+
+        Raises:
+            SampleError: a sample can't be loaded, nor one in its place; or, where it is made by the user's
+                Python, what that raised.
+            ConfigError: levels are wanted of a batch that hasn't any.
+        """
+        config = self._for(max((len(batch.indices) for batch in batches), default=1))
+        order = EpochOrder(
+            Cursor(key[1], key, key, seeds_samples=True), iter(batches), StreamBatches(0, resumable=False)
+        )
+        stream = self._builder.stream(config, self._plan, order)
+        transfer = self._builder.transfer(config, self._plan)
+        try:
+            while True:
+                try:
+                    made = next(stream)
+                except StopIteration:
+                    break
+                self._check_lost()
+                if self._levels:
+                    yield _levels_of(made.data, self._plan)
+                else:
+                    yield transfer.receive(transfer.send(made.data, made.keys))
+            self._check_lost()  # batches of nothing else don't come
+        finally:
+            stream.close()
+
+    def _for(self, batch_size: int) -> LoaderConfig:
+        """The configuration for batches of up to so many samples: one is made while another is taken away."""
+        sampler = BatchSampler(range(0), max(1, batch_size), drop_last=False)
+        native = self._plan.native
+        nbytes = 1 if native is None else max(1, batch_size * native.sample_nbytes)
+        return replace(self._config, batch_sampler=sampler, memory_budget=(DEPTH + 1) * nbytes)
+
+    def _check_lost(self) -> None:
+        failures = self._builder.runtime.failures.records
+        new, self._seen = failures[self._seen :], len(failures)
+        for failure in new:
+            if failure.action == "skipped":
+                cause = f"{failure.cause}; nor can the samples after it, which would replace it"
+                raise SampleError.at(failure.index, failure.path, cause)
+
+
+def levels_plan(dataset: Any) -> Plan:
+    """The plan of `dataset` where values are made by whoever takes its batches."""
+    return make_plan(dataset, device=ELSEWHERE)
+
+
+def left_over(plan: Plan) -> ValueSegment | None:
+    """What is still to be done to the images of a plan of `levels`; None: nothing.
+
+    Raises:
+        ConfigError: it needs more than the images.
+    """
+    values = plan.values
+    if values is not None and values.erasing is not None:
+        raise ConfigError(
+            "levels=True: RandomErasing writes values, which aren't made yet. Take it out of the transform"
+            " and call it in the training step; or leave levels out."
+        )
+    return values
+
+
+def _levels_of(data: Any, plan: Plan) -> Any:
+    if plan.head is None or plan.values is None:
+        return data
+    if type(data) is list and data and isinstance(data[0], Levels):
+        return [data[0].images, *data[1:]]
+    raise ConfigError(
+        "levels=True needs images that are RGB and of one size after the steps that run as Python; a batch"
+        " came otherwise. Leave levels out."
+    )
 
 
 def _ray_data() -> Any:

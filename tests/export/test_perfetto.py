@@ -162,7 +162,9 @@ def test_what_failed_is_written_too_and_tracing_ends(tmp_path: Path) -> None:
     with pytest.raises(KeyError):
         train()
     assert len(spans(checked((tmp_path / "trace.json").read_text()), "wait")) == 2
-    assert loader.meter.recorder is None
+    with loader.trace(tmp_path / "another.json"):
+        list(loader)
+    assert len(spans(checked((tmp_path / "another.json").read_text()), "wait")) == 4
 
 
 def test_a_second_trace_at_the_same_time_is_refused_and_spoils_nothing(tmp_path: Path) -> None:

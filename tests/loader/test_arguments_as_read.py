@@ -15,6 +15,7 @@ from torch.utils.data import DistributedSampler, IterableDataset, TensorDataset
 from torchvision.datasets import ImageFolder
 
 import headrace
+from headrace.config import LoaderConfig
 from headrace.errors import ConfigError
 
 
@@ -54,12 +55,18 @@ def made_again(loader: headrace.DataLoader[Any]) -> headrace.DataLoader[Any]:
     )
 
 
+def given(loader: headrace.DataLoader[Any]) -> tuple[int | None, int | None]:
+    """Workers and prefetch factor, where they weren't left open."""
+    config = LoaderConfig.of(loader)
+    return config.workers_given, config.prefetch_factor_given
+
+
 def test_numbers_that_were_left_open_read_as_ints_and_stay_open() -> None:
     loader = headrace.DataLoader(Numbers())
     assert isinstance(loader.num_workers, int)
     assert (loader.num_workers >= 1, loader.prefetch_factor) == (True, 2)
     for other in (made_again(loader), copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
-        assert (other.workers_given, other.prefetch_factor_given) == (None, None)
+        assert given(other) == (None, None)
         assert (other.num_workers, other.prefetch_factor) == (loader.num_workers, 2)
     rows = headrace.DataLoader(TensorDataset(torch.arange(3)))
     assert (rows.num_workers, rows.prefetch_factor) == (0, None)
@@ -71,10 +78,10 @@ def test_numbers_that_were_left_open_read_as_ints_and_stay_open() -> None:
 
 def test_numbers_that_were_given_stay_given() -> None:
     loader = made_again(headrace.DataLoader(Numbers(), num_workers=3, prefetch_factor=5))
-    assert (loader.workers_given, loader.prefetch_factor_given) == (3, 5)
+    assert given(loader) == (3, 5)
     loader = headrace.DataLoader(Numbers())
     loader.num_workers, loader.prefetch_factor = 1, 4
-    assert (loader.workers_given, loader.prefetch_factor_given) == (1, 4)
+    assert given(loader) == (1, 4)
 
 
 @pytest.mark.parametrize("kind", ["native", "gathered", "thread"])

@@ -17,8 +17,8 @@ from torchvision.datasets import ImageFolder
 
 import headrace
 import headrace.ray_data
+from headrace import ray_data
 from headrace._native import ffi
-from headrace.engine import on_demand
 from headrace.errors import ConfigError, SampleError
 from headrace.order import Endless, RepeatedAugmentation, Sequential, Shuffled
 from headrace.ray_data import Decode, Finish, read
@@ -90,7 +90,7 @@ def test_later_calls_plan_and_start_nothing_again(folder: Path, monkeypatch: pyt
 
         return make
 
-    monkeypatch.setattr(on_demand, "make_plan", counted("plans", on_demand.make_plan))
+    monkeypatch.setattr(ray_data, "make_plan", counted("plans", ray_data.make_plan))
     monkeypatch.setattr(ffi, "Pool", counted("pools", ffi.Pool))
     stage = stage_of(sets(folder)["float32"])
     for count in (4, 2, 8, 8):
@@ -141,7 +141,7 @@ def test_levels_cannot_be_erased(folder: Path) -> None:
 
 def test_levels_need_rgb_images(folder: Path) -> None:
     dataset = ImageFolder(str(folder), v1.Compose([v1.Resize((24, 24)), v1.Grayscale(), v1.ToTensor()]))
-    assert on_demand.levels_plan(dataset).head is not None
+    assert ray_data.levels_plan(dataset).head is not None
     with pytest.raises(ConfigError, match="Leave levels out"):
         rows_of(stage_of(dataset, levels=True), [0])
 

@@ -15,7 +15,7 @@ from torch.utils.data import Subset
 from torchvision.transforms import Compose, PILToTensor, Resize, ToTensor
 
 import headrace
-from headrace.loader.watched import figures
+from headrace.loader import _figures
 from support.object_stores import KEY, SECRET, Proxy, http_server
 from support.object_stores import proxy as proxied
 from support.remote_setting import CACHE_BYTES, COUNT, TRANSFORM
@@ -63,7 +63,7 @@ def test_batches_equal_the_local_ones_and_come_from_the_cache_again(
     assert "s3://bucket/pack" in text
     assert proxy.url in text
     assert "requests at a time" in text
-    said = figures(loaders[0], stats=loaders[0].stats())["remote"]
+    said = _figures(loaders[0])["remote"]
     assert (said["cache_misses"], said["cache_hits"], said["requests"]) == (COUNT, COUNT, asked)
 
 

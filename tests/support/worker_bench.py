@@ -7,12 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
+import headrace
+from headrace.build import pool_config
+from headrace.config import LoaderConfig
 from headrace.engine.guarded import Guarded
 from headrace.engine.meter import Failures
 from headrace.engine.seeding import Seeding
-from headrace.engine.workers.epochs import WorkerPools, WorkerStream, pool_config
+from headrace.engine.workers.epochs import WorkerPools, WorkerStream
 from headrace.order.batches import IndexBatch
 
 
@@ -23,14 +26,13 @@ class Bench:
         self, dataset: Dataset[Any], workers: int = 3, budget: int = 1 << 40, **options: Any
     ) -> None:
         self.pools = WorkerPools()
-        self.loader = DataLoader(dataset, batch_size=2, num_workers=workers, **options)
-        self.budget = budget
+        self.loader = headrace.DataLoader(
+            dataset, batch_size=2, num_workers=workers, memory_budget=budget, lazy=False, **options
+        )
 
     def begin(self, epoch: int = 0, **changed: Any) -> WorkerStream:
         pairs = np.arange(len(self.loader.dataset)).reshape(-1, 2)  # type: ignore[arg-type]
-        config = pool_config(
-            self.loader, guard=Guarded, on_error="raise", budget=self.budget, respawn=True, lazy=False
-        )
+        config = pool_config(LoaderConfig.of(self.loader), Guarded)
         batches = (IndexBatch(pair, np.zeros(2, np.int64)) for pair in pairs)
         seeding = Seeding((4, epoch), base=4 + epoch, by_sample=True)
         return self.pools.start_epoch(replace(config, **changed), seeding, batches, Failures())

@@ -18,7 +18,7 @@ from rich.table import Table
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from headrace.loader.offline import TuneReport
+    from headrace.tuning.trials import TuneReport
 
 
 def tune(
@@ -41,7 +41,8 @@ def tune(
     A script is run, unmodified, until it begins to iterate over its loader; options of the script itself come
     after a --.
     """
-    from headrace.loader.offline import tune as try_settings
+    from headrace.loader import DataLoader
+    from headrace.tuning.trials import tune as try_settings
 
     console = Console()
     loader = _loader(target, args or [], number)
@@ -49,6 +50,7 @@ def tune(
         with console.status("trying settings") as status:
             report = try_settings(
                 loader,
+                DataLoader,
                 seconds=seconds,
                 threads=threads,
                 progress=lambda what: status.update(f"trying {what}"),
@@ -79,7 +81,8 @@ def _print(console: Console, report: TuneReport) -> None:
 
 
 def _loader(target: str, args: list[str], number: int) -> Any:
-    from headrace.loader.offline import capture
+    from headrace.loader import DataLoader
+    from headrace.tuning.trials import capture
 
     path, _, name = target.partition(":")
     if not Path(path).is_file():
@@ -90,7 +93,7 @@ def _loader(target: str, args: list[str], number: int) -> Any:
     if name:
         return _named(Path(path), name)
     run: Callable[[], object] = lambda: runpy.run_path(path, run_name="__main__")  # noqa: E731
-    loader = capture(lambda: _until_exit(run), number)
+    loader = capture(lambda: _until_exit(run), DataLoader, number)
     if loader is None:
         raise typer.BadParameter(f"{path} ended without iterating over {number} DataLoader(s).")
     return loader

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
 
 import torch
 
 from headrace import _torch_compat
+from headrace.config import Resident
 from headrace.errors import ConfigError
 from headrace.plan.segments import GatherSegment, Plan, ValueSegment
 
 # What data may take of the device's free memory unless the user insists: the model, its gradients and the
 # optimizer's state aren't there yet when the first epoch begins.
 SHARE = 1 / 8
-
-Wanted = bool | Literal["auto"]
-
-
-def check_resident(resident: Any) -> Wanted:
-    """`resident` itself. Raises ConfigError where it is none of "auto", True and False."""
-    if resident != "auto" and not isinstance(resident, bool):
-        raise ConfigError(f"resident ({resident!r}) must be 'auto', True or False.")
-    wanted: Wanted = resident
-    return wanted
 
 
 class Residence:
@@ -38,7 +28,7 @@ class Residence:
         reason: in words, what was decided last.
     """
 
-    def __init__(self, device: torch.device, wanted: Wanted) -> None:
+    def __init__(self, device: torch.device, wanted: Resident) -> None:
         self.device = device
         self.wanted = wanted
         self.reason = "not decided yet"

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from headrace._torch_compat import pin_memory
+from headrace.config import LoaderConfig
 from headrace.device.structure import batch_size
 from headrace.engine.guarded import EMPTY, STOPPED, Guarded, GuardedBatch, Request, WorkerInit
 from headrace.engine.meter import Failures
@@ -95,37 +96,37 @@ class CallerProducer:
         """Nothing is in flight."""
 
 
-def stream_loader(loader: DataLoader[Any], cursor: Cursor) -> DataLoader[Any]:
-    """torch's own DataLoader with the settings of `loader` and its stateful `IterableDataset`, which goes on
+def stream_loader(config: LoaderConfig, cursor: Cursor) -> DataLoader[Any]:
+    """torch's own DataLoader with the settings of `config` and its stateful `IterableDataset`, which goes on
     from `cursor` in the first epoch."""
-    turn = cursor.start % max(1, loader.num_workers)
-    batch_size = getattr(loader.batch_sampler, "batch_size", None)
-    stream = Stream(loader.dataset, batch_size, cursor.streams, turn)
+    turn = cursor.start % max(1, config.num_workers)
+    batch_size = getattr(config.batch_sampler, "batch_size", None)
+    stream = Stream(config.dataset, batch_size, cursor.streams, turn)
     inner = DataLoader(
         stream,
         batch_size=batch_size,
-        drop_last=loader.drop_last,
-        collate_fn=StreamCollate(loader.collate_fn, stream),
-        generator=loader.generator,
-        **_settings(loader),
+        drop_last=config.drop_last,
+        collate_fn=StreamCollate(config.collate_fn, stream),
+        generator=config.generator,
+        **_settings(config),
     )
     # Workers that stay follow changes of it from epoch to epoch, too.
-    object.__setattr__(inner, "batch_sampler", loader.batch_sampler)
+    object.__setattr__(inner, "batch_sampler", config.batch_sampler)
     return inner
 
 
-def _settings(loader: DataLoader[Any]) -> dict[str, Any]:
-    in_processes = loader.num_workers > 0
+def _settings(config: LoaderConfig) -> dict[str, Any]:
+    in_processes = config.num_workers > 0
     return {
-        "num_workers": loader.num_workers,
-        "pin_memory": loader.pin_memory,
-        "timeout": loader.timeout,
-        "worker_init_fn": WorkerInit(loader.worker_init_fn),
-        "multiprocessing_context": loader.multiprocessing_context if in_processes else None,
-        "prefetch_factor": loader.prefetch_factor if in_processes else None,
-        "persistent_workers": loader.persistent_workers and in_processes,
-        "pin_memory_device": loader.pin_memory_device,
-        "in_order": loader.in_order,
+        "num_workers": config.num_workers,
+        "pin_memory": config.pin_memory,
+        "timeout": config.timeout,
+        "worker_init_fn": WorkerInit(config.worker_init_fn),
+        "multiprocessing_context": config.multiprocessing_context if in_processes else None,
+        "prefetch_factor": config.prefetch_factor if in_processes else None,
+        "persistent_workers": config.persistent_workers and in_processes,
+        "pin_memory_device": config.pin_memory_device,
+        "in_order": config.in_order,
     }
 
 

@@ -22,14 +22,12 @@ class Runtime:
 
     Attributes:
         meter, failures: what was done so far.
-        identity: of the dataset; None: not known yet.
         latest: the iterator made last.
     """
 
     def __init__(self) -> None:
         self.meter = Meter()
         self.failures = Failures()
-        self.identity: str | None = None
         self.latest: weakref.ref[Front] | None = None
         self._threads: Threads | None = None
         self._slots: Slots | None = None

@@ -35,7 +35,7 @@ class Job:
         self.name = name
 
     def ask(self) -> Json | None:
-        """What its loaders have counted; see `headrace.loader.watched.figures`. None: it is gone, or doesn't
+        """What its loaders have counted; see `headrace.export.figures`. None: it is gone, or doesn't
         answer.
 
         Raises:

@@ -57,8 +57,8 @@ def make_plan(
     Raises:
         ConfigError: `dtype` or `memory_format` isn't one that batches of images come in.
     """
+    check_output(dtype, memory_format)
     output = _Output(dtype, memory_format, None if device is None or device.type == "cpu" else device)
-    output.check()
     collate = None if collate_fn is default_collate else collate_fn
     if batch_size is not None and collate is None:
         gather = plan_gather(dataset)
@@ -97,6 +97,18 @@ def with_batch_transform(
     return Plan((*plan.segments, BatchSegment(steps=(step,), where=where)))
 
 
+def check_output(dtype: torch.dtype | None, memory_format: torch.memory_format) -> None:
+    """Raises ConfigError for what batches of images don't come in."""
+    if dtype is not None and dtype not in OUTPUT_DTYPES:
+        allowed = ", ".join(str(d) for d in OUTPUT_DTYPES)
+        raise ConfigError(
+            f"dtype ({dtype}) must be one of {allowed}, or None to keep what the transform gives."
+        )
+    if memory_format not in (torch.contiguous_format, torch.channels_last):
+        allowed = "torch.contiguous_format (the default) or torch.channels_last"
+        raise ConfigError(f"memory_format ({memory_format}) must be {allowed}.")
+
+
 @dataclass(frozen=True)
 class _Output:
     """How images are wanted; the arguments of `make_plan`, with None for the CPU as a device."""
@@ -113,17 +125,6 @@ class _Output:
     def where(self) -> Where:
         """The place where values are made."""
         return "native" if self.device is None else "device"
-
-    def check(self) -> None:
-        """Raises ConfigError for what batches of images don't come in."""
-        if self.dtype is not None and self.dtype not in OUTPUT_DTYPES:
-            allowed = ", ".join(str(d) for d in OUTPUT_DTYPES)
-            raise ConfigError(
-                f"dtype ({self.dtype}) must be one of {allowed}, or None to keep what the transform gives."
-            )
-        if self.memory_format not in (torch.contiguous_format, torch.channels_last):
-            allowed = "torch.contiguous_format (the default) or torch.channels_last"
-            raise ConfigError(f"memory_format ({self.memory_format}) must be {allowed}.")
 
 
 def _gather_plan(

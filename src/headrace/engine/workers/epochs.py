@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-from torch.utils.data import DataLoader
-
 from headrace.device.structure import batch_size
 from headrace.engine.guarded import EMPTY, Guarded
 from headrace.engine.meter import Failures
@@ -154,34 +151,3 @@ class WorkerPools:
             self._idle = pool
         else:
             pool.close()
-
-
-def pool_config(
-    loader: DataLoader[Any],
-    *,
-    guard: Callable[[Any, Callable[[Any], Any], str], Guarded],
-    on_error: str,
-    budget: int,
-    respawn: bool,
-    lazy: bool,
-    workers: int | None = None,
-) -> PoolConfig:
-    """What the settings of the user's loader ask of worker processes."""
-    return PoolConfig(
-        dataset=loader.dataset,
-        collate_fn=loader.collate_fn,
-        worker_init_fn=loader.worker_init_fn,
-        guard=guard,
-        on_error=on_error,
-        workers=loader.num_workers if workers is None else workers,
-        prefetch=loader.prefetch_factor or 1,
-        batched=loader.batch_sampler is not None,
-        context=loader.multiprocessing_context,
-        budget=budget,
-        timeout=loader.timeout,
-        in_order=loader.in_order,
-        pinned=loader.pin_memory and torch.accelerator.is_available(),
-        respawn=respawn,
-        persistent=loader.persistent_workers,
-        lazy=lazy,
-    )

@@ -1,42 +1,48 @@
-"""What `headrace top` is told of one loader: counters, so that rates are differences of two looks."""
+"""What `headrace top` is told of one loader: counters, so that rates are differences of two snapshots."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
 
-from headrace.loader.asked import Asked
 from headrace.records import EpochStats, LoaderStats
 
 
-def figures(loader: Asked[Any], stats: LoaderStats) -> dict[str, Any]:
-    """A dict of JSON types. For any thread; asks nothing of the user's own objects.
+def figures(
+    stats: LoaderStats,
+    *,
+    dataset: str,
+    batch_size: int | None,
+    waiting_seconds: float,
+    length: int | None,
+    skipped: int,
+) -> dict[str, Any]:
+    """A dict of JSON types. What it counts is named as in `LoaderStats` and `EpochStats`; in its "epoch", the
+    one that was started last, `ready` is the latest mean of batches ready, and `depth` the number of batches
+    that may be in flight, 0 where it isn't known. "remote" is as in `RemoteStats`, None for local data.
 
-    What it counts is named as in `LoaderStats` and `EpochStats`. Beside these:
-
-    dataset: its class.
-    waiting_seconds: for how long the loop has been in next() now; 0: it isn't.
-    epoch: the one begun last, None before; its `length` is in batches (None: not known), `skipped` how many
-        of them lie before the state that it went on from. `ready` is the latest mean of batches ready,
-        `depth` how many may be in flight (0: not known).
-    remote: as in `RemoteStats`; None: the dataset is on this machine.
+    Args:
+        stats: what the loader has counted.
+        dataset: name of the dataset's class.
+        batch_size: samples per batch; None where samples aren't batched.
+        waiting_seconds: time that the training loop has been in next() now; 0 where it isn't.
+        length: batches of the epoch; None where it isn't known.
+        skipped: batches of the epoch before the state that it resumed from.
     """
-    latest = loader._runtime.latest
-    front = latest() if latest is not None else None
     failures = stats.failures
     return {
-        "dataset": type(loader.dataset).__name__,
-        "batch_size": loader.batch_size,
+        "dataset": dataset,
+        "batch_size": batch_size,
         "batches": stats.batches,
         "samples": stats.samples,
         "startup_seconds": stats.startup_seconds,
         "stall_seconds": stats.stall_seconds,
-        "waiting_seconds": 0.0 if front is None else front.waiting_seconds,
+        "waiting_seconds": waiting_seconds,
         "epochs_begun": stats.epochs_begun,
         "epoch": {
             **_epoch(stats.epochs[-1]),
-            "length": None if front is None else front.length,
-            "skipped": 0 if front is None else front.skipped,
+            "length": length,
+            "skipped": skipped,
         }
         if stats.epochs
         else None,

@@ -8,66 +8,52 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
-from torch.utils.data import Dataset, IterableDataset, Sampler
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset, IterableDataset, Sampler, TensorDataset
 
-from headrace._machine import available_memory
-from headrace.device.feed import Feed, Step
-from headrace.device.place import check_device, resolve_device
-from headrace.device.postprocess import Postprocess, in_turn
-from headrace.device.resident import Residence, check_resident
-from headrace.engine.ahead import Ahead, Coming, NextUse
-from headrace.engine.epoch import Epoch, NativeProducer
-from headrace.engine.finish import BatchTransform
-from headrace.engine.front import Front, InPlace
-from headrace.engine.gather import GatherProducer
-from headrace.engine.keyed import Keyed
-from headrace.engine.native import READ_THREADS, NativeEngine
-from headrace.engine.prefixed import FinishLevels
-from headrace.engine.producer import Producer
-from headrace.engine.python import Cast, TorchProducer
-from headrace.engine.runtime import Runtime
-from headrace.errors import ConfigError
-from headrace.export import live
-from headrace.export.perfetto import write_trace
-from headrace.export.prometheus import MetricsServer
-from headrace.loader.asked import Asked, T_co, pinning_asked, workers_asked
-from headrace.loader.describe import native_text, sharing_text
-from headrace.loader.tuning import SelfTuning
-from headrace.loader.watched import figures
-from headrace.loader.workers import PythonWorkers, drawing_text, workers_of
-from headrace.options import (
+from headrace._machine import available_memory, usable_cores
+from headrace._native import ffi
+from headrace._native.decoders import decoder_choice
+from headrace.build import EpochOrder, StreamBuilder, drawing_text, plan_of, why_no_init, workers_of
+from headrace.config import (
     DEFAULT_MEMORY_SHARE,
     LeftOpen,
+    LoaderConfig,
     OnError,
     OnWorkerDeath,
+    Resident,
     WorkerKind,
-    check_options,
-    check_ranks,
 )
-from headrace.order.batches import IndexBatch, OrderedBatches, SampledBatches, StreamBatches
-from headrace.order.cursor import Cursor
+from headrace.device.place import check_device, pinning_helps
+from headrace.engine.front import Front
+from headrace.engine.producer import Producer
+from headrace.engine.python import TorchProducer
+from headrace.engine.stream import has_state
+from headrace.errors import ConfigError
+from headrace.export import live
+from headrace.export.figures import figures
+from headrace.export.perfetto import write_trace
+from headrace.export.prometheus import MetricsServer
+from headrace.order.batches import OrderedBatches, SampledBatches, StreamBatches
 from headrace.order.progress import Batches, Progress
 from headrace.order.sampling import OwnSamplers, wrapped_samplers
-from headrace.order.shard import Remainder, detect_rank
-from headrace.plan import Plan, explain, make_plan
+from headrace.order.shard import Remainder, Shard, detect_rank
+from headrace.plan import Plan, explain
+from headrace.plan.planner import check_output
 from headrace.plan.recognise import dataset_identity
-from headrace.plan.segments import NativeSegment
 from headrace.records import LoaderStats
-from headrace.sources.remote import RemoteSamples, remote_samples
-from headrace.tuning.climb import Knob, Settings, ladder
+from headrace.sources.remote import remote_samples
+from headrace.tuning.self_tuning import SelfTuning
 
-# Batches in flight unless the user says otherwise. All decode threads work on one batch at a time, so that
-# two already keep them busy; two more cover a training step that takes longer now and then.
-DEFAULT_DEPTH = 4
-# More reads in flight have brought nothing on any storage tried.
-MOST_READ_THREADS = 128
+__all__ = ["DataLoader"]
+
+T_co = TypeVar("T_co", covariant=True)
 
 
-class DataLoader(Asked[T_co]):
+class DataLoader(TorchDataLoader[T_co]):
     """A `torch.utils.data.DataLoader` that runs what it understands of the dataset in native threads.
 
     An `ImageFolder` (or `DatasetFolder`, `ImageNet`, `headrace.ImageDataset`, a `Subset` of these) with
@@ -193,68 +179,63 @@ class DataLoader(Asked[T_co]):
         remainder: Remainder = "pad",
         worker_kind: WorkerKind = "auto",
         device: str | torch.device | None = None,
-        resident: bool | Literal["auto"] = "auto",
+        resident: Resident = "auto",
         batch_transform: Callable[..., Any] | None = None,
         on_worker_death: OnWorkerDeath = "respawn",
         lazy: bool = True,
     ) -> None:
-        if memory_budget is None:
-            memory_budget = int(available_memory() * DEFAULT_MEMORY_SHARE)
-        check_options(memory_budget, on_error, seed, decoder, worker_kind, on_worker_death)
-        check_ranks(rank, world_size, remainder)
-        self.memory_budget = memory_budget
-        self.on_error = on_error
+        self.memory_budget = (
+            int(available_memory() * DEFAULT_MEMORY_SHARE) if memory_budget is None else memory_budget
+        )
+        self.on_error: OnError = on_error
         self.seed = seed
         self.dtype = dtype
         self.memory_format = memory_format
         self.decoder = decoder
         self.rank = rank
         self.world_size = world_size
-        self.remainder = remainder
-        self.worker_kind = worker_kind
-        self.on_worker_death = on_worker_death
+        self.remainder: Remainder = remainder
+        self.worker_kind: WorkerKind = worker_kind
+        self.on_worker_death: OnWorkerDeath = on_worker_death
         self.lazy = lazy
         self.device = None if device is None else check_device(device)
-        self.resident = check_resident(resident)
-        if batch_transform is not None and not callable(batch_transform):
-            raise ConfigError(f"batch_transform ({batch_transform!r}) must be callable, or None.")
+        self.resident = resident
         self.batch_transform = batch_transform
         self._progress = Progress(seed)
+        self._builder = StreamBuilder()
+        self._identity: str | None = None  # of the dataset, once it is asked for
         self._in_torch = False
         self._warned_without_workers = False
-        self._runtime = Runtime()
-        self._workers = PythonWorkers()
-        self._residence: Residence | None = None
-        self.tuning = SelfTuning()
+        left_open = prefetch_factor is None or isinstance(prefetch_factor, LeftOpen)
         super().__init__(
             dataset,
             batch_size,
             shuffle,
             sampler,
             batch_sampler,
-            workers_asked(num_workers, dataset),
+            _workers(num_workers, dataset),
             collate_fn,
-            pinning_asked(pin_memory),
+            _pin(pin_memory),
             drop_last,
             timeout,
             worker_init_fn,
             multiprocessing_context,
             generator,
-            prefetch_factor=None if isinstance(prefetch_factor, LeftOpen) else prefetch_factor,
+            prefetch_factor=None if left_open else prefetch_factor,
             persistent_workers=persistent_workers,
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        if self.prefetch_factor is not None and (
-            prefetch_factor is None or isinstance(prefetch_factor, LeftOpen)
-        ):
+        if left_open and self.prefetch_factor is not None:
             self.prefetch_factor = LeftOpen(self.prefetch_factor)
         self._own_samplers = OwnSamplers(
             self.sampler if sampler is None else None, self.batch_sampler if batch_sampler is None else None
         )
+        # For their errors: now, not at the first epoch.
+        check_output(dtype, memory_format)
+        config = self._config()
         if rank is not None:
-            self._batches()  # for its errors: now, not at the first epoch
-        make_plan(None, batch_size=1, dtype=dtype, memory_format=memory_format)  # now, not at the first epoch
+            self._batches(config)
 
     def __iter__(self) -> Any:
         return self._start_epoch()
@@ -263,11 +244,11 @@ class DataLoader(Asked[T_co]):
         """torch's name for a new iterator with new workers, which subclasses such as Ultralytics' call."""
         if self._in_torch:
             return super()._get_iterator()
-        self._workers = PythonWorkers()
+        self._builder.end_workers()
         return self._start_epoch()
 
     def _torch_iterator(self) -> Any:
-        """That of torch's own loader, which calls `_get_iterator`."""
+        """The iterator of torch's own loader, which calls `_get_iterator`."""
         self._in_torch = True
         try:
             return super().__iter__()
@@ -275,29 +256,28 @@ class DataLoader(Asked[T_co]):
             self._in_torch = False
 
     def _start_epoch(self) -> Front:
-        plan, batches = self._settled(self.plan()), self._batches()
-        self._runtime.identity = None  # the dataset may have changed
-        self.tuning.forget_producer()
-        self._warn_of_duplicates(batches)
-        self._warn_without_workers(plan)
-        kept = self._workers.kept_key if self.persistent_workers else None
+        config, builder = self._config(), self._builder
+        plan, batches = builder.settle(config, plan_of(config)), self._batches(config)
+        self._identity = None  # the dataset may have changed
+        self._warn(config, plan, batches)
+        kept = builder.kept_key(config)
         cursor, indices = self._progress.begin(batches, self.generator, self._generators(), kept)
-        meter = self.meter.begin_epoch(cursor.epoch)
+        meter = builder.runtime.meter.begin_epoch(cursor.epoch)
         if isinstance(batches, StreamBatches) and not batches.resumable:
-            producer: Producer = TorchProducer(
-                self._torch_iterator(), self._runtime.failures, in_processes=self.num_workers > 0
-            )
+            failures, in_processes = builder.runtime.failures, self.num_workers > 0
+            producer: Producer = TorchProducer(self._torch_iterator(), failures, in_processes=in_processes)
         else:
-            producer = self._producer(plan, cursor, indices, batches)
+            seeded = self._progress.seed_of(batches) is not None
+            producer = builder.stream(config, plan, EpochOrder(cursor, indices, batches, seeded))
         skipped = cursor.start // batches.positions_per_batch
-        length, feed, after_step = self._length(batches), self._feed(plan), self.tuning.after_step
-        front = Front(producer, cursor, length, skipped, meter, feed, after_step)
-        self._runtime.latest = weakref.ref(front)
-        live.publish(self, lambda loader: figures(loader, loader.stats()))
+        transfer, after_step = builder.transfer(config, plan), builder.tuning.after_step
+        front = Front(producer, cursor, self._length(batches), skipped, meter, transfer, after_step)
+        builder.runtime.latest = weakref.ref(front)
+        live.publish(self, _figures)
         return front
 
     def __len__(self) -> int:
-        batches = self._batches()
+        batches = self._batches(self._config())
         if not isinstance(batches, OrderedBatches):
             return super().__len__()
         length = batches.length()
@@ -329,11 +309,11 @@ class DataLoader(Asked[T_co]):
             ConfigError: an `IterableDataset` without a state in the middle of an epoch, or batches that come
                 out of order (`in_order=False`).
         """
-        if not self.in_order and self.plan().runs_python and self.num_workers > 0:
+        if not self.in_order and self.num_workers > 0 and self.plan().runs_python:
             raise ConfigError(
                 "in_order=False: batches come as workers finish, so no place in the order is known."
             )
-        return self._progress.save(self._batches(), self._identity())
+        return self._progress.save(self._batches(self._config()), self._dataset_identity())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The next iter() goes on right after the state's last batch: with the same samples and random
@@ -342,7 +322,8 @@ class DataLoader(Asked[T_co]):
         Raises:
             ConfigError: the state is of another dataset, order or seed; the message says what differs.
         """
-        self._progress.load(state_dict, self._batches(), self._identity(), self.seed)
+        batches = self._batches(self._config())
+        self._progress.load(state_dict, batches, self._dataset_identity(), self.seed)
 
     def random_key(self, epoch: int | None = None) -> tuple[int, int]:
         """(seed, epoch) that the random parameters of an epoch's samples depend on, beside their index.
@@ -353,7 +334,7 @@ class DataLoader(Asked[T_co]):
         Raises:
             ConfigError: without `seed` only the epoch begun last can be told, and only once one was begun.
         """
-        key = self._progress.random_key(self._batches(), epoch)
+        key = self._progress.random_key(self._batches(self._config()), epoch)
         if key is None:
             raise ConfigError(
                 f"The random key of epoch {epoch} isn't known: without seed=… each epoch draws its own when"
@@ -361,30 +342,46 @@ class DataLoader(Asked[T_co]):
             )
         return key
 
+    def plan(self) -> Plan:
+        """Who runs what. Made for every epoch: a user may change the dataset's transform between epochs."""
+        return plan_of(self._config())
+
     def explain(self) -> str:
         """The plan as a table: each step, where it runs, how it compares with torchvision, and why."""
-        plan = self.plan()
-        batches = self._batches()
+        config = self._config()
+        plan, batches = plan_of(config), self._batches(config)
         seed = self._progress.seed_of(batches)
-        sharing = sharing_text(batches, seed, rank_given=self.rank is not None)
+        sharing = _sharing_text(batches, seed, rank_given=self.rank is not None)
         source = remote_samples(self.dataset)
         remote = "" if source is None else f"\nremote: {source.access}"
-        drawing = drawing_text(self, seeded=self._progress.seed is not None) if plan.runs_python else ""
-        return f"{explain(plan)}\n{sharing}\n{drawing}{self._resources(plan)}{remote}"
+        why = why_no_init(config, plan)
+        uncalled = f"\nworker_init_fn: not called, as {why}" if why else ""
+        seeded = self._progress.seed is not None
+        drawing = drawing_text(config, seeded=seeded) if plan.runs_python else ""
+        return f"{explain(plan)}\n{sharing}\n{drawing}{self._resources(config, plan)}{uncalled}{remote}"
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Threads and memory stay here; the copy makes its own.
-        fresh = {
-            "_runtime": Runtime(),
-            "_workers": PythonWorkers(),
-            "tuning": SelfTuning(),
-            "_residence": None,
-        }
-        return {**self.__dict__, **fresh}
+    def workers_text(self) -> str:
+        """Who makes the samples, and why, in words."""
+        config = self._config()
+        plan = plan_of(config)
+        if plan.gather is not None:
+            residence = self._builder.residence
+            where = "" if residence is None else f"; {residence.reason}"
+            return f"none, batches are made when they are asked for{where}"
+        if plan.native is not None:
+            return f"{self.num_workers} decode threads; {self.tuning}"
+        if config.streamed:
+            return f"{self.num_workers} processes: an IterableDataset decides itself what comes next"
+        return str(workers_of(config))
+
+    @property
+    def tuning(self) -> SelfTuning:
+        """The settings of the native engine, and how they were found."""
+        return self._builder.tuning
 
     def stats(self) -> LoaderStats:
         """What was done since the loader was made; str() of it is a table."""
-        stats = self._runtime.stats(self.memory_budget, self._workers.live_nbytes)
+        stats = self._builder.stats(self.memory_budget)
         source = remote_samples(self.dataset)
         return stats if source is None else replace(stats, remote=source.stats())
 
@@ -405,7 +402,7 @@ class DataLoader(Asked[T_co]):
         Raises:
             ConfigError: this loader is being traced already.
         """
-        with self.meter.recording() as recorder, open(path, "w", encoding="utf-8") as file:
+        with self._builder.runtime.meter.recording() as recorder, open(path, "w", encoding="utf-8") as file:
             try:
                 yield
             finally:
@@ -414,104 +411,47 @@ class DataLoader(Asked[T_co]):
     def check_worker_number_rationality(self) -> None:
         """Says nothing here: torch's own loader says it where workers are processes."""
 
-    def _producer(
-        self, plan: Plan, cursor: Cursor, indices: Iterator[IndexBatch], batches: Batches
-    ) -> Producer:
-        if plan.native is not None:
-            return self._native_producer(plan, plan.native, cursor, indices, batches)
+    def _config(self) -> LoaderConfig:
+        return LoaderConfig.of(self)
 
-        def make(batches: Iterator[IndexBatch]) -> Producer:
-            if plan.gather is not None:
-                return GatherProducer(plan, batches, pinned=self.pin_memory)
-            return self._workers.producer(self, plan, cursor, batches)
+    def _batches(self, config: LoaderConfig) -> Batches:
+        """Batches of an epoch that would start now.
 
-        streamed = isinstance(self.dataset, IterableDataset)
-        if self.batch_transform is None or streamed or not self.in_order:
-            return make(indices)
-        return Keyed(make, indices, cursor.random_key, self._samples())
-
-    def _native_producer(
-        self,
-        plan: Plan,
-        native: NativeSegment,
-        cursor: Cursor,
-        indices: Iterator[IndexBatch],
-        batches: Batches,
-    ) -> NativeProducer:
-        runtime = self._runtime
-        settings = self._begin_tuning(self.batches_that_fit(self._batch_nbytes(native)))
-        depth = settings["depth"]
-        threads = runtime.threads_for(self.num_workers)
-        if self.num_workers > 0:
-            threads.use(settings["decode_threads"], settings["read_threads"])
-        slots = runtime.slots_for(self._batch_nbytes(native), pinned=self.pin_memory, keep=depth + 2)
-        engine = NativeEngine(native, threads, slots, runtime.meter, self.decoder)
-        key = cursor.random_key
-        epoch = Epoch(*key, self.memory_budget, self.timeout, self.on_error)
-        source = native.source
-        wanted: Iterator[IndexBatch] = indices
-        if isinstance(source, RemoteSamples):
-            wanted = Ahead(indices, source, self._next_use(cursor, batches), _coming(cursor, batches))
-        producer = NativeProducer(engine, plan, wanted, epoch, depth, runtime.failures)
-        self.tuning.attach(producer)
-        return producer
-
-    def _next_use(self, cursor: Cursor, batches: Batches) -> NextUse | None:
-        if not isinstance(batches, OrderedBatches) or self._progress.seed_of(batches) is None:
-            return None
-        return partial(batches.next_use, cursor)
-
-    def _begin_tuning(self, most_batches: int) -> Settings:
-        """Threads and batches in flight of the native engine."""
-        start = {
-            "decode_threads": self.num_workers,
-            "read_threads": READ_THREADS,
-            "depth": min(self._depth(), most_batches),
-        }
-        knobs = []
-        if self.workers_given is None:
-            knobs.append(Knob("decode_threads", ladder(self.num_workers, 2 * self.num_workers)))
-            knobs.append(Knob("read_threads", ladder(READ_THREADS, MOST_READ_THREADS, least=8)))
-        if self.prefetch_factor_given is None and self.num_workers > 0:
-            most = max(start["depth"], min(4 * DEFAULT_DEPTH, most_batches))
-            knobs.append(Knob("depth", ladder(start["depth"], most, least=2)))
-        return self.tuning.begin(self.what(), start, knobs)
-
-    def _settled(self, plan: Plan) -> Plan:
-        """`plan` with a gathered dataset's tensors on the device, where they are to live there."""
-        if plan.gather is None or self.device is None:
-            if self.resident is True:
-                why = (
-                    "no device is given" if self.device is None else "its batches aren't gathered from memory"
+        Raises:
+            ConfigError: they can't be shared among ranks.
+        """
+        rank, own = config.rank, self._own_samplers
+        if config.streamed:
+            if rank not in (None, "auto"):
+                raise ConfigError(
+                    f"rank ({rank!r}): the epoch can't be shared among ranks with an IterableDataset,"
+                    " which must do that itself. rank='auto' leaves that to it."
                 )
-                raise ConfigError(f"resident=True: the dataset can't live on a device, as {why}.")
-            return plan
-        if self._residence is None:
-            self._residence = Residence(resolve_device(self.device), self.resident)
-        return self._residence.settle(plan)
+            followed = own.are_followed(self.sampler, self.batch_sampler)
+            return StreamBatches(self.num_workers, followed and has_state(self.dataset))
+        if rank == "auto":
+            place = detect_rank()
+        else:
+            place = (0, 1) if rank is None else (rank, config.world_size or 1)
+        shard = Shard(*place, remainder=config.remainder)
+        batches = own.batches(self.sampler, self.batch_sampler, config.samples, shard)
+        if rank is not None and isinstance(batches, SampledBatches):
+            own.check_shareable(batches, rank)
+        return batches
 
-    def _feed(self, plan: Plan) -> InPlace | Feed:
-        """What takes batches to the device, and does there what the plan and the user want done."""
-        cast = Cast(self.dtype, self.memory_format)
-        late = plan.values if plan.head is None and plan.values and plan.values.where == "device" else None
-        by_workers = self._workers.values if plan.head is not None else None
-        take = partial(self._runtime.take, pinned=self.pin_memory)
-        prepare = in_turn(
-            None if late is None else Postprocess(late),
-            None if by_workers is None else FinishLevels(by_workers, take),
-            cast if plan.native is None and not cast.changes_nothing() else None,
-        )
-        finish: Step | None = None
-        if self.batch_transform is not None:
-            finish = BatchTransform(self.batch_transform, resolve_device(self.device))
-        return InPlace(prepare, finish) if self.device is None else Feed(self.device, prepare, finish)
+    def _generators(self) -> list[torch.Generator]:
+        """The generators that the user's sampler may draw from beside torch's default one."""
+        holders = [self, self.sampler, *wrapped_samplers(self.batch_sampler)]
+        found = [getattr(holder, "generator", None) for holder in holders]
+        return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
 
-    def _identity(self) -> str:
-        if self._runtime.identity is None:
-            self._runtime.identity = dataset_identity(self.dataset)
-        return self._runtime.identity
+    def _dataset_identity(self) -> str:
+        if self._identity is None:
+            self._identity = dataset_identity(self.dataset)
+        return self._identity
 
-    def _warn_of_duplicates(self, batches: Batches) -> None:
+    def _warn(self, config: LoaderConfig, plan: Plan, batches: Batches) -> None:
+        """Of what is probably not meant."""
         alone = self.rank is None and self.world_size is None
         if alone and isinstance(batches, OrderedBatches) and batches.shuffles and detect_rank()[1] > 1:
             warnings.warn(
@@ -519,24 +459,13 @@ class DataLoader(Asked[T_co]):
                 " share them, or world_size=1 to say that this is meant.",
                 stacklevel=4,
             )
-
-    def _warn_without_workers(self, plan: Plan) -> None:
-        why = self.no_workers(plan)
+        why = why_no_init(config, plan)
         if why and not self._warned_without_workers:
             self._warned_without_workers = True
             warnings.warn(
                 f"worker_init_fn is not called: {why}. Leave it out; or do what it does in the dataset.",
                 stacklevel=4,
             )
-
-    def _depth(self) -> int:
-        if self.num_workers == 0:
-            return 1
-        given = self.prefetch_factor_given
-        return DEFAULT_DEPTH if given is None else given * self.num_workers
-
-    def _batch_nbytes(self, plan: NativeSegment) -> int:
-        return self.samples_of_a_batch * plan.sample_nbytes
 
     def _length(self, batches: Batches) -> int | None:
         """Batches of an epoch; None: it isn't known, or there is no end."""
@@ -552,38 +481,66 @@ class DataLoader(Asked[T_co]):
         except TypeError:
             return None  # the user's batch sampler or IterableDataset has no len()
 
-    def workers_text(self) -> str:
-        """Who makes the samples, and why, in words."""
-        plan = self.plan()
-        if plan.gather is not None:
-            where = "" if self._residence is None else f"; {self._residence.reason}"
-            return f"none, batches are made when they are asked for{where}"
-        if plan.native is not None:
-            return f"{self.num_workers} decode threads; {self.tuning}"
-        if isinstance(self.dataset, IterableDataset):
-            return f"{self.num_workers} processes: an IterableDataset decides itself what comes next"
-        return str(workers_of(self))
-
-    def _resources(self, plan: Plan) -> str:
-        why = self.no_workers(plan)
-        uncalled = f"\nworker_init_fn: not called, as {why}" if why else ""
+    def _resources(self, config: LoaderConfig, plan: Plan) -> str:
+        """Threads and memory, or workers, in words."""
         if plan.native is None:
-            return f"workers: {self.workers_text()}{uncalled}"
-        batch = self._batch_nbytes(plan.native)
-        settings = self.tuning.settings
-        words = native_text(
-            threads=settings.get("decode_threads", self.num_workers),
-            readers=settings.get("read_threads", READ_THREADS),
-            depth=min(settings.get("depth", self._depth()), self.batches_that_fit(batch)),
-            batch_nbytes=batch,
-            pinned=self.pin_memory,
-            budget=self.memory_budget,
-            decoder=self.decoder,
+            return f"workers: {self.workers_text()}"
+        settings = self._builder.native_settings(config, plan.native)
+        batch = config.samples_of_a_batch * plan.native.sample_nbytes
+        return (
+            f"threads: {settings['decode_threads']} decode, {settings['read_threads']} more to read ahead"
+            " once reads block\n"
+            f"memory: up to {settings['depth']} batches in flight of {batch / 1e6:.1f} MB"
+            f"{', pinned' if self.pin_memory else ''}; budget {self.memory_budget / 1e6:,.0f} MB\n"
+            f"decoders: {', '.join(decoder_choice(self.decoder))} ({ffi.simd_active()})\n"
+            f"tuning: {self.tuning}"
         )
-        return f"{words}\ntuning: {self.tuning}{uncalled}"
 
 
-def _coming(cursor: Cursor, batches: Batches) -> Coming | None:
-    if not isinstance(batches, OrderedBatches) or batches.length() is None:
-        return None
-    return partial(batches.coming, cursor)
+def _figures(loader: DataLoader[Any]) -> dict[str, Any]:
+    latest = loader._builder.runtime.latest
+    front = None if latest is None else latest()
+    return figures(
+        loader.stats(),
+        dataset=type(loader.dataset).__name__,
+        batch_size=loader.batch_size,
+        waiting_seconds=0.0 if front is None else front.waiting_seconds,
+        length=None if front is None else front.length,
+        skipped=0 if front is None else front.skipped,
+    )
+
+
+def _sharing_text(batches: Batches, seed: int | None, *, rank_given: bool) -> str:
+    """Which sample comes when, and which share is this rank's; `seed` is None where one is drawn for each
+    epoch."""
+    order = f"order: {batches.identity()}"
+    if isinstance(batches, OrderedBatches) and batches.shuffles:
+        order += ", seed drawn by torch for each epoch" if seed is None else f", seed {seed}"
+    if not isinstance(batches, OrderedBatches):
+        why = ", as rank='auto' shares what nobody else does" if rank_given else ""
+        return f"{order}\nranks: left to it{why}"
+    shard = batches.shard
+    if shard.world_size == 1:
+        others = 1 if rank_given else detect_rank()[1]
+        return f"{order}\nranks: not shared" + (f", though there are {others}" if others > 1 else "")
+    return (
+        f"{order}\nranks: {shard.rank} of {shard.world_size}, global batches of {shard.global_batch},"
+        f" remainder {'dropped' if shard.drop_last else shard.remainder}"
+    )
+
+
+def _workers(given: int | str, dataset: Any) -> int:
+    if given == "auto" or isinstance(given, LeftOpen):
+        in_this_process = isinstance(dataset, (IterableDataset, TensorDataset))
+        return LeftOpen(0 if in_this_process else usable_cores())
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise ConfigError(f"num_workers ({given!r}) must be 'auto' or an int, 0 or more.")
+    return given
+
+
+def _pin(given: bool | str) -> bool:
+    if given == "auto":
+        return pinning_helps()
+    if not isinstance(given, bool):
+        raise ConfigError(f"pin_memory ({given!r}) must be 'auto', True or False.")
+    return given and pinning_helps()

@@ -15,7 +15,6 @@ from torch.utils.data import IterableDataset
 from headrace._machine import usable_cores
 from headrace.device.structure import batch_size
 from headrace.errors import ConfigError
-from headrace.loader.dataloader import DataLoader
 from headrace.measure import settings
 
 # Numbers of workers are tried upwards until so many in a row brought nothing.
@@ -93,6 +92,7 @@ class TuneReport:
 
 def tune(
     loader: TorchDataLoader[Any],
+    headrace: type[TorchDataLoader[Any]],
     *,
     seconds: float = 3.0,
     threads: bool = False,
@@ -105,6 +105,7 @@ def tune(
 
     Args:
         loader: torch's or Headrace's; it is left alone, others like it are made.
+        headrace: Headrace's DataLoader, which is below this module's reach.
         seconds: to measure each setting for; see `measure`.
         threads: whether a dataset that runs as Python is tried on worker threads as well. It must be
             thread-safe: code that isn't may fail in any way.
@@ -125,12 +126,12 @@ def tune(
 
     def attempt(name: str, **arguments: Any) -> float:
         progress(Trial(name, arguments, 0.0, 0.0).code())
-        make = DataLoader if name == "headrace" else TorchDataLoader
+        make = headrace if name == "headrace" else TorchDataLoader
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, of more workers than cores: that is what is tried
-            made = make(**{**given, **arguments})
+            made: Any = make(**{**given, **arguments})
             rate, first = measure(made, seconds)
-        remark = made.workers_text() if isinstance(made, DataLoader) else ""
+        remark = made.workers_text() if name == "headrace" else ""
         trials.append(Trial(name, arguments, rate, first, remark))
         return rate
 
@@ -138,7 +139,8 @@ def tune(
     if best > 0:
         attempt("torch", num_workers=best, prefetch_factor=4, persistent_workers=True)
     attempt("headrace")
-    if DataLoader(**given).plan().runs_python:
+    ours: Any = headrace(**given)
+    if ours.plan().runs_python:
         attempt("headrace", num_workers=best)
         for count in _thread_counts() if threads else ():
             attempt("headrace", num_workers=count, worker_kind="thread")
@@ -224,7 +226,9 @@ class Captured(BaseException):
         self.loader = loader
 
 
-def capture(run: Callable[[], None], number: int = 1) -> TorchDataLoader[Any] | None:
+def capture(
+    run: Callable[[], None], headrace: type[TorchDataLoader[Any]], number: int = 1
+) -> TorchDataLoader[Any] | None:
     """The loader that is the `number`-th over which `run` iterates, which is ended then; None: there weren't
     as many."""
     seen: list[int] = []
@@ -237,14 +241,14 @@ def capture(run: Callable[[], None], number: int = 1) -> TorchDataLoader[Any] | 
             raise Captured(loader)
         return original(loader)
 
-    ours = DataLoader.__iter__
+    ours = headrace.__iter__
     torch.utils.data.DataLoader.__iter__ = watch  # type: ignore[method-assign]
-    DataLoader.__iter__ = watch  # type: ignore[method-assign]
+    headrace.__iter__ = watch  # type: ignore[method-assign]
     try:
         run()
     except Captured as captured:
         return captured.loader
     finally:
         torch.utils.data.DataLoader.__iter__ = original  # type: ignore[method-assign]
-        DataLoader.__iter__ = ours  # type: ignore[method-assign]
+        headrace.__iter__ = ours  # type: ignore[method-assign]
     return None

@@ -1,0 +1,407 @@
+"""From a configuration and a plan to a stream of batches: for the loader, and for stages of Ray."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import default_collate, default_convert
+
+from headrace.config import DEFAULT_DEPTH, LoaderConfig
+from headrace.device.feed import Feed
+from headrace.device.place import pinning_helps, resolve_device
+from headrace.device.postprocess import Postprocess, in_turn
+from headrace.device.resident import Residence
+from headrace.engine import placing
+from headrace.engine.ahead import Ahead
+from headrace.engine.crew import Crew
+from headrace.engine.epoch import Epoch, NativeProducer
+from headrace.engine.finish import BatchTransform
+from headrace.engine.front import InPlace
+from headrace.engine.gather import GatherProducer
+from headrace.engine.guarded import Guarded
+from headrace.engine.keyed import Keyed
+from headrace.engine.native import READ_THREADS, NativeEngine
+from headrace.engine.placing import SlotShelf
+from headrace.engine.prefixed import FinishLevels, PrefixedGuard
+from headrace.engine.producer import Producer
+from headrace.engine.python import CallerProducer, Cast, TorchProducer, stream_loader
+from headrace.engine.runtime import Runtime
+from headrace.engine.seeding import Seeding
+from headrace.engine.threads import ThreadEpoch, ThreadProducer
+from headrace.engine.workers.epochs import WorkerPools, WorkerStream
+from headrace.engine.workers.pool import PoolConfig
+from headrace.errors import ConfigError, assert_never
+from headrace.order.batches import IndexBatch, OrderedBatches
+from headrace.order.cursor import Cursor
+from headrace.order.progress import Batches
+from headrace.plan import Plan, explain, make_plan
+from headrace.plan.planner import with_batch_transform
+from headrace.plan.segments import DatasetSegment, GatherSegment, NativeSegment, ValueSegment
+from headrace.records import LoaderStats
+from headrace.sources.remote import RemoteSamples
+from headrace.tuning.climb import Knob, ladder
+from headrace.tuning.self_tuning import SelfTuning
+
+# More reads in flight have brought nothing on any storage tried.
+MOST_READ_THREADS = 128
+# Batches that threads may have in flight: all threads work on one batch at a time, so that two already keep
+# them busy; two more cover a training step that ends sooner, or a sample that takes longer, now and then.
+THREAD_DEPTH = 4
+
+
+@dataclass(frozen=True, eq=False)
+class EpochOrder:
+    """What comes when in one epoch.
+
+    Attributes:
+        cursor: where the epoch starts, and how far it has come.
+        indices: indices of the samples of each batch from there on.
+        batches: the order that they come from.
+        seeded: whether the orders of later epochs are known, too.
+    """
+
+    cursor: Cursor
+    indices: Iterator[IndexBatch]
+    batches: Batches
+    seeded: bool = False
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Where the samples of a Python dataset are made.
+
+    Attributes:
+        kind: worker "process"es, "thread"s of this process, or the "caller"'s own thread.
+        count: number of processes or threads; 0 with "caller".
+        reason: reason why, in words.
+    """
+
+    kind: Literal["process", "thread", "caller"]
+    count: int
+    reason: str
+
+    def __str__(self) -> str:
+        """Such as ``8 processes: one for each usable core``."""
+        if self.kind == "caller":
+            return f"none: {self.reason}"
+        plural = "" if self.count == 1 else "es" if self.kind == "process" else "s"
+        return f"{self.count} {self.kind}{plural}: {self.reason}"
+
+
+def plan_of(config: LoaderConfig) -> Plan:
+    """Who runs what."""
+    plan = make_plan(config.dataset, **plan_options(config))
+    if config.batch_transform is None:
+        return plan
+    return with_batch_transform(plan, config.batch_transform, config.device)
+
+
+def plan_options(config: LoaderConfig) -> dict[str, Any]:
+    """What the plan depends on beside the dataset: arguments of `make_plan`."""
+    default = not config.batched and config.collate_fn is default_convert
+    return {
+        "batch_size": 1 if config.batched else None,
+        "collate_fn": None if default else config.collate_fn,
+        "dtype": config.dtype,
+        "memory_format": config.memory_format,
+        "device": config.device,
+        "split": config.worker_kind != "thread",
+    }
+
+
+def workers_of(config: LoaderConfig) -> Workers:
+    """The workers that the user asked for: processes, unless threads are asked for by name."""
+    count = config.num_workers
+    if count == 0:
+        here = "num_workers=0"
+        if config.workers_given is None:
+            here = "a process would take longer to send a row than to pick it"
+        return Workers("caller", 0, here)
+    given = "one for each usable core" if config.workers_given is None else f"num_workers={count}"
+    if config.worker_kind == "thread":
+        return Workers("thread", count, f"{given}, worker_kind='thread'; they share the dataset's state")
+    return Workers("process", count, f"{given}; each has a copy of the dataset")
+
+
+def why_no_init(config: LoaderConfig, plan: Plan) -> str:
+    """Why nobody calls `worker_init_fn`, though the user passed one and asked for workers; or ""."""
+    if config.worker_init_fn is None or config.num_workers == 0:
+        return ""
+    on_threads = config.worker_kind == "thread" and not config.streamed and plan.head is None
+    by = "native code" if not plan.runs_python else "threads" if on_threads else ""
+    return f"samples are made by {by}, and there are no worker processes" if by else ""
+
+
+def drawing_text(config: LoaderConfig, *, seeded: bool) -> str:
+    """The line of `explain()` that says what random numbers of the user's Python depend on."""
+    kind = workers_of(config).kind
+    if config.streamed:
+        how = "as torch seeds an IterableDataset"
+    elif kind == "thread":
+        how = "not seeded, threads share the generators"
+    elif seeded:
+        how = "seeded for each sample by its key"
+    else:
+        place = "drawn from this process's generators" if kind == "caller" else "seeded once for each worker"
+        how = f"{place}, as by torch; with seed=… for each sample"
+    return f"random numbers in Python: {how}\n"
+
+
+class StreamBuilder:
+    """Makes the streams of batches of one loader, and keeps what they share from epoch to epoch: threads,
+    memory, worker processes, tensors on the device, counts. A copy of the loader has its own.
+
+    Attributes:
+        runtime: threads, memory and counts.
+        tuning: settings of the native engine.
+        residence: tensors on the device; None where there are none.
+    """
+
+    def __init__(self) -> None:
+        self.runtime = Runtime()
+        self.tuning = SelfTuning()
+        self.residence: Residence | None = None
+        self._processes = WorkerPools()
+        self._latest: weakref.ref[WorkerStream] | None = None  # stream of worker processes started last
+        self._split: Plan | None = None  # of the epoch started last, where workers finish native images
+        self._iterable: TorchDataLoader[Any] | None = None
+        self._crew: Crew | None = None
+        self._shelf: SlotShelf | None = None
+
+    def __reduce__(self) -> tuple[type[StreamBuilder], tuple[()]]:
+        return StreamBuilder, ()
+
+    def end_workers(self) -> None:
+        """The next epoch gets new worker processes and threads."""
+        self._processes, self._latest, self._iterable = WorkerPools(), None, None
+        self._crew = self._shelf = None
+
+    def kept_key(self, config: LoaderConfig) -> tuple[int, int] | None:
+        """Random key of another epoch by worker processes that were kept; None where there are none."""
+        return self._processes.kept_key if config.persistent_workers else None
+
+    def settle(self, config: LoaderConfig, plan: Plan) -> Plan:
+        """`plan` with a gathered dataset's tensors on the device, where they are to live there.
+
+        Raises:
+            ConfigError: `resident=True` can't be had.
+        """
+        if plan.gather is None or config.device is None:
+            if config.resident is True:
+                why = "its batches aren't gathered from memory" if config.device else "no device is given"
+                raise ConfigError(f"resident=True: the dataset can't live on a device, as {why}.")
+            return plan
+        if self.residence is None:
+            self.residence = Residence(resolve_device(config.device), config.resident)
+        return self.residence.settle(plan)
+
+    def stream(self, config: LoaderConfig, plan: Plan, order: EpochOrder) -> Producer:
+        """The batches of one epoch."""
+        self.tuning.forget_producer()
+        native = plan.native
+        if native is not None:
+            return self._native_stream(config, plan, native, order)
+
+        def make(indices: Iterator[IndexBatch]) -> Producer:
+            samples = plan.samples
+            match samples:
+                case GatherSegment():
+                    return GatherProducer(plan, indices, pinned=config.pin_memory)
+                case NativeSegment() | DatasetSegment():
+                    return self._python_stream(config, plan, order.cursor, indices)
+                case _:
+                    return assert_never(samples)
+
+        if config.batch_transform is None or config.streamed or not config.in_order:
+            return make(order.indices)
+        return Keyed(make, order.indices, order.cursor.random_key, config.samples)
+
+    def transfer(self, config: LoaderConfig, plan: Plan) -> InPlace | Feed:
+        """What takes the batches of the stream made last to the device, and does there what is left to do."""
+        cast = Cast(config.dtype, config.memory_format)
+        values = self._values(plan)
+        take = partial(self.runtime.take, pinned=config.pin_memory)
+        prepare = in_turn(
+            None if values is None or plan.runs_python or values.where != "device" else Postprocess(values),
+            FinishLevels(values, take) if values is not None and plan.runs_python else None,
+            cast if plan.native is None and not cast.changes_nothing() else None,
+        )
+        finish = None
+        if config.batch_transform is not None:
+            finish = BatchTransform(config.batch_transform, resolve_device(config.device))
+        return InPlace(prepare, finish) if config.device is None else Feed(config.device, prepare, finish)
+
+    def stats(self, memory_budget: int) -> LoaderStats:
+        """What was done so far; `memory_budget` is the number of bytes allowed."""
+        on_threads = 0 if self._shelf is None else self._shelf.live_nbytes
+        sent = None if self._latest is None else self._latest()
+        held = on_threads + (0 if sent is None else sent.nbytes_in_flight)
+        return self.runtime.stats(memory_budget, held)
+
+    def native_settings(self, config: LoaderConfig, native: NativeSegment) -> dict[str, int]:
+        """Decode threads, read threads and batches in flight that are in use, or would be."""
+        settings = self.tuning.settings
+        fit = config.batches_that_fit(config.samples_of_a_batch * native.sample_nbytes)
+        return {
+            "decode_threads": settings.get("decode_threads", config.num_workers),
+            "read_threads": settings.get("read_threads", READ_THREADS),
+            "depth": min(settings.get("depth", config.depth), fit),
+        }
+
+    def _values(self, plan: Plan) -> ValueSegment | None:
+        # Workers that are kept keep the plan that they were started for.
+        if not plan.runs_python:
+            return plan.values
+        return None if plan.head is None or self._split is None else self._split.values
+
+    def _native_stream(
+        self, config: LoaderConfig, plan: Plan, native: NativeSegment, order: EpochOrder
+    ) -> NativeProducer:
+        runtime, cursor, batches = self.runtime, order.cursor, order.batches
+        nbytes = config.samples_of_a_batch * native.sample_nbytes
+        self._begin_tuning(config, plan, config.batches_that_fit(nbytes))
+        settings = self.tuning.settings
+        depth = settings["depth"]
+        threads = runtime.threads_for(config.num_workers)
+        if config.num_workers > 0:
+            threads.use(settings["decode_threads"], settings["read_threads"])
+        slots = runtime.slots_for(nbytes, pinned=config.pin_memory, keep=depth + 2)
+        engine = NativeEngine(native, threads, slots, runtime.meter, config.decoder)
+        epoch = Epoch(*cursor.random_key, config.memory_budget, config.timeout, config.on_error)
+        indices = order.indices
+        if isinstance(native.source, RemoteSamples):
+            ordered = batches if isinstance(batches, OrderedBatches) else None
+            next_use = partial(ordered.next_use, cursor) if ordered and order.seeded else None
+            ends = ordered is not None and ordered.length() is not None
+            coming = partial(ordered.coming, cursor) if ordered and ends else None
+            indices = Ahead(indices, native.source, next_use, coming)
+        producer = NativeProducer(engine, plan, indices, epoch, depth, runtime.failures)
+        self.tuning.attach(producer)
+        return producer
+
+    def _begin_tuning(self, config: LoaderConfig, plan: Plan, most_batches: int) -> None:
+        """Threads and batches in flight of the native engine."""
+        workers = config.num_workers
+        start = {
+            "decode_threads": workers,
+            "read_threads": READ_THREADS,
+            "depth": min(config.depth, most_batches),
+        }
+        knobs = []
+        if config.workers_given is None:
+            knobs.append(Knob("decode_threads", ladder(workers, 2 * workers)))
+            knobs.append(Knob("read_threads", ladder(READ_THREADS, MOST_READ_THREADS, least=8)))
+        if config.prefetch_factor_given is None and workers > 0:
+            most = max(start["depth"], min(4 * DEFAULT_DEPTH, most_batches))
+            knobs.append(Knob("depth", ladder(start["depth"], most, least=2)))
+        # What settings that were found are good for.
+        what = f"{explain(plan)}\nbatches of {config.samples_of_a_batch}"
+        self.tuning.begin(what, start, knobs)
+
+    def _python_stream(
+        self, config: LoaderConfig, plan: Plan, cursor: Cursor, indices: Iterator[IndexBatch]
+    ) -> Producer:
+        if config.streamed:
+            return self._iterable_stream(config, cursor)
+        self._split = None if plan.head is None else plan
+        guard: Callable[[Any, Callable[[Any], Any], str], Guarded] = Guarded
+        if self._split is not None:
+            guard = PrefixedGuard(plan, plan_options(config), config.decoder)
+        seeding = Seeding(cursor.random_key, cursor.base_seed, cursor.seeds_samples)
+        workers = workers_of(config)
+        match workers.kind:
+            case "process":
+                return self._process_stream(config, guard, seeding, indices)
+            case "thread":
+                return self._thread_stream(config, indices)
+            case "caller":
+                return CallerProducer(
+                    guard(config.dataset, config.collate_fn, config.on_error),
+                    indices,
+                    seeding,
+                    config.samples,
+                    batched=config.batched,
+                    pinned=config.pin_memory and pinning_helps(),
+                    failures=self.runtime.failures,
+                )
+            case _:
+                return assert_never(workers.kind)
+
+    def _iterable_stream(self, config: LoaderConfig, cursor: Cursor) -> Producer:
+        # A resumed stream's state must not come again: only workers that stay have dropped it themselves.
+        if self._iterable is None or cursor.start or not config.persistent_workers:
+            self._iterable = stream_loader(config, cursor)
+        return TorchProducer(iter(self._iterable), self.runtime.failures, in_processes=config.num_workers > 0)
+
+    def _process_stream(
+        self,
+        config: LoaderConfig,
+        guard: Callable[[Any, Callable[[Any], Any], str], Guarded],
+        seeding: Seeding,
+        indices: Iterator[IndexBatch],
+    ) -> WorkerStream:
+        pool = pool_config(config, guard)
+        stream = self._processes.start_epoch(pool, seeding, indices, self.runtime.failures)
+        self._latest = weakref.ref(stream)
+        started_for = stream.guard  # workers that stay keep their plan
+        self._split = started_for.plan if isinstance(started_for, PrefixedGuard) else None
+        return stream
+
+    def _thread_stream(self, config: LoaderConfig, indices: Iterator[IndexBatch]) -> ThreadProducer:
+        depth = thread_depth(config)
+        if self._crew is None:
+            self._crew = Crew(config.num_workers)
+            self._shelf = SlotShelf(pinned=config.pin_memory, keep=depth + 2)
+        self._crew.use(config.num_workers)
+        own_collate = config.collate_fn is not default_collate
+        epoch = ThreadEpoch(config.memory_budget, config.timeout, config.batched, pinned=config.pin_memory)
+        return ThreadProducer(
+            self._crew,
+            Guarded(config.dataset, config.collate_fn, config.on_error),
+            indices,
+            epoch,
+            depth,
+            None if own_collate or not placing.AVAILABLE else self._shelf,
+            self.runtime.meter,
+            self.runtime.failures,
+        )
+
+
+def pool_config(
+    config: LoaderConfig, guard: Callable[[Any, Callable[[Any], Any], str], Guarded]
+) -> PoolConfig:
+    """What `config` asks of worker processes, which make their dataset with `guard`."""
+    return PoolConfig(
+        dataset=config.dataset,
+        collate_fn=config.collate_fn,
+        worker_init_fn=config.worker_init_fn,
+        guard=guard,
+        on_error=config.on_error,
+        workers=config.num_workers,
+        prefetch=config.prefetch_factor or 1,
+        batched=config.batched,
+        context=config.multiprocessing_context,
+        budget=config.memory_budget,
+        timeout=config.timeout,
+        in_order=config.in_order,
+        pinned=config.pin_memory and torch.accelerator.is_available(),
+        respawn=config.on_worker_death == "respawn",
+        persistent=config.persistent_workers,
+        lazy=config.lazy,
+    )
+
+
+def thread_depth(config: LoaderConfig) -> int:
+    """Batches that threads may have in flight: num_workers * prefetch_factor if the latter was given, else
+    `THREAD_DEPTH`, or enough for each thread to have two samples."""
+    count = config.num_workers
+    if config.prefetch_factor_given is not None:
+        return max(1, config.prefetch_factor_given * count)
+    return max(THREAD_DEPTH, math.ceil(2 * count / max(1, config.samples_of_a_batch)) + 1)

@@ -1,0 +1,186 @@
+"""The arguments of a loader: checked, and frozen while an epoch is built from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import IterableDataset
+
+from headrace.errors import ConfigError
+from headrace.order.sampling import wrapped_samplers
+from headrace.order.shard import Remainder
+
+OnError = Literal["raise", "skip", "replace"]
+WorkerKind = Literal["auto", "thread", "process"]
+OnWorkerDeath = Literal["respawn", "raise"]
+Resident = bool | Literal["auto"]
+
+# Share of the available memory that batches may take unless the user says otherwise: other processes of the
+# job (one loader per GPU, up to 8 of them) and the page cache need the rest.
+DEFAULT_MEMORY_SHARE = 1 / 8
+
+# Batches in flight unless the user says otherwise. All decode threads work on one batch at a time, so that
+# two already keep them busy; two more cover a training step that takes longer now and then.
+DEFAULT_DEPTH = 4
+
+# The native library's table of JPEG decoders, in order of preference; a test compares the two.
+DECODERS = ("headrace", "libjpeg-restart", "libjpeg-crop", "libjpeg-full")
+
+
+class LeftOpen(int):
+    """A number that the loader chose because its user left it open. It reads as any int; given to another
+    loader, as Lightning does it with the attributes of one, it leaves the choice to that one again."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LoaderConfig:
+    """The arguments of `headrace.DataLoader`, which says what each means.
+
+    A loader makes one of its attributes when an epoch starts, so that what the user has changed takes effect.
+
+    Raises:
+        ConfigError: an argument is invalid.
+    """
+
+    dataset: Any
+    batch_size: int | None = 1
+    sampler: Any = None
+    batch_sampler: Any = None
+    num_workers: int = 0
+    collate_fn: Any = None
+    pin_memory: bool = False
+    drop_last: bool = False
+    timeout: float = 0.0
+    worker_init_fn: Callable[[int], None] | None = None
+    multiprocessing_context: Any = None
+    generator: torch.Generator | None = None
+    prefetch_factor: int | None = None
+    persistent_workers: bool = False
+    pin_memory_device: str = ""
+    in_order: bool = True
+    memory_budget: int
+    on_error: OnError = "raise"
+    seed: int | None = None
+    dtype: torch.dtype | None = None
+    memory_format: torch.memory_format = torch.contiguous_format
+    decoder: str = "auto"
+    rank: int | Literal["auto"] | None = None
+    world_size: int | None = None
+    remainder: Remainder = "pad"
+    worker_kind: WorkerKind = "auto"
+    device: torch.device | None = None
+    resident: Resident = "auto"
+    batch_transform: Callable[..., Any] | None = None
+    on_worker_death: OnWorkerDeath = "respawn"
+    lazy: bool = True
+
+    @classmethod
+    def of(cls, loader: TorchDataLoader[Any]) -> LoaderConfig:
+        """The arguments that `loader` has as its attributes now."""
+        return cls(**{field.name: getattr(loader, field.name) for field in fields(cls)})
+
+    def __post_init__(self) -> None:
+        _check_choice("on_error", self.on_error, OnError)
+        _check_choice("worker_kind", self.worker_kind, WorkerKind)
+        _check_choice("on_worker_death", self.on_worker_death, OnWorkerDeath)
+        _check_choice("remainder", self.remainder, Remainder)
+        if self.resident != "auto" and not isinstance(self.resident, bool):
+            raise ConfigError(f"resident ({self.resident!r}) must be 'auto', True or False.")
+        if not _is_int(self.memory_budget) or self.memory_budget < 1:
+            raise ConfigError(
+                f"memory_budget ({self.memory_budget!r}) must be a number of bytes, 1 or more; leave it unset"
+                " for an eighth of the available memory."
+            )
+        if self.seed is not None and not (_is_int(self.seed) and 0 <= self.seed < 2**64):
+            raise ConfigError(
+                f"seed ({self.seed!r}) must be an int from 0 to 2**64 - 1, or None to draw one per epoch."
+            )
+        names = (*DECODERS, "pillow")
+        decoder = self.decoder
+        if decoder != "auto" and not (isinstance(decoder, str) and set(decoder.split(",")) <= set(names)):
+            raise ConfigError(
+                f"decoder ({decoder!r}) must be 'auto', or of {', '.join(names)}, joined by commas."
+            )
+        if self.batch_transform is not None and not callable(self.batch_transform):
+            raise ConfigError(f"batch_transform ({self.batch_transform!r}) must be callable, or None.")
+        self._check_ranks()
+
+    def _check_ranks(self) -> None:
+        rank, world_size = self.rank, self.world_size
+        if rank == "auto" or rank is None:
+            alone = rank is None and _is_int(world_size) and world_size == 1
+            if world_size is not None and not alone:
+                raise ConfigError(
+                    f"world_size ({world_size!r}) needs a rank from 0 to world_size - 1, not {rank!r};"
+                    " rank='auto' finds both."
+                )
+        elif not (_is_int(rank) and _is_int(world_size) and 0 <= rank < (world_size or 0)):
+            raise ConfigError(
+                f"rank ({rank!r}) and world_size ({world_size!r}) must be ints with 0 <= rank < world_size,"
+                " or rank='auto' alone."
+            )
+
+    @property
+    def workers_given(self) -> int | None:
+        """`num_workers`, or None where the user left it open."""
+        return None if isinstance(self.num_workers, LeftOpen) else self.num_workers
+
+    @property
+    def prefetch_factor_given(self) -> int | None:
+        """`prefetch_factor`, or None where the user left it open."""
+        return None if isinstance(self.prefetch_factor, LeftOpen) else self.prefetch_factor
+
+    @property
+    def batched(self) -> bool:
+        """Whether samples are collated to batches."""
+        return self.batch_sampler is not None
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the dataset is an `IterableDataset`, which decides itself what comes next."""
+        return isinstance(self.dataset, IterableDataset)
+
+    @property
+    def samples_of_a_batch(self) -> int:
+        """Samples of a batch, as far as that is known: a batch sampler need not say how large its batches
+        are."""
+        for sampler in wrapped_samplers(self.batch_sampler):
+            size = getattr(sampler, "batch_size", None)
+            if isinstance(size, int):
+                return max(1, size)
+        return self.batch_size or 1
+
+    @property
+    def samples(self) -> int:
+        """Length of the dataset; 0 where it has none."""
+        try:
+            return len(self.dataset)
+        except TypeError:
+            return 0
+
+    @property
+    def depth(self) -> int:
+        """Batches that native code may have in flight, memory permitting."""
+        if self.num_workers == 0:
+            return 1
+        given = self.prefetch_factor_given
+        return DEFAULT_DEPTH if given is None else given * self.num_workers
+
+    def batches_that_fit(self, nbytes: int) -> int:
+        """Batches of `nbytes` bytes that may be in flight beside one that the user holds."""
+        return max(1, self.memory_budget // max(1, nbytes) - 1)
+
+
+def _check_choice(name: str, value: Any, choices: Any) -> None:
+    allowed = get_args(choices)
+    if value not in allowed:
+        *others, last = map(repr, allowed)
+        raise ConfigError(f"{name} ({value!r}) must be {', '.join(others)} or {last}.")
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
