@@ -14,27 +14,24 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import default_collate, default_convert
 
 from headrace.config import DEFAULT_DEPTH, LoaderConfig
-from headrace.device.feed import Feed
 from headrace.device.place import pinning_helps, resolve_device
 from headrace.device.postprocess import Postprocess, in_turn
+from headrace.device.prefetcher import DevicePrefetcher
 from headrace.device.resident import Residence
-from headrace.engine import placing
-from headrace.engine.ahead import Ahead
-from headrace.engine.crew import Crew
-from headrace.engine.epoch import Epoch, NativeProducer
-from headrace.engine.finish import BatchTransform
-from headrace.engine.front import InPlace
-from headrace.engine.gather import GatherProducer
-from headrace.engine.guarded import Guarded
-from headrace.engine.keyed import Keyed
+from headrace.engine.error_policy import ErrorPolicyDataset
+from headrace.engine.finish import BatchTransform, Cast
+from headrace.engine.gather import GatherStream
+from headrace.engine.iterator import InlineTransfer
 from headrace.engine.native import READ_THREADS, NativeEngine
-from headrace.engine.placing import SlotShelf
-from headrace.engine.prefixed import FinishLevels, PrefixedGuard
-from headrace.engine.producer import Producer
-from headrace.engine.python import CallerProducer, Cast, TorchProducer, stream_loader
+from headrace.engine.native_stream import NativeEpoch, NativeStream
+from headrace.engine.prefetch import Prefetcher
 from headrace.engine.runtime import Runtime
 from headrace.engine.seeding import Seeding
-from headrace.engine.threads import ThreadEpoch, ThreadProducer
+from headrace.engine.split import ApplyTable, SplitPipelineFactory
+from headrace.engine.stream import BatchStream, KeyedStream
+from headrace.engine.thread_pool import ThreadPool
+from headrace.engine.thread_stream import PLACING_AVAILABLE, SlotsByPath, ThreadEpoch, ThreadStream
+from headrace.engine.torch_stream import CallerStream, TorchStream, stream_loader
 from headrace.engine.workers.epochs import WorkerPools, WorkerStream
 from headrace.engine.workers.pool import PoolConfig
 from headrace.errors import ConfigError, assert_never
@@ -172,8 +169,8 @@ class StreamBuilder:
         self._latest: weakref.ref[WorkerStream] | None = None  # stream of worker processes started last
         self._split: Plan | None = None  # of the epoch started last, where workers finish native images
         self._iterable: TorchDataLoader[Any] | None = None
-        self._crew: Crew | None = None
-        self._shelf: SlotShelf | None = None
+        self._crew: ThreadPool | None = None
+        self._shelf: SlotsByPath | None = None
 
     def __reduce__(self) -> tuple[type[StreamBuilder], tuple[()]]:
         return StreamBuilder, ()
@@ -202,18 +199,18 @@ class StreamBuilder:
             self.residence = Residence(resolve_device(config.device), config.resident)
         return self.residence.settle(plan)
 
-    def stream(self, config: LoaderConfig, plan: Plan, order: EpochOrder) -> Producer:
+    def stream(self, config: LoaderConfig, plan: Plan, order: EpochOrder) -> BatchStream:
         """The batches of one epoch."""
-        self.tuning.forget_producer()
+        self.tuning.forget_stream()
         native = plan.native
         if native is not None:
             return self._native_stream(config, plan, native, order)
 
-        def make(indices: Iterator[IndexBatch]) -> Producer:
+        def make(indices: Iterator[IndexBatch]) -> BatchStream:
             samples = plan.samples
             match samples:
                 case GatherSegment():
-                    return GatherProducer(plan, indices, pinned=config.pin_memory)
+                    return GatherStream(plan, indices, pinned=config.pin_memory)
                 case NativeSegment() | DatasetSegment():
                     return self._python_stream(config, plan, order.cursor, indices)
                 case _:
@@ -221,22 +218,26 @@ class StreamBuilder:
 
         if config.batch_transform is None or config.streamed or not config.in_order:
             return make(order.indices)
-        return Keyed(make, order.indices, order.cursor.random_key, config.samples)
+        return KeyedStream(make, order.indices, order.cursor.random_key, config.samples)
 
-    def transfer(self, config: LoaderConfig, plan: Plan) -> InPlace | Feed:
+    def transfer(self, config: LoaderConfig, plan: Plan) -> InlineTransfer | DevicePrefetcher:
         """What takes the batches of the stream made last to the device, and does there what is left to do."""
         cast = Cast(config.dtype, config.memory_format)
         values = self._values(plan)
         take = partial(self.runtime.take, pinned=config.pin_memory)
         prepare = in_turn(
             None if values is None or plan.runs_python or values.where != "device" else Postprocess(values),
-            FinishLevels(values, take) if values is not None and plan.runs_python else None,
+            ApplyTable(values, take) if values is not None and plan.runs_python else None,
             cast if plan.native is None and not cast.changes_nothing() else None,
         )
         finish = None
         if config.batch_transform is not None:
             finish = BatchTransform(config.batch_transform, resolve_device(config.device))
-        return InPlace(prepare, finish) if config.device is None else Feed(config.device, prepare, finish)
+        return (
+            InlineTransfer(prepare, finish)
+            if config.device is None
+            else DevicePrefetcher(config.device, prepare, finish)
+        )
 
     def stats(self, memory_budget: int) -> LoaderStats:
         """What was done so far; `memory_budget` is the number of bytes allowed."""
@@ -263,7 +264,7 @@ class StreamBuilder:
 
     def _native_stream(
         self, config: LoaderConfig, plan: Plan, native: NativeSegment, order: EpochOrder
-    ) -> NativeProducer:
+    ) -> NativeStream:
         runtime, cursor, batches = self.runtime, order.cursor, order.batches
         nbytes = config.samples_of_a_batch * native.sample_nbytes
         self._begin_tuning(config, plan, config.batches_that_fit(nbytes))
@@ -274,17 +275,17 @@ class StreamBuilder:
             threads.use(settings["decode_threads"], settings["read_threads"])
         slots = runtime.slots_for(nbytes, pinned=config.pin_memory, keep=depth + 2)
         engine = NativeEngine(native, threads, slots, runtime.meter, config.decoder)
-        epoch = Epoch(*cursor.random_key, config.memory_budget, config.timeout, config.on_error)
+        epoch = NativeEpoch(*cursor.random_key, config.memory_budget, config.timeout, config.on_error)
         indices = order.indices
         if isinstance(native.source, RemoteSamples):
             ordered = batches if isinstance(batches, OrderedBatches) else None
             next_use = partial(ordered.next_use, cursor) if ordered and order.seeded else None
             ends = ordered is not None and ordered.length() is not None
             coming = partial(ordered.coming, cursor) if ordered and ends else None
-            indices = Ahead(indices, native.source, next_use, coming)
-        producer = NativeProducer(engine, plan, indices, epoch, depth, runtime.failures)
-        self.tuning.attach(producer)
-        return producer
+            indices = Prefetcher(indices, native.source, next_use, coming)
+        stream = NativeStream(engine, plan, indices, epoch, depth, runtime.failures)
+        self.tuning.attach(stream)
+        return stream
 
     def _begin_tuning(self, config: LoaderConfig, plan: Plan, most_batches: int) -> None:
         """Threads and batches in flight of the native engine."""
@@ -307,13 +308,13 @@ class StreamBuilder:
 
     def _python_stream(
         self, config: LoaderConfig, plan: Plan, cursor: Cursor, indices: Iterator[IndexBatch]
-    ) -> Producer:
+    ) -> BatchStream:
         if config.streamed:
             return self._iterable_stream(config, cursor)
         self._split = None if plan.head is None else plan
-        guard: Callable[[Any, Callable[[Any], Any], str], Guarded] = Guarded
+        guard: Callable[[Any, Callable[[Any], Any], str], ErrorPolicyDataset] = ErrorPolicyDataset
         if self._split is not None:
-            guard = PrefixedGuard(plan, plan_options(config), config.decoder)
+            guard = SplitPipelineFactory(plan, plan_options(config), config.decoder)
         seeding = Seeding(cursor.random_key, cursor.base_seed, cursor.seeds_samples)
         workers = workers_of(config)
         match workers.kind:
@@ -322,7 +323,7 @@ class StreamBuilder:
             case "thread":
                 return self._thread_stream(config, indices)
             case "caller":
-                return CallerProducer(
+                return CallerStream(
                     guard(config.dataset, config.collate_fn, config.on_error),
                     indices,
                     seeding,
@@ -334,16 +335,16 @@ class StreamBuilder:
             case _:
                 return assert_never(workers.kind)
 
-    def _iterable_stream(self, config: LoaderConfig, cursor: Cursor) -> Producer:
+    def _iterable_stream(self, config: LoaderConfig, cursor: Cursor) -> BatchStream:
         # A resumed stream's state must not come again: only workers that stay have dropped it themselves.
         if self._iterable is None or cursor.start or not config.persistent_workers:
             self._iterable = stream_loader(config, cursor)
-        return TorchProducer(iter(self._iterable), self.runtime.failures, in_processes=config.num_workers > 0)
+        return TorchStream(iter(self._iterable), self.runtime.failures, in_processes=config.num_workers > 0)
 
     def _process_stream(
         self,
         config: LoaderConfig,
-        guard: Callable[[Any, Callable[[Any], Any], str], Guarded],
+        guard: Callable[[Any, Callable[[Any], Any], str], ErrorPolicyDataset],
         seeding: Seeding,
         indices: Iterator[IndexBatch],
     ) -> WorkerStream:
@@ -351,31 +352,31 @@ class StreamBuilder:
         stream = self._processes.start_epoch(pool, seeding, indices, self.runtime.failures)
         self._latest = weakref.ref(stream)
         started_for = stream.guard  # workers that stay keep their plan
-        self._split = started_for.plan if isinstance(started_for, PrefixedGuard) else None
+        self._split = started_for.plan if isinstance(started_for, SplitPipelineFactory) else None
         return stream
 
-    def _thread_stream(self, config: LoaderConfig, indices: Iterator[IndexBatch]) -> ThreadProducer:
+    def _thread_stream(self, config: LoaderConfig, indices: Iterator[IndexBatch]) -> ThreadStream:
         depth = thread_depth(config)
         if self._crew is None:
-            self._crew = Crew(config.num_workers)
-            self._shelf = SlotShelf(pinned=config.pin_memory, keep=depth + 2)
+            self._crew = ThreadPool(config.num_workers)
+            self._shelf = SlotsByPath(pinned=config.pin_memory, keep=depth + 2)
         self._crew.use(config.num_workers)
         own_collate = config.collate_fn is not default_collate
         epoch = ThreadEpoch(config.memory_budget, config.timeout, config.batched, pinned=config.pin_memory)
-        return ThreadProducer(
+        return ThreadStream(
             self._crew,
-            Guarded(config.dataset, config.collate_fn, config.on_error),
+            ErrorPolicyDataset(config.dataset, config.collate_fn, config.on_error),
             indices,
             epoch,
             depth,
-            None if own_collate or not placing.AVAILABLE else self._shelf,
+            None if own_collate or not PLACING_AVAILABLE else self._shelf,
             self.runtime.meter,
             self.runtime.failures,
         )
 
 
 def pool_config(
-    config: LoaderConfig, guard: Callable[[Any, Callable[[Any], Any], str], Guarded]
+    config: LoaderConfig, guard: Callable[[Any, Callable[[Any], Any], str], ErrorPolicyDataset]
 ) -> PoolConfig:
     """What `config` asks of worker processes, which make their dataset with `guard`."""
     return PoolConfig(

@@ -28,10 +28,9 @@ from headrace.config import (
     WorkerKind,
 )
 from headrace.device.place import check_device, pinning_helps
-from headrace.engine.front import Front
-from headrace.engine.producer import Producer
-from headrace.engine.python import TorchProducer
-from headrace.engine.stream import has_state
+from headrace.engine.iterator import LoaderIterator
+from headrace.engine.stream import BatchStream
+from headrace.engine.torch_stream import TorchStream, has_state
 from headrace.errors import ConfigError
 from headrace.export import live
 from headrace.export.figures import figures
@@ -121,7 +120,7 @@ class DataLoader(TorchDataLoader[T_co]):
         on_worker_death: what happens where a worker process is killed or exits in the middle of an epoch.
             "respawn" (the default): new ones are started and make the batches in flight again, the same ones
             in the same order; a sample that ends its process twice is an error, treated as `on_error` says.
-            "raise": RuntimeError with the sample that was in hand. See docs/workers.md.
+            "raise": RuntimeError with the sample that was being made. See docs/workers.md.
         lazy: whether `PIL.Image.open` postpones the decoding of JPEGs in worker processes (the default), so
             that a dataset that opens images itself decodes only the pixels that its crop leaves, natively.
             Pixels, errors and random numbers stay the same; see docs/lazy-images.md.
@@ -255,7 +254,7 @@ class DataLoader(TorchDataLoader[T_co]):
         finally:
             self._in_torch = False
 
-    def _start_epoch(self) -> Front:
+    def _start_epoch(self) -> LoaderIterator:
         config, builder = self._config(), self._builder
         plan, batches = builder.settle(config, plan_of(config)), self._batches(config)
         self._identity = None  # the dataset may have changed
@@ -265,16 +264,16 @@ class DataLoader(TorchDataLoader[T_co]):
         meter = builder.runtime.meter.begin_epoch(cursor.epoch)
         if isinstance(batches, StreamBatches) and not batches.resumable:
             failures, in_processes = builder.runtime.failures, self.num_workers > 0
-            producer: Producer = TorchProducer(self._torch_iterator(), failures, in_processes=in_processes)
+            stream: BatchStream = TorchStream(self._torch_iterator(), failures, in_processes=in_processes)
         else:
             seeded = self._progress.seed_of(batches) is not None
-            producer = builder.stream(config, plan, EpochOrder(cursor, indices, batches, seeded))
+            stream = builder.stream(config, plan, EpochOrder(cursor, indices, batches, seeded))
         skipped = cursor.start // batches.positions_per_batch
         transfer, after_step = builder.transfer(config, plan), builder.tuning.after_step
-        front = Front(producer, cursor, self._length(batches), skipped, meter, transfer, after_step)
-        builder.runtime.latest = weakref.ref(front)
+        iterator = LoaderIterator(stream, cursor, self._length(batches), skipped, meter, transfer, after_step)
+        builder.runtime.latest = weakref.ref(iterator)
         live.publish(self, _figures)
-        return front
+        return iterator
 
     def __len__(self) -> int:
         batches = self._batches(self._config())
@@ -499,14 +498,14 @@ class DataLoader(TorchDataLoader[T_co]):
 
 def _figures(loader: DataLoader[Any]) -> dict[str, Any]:
     latest = loader._builder.runtime.latest
-    front = None if latest is None else latest()
+    iterator = None if latest is None else latest()
     return figures(
         loader.stats(),
         dataset=type(loader.dataset).__name__,
         batch_size=loader.batch_size,
-        waiting_seconds=0.0 if front is None else front.waiting_seconds,
-        length=None if front is None else front.length,
-        skipped=0 if front is None else front.skipped,
+        waiting_seconds=0.0 if iterator is None else iterator.waiting_seconds,
+        length=None if iterator is None else iterator.length,
+        skipped=0 if iterator is None else iterator.skipped,
     )
 
 

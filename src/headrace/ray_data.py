@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, IterableDataset, default_collate
 from headrace.build import EpochOrder, StreamBuilder
 from headrace.config import LoaderConfig
 from headrace.device.postprocess import Postprocess
-from headrace.engine.prefixed import Levels
+from headrace.engine.split import Uint8Images
 from headrace.errors import ConfigError, SampleError
 from headrace.order import Order, Sequential, Shuffled
 from headrace.order.batches import IndexBatch, StreamBatches
@@ -297,7 +297,7 @@ def left_over(plan: Plan) -> ValueSegment | None:
 def _levels_of(data: Any, plan: Plan) -> Any:
     if plan.head is None or plan.values is None:
         return data
-    if type(data) is list and data and isinstance(data[0], Levels):
+    if type(data) is list and data and isinstance(data[0], Uint8Images):
         return [data[0].images, *data[1:]]
     raise ConfigError(
         "levels=True needs images that are RGB and of one size after the steps that run as Python; a batch"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
-from headrace.device.feed import Feed
+from headrace.device.prefetcher import DevicePrefetcher
 from headrace.engine.finish import BatchTransform
 from headrace.records import BatchKeys
 
@@ -84,7 +84,7 @@ def test_without_keys_it_draws_from_the_generators_as_they_are() -> None:
 
 
 def test_the_feed_calls_it_last() -> None:
-    feed = Feed(None, finish=BatchTransform(v2.MixUp(num_classes=3), CPU))
+    feed = DevicePrefetcher(None, finish=BatchTransform(v2.MixUp(num_classes=3), CPU))
     images, labels = feed.receive(feed.send([IMAGES, LABELS], keys_of(0)))
     assert labels.shape == (4, 3)
     assert images.shape == IMAGES.shape

@@ -1,4 +1,4 @@
-"""The feed without a device: nothing happens on the CPU, and on streams everything in the right order."""
+"""The prefetcher without a device: nothing happens on the CPU, and on streams everything in the right order."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
-from headrace.device import feed as feed_module
-from headrace.device.feed import Feed
+from headrace.device import prefetcher as prefetcher_module
 from headrace.device.place import check_device, resolve_device
+from headrace.device.prefetcher import DevicePrefetcher
 from headrace.errors import ConfigError
 from headrace.records import BatchKeys
 
@@ -21,10 +21,10 @@ KEYS = BatchKeys(1, 0, np.arange(2), np.zeros(2, np.int64))
 
 
 def test_on_the_cpu_batches_are_the_same_objects() -> None:
-    feed = Feed("cpu")
+    feed = DevicePrefetcher("cpu")
     batch = {"images": torch.zeros(2, 3), "names": ["a", "b"], "packed": pack_sequence([torch.ones(2)])}
     for device in (None, torch.device("cpu"), "cpu:0"):
-        feed = Feed(device)
+        feed = DevicePrefetcher(device)
         assert feed.receive(feed.send(batch)) is batch
         assert (feed.copied_bytes, feed.copy_seconds) == (0, 0.0)
         feed.close()
@@ -43,7 +43,7 @@ def test_prepare_comes_with_sending_and_finish_with_receiving() -> None:
         done.append("finish")
         return batch * 2
 
-    feed = Feed(None, prepare, finish)
+    feed = DevicePrefetcher(None, prepare, finish)
     sent = feed.send(torch.ones(2), KEYS)
     assert done == ["prepare"]
     assert feed.receive(sent).tolist() == [4, 4]
@@ -147,7 +147,7 @@ class Streams:
             torch.Tensor, "record_stream", lambda t, s: log.append(("record", tuple(t.shape), s.name))
         )
         patch.setattr(torch.accelerator, "current_stream", lambda _: Stream(streams.current[-1]))
-        patch.setattr(feed_module, "resolve_device", lambda _: META)
+        patch.setattr(prefetcher_module, "resolve_device", lambda _: META)
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Iterator[Streams]:
 
 
 def test_the_order_of_copies_events_and_waits(streams: Streams) -> None:
-    feed = Feed("meta")
+    feed = DevicePrefetcher("meta")
     batch = [torch.zeros(2, 3), torch.zeros(2)]
     sent = feed.send(batch)
     assert streams.log == [
@@ -188,7 +188,7 @@ def test_prepare_runs_on_the_side_and_finish_before_the_consumer(streams: Stream
         where.append(streams.current[-1])
         return batch
 
-    feed = Feed("meta", prepare, finish)
+    feed = DevicePrefetcher("meta", prepare, finish)
     received = feed.receive(feed.send([torch.zeros(2, 3), torch.zeros(2)]))
     assert where == ["side", "consumer"]
     assert received[0].shape == (5,)
@@ -204,7 +204,7 @@ def test_prepare_runs_on_the_side_and_finish_before_the_consumer(streams: Stream
 def test_host_memory_lives_until_its_copy_is_over(streams: Streams) -> None:
     import weakref
 
-    feed = Feed("meta")
+    feed = DevicePrefetcher("meta")
     tensor = torch.zeros(4)
     alive = weakref.ref(tensor)
     sent = feed.send([tensor])
@@ -220,7 +220,7 @@ def test_host_memory_lives_until_its_copy_is_over(streams: Streams) -> None:
 
 
 def test_what_is_there_already_stays_as_it_is(streams: Streams) -> None:
-    feed = Feed("meta")
+    feed = DevicePrefetcher("meta")
     batch = {"there": torch.zeros(2, device=META), "name": "x"}
     sent = feed.send(batch)
     assert feed.receive(sent) is batch
@@ -228,7 +228,7 @@ def test_what_is_there_already_stays_as_it_is(streams: Streams) -> None:
 
 
 def test_prepare_waits_for_what_others_made_on_the_device(streams: Streams) -> None:
-    feed = Feed("meta", prepare=lambda batch, _: [batch[0] * 2, batch[1]])
+    feed = DevicePrefetcher("meta", prepare=lambda batch, _: [batch[0] * 2, batch[1]])
     feed.send([torch.zeros(2, device=META), torch.zeros(3)])
     waits = ("wait for", "side", "consumer"), ("record", (2,), "side")
     assert [entry for entry in streams.log if entry[0] not in ("event", "copy")][:2] == list(waits)
@@ -259,7 +259,7 @@ class Recorded(Opaque):
 
 def test_memory_that_cannot_be_recorded_is_the_consumers_from_the_start(streams: Streams) -> None:
     """A sparse tensor and an opaque object are copied on the consumer's stream: nothing else is safe."""
-    feed = Feed("meta")
+    feed = DevicePrefetcher("meta")
     batch = [torch.zeros(1), Opaque(torch.zeros(2)), Recorded(torch.zeros(3)), pack_sequence([torch.ones(4)])]
     received = feed.receive(feed.send(batch))
     # What packs a sequence copies too, but to no device.

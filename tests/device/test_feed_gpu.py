@@ -11,7 +11,7 @@ import torch
 from torch.nn.utils.rnn import pack_sequence
 from torchvision import tv_tensors
 
-from headrace.device.feed import Feed
+from headrace.device.prefetcher import DevicePrefetcher
 
 pytestmark = pytest.mark.gpu
 
@@ -30,7 +30,7 @@ def test_every_kind_of_batch_arrives(gpu: torch.device) -> None:
         "sparse": torch.eye(3).to_sparse(),
         "text": ["a", "b"],
     }
-    feed = Feed(gpu.type)
+    feed = DevicePrefetcher(gpu.type)
     moved = feed.receive(feed.send(batch))
     assert type(moved["one"].image) is tv_tensors.Image
     assert moved["one"].image.device == gpu
@@ -47,7 +47,7 @@ def test_every_kind_of_batch_arrives(gpu: torch.device) -> None:
 
 def test_what_is_there_already_is_handed_through(gpu: torch.device) -> None:
     batch = [torch.ones(3, device=gpu), "x"]
-    feed = Feed(gpu)
+    feed = DevicePrefetcher(gpu)
     assert feed.receive(feed.send(batch)) is batch
     assert feed.copied_bytes == 0
 
@@ -57,7 +57,7 @@ def test_what_is_there_already_is_handed_through(gpu: torch.device) -> None:
 def test_memory_is_never_used_again_too_early(gpu: torch.device, depth: int, pinned: bool) -> None:
     """The consumer lags far behind Python, drops each batch at once, and host memory is written again as soon
     as the feed lets go of it: a copy that comes too early, or memory that is reused too early, shows."""
-    feed = Feed(gpu, prepare=lambda batch, _: [batch[0] + 1, batch[1]])
+    feed = DevicePrefetcher(gpu, prepare=lambda batch, _: [batch[0] + 1, batch[1]])
     weight = torch.rand(3000, 3000, device=gpu)
     ahead: deque[Any] = deque()
     results = []
@@ -83,7 +83,7 @@ def consume(batch: Any, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
 
 
 def test_the_consumer_may_be_on_a_stream_of_its_own(gpu: torch.device) -> None:
-    feed, own = Feed(gpu), torch.Stream(device=gpu)
+    feed, own = DevicePrefetcher(gpu), torch.Stream(device=gpu)
     with own:
         batch = feed.receive(feed.send([torch.full((1 << 20,), 3.0).pin_memory()]))
         total = batch[0].sum()

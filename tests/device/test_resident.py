@@ -15,7 +15,7 @@ import headrace
 from headrace.device import resident as resident_module
 from headrace.device.postprocess import Postprocess
 from headrace.device.resident import Residence
-from headrace.engine.gather import GatherProducer
+from headrace.engine.gather import GatherStream
 from headrace.errors import ConfigError
 from headrace.order.batches import IndexBatch
 from headrace.plan import Plan, make_plan
@@ -122,7 +122,7 @@ def test_what_lives_there_is_finished_there(free: dict[str, int | None]) -> None
 
 
 def batches_of(plan: Plan, indices: list[int]) -> Any:
-    return next(GatherProducer(plan, iter([IndexBatch(indices, np.zeros(3, np.int64))]), pinned=True)).data
+    return next(GatherStream(plan, iter([IndexBatch(indices, np.zeros(3, np.int64))]), pinned=True)).data
 
 
 @pytest.mark.gpu

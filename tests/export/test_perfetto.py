@@ -18,7 +18,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
-from headrace.engine import recorder as recorder_module
+from headrace.engine import meter as meter_module
 from headrace.engine.meter import Meter
 from headrace.export.perfetto import write_trace
 from headrace.records import BatchTimes, TraceEvent
@@ -184,7 +184,7 @@ def test_a_second_trace_at_the_same_time_is_refused_and_spoils_nothing(tmp_path:
 
 
 def test_only_the_latest_events_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder_module, "MAX_EVENTS", 10)
+    monkeypatch.setattr(meter_module, "MAX_EVENTS", 10)
     meter = Meter()
     with meter.recording() as recorder:
         epoch = meter.begin_epoch(0)

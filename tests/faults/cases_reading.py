@@ -14,7 +14,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
-from headrace.engine import epoch, native
+from headrace.engine import native, native_stream
 from support.faults import Faults
 from support.jpegs import image_folder
 from support.python import run_python
@@ -149,7 +149,7 @@ def test_an_error_that_does_not_last_costs_no_sample(folder: Path, faults: Fault
 def test_a_mount_that_hangs_is_named_and_may_come_back(
     folder: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch, timeout: float, rule: str
 ) -> None:
-    monkeypatch.setattr(epoch, "STUCK_SECONDS", 0.5)
+    monkeypatch.setattr(native_stream, "STUCK_SECONDS", 0.5)
     dataset = ImageFolder(str(folder), NATIVE)
     path = dataset.samples[BAD][0]
     faults(f"{rule} 0 {path}", *([f"cut 300 {path}"] if rule == "wait" else []))

@@ -14,9 +14,9 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 import headrace
-from headrace.device.feed import Feed
 from headrace.device.postprocess import Postprocess
-from headrace.engine.gather import GatherProducer
+from headrace.device.prefetcher import DevicePrefetcher
+from headrace.engine.gather import GatherStream
 from headrace.order.batches import IndexBatch
 from headrace.plan import make_plan
 from headrace.plan.arrays import COLOUR
@@ -119,11 +119,11 @@ def test_for_a_device_levels_are_sent_and_looked_up_there(
     assert plan.gather is not None
     assert plan.values is not None
     batch = IndexBatch([3, 0, 3], np.zeros(3, np.int64))
-    made = next(GatherProducer(plan, iter([batch]), pinned=False, key=(7, 1)))
+    made = next(GatherStream(plan, iter([batch]), pinned=False, key=(7, 1)))
     assert made.data[0].dtype == torch.uint8
     assert made.keys is not None
     assert made.keys[2] == (7, 1, 3, 0)
-    feed = Feed(None, Postprocess(plan.values))
+    feed = DevicePrefetcher(None, Postprocess(plan.values))
     images, labels = feed.receive(feed.send(made.data, made.keys))
     expected = next(iter(DataLoader(dataset, 3, sampler=[3, 0, 3])))
     assert same([images, labels], expected)

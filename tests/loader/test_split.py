@@ -17,7 +17,7 @@ from torchvision.transforms import v2
 
 import headrace
 import headrace.testing
-from headrace.engine.prefixed import PrefixedGuard
+from headrace.engine.split import SplitPipelineFactory
 from headrace.errors import ConfigError, SampleError
 from headrace.packs.pack import pack
 from support.equal import same
@@ -256,7 +256,7 @@ def test_a_spawned_worker_plans_for_itself(folder: Path) -> None:
     dataset = split(folder, Augment())
     plan = headrace.DataLoader(dataset).plan()
     assert plan.head is not None
-    guard = PrefixedGuard(plan, {}, "auto")
+    guard = SplitPipelineFactory(plan, {}, "auto")
     assert len(pickle.dumps(guard)) < 1000
     there = pickle.loads(pickle.dumps(guard))
     planned = there(dataset, default_collate, "raise").plan.head

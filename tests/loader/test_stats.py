@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, TensorDataset
 from torchvision.datasets import ImageFolder
 
 import headrace
-from headrace.engine.front import InPlace
+from headrace.engine.iterator import InlineTransfer
 from headrace.records import EpochStats, LoaderStats, QueueFill, SampleFailure, StageStats
 
 NATIVE_STAGES = ["read", "parse", "decode", "resize", "store"]
@@ -220,7 +220,7 @@ def test_the_table() -> None:
 
 
 def test_copies_to_the_device_are_a_stage() -> None:
-    class Copying(InPlace):
+    class Copying(InlineTransfer):
         """As if each batch's copy were known to be over once the next is sent."""
 
         def send(self, batch: Any, keys: Any) -> Any:

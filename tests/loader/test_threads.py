@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Subset
 
 import headrace
-from headrace.engine.crew import Crew
+from headrace.engine.thread_pool import ThreadPool
 
 
 class Waiting(Dataset[Any]):
@@ -207,7 +207,7 @@ def test_samples_may_come_unbatched() -> None:
 
 
 def test_the_limit_of_a_crew_is_kept_and_can_be_changed() -> None:
-    crew, lock = Crew(3), threading.Lock()
+    crew, lock = ThreadPool(3), threading.Lock()
     running, most = 0, 0
     left = threading.Semaphore(0)
 

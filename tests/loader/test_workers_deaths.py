@@ -22,7 +22,7 @@ from torchvision.datasets import ImageFolder
 
 import headrace
 from headrace.engine.meter import Failures
-from headrace.engine.python import TorchProducer
+from headrace.engine.torch_stream import TorchStream
 from headrace.engine.workers.progress import NONE, Cancelled, Note, Progress
 from support.unknown import Jitter
 
@@ -100,13 +100,13 @@ def test_the_epoch_is_what_it_would_have_been(method: str, tmp_path: Path) -> No
     assert loader.stats().failures == ()
 
 
-def test_a_death_is_logged_with_the_sample_in_hand(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_death_is_logged_with_its_sample(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "headrace"):
         list(loader_of(Noisy({17: killed}, tmp_path)))
     (record,) = caplog.records
     assert re.search(
-        r"worker \(pid \d+\) was killed by SIGKILL, as by the kernel where memory runs out, with sample 17"
-        r" \(file-17\) in hand; the process is replaced",
+        r"worker \(pid \d+\) was killed by SIGKILL, as by the kernel where memory runs out, while making"
+        r" sample 17 \(file-17\); the process is replaced",
         record.getMessage(),
     )
 
@@ -164,7 +164,7 @@ def test_raise_names_the_sample_and_stays_an_error() -> None:
     dataset = Noisy({17: killed})
     loader = loader_of(dataset, on_worker_death="raise")
     iterator = iter(loader)
-    message = r"DataLoader worker \(pid \d+\) was killed by SIGKILL.*sample 17 \(file-17\) in hand"
+    message = r"DataLoader worker \(pid \d+\) was killed by SIGKILL.*making sample 17 \(file-17\)"
     with pytest.raises(RuntimeError, match=message):
         list(iterator)
     with pytest.raises(RuntimeError, match=message):  # not the batches after it as if nothing had been
@@ -194,7 +194,7 @@ def init_ends(worker: int) -> None:
 
 
 def test_workers_that_die_at_their_start_are_an_error() -> None:
-    with pytest.raises(RuntimeError, match=r"exited with code [78], with nothing in hand.*worker_init_fn"):
+    with pytest.raises(RuntimeError, match=r"exited with code [78], while making nothing.*worker_init_fn"):
         list(loader_of(Noisy(), worker_init_fn=init_ends))
 
 
@@ -308,7 +308,7 @@ def sleeps() -> None:
 def test_a_worker_that_does_nothing_is_named_by_the_timeout() -> None:
     loader = loader_of(Noisy({17: sleeps}), timeout=1)
     with pytest.raises(
-        RuntimeError, match=r"timed out after 1 seconds: .*worker \(pid \d+\) has sample 17 in hand"
+        RuntimeError, match=r"timed out after 1 seconds: .*worker \(pid \d+\) is making sample 17"
     ):
         list(loader)
 
@@ -338,17 +338,17 @@ class Broken:
 )
 def test_a_stream_says_that_it_cant_be_replayed(error: Exception) -> None:
     # A real worker's end reaches the main thread as a signal; torch makes it an error here, or in pytest.
-    producer = TorchProducer(Broken(error), Failures(), in_processes=True)
+    producer = TorchStream(Broken(error), Failures(), in_processes=True)
     for _ in range(2):  # it doesn't end as if that had been all
         with pytest.raises(RuntimeError, match="IterableDataset can't be replaced"):
             next(producer)
     with pytest.raises(type(error), match=re.escape(str(error))):
-        next(TorchProducer(Broken(error), Failures(), in_processes=False))
+        next(TorchStream(Broken(error), Failures(), in_processes=False))
 
 
 def test_an_error_of_a_stream_s_code_stays_what_it_is() -> None:
     caught = ConnectionError("Caught ConnectionError in DataLoader worker process 0.")
-    producer = TorchProducer(Broken(caught, KeyError(3)), Failures(), in_processes=True)
+    producer = TorchStream(Broken(caught, KeyError(3)), Failures(), in_processes=True)
     with pytest.raises(ConnectionError, match="Caught"):
         next(producer)
     with pytest.raises(KeyError, match="3"):

@@ -14,7 +14,7 @@ import torch
 
 import headrace
 from headrace.cache import Cache, Record
-from headrace.engine import ahead
+from headrace.engine import prefetch
 from headrace.loader import dataloader
 from headrace.remote import expecting
 from headrace.remote.expecting import Expecting
@@ -68,7 +68,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], list[int]]]:
 @pytest.fixture
 def small(remote: Make, local: headrace.PackedDataset, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Datasets whose cache holds half of them, and that fetch a batch ahead."""
-    monkeypatch.setattr(ahead, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(prefetch, "AHEAD_BYTES", 1)
     monkeypatch.setattr(expecting, "FREE_SHARE", 2.0)
     sizes = np.asarray(local.source.extents.sizes, np.int64)
     room = int((-(-sizes // 4096)).sum()) * 4096 // 2

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 import headrace
 from headrace.build import pool_config
 from headrace.config import LoaderConfig
-from headrace.engine.guarded import Guarded
+from headrace.engine.error_policy import ErrorPolicyDataset
 from headrace.engine.meter import Failures
 from headrace.engine.seeding import Seeding
 from headrace.engine.workers.epochs import WorkerPools, WorkerStream
@@ -32,7 +32,7 @@ class Bench:
 
     def begin(self, epoch: int = 0, **changed: Any) -> WorkerStream:
         pairs = np.arange(len(self.loader.dataset)).reshape(-1, 2)  # type: ignore[arg-type]
-        config = pool_config(LoaderConfig.of(self.loader), Guarded)
+        config = pool_config(LoaderConfig.of(self.loader), ErrorPolicyDataset)
         batches = (IndexBatch(pair, np.zeros(2, np.int64)) for pair in pairs)
         seeding = Seeding((4, epoch), base=4 + epoch, by_sample=True)
         return self.pools.start_epoch(replace(config, **changed), seeding, batches, Failures())

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.device.feed import Step
 from headrace.device.pointwise import look_up_batch
+from headrace.device.prefetcher import Step
 from headrace.plan.segments import ErasingStep, Plan, ValueSegment
 from headrace.records import BatchKeys
 from headrace.transforms.random_erasing import draw_boxes, draw_noise

@@ -1,9 +1,10 @@
-"""The user's batch_transform: MixUp, CutMix, or anything else that takes a whole batch."""
+"""What is done to whole batches at the end: a cast, and the user's batch_transform, such as MixUp."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +15,36 @@ from headrace.records import BatchKeys
 
 # Sets the seeds of a batch apart from those of its first sample and of the user's collate function.
 BATCH = 0x6261746368
+
+
+@dataclass(frozen=True)
+class Cast:
+    """What the user asked for of the images, where Python makes them: four-dimensional tensors.
+
+    Attributes:
+        dtype: None: as they are.
+        memory_format: `torch.contiguous_format`: as they are.
+    """
+
+    dtype: torch.dtype | None
+    memory_format: torch.memory_format
+
+    def __call__(self, batch: Any, keys: BatchKeys | None) -> Any:  # noqa: ARG002
+        """The batch, its images cast."""
+        return self._cast(batch)
+
+    def changes_nothing(self) -> bool:
+        """Whether nothing was asked for."""
+        return self.dtype is None and self.memory_format is torch.contiguous_format
+
+    def _cast(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.to(dtype=self.dtype, memory_format=self.memory_format) if value.ndim == 4 else value
+        if isinstance(value, dict):
+            return {key: self._cast(item) for key, item in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(self._cast(item) for item in value)
+        return value
 
 
 class BatchTransform:

@@ -9,13 +9,13 @@ import torch
 
 from headrace.device.pointwise import BITS
 from headrace.device.postprocess import host_postprocess
-from headrace.engine.producer import Made
 from headrace.engine.seeding import batch_keys
+from headrace.engine.stream import BatchStream, HostBatch
 from headrace.order.batches import IndexBatch
 from headrace.plan.segments import Plan
 
 
-class GatherProducer:
+class GatherStream(BatchStream):
     """For each batch what torch's collation makes of its samples: a list of new tensors [n, …].
 
     They are on the device of the plan's tensors. An index outside the dataset raises IndexError; the batches
@@ -45,7 +45,7 @@ class GatherProducer:
         self._taken = 0
         self._postprocess = host_postprocess(plan)
 
-    def __next__(self) -> Made:
+    def __next__(self) -> HostBatch:
         batch = next(self._batches)
         self._taken += 1
         plan = self._gather
@@ -59,24 +59,11 @@ class GatherProducer:
             gathered[0] = self._postprocess.images(gathered[0], keys)
         if self._pinned:
             gathered = [t.pin_memory() if t.device.type == "cpu" else t for t in gathered]
-        return Made(gathered, len(rows), self._taken, keys=keys)
+        return HostBatch(gathered, len(rows), self._taken, keys=keys)
 
-    def ready(self) -> bool:
-        """Always: a batch is a copy of rows."""
-        return True
-
-    @property
-    def depth(self) -> int:
-        """None: batches are made when they are asked for."""
-        return 0
-
-    @property
-    def in_flight(self) -> int:
-        """None."""
-        return 0
-
-    def close(self) -> None:
-        """Nothing is in flight."""
+    def ready(self) -> int:
+        """Always one: a batch is a copy of rows, made when it is asked for."""
+        return 1
 
 
 def _take_on_cpu(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -12,14 +12,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from headrace.engine.recorder import Recorder
 from headrace.engine.tally import Histogram, Series
 from headrace.errors import ConfigError
-from headrace.records import BatchTimes, EpochStats, NativeStats, QueueFill, SampleFailure, StageStats
+from headrace.records import (
+    BatchTimes,
+    EpochStats,
+    NativeStats,
+    QueueFill,
+    SampleFailure,
+    StageStats,
+    TraceEvent,
+)
 
 log = logging.getLogger("headrace")
 
 KEPT_EPOCHS = 32
+# The latest are kept: about 50 MB, and a file of up to 130 MB.
+MAX_EVENTS = 100_000
 
 
 class Meter:
@@ -244,3 +253,30 @@ class Failures:
         if failure.index not in self._logged:
             self._logged.add(failure.index)
             log.warning("sample %d (%s) %s: %s", failure.index, failure.path, failure.action, failure.cause)
+
+
+class Recorder:
+    """A ring of events. Any thread may add to it.
+
+    Attributes:
+        events: the latest, in the order in which they ended.
+        threads: names, by the threads' numbers as the system knows them.
+    """
+
+    def __init__(self) -> None:
+        self.events: deque[TraceEvent] = deque(maxlen=MAX_EVENTS)
+        self.threads: dict[int, str] = {}
+
+    def add(
+        self,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        batch: BatchTimes | None = None,
+        queue: tuple[int, int] = (0, 0),
+    ) -> None:
+        """See `TraceEvent`; the thread is the one that calls."""
+        thread = threading.get_native_id()
+        if thread not in self.threads:
+            self.threads[thread] = threading.current_thread().name
+        self.events.append(TraceEvent(name, thread, start_ns, end_ns, batch, queue))

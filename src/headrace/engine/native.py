@@ -17,12 +17,12 @@ import torch
 
 from headrace._native import abi, ffi
 from headrace._native.decoders import decoder_bits
-from headrace.engine.ahead import LeasedBatch, leased_source
-from headrace.engine.crew import Crew, Task
 from headrace.engine.lower import lower_pipeline
 from headrace.engine.meter import Meter
 from headrace.engine.pillow import make_sample
+from headrace.engine.prefetch import LeasedBatch, leased_source
 from headrace.engine.slots import Slots
+from headrace.engine.thread_pool import Task, ThreadPool
 from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
 from headrace.plan.segments import NativeSegment
@@ -44,10 +44,10 @@ WAIT_SLICE_MS = 100
 PATIENCE_AT_END = 5.0
 
 # Batches whose reads never returned, with all the memory that native threads may still write to.
-_left_behind: list[Pending] = []
+_left_behind: list[PendingBatch] = []
 
 
-class Threads:
+class NativeThreads:
     """A native pool and the Python threads beside it, of the process that made them.
 
     Both are made at the first use, again in a forked child, and ended when the loader is dropped or closed.
@@ -58,8 +58,8 @@ class Threads:
         self.read_threads = READ_THREADS
         self._pid = -1
         self._pool: ffi.Pool | None = None
-        self._python: Crew | None = None
-        self._end: weakref.finalize[..., Threads] | None = None
+        self._python: ThreadPool | None = None
+        self._end: weakref.finalize[..., NativeThreads] | None = None
 
     def pool(self) -> ffi.Pool:
         """The native pool of this process."""
@@ -78,10 +78,10 @@ class Threads:
         if self._pool is not None and self._pid == os.getpid():
             self._pool.use(decode_threads, read_threads)
 
-    def python(self) -> Crew:
+    def python(self) -> ThreadPool:
         """Python threads for Pillow, as many as decode threads: it releases the GIL for most of its work."""
         if self._python is None:
-            self._python = Crew(max(1, self.decode_threads))
+            self._python = ThreadPool(max(1, self.decode_threads))
         return self._python
 
     def stats(self) -> NativeStats | None:
@@ -117,7 +117,7 @@ def _end_pool(pool: ffi.Pool, pid: int) -> None:
 
 
 @dataclass
-class Pending:
+class PendingBatch:
     """A batch on its way.
 
     Attributes:
@@ -160,7 +160,7 @@ class NativeEngine:
     """
 
     def __init__(
-        self, plan: NativeSegment, threads: Threads, slots: Slots, meter: Meter, decoder: str
+        self, plan: NativeSegment, threads: NativeThreads, slots: Slots, meter: Meter, decoder: str
     ) -> None:
         self.plan = plan
         self.meter = meter
@@ -169,7 +169,7 @@ class NativeEngine:
         self._pipeline = lower_pipeline(plan, decoder_bits(decoder))
         self._source = native_source(plan)
 
-    def submit(self, batch: IndexBatch, seed: int, epoch: int) -> Pending:
+    def submit(self, batch: IndexBatch, seed: int, epoch: int) -> PendingBatch:
         """Begins a batch.
 
         Raises:
@@ -198,7 +198,7 @@ class NativeEngine:
         source: ffi.Source,
         seed: int,
         epoch: int,
-    ) -> Pending:
+    ) -> PendingBatch:
         images = self._images(len(order))
         native = self.threads.pool().submit(
             self._pipeline,
@@ -209,15 +209,15 @@ class NativeEngine:
             epoch=epoch,
             output=images.data_ptr(),
         )
-        return Pending(order, batch.occurrences, images, native, os.getpid())
+        return PendingBatch(order, batch.occurrences, images, native, os.getpid())
 
-    def poll(self, pending: Pending, seed: int, epoch: int) -> bool:
+    def poll(self, pending: PendingBatch, seed: int, epoch: int) -> bool:
         """Whether native code is done with `pending`; what it left to Pillow has then been begun."""
         if pending.fallback is None and pending.native.wait(0):
             self._begin_fallback(pending, seed, epoch)
         return pending.fallback is not None
 
-    def wait(self, pending: Pending, seed: int, epoch: int) -> bool:
+    def wait(self, pending: PendingBatch, seed: int, epoch: int) -> bool:
         """Waits a little; whether all samples of `pending` are made or have failed."""
         if not pending.native.wait(WAIT_SLICE_MS):
             return False
@@ -227,7 +227,7 @@ class NativeEngine:
             return True
         return not wait_for(pending.fallback.values(), WAIT_SLICE_MS / 1000).not_done
 
-    def unfinished(self, pending: Pending) -> list[int]:
+    def unfinished(self, pending: PendingBatch) -> list[int]:
         """Positions of samples that are neither made nor have failed, in order."""
         if pending.fallback is None:
             undecided: list[int] = pending.native.undecided().tolist()
@@ -239,7 +239,7 @@ class NativeEngine:
         with self.meter.timed("pillow", 1, threads=max(1, self.threads.decode_threads)):
             return make_sample(self.plan, self._pipeline, key)
 
-    def abandon(self, batches: Sequence[Pending]) -> None:
+    def abandon(self, batches: Sequence[PendingBatch]) -> None:
         """Cancels batches nobody wants; returns once no thread writes to their memory, but for threads whose
         reads don't return."""
         mine = [pending for pending in batches if pending.pid == os.getpid()]
@@ -280,7 +280,7 @@ class NativeEngine:
             return flat.view(n, plan.height, plan.width, 3).permute(0, 3, 1, 2)
         return flat.view(n, 3, plan.height, plan.width)
 
-    def _begin_fallback(self, pending: Pending, seed: int, epoch: int) -> None:
+    def _begin_fallback(self, pending: PendingBatch, seed: int, epoch: int) -> None:
         pending.made_ns = time.perf_counter_ns()
         failed = np.flatnonzero(pending.native.statuses["code"] != abi.OK)
         pending.fallback = {}

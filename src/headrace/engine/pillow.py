@@ -22,11 +22,11 @@ def make_sample(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> 
         SampleError: whatever kept torchvision's own loader or transforms from doing it, with index, path and
             cause.
     """
-    return look_up(make_picture(plan, pipeline, key), plan.table)
+    return look_up(make_image(plan, pipeline, key), plan.table)
 
 
-def make_picture(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> Image.Image:
-    """The picture of `key` after the operations of `plan`, as torchvision gives it. Raises SampleError."""
+def make_image(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> Image.Image:
+    """The image of `key` after the operations of `plan`, as torchvision gives it. Raises SampleError."""
     path = plan.source.path(key.sample)
     try:
         image = load_image(plan.source, key.sample)

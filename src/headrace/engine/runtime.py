@@ -7,9 +7,9 @@ from functools import partial
 
 import torch
 
-from headrace.engine.front import Front
+from headrace.engine.iterator import LoaderIterator
 from headrace.engine.meter import Failures, Meter
-from headrace.engine.native import Threads
+from headrace.engine.native import NativeThreads
 from headrace.engine.slots import Slots
 from headrace.records import LoaderStats, NativeStats
 
@@ -28,18 +28,18 @@ class Runtime:
     def __init__(self) -> None:
         self.meter = Meter()
         self.failures = Failures()
-        self.latest: weakref.ref[Front] | None = None
-        self._threads: Threads | None = None
+        self.latest: weakref.ref[LoaderIterator] | None = None
+        self._threads: NativeThreads | None = None
         self._slots: Slots | None = None
 
     def __reduce__(self) -> tuple[type[Runtime], tuple[()]]:
         return Runtime, ()
 
-    def threads_for(self, count: int) -> Threads:
+    def threads_for(self, count: int) -> NativeThreads:
         """The native threads, made at the first use, `count` of them."""
         if self._threads is None:
-            self._threads = Threads(count)
-            # Threads end with the loader, not when the next collection finds a cycle that they are part of.
+            self._threads = NativeThreads(count)
+            # They end with the loader, not when the next collection finds a cycle that they are part of.
             self.meter.native = partial(_stats_of, weakref.ref(self._threads))
         return self._threads
 
@@ -91,6 +91,6 @@ class Runtime:
         return None if self._threads is None else self._threads.stats()
 
 
-def _stats_of(threads: weakref.ref[Threads]) -> NativeStats | None:
+def _stats_of(threads: weakref.ref[NativeThreads]) -> NativeStats | None:
     found = threads()
     return None if found is None else found.stats()

@@ -1,84 +1,129 @@
-"""An `IterableDataset` with a state: each batch brings the state after it; a resumed one goes on from it."""
+"""What makes batches, as the outermost iterator sees it: natively, on threads, in processes, or in place."""
 
 from __future__ import annotations
 
-import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from torch.utils.data import IterableDataset, get_worker_info
-
-from headrace._torch_compat import pin_memory
-
-PLACEHOLDER = "headrace: this batch was received before the state was saved"
+from headrace.engine.seeding import batch_keys
+from headrace.order.batches import IndexBatch
+from headrace.records import BatchKeys
 
 
-def has_state(dataset: Any) -> bool:
-    """Whether `dataset` can be resumed: it has state_dict() and load_state_dict()."""
-    return hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
-
-
-class Stream(IterableDataset[Any]):
-    """The user's dataset, put in the state of the worker that it runs in.
-
-    Args:
-        dataset: the user's.
-        batch_size: samples of a batch; None: not batched.
-        states: by worker, as (state, whether its epoch has ended); emptied once they are loaded.
-        turn: worker that is next. torch asks worker 0 first; those before `turn` give a placeholder, so that
-            the batches come in the order in which they would have come.
+@dataclass(slots=True)
+class HostBatch:
+    """A batch on the host.
 
     Attributes:
-        ended: whether the dataset has given all of its epoch.
+        data: the batch as the user gets it, but for the copy to a device.
+        samples: number of samples in it, as far as its shape tells.
+        taken: number of batches of the epoch that are done with once this one is received; one whose samples
+            were all skipped counts, too.
+        stream: (worker, state after this batch) of a stateful `IterableDataset`; None for others.
+        keys: keys of the samples, where they are known.
+        times: `submitted_ns` and `made_ns` of `headrace.records.BatchTimes`, 0 where they aren't known.
     """
 
-    def __init__(self, dataset: Any, batch_size: int | None, states: dict[int, Any], turn: int) -> None:
-        self.dataset = dataset
-        self.batch_size = batch_size
-        self.states = dict(states)
-        self.turn = turn
-        self.ended = False
-
-    def __iter__(self) -> Iterator[Any]:
-        info = get_worker_info()
-        worker = 0 if info is None else info.id
-        turn, self.turn = self.turn, 0
-        self.ended = False
-        if worker in self.states:
-            state, self.ended = self.states.pop(worker)
-            self.dataset.load_state_dict(state)
-        if worker < turn:
-            yield from [PLACEHOLDER] * (self.batch_size or 1)
-        if not self.ended:  # or else its state is that of the next epoch's start
-            yield from self.dataset
-            self.ended = True
-
-
-@dataclass(frozen=True)
-class StreamBatch:
-    """The user's batch, or the placeholder, and (state, ended) of the dataset of `worker` after it."""
-
     data: Any
-    worker: int
-    state: tuple[Any, bool]
+    samples: int
+    taken: int
+    stream: tuple[int, Any] | None = None
+    keys: BatchKeys | None = None
+    times: tuple[int, int] = (0, 0)
 
-    def pin_memory(self) -> StreamBatch:
-        """As torch's loader asks for it."""
-        return replace(self, data=pin_memory(self.data))
+
+class BatchStream(ABC):
+    """Makes the batches of one epoch, in order, several ahead where it can."""
+
+    @abstractmethod
+    def __next__(self) -> HostBatch:
+        """Waits for the next batch. Raises StopIteration at the end, and whatever the user's code raised for
+        this batch: the one after it may still be asked for."""
+
+    def ready(self) -> int:
+        """Number of batches, an error or the end among them, that could be had without waiting; 0 where that
+        isn't known: whoever asks for the next waits."""
+        return 0
+
+    @property
+    def depth(self) -> int:
+        """Number of batches that may be in flight now; 0 where it isn't known, or none are."""
+        return 0
+
+    @property
+    def in_flight(self) -> int:
+        """Number of batches that are being made, or are made and wait to be taken."""
+        return 0
+
+    def close(self) -> None:  # noqa: B027  (there may be nothing to do)
+        """Gives up what is in flight."""
 
 
-@dataclass(frozen=True)
-class StreamCollate:
-    """The user's collate function, and the state that the dataset is in when it has given the samples."""
+class NotedBatches(Iterator[IndexBatch]):
+    """Hands `batches` through, and remembers them until they are asked for by number, the first being 1."""
 
-    collate: Callable[[Any], Any]
-    stream: Stream
+    def __init__(self, batches: Iterator[IndexBatch]) -> None:
+        self._batches = batches
+        self._handed = 0
+        self._noted: dict[int, IndexBatch] = {}
 
-    def __call__(self, samples: Any) -> StreamBatch:
-        info = get_worker_info()
-        worker = 0 if info is None else info.id
-        first = samples[0] if isinstance(samples, list) and samples else samples
-        held = isinstance(first, str) and first == PLACEHOLDER
-        data = PLACEHOLDER if held else self.collate(samples)
-        return StreamBatch(data, worker, (copy.deepcopy(self.stream.dataset.state_dict()), self.stream.ended))
+    def __next__(self) -> IndexBatch:
+        batch = next(self._batches)
+        self._handed += 1
+        self._noted[self._handed] = batch
+        return batch
+
+    def take(self, number: int) -> IndexBatch:
+        """Batch `number`; it and those before it are then forgotten."""
+        batch = self._noted[number]
+        for passed in [n for n in self._noted if n <= number]:
+            del self._noted[passed]
+        return batch
+
+
+class KeyedStream(BatchStream):
+    """The stream of `make`, its batches with their keys.
+
+    Args:
+        make: makes a stream that takes its batches in order from what it is given.
+        batches: indices of the batches of the epoch.
+        key: (seed, epoch) of the random parameters.
+        samples: length of the dataset; 0 where it isn't known.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Iterator[IndexBatch]], BatchStream],
+        batches: Iterator[IndexBatch],
+        key: tuple[int, int],
+        samples: int,
+    ) -> None:
+        self._noted = NotedBatches(batches)
+        self._stream = make(self._noted)
+        self._key = key
+        self._samples = samples
+
+    def __next__(self) -> HostBatch:
+        made = next(self._stream)
+        made.keys = batch_keys(self._key, self._noted.take(made.taken), self._samples)
+        return made
+
+    def ready(self) -> int:
+        """As the inner stream says."""
+        return self._stream.ready()
+
+    @property
+    def depth(self) -> int:
+        """As the inner stream says."""
+        return self._stream.depth
+
+    @property
+    def in_flight(self) -> int:
+        """As the inner stream says."""
+        return self._stream.in_flight
+
+    def close(self) -> None:
+        """Gives up what is in flight."""
+        self._stream.close()

@@ -1,7 +1,7 @@
-"""The end of a pipeline as a table: what each level of each channel of an 8-bit picture becomes.
+"""The end of a pipeline as a table: what each level of each channel of an 8-bit image becomes.
 
 `ToTensor`, `Normalize` and their kin treat every pixel alike and every channel by itself. So the user's own
-transforms, run once on a picture of all 256 levels, tell everything: looking pixels up gives their very bits.
+transforms, run once on an image of all 256 levels, say everything: looking pixels up gives the same bits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PointwiseTable:
         values: [channels, 256] of `dtype`; None when every level stays itself (uint8).
         dtype: one of OUTPUT_DTYPES.
         sample_type: the class of tensor that the transforms return.
-        channels: of the pictures: 3 or 1.
+        channels: of the images: 3 or 1.
     """
 
     values: torch.Tensor | None
@@ -45,10 +45,10 @@ def run_suffix(image: Image.Image, transforms: Sequence[Callable[[Any], Any]]) -
 
 
 def build_table(transforms: Sequence[Callable[[Any], Any]], channels: int = 3) -> PointwiseTable | str:
-    """The table of `transforms` for pictures of 3 (RGB) or 1 (L) channels, or a reason why there is none."""
+    """The table of `transforms` for images of 3 (RGB) or 1 (L) channels, or a reason why there is none."""
     levels = np.arange(LEVELS, dtype=np.uint8)
     try:
-        result = run_suffix(_picture([levels] * channels, height=1), transforms)
+        result = run_suffix(_image_of([levels] * channels, height=1), transforms)
     except Exception as error:  # the user's arguments may be wrong in any way: Python will show it
         return f"raises {type(error).__name__}: {error}"
     problem = _problem(result, channels)
@@ -93,7 +93,7 @@ def look_up_levels(pixels: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return torch.stack([values[c][pixels[c].to(torch.int64)] for c in range(len(pixels))])
 
 
-def _picture(channels: Sequence[np.ndarray[Any, np.dtype[np.uint8]]], height: int) -> Image.Image:
+def _image_of(channels: Sequence[np.ndarray[Any, np.dtype[np.uint8]]], height: int) -> Image.Image:
     pixels = np.stack([channel.reshape(height, -1) for channel in channels], axis=-1)
     return Image.fromarray(pixels if len(channels) == 3 else pixels[:, :, 0])
 
@@ -102,7 +102,7 @@ def _problem(result: Any, channels: int) -> str | None:
     if not isinstance(result, torch.Tensor):
         return f"gives {type(result).__name__} rather than a tensor: batches can't be made of that"
     if tuple(result.shape) != (channels, 1, LEVELS):
-        given = f"a picture of {channels} channels and 1×{LEVELS} pixels"
+        given = f"a image of {channels} channels and 1×{LEVELS} pixels"
         return f"gives shape {list(result.shape)} for {given}, not [{channels}, 1, {LEVELS}]"
     if result.dtype not in OUTPUT_DTYPES:
         allowed = ", ".join(str(d).removeprefix("torch.") for d in OUTPUT_DTYPES)
@@ -117,19 +117,19 @@ def _plain(values: torch.Tensor) -> torch.Tensor:
 
 
 def _agrees(values: torch.Tensor, transforms: Sequence[Callable[[Any], Any]], channels: int) -> bool:
-    """Whether the table foretells another picture: other places, other neighbours, other frequencies."""
+    """Whether the table predicts another image: other places, other neighbours, other frequencies."""
     order = np.arange(LEVELS)
     shuffles = [((order * step + 7) % LEVELS) ** 2 // LEVELS for step in (77, 165, 211)]
-    picture = [levels.astype(np.uint8) for levels in shuffles[:channels]]
-    image = _picture(picture, height=16)
+    planes = [levels.astype(np.uint8) for levels in shuffles[:channels]]
+    image = _image_of(planes, height=16)
     try:
         result = run_suffix(image, transforms)
-    except Exception:  # such as statistics of the first picture's very shape
+    except Exception:  # such as statistics of the first image's very shape
         return False
     if tuple(result.shape) != (channels, 16, 16) or result.dtype != values.dtype:
         return False
     # Bits, not values: NaN must agree too, and 0.0 isn't -0.0.
-    pixels = torch.from_numpy(np.stack(picture)).view(channels, 16, 16)
+    pixels = torch.from_numpy(np.stack(planes)).view(channels, 16, 16)
     return torch.equal(_bits(look_up_levels(pixels, values)), _bits(_plain(result)))
 
 

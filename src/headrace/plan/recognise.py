@@ -39,7 +39,7 @@ class Recognised:
     Attributes:
         what: the dataset in words, e.g. ``ImageFolder(n=1281167)``.
         source: its images and labels.
-        transform: the user's transform of the picture; None: none.
+        transform: the user's transform of the image; None: none.
         target_transform: the user's transform of the label; None: none.
         note: a remark for the explanation.
         root: the folder that all files are in; None: not known.

@@ -9,7 +9,7 @@ import torch
 from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
 
 from headrace.engine.lower import draws_of, lower_pipeline
-from headrace.engine.pillow import make_picture, make_sample
+from headrace.engine.pillow import make_image, make_sample
 from headrace.engine.seeding import generators_kept, seed_generators, seed_of
 from headrace.errors import ConfigError
 from headrace.loader import DataLoader
@@ -86,7 +86,7 @@ def replay(loader: DataLoader[Any], index: int, epoch: int | None = None, occurr
 
 
 def _replay_split(plan: Plan, head: NativeSegment, key: SampleKey) -> Any:
-    sample: Any = make_picture(head, lower_pipeline(head, decoders=0), key)
+    sample: Any = make_image(head, lower_pipeline(head, decoders=0), key)
     middle, values = plan.find(TransformSegment), plan.values
     with generators_kept():
         seed_generators(seed_of(key))

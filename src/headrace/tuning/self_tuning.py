@@ -22,7 +22,7 @@ WORDS = {
 
 
 class Tunable(Protocol):
-    """A producer with settings."""
+    """A stream with settings."""
 
     @property
     def in_flight(self) -> int:
@@ -39,7 +39,7 @@ class SelfTuning:
         self._tuner: Tuner | None = None
         self._key = ""
         self._from_cache = False
-        self._producer: weakref.ref[Tunable] | None = None
+        self._stream: weakref.ref[Tunable] | None = None
 
     def begin(self, what: str, start: Settings, knobs: Sequence[Knob]) -> Settings:
         """The settings to begin an epoch with.
@@ -70,22 +70,22 @@ class SelfTuning:
         """Those in use; none before the first epoch, or where there is nothing to set."""
         return {} if self._tuner is None else self._tuner.settings
 
-    def attach(self, producer: Tunable) -> None:
-        """The producer that `begin`'s settings were for."""
+    def attach(self, stream: Tunable) -> None:
+        """The stream that `begin`'s settings were for."""
         # It may know the loader, which must end with the last reference to it.
-        self._producer = weakref.ref(producer)
+        self._stream = weakref.ref(stream)
         if self._tuner is not None:
-            self._tuner.attach(partial(_tune, self._producer), producer.in_flight)
+            self._tuner.attach(partial(_tune, self._stream), stream.in_flight)
 
     def after_step(self, waited: float, period: float) -> None:
         """One more batch was received; see `Tuner.after_step`."""
-        producer = None if self._producer is None else self._producer()
-        if self._tuner is not None and producer is not None:
-            self._tuner.after_step(waited, period, producer.in_flight)
+        stream = None if self._stream is None else self._stream()
+        if self._tuner is not None and stream is not None:
+            self._tuner.after_step(waited, period, stream.in_flight)
 
-    def forget_producer(self) -> None:
+    def forget_stream(self) -> None:
         """What comes next has no settings."""
-        self._producer = None
+        self._stream = None
 
     def __str__(self) -> str:
         """For explanations: what is being done, or was found."""
@@ -101,8 +101,8 @@ class SelfTuning:
         return f"begun with {settings}" + (", found in an earlier run" if self._from_cache else "")
 
 
-def _tune(producer: weakref.ref[Tunable], settings: Settings) -> None:
-    found = producer()
+def _tune(stream: weakref.ref[Tunable], settings: Settings) -> None:
+    found = stream()
     if found is not None:
         found.tune(settings)
 

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.engine.guarded import Request, file_of
+from headrace.engine.error_policy import Request, file_of
 from headrace.engine.workers.progress import NONE, Note
 from headrace.errors import printable
 
@@ -67,9 +67,9 @@ class Death:
 
     def describe(self, dataset: Any) -> str:
         """The whole of it, after "worker"."""
-        return f"(pid {self.pid}) {self.how}, with {self.in_hand(dataset)} in hand"
+        return f"(pid {self.pid}) {self.how}, while making {self.current_work(dataset)}"
 
-    def in_hand(self, dataset: Any) -> str:
+    def current_work(self, dataset: Any) -> str:
         """What was being made; a sample with its file where `dataset` knows it."""
         if self.request is None:
             return "nothing"
@@ -83,24 +83,24 @@ class Deaths:
     """What the workers of one pool died of.
 
     Attributes:
-        deadly: samples that are not to be tried again, each with what it did.
+        quarantined: samples that are not to be tried again, each with what it did.
     """
 
     def __init__(self) -> None:
-        self.deadly: Mapping[Any, str] = {}
+        self.quarantined: Mapping[Any, str] = {}
         self._counts: Counter[Any] = Counter()
-        self._in_vain = 0
+        self._in_a_row = 0
         self._patience = PATIENCE
 
     def start_epoch(self, workers: int) -> None:
         """What happened by chance in another epoch isn't counted in this one, of so many workers."""
         self._counts.clear()
-        self._in_vain = 0
+        self._in_a_row = 0
         self._patience = PATIENCE + workers
 
     def progress(self) -> None:
         """A batch has come."""
-        self._in_vain = 0
+        self._in_a_row = 0
 
     def add(self, death: Death, number: int, dataset: Any) -> str | None:
         """A worker died and is to be replaced.
@@ -115,11 +115,11 @@ class Deaths:
             RuntimeError: there is no use in replacing workers.
         """
         described = f"DataLoader worker {death.describe(dataset)}"
-        self._in_vain += 1
+        self._in_a_row += 1
         error = self._blame(death, number)
-        if self._in_vain > self._patience:
+        if self._in_a_row > self._patience:
             raise RuntimeError(
-                f"{described}. {self._in_vain} times in a row a worker died before a batch came, so it isn't"
+                f"{described}. {self._in_a_row} times in a row a worker died before a batch came, so it isn't"
                 " replaced again. Where memory runs out, use fewer workers (num_workers) or smaller batches;"
                 " where they die at their start, look at worker_init_fn and at what the dataset opens."
             )
@@ -134,14 +134,14 @@ class Deaths:
         self._counts[key] += 1
         if self._counts[key] < ENOUGH:
             return None
-        self._in_vain = 0
+        self._in_a_row = 0
         if sample is None:
             return (
                 f"the batch of {samples_of(death.request)} ended its worker process twice, which {death.how},"
                 " while it was started, collated or sent. Where memory runs out, make batches smaller."
             )
         cause = f"it ended its worker process twice, which {death.how}"
-        self.deadly = {**self.deadly, sample[0]: cause}
+        self.quarantined = {**self.quarantined, sample[0]: cause}
         return None
 
 

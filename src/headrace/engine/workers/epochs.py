@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace.device.structure import batch_size
-from headrace.engine.guarded import EMPTY, Guarded
+from headrace.engine.error_policy import EMPTY, ErrorPolicyDataset
 from headrace.engine.meter import Failures
-from headrace.engine.producer import Made
-from headrace.engine.python import record_failures
 from headrace.engine.seeding import Seeding
+from headrace.engine.stream import BatchStream, HostBatch
+from headrace.engine.torch_stream import record_failures
 from headrace.engine.workers.deaths import Deaths
 from headrace.engine.workers.pool import PoolConfig, WorkerPool
 from headrace.order.batches import IndexBatch
 
 
-class WorkerStream:
-    """The batches of one epoch, made by worker processes: a `Producer`.
+class WorkerStream(BatchStream):
+    """The batches of one epoch, made by worker processes.
 
     Args:
         pool: the processes.
@@ -32,12 +32,12 @@ class WorkerStream:
         self._taken = 0
         self._lost: BaseException | None = None
 
-    def __next__(self) -> Made:
+    def __next__(self) -> HostBatch:
         while True:
             batch = record_failures(self._next(), self._failures)
             if isinstance(batch, str) and batch == EMPTY:
                 continue
-            return Made(batch, batch_size(batch), self._taken)
+            return HostBatch(batch, batch_size(batch), self._taken)
 
     def __del__(self) -> None:
         self.close()
@@ -69,8 +69,8 @@ class WorkerStream:
         return self._pool.batch_nbytes
 
     @property
-    def guard(self) -> Callable[[Any, Callable[[Any], Any], str], Guarded]:
-        """What the workers make their `Guarded` with; of a pool that is kept, that of its first epoch."""
+    def guard(self) -> Callable[[Any, Callable[[Any], Any], str], ErrorPolicyDataset]:
+        """What the workers make their dataset with; of a pool that is kept, that of its first epoch."""
         return self._pool.config.guard
 
     def close(self) -> None:

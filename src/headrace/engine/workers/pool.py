@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from headrace import _torch_compat
-from headrace.engine.guarded import Guarded, Request
+from headrace.engine.error_policy import ErrorPolicyDataset, Request
 from headrace.engine.seeding import Seeding
 from headrace.engine.workers.deaths import RESPAWN, Death, Deaths
 from headrace.engine.workers.progress import ALL, Progress
@@ -42,8 +42,8 @@ class PoolConfig:
 
     Attributes:
         dataset, collate_fn, worker_init_fn: the user's.
-        guard: makes a `Guarded` of dataset, collate function and `on_error`, in the worker.
-        on_error: as for `Guarded`.
+        guard: makes a `ErrorPolicyDataset` of dataset, collate function and `on_error`, in the worker.
+        on_error: as for `ErrorPolicyDataset`.
         workers: number of processes, 1 or more.
         prefetch: batches in flight for each worker.
         batched: whether samples are collated to batches; False: each comes by itself.
@@ -60,7 +60,7 @@ class PoolConfig:
     dataset: Any
     collate_fn: Callable[[Any], Any]
     worker_init_fn: Callable[[int], None] | None
-    guard: Callable[[Any, Callable[[Any], Any], str], Guarded]
+    guard: Callable[[Any, Callable[[Any], Any], str], ErrorPolicyDataset]
     on_error: str
     workers: int
     prefetch: int
@@ -247,7 +247,7 @@ class WorkerPool:
         self.fill()
 
     def next(self) -> Any:
-        """The next batch, as the worker's `Guarded` made it. Waits for it.
+        """The next batch, as the worker's `ErrorPolicyDataset` made it. Waits for it.
 
         Raises:
             StopIteration: there is none.
@@ -370,7 +370,7 @@ class WorkerPool:
             number,
             worker.requests[number],
             self.config.batched,
-            self._deaths.deadly,
+            self._deaths.quarantined,
             *worker.inbox.ended(),
         )
         worker.channel.send(request)
@@ -429,7 +429,7 @@ class WorkerPool:
     def _timed_out(self) -> str:
         pool = self._members
         making = (
-            f"worker (pid {each.pid}) has {each.in_hand(None)} in hand"
+            f"worker (pid {each.pid}) is making {each.current_work(None)}"
             for each in (self._death(i, worker)[0] for i, worker in enumerate(pool.workers))
         )
         return f"DataLoader timed out after {self.config.timeout} seconds: {'; '.join(making)}"

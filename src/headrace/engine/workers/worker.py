@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from headrace import _torch_compat
-from headrace.engine.guarded import FORKED_CUDA_SIGN, STOPPED, Guarded, Request
+from headrace.engine.error_policy import FORKED_CUDA_SIGN, STOPPED, ErrorPolicyDataset, Request
 from headrace.engine.seeding import seed_worker
 from headrace.engine.workers.progress import Cancelled, Progress, ProgressCell
 from headrace.engine.workers.transport import Channel, Message, Outbox, batch_memory, use_outbox
@@ -39,7 +39,7 @@ class WorkerRequest:
         number: number of the request since the pool was made.
         request: the samples, and what their random numbers depend on.
         batched: whether the samples are collated to a batch; False: it is one sample.
-        deadly: samples that aren't tried, as they ended a worker process before, each with the cause.
+        quarantined: samples that aren't tried, as they ended a worker process before, each with the cause.
         returned: segments whose memory may be written again.
         retired: segments whose memory may not.
     """
@@ -47,7 +47,7 @@ class WorkerRequest:
     number: int
     request: Request
     batched: bool
-    deadly: Mapping[Any, str] = field(default_factory=dict)
+    quarantined: Mapping[Any, str] = field(default_factory=dict)
     returned: Sequence[int] = ()
     retired: Sequence[int] = ()
 
@@ -64,8 +64,8 @@ class WorkerStart:
         is_child: whether that process is its parent; a server that forks may be.
         end: this worker's end of the socket.
         others: what a forked process has open of its parent's, and must not keep.
-        parts: loads dataset, collate_fn, worker_init_fn and what makes a `Guarded`.
-        on_error: as for `Guarded`.
+        parts: loads dataset, collate_fn, worker_init_fn and what makes a `ErrorPolicyDataset`.
+        on_error: as for `ErrorPolicyDataset`.
         progress: cells of all workers.
         lazy: as in `PoolConfig`.
     """
@@ -152,7 +152,7 @@ class _Worker:
         self._channel = Channel(start.end)
         self._outbox = Outbox(f"headrace-{start.owner}-{start.worker}")
         self._seed: int | None = None
-        self._guarded: Guarded | None = None
+        self._guarded: ErrorPolicyDataset | None = None
         self._error: Exception | None = None
 
     def serve(self) -> None:
@@ -185,7 +185,7 @@ class _Worker:
             functions[torch.Tensor] = partial(_stacked, functions[torch.Tensor])
         use_outbox(self._outbox)
         guarded = guard(dataset, collate, start.on_error)
-        guarded.hand = self._cell
+        guarded.progress = self._cell
         if "cv2" in sys.modules:
             sys.modules["cv2"].setNumThreads(0)  # each worker would use all cores
         if user_init is not None:
@@ -217,7 +217,7 @@ class _Worker:
         guarded = self._guarded
         assert guarded is not None
         self._show_seed(request.request.seeding.base, guarded.dataset)
-        guarded.deadly = request.deadly
+        guarded.quarantined = request.quarantined
         make: Callable[[Request], Any] = guarded.__getitems__ if request.batched else guarded.__getitem__
         return self._outbox.pack(request.number, make(request.request))
 

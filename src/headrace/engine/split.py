@@ -1,4 +1,4 @@
-"""Samples that native code begins in the worker and the user's Python goes on with."""
+"""Samples that native code starts in the worker and the user's Python continues with."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from headrace._native import abi
 from headrace._native.decoders import decoder_bits
 from headrace._torch_compat import pin_memory
 from headrace.device.postprocess import Postprocess
-from headrace.engine.ahead import HeldSamples, samples_of
-from headrace.engine.guarded import Guarded, Request
+from headrace.engine.error_policy import ErrorPolicyDataset, Request
 from headrace.engine.lower import draws_of, lower_pipeline, lower_table
-from headrace.engine.native import WAIT_SLICE_MS, Threads, native_source
-from headrace.engine.pillow import make_picture
+from headrace.engine.native import WAIT_SLICE_MS, NativeThreads, native_source
+from headrace.engine.pillow import make_image
+from headrace.engine.prefetch import HeldSamples, samples_of
 from headrace.engine.seeding import seed_generators
 from headrace.engine.workers.transport import batch_memory
 from headrace.plan import Plan, make_plan
@@ -35,8 +35,8 @@ from headrace.transforms.op import keep_info
 
 
 @dataclass
-class PrefixedGuard:
-    """Makes `PrefixedSamples`, where the workers are.
+class SplitPipelineFactory:
+    """Makes `SplitPipelineDataset`, where the workers are.
 
     Attributes:
         plan: what to make. A spawned worker plans for itself: entry points and a pack's index may take
@@ -52,23 +52,23 @@ class PrefixedGuard:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "plan": None}
 
-    def __call__(self, dataset: Any, collate: Callable[[Any], Any], on_error: str) -> PrefixedSamples:
+    def __call__(self, dataset: Any, collate: Callable[[Any], Any], on_error: str) -> SplitPipelineDataset:
         """The guard of `dataset`."""
         plan = self.plan or make_plan(dataset, **self.options)
         if plan.head is None:
             raise RuntimeError(f"{type(dataset).__name__} is another dataset once it was pickled")
-        return PrefixedSamples(dataset, collate, on_error, plan, self.decoder)
+        return SplitPipelineDataset(dataset, collate, on_error, plan, self.decoder)
 
 
-class PrefixedSamples(Guarded):
+class SplitPipelineDataset(ErrorPolicyDataset):
     """A dataset of image files, each sample made of `plan` rather than asked of the dataset.
 
-    Where the batch is torch's default one and all of its pictures are RGB and of one size, the pointwise end
-    of the transform is left to whoever takes the batch: it has `Levels` in place of the images, a quarter of
-    the bytes that floats would take on their way from a worker process. `FinishLevels` does the rest.
+    Where the batch is torch's default one and all of its images are RGB and of one size, the pointwise end of
+    the transform is left to whoever takes the batch: it has `Uint8Images` in place of the images, a quarter
+    of the bytes that floats would take on their way from a worker process. `ApplyTable` does the rest.
 
     Args:
-        dataset, collate, on_error: as for `Guarded`.
+        dataset, collate, on_error: as for `ErrorPolicyDataset`.
         plan: what to make; may be replaced between epochs.
         decoder: as for `headrace.DataLoader`.
     """
@@ -90,16 +90,16 @@ class PrefixedSamples(Guarded):
         self._values = plan.values
         self._user = plan.collate
         self._decoder = decoder
-        self._pictures: Pictures | None = None  # made by the process that makes samples
+        self._native: NativeHead | None = None  # made by the process that makes samples
 
     def _make(self, request: Request, *, batched: bool) -> Any:
-        if self._pictures is None:
-            self._pictures = Pictures(self._head, self._decoder)
+        if self._native is None:
+            self._native = NativeHead(self._head, self._decoder)
         seeds = request.seeds()
         indices = self._noted(request.batch.listed())
         samples = zip(indices, seeds, request.batch.occurrences.tolist(), strict=True)
         with request.own_generators():
-            with self._pictures.holding(request.batch.indices):
+            with self._native.holding(request.batch.indices):
                 made = [self._sample(request.seeding.key, *sample) for sample in samples]
             collate = self._batch if batched else self._single
             return self.collated(made, seeds[0] if seeds else None, batched=batched, collate=collate)
@@ -108,16 +108,16 @@ class PrefixedSamples(Guarded):
         return self._attempt(index, self._begun, key, seed, occurrence)
 
     def _begun(self, index: Any, key: tuple[int, int], seed: int | None, occurrence: int) -> Any:
-        """(image, target), but for a table at the end: an RGB picture waits for it."""
+        """(image, target), but for a table at the end: an RGB image waits for it."""
         values, position = self._values, self._position(index)
-        assert self._pictures is not None
+        assert self._native is not None
         sample = SampleKey(*key, position, occurrence)
-        image: Any = self._pictures.make(sample)
+        image: Any = self._native.make(sample)
         if seed is not None:
             seed_generators(seed)
         image = run_suffix(image, self._transforms)
         if values is not None:
-            image = Begun(image, sample) if is_rgb(image) else run_suffix(image, values.transforms)
+            image = PartialSample(image, sample) if is_rgb(image) else run_suffix(image, values.transforms)
         target: Any = self._head.source.label(position)
         if self._user.target_transform is not None:
             target = self._user.target_transform(target)
@@ -135,7 +135,7 @@ class PrefixedSamples(Guarded):
         return self.collate((self._finished(image), target))
 
     def _finished(self, image: Any) -> Any:
-        if not isinstance(image, Begun):
+        if not isinstance(image, PartialSample):
             return image
         values = self._values
         assert values is not None
@@ -160,8 +160,8 @@ class PrefixedSamples(Guarded):
         return number % size
 
 
-class Pictures:
-    """Pictures after the native steps of `head`, made by the thread that asks; of one process."""
+class NativeHead:
+    """Makes images with the native operations of `head`, in the thread that asks, for one process."""
 
     def __init__(self, head: NativeSegment, decoder: str) -> None:
         self._head = head
@@ -169,7 +169,7 @@ class Pictures:
         self._pipeline = lower_pipeline(head, self._decoders)
         self._source = native_source(head)
         self._held: HeldSamples | None = None
-        self._threads = Threads(0)
+        self._threads = NativeThreads(0)
 
     @contextmanager
     def holding(self, indices: Any) -> Iterator[None]:
@@ -187,7 +187,7 @@ class Pictures:
                 self._held = before
 
     def make(self, key: SampleKey) -> Image.Image:
-        """What torchvision gives for `key` as an RGB picture. Raises SampleError."""
+        """What torchvision gives for `key` as an RGB image. Raises SampleError."""
         if self._source is None and (self._held is None or key.sample not in self._held):
             with self.holding([key.sample]):
                 return self._make(key)
@@ -205,7 +205,7 @@ class Pictures:
             if drawn is not None:
                 pixels, status = self._run(key, drawn.height, drawn.width)
         if status["code"] != abi.OK:
-            return make_picture(prefix, self._pipeline, key)
+            return make_image(prefix, self._pipeline, key)
         image = Image.fromarray(pixels)
         source = prefix.source
         if isinstance(source, ArraySource):
@@ -244,28 +244,33 @@ class Pictures:
 
 
 @dataclass(frozen=True, eq=False)
-class Begun:
-    """An RGB picture on its way, that its table, and what comes after it, is still to be done to."""
+class PartialSample:
+    """An RGB image whose values are still to be made of its levels.
 
-    picture: Image.Image
+    Attributes:
+        image: the image after all steps before the table.
+        key: key of the sample, which erasing depends on.
+    """
+
+    image: Image.Image
     key: SampleKey
 
 
 @dataclass(frozen=True, eq=False)
-class Levels:
+class Uint8Images:
     """In place of a batch's images: what its table is to be looked up with, uint8 [n, 3, height, width], and
     the samples' keys."""
 
     images: torch.Tensor
     keys: BatchKeys
 
-    def pin_memory(self) -> Levels:
+    def pin_memory(self) -> Uint8Images:
         """As torch's loader asks for it."""
         return replace(self, images=pin_memory(self.images))
 
 
-class FinishLevels:
-    """Gives a batch that has `Levels` its images; others stay what they are.
+class ApplyTable:
+    """Gives a batch that has `Uint8Images` its images; others stay what they are.
 
     Args:
         values: how values are made of levels.
@@ -280,7 +285,7 @@ class FinishLevels:
 
     def __call__(self, batch: Any, keys: BatchKeys | None) -> Any:  # noqa: ARG002
         """The batch, whose tensors are where it is finished: on the device, or on the host."""
-        if type(batch) is not list or not batch or not isinstance(batch[0], Levels):
+        if type(batch) is not list or not batch or not isinstance(batch[0], Uint8Images):
             return batch
         images, values = batch[0].images, self._values
         if values.where == "native":
@@ -308,27 +313,27 @@ def look_up(
 
 
 def is_rgb(image: Any) -> bool:
-    """Whether `image` is a picture that a table of levels is made for."""
+    """Whether `image` is a image that a table of levels is made for."""
     return type(image) is Image.Image and image.mode == "RGB" and image.width > 0 and image.height > 0
 
 
 def alike(images: Sequence[Any]) -> bool:
-    """Whether `images` are all `Begun`, and of one size; at least one."""
+    """Whether `images` are all `PartialSample`, and of one size; at least one."""
     return bool(images) and all(
-        isinstance(image, Begun) and image.picture.size == images[0].picture.size for image in images
+        isinstance(each, PartialSample) and each.image.size == images[0].image.size for each in images
     )
 
 
-def levels_of(images: Sequence[Begun]) -> Levels:
-    """The pixels of pictures of one size; in a worker process, in the memory that it is sent in."""
-    width, height = images[0].picture.size
-    shape = (len(images), 3, height, width)
+def levels_of(samples: Sequence[PartialSample]) -> Uint8Images:
+    """The pixels of images of one size; in a worker process, in the memory that they are sent in."""
+    width, height = samples[0].image.size
+    shape = (len(samples), 3, height, width)
     levels = batch_memory(math.prod(shape)).view(shape)
     planes = levels.numpy()
-    for i, image in enumerate(images):
+    for i, sample in enumerate(samples):
         for c, band in enumerate("RGB"):
-            plane = np.frombuffer(image.picture.tobytes("raw", band), np.uint8)
+            plane = np.frombuffer(sample.image.tobytes("raw", band), np.uint8)
             planes[i, c] = plane.reshape(height, width)
-    keys = [image.key for image in images]
-    samples, occurrences = np.array([key.sample for key in keys]), np.array([key.occurrence for key in keys])
-    return Levels(levels, BatchKeys(keys[0].seed, keys[0].epoch, samples, occurrences))
+    keys = [sample.key for sample in samples]
+    numbers, occurrences = np.array([key.sample for key in keys]), np.array([key.occurrence for key in keys])
+    return Uint8Images(levels, BatchKeys(keys[0].seed, keys[0].epoch, numbers, occurrences))

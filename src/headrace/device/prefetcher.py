@@ -25,8 +25,8 @@ Step = Callable[[Any, BatchKeys | None], Any]
 
 
 @dataclass(eq=False)
-class Sent:
-    """A batch on its way; to be given to `Feed.receive` once.
+class SentBatch:
+    """A batch on its way; to be given to `DevicePrefetcher.receive` once.
 
     Attributes:
         data: the batch, its tensors on the device; what `late` names is still where it was.
@@ -52,7 +52,7 @@ class _Flight:
     end: torch.Event
 
 
-class Feed:
+class DevicePrefetcher:
     """Copies batches to `device`, any number ahead of the consumer, one thread at a time.
 
     On CUDA, ROCm and XPU copies run on a side stream, and nothing here waits for the device. On MPS, which
@@ -103,10 +103,10 @@ class Feed:
         self._land()
         return self._copy_seconds
 
-    def send(self, batch: Any, keys: BatchKeys | None = None) -> Sent:
+    def send(self, batch: Any, keys: BatchKeys | None = None) -> SentBatch:
         """Begins to copy `batch`. Pinned tensors are copied while Python goes on; others are read first."""
         self._land()
-        sent = Sent(batch, keys)
+        sent = SentBatch(batch, keys)
         if self._stream is None:
             sent.data = map_leaves(batch, lambda leaf: self._copied(leaf, non_blocking=False))
             self._run_prepare(sent)
@@ -128,7 +128,7 @@ class Feed:
         sent.made += self._made_since(kept, sent.data)
         return sent
 
-    def receive(self, sent: Sent) -> Any:
+    def receive(self, sent: SentBatch) -> Any:
         """The batch, whole as far as the current stream is concerned: what is queued there from now on
         comes after the copies, and the memory isn't used again before it."""
         if sent.ready is not None:
@@ -161,7 +161,7 @@ class Feed:
         here = (tensor for tensor in tensors(data) if tensor.device == self.device and _is_plain(tensor))
         return [tensor for tensor in here if id(tensor) not in old]
 
-    def _begin(self, leaf: Any, sent: Sent) -> Any:
+    def _begin(self, leaf: Any, sent: SentBatch) -> Any:
         """`leaf` on the device, its copy begun on the side stream; itself where that can't be made safe."""
         if isinstance(leaf, torch.Tensor):
             if _is_plain(leaf) or leaf.device == self.device:
@@ -187,7 +187,7 @@ class Feed:
         self._copied_bytes += total_nbytes(self._made_since(before, moved))
         return moved
 
-    def _move_late(self, sent: Sent, stream: torch.Stream) -> None:
+    def _move_late(self, sent: SentBatch, stream: torch.Stream) -> None:
         with stream:
             sent.data = map_leaves(
                 sent.data,
@@ -197,7 +197,7 @@ class Feed:
             end.record()
         self._flights.append(_Flight(sent.late, None, end))
 
-    def _run_prepare(self, sent: Sent) -> None:
+    def _run_prepare(self, sent: SentBatch) -> None:
         if self._prepare is not None:
             sent.data = self._prepare(sent.data, sent.keys)
 

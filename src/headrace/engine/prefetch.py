@@ -38,7 +38,7 @@ class LeasedBatch(IndexBatch):
     lease: Lease | None = field(default=None, repr=False)
 
 
-class Ahead(Iterator[IndexBatch]):
+class Prefetcher(Iterator[IndexBatch]):
     """The batches of `batches`, each once its records are there.
 
     Args:

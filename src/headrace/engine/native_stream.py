@@ -16,12 +16,12 @@ from torch.utils.data import default_collate
 
 from headrace._torch_compat import pin_memory
 from headrace.device.postprocess import host_postprocess
-from headrace.engine.ahead import Ahead
-from headrace.engine.guarded import MAX_REPLACEMENTS, cause_of, name_sample
+from headrace.engine.error_policy import MAX_REPLACEMENTS, cause_of, name_sample
 from headrace.engine.meter import Failures
-from headrace.engine.native import WAIT_SLICE_MS, NativeEngine, Pending
-from headrace.engine.producer import Made
+from headrace.engine.native import WAIT_SLICE_MS, NativeEngine, PendingBatch
+from headrace.engine.prefetch import Prefetcher
 from headrace.engine.seeding import generators_kept, seed_generators
+from headrace.engine.stream import BatchStream, HostBatch
 from headrace.errors import printable
 from headrace.order.batches import IndexBatch
 from headrace.order.permutation import key_of
@@ -37,7 +37,7 @@ NAMED = 3
 
 
 @dataclass(frozen=True)
-class Epoch:
+class NativeEpoch:
     """What an iterator was asked for.
 
     Attributes:
@@ -54,14 +54,14 @@ class Epoch:
     on_error: str
 
 
-class NativeProducer:
-    """Makes the batches of a natively planned loader: a `Producer`.
+class NativeStream(BatchStream):
+    """Makes the batches of a natively planned loader.
 
     Args:
         engine: makes the images of batches.
         plan: plan whose first segment the engine runs; its other segments are run here.
         batches: in order; taken a few ahead of what the caller has received.
-        epoch: see `Epoch`.
+        epoch: see `NativeEpoch`.
         depth: batches in flight.
         failures: where every sample that is skipped or replaced is recorded.
     """
@@ -71,7 +71,7 @@ class NativeProducer:
         engine: NativeEngine,
         plan: Plan,
         batches: Iterator[IndexBatch],
-        epoch: Epoch,
+        epoch: NativeEpoch,
         depth: int,
         failures: Failures,
     ) -> None:
@@ -81,12 +81,12 @@ class NativeProducer:
         self._depth = depth
         self._epoch = epoch
         self._failures = failures
-        self._pending: deque[Pending] = deque()
+        self._pending: deque[PendingBatch] = deque()
         self._user = plan.collate
         self._postprocess = host_postprocess(plan)
         self._fill()
 
-    def __next__(self) -> Made:
+    def __next__(self) -> HostBatch:
         while True:
             self._fill()
             if not self._pending:
@@ -112,7 +112,7 @@ class NativeProducer:
     def close(self) -> None:
         """Gives up the batches in flight."""
         batches, self._batches = getattr(self, "_batches", None), None
-        if isinstance(batches, Ahead):
+        if isinstance(batches, Prefetcher):
             batches.close()
         pending = getattr(self, "_pending", None)
         if pending:
@@ -154,7 +154,7 @@ class NativeProducer:
         while self._batches is not None and len(self._pending) < self._depth:
             if self._pending and (slots.live + 1) * slots.nbytes > epoch.budget:
                 return
-            if isinstance(self._batches, Ahead) and not self._batches.ready():
+            if isinstance(self._batches, Prefetcher) and not self._batches.ready():
                 return
             try:
                 batch = next(self._batches)
@@ -163,7 +163,7 @@ class NativeProducer:
                 return
             self._pending.append(self._engine.submit(batch, epoch.seed, epoch.number))
 
-    def _wait(self, pending: Pending) -> None:
+    def _wait(self, pending: PendingBatch) -> None:
         epoch = self._epoch
         if pending.pid != os.getpid():
             self._make_again()
@@ -176,7 +176,7 @@ class NativeProducer:
             if time.monotonic() - begin > epoch.timeout > 0 or (not epoch.timeout and quiet > STUCK_SECONDS):
                 raise RuntimeError(self._timed_out(pending, unfinished, epoch.timeout or STUCK_SECONDS))
 
-    def _timed_out(self, pending: Pending, unfinished: list[int], seconds: float) -> str:
+    def _timed_out(self, pending: PendingBatch, unfinished: list[int], seconds: float) -> str:
         source = self._engine.plan.source
         samples = [int(pending.indices[position]) for position in unfinished[:NAMED]]
         paths = [source.path(i) for i in samples]
@@ -189,7 +189,7 @@ class NativeProducer:
         )
 
     def _wait_for_records(self) -> None:
-        assert isinstance(self._batches, Ahead)
+        assert isinstance(self._batches, Prefetcher)
         if not self._batches.wait(self._deadline()):
             raise RuntimeError(f"DataLoader timed out after {self._epoch.timeout} seconds")
 
@@ -209,7 +209,7 @@ class NativeProducer:
             if not self._engine.poll(pending, self._epoch.seed, self._epoch.number):
                 return
 
-    def _settle(self, pending: Pending) -> tuple[list[int], dict[int, Any]]:
+    def _settle(self, pending: PendingBatch) -> tuple[list[int], dict[int, Any]]:
         """Puts Pillow's samples in their places, and asks for the targets: the positions that hold a sample,
         and the targets by position, of which there are none where labels stay as they are."""
         transform, fallback = self._user.target_transform, pending.fallback or {}
@@ -234,7 +234,7 @@ class NativeProducer:
                     self._failures.add(SampleFailure(key.sample, path, cause_of(error), action))
         return [i for i in range(len(pending.indices)) if i not in lost], targets
 
-    def _replace(self, pending: Pending, position: int, targets: dict[int, Any]) -> bool:
+    def _replace(self, pending: PendingBatch, position: int, targets: dict[int, Any]) -> bool:
         plan, key = self._engine.plan, self._key(pending, position)
         size = len(plan.source)
         for step in range(1, min(MAX_REPLACEMENTS, size - 1) + 1):
@@ -251,16 +251,16 @@ class NativeProducer:
         return False
 
     def _target(self, key: SampleKey) -> Any:
-        """What the user's target_transform makes of a label, seeded as in `headrace.engine.guarded`."""
+        """What the user's target_transform makes of a label, seeded as in `headrace.engine.error_policy`."""
         assert self._user.target_transform is not None
         label = self._engine.plan.source.labels[key.sample].tolist()
         seed_generators(key_of(*key))
         return self._user.target_transform(label)
 
-    def _key(self, pending: Pending, position: int) -> SampleKey:
+    def _key(self, pending: PendingBatch, position: int) -> SampleKey:
         return pending.key(position, self._epoch.seed, self._epoch.number)
 
-    def _assemble(self, pending: Pending, positions: list[int], targets: dict[int, Any]) -> Made:
+    def _assemble(self, pending: PendingBatch, positions: list[int], targets: dict[int, Any]) -> HostBatch:
         user, whole = self._user, len(positions) == len(pending.indices)
         indices = pending.indices if whole else pending.indices[positions]
         occurrences = pending.occurrences if whole else pending.occurrences[positions]
@@ -280,10 +280,10 @@ class NativeProducer:
             else:
                 batch = [images, self._pin(torch.from_numpy(labels))]
         times = pending.submitted_ns, pending.made_ns
-        return Made(batch, len(positions), self._taken, keys=keys, times=times)
+        return HostBatch(batch, len(positions), self._taken, keys=keys, times=times)
 
     def _collate(self, images: torch.Tensor, targets: list[Any], keys: BatchKeys) -> Any:
-        """What the user's collate_fn makes, seeded as in `headrace.engine.guarded`."""
+        """What the user's collate_fn makes, seeded as in `headrace.engine.error_policy`."""
         user = self._user
         assert user.collate is not None
         samples = [image.as_subclass(user.sample_type) for image in images.unbind()]

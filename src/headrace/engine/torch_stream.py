@@ -1,27 +1,29 @@
-"""Datasets that run as the user's Python: in the caller's thread, or, if iterable, by torch's own loader."""
+"""Batches that no pool makes: of an `IterableDataset` by torch's own loader, and in the calling thread.
+
+An `IterableDataset` with a state gives it with each batch; one that is resumed continues from it.
+"""
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from headrace._torch_compat import pin_memory
 from headrace.config import LoaderConfig
 from headrace.device.structure import batch_size
-from headrace.engine.guarded import EMPTY, STOPPED, Guarded, GuardedBatch, Request, WorkerInit
+from headrace.engine.error_policy import EMPTY, STOPPED, BatchWithFailures, ErrorPolicyDataset, Request
 from headrace.engine.meter import Failures
-from headrace.engine.producer import Made
 from headrace.engine.seeding import Seeding
-from headrace.engine.stream import PLACEHOLDER, Stream, StreamBatch, StreamCollate
+from headrace.engine.stream import BatchStream, HostBatch
 from headrace.order.batches import IndexBatch
 from headrace.order.cursor import Cursor
-from headrace.records import BatchKeys
 
+PLACEHOLDER = "headrace: this batch was received before the state was saved"
 WORKER_DIED = re.compile(r"DataLoader worker \(pid")  # torch's error begins like that, mostly
 STREAM_LOST = (
     "A worker of an IterableDataset can't be replaced within an epoch, whatever on_worker_death says: nobody"
@@ -31,14 +33,14 @@ STREAM_LOST = (
 )
 
 
-class CallerProducer:
-    """The batches of a map-style dataset, made in the caller's thread when they are asked for: a `Producer`.
+class CallerStream(BatchStream):
+    """The batches of a map-style dataset, made in the caller's thread when they are asked for.
 
     Args:
-        guarded: makes them.
-        batches: samples of each batch.
+        guarded: the dataset, which makes batches.
+        batches: indices of the samples of each batch.
         seeding: what the samples' random numbers depend on.
-        samples: number of samples of the dataset; 0: not known.
+        samples: length of the dataset; 0 where it isn't known.
         batched: whether samples are collated to batches; False: each comes by itself.
         pinned: whether batches are moved to pinned memory.
         failures: where skipped and replaced samples are recorded.
@@ -46,7 +48,7 @@ class CallerProducer:
 
     def __init__(
         self,
-        guarded: Guarded,
+        guarded: ErrorPolicyDataset,
         batches: Iterator[IndexBatch],
         seeding: Seeding,
         samples: int,
@@ -63,7 +65,7 @@ class CallerProducer:
         self._failures = failures
         self._taken = 0
 
-    def __next__(self) -> Made:
+    def __next__(self) -> HostBatch:
         while True:
             indices = next(self._batches)
             self._taken += 1  # those after a batch that fails may be asked for
@@ -76,24 +78,7 @@ class CallerProducer:
                 continue
             if self._pinned:
                 batch = pin_memory(batch)
-            return Made(batch, batch_size(batch), self._taken)
-
-    def ready(self) -> int:
-        """None: whoever asks waits."""
-        return 0
-
-    @property
-    def depth(self) -> int:
-        """None: batches are made when they are asked for."""
-        return 0
-
-    @property
-    def in_flight(self) -> int:
-        """None."""
-        return 0
-
-    def close(self) -> None:
-        """Nothing is in flight."""
+            return HostBatch(batch, batch_size(batch), self._taken)
 
 
 def stream_loader(config: LoaderConfig, cursor: Cursor) -> DataLoader[Any]:
@@ -101,12 +86,12 @@ def stream_loader(config: LoaderConfig, cursor: Cursor) -> DataLoader[Any]:
     from `cursor` in the first epoch."""
     turn = cursor.start % max(1, config.num_workers)
     batch_size = getattr(config.batch_sampler, "batch_size", None)
-    stream = Stream(config.dataset, batch_size, cursor.streams, turn)
+    stream = StatefulIterable(config.dataset, batch_size, cursor.streams, turn)
     inner = DataLoader(
         stream,
         batch_size=batch_size,
         drop_last=config.drop_last,
-        collate_fn=StreamCollate(config.collate_fn, stream),
+        collate_fn=IterableCollate(config.collate_fn, stream),
         generator=config.generator,
         **_settings(config),
     )
@@ -130,8 +115,8 @@ def _settings(config: LoaderConfig) -> dict[str, Any]:
     }
 
 
-class TorchProducer:
-    """The batches of an `IterableDataset` by an iterator of torch's loader: a `Producer`.
+class TorchStream(BatchStream):
+    """The batches of an `IterableDataset` by an iterator of torch's loader.
 
     Args:
         batches: torch's iterator.
@@ -146,11 +131,11 @@ class TorchProducer:
         self._in_processes = in_processes
         self._lost_stream: RuntimeError | None = None
 
-    def __next__(self) -> Made:
+    def __next__(self) -> HostBatch:
         while True:
             batch = self._next()
             stream = None
-            if isinstance(batch, StreamBatch):
+            if isinstance(batch, IterableBatch):
                 if isinstance(batch.data, str) and batch.data == PLACEHOLDER:
                     self._taken -= 1
                     continue
@@ -158,24 +143,7 @@ class TorchProducer:
             batch = record_failures(batch, self._failures)
             if isinstance(batch, str) and batch == EMPTY:
                 continue
-            return Made(batch, batch_size(batch), self._taken, stream)
-
-    def ready(self) -> int:
-        """Not known: whoever asks waits."""
-        return 0
-
-    @property
-    def depth(self) -> int:
-        """Not known."""
-        return 0
-
-    @property
-    def in_flight(self) -> int:
-        """Not known."""
-        return 0
-
-    def close(self) -> None:
-        """torch's iterator ends by itself."""
+            return HostBatch(batch, batch_size(batch), self._taken, stream)
 
     def _next(self) -> Any:
         if self._lost_stream is not None:
@@ -203,40 +171,98 @@ def _by_a_death(error: Exception) -> bool:
     return receiving or WORKER_DIED.match(str(error)) is not None
 
 
-@dataclass(frozen=True)
-class Cast:
-    """What the user asked for of the images, where Python makes them: four-dimensional tensors.
-
-    Attributes:
-        dtype: None: as they are.
-        memory_format: `torch.contiguous_format`: as they are.
-    """
-
-    dtype: torch.dtype | None
-    memory_format: torch.memory_format
-
-    def __call__(self, batch: Any, keys: BatchKeys | None) -> Any:  # noqa: ARG002
-        """The batch, its images cast."""
-        return self._cast(batch)
-
-    def changes_nothing(self) -> bool:
-        """Whether nothing was asked for."""
-        return self.dtype is None and self.memory_format is torch.contiguous_format
-
-    def _cast(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return value.to(dtype=self.dtype, memory_format=self.memory_format) if value.ndim == 4 else value
-        if isinstance(value, dict):
-            return {key: self._cast(item) for key, item in value.items()}
-        if type(value) in (list, tuple):
-            return type(value)(self._cast(item) for item in value)
-        return value
-
-
 def record_failures(batch: Any, failures: Failures) -> Any:
-    """What the user gets of a batch that `Guarded` made, or EMPTY; its failures are recorded."""
-    if not isinstance(batch, GuardedBatch):
+    """What the user gets of a batch that `ErrorPolicyDataset` made, or EMPTY; its failures are recorded."""
+    if not isinstance(batch, BatchWithFailures):
         return batch
     for failure in batch.failures:
         failures.add(failure)
     return batch.data
+
+
+@dataclass(frozen=True)
+class WorkerInit:
+    """Shows the user's dataset, not what is around it, to code in a worker that asks for it."""
+
+    user_init: Callable[[int], None] | None
+
+    def __call__(self, worker: int) -> None:
+        """Called by torch as the worker starts."""
+        info = get_worker_info()
+        if info is not None and isinstance(info.dataset, StatefulIterable):
+            object.__setattr__(info, "dataset", info.dataset.dataset)  # torch means it to be read only
+        if self.user_init is not None:
+            self.user_init(worker)
+
+
+def has_state(dataset: Any) -> bool:
+    """Whether `dataset` can be resumed: it has state_dict() and load_state_dict()."""
+    return hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
+
+
+class StatefulIterable(IterableDataset[Any]):
+    """The user's dataset, put in the state of the worker that it runs in.
+
+    Args:
+        dataset: the user's.
+        batch_size: samples of a batch; None: not batched.
+        states: by worker, as (state, whether its epoch has ended); emptied once they are loaded.
+        turn: worker that is next. torch asks worker 0 first; those before `turn` give a placeholder, so that
+            the batches come in the order in which they would have come.
+
+    Attributes:
+        ended: whether the dataset has given all of its epoch.
+    """
+
+    def __init__(self, dataset: Any, batch_size: int | None, states: dict[int, Any], turn: int) -> None:
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.states = dict(states)
+        self.turn = turn
+        self.ended = False
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        worker = 0 if info is None else info.id
+        turn, self.turn = self.turn, 0
+        self.ended = False
+        if worker in self.states:
+            state, self.ended = self.states.pop(worker)
+            self.dataset.load_state_dict(state)
+        if worker < turn:
+            yield from [PLACEHOLDER] * (self.batch_size or 1)
+        if not self.ended:  # or else its state is that of the next epoch's start
+            yield from self.dataset
+            self.ended = True
+
+
+@dataclass(frozen=True)
+class IterableBatch:
+    """The user's batch, or the placeholder, and (state, ended) of the dataset of `worker` after it."""
+
+    data: Any
+    worker: int
+    state: tuple[Any, bool]
+
+    def pin_memory(self) -> IterableBatch:
+        """As torch's loader asks for it."""
+        return replace(self, data=pin_memory(self.data))
+
+
+@dataclass(frozen=True)
+class IterableCollate:
+    """The user's collate function, and the state that the dataset is in when it has given the samples."""
+
+    collate: Callable[[Any], Any]
+    stream: StatefulIterable
+
+    def __call__(self, samples: Any) -> IterableBatch:
+        """The batch of `samples`."""
+        info = get_worker_info()
+        worker = 0 if info is None else info.id
+        first = samples[0] if isinstance(samples, list) and samples else samples
+        held = isinstance(first, str) and first == PLACEHOLDER
+        data = PLACEHOLDER if held else self.collate(samples)
+        return IterableBatch(
+            data, worker, (copy.deepcopy(self.stream.dataset.state_dict()), self.stream.ended)
+        )

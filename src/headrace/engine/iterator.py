@@ -6,47 +6,20 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
-from headrace.device.feed import Step
+from headrace.device.prefetcher import DevicePrefetcher, Step
 from headrace.engine.meter import EpochMeter
-from headrace.engine.producer import Made, Producer
+from headrace.engine.stream import BatchStream, HostBatch
 from headrace.order.cursor import Cursor
 from headrace.records import BatchKeys
 
 
-class Feed(Protocol):
-    """What takes batches to where the user wants them; see `headrace.device.feed`.
-
-    Attributes:
-        ahead: batches that are sent before they are asked for.
-    """
-
-    ahead: int
-
-    @property
-    def copied_bytes(self) -> int:
-        """Sent to the device so far."""
-
-    @property
-    def copy_seconds(self) -> float:
-        """Device time of the copies that are known to be over."""
-
-    def send(self, batch: Any, keys: BatchKeys | None) -> Any:
-        """Begins the copy."""
-
-    def receive(self, sent: Any) -> Any:
-        """The batch on the device, usable in the caller's current stream."""
-
-    def close(self) -> None:
-        """Waits for the copies that were begun."""
-
-
-class InPlace:
+class InlineTransfer:
     """Batches stay where they were made.
 
     Args:
-        prepare, finish: done to each, as by `headrace.device.feed.Feed`.
+        prepare, finish: done to each, as by `headrace.device.prefetcher.DevicePrefetcher`.
     """
 
     ahead = 0
@@ -71,38 +44,38 @@ class InPlace:
         """Nothing is copied."""
 
 
-class Front(Iterator[Any]):
+class LoaderIterator(Iterator[Any]):
     """One epoch for the user.
 
     Args:
-        producer: makes the batches.
+        stream: makes the batches.
         cursor: told of every batch that the user receives, and of the end.
         length: batches of the whole epoch; None where it isn't known, and len() raises TypeError.
         skipped: batches of the epoch before the state that it resumes from.
         meter: told of every batch, how long it was waited for, and of the end.
-        feed: takes batches to where the user wants them.
+        transfer: takes batches to where the user wants them.
         after_step: called with the seconds waited for a batch, and the seconds since the one before was asked
             for; the tuner's way in.
     """
 
     def __init__(
         self,
-        producer: Producer,
+        stream: BatchStream,
         cursor: Cursor,
         length: int | None,
         skipped: int,
         meter: EpochMeter,
-        feed: Feed,
+        transfer: InlineTransfer | DevicePrefetcher,
         after_step: Callable[[float, float], None] | None = None,
     ) -> None:
-        self._producer = producer
+        self._stream = stream
         self._cursor = cursor
         self.length = length
         self.skipped = skipped
         self._meter = meter
-        self._feed = feed
+        self._transfer = transfer
         self._after_step = after_step
-        self._sent: deque[tuple[Made, int, Any] | BaseException] = deque()
+        self._sent: deque[tuple[HostBatch, int, Any] | BaseException] = deque()
         self._asked = 0.0
         self._waits_since = 0.0
         self._copied = (0, 0.0)
@@ -120,7 +93,7 @@ class Front(Iterator[Any]):
             self._waits_since = 0.0
 
     def _step(self, start: float) -> Any:
-        ready = len(self._sent) + self._producer.ready()
+        ready = len(self._sent) + self._stream.ready()
         made, taken_ns, batch = self._next()
         if made.stream is not None:
             worker, state = made.stream
@@ -133,7 +106,7 @@ class Front(Iterator[Any]):
             asked=start,
             in_flight=self.in_flight,
             ready=ready,
-            depth=self._producer.depth + self._feed.ahead if self._producer.depth else 0,
+            depth=self._stream.depth + self._transfer.ahead if self._stream.depth else 0,
             number=made.taken,
             times=(*made.times, taken_ns),
         )
@@ -150,16 +123,16 @@ class Front(Iterator[Any]):
 
     def close(self) -> None:
         """Gives up what is in flight."""
-        producer = getattr(self, "_producer", None)
-        if producer is not None:
-            producer.close()
-            self._feed.close()
+        stream = getattr(self, "_stream", None)
+        if stream is not None:
+            stream.close()
+            self._transfer.close()
             self._meter.end(finished=False)
 
     @property
     def in_flight(self) -> int:
         """Batches that are being made, or wait to be received."""
-        return len(self._sent) + self._producer.in_flight
+        return len(self._sent) + self._stream.in_flight
 
     @property
     def waiting_seconds(self) -> float:
@@ -168,38 +141,38 @@ class Front(Iterator[Any]):
         return time.perf_counter() - since if since else 0.0
 
     def _count_copies(self, samples: int) -> None:
-        nbytes, seconds = self._feed.copied_bytes, self._feed.copy_seconds
+        nbytes, seconds = self._transfer.copied_bytes, self._transfer.copy_seconds
         if (nbytes, seconds) != self._copied:
             before = self._copied
             self._copied = nbytes, seconds
             self._meter.add_copies(samples, nbytes - before[0], seconds - before[1])
 
-    def _next(self) -> tuple[Made, int, Any]:
+    def _next(self) -> tuple[HostBatch, int, Any]:
         if not self._sent:
             self._send_next()
         first = self._sent.popleft()
         if isinstance(first, BaseException):
             raise first
         made, taken_ns, sent = first
-        return made, taken_ns, self._feed.receive(sent)
+        return made, taken_ns, self._transfer.receive(sent)
 
     def _send_next(self) -> None:
         try:
-            made = next(self._producer)
+            made = next(self._stream)
         except StopIteration:
             self._cursor.finished = True
             self._count_copies(0)
             self._meter.end(finished=True)
             raise
-        self._sent.append((made, time.perf_counter_ns(), self._feed.send(made.data, made.keys)))
+        self._sent.append((made, time.perf_counter_ns(), self._transfer.send(made.data, made.keys)))
 
     def _send_ahead(self) -> None:
-        while len(self._sent) < self._feed.ahead and self._producer.ready():
+        while len(self._sent) < self._transfer.ahead and self._stream.ready():
             try:
-                made = next(self._producer)
+                made = next(self._stream)
             except StopIteration:
                 return
             except Exception as error:  # for a batch that is asked for later
                 self._sent.append(error)
                 return
-            self._sent.append((made, time.perf_counter_ns(), self._feed.send(made.data, made.keys)))
+            self._sent.append((made, time.perf_counter_ns(), self._transfer.send(made.data, made.keys)))

@@ -11,7 +11,6 @@ from torch.utils.data import Dataset, Subset, get_worker_info
 
 from headrace._torch_compat import pin_memory
 from headrace.engine.seeding import Seeding, generators_kept, sample_seeds, seed_generators
-from headrace.engine.stream import Stream
 from headrace.engine.workers.progress import ProgressCell
 from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
@@ -53,7 +52,7 @@ class Request:
         return generators_kept()
 
 
-class Guarded(Dataset[Any]):
+class ErrorPolicyDataset(Dataset[Any]):
     """A map-style dataset that is asked by `Request`, and gives batches as the user's collate function makes
     them: failing samples are named, skipped or replaced, and generators are seeded for each sample where the
     request says so, which takes some 8 µs.
@@ -64,15 +63,15 @@ class Guarded(Dataset[Any]):
         dataset: the user's.
         collate: the user's function, or torch's.
         on_error: "raise": the user's own exception, with a note of index and path. "skip", "replace": what
-            comes is a `GuardedBatch`, of only those samples that exist.
+            comes is a `BatchWithFailures`, of only those samples that exist.
 
     Attributes:
-        hand: where it is noted which sample is made; None: nowhere.
-        deadly: samples that are errors before they are tried, each with the cause.
+        progress: cell where it is noted which sample is being made, if there is one.
+        quarantined: samples that are errors before they are tried, each with the cause.
     """
 
-    hand: ProgressCell | None = None
-    deadly: Mapping[Any, str] = {}
+    progress: ProgressCell | None = None
+    quarantined: Mapping[Any, str] = {}
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any], on_error: str) -> None:
         self.dataset = dataset
@@ -121,8 +120,8 @@ class Guarded(Dataset[Any]):
         failures = tuple(s.failure for s in samples if isinstance(s, (Failed, Replaced)))
         kept = [s.sample if isinstance(s, Replaced) else s for s in samples if not isinstance(s, Failed)]
         if not kept and failures:
-            return GuardedBatch(EMPTY, failures)
-        return GuardedBatch(collate(kept if batched else kept[0]), failures)
+            return BatchWithFailures(EMPTY, failures)
+        return BatchWithFailures(collate(kept if batched else kept[0]), failures)
 
     def _make(self, request: Request, *, batched: bool) -> Any:
         indices = request.batch.listed()
@@ -134,7 +133,7 @@ class Guarded(Dataset[Any]):
                 if first is not None:
                     seed_generators(first)
                 samples = whole(list(indices))
-            elif first is None and self.on_error == "raise" and not self.deadly:
+            elif first is None and self.on_error == "raise" and not self.quarantined:
                 samples = self._plain(indices)
             else:
                 samples = [self.sample(*each) for each in zip(self._noted(indices), seeds, strict=True)]
@@ -154,7 +153,7 @@ class Guarded(Dataset[Any]):
     def _attempt(self, index: Any, make: Callable[..., Any], *arguments: Any) -> Any:
         """What ``make(index, *arguments)`` gives, or what stands in for it."""
         try:
-            if self.deadly:
+            if self.quarantined:
                 self._check(index)
             return make(index, *arguments)
         except Exception as error:
@@ -175,8 +174,8 @@ class Guarded(Dataset[Any]):
         cause, path = cause_of(error), self._path(index)
         if self.on_error == "replace":
             for other in _others(index, len(self.dataset)):
-                if self.hand is not None:
-                    self.hand.stand_in(other)
+                if self.progress is not None:
+                    self.progress.stand_in(other)
                 try:
                     self._check(other)
                     sample = make(other, *arguments)
@@ -195,10 +194,10 @@ class Guarded(Dataset[Any]):
 
     def _noted(self, indices: Sequence[Any]) -> Iterable[Any]:
         """`indices`, each noted while it is made."""
-        return indices if self.hand is None else self.hand.each(indices)
+        return indices if self.progress is None else self.progress.each(indices)
 
     def _check(self, index: Any) -> None:
-        cause = self.deadly.get(index) if self.deadly else None
+        cause = self.quarantined.get(index) if self.quarantined else None
         if cause is not None:
             raise SampleError.at(index, self._path(index), cause)
 
@@ -263,29 +262,15 @@ class Replaced:
 
 
 @dataclass(frozen=True)
-class GuardedBatch:
+class BatchWithFailures:
     """What a worker sends: the user's batch (or EMPTY), and what failed in it."""
 
     data: Any
     failures: tuple[SampleFailure, ...]
 
-    def pin_memory(self) -> GuardedBatch:
+    def pin_memory(self) -> BatchWithFailures:
         """As torch's loader asks for it."""
         return replace(self, data=pin_memory(self.data))
-
-
-@dataclass(frozen=True)
-class WorkerInit:
-    """Shows the user's dataset, not the guard around it, to code in a worker that asks for it."""
-
-    user_init: Callable[[int], None] | None
-
-    def __call__(self, worker: int) -> None:
-        info = get_worker_info()
-        if info is not None and isinstance(info.dataset, (Guarded, Stream)):
-            object.__setattr__(info, "dataset", info.dataset.dataset)  # torch means it to be read only
-        if self.user_init is not None:
-            self.user_init(worker)
 
 
 def _others(index: int, size: int) -> range | list[int]:

@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 5.0
 Task = Callable[[], None]
 
 
-class Crew:
+class ThreadPool:
     """Threads of one loader, made when they are first needed, kept until it is dropped.
 
     Args:
@@ -64,7 +64,7 @@ class _State:
         self._ended = False
 
     def add(self, limit: int, tasks: Iterable[Task]) -> None:
-        """See `Crew.add`."""
+        """See `ThreadPool.add`."""
         with self._changed:
             self._limit = limit
             self._tasks.extend(tasks)
