@@ -101,7 +101,7 @@ def plan_of(config: LoaderConfig) -> Plan:
 
 
 def plan_options(config: LoaderConfig) -> dict[str, Any]:
-    """What the plan depends on beside the dataset: arguments of `make_plan`."""
+    """What the plan depends on besides the dataset: arguments of `make_plan`."""
     default = not config.batched and config.collate_fn is default_convert
     return {
         "batch_size": 1 if config.batched else None,
@@ -169,7 +169,7 @@ class StreamBuilder:
         self._latest: weakref.ref[WorkerStream] | None = None  # stream of worker processes started last
         self._split: Plan | None = None  # of the epoch started last, where workers finish native images
         self._iterable: TorchDataLoader[Any] | None = None
-        self._crew: ThreadPool | None = None
+        self._threads: ThreadPool | None = None
         self._shelf: SlotsByPath | None = None
 
     def __reduce__(self) -> tuple[type[StreamBuilder], tuple[()]]:
@@ -178,7 +178,7 @@ class StreamBuilder:
     def end_workers(self) -> None:
         """The next epoch gets new worker processes and threads."""
         self._processes, self._latest, self._iterable = WorkerPools(), None, None
-        self._crew = self._shelf = None
+        self._threads = self._shelf = None
 
     def kept_key(self, config: LoaderConfig) -> tuple[int, int] | None:
         """Random key of another epoch by worker processes that were kept; None where there are none."""
@@ -357,14 +357,14 @@ class StreamBuilder:
 
     def _thread_stream(self, config: LoaderConfig, indices: Iterator[IndexBatch]) -> ThreadStream:
         depth = thread_depth(config)
-        if self._crew is None:
-            self._crew = ThreadPool(config.num_workers)
+        if self._threads is None:
+            self._threads = ThreadPool(config.num_workers)
             self._shelf = SlotsByPath(pinned=config.pin_memory, keep=depth + 2)
-        self._crew.use(config.num_workers)
+        self._threads.use(config.num_workers)
         own_collate = config.collate_fn is not default_collate
         epoch = ThreadEpoch(config.memory_budget, config.timeout, config.batched, pinned=config.pin_memory)
         return ThreadStream(
-            self._crew,
+            self._threads,
             ErrorPolicyDataset(config.dataset, config.collate_fn, config.on_error),
             indices,
             epoch,

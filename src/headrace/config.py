@@ -171,7 +171,7 @@ class LoaderConfig:
         return DEFAULT_DEPTH if given is None else given * self.num_workers
 
     def batches_that_fit(self, nbytes: int) -> int:
-        """Batches of `nbytes` bytes that may be in flight beside one that the user holds."""
+        """Batches of `nbytes` bytes that may be in flight together with one that the user holds."""
         return max(1, self.memory_budget // max(1, nbytes) - 1)
 
 

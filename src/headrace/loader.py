@@ -91,7 +91,7 @@ class DataLoader(TorchDataLoader[T_co]):
             world_size-th of them. "auto": rank and world size of torch.distributed, or of torchrun's
             environment; a sampler or batch sampler of yours and an `IterableDataset` are left to share by
             themselves. None (the default): not shared, as in torch; a shuffled loader warns where several
-            ranks would get the same samples. A number is refused beside a sampler that isn't one of
+            ranks would get the same samples. A number is refused together with a sampler that isn't one of
             `headrace.order`, a batch sampler and an `IterableDataset`.
         world_size: how many processes share the epoch; given with a `rank` that isn't "auto". 1 alone says
             that every rank is meant to get every sample.
@@ -105,9 +105,9 @@ class DataLoader(TorchDataLoader[T_co]):
             "process": in `num_workers` worker processes, as torch does it. "thread": on as many threads of
             this process, which share the dataset, its module and all generators, so that nothing is seeded:
             only for code that is thread-safe; docs/workers.md says what that takes.
-        device: where batches are wanted, as "cuda". They are copied there beside the training step, and what
-            the transform does to values (`ToTensor`, `Normalize`, …) is done there, to the same bits; see
-            docs/feed.md. None (the default): batches stay where they are made.
+        device: where batches are wanted, as "cuda". They are copied there while the training step runs, and
+            what the transform does to values (`ToTensor`, `Normalize`, …) is done there, to the same bits;
+            see docs/feed.md. None (the default): batches stay where they are made.
         resident: whether a dataset that is gathered from memory (a `TensorDataset`, torchvision's MNIST,
             CIFAR and their like) lives on `device`, so that no batch has to be copied. "auto" (the default):
             where it fits in an eighth of the device's free memory; True: whatever it takes; False: never.
@@ -130,14 +130,14 @@ class DataLoader(TorchDataLoader[T_co]):
     the place in an epoch; see docs/order.md.
 
     Batches are ordinary tensors. Their memory is reused for later batches only after the last tensor on it is
-    gone: keep what you like.
+    gone: holding on to batches is safe.
 
     Order: batches come in the sampler's order, whatever thread finishes first. Threads: each iterator is for
     one thread at a time. Fork: a loader and its iterators may be used in a forked child, which makes threads
     of its own.
 
     Raises:
-        ConfigError: an argument can't be obeyed (a ValueError); torch's own errors for torch's own arguments.
+        ConfigError: an argument is invalid (a ValueError). torch's arguments raise torch's own errors.
 
     Examples:
         >>> from torch.utils.data import TensorDataset
@@ -315,7 +315,7 @@ class DataLoader(TorchDataLoader[T_co]):
         return self._progress.save(self._batches(self._config()), self._dataset_identity())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The next iter() goes on right after the state's last batch: with the same samples and random
+        """The next iter() resumes right after the state's last batch: with the same samples and random
         parameters (of your own code: if seeded), on any number of workers, batch size, rank and world size.
 
         Raises:
@@ -325,19 +325,19 @@ class DataLoader(TorchDataLoader[T_co]):
         self._progress.load(state_dict, batches, self._dataset_identity(), self.seed)
 
     def random_key(self, epoch: int | None = None) -> tuple[int, int]:
-        """(seed, epoch) that the random parameters of an epoch's samples depend on, beside their index.
+        """(seed, epoch) that the random parameters of an epoch's samples depend on, with their index.
 
         Args:
-            epoch: its number; None: the epoch begun last.
+            epoch: its number; None for the epoch started last.
 
         Raises:
-            ConfigError: without `seed` only the epoch begun last can be told, and only once one was begun.
+            ConfigError: without `seed` only the key of the epoch started last is known.
         """
         key = self._progress.random_key(self._batches(self._config()), epoch)
         if key is None:
             raise ConfigError(
                 f"The random key of epoch {epoch} isn't known: without seed=… each epoch draws its own when"
-                " it begins. Give the loader a seed, or ask without an epoch once one has begun."
+                " it starts. Give the loader a seed, or ask without an epoch once one has started."
             )
         return key
 
@@ -439,7 +439,7 @@ class DataLoader(TorchDataLoader[T_co]):
         return batches
 
     def _generators(self) -> list[torch.Generator]:
-        """The generators that the user's sampler may draw from beside torch's default one."""
+        """The generators that the user's sampler may draw from besides torch's default one."""
         holders = [self, self.sampler, *wrapped_samplers(self.batch_sampler)]
         found = [getattr(holder, "generator", None) for holder in holders]
         return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())

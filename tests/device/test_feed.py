@@ -1,4 +1,4 @@
-"""The prefetcher without a device: nothing happens on the CPU, and on streams everything in the right order."""
+"""The prefetcher without a device: nothing happens on the CPU, and on streams all is in the right order."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The way to the device: copies beside the training step, and what is done to a batch once it is there."""
+"""The way to the device: copies overlapped with the training step, and what is done to batches there."""

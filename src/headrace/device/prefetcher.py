@@ -1,4 +1,4 @@
-"""Batches on their way to a device: copied on a stream of their own, beside the training step.
+"""Batches on their way to a device: copied on a stream of their own, overlapped with the training step.
 
 Who may touch which memory until when is argued in docs/hazards.md; each rule there names the line here that
 keeps it.
@@ -61,7 +61,7 @@ class DevicePrefetcher:
     Args:
         device: None: the CPU. An accelerator without an index: the current one, now.
         prepare: what is left to do to the batch on the device, by us: called with the batch and its keys on
-            the feed's stream, so that it too runs beside the training step. On the device it may read the
+            the side stream, so that it overlaps with the training step, too. On the device it may read the
             tensors of the batch and those that it made itself, no others.
         finish: the same by the user: called by `receive`, on the consumer's stream.
         ahead: batches to be sent before they are asked for, each taking its bytes on the device. One would
@@ -104,7 +104,7 @@ class DevicePrefetcher:
         return self._copy_seconds
 
     def send(self, batch: Any, keys: BatchKeys | None = None) -> SentBatch:
-        """Begins to copy `batch`. Pinned tensors are copied while Python goes on; others are read first."""
+        """Starts to copy `batch`. Pinned tensors are copied while Python continues; others are read first."""
         self._land()
         sent = SentBatch(batch, keys)
         if self._stream is None:

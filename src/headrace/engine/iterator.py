@@ -1,4 +1,4 @@
-"""What iter(loader) gives: batches to the user, in order, on the device that was asked for."""
+"""What iter(loader) returns: batches for the user, in order, on the device that was asked for."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class LoaderIterator(Iterator[Any]):
     """One epoch for the user.
 
     Args:
-        stream: makes the batches.
-        cursor: told of every batch that the user receives, and of the end.
-        length: batches of the whole epoch; None where it isn't known, and len() raises TypeError.
-        skipped: batches of the epoch before the state that it resumes from.
-        meter: told of every batch, how long it was waited for, and of the end.
-        transfer: takes batches to where the user wants them.
-        after_step: called with the seconds waited for a batch, and the seconds since the one before was asked
-            for; the tuner's way in.
+        stream: batches on the host.
+        cursor: position in the epoch, which moves with every batch that the user receives.
+        length: number of batches of the whole epoch; None where it isn't known, and len() raises TypeError.
+        skipped: number of batches of the epoch before the state that it resumes from.
+        meter: counts of the epoch.
+        transfer: way to the device where the user wants the batches.
+        after_step: function called with the seconds waited for a batch, and the seconds since the one before
+            was asked for; the tuner uses it.
     """
 
     def __init__(

@@ -39,8 +39,8 @@ READ_THREADS = 32
 # How long to sleep in native code before Python gets a chance to see Ctrl-C, in milliseconds.
 WAIT_SLICE_MS = 100
 
-# How long the end of a loader waits for reads that were begun. One from a mount that hangs may never return:
-# what it writes to is then left alone for good.
+# Seconds that the end of a loader waits for reads that were started. One from a mount that hangs may never
+# return: what it writes to is then left alone for good.
 PATIENCE_AT_END = 5.0
 
 # Batches whose reads never returned, with all the memory that native threads may still write to.
@@ -48,7 +48,7 @@ _left_behind: list[PendingBatch] = []
 
 
 class NativeThreads:
-    """A native pool and the Python threads beside it, of the process that made them.
+    """A native pool and Python threads for what it leaves to Pillow, in the process that made them.
 
     Both are made at the first use, again in a forked child, and ended when the loader is dropped or closed.
     """
@@ -100,7 +100,7 @@ class NativeThreads:
 
 
 def native_source(plan: NativeSegment) -> ffi.Source | None:
-    """Where the samples of `plan` are, as native code takes it; None: told of each batch anew."""
+    """Where the samples of `plan` are, as native code takes it; None where it is said for each batch."""
     source = plan.source
     if isinstance(source, RemoteSamples):
         return None
@@ -121,13 +121,12 @@ class PendingBatch:
     """A batch on its way.
 
     Attributes:
-        indices: of the dataset, [n].
-        occurrences: [n]; see `headrace.order.batches.IndexBatch`.
-        images: the batch's tensor, being written; [n, 3, height, width].
-        fallback: samples that Pillow makes, by position, once native code has left them to it; None: not
-            known yet.
-        lease: holds the files that the samples are read from; None: they stay where they are.
-        submitted_ns, made_ns: see `headrace.records.BatchTimes`.
+        indices: indices of the samples, int64 [n].
+        occurrences: occurrences of the indices, [n]; see `headrace.order.batches.IndexBatch`.
+        images: the batch's tensor, which is being written, [n, 3, height, width].
+        fallback: samples that Pillow makes, by position; None until native code has left them to it.
+        lease: hold on the files that the samples are read from; None where they stay where they are.
+        submitted_ns, made_ns: times in nanoseconds; see `headrace.records.BatchTimes`.
     """
 
     indices: npt.NDArray[np.int64]
@@ -154,9 +153,9 @@ class NativeEngine:
     """Makes batches of `plan`, several at a time.
 
     Args:
-        plan: what to make.
-        threads, slots, meter: shared by the engines of one loader.
-        decoder: see `headrace._native.decoders.decoder_bits`.
+        plan: segment to run.
+        threads, slots, meter: threads, memory and counts that the engines of one loader share.
+        decoder: names of JPEG decoders; see `headrace._native.decoders.decoder_bits`.
     """
 
     def __init__(
@@ -170,7 +169,7 @@ class NativeEngine:
         self._source = native_source(plan)
 
     def submit(self, batch: IndexBatch, seed: int, epoch: int) -> PendingBatch:
-        """Begins a batch.
+        """Starts a batch.
 
         Raises:
             IndexError: an index is outside the dataset, as its own `__getitem__` would raise.
@@ -212,7 +211,7 @@ class NativeEngine:
         return PendingBatch(order, batch.occurrences, images, native, os.getpid())
 
     def poll(self, pending: PendingBatch, seed: int, epoch: int) -> bool:
-        """Whether native code is done with `pending`; what it left to Pillow has then been begun."""
+        """Whether native code is done with `pending`; what it left to Pillow has then been started."""
         if pending.fallback is None and pending.native.wait(0):
             self._begin_fallback(pending, seed, epoch)
         return pending.fallback is not None
@@ -268,7 +267,7 @@ class NativeEngine:
             lease = source.begin(order, 0, urgent=True)
         return lease.arrived()
 
-    # A caller in inference mode now may train with a batch that was begun in it.
+    # A caller in inference mode now may train with a batch that was started in it.
     @torch.inference_mode(mode=False)
     def _images(self, n: int) -> torch.Tensor:
         plan = self.plan

@@ -38,12 +38,13 @@ NAMED = 3
 
 @dataclass(frozen=True)
 class NativeEpoch:
-    """What an iterator was asked for.
+    """How the batches of one epoch are to be made.
 
     Attributes:
-        seed, number: with a sample's index and occurrence, all that random parameters depend on.
-        budget: bytes of batches in flight and still held by the caller; one batch is always made.
-        timeout: seconds to wait for one batch; 0: as long as a sample is finished now and then.
+        seed, number: seed and epoch that, with a sample's index and occurrence, decide its random parameters.
+        budget: bytes that batches in flight and batches still held by the caller may take; one batch is
+            always made.
+        timeout: seconds to wait for one batch; 0 to wait as long as a sample is finished now and then.
         on_error: "raise", "skip" or "replace".
     """
 
@@ -60,10 +61,10 @@ class NativeStream(BatchStream):
     Args:
         engine: makes the images of batches.
         plan: plan whose first segment the engine runs; its other segments are run here.
-        batches: in order; taken a few ahead of what the caller has received.
-        epoch: see `NativeEpoch`.
-        depth: batches in flight.
-        failures: where every sample that is skipped or replaced is recorded.
+        batches: indices of each batch, in order; taken a few ahead of what the caller has received.
+        epoch: seeds and limits.
+        depth: number of batches in flight.
+        failures: record of samples that are skipped or replaced.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class NativeStream(BatchStream):
         more = f" and {len(unfinished) - NAMED} more" if len(unfinished) > NAMED else ""
         return (
             f"DataLoader timed out after {seconds:g} seconds, waiting for {named}{more}. If the storage"
-            " hangs, mend it and ask for the batch again; if it is that slow, pass a larger timeout."
+            " hangs, fix it and ask for the batch again; if it is that slow, pass a larger timeout."
         )
 
     def _wait_for_records(self) -> None:
@@ -197,7 +198,7 @@ class NativeStream(BatchStream):
         return time.monotonic() + self._epoch.timeout if self._epoch.timeout > 0 else math.inf
 
     def _make_again(self) -> None:
-        """In a forked child, where the parent's threads don't exist: begins the batches in flight anew."""
+        """In a forked child, where the parent's threads don't exist: starts the batches in flight again."""
         for i, pending in enumerate(self._pending):
             pending.native.free()
             batch = IndexBatch(pending.indices, pending.occurrences)

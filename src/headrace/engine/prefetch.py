@@ -21,7 +21,7 @@ from headrace.records import Extents
 from headrace.remote.lease import WAIT_SLICE, Lease
 from headrace.sources.remote import RemoteSamples
 
-# Bytes that are fetched, or held, for batches that aren't begun yet, unless the cache is smaller.
+# Bytes that are fetched, or held, for batches that aren't started yet, unless the cache is smaller.
 AHEAD_BYTES = 512 << 20
 CACHE_SHARE = 0.25
 
@@ -42,10 +42,12 @@ class Prefetcher(Iterator[IndexBatch]):
     """The batches of `batches`, each once its records are there.
 
     Args:
-        batches: in order; taken ahead of what the caller asks for, by a bounded number of bytes.
-        source: that they are of.
-        next_use: for samples of this epoch, how many samples from its begin on each is needed again.
-        coming: of this epoch; None: not known beyond `batches`.
+        batches: indices of each batch, in order; taken ahead of what the caller asks for, by a bounded number
+            of bytes.
+        source: source of the samples.
+        next_use: function that says when samples are needed again, counted in samples from the start of the
+            epoch.
+        coming: function that names later samples of the epoch; None where nothing is known beyond `batches`.
     """
 
     def __init__(
@@ -93,9 +95,9 @@ class Prefetcher(Iterator[IndexBatch]):
         return True
 
     def fill(self) -> None:
-        """Begins to fetch, as far ahead as is allowed."""
+        """Starts to fetch, as far ahead as is allowed."""
         if self._queue and self._queue[0].lease is not None and self._queue[0].lease.pid != os.getpid():
-            # In a forked child, where nobody fetches what the parent has begun to.
+            # In a forked child, where nobody fetches what the parent has started to.
             self._queue = deque(self._leased(IndexBatch(b.indices, b.occurrences)) for b in self._queue)
         while self._batches is not None and (not self._queue or self._held() < self._most):
             try:
@@ -107,7 +109,7 @@ class Prefetcher(Iterator[IndexBatch]):
             self._queue.append(self._leased(batch))
 
     def close(self) -> None:
-        """Gives up what was begun."""
+        """Gives up what was started."""
         self._batches = None
         self._end()
         while self._queue:

@@ -21,8 +21,9 @@ class Runtime:
     """Of one loader; a copy of it makes its own.
 
     Attributes:
-        meter, failures: what was done so far.
-        latest: the iterator made last.
+        meter: counts of what was done so far.
+        failures: record of samples that were skipped or replaced.
+        latest: weak reference to the iterator made last.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class Runtime:
         return self._threads
 
     def slots_for(self, nbytes: int, *, pinned: bool, keep: int) -> Slots:
-        """The memory for batches; made anew where its size changes."""
+        """The memory for batches, replaced where its size changes."""
         if self._slots is None or self._slots.nbytes != nbytes:
             self._slots = Slots(nbytes, pinned=pinned, keep=keep)
         return self._slots

@@ -24,9 +24,9 @@ class Slots:
     """Buffers of one size.
 
     Args:
-        nbytes: of one slot.
-        pinned: page-locked memory, for copies to an accelerator.
-        keep: free slots beyond these are given back to the system.
+        nbytes: size of one slot in bytes.
+        pinned: whether memory is page-locked, for copies to an accelerator.
+        keep: number of free slots that are kept; more are given back to the system.
     """
 
     def __init__(self, nbytes: int, *, pinned: bool, keep: int) -> None:

@@ -39,10 +39,10 @@ class SplitPipelineFactory:
     """Makes `SplitPipelineDataset`, where the workers are.
 
     Attributes:
-        plan: what to make. A spawned worker plans for itself: entry points and a pack's index may take
-            gigabytes.
-        options: that `make_plan` makes it with.
-        decoder: as for `headrace.DataLoader`.
+        plan: plan of the dataset; None in a spawned worker, which plans for itself: entry points and a pack's
+            index may take gigabytes.
+        options: arguments of `make_plan`.
+        decoder: names of JPEG decoders, as for `headrace.DataLoader`.
     """
 
     plan: Plan | None

@@ -1,4 +1,4 @@
-"""Python threads that do tasks in the order in which they were given, as many at a time as is said."""
+"""Python threads that run tasks in the order in which they were added, a limited number at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ThreadPool:
     """Threads of one loader, made when they are first needed, kept until it is dropped.
 
     Args:
-        limit: tasks at a time.
+        limit: number of tasks that run at a time.
     """
 
     def __init__(self, limit: int) -> None:
@@ -52,7 +52,7 @@ class ThreadPool:
 
 
 class _State:
-    """What a crew and its threads share: it doesn't keep the crew alive."""
+    """What a pool and its threads share: it doesn't keep the pool alive."""
 
     def __init__(self, limit: int) -> None:
         self.pid = os.getpid()
@@ -69,8 +69,8 @@ class _State:
             self._limit = limit
             self._tasks.extend(tasks)
             wanted = min(limit, self._running + len(self._tasks))
-            # They wait for the lock: a thread starts in 0.1 ms beside threads that wait, and in 2 ms beside
-            # threads that work.
+            # They wait for the lock: a thread starts in 0.1 ms while others wait, and in 2 ms while they
+            # work.
             while self._threads < wanted:
                 self._threads += 1
                 name = f"headrace-sample-{self._threads}"
@@ -78,7 +78,7 @@ class _State:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Drops what nobody has begun; threads end once they are done with their task."""
+        """Drops tasks that nobody has started; threads end once they are done with their task."""
         if os.getpid() == self.pid:
             with self._changed:
                 self._ended = True

@@ -35,13 +35,14 @@ Path = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class ThreadEpoch:
-    """What a `ThreadStream` was asked for.
+    """How the batches of one epoch are to be made.
 
     Attributes:
-        budget: bytes of batches in flight and still held by the caller; one batch is always made.
-        timeout: seconds to wait for one batch; 0: without end.
+        budget: bytes that batches in flight and batches still held by the caller may take; one batch is
+            always made.
+        timeout: seconds to wait for one batch; 0 for no limit.
         batched: whether samples are collated to batches.
-        pinned: whether batches are to be in page-locked memory.
+        pinned: whether batches are wanted in page-locked memory.
     """
 
     budget: int
@@ -69,20 +70,22 @@ class _Batch:
 
 
 class ThreadStream(BatchStream):
-    """Makes batches on `crew`'s threads.
+    """Makes batches on the threads of `pool`.
 
     Nothing is seeded: threads share the generators of the process.
 
     Args:
+        pool: threads of the loader.
         guarded: the user's dataset.
-        batches: in order.
-        depth: of them, in flight.
-        shelf: memory of batches that torch's default collation makes; None: the user has his own.
+        batches: indices of each batch, in order.
+        epoch: limits.
+        depth: number of batches in flight.
+        shelf: memory of batches that torch's default collation makes; None for a `collate_fn` of the user's.
     """
 
     def __init__(
         self,
-        crew: ThreadPool,
+        pool: ThreadPool,
         guarded: ErrorPolicyDataset,
         batches: Iterator[IndexBatch],
         epoch: ThreadEpoch,
@@ -92,7 +95,7 @@ class ThreadStream(BatchStream):
         failures: Failures,
     ) -> None:
         self._depth = depth
-        self._crew = crew
+        self._pool = pool
         self._guarded = guarded
         self._batches: Iterator[IndexBatch] | None = batches
         self._epoch = epoch
@@ -162,7 +165,7 @@ class ThreadStream(BatchStream):
         if self._largest > 0 or not self._pending:
             return self._depth
         # Until it is known how large a batch is: what all threads can begin with.
-        needed = math.ceil(self._crew.limit / max(1, len(self._pending[0].indices.indices))) + 1
+        needed = math.ceil(self._pool.limit / max(1, len(self._pending[0].indices.indices))) + 1
         return min(self._depth, needed)
 
     def _nbytes(self) -> int:
@@ -181,7 +184,7 @@ class ThreadStream(BatchStream):
             tasks = [lambda: self._make_whole(batch, listed)]
         else:
             tasks = [self._task(batch, position, index) for position, index in enumerate(listed)]
-        self._crew.add(tasks)
+        self._pool.add(tasks)
         return batch
 
     def _task(self, batch: _Batch, position: int, index: Any) -> Task:
@@ -191,7 +194,7 @@ class ThreadStream(BatchStream):
         if batch.dropped or batch.error is not None:
             return
         try:
-            with self._meter.timed("python", 1, threads=self._crew.limit):
+            with self._meter.timed("python", 1, threads=self._pool.limit):
                 sample = self._guarded.sample(index, None)
             if self._largest == 0:
                 self._largest = max(1, len(batch.samples) * tensor_bytes(sample, arrays=True))
@@ -209,7 +212,7 @@ class ThreadStream(BatchStream):
 
     def _finish(self, batch: _Batch) -> None:
         collate = None if batch.placing is None else batch.placing.collate
-        with self._meter.timed("collate", len(batch.samples), threads=self._crew.limit):
+        with self._meter.timed("collate", len(batch.samples), threads=self._pool.limit):
             batch.result = self._guarded.collated(
                 batch.samples, None, batched=self._epoch.batched, collate=collate
             )
@@ -220,7 +223,7 @@ class ThreadStream(BatchStream):
 
     def _make_whole(self, batch: _Batch, listed: Any) -> None:
         try:
-            with self._meter.timed("python", len(listed), threads=self._crew.limit):
+            with self._meter.timed("python", len(listed), threads=self._pool.limit):
                 batch.result = self._guarded.whole(listed)
             self._pin(batch)
             batch.made_ns = time.perf_counter_ns()

@@ -171,7 +171,7 @@ def _native_segments(
         )
         return [native, *_if_any(after), *_if_any(user)]
     written = Step(f"{what}: uint8 {shape}", "written in place", "exact")
-    final = Step(f"images: {_name(table.dtype)} {shape}", "made beside the training step", "exact")
+    final = Step(f"images: {_name(table.dtype)} {shape}", "overlapped with the training step", "exact")
     values = ValueSegment(
         steps=(
             _copy_step(output.device, table.dtype),
@@ -275,7 +275,7 @@ def _batching_problems(batch_size: int | None) -> tuple[Step, ...]:
 
 def _copy_step(device: torch.device, final: torch.dtype) -> Step:
     saved = f", 1 byte a value rather than {final.itemsize}" if final.itemsize > 1 else ""
-    return Step(f"to {device}", f"copied beside the training step{saved}", "exact")
+    return Step(f"to {device}", f"copied, overlapped with the training step{saved}", "exact")
 
 
 def _cast_steps(before: torch.dtype, after: torch.dtype) -> tuple[Step, ...]:

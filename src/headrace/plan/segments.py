@@ -122,7 +122,7 @@ class DatasetSegment:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TransformSegment:
-    """The user's transforms of each image that native code has begun.
+    """The user's transforms of each image that native code has started.
 
     Attributes:
         transforms: callables, called one after another; the first one gets a PIL RGB image.
