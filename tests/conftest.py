@@ -14,7 +14,7 @@ import pytest
 import torch
 
 # Workers of the fork server needn't import them again, which takes six seconds each time.
-multiprocessing.set_forkserver_preload(["torchvision.transforms.v2", "headrace.loader.dataloader"])
+multiprocessing.set_forkserver_preload(["torchvision.transforms.v2", "headrace.loader"])
 
 # A shell's background jobs ignore Ctrl-C, and so would the processes that tests send it to.
 signal.signal(signal.SIGINT, signal.default_int_handler)

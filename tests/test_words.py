@@ -52,17 +52,8 @@ RETIRED_IN_PROSE = {
 UNFIXED = {
     "_native": 4,
     "cli": 2,
-    "device": 5,
     "doctor": 6,
-    "engine": 20,
-    "errors.py": 1,
-    "export": 3,
-    "loader": 5,
-    "options.py": 1,
-    "order": 7,
     "packs": 1,
-    "plan": 5,
-    "tuning": 1,
 }
 
 NOT_PROSE = re.compile(

@@ -65,7 +65,7 @@ def test_a_queue_that_is_full_is_seen_to_be_full(dataset: ImageFolder) -> None:
     next(batches)
     (first,) = loader.stats().epochs
     deadline = time.monotonic() + 60
-    producer = batches._producer
+    producer = batches._stream
     while producer.ready() < 4 and time.monotonic() < deadline:
         time.sleep(0.01)
     next(batches)
@@ -230,7 +230,7 @@ def test_copies_to_the_device_are_a_stage() -> None:
             return super().send(batch, keys)
 
     loader = headrace.DataLoader(TensorDataset(torch.arange(40.0)), batch_size=10)
-    loader._feed = lambda plan: Copying(None, None)  # type: ignore[method-assign]
+    loader._builder.transfer = lambda config, plan: Copying(None, None)  # type: ignore[method-assign]
     for _batch in loader:
         pass
     transfer = loader.stats().epochs[0].stages[-1]

@@ -313,7 +313,7 @@ if __name__ == "__main__":
     sys.modules["triton"] = None  # type: ignore[assignment]
     import torchvision.transforms.v2  # noqa: F401
 
-    import headrace.loader.dataloader  # noqa: F401
+    import headrace.loader  # noqa: F401
 
     gc.freeze()
     received = _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -162,7 +162,7 @@ class DevicePrefetcher:
         return [tensor for tensor in here if id(tensor) not in old]
 
     def _begin(self, leaf: Any, sent: SentBatch) -> Any:
-        """`leaf` on the device, its copy begun on the side stream; itself where that can't be made safe."""
+        """`leaf` on the device, its copy started on the side stream; itself where that can't be made safe."""
         if isinstance(leaf, torch.Tensor):
             if _is_plain(leaf) or leaf.device == self.device:
                 return self._copied(leaf, non_blocking=True)

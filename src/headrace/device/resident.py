@@ -39,7 +39,7 @@ class Residence:
     def settle(self, plan: Plan) -> Plan:
         """`plan` with its tensors on the device, and what is done to a batch done there; or `plan` itself.
 
-        Tensors are copied again in an epoch before which they were changed, or made anew (as those of NumPy
+        Tensors are copied again in an epoch before which they were changed, or made again (as those of NumPy
         arrays are each time). Changes during an epoch aren't seen.
 
         Raises:

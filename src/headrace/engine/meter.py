@@ -58,7 +58,7 @@ class Meter:
         _METERS.add(self)
 
     def begin_epoch(self, number: int) -> EpochMeter:
-        """Where the batches of epoch `number` are counted. To be called before its first batch is begun."""
+        """Where the batches of epoch `number` are counted. To be called before its first batch is started."""
         with self.lock:
             self.epochs_begun += 1
             epoch = EpochMeter(self, number)
@@ -93,7 +93,7 @@ class Meter:
         return added if native is None else (*_native_stages(native), *added)
 
     def epochs(self) -> tuple[EpochStats, ...]:
-        """Of the epochs begun last, oldest first."""
+        """Statistics of the epochs started last, oldest first."""
         now = self.stages()
         with self.lock:
             return tuple(epoch.stats(now) for epoch in self._epochs)

@@ -28,7 +28,7 @@ WORKER_DIED = re.compile(r"DataLoader worker \(pid")  # torch's error begins lik
 STREAM_LOST = (
     "A worker of an IterableDataset can't be replaced within an epoch, whatever on_worker_death says: nobody"
     " else knows where it was in its stream. Begin another epoch; or give the dataset state_dict() and"
-    " load_state_dict(), save loader.state_dict() now and then, and go on from the last one. Where memory"
+    " load_state_dict(), save loader.state_dict() now and then, and resume from the last one. Where memory"
     " runs out, use fewer workers."
 )
 
@@ -82,7 +82,7 @@ class CallerStream(BatchStream):
 
 
 def stream_loader(config: LoaderConfig, cursor: Cursor) -> DataLoader[Any]:
-    """torch's own DataLoader with the settings of `config` and its stateful `IterableDataset`, which goes on
+    """torch's own DataLoader with the settings of `config` and its stateful `IterableDataset`, which resumes
     from `cursor` in the first epoch."""
     turn = cursor.start % max(1, config.num_workers)
     batch_size = getattr(config.batch_sampler, "batch_size", None)
@@ -153,7 +153,7 @@ class TorchStream(BatchStream):
         except StopIteration:
             raise
         except Exception as error:
-            self._taken += 1  # torch's loader goes on after a batch that failed
+            self._taken += 1  # torch's loader continues after a batch that failed
             if self._in_processes and _by_a_death(error):
                 told = f"{str(error).strip().rstrip('.')}. {STREAM_LOST}"
                 self._lost_stream = RuntimeError(told)

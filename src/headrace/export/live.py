@@ -16,11 +16,11 @@ one daemon thread answers each connection with one line of JSON: what its loader
   names, too; for them the rule is the same. Nothing is ever read from a connection, so that nothing can be
   changed through it, and what is answered are counts, ranks and the class of the dataset: no paths, no
   arguments, no data.
-- *Who knocks in vain costs little.* After each connection the thread sleeps for PAUSE seconds: another user
+- *Who is refused costs little.* After each connection the thread sleeps for PAUSE seconds: another user
   who does nothing but connect takes ten short slices of the interpreter's time a second, and keeps `top` out,
   but no more.
 
-A forked child closes what it inherited, and listens anew once it iterates itself. Loaders are kept by weak
+A forked child closes what it inherited, and listens again once it iterates itself. Loaders are kept by weak
 references. Whatever goes wrong (no such sockets here, no thread to be had) is logged at the level DEBUG, and
 training goes on. HEADRACE_TOP=0 in the environment switches all of it off.
 """

@@ -15,7 +15,7 @@ class ScalarWriter(Protocol):
 
 
 def to_tensorboard(stats: LoaderStats, writer: ScalarWriter, step: int, *, tag: str = "headrace") -> None:
-    """Writes the figures of the epoch begun last; nothing before the first.
+    """Writes the figures of the epoch started last; nothing before the first.
 
     Args:
         stats: what `loader.stats()` gave.

@@ -1,4 +1,4 @@
-"""Which batches of indices an epoch is made of, and how to go on in the middle of it."""
+"""Which batches of indices an epoch is made of, and how to resume in the middle of it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class IndexBatch:
 
 
 class OrderedBatches:
-    """Batches of one rank's share of an order: arithmetic, so that any position can be begun at."""
+    """Batches of one rank's share of an order: arithmetic, so that an epoch can start at any position."""
 
     resumable = True
 
@@ -94,8 +94,8 @@ class OrderedBatches:
 class SampledBatches:
     """Batches by the user's sampler or batch sampler, exactly as torch's DataLoader follows it.
 
-    To go on in the middle, a sampler with `state_dict` and `load_state_dict` is given the state that it had
-    after the last batch received; any other one is begun again, and the indices that were used are skipped.
+    To resume in the middle, a sampler with `state_dict` and `load_state_dict` is given the state that it had
+    after the last batch received; any other one is started again, and the indices that were used are skipped.
 
     Args:
         source: the sampler, or the batch sampler.

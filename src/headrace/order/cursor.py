@@ -23,12 +23,12 @@ class Cursor:
     """One epoch's progress, shared by the loader and the iterator that moves it.
 
     Attributes:
-        epoch: its number.
+        epoch: number of the epoch.
         order_key, random_key: (seed, epoch) that the order and the random parameters depend on.
-        start: position at which the iterator began; see the `position` of `headrace.order.batches`.
-        batches: that the user has received since.
+        start: position at which the iterator started; see the `position` of `headrace.order.batches`.
+        batches: number of batches that the user has received since.
         finished: whether the user has seen the epoch's end.
-        loaded: whether it goes on from a state.
+        loaded: whether the epoch is resumed from a state.
         generators: states of the generators that the user's sampler may draw from, before it did.
         sampler_epoch: number that the user's sampler was told by `set_epoch`; None: it has none.
         sampler_state: of the user's stateful sampler, at `start`.
@@ -70,7 +70,7 @@ def to_state(
     in tuples, so that torch.distributed.checkpoint saves it whole.
 
     Args:
-        cursor: None: epoch number `epoch` hasn't begun, and nothing of it is decided.
+        cursor: progress of the epoch; None where it hasn't started, and nothing of it is decided.
         position: that is done with.
         dataset, order, seed: must be the same where the state is loaded.
     """
@@ -96,7 +96,7 @@ def to_state(
 
 
 def from_state(state: dict[str, Any], *, dataset: str, order: str, seed: int | None) -> Cursor | None:
-    """Undoes `to_state`; None: the epoch hadn't begun.
+    """Undoes `to_state`; None where the epoch hadn't started.
 
     Raises:
         ConfigError: the state is of another dataset, order or seed, or isn't one of this version.
@@ -138,11 +138,11 @@ def from_state(state: dict[str, Any], *, dataset: str, order: str, seed: int | N
 def _check(state: dict[str, Any]) -> None:
     """Refuses what `to_state` can't have given: it may have been changed on its way."""
     numbers = ("order_seed", "order_epoch", "random_seed", "random_epoch")
-    begun = state.get("order_seed") is not None
+    started = state.get("order_seed") is not None
     sound = {
         **{name: isinstance(state.get(name), str) for name in ("dataset", "order")},
         **{name: _is_number(state.get(name)) for name in ("epoch", "position")},
-        **{name: _is_number(state.get(name)) if begun else state.get(name) is None for name in numbers},
+        **{name: _is_number(state.get(name)) if started else state.get(name) is None for name in numbers},
         **{name: state.get(name) is None or _is_number(state[name]) for name in ("seed", "sampler_epoch")},
         "generators": _is_base64(state.get("generators")),
         "sampler": isinstance(state.get("sampler"), (tuple, list)) and len(state["sampler"]) == 1,
@@ -183,7 +183,7 @@ def generator_states(generators: Sequence[torch.Generator]) -> str:
 
 @contextmanager
 def replayed(generators: Sequence[torch.Generator], states: str) -> Iterator[None]:
-    """Within this, all generators go on from `states`; torch's default one is then put back."""
+    """Within this, all generators continue from `states`; torch's default one is then put back."""
     before = torch.default_generator.get_state()
     for generator, text in zip((torch.default_generator, *generators), states.split(","), strict=False):
         raw = np.frombuffer(base64.b64decode(text), np.uint8)

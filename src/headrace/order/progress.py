@@ -1,4 +1,4 @@
-"""The epochs of one loader: begun one after the other, or in the middle from a state."""
+"""The epochs of one loader: started one after the other, or in the middle from a state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Batches = OrderedBatches | SampledBatches | StreamBatches
 
 
 class Progress:
-    """Which epoch comes next, and how far the one begun last has come.
+    """Which epoch comes next, and how far the one started last has come.
 
     Args:
         seed: given by the user; None: drawn for each epoch.
@@ -49,7 +49,7 @@ class Progress:
 
         Args:
             generator: the loader's; None: torch's default.
-            generators: all that the user's sampler may draw from beside the default.
+            generators: all that the user's sampler may draw from besides the default.
             kept: random key of an epoch by workers kept from the one before: (their seed, epochs they have
                 made); None: there are none.
         """
@@ -147,7 +147,7 @@ class Progress:
         """The next epoch begins where `state` was saved. Raises ConfigError where it doesn't fit."""
         cursor = from_state(state, dataset=dataset, order=batches.identity(), seed=given_seed)
         self._loaded, self._cursor, self._loaded_order = cursor, None, batches.identity()
-        # Ranks without a seed save 0; that they go on without one matters to the user's Python.
+        # Ranks without a seed save 0; that they continue without one matters to the user's Python.
         without = given_seed is None and state["seed"] == 0 and _shared(batches)
         self.seed, self.epoch = None if without else state["seed"], state["epoch"]
         if cursor is not None and cursor.sampler_epoch is not None and isinstance(batches, SampledBatches):

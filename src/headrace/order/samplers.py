@@ -26,7 +26,7 @@ class Order(Sampler[int]):
     """Which sample is at each position of an epoch.
 
     Pass one as `sampler` of `headrace.DataLoader`, which gives it the seed and the epoch, shares its
-    positions among ranks and goes on in the middle. torch's DataLoader takes it too; iter() then draws a seed
+    positions among ranks and resumes in the middle. torch's DataLoader takes it too; iter() then draws a seed
     from torch's default generator.
 
     Attributes:

@@ -24,7 +24,7 @@ class Shard:
         world_size: 1 or more.
         batch_size: samples in a batch of this rank.
         drop_last: leave the last global batch out where it isn't whole.
-        remainder: what is done with samples at the end that don't divide by world_size. "pad": go on from
+        remainder: what is done with samples at the end that don't divide by world_size. "pad": continue from
             the order's begin until they do; "drop": leave them out; "exact": every sample once, so that some
             ranks get one sample fewer, and may get one batch fewer.
     """
@@ -70,7 +70,7 @@ class Shard:
         return start + self.rank + self.world_size * np.arange(first, max(first, stop), dtype=np.int64)
 
     def after(self, size: int | None, start: int, batches: int) -> int:
-        """The position to go on from after `batches` batches of every rank."""
+        """The position to resume from after `batches` batches of every rank."""
         reached = start + batches * self.global_batch
         return reached if size is None else min(reached, max(size, start))
 

@@ -1,4 +1,4 @@
-"""Hill climbing over a few knobs, as a generator: it says what to try, and is told what came of it."""
+"""Hill climbing over a few knobs, as a generator: it says what to try, and receives what came of it."""
 
 from __future__ import annotations
 

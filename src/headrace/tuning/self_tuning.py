@@ -1,4 +1,4 @@
-"""The tuner of one loader: made for its plan, begun where an earlier run left off."""
+"""The tuner of one loader: made for its plan, started where an earlier run left off."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SelfTuning:
         """The settings to begin an epoch with.
 
         Args:
-            what: dataset, plan and kind of workers in words: another one is tuned anew.
+            what: dataset, plan and kind of workers in words: another one is tuned again.
             start: where nothing better is known.
             knobs: what the user has left open.
         """

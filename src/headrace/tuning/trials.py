@@ -187,7 +187,7 @@ def measure(loader: TorchDataLoader[Any], seconds: float) -> tuple[float, float]
     """(samples per second, seconds until the first batch).
 
     What is made ahead while the first batch is waited for must not count as made in no time: of a long epoch
-    the batches of the first twentieth aren't counted; short epochs are begun again, and counted with their
+    the batches of the first twentieth aren't counted; short epochs are started again, and counted with their
     start-up.
     """
     skip = _batches(loader) // 20

@@ -121,7 +121,7 @@ class WorkerPools:
         """One epoch.
 
         Args:
-            config: what is to be done; processes that were kept go on with what they were started for.
+            config: what is to be done; processes that were kept continue with what they were started for.
             seeding: what the random numbers of its samples depend on.
             batches: samples of each batch.
             failures: where skipped and replaced samples are recorded.

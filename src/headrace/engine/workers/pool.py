@@ -126,7 +126,7 @@ class _Worker:
         self.channel = channel
         self.inbox = Inbox()
         self.requests: dict[int, Request] = {}  # by number, oldest first: not answered yet
-        self.told_to_end = False
+        self.asked_to_end = False
 
 
 class _Members:
@@ -142,12 +142,12 @@ class _Members:
     def close(self) -> None:
         if os.getpid() != self.pid:  # a copy, by fork
             for worker in self.workers:
-                if not worker.told_to_end:
+                if not worker.asked_to_end:
                     worker.channel.abandon()
             return
         for i, worker in enumerate(self.workers):
             self.progress[i].want_from(ALL)
-            if not worker.told_to_end:
+            if not worker.asked_to_end:
                 worker.channel.close()
         if self.pinning is not None:
             self.pinning.shutdown(wait=False, cancel_futures=True)
@@ -159,7 +159,7 @@ class _Members:
 
 
 def end_processes(processes: list[Any], patience: float = LEAVING_SECONDS) -> None:
-    """Waits for processes that were told to end; ends those that don't."""
+    """Waits for processes that have been asked to end; ends those that don't."""
     for end in (None, "terminate", "kill"):
         deadline = time.monotonic() + patience
         for process in processes:
@@ -392,7 +392,7 @@ class WorkerPool:
         events = self._poll.poll(1000 * max(0.0, seconds))
         for file, event in events:
             worker = self._watched[file]
-            if worker.told_to_end:
+            if worker.asked_to_end:
                 continue
             if event & select.POLLOUT and worker.channel.unsent:
                 worker.channel.flush()
@@ -400,7 +400,7 @@ class WorkerPool:
             if event & ~select.POLLOUT and not self._take(worker) and worker not in dead:
                 dead.append(worker)
         if not events and seconds >= WATCH_SECONDS:
-            at_work = (worker for worker in self._members.workers if not worker.told_to_end)
+            at_work = (worker for worker in self._members.workers if not worker.asked_to_end)
             dead += [worker for worker in at_work if not worker.process.is_alive()]
         for worker in dead:
             self._replace(worker)
@@ -478,8 +478,8 @@ class WorkerPool:
         if self.config.persistent:
             return
         for worker in self._members.workers:
-            if not worker.requests and not worker.told_to_end:
-                worker.told_to_end = True
+            if not worker.requests and not worker.asked_to_end:
+                worker.asked_to_end = True
                 self._unwatch(worker)
                 worker.channel.close()
 
