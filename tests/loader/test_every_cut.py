@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,52 +11,7 @@ from torch.utils.data import BatchSampler
 
 import headrace
 from support.equal import same
-
-N = 11
-
-
-class Shared(data.IterableDataset[int]):
-    """`n` numbers, shared among workers; its state is its place, 0 again once it has ended."""
-
-    def __init__(self, n: int = N) -> None:
-        self.n = n
-        self.at = 0
-
-    def __iter__(self) -> Iterator[int]:
-        info = data.get_worker_info()
-        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        while self.at * workers + worker < self.n:
-            self.at += 1
-            yield (self.at - 1) * workers + worker
-        self.at = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at = state["at"]
-
-
-class EpochsOfItsOwn(data.Sampler[int]):
-    """A sampler with a state: its place, 0 again once it has ended, and its epoch."""
-
-    def __init__(self, n: int) -> None:
-        self.n, self.at, self.epoch = n, 0, 0
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __iter__(self) -> Iterator[int]:
-        while self.at < self.n:
-            self.at += 1
-            yield (self.at * 7 + self.epoch) % self.n
-        self.at, self.epoch = 0, self.epoch + 1
-
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at, "epoch": self.epoch}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at, self.epoch = state["at"], state["epoch"]
+from support.stateful import CountedStream, StatefulSampler
 
 
 class Numbers(data.Dataset[int]):
@@ -92,16 +46,24 @@ def resumed_everywhere(make: Any, batches: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize(("workers", "n"), [(0, 8), (0, 11), (1, 11), (2, 8), (2, 11), (3, 2)])
+@pytest.mark.parametrize(
+    ("workers", "n", "drop_last", "persistent"),
+    [
+        (0, 8, False, False),
+        (0, 11, False, False),
+        (0, 11, True, False),
+        (1, 11, True, True),
+        (2, 8, False, True),
+        (2, 11, False, True),
+        (2, 11, True, False),
+        (3, 2, False, False),
+        (3, 2, True, True),
+    ],
+)
 def test_streams_resume_at_every_cut(workers: int, n: int, drop_last: bool, persistent: bool) -> None:
-    if persistent and not workers:
-        return
-
     def make() -> headrace.DataLoader:
         return headrace.DataLoader(
-            Shared(n), 4, num_workers=workers, drop_last=drop_last, persistent_workers=persistent
+            CountedStream(n), 4, num_workers=workers, drop_last=drop_last, persistent_workers=persistent
         )
 
     # Each worker makes batches of its own share of the samples.
@@ -111,13 +73,18 @@ def test_streams_resume_at_every_cut(workers: int, n: int, drop_last: bool, pers
 
 
 def test_samples_of_a_stream_that_are_not_batched_resume_at_every_cut() -> None:
-    resumed_everywhere(lambda: headrace.DataLoader(Shared(5), None, num_workers=0), 5)
+    resumed_everywhere(lambda: headrace.DataLoader(CountedStream(5), None, num_workers=0), 5)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("n", [8, 11])
+KINDS = ("in order", "shuffled", "generator", "random", "stateful", "batches", "stateful batches")
+
+
 @pytest.mark.parametrize(
-    "kind", ["in order", "shuffled", "generator", "random", "stateful", "batches", "stateful batches"]
+    ("kind", "n", "workers"),
+    [
+        *((kind, n, 0) for kind in KINDS for n in (8, 11)),
+        *(("shuffled", 8, 2), ("generator", 11, 2), ("stateful", 11, 2), ("stateful batches", 8, 2)),
+    ],
 )
 def test_samplers_resume_at_every_cut(kind: str, n: int, workers: int) -> None:
     def make() -> headrace.DataLoader:
@@ -126,9 +93,9 @@ def test_samplers_resume_at_every_cut(kind: str, n: int, workers: int) -> None:
             "shuffled": lambda: {"shuffle": True},
             "generator": lambda: {"shuffle": True, "generator": torch.Generator().manual_seed(3)},
             "random": lambda: {"sampler": data.RandomSampler(range(n))},
-            "stateful": lambda: {"sampler": EpochsOfItsOwn(n)},
+            "stateful": lambda: {"sampler": StatefulSampler(n)},
             "batches": lambda: {"batch_sampler": BatchSampler(data.RandomSampler(range(n)), 4, False)},
-            "stateful batches": lambda: {"batch_sampler": BatchSampler(EpochsOfItsOwn(n), 4, False)},
+            "stateful batches": lambda: {"batch_sampler": BatchSampler(StatefulSampler(n), 4, False)},
         }[kind]()
         if "batch_sampler" not in settings:
             settings["batch_size"] = 4

@@ -262,7 +262,7 @@ class Squares(data.Dataset[int]):
         return value * value
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(
     n=st.integers(20, 200),
     ways=st.lists(st.sampled_from(WAYS), min_size=1, max_size=4),

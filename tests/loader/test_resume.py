@@ -21,51 +21,7 @@ import headrace
 from headrace.order import Endless, LocalShuffled, RepeatedAugmentation, Shuffled, Weighted
 from support.equal import same
 from support.noisy_dataset import Noisy
-
-
-class Counted(data.IterableDataset[Any]):
-    """A stream with a state; workers take turns, some end before others."""
-
-    def __init__(self, n: int = 23) -> None:
-        self.n = n
-        self.at = 0
-
-    def __iter__(self) -> Iterator[int]:
-        info = data.get_worker_info()
-        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        while self.at * workers + worker < self.n:
-            self.at += 1
-            yield (self.at - 1) * workers + worker
-        self.at = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at = state["at"]
-
-
-class Stateful(data.Sampler[int]):
-    """A sampler that counts how often it was begun anew."""
-
-    def __init__(self, n: int) -> None:
-        self.n, self.at, self.given = n, 0, 0
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __iter__(self) -> Iterator[int]:
-        while self.at < self.n:
-            self.at += 1
-            self.given += 1
-            yield (self.at * 7) % self.n
-        self.at = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at = state["at"]
+from support.stateful import CountedStream, StatefulSampler
 
 
 @pytest.fixture
@@ -93,7 +49,7 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "torch's random": lambda: {"sampler": RandomSampler(range(N), True, 40, generator=generator())},
     "torch's distributed": lambda: {"sampler": DistributedSampler(range(N), 2, 1, seed=4)},
     "a list": lambda: {"sampler": [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]},
-    "stateful": lambda: {"sampler": Stateful(N)},
+    "stateful": lambda: {"sampler": StatefulSampler(N)},
     "batches": lambda: {"batch_sampler": BatchSampler(RandomSampler(range(N)), 4, False), "batch_size": 1},
     "lists of batches": lambda: {"batch_sampler": [[0, 1], [5], [7, 7, 7], [2]], "batch_size": 1},
 }
@@ -139,8 +95,11 @@ def test_native_epochs_go_on(pictures: ImageFolder, kind: str, stop: int) -> Non
     assert same(got, expected)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("workers", "others"), [(0, 0), (0, 2), (2, 1)])
+# Each kind in the caller's process, and by turns into worker processes and from them.
+CHANGES = [(kind, *pair) for i, kind in enumerate(KINDS) for pair in ((0, 0), ((0, 2), (2, 1))[i % 2])]
+
+
+@pytest.mark.parametrize(("kind", "workers", "others"), CHANGES)
 def test_python_epochs_go_on(kind: str, workers: int, others: int) -> None:
     def make(workers: int = workers) -> headrace.DataLoader:
         options = {"batch_size": 4, "seed": 5, **KINDS[kind]()}
@@ -160,28 +119,17 @@ def test_python_epochs_without_a_seed_go_on_with_the_same_samples(kind: str) -> 
     assert same([batch[0] for batch in got], [batch[0] for batch in expected])
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create")
-@pytest.mark.parametrize("stop", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("workers", [0, 1, 2, 3])
-def test_streams_go_on(workers: int, stop: int) -> None:
-    def make() -> headrace.DataLoader:
-        return headrace.DataLoader(Counted(24), batch_size=4, num_workers=workers)
-
-    expected, got = run(make, stop)
-    assert same(got, expected)
-
-
 @pytest.mark.parametrize("stop", [4, 30, 31])
 def test_samples_that_are_not_batched_go_on(stop: int) -> None:
     expected, got = run(lambda: headrace.DataLoader(Noisy(N), None, True, num_workers=0, seed=5), stop)
     assert same(got, expected)
-    expected, got = run(lambda: headrace.DataLoader(Counted(N), None, num_workers=0), stop)
+    expected, got = run(lambda: headrace.DataLoader(CountedStream(N), None, num_workers=0), stop)
     assert same(got, expected)
 
 
 def test_persistent_workers_go_on_and_then_begin_anew() -> None:
     def make() -> headrace.DataLoader:
-        return headrace.DataLoader(Counted(24), batch_size=4, num_workers=2, persistent_workers=True)
+        return headrace.DataLoader(CountedStream(24), batch_size=4, num_workers=2, persistent_workers=True)
 
     expected, got = run(make, 3, epochs=3)
     assert same(got, expected)
@@ -271,11 +219,11 @@ def test_skipped_samples_move_the_place_too() -> None:
 
 
 def test_a_stateful_sampler_is_not_begun_anew() -> None:
-    sampler = Stateful(N)
+    sampler = StatefulSampler(N)
     first = headrace.DataLoader(Noisy(N), batch_size=4, sampler=sampler, num_workers=0)
     iterator = iter(first)
     next(iterator), next(iterator)
-    again = Stateful(N)
+    again = StatefulSampler(N)
     second = headrace.DataLoader(Noisy(N), batch_size=4, sampler=again, num_workers=0)
     second.load_state_dict(first.state_dict())
     list(second)

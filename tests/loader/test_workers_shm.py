@@ -19,9 +19,10 @@ from torchvision import tv_tensors
 import headrace
 from headrace.engine.workers import transport
 from headrace.engine.workers.transport import SEGMENT_NBYTES, Inbox, Outbox
+from support.python import run_python
 
-START = """
-import os, sys, time, torch, warnings
+LITTLE_MEMORY = """
+import os, torch, warnings
 import numpy as np
 warnings.simplefilter("ignore")
 from torch.utils.data import Dataset, default_collate
@@ -43,50 +44,42 @@ def stacked(samples):
 def collated(samples):
     return default_collate(samples), {"more": default_collate(samples)}
 
-def check(batches):
+def check(batches, options):
     for i, batch in enumerate(batches):
         for part in (batch[0], batch[1]["more"]) if isinstance(batch, (list, tuple)) else (batch,):
-            assert [int(row[-1]) for row in part] == [4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3], i
+            expected = [4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3]
+            assert [int(row[-1]) for row in part] == expected, (options, i)
     assert i == 11
+
+if __name__ == "__main__":
+    for options in (
+        {"dataset": Rows()},
+        {"dataset": Rows(), "collate_fn": stacked},
+        {"dataset": Rows(), "collate_fn": collated},
+        {"dataset": Arrays()},
+        {"dataset": Arrays(), "collate_fn": np.stack},
+        {"dataset": Rows(), "multiprocessing_context": "forkserver"},
+    ):
+        loader = headrace.DataLoader(**options, num_workers=2, worker_kind="process", batch_size=4)
+        check(loader, options)
+        held = list(loader)
+        check(held, options)
+        assert os.listdir("/dev/shm") == [], options
+        del held, loader
 """
 
 
-def in_small_memory(script: str) -> subprocess.CompletedProcess[str]:
-    """Runs `script` with 4 MB of /dev/shm, half as much as one batch takes."""
-    mount = "mount -t tmpfs -o size=4m tmpfs /dev/shm"
-    command = ["unshare", "-m", "sh", "-c", f'{mount} || exit 77; exec "$@"', "sh", sys.executable, "-c"]
+def test_a_dev_shm_of_half_a_batch_is_enough(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(LITTLE_MEMORY)
+    mount = 'mount -t tmpfs -o size=4m tmpfs /dev/shm || exit 77; exec "$@"'
+    command = ["unshare", "-m", "sh", "-c", mount, "sh", sys.executable, str(script)]
     try:
-        done = subprocess.run(
-            [*command, START + script], capture_output=True, text=True, timeout=200, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         pytest.skip("no unshare here")
     if done.returncode == 77 or "unshare failed" in done.stderr or "Operation not permitted" in done.stderr:
         pytest.skip("a mount namespace isn't allowed here")
-    return done
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        *("Rows()", "Rows(), collate_fn=stacked", "Rows(), collate_fn=collated", "Arrays()"),
-        *("Arrays(), collate_fn=np.stack", "Rows(), multiprocessing_context='spawn'"),
-    ],
-)
-def test_a_small_dev_shm_is_enough(options: str, tmp_path: Path) -> None:
-    script = f"""
-if __name__ == "__main__":
-    loader = headrace.DataLoader({options}, num_workers=2, worker_kind="process", batch_size=4)
-    check(loader)
-    held = list(loader)
-    check(held)
-    assert os.listdir("/dev/shm") == []
-"""
-    if "spawn" in options:
-        file = tmp_path / "script.py"
-        file.write_text(START + script)
-        script = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, {str(file)!r}]))"
-    done = in_small_memory(script)
     assert done.returncode == 0, done.stderr
 
 
@@ -214,9 +207,10 @@ def test_a_batch_of_more_arrays_than_files_can_be_sent_arrives() -> None:
 
 
 MANY_LOADERS = """
-import os
+import os, warnings
 import torch, headrace
 from torch.utils.data import Dataset
+warnings.simplefilter("ignore")
 
 class Rows(Dataset):
     def __len__(self):
@@ -250,4 +244,4 @@ assert not mine, mine
 
 @pytest.mark.long
 def test_loaders_that_are_left_in_the_middle_of_an_epoch_leave_nothing_behind() -> None:
-    subprocess.run([sys.executable, "-W", "ignore", "-c", MANY_LOADERS], check=True, timeout=280)
+    run_python(MANY_LOADERS, check=True)
