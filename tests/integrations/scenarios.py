@@ -1,0 +1,491 @@
+"""Training code of other libraries around a DataLoader: what its loop saw, as JSON.
+
+    python scenarios.py NAME torch|headrace FOLDER
+
+With "headrace", `headrace.DataLoader` takes the place of `torch.utils.data.DataLoader` before any library is
+imported, so that libraries which create loaders themselves create Headrace's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.data as data
+
+if __name__ == "__main__" and sys.argv[2] == "headrace":
+    import headrace
+
+    data.DataLoader = data.dataloader.DataLoader = headrace.DataLoader  # type: ignore[misc]
+
+N = 24
+SCENARIOS: dict[str, Callable[[Path], Any]] = {}
+
+
+def scenario(make: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    """Lists `make` by its name."""
+    SCENARIOS[make.__name__] = make
+    return make
+
+
+class Numbered(data.Dataset):  # type: ignore[type-arg]
+    """Samples of a number, its feature with noise from all three generators, and a label."""
+
+    def __init__(self, count: int = N) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        noise = torch.rand(()).item() + np.random.rand() + random.random()
+        return {"x": torch.tensor([index / self.count, noise]), "y": torch.tensor(index % 2), "index": index}
+
+
+def folder_dataset(folder: Path, size: int = 32) -> Any:
+    from torchvision import datasets, transforms
+
+    steps = [transforms.Resize(size + 8), transforms.CenterCrop(size), transforms.ToTensor()]
+    return datasets.ImageFolder(folder, transforms.Compose(steps))
+
+
+def summary(images: torch.Tensor, labels: torch.Tensor) -> list[Any]:
+    return [list(images.shape), str(images.dtype), images.double().mean().item(), labels.tolist()]
+
+
+# --- torchvision's reference loop
+
+
+def _reference(loader: Any, epochs: int = 2) -> list[Any]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(3))
+    optimizer: Any = None
+    seen: list[Any] = []
+    for epoch in range(epochs):
+        if hasattr(loader.sampler, "set_epoch"):
+            loader.sampler.set_epoch(epoch)
+        for images, labels in loader:
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+            optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.1)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen.append([loss.item(), *summary(images, labels)])
+    return seen
+
+
+@scenario
+def reference_classification(folder: Path) -> Any:
+    dataset = folder_dataset(folder)
+    sampler = data.RandomSampler(dataset, generator=torch.Generator().manual_seed(1))
+    return _reference(data.DataLoader(dataset, 8, sampler=sampler, num_workers=2, pin_memory=False))
+
+
+@scenario
+def reference_distributed_sampler(folder: Path) -> Any:
+    dataset = folder_dataset(folder)
+    sampler: Any = data.DistributedSampler(dataset, num_replicas=2, rank=1, seed=3)
+    return _reference(data.DataLoader(dataset, 4, sampler=sampler, num_workers=2, drop_last=True))
+
+
+@scenario
+def reference_mixup_collate(folder: Path) -> Any:
+    from torchvision.transforms import v2
+
+    torch.manual_seed(4)
+    choice = v2.RandomChoice([v2.MixUp(num_classes=3), v2.CutMix(num_classes=3)])
+    dataset = folder_dataset(folder)
+
+    def collate(batch: list[Any]) -> Any:
+        return choice(*data.default_collate(batch))
+
+    loader = data.DataLoader(dataset, 8, collate_fn=collate, num_workers=0)
+    return [[list(images.shape), list(labels.shape), labels.sum().item()] for images, labels in loader]
+
+
+# --- timm
+
+
+def _timm(folder: Path, **arguments: Any) -> Any:
+    from timm.data import create_dataset, create_loader
+
+    torch.manual_seed(0)
+    dataset = create_dataset("", root=str(folder))
+    settings = {"input_size": (3, 32, 32), "batch_size": 8, "num_workers": 2, "device": torch.device("cpu")}
+    return create_loader(dataset, **{**settings, "use_prefetcher": False, **arguments})
+
+
+def _epochs(loader: Any, epochs: int = 2) -> list[Any]:
+    return [[len(loader), [summary(*batch) for batch in loader]] for _ in range(epochs)]
+
+
+@scenario
+def timm_evaluation(folder: Path) -> Any:
+    return _epochs(_timm(folder, persistent_workers=False))
+
+
+@scenario
+def timm_evaluation_prefetcher(folder: Path) -> Any:
+    return _epochs(_timm(folder, use_prefetcher=True))
+
+
+@scenario
+def timm_multi_epochs(folder: Path) -> Any:
+    return _epochs(_timm(folder, use_multi_epochs_loader=True))
+
+
+def _labels(loader: Any) -> Any:
+    """Training: which samples and which shapes; the random parameters may be others."""
+    epochs = []
+    for _ in range(2):
+        batches = [(list(images.shape), str(images.dtype), labels) for images, labels in loader]
+        labels = [label for *_, each in batches for label in (each.tolist() if each.ndim == 1 else [])]
+        epochs.append([[batch[:2] for batch in batches], sorted(labels)])
+    return epochs
+
+
+@scenario
+def timm_training(folder: Path) -> Any:
+    return _labels(_timm(folder, is_training=True))
+
+
+@scenario
+def timm_rand_augment(folder: Path) -> Any:
+    return _labels(_timm(folder, is_training=True, auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.25))
+
+
+@scenario
+def timm_aug_splits(folder: Path) -> Any:
+    from timm.data import AugMixDataset, create_dataset, create_loader
+
+    dataset = AugMixDataset(create_dataset("", root=str(folder)), num_splits=2)
+    loader = create_loader(
+        dataset,
+        (3, 32, 32),
+        8,
+        is_training=True,
+        num_aug_splits=2,
+        num_workers=2,
+        device=torch.device("cpu"),
+        auto_augment="augmix-m5-w4-d2",
+        use_prefetcher=True,
+    )
+    return _labels(loader)
+
+
+@scenario
+def timm_mixup_collate(folder: Path) -> Any:
+    from timm.data import FastCollateMixup
+
+    torch.manual_seed(0)
+    mixup = FastCollateMixup(mixup_alpha=0.8, num_classes=3)
+    loader = _timm(folder, is_training=True, use_prefetcher=True, collate_fn=mixup)
+    return [[list(images.shape), str(images.dtype), list(labels.shape)] for images, labels in loader]
+
+
+# --- Lightning
+
+
+def _lightning_module() -> Any:
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = torch.nn.Linear(2, 2)
+            self.seen: list[Any] = []
+
+        def training_step(self, batch: Any, _: int) -> Any:
+            self.seen.append(batch["index"].tolist())
+            return torch.nn.functional.cross_entropy(self.layer(batch["x"][:, :2]), batch["y"])
+
+        def validation_step(self, batch: Any, _: int) -> None:
+            self.seen.append(["validation", *batch["index"].tolist()])
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    return Module()
+
+
+def _trainer(**arguments: Any) -> Any:
+    import lightning
+
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    return lightning.Trainer(
+        accelerator="cpu", enable_model_summary=False, max_epochs=2, **{**quiet, **arguments}
+    )
+
+
+def _weights(module: Any) -> list[float]:
+    return [round(value, 6) for value in module.layer.weight.flatten().tolist()]
+
+
+@scenario
+def lightning_fit(folder: Path) -> Any:
+    module = _lightning_module()
+    torch.manual_seed(1)
+    train = data.DataLoader(Numbered(), 4, num_workers=2)
+    validation = data.DataLoader(Numbered(8), 4, num_workers=0)
+    _trainer().fit(module, train, validation)
+    return [module.seen, _weights(module)]
+
+
+@scenario
+def lightning_combined_loader(folder: Path) -> Any:
+    from lightning.pytorch.utilities import CombinedLoader
+
+    loaders = {"a": data.DataLoader(Numbered(), 4), "b": data.DataLoader(Numbered(12), 4, num_workers=1)}
+    seen = []
+    for mode in ("min_size", "max_size_cycle", "sequential"):
+        for batch, *_ in CombinedLoader(loaders, mode):
+            parts = batch.values() if mode != "sequential" else [batch]
+            seen.append([part["index"].tolist() for part in parts])
+    return seen
+
+
+@scenario
+def lightning_batch_size_finder(folder: Path) -> Any:
+    import lightning
+    from lightning.pytorch.callbacks import BatchSizeFinder
+
+    class Sized(type(_lightning_module())):  # type: ignore[misc]
+        batch_size = 2
+
+        def train_dataloader(self) -> Any:
+            return data.DataLoader(Numbered(), self.batch_size)
+
+        def val_dataloader(self) -> Any:
+            return data.DataLoader(Numbered(8), self.batch_size)
+
+    module = Sized()
+    finder = BatchSizeFinder("power", steps_per_trial=2, max_trials=3)
+    with lightning.pytorch.utilities.seed.isolate_rng():
+        _trainer(callbacks=[finder], enable_checkpointing=True).fit(module)
+    return [module.batch_size, module.seen]
+
+
+@scenario
+def lightning_resume(folder: Path) -> Any:
+    torch.manual_seed(1)
+    first = _lightning_module()
+    trainer = _trainer(max_steps=9)
+    trainer.fit(first, data.DataLoader(Numbered(), 4, num_workers=2))
+    trainer.save_checkpoint("cut.ckpt")
+    second = _lightning_module()
+    _trainer().fit(second, data.DataLoader(Numbered(), 4, num_workers=2), ckpt_path="cut.ckpt")
+    return [first.seen, second.seen[-6:]]
+
+
+def _ddp(folder: Path, options: dict[str, Any]) -> Any:
+    module = _lightning_module()
+
+    class Writing(type(module)):  # type: ignore[misc]
+        def on_fit_end(self) -> None:
+            Path(f"rank-{self.global_rank}.json").write_text(json.dumps([self.seen, _weights(self)]))
+
+    loader = data.DataLoader(Numbered(), 4, shuffle=False, num_workers=1, **options)
+    _trainer(devices=2, strategy="ddp_fork", num_sanity_val_steps=0, limit_val_batches=0).fit(
+        Writing(), loader
+    )
+    return [json.loads(Path(f"rank-{rank}.json").read_text()) for rank in range(2)]
+
+
+@scenario
+def lightning_ddp(folder: Path) -> Any:
+    return _ddp(folder, {})
+
+
+@scenario
+def lightning_ddp_with_rank_auto(folder: Path) -> Any:
+    """Lightning brings a sampler that shares the epoch; Headrace must not share it once more."""
+    return _ddp(folder, {"rank": "auto"} if data.DataLoader.__module__.startswith("headrace") else {})
+
+
+# --- Accelerate
+
+
+def _accelerate(**options: Any) -> Any:
+    from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
+
+    return Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**options))
+
+
+def _indices(loader: Any, epochs: int = 2) -> list[Any]:
+    return [[batch["index"].tolist() for batch in loader] for _ in range(epochs)]
+
+
+@scenario
+def accelerate_prepare(folder: Path) -> Any:
+    found = []
+    for options in ({}, {"split_batches": True}, {"even_batches": False}, {"dispatch_batches": True}):
+        for workers in (0, 2):
+            generator = torch.Generator().manual_seed(3)
+            sampler = data.RandomSampler(Numbered(), generator=generator)
+            loader = data.DataLoader(Numbered(), 5, sampler=sampler, num_workers=workers)
+            prepared = _accelerate(**options).prepare(loader)
+            found.append([len(prepared), prepared.batch_size, _indices(prepared)])
+    return found
+
+
+@scenario
+def accelerate_skip_first_batches(folder: Path) -> Any:
+    accelerator = _accelerate()
+    prepared = accelerator.prepare(data.DataLoader(Numbered(), 5, num_workers=2))
+    return [_indices(accelerator.skip_first_batches(prepared, 2), 1), _indices(prepared, 1)]
+
+
+@scenario
+def accelerate_two_processes(folder: Path) -> Any:
+    """This process is one of two; each writes what it saw."""
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    meeting = f"file://{os.environ['MEETING']}"
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
+    accelerator = _accelerate()
+    found = []
+    for shuffled in (False, True):
+        sampler = data.RandomSampler(Numbered(), generator=torch.Generator().manual_seed(3))
+        order = {"sampler": sampler} if shuffled else {}
+        loader = accelerator.prepare(data.DataLoader(Numbered(), 4, num_workers=1, **order))  # type: ignore[arg-type]
+        found.append([accelerator.gather(batch["index"]).tolist() for batch in loader])
+    torch.distributed.destroy_process_group()
+    return found
+
+
+# --- Hugging Face's Trainer
+
+
+@scenario
+def hugging_face_trainer(folder: Path) -> Any:
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = torch.nn.Linear(2, 2)
+            self.seen: list[Any] = []
+
+        def forward(self, x: torch.Tensor, labels: torch.Tensor, number: torch.Tensor) -> Any:
+            self.seen.append(number.tolist())
+            logits = self.layer(x)
+            return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+    class Rows(data.Dataset):  # type: ignore[type-arg]
+        def __len__(self) -> int:
+            return N
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return {"x": torch.tensor([index / N, 1.0]), "labels": index % 2, "number": index}
+
+    class Quiet(TrainerCallback):
+        """No progress bar, and nothing printed."""
+
+    arguments = TrainingArguments(
+        "trained",
+        per_device_train_batch_size=4,
+        num_train_epochs=2,
+        report_to=[],
+        use_cpu=True,
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+        dataloader_num_workers=2,
+        seed=5,
+    )
+    model = Model()
+    trainer = Trainer(
+        model=model, args=arguments, train_dataset=Rows(), eval_dataset=Rows(), callbacks=[Quiet]
+    )
+    trainer.train()
+    metrics = trainer.evaluate()
+    seen = model.seen[: 2 * N // 4]
+    epochs = [
+        sorted(number for batch in part for number in batch) for part in (seen[: N // 4], seen[N // 4 :])
+    ]
+    return [epochs, [len(batch) for batch in model.seen], sorted(metrics)]
+
+
+# --- WebDataset's loader
+
+
+@scenario
+def webdataset_loader(folder: Path) -> Any:
+    import webdataset
+
+    with webdataset.TarWriter("shard-0.tar") as shards:
+        for index in range(N):
+            shards.write({"__key__": f"{index:04}", "txt": f"text {index}", "cls": index % 2})
+    found = []
+    for workers in (0, 1):
+        dataset = webdataset.WebDataset("shard-0.tar", shardshuffle=False).decode().to_tuple("txt", "cls")
+        loader = webdataset.WebLoader(dataset.batched(5), batch_size=None, num_workers=workers)
+        loader = loader.unbatched().shuffle(4, rng=random.Random(1)).batched(6).with_epoch(3)
+        found.append([[list(texts), labels.tolist()] for texts, labels in loader])
+    return found
+
+
+# --- YOLO's endless loader
+
+
+@scenario
+def yolo_infinite_loader(folder: Path) -> Any:
+    class Forever:
+        def __init__(self, sampler: Any) -> None:
+            self.sampler = sampler
+
+        def __iter__(self) -> Iterator[Any]:
+            while True:
+                yield from iter(self.sampler)
+
+    class InfiniteDataLoader(data.DataLoader):  # type: ignore[type-arg]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            object.__setattr__(self, "batch_sampler", Forever(self.batch_sampler))
+            self.iterator = super().__iter__()
+
+        def __len__(self) -> int:
+            return len(self.batch_sampler.sampler)  # type: ignore[union-attr]
+
+        def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+            for _ in range(len(self)):
+                yield next(self.iterator)
+
+        def __del__(self) -> None:
+            try:
+                if hasattr(self.iterator, "_workers"):
+                    for worker in self.iterator._workers:
+                        if worker.is_alive():
+                            worker.terminate()
+                    self.iterator._shutdown_workers()  # type: ignore[attr-defined]
+            except Exception as error:
+                sys.stderr.write(f"__del__ failed: {error!r}\n")
+
+        def reset(self) -> None:
+            self.iterator = self._get_iterator()
+
+    dataset = folder_dataset(folder)
+    loader = InfiniteDataLoader(dataset, 8, num_workers=2, shuffle=False)
+    found = _epochs(loader, 3)
+    dataset.transform.transforms = dataset.transform.transforms[:2] + dataset.transform.transforms[2:]
+    loader.reset()
+    return [found, _epochs(loader, 1)]
+
+
+if __name__ == "__main__":
+    logging.disable(logging.INFO)
+    np.random.seed(0)
+    random.seed(0)
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    sys.stdout.write(json.dumps(SCENARIOS[sys.argv[1]](Path(sys.argv[3]))) + "\n")
