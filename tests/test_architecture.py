@@ -130,7 +130,7 @@ BUDGETS = [
     Budget(("order",), 1100, now=1230),
     Budget(("sources",), 1300, now=1700),
     Budget(("device",), 700),
-    Budget(("packs", "remote", "cache", "ray_data"), 5500, now=6930),
+    Budget(("packs", "remote", "cache", "ray_data"), 5500, now=6902),
     Budget(("doctor", "measure", "examine"), 5500, now=7260),
     Budget(
         (

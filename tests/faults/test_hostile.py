@@ -26,8 +26,8 @@ from headrace.packs.lmdb import parse_value
 from headrace.packs.stored import StoredPack
 from headrace.packs.verify import verify
 from headrace.recipes import checkpoint
-from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, PackIndex, Shard
-from headrace.sources.tar_index import read_samples, write_index
+from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, PackIndex, Shard, write_index
+from headrace.sources.tar_index import read_samples
 from support.jpegs import image_folder, jpeg
 
 STEPS = transforms.Compose([transforms.Resize((16, 16)), transforms.PILToTensor()])
@@ -169,7 +169,9 @@ def pack_of(folder: Path, **columns: Any) -> Path:
     values = [columns.get(name, index.batch[name].to_pylist()) for name in COLUMNS.names]
     about = index.about
     os.unlink(made / FILE_NAME)
-    write_index(made / FILE_NAME, values, PackAbout("tar", columns.get("shards", about.shards)))
+    write_index(
+        made / FILE_NAME, zip(*values, strict=True), PackAbout("tar", columns.get("shards", about.shards))
+    )
     return made
 
 

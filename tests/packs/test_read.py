@@ -224,8 +224,7 @@ def test_opening_an_index_reads_next_to_nothing_of_it(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 import numpy as np, psutil, pyarrow as pa
-from headrace.sources.pack_index import COLUMNS, PackAbout, Shard
-from headrace.sources.tar_index import write_index
+from headrace.sources.pack_index import COLUMNS, PackAbout, Shard, write_index
 from headrace import PackedDataset
 
 n = 1_000_000
@@ -233,7 +232,8 @@ shard = Path(sys.argv[1]) / "0.tar"
 shard.write_bytes(b"")
 empty = {pa.large_binary(): [b""] * n, pa.large_string(): [""] * n}
 columns = [empty[t] if t in empty else np.zeros(n, t.to_pandas_dtype()) for t in COLUMNS.types]
-write_index(shard.with_name("index.arrow"), columns, PackAbout("tar", (Shard("0.tar", 0),)))
+about = PackAbout("tar", (Shard("0.tar", 0),))
+write_index(shard.with_name("index.arrow"), zip(*columns, strict=True), about)
 del columns, empty
 before = psutil.Process().memory_info()
 assert len(PackedDataset(sys.argv[1])) == n

@@ -21,9 +21,8 @@ from headrace.engine.native import NativeEngine
 from headrace.errors import PackError, RemoteError
 from headrace.remote.lease import Lease, Wanted
 from headrace.remote.records import Records
-from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, PackIndex, Shard
+from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, PackIndex, Shard, write_index
 from headrace.sources.remote import RemotePackSource
-from headrace.sources.tar_index import write_index
 from support.jpegs import image_folder
 from support.memory_store import ROOT, MemoryStore, access_to, lead_to, store_of
 from support.remote_setting import TRANSFORM
@@ -200,7 +199,7 @@ def change_index(pack: Path, **columns: Any) -> None:
     values = [columns.get(name, index.batch[name].to_pylist()) for name in COLUMNS.names]
     shards = columns.get("shards", index.about.shards)
     os.unlink(pack / FILE_NAME)
-    write_index(pack / FILE_NAME, values, PackAbout("tar", shards))
+    write_index(pack / FILE_NAME, zip(*values, strict=True), PackAbout("tar", shards))
 
 
 @pytest.mark.parametrize("name", ["../secret.tar", "/etc/passwd", "a/../../secret.tar"])

@@ -27,7 +27,7 @@ from headrace.packs.inputs import open_input
 from headrace.packs.lmdb import TRANSACTION_BYTES, LmdbShards
 from headrace.packs.pack import PackRequest, PackSummary
 from headrace.packs.records import Input, Plan, Progress, Record, in_order, make_plan
-from headrace.packs.rows import Facts, Packed, write_index
+from headrace.packs.rows import Packed, write_index
 from headrace.packs.tar import TarShards
 from headrace.remote.client import is_url
 from headrace.sources.pack_index import FILE_NAME, PackAbout, PackIndex
@@ -182,7 +182,7 @@ def write_shards(
 def _prepared(source: Input, changes: Changes, shards: Shards, record: Record) -> Packed:
     sample, note = changes.apply(source.read(record))
     pieces, image_begin = shards.encode(sample)
-    return Packed(pieces, image_begin, sample, Facts.of(sample.image), note)
+    return Packed.of(pieces, image_begin, sample, note)
 
 
 def _chunks(work: Iterable[tuple[int, Sequence[Record]]]) -> Iterator[tuple[int, Sequence[Record]]]:

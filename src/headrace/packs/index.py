@@ -17,11 +17,11 @@ from headrace._native import ffi
 from headrace.errors import NativeError, PackError
 from headrace.packs.lmdb import LmdbInput, image_begin, parse_value
 from headrace.packs.records import Record, Sample, in_order
-from headrace.packs.rows import Facts, Packed, Part, Rows, naming, part_path, rows_batch, write_index
+from headrace.packs.rows import Packed, Part, Rows, naming, part_path, write_index
 from headrace.sources.entry_index import READ_ERRORS, SCHEMA, EntryIndex
 from headrace.sources.folder import JPEG_EXTENSIONS, index_places
 from headrace.sources.pack import read_extent
-from headrace.sources.pack_index import FILE_NAME, LEFT_OUT, PackAbout, PackIndex, Shard
+from headrace.sources.pack_index import FILE_NAME, LEFT_OUT, PackAbout, PackIndex, Shard, rows_batch
 from headrace.sources.reading import named, open_regular
 from headrace.sources.tar_index import (
     IMAGE_EXTENSIONS,
@@ -261,7 +261,7 @@ def _packed(shard: Path, sample: TarSample) -> tuple[Packed, int] | None:
     begin = image.offset - sample.offset
     content = data[begin : begin + image.size]
     found = Sample(sample.key, image.extension, content, label_of(sample, shard))
-    return Packed((data,), begin, found, Facts.of(content), None), sample.offset
+    return Packed.of((data,), begin, found), sample.offset
 
 
 def _summary(target: Path) -> IndexSummary:
@@ -290,7 +290,7 @@ def _write_lmdb_index(
         begin = image_begin(sample.image)
         if not value.startswith(sample.image, begin):
             raise PackError(f"{file}: the value of {record.key} is msgpack of a form that can't be indexed.")
-        return Packed((value,), begin, sample, Facts.of(sample.image), None)
+        return Packed.of((value,), begin, sample)
 
     rows = Rows(0)
     for done, (_, each) in enumerate(in_order(packed, records, workers), start=1):

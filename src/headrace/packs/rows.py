@@ -7,7 +7,7 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from headrace._files import whole_file
 from headrace._native import ffi
 from headrace.errors import NativeError, PackError, printable
 from headrace.packs.records import JPEG_START, PILLOW_ERRORS, Sample
-from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout
+from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, rows_batch, write_batch
 
 # Metadata of a part: what its shard is, as JSON.
 PART_KEY = b"headrace.pack.part"
@@ -59,33 +59,45 @@ def naming(path: Path) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What the index says of an image, but for its place.
+class Packed:
+    """A sample in the form that its shard holds, and what the index holds of its image.
 
     Attributes:
-        checksum: the CRC-32 of its bytes.
-        width, height: its size in pixels; 0: it isn't an image that can be opened.
-        entries: its packed entry points; empty: none.
+        pieces: bytes in the shard, to be joined.
+        image_begin: offset of the image in these bytes.
+        sample: the sample.
+        note: reason why an image that was to be changed is kept as it was; None: it isn't.
+        checksum: CRC-32 of the image's bytes.
+        width, height: size of the image in pixels; 0: it can't be opened.
+        entries: packed entry points of the image; empty: none.
     """
 
+    pieces: tuple[bytes, ...]
+    image_begin: int
+    sample: Sample
+    note: str | None
     checksum: int
     width: int
     height: int
     entries: bytes
 
     @classmethod
-    def of(cls, image: bytes) -> Facts:
-        """Of an image file in memory."""
-        checksum, entries = zlib.crc32(image), b""
-        if not image.startswith(JPEG_START):
-            return cls(checksum, *_pillow_size(image), entries)
-        try:
-            width, height = ffi.jpeg_size(image)
-        except NativeError:
-            return cls(checksum, *_pillow_size(image), entries)
-        with suppress(NativeError):  # progressive, damaged, …: decoded as a whole
-            entries = ffi.jpeg_entry_points(image, 0)
-        return cls(checksum, width, height, entries)
+    def of(
+        cls, pieces: tuple[bytes, ...], image_begin: int, sample: Sample, note: str | None = None
+    ) -> Packed:
+        """Examines the sample's image."""
+        image, size, entries = sample.image, None, b""
+        if image.startswith(JPEG_START):
+            with suppress(NativeError):
+                size = ffi.jpeg_size(image)
+                entries = ffi.jpeg_entry_points(image, 0)  # progressive, damaged, …: decoded as a whole
+        width, height = size or _pillow_size(image)
+        return cls(pieces, image_begin, sample, note, zlib.crc32(image), width, height, entries)
+
+    @property
+    def size(self) -> int:
+        """The number of bytes in the shard."""
+        return sum(map(len, self.pieces))
 
 
 def _pillow_size(image: bytes) -> tuple[int, int]:
@@ -94,30 +106,6 @@ def _pillow_size(image: bytes) -> tuple[int, int]:
             return opened.size
     except PILLOW_ERRORS:
         return 0, 0  # kept all the same: packing changes nothing and judges nothing
-
-
-@dataclass(frozen=True)
-class Packed:
-    """A sample in the form that its shard holds.
-
-    Attributes:
-        pieces: its bytes in the shard, to be joined.
-        image_begin: the offset of the image in these bytes.
-        sample: the sample.
-        facts: what the index says of the image.
-        note: the reason why an image that was to be changed is kept as it was; None: it isn't.
-    """
-
-    pieces: tuple[bytes, ...]
-    image_begin: int
-    sample: Sample
-    facts: Facts
-    note: str | None
-
-    @property
-    def size(self) -> int:
-        """In the shard, in bytes."""
-        return sum(map(len, self.pieces))
 
 
 class Rows:
@@ -130,9 +118,9 @@ class Rows:
 
     def add(self, packed: Packed, begin: int) -> None:
         """Adds a sample whose bytes begin at `begin` in the shard."""
-        sample, facts, image = packed.sample, packed.facts, begin + packed.image_begin
-        place = (self._shard, image, len(sample.image), facts.checksum, begin, packed.size)
-        size = (facts.width, facts.height, facts.entries)
+        sample, image = packed.sample, begin + packed.image_begin
+        place = (self._shard, image, len(sample.image), packed.checksum, begin, packed.size)
+        size = (packed.width, packed.height, packed.entries)
         self._rows.append((sample.key, sample.extension, sample.label, *place, *size))
         if packed.note is not None:
             self.note(sample.key, packed.note)
@@ -147,19 +135,6 @@ class Rows:
         schema = COLUMNS.with_metadata({PART_KEY: note.encode()})
         with pack_file(path) as file:
             write_batch(file, rows_batch(self._rows, schema))
-
-
-def rows_batch(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    """Rows, in the order of the schema's columns, as a batch."""
-    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.record_batch(arrays, schema=schema)
-
-
-def write_batch(file: BinaryIO, batch: pa.RecordBatch) -> None:
-    """Writes an Arrow file of one batch, with its schema's metadata."""
-    with pa.ipc.new_file(file, batch.schema) as writer:
-        writer.write_batch(batch)
 
 
 def part_path(folder: Path, shard: int) -> Path:

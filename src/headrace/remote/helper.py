@@ -1,8 +1,8 @@
 """Requests for a forked process, made by a process of its own.
 
 obstore waits in threads that fork doesn't copy: in a child forked from a process that uses it, a request
-would never end. Such a child starts `python -m headrace.remote.helper`, asks it through a pipe, and is
-answered through another. The helper ends when the child does.
+would never end. Such a child starts `python -m headrace.remote.helper`, and exchanges requests and answers
+with it through pipes. The helper ends when the child does.
 
 A frame is its length in 8 bytes and a pickle. The first one is (URL of the store, options); then come
 (number, method, arguments), answered by (number, the fields of an `Answer`, None) or (number, None, the
@@ -17,12 +17,15 @@ import pickle
 import signal
 import struct
 import sys
+import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from headrace.remote.client import Answer, ObstoreClient, StoreError
-from headrace.remote.loop import await_store_threads
+from headrace.remote.loop import loop
 
 LENGTH = struct.Struct("<Q")
 ENDED = "the helper process ended"
@@ -41,7 +44,7 @@ async def receive(reader: asyncio.StreamReader) -> Any:
 
 
 class HelperClient:
-    """A `Client` that asks a helper, started at the first request."""
+    """A `Client` that uses a helper, which is started at the first request."""
 
     def __init__(self, root: str, options: Mapping[str, Any]) -> None:
         self._first = framed((root, dict(options)))
@@ -52,18 +55,18 @@ class HelperClient:
 
     async def get(self, name: str, start: int, stop: int | None) -> Answer:
         """See `Client`."""
-        return await self._ask("get", name, start, stop)
+        return await self._request("get", name, start, stop)
 
     async def head(self, name: str) -> Answer:
         """See `Client`."""
-        return await self._ask("head", name)
+        return await self._request("head", name)
 
-    async def _ask(self, method: str, *arguments: Any) -> Answer:
+    async def _request(self, method: str, *arguments: Any) -> Answer:
         if self._starting is None:
             self._starting = asyncio.create_task(self._start())
         try:
             helper = await asyncio.shield(self._starting)
-        except OSError:  # no room for another process now: the next try may find some
+        except OSError:  # no room for another process now: the next attempt may find some
             self._starting = None
             raise
         self._number += 1
@@ -122,40 +125,35 @@ class HelperClient:
             await helper.wait()
 
 
-async def serve() -> None:
+def serve() -> None:
     """Answers what comes in by stdin, until its end."""
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout)
-    writer = asyncio.StreamWriter(transport, protocol, None, loop)
-    root, options = await receive(reader)
-    client = ObstoreClient(root, options)
-    tasks: set[asyncio.Task[None]] = set()
+    writing = threading.Lock()
 
-    async def reply(number: int, method: str, arguments: tuple[Any, ...]) -> None:
-        given: tuple[Any, ...] | None = None
-        failed: tuple[str, str] | None = None
-        try:
-            answer: Answer = await getattr(client, method)(*arguments)
-            given = tuple(answer._replace(data=bytes(answer.data)))
-        except Exception as error:
-            failed = getattr(error, "kind", type(error).__name__), str(error)
-        writer.write(framed((number, given, failed)))
-        await writer.drain()
+    def read() -> Any:
+        (length,) = LENGTH.unpack(sys.stdin.buffer.read(LENGTH.size))
+        return pickle.loads(sys.stdin.buffer.read(length))
 
-    while True:
-        try:
-            message = await receive(reader)
-        except asyncio.IncompleteReadError:
-            return
-        task = asyncio.create_task(reply(*message))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+    def reply(number: int, done: Future[Answer]) -> None:
+        error = done.exception()
+        if error is None:
+            answer = done.result()
+            message = memoryview(framed((number, tuple(answer._replace(data=bytes(answer.data))), None)))
+        else:
+            failure = getattr(error, "kind", type(error).__name__), str(error)
+            message = memoryview(framed((number, None, failure)))
+        with writing, suppress(BrokenPipeError):  # the other process has ended, and so will this one
+            while message:
+                message = message[os.write(1, message) :]
+
+    client = ObstoreClient(*read())
+    with suppress(struct.error, EOFError, pickle.UnpicklingError):  # the end of stdin
+        while True:
+            number, method, arguments = read()
+            request: Future[Answer] = loop().start(getattr(client, method)(*arguments))
+            request.add_done_callback(partial(reply, number))
 
 
 if __name__ == "__main__":
-    # Ctrl-C is for the process that asks.
+    # Ctrl-C is for the process that sends the requests.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    asyncio.run(serve())
-    await_store_threads()
+    serve()

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace._arrow import pa, pc
-from headrace._files import cache_folder
+from headrace._files import cache_folder, whole_file
 from headrace.errors import PackError
 
 FILE_NAME = "index.arrow"
@@ -217,6 +217,25 @@ class PackIndex:
 
     def _damaged(self, name: str, i: int) -> PackError:
         return PackError(f"{self.path} is damaged: the {name} of row {i} is none. Make it again.")
+
+
+def write_index(target: Path, rows: Iterable[tuple[Any, ...]], about: PackAbout) -> None:
+    """Writes an index of `rows`, in the order of COLUMNS: whole or not at all."""
+    with whole_file(target, contended=True) as file:
+        write_batch(file, rows_batch(rows, COLUMNS.with_metadata(about.to_metadata())))
+
+
+def rows_batch(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    """Rows, in the order of the schema's columns, as a batch."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.record_batch(arrays, schema=schema)
+
+
+def write_batch(file: BinaryIO, batch: pa.RecordBatch) -> None:
+    """Writes an Arrow file of one batch, with its schema's metadata."""
+    with pa.ipc.new_file(file, batch.schema) as writer:
+        writer.write_batch(batch)
 
 
 def _are_texts(pair: Any) -> bool:

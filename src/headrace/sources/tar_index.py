@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from headrace._arrow import pa
-from headrace._files import cache_folder, whole_file
+from headrace._files import cache_folder
 from headrace.errors import PackError, printable
 from headrace.sources.pack import read_extent
-from headrace.sources.pack_index import COLUMNS, FILE_NAME, LEFT_OUT, PackAbout, PackIndex, Shard
+from headrace.sources.pack_index import FILE_NAME, LEFT_OUT, PackAbout, PackIndex, Shard, write_index
 from headrace.sources.reading import named, open_regular
 
 # What tarfile raises for bytes that aren't what they seem.
@@ -240,15 +239,7 @@ def write_tar_index(shards: Sequence[Path], target: Path, state: list[list[int]]
             LEFT_OUT: len(samples) - len(rows),
         },
     )
-    write_index(target, [list(column) for column in zip(*rows, strict=True)], about)
-
-
-def write_index(target: Path, columns: Iterable[Sequence[Any]], about: PackAbout) -> None:
-    """Writes an index of `columns`, in the order of COLUMNS: whole or not at all."""
-    schema = COLUMNS.with_metadata(about.to_metadata())
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    with whole_file(target, contended=True) as file, pa.ipc.new_file(file, schema) as writer:
-        writer.write_batch(pa.record_batch(arrays, schema=schema))
+    write_index(target, rows, about)
 
 
 def _rows(number: int, shard: Path) -> Iterable[tuple[Any, ...] | None]:
