@@ -81,6 +81,11 @@ Code draw_range(const hr_pipeline& pipeline, int first, int end, const RandomKey
       const Code code = op.draw(call.params, &random, *size, v);
       if (code != Code::kOk) return code;
     }
+    if (op.draw_with_data != nullptr) {
+      RandomStream random(key, static_cast<uint32_t>(at));
+      const Code code = op.draw_with_data(call.params, call.data, &random, *size, v);
+      if (code != Code::kOk) return code;
+    }
     if (op.order != nullptr) {
       return for_each_applied(pipeline, at, v, [&](int part, int last) {
         return draw_range(pipeline, part, last, key, size, draws);

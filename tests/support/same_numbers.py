@@ -110,6 +110,61 @@ class FakeRandom:
         return [values[bisect.bisect(sums, unit * sums[-1], 0, len(sums) - 1)]]
 
 
+class StreamRandom(random.Random):
+    """Python's random, as timm draws from it: its own arithmetic on 24-bit numbers."""
+
+    def __init__(self, numbers: Iterator[int]) -> None:
+        self.numbers = numbers
+        super().__init__()
+
+    def random(self) -> float:
+        return (next(self.numbers) & 0xFFFFFF) / 2**24
+
+    def gauss(self, mu: float = 0.0, sigma: float = 1.0) -> float:
+        self.gauss_next = None  # of two numbers that come together, the first
+        return super().gauss(mu, sigma)
+
+    def _randbelow(self, n: int) -> int:
+        return (next(self.numbers) * n) >> 32
+
+
+class StreamNumpy:
+    """NumPy as timm sees it: the functions of `numpy.random` that it calls."""
+
+    def __init__(self, numbers: Iterator[int]) -> None:
+        self.numbers = numbers
+        self.random = self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def choice(self, values: Sequence[Any], size: int, replace: bool, p: Any) -> list[Any]:
+        if p is None:
+            return [values[(next(self.numbers) * len(values)) >> 32] for _ in range(size)]
+        assert not replace
+        weights, chosen = [float(np.float32(weight)) for weight in p], []
+        for _ in range(size):
+            left = (next(self.numbers) & 0xFFFFFF) / 2**24 * sum(weights)
+            for last in (i for i, weight in enumerate(weights) if weight):
+                left -= weights[last]
+                if left < 0:
+                    break
+            weights[last] = 0.0
+            chosen.append(values[last])
+        return chosen
+
+
+@contextmanager
+def timm_drawing(numbers: Iterator[int]) -> Iterator[None]:
+    """Within this, timm's transforms draw from `numbers`."""
+    with (
+        mock.patch("timm.data.transforms.random", StreamRandom(numbers)),
+        mock.patch("timm.data.auto_augment.random", StreamRandom(numbers)),
+        mock.patch("timm.data.auto_augment.np", StreamNumpy(numbers)),
+    ):
+        yield
+
+
 @contextmanager
 def torchvision_drawing(numbers: Iterator[int]) -> Iterator[None]:
     """Within this, torchvision's transforms draw from `numbers`."""

@@ -1,18 +1,27 @@
 #include <cmath>
 
 #include "ops.h"
+#include "pixel_op.h"
 
 namespace headrace {
 namespace {
 
-constexpr uint8_t kBlack[3] = {};
+// Places of the parameters: the size, and how the image is padded where it is smaller.
+enum : int { kHeight, kWidth, kMode, kFill };
 
-// p: height, width.
 const char* check(const double* p) {
-  return is_edge(p[0]) && is_edge(p[1]) ? nullptr : "a crop's size is out of range";
+  if (!is_edge(p[kHeight]) || !is_edge(p[kWidth])) return "a crop's size is out of range";
+  return check_padding(p[kMode], p + kFill);
 }
 
-Size size(const double* p, const double*, Size) { return {as_int(p[1]), as_int(p[0])}; }
+Size size(const double* p, const double*, Size) { return {as_int(p[kWidth]), as_int(p[kHeight])}; }
+
+Code cut(const double* p, int left, int top, Folder* folder) {
+  uint8_t fill[3];
+  read_fill(p + kFill, fill);
+  return folder->crop({left, top, as_int(p[kWidth]), as_int(p[kHeight])},
+                      static_cast<PaddingMode>(as_int(p[kMode])), fill);
+}
 
 // torchvision pads by halves, rounded down on the left and top, and rounds a crop's place as
 // Python's round(): halves go to the even neighbour, which is nearbyint's default.
@@ -23,13 +32,29 @@ int start(int have, int want) {
 
 Code fold(const double* p, const double*, Folder* folder) {
   const Size in = folder->size();
-  const int height = as_int(p[0]), width = as_int(p[1]);
-  return folder->crop({start(in.width, width), start(in.height, height), width, height},
-                      PaddingMode::kConstant, kBlack);
+  return cut(p, start(in.width, as_int(p[kWidth])), start(in.height, as_int(p[kHeight])), folder);
+}
+
+// --- crop_or_pad: the window anywhere in the image, or the image anywhere in the window. v: top
+// and left of the window.
+
+int anywhere(RandomStream* random, int free) {
+  return free < 0 ? -random->below(1 - free) : random->below(1 + free);
+}
+
+Code draw(const double* p, RandomStream* random, Size in, double* v) {
+  v[0] = anywhere(random, in.height - as_int(p[kHeight]));
+  v[1] = anywhere(random, in.width - as_int(p[kWidth]));
+  return Code::kOk;
+}
+
+Code fold_anywhere(const double* p, const double* v, Folder* folder) {
+  return cut(p, as_int(v[1]), as_int(v[0]), folder);
 }
 
 }  // namespace
 
 const Op kCenterCrop = {"center_crop", check, nullptr, nullptr, size, fold};
+const Op kCropOrPad = {"crop_or_pad", check, draw, nullptr, size, fold_anywhere};
 
 }  // namespace headrace

@@ -40,8 +40,9 @@ struct LevelTable {
 
   LevelTable();  // the identity
   void append_invert();
-  void append_posterize(int bits);  // 1 to 8
+  void append_posterize(int bits);  // 0 to 8
   void append_solarize(double threshold);
+  void append_solarize_add(int amount, int threshold);  // to levels below the threshold
   void append_brightness(double factor);
   // Of an image whose histogram *before* this table was `counts`.
   void append_autocontrast(const int64_t counts[3][256]);

@@ -74,6 +74,12 @@ void LevelTable::append_solarize(double threshold) {
     append(channel, [threshold](int v) { return v < threshold ? v : 255 - v; });
 }
 
+void LevelTable::append_solarize_add(int amount, int threshold) {
+  for (auto& channel : level) {
+    append(channel, [=](int v) { return v < threshold ? std::min(v + amount, 255) : v; });
+  }
+}
+
 void LevelTable::append_brightness(double factor) {
   const auto f = static_cast<float>(factor);
   for (auto& channel : level) {

@@ -94,6 +94,10 @@ struct Op {
 
   // How many numbers of hr_op::data it needs. Null: none.
   int64_t (*data_count)(const double* p) = nullptr;
+
+  // `draw` for what depends on those numbers.
+  Code (*draw_with_data)(const double* p, const float* data, RandomStream* random, Size in,
+                         double* v) = nullptr;
 };
 
 // Op `id`, which is its place in the table; nullptr past the last.

@@ -9,6 +9,7 @@ extern const Op kAutoAugment;
 extern const Op kCenterCrop;
 extern const Op kChannelPermutation;
 extern const Op kColorJitter;
+extern const Op kCropOrPad;
 extern const Op kGaussianBlur;
 extern const Op kGrayscale;
 extern const Op kGroup;
@@ -32,7 +33,10 @@ extern const Op kRandomRotation;
 extern const Op kRandomSharpness;
 extern const Op kRandomSolarize;
 extern const Op kResize;
+extern const Op kResizeKeepRatio;
 extern const Op kResizeShorter;
+extern const Op kTimmAugment;
+extern const Op kTimmResizedCrop;
 extern const Op kVerticalFlip;
 
 }  // namespace headrace

@@ -11,9 +11,7 @@ const char* check(const double* p) {
   for (const int side : {kLeft, kTop, kRight, kBottom}) {
     if (!whole_between(p[side], 0, kMaxEdge)) return "padding is out of range";
   }
-  if (!whole_between(p[kMode], 0, static_cast<int>(PaddingMode::kSymmetric)))
-    return "a padding mode is unknown";
-  return check_fill(p + kFill);
+  return check_padding(p[kMode], p + kFill);
 }
 
 Size size(const double* p, const double*, Size in) {

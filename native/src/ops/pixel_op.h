@@ -8,10 +8,35 @@
 
 namespace headrace {
 
-// 1 or 0, as torch.rand(1) < p says.
-inline double happens(RandomStream* random, double p) {
-  return static_cast<double>(random->uniform(0.0f, 1.0f)) < p ? 1 : 0;
+// As Python's random.random and random.uniform compute, of 24 random bits.
+inline double unit(RandomStream* random) {
+  return static_cast<double>(random->uniform(0.0f, 1.0f));
 }
+
+inline double uniform(RandomStream* random, double low, double high) {
+  return low + (high - low) * unit(random);
+}
+
+// 1 or 0, as torch.rand(1) < p says.
+inline double happens(RandomStream* random, double p) { return unit(random) < p ? 1 : 0; }
+
+// One of two filters; `other` is -1 where there is none.
+inline double draw_filter(double filter, double other, RandomStream* random) {
+  return other >= 0 && random->below(2) == 1 ? other : filter;
+}
+
+// --- Ops that are applied with a probability, p[0]: v[0] is 1 where they are. ---
+
+inline const char* check_chance(const double* p) {
+  return between(p[0], 0, 1) ? nullptr : "a probability must be 0 to 1";
+}
+
+inline Code draw_chance(const double* p, RandomStream* random, Size, double* v) {
+  v[0] = happens(random, p[0]);
+  return Code::kOk;
+}
+
+inline bool not_applied(const double*, const double* v) { return v[0] == 0; }
 
 // The three channels in an order that torch.randperm(3) draws.
 inline void draw_channels(RandomStream* random, double* v) {
@@ -36,6 +61,12 @@ inline const char* check_fill(const double* fill) {
   return nullptr;
 }
 
+inline const char* check_padding(double mode, const double* fill) {
+  if (!whole_between(mode, 0, static_cast<int>(PaddingMode::kSymmetric)))
+    return "a padding mode is unknown";
+  return check_fill(fill);
+}
+
 inline void read_fill(const double* fill, uint8_t out[3]) {
   for (int c = 0; c < 3; ++c) out[c] = static_cast<uint8_t>(fill[c]);
 }
@@ -43,6 +74,36 @@ inline void read_fill(const double* fill, uint8_t out[3]) {
 inline const char* check_warp(double filter, const double* fill) {
   const bool known = filter == 0 || filter == 2 || filter == 3;
   return known ? check_fill(fill) : "a warp's filter must be nearest, bilinear or bicubic";
+}
+
+// A look-up that depends on how many pixels have each level.
+inline Code append_counted(void (ops::LevelTable::*append)(const int64_t[3][256]), Canvas* canvas) {
+  int64_t counts[3][256];
+  ops::LevelTable* levels = canvas->levels();
+  ops::count_levels(canvas->unfinished(), counts);
+  (levels->*append)(counts);
+  return Code::kOk;
+}
+
+inline Code sharpen_canvas(double factor, Canvas* canvas) {
+  const ImageView& image = canvas->image();
+  const ImageView out = canvas->spare(image.width, image.height);
+  if (out.data == nullptr) return Code::kOutOfMemory;
+  ops::adjust_sharpness(image, factor, out);
+  canvas->show_spare();
+  return Code::kOk;
+}
+
+inline Code rotate_canvas(const ops::Rotation& rotation, double filter, const double* fill,
+                          Canvas* canvas) {
+  const ImageView& image = canvas->image();
+  const ImageView out = canvas->spare(rotation.width, rotation.height);
+  if (out.data == nullptr) return Code::kOutOfMemory;
+  uint8_t rgb[3];
+  read_fill(fill, rgb);
+  ops::rotate(image, rotation, static_cast<Filter>(as_int(filter)), rgb, out);
+  canvas->show_spare();
+  return Code::kOk;
 }
 
 // The image, warped within its size.

@@ -91,24 +91,8 @@ Code translation(const double* p, int place, int edge, double* pixels) {
 
 Code turn(const double* p, double degrees, Canvas* canvas) {
   const ImageView& image = canvas->image();
-  const ops::Rotation rotation =
-      ops::plan_rotation(image.width, image.height, degrees, false, nullptr);
-  const ImageView out = canvas->spare(rotation.width, rotation.height);
-  if (out.data == nullptr) return Code::kOutOfMemory;
-  uint8_t fill[3];
-  read_fill(p + kFill, fill);
-  ops::rotate(image, rotation, static_cast<Filter>(as_int(p[kFilter])), fill, out);
-  canvas->show_spare();
-  return Code::kOk;
-}
-
-Code sharpen(double factor, Canvas* canvas) {
-  const ImageView& image = canvas->image();
-  const ImageView out = canvas->spare(image.width, image.height);
-  if (out.data == nullptr) return Code::kOutOfMemory;
-  ops::adjust_sharpness(image, factor, out);
-  canvas->show_spare();
-  return Code::kOk;
+  return rotate_canvas(ops::plan_rotation(image.width, image.height, degrees, false, nullptr),
+                       p[kFilter], p + kFill, canvas);
 }
 
 // A shear or a translation.
@@ -127,16 +111,13 @@ Code move(const double* p, int kind, double magnitude, Canvas* canvas) {
 }
 
 Code look_up(int kind, double magnitude, Canvas* canvas) {
+  if (kind == kAutoContrast) return append_counted(&ops::LevelTable::append_autocontrast, canvas);
+  if (kind == kEqualize) return append_counted(&ops::LevelTable::append_equalize, canvas);
   ops::LevelTable* levels = canvas->levels();
   if (kind == kBrightness) levels->append_brightness(1.0 + magnitude);
   if (kind == kPosterize) levels->append_posterize(as_int(magnitude));
   if (kind == kSolarize) levels->append_solarize(magnitude);
   if (kind == kInvert) levels->append_invert();
-  if (kind != kAutoContrast && kind != kEqualize) return Code::kOk;
-  int64_t counts[3][256];
-  ops::count_levels(canvas->unfinished(), counts);
-  if (kind == kAutoContrast) levels->append_autocontrast(counts);
-  if (kind == kEqualize) levels->append_equalize(counts);
   return Code::kOk;
 }
 
@@ -164,7 +145,7 @@ Code apply(const double* p, const Step& step, Canvas* canvas) {
       ops::adjust_contrast(canvas->image(), 1.0 + magnitude);
       return Code::kOk;
     case kSharpness:
-      return sharpen(1.0 + magnitude, canvas);
+      return sharpen_canvas(1.0 + magnitude, canvas);
     case kPosterize:
       return whole_between(magnitude, 1, 8) ? look_up(kind, magnitude, canvas) : Code::kUnsupported;
     case kSolarize:

@@ -2,6 +2,7 @@
 #include <initializer_list>
 
 #include "ops.h"
+#include "pixel_op.h"
 
 namespace headrace {
 namespace {
@@ -14,13 +15,7 @@ const char* check(const double* p) {
   for (const int side : {kLeft, kTop, kRight, kBottom}) {
     if (!whole_between(p[side], 0, kMaxEdge)) return "a crop's padding is out of range";
   }
-  if (!whole_between(p[kMode], 0, static_cast<int>(PaddingMode::kSymmetric)))
-    return "a crop's padding mode is unknown";
-  for (int c = 0; c < 3; ++c) {
-    if (!whole_between(p[kFill + c], 0, 255))
-      return "a crop's fill must be three levels of 0 to 255";
-  }
-  return nullptr;
+  return check_padding(p[kMode], p + kFill);
 }
 
 struct Padding {
@@ -51,8 +46,8 @@ Size size(const double* p, const double*, Size) { return {as_int(p[kWidth]), as_
 
 Code fold(const double* p, const double* v, Folder* folder) {
   const Padding pad = total_padding(p, folder->size());
-  const uint8_t fill[3] = {static_cast<uint8_t>(p[kFill]), static_cast<uint8_t>(p[kFill + 1]),
-                           static_cast<uint8_t>(p[kFill + 2])};
+  uint8_t fill[3];
+  read_fill(p + kFill, fill);
   return folder->crop(
       {as_int(v[1]) - pad.left, as_int(v[0]) - pad.top, as_int(p[kWidth]), as_int(p[kHeight])},
       static_cast<PaddingMode>(as_int(p[kMode])), fill);

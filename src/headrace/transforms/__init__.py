@@ -15,7 +15,7 @@ from headrace.transforms.affine import RandomAffine
 from headrace.transforms.channels import ChannelPermutation, PhotometricDistort
 from headrace.transforms.color_jitter import ColorJitter
 from headrace.transforms.containers import is_container
-from headrace.transforms.crops import CenterCrop, RandomCrop
+from headrace.transforms.crops import CenterCrop, RandomCrop, RandomCropOrPad
 from headrace.transforms.flips import HorizontalFlip, VerticalFlip
 from headrace.transforms.gaussian_blur import GaussianBlur
 from headrace.transforms.gray import Grayscale, RandomGrayscale
@@ -39,6 +39,8 @@ from headrace.transforms.random_resized_crop import RandomResizedCrop
 from headrace.transforms.random_rotation import RandomRotation
 from headrace.transforms.resize import Resize, ResizeShorter
 from headrace.transforms.sharpness import RandomSharpness
+from headrace.transforms.timm_augment import TimmAugment
+from headrace.transforms.timm_sizes import ResizeKeepRatio, TimmResizedCrop
 
 __all__ = [
     "OPS",
@@ -85,6 +87,10 @@ OPS: tuple[type[Op], ...] = (
     RandAugment,
     AutoAugment,
     TrivialAugmentWide,
+    TimmResizedCrop,
+    ResizeKeepRatio,
+    RandomCropOrPad,
+    TimmAugment,
     ToTensor,
     ToPureTensor,
     ConvertDtype,

@@ -12,7 +12,7 @@ from torchvision.transforms import v2
 
 from headrace.records import Draw
 from headrace.transforms.op import ImageOp
-from headrace.transforms.reading import check_probability, number
+from headrace.transforms.reading import check_probability, made, number
 
 
 @dataclass(frozen=True)
@@ -44,4 +44,5 @@ def probability(transform: Any, *, as_tensor: bool) -> float:
         as_tensor: the class compares a float32 tensor with it, as all of v2's do, and not a Python float.
     """
     p = number("p", transform.p)
+    made(check_probability, p)
     return float(np.float32(p)) if as_tensor or isinstance(transform, v2.Transform) else p

@@ -33,13 +33,19 @@ TENSOR_PADDING = "may pad a tensor, after normalisation rather than before; put 
 
 @dataclass(frozen=True)
 class CenterCrop(ImageOp):
-    """The middle height × width of the input; where that is smaller, black is added around it first."""
+    """The middle height × width of the input; where that is smaller, it is padded first.
+
+    `fill` (red, green, blue) is for 'constant'. It is timm's CenterCropOrPad, too.
+    """
 
     height: int
     width: int
+    padding_mode: PaddingMode = "constant"
+    fill: tuple[int, int, int] = (0, 0, 0)
 
     native = "center_crop"
     matches = (v1.CenterCrop, v2.CenterCrop)
+    matches_imported = ("timm.data.transforms.CenterCropOrPad",)
     tensor_problem = TENSOR_PADDING  # where it pads
     examples = ({"size": (24, 17)}, {"size": (60, 51)}, {"size": 1}, {"size": [31, 90]})
 
@@ -51,10 +57,10 @@ class CenterCrop(ImageOp):
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        return made(cls, *pair(transform.size))
+        return made(cls, *pair(transform.size), *_timms_padding(transform))
 
     def params(self) -> tuple[float, ...]:
-        return (self.height, self.width)
+        return (self.height, self.width, PADDING_MODES.index(self.padding_mode), *self.fill)
 
     def extent(self, before: Extent) -> Extent:
         return Extent(self.height, self.width, exact=True)
@@ -70,7 +76,57 @@ class CenterCrop(ImageOp):
         return height >= self.height and width >= self.width
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
-        return F.center_crop(image, [self.height, self.width])
+        return F.center_crop(_padded(image, self), [self.height, self.width])
+
+
+@dataclass(frozen=True)
+class RandomCropOrPad(ImageOp):
+    """timm's: a window of height × width anywhere in the input along the edges that are longer, the input
+    anywhere in the window along those that are shorter; `fill` (red, green, blue) is for 'constant'."""
+
+    height: int
+    width: int
+    padding_mode: PaddingMode
+    fill: tuple[int, int, int]
+
+    native = "crop_or_pad"
+    matches = ()
+    matches_imported = ("timm.data.transforms.RandomCropOrPad",)
+    tensor_problem = TENSOR_PADDING
+    draws = ("top of the window; below 0 where it is above the image", "left")
+    examples = (
+        {"size": 24, "padding_mode": "reflect"},
+        {"size": (50, 31), "fill": (1, 2, 3)},
+        {"size": (35, 90), "padding_mode": "edge"},
+    )
+
+    def __post_init__(self) -> None:
+        check_size(self.height, self.width)
+
+    def __str__(self) -> str:
+        return f"RandomCropOrPad({self.height}×{self.width}, {self.padding_mode})"
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        return made(cls, *pair(transform.size), *_timms_padding(transform))
+
+    def params(self) -> tuple[float, ...]:
+        return (self.height, self.width, PADDING_MODES.index(self.padding_mode), *self.fill)
+
+    def extent(self, before: Extent) -> Extent:
+        return Extent(self.height, self.width, exact=True)
+
+    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
+        return height >= self.height and width >= self.width
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        top, left = int(draw[0]), int(draw[1])
+        below = max(0, top + self.height - image.height)
+        right = max(0, left + self.width - image.width)
+        sides = [max(0, -left), max(0, -top), right, below]
+        if any(sides):
+            image = F.pad(image, sides, fill=self.fill, padding_mode=self.padding_mode)
+        return F.crop(image, max(0, top), max(0, left), self.height, self.width)
 
 
 @dataclass(frozen=True)
@@ -198,6 +254,24 @@ class RandomCrop(ImageOp):
                 f" input image size {(image.height, image.width)}"
             )
         return F.crop(image, int(draw[0]), int(draw[1]), self.height, self.width)
+
+
+def _timms_padding(transform: Any) -> tuple[PaddingMode, tuple[int, int, int]]:
+    """The mode and the colour; torchvision's CenterCrop has none of them, and pads with black."""
+    mode: Any = getattr(transform, "padding_mode", "constant")
+    if mode not in PADDING_MODES:
+        raise NoNativeForm(f"padding_mode={mode!r}: native code knows {', '.join(PADDING_MODES)}")
+    fill = colour(getattr(transform, "fill", 0), F) if mode == "constant" else (0, 0, 0)
+    return mode, fill
+
+
+def _padded(image: Image.Image, crop: CenterCrop) -> Image.Image:
+    wide, high = max(0, crop.width - image.width), max(0, crop.height - image.height)
+    if not wide and not high:
+        return image
+    sides = [wide // 2, high // 2, (wide + 1) // 2, (high + 1) // 2]
+    padded: Image.Image = F.pad(image, sides, fill=crop.fill, padding_mode=crop.padding_mode)
+    return padded
 
 
 def _padding_v1(padding: Any) -> tuple[int, int, int, int]:

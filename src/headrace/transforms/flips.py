@@ -12,30 +12,22 @@ from torchvision.transforms import v2
 from typing_extensions import Self
 
 from headrace.records import Draw
-from headrace.transforms.op import ImageOp
-from headrace.transforms.reading import check_probability, made, number
+from headrace.transforms.chance import ChanceOp, probability
+from headrace.transforms.reading import made
 
 
 @dataclass(frozen=True)
-class _Flip(ImageOp):
-    p: float
-
+class _Flip(ChanceOp):
     tensor_problem = ""
     draws = ("1: flipped, 0: not",)
     examples = ({"p": 0.0}, {"p": 0.5}, {"p": 1.0})
-
-    def __post_init__(self) -> None:
-        check_probability(self.p)
 
     def __str__(self) -> str:
         return f"{type(self).__name__}(p {self.p:g})"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        return made(cls, number("p", transform.p))
-
-    def params(self) -> tuple[float, ...]:
-        return (self.p,)
+        return made(cls, probability(transform, as_tensor=True))
 
 
 @dataclass(frozen=True)
@@ -45,8 +37,8 @@ class HorizontalFlip(_Flip):
     native = "horizontal_flip"
     matches = (v1.RandomHorizontalFlip, v2.RandomHorizontalFlip)
 
-    def replay(self, image: Image.Image, draw: Draw) -> Any:
-        return F.hflip(image) if draw[0] else image
+    def applied(self, image: Image.Image, draw: Draw) -> Any:
+        return F.hflip(image)
 
 
 @dataclass(frozen=True)
@@ -56,5 +48,5 @@ class VerticalFlip(_Flip):
     native = "vertical_flip"
     matches = (v1.RandomVerticalFlip, v2.RandomVerticalFlip)
 
-    def replay(self, image: Image.Image, draw: Draw) -> Any:
-        return F.vflip(image) if draw[0] else image
+    def applied(self, image: Image.Image, draw: Draw) -> Any:
+        return F.vflip(image)

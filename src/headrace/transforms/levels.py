@@ -39,6 +39,11 @@ class ToTensor(Shown):
     """From an image to a tensor."""
 
     matches = (v1.ToTensor, v2.ToTensor, v1.PILToTensor, v2.PILToTensor, v2.ToImage)
+    matches_imported = (
+        "timm.data.transforms.MaybeToTensor",
+        "timm.data.transforms.MaybePILToTensor",
+        "timm.data.transforms.ToTensor",
+    )
     examples = ({},)
 
 

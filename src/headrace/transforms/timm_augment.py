@@ -1,0 +1,289 @@
+"""timm's RandAugment, AutoAugment and 3-Augment: Pillow operations of random magnitudes.
+
+What timm does with a magnitude differs between its versions: each operation of the user's object is asked for
+its argument, run on a small image, and must agree with what is written here.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from typing_extensions import Self
+
+from headrace.records import Draw
+from headrace.transforms.affine import WARP_FILTERS
+from headrace.transforms.changed import find_change
+from headrace.transforms.op import ImageOp, NoNativeForm
+from headrace.transforms.reading import filter_text, integer, made, number
+
+# As native code numbers them.
+OPERATIONS = (
+    *("Nothing", "ShearX", "ShearY", "TranslateX", "TranslateY", "TranslateXRel", "TranslateYRel", "Rotate"),
+    *("AutoContrast", "Equalize", "Invert", "Posterize", "PosterizeIncreasing", "PosterizeOriginal"),
+    *("Solarize", "SolarizeIncreasing", "SolarizeAdd", "Color", "Contrast", "Brightness", "Sharpness"),
+    *("ColorIncreasing", "ContrastIncreasing", "BrightnessIncreasing", "SharpnessIncreasing"),
+    *("Desaturate", "GaussianBlur", "GaussianBlurRand"),
+)
+ENHANCERS: dict[str, Any] = {
+    "Color": ImageEnhance.Color,
+    "Contrast": ImageEnhance.Contrast,
+    "Brightness": ImageEnhance.Brightness,
+    "Sharpness": ImageEnhance.Sharpness,
+    "Desaturate": ImageEnhance.Color,
+}
+NO_FILTER = -1.0
+UNIFORM = -1.0
+MOST_ROWS, MOST_STEPS = 256, 10
+PROBES = (0.0, 2.5, 7.0, 10.0)
+
+
+class Shared(NamedTuple):
+    """What all operations of a policy have in common: the filters that are chosen from, the colour outside of
+    the image, the deviation of magnitudes (-1: uniform), their upper bound, and the largest translation in
+    pixels and as a fraction of the edge."""
+
+    filters: tuple[int, ...]
+    fill: tuple[int, int, int]
+    deviation: float
+    most: float
+    translation: float
+    fraction: float
+
+
+class Operation(NamedTuple):
+    """Applied where a random number is at most `p`."""
+
+    name: str
+    p: float
+    magnitude: float
+
+
+@dataclass(frozen=True)
+class TimmAugment(ImageOp):
+    """`steps` of `rows`, one after another; or, where rows are policies of several operations, one of these.
+
+    Attributes:
+        weights: of the rows, none of which is chosen twice then; None: all are equally likely each time.
+    """
+
+    shared: Shared
+    rows: tuple[tuple[Operation, ...], ...]
+    steps: int
+    policies: bool
+    weights: tuple[float, ...] | None
+
+    native = "timm_augment"
+    matches = ()
+    matches_imported = ("timm.data.auto_augment.RandAugment", "timm.data.auto_augment.AutoAugment")
+    draws = ("of each step: operation", "its argument", "filter")  # an op: `steps` times
+    examples = ()  # made by timm's factories: see the tests
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.rows) <= MOST_ROWS or not 0 <= self.steps <= MOST_STEPS:
+            raise ValueError(f"{len(self.rows)} choices, {self.steps} steps: too few or too many")
+        if not all(each in WARP_FILTERS for each in self.shared.filters) or len(self.shared.filters) > 2:
+            raise ValueError(f"filters {self.shared.filters} must be one or two that Pillow warps with")
+        if self.weights is not None and (min(self.weights) <= 0 or self.steps > len(self.rows)):
+            raise ValueError("weights must be positive, and no fewer than steps")
+        object.__setattr__(self, "draws", type(self).draws * self.steps)
+
+    def __str__(self) -> str:
+        kind = "AutoAugment" if self.policies else "RandAugment"
+        what = (
+            f"{len(self.rows)} policies" if self.policies else f"{self.steps} of {len(self.rows)} operations"
+        )
+        filters = " or ".join(map(filter_text, self.shared.filters))
+        return f"timm's {kind}({what}, {filters}, fill {self.shared.fill})"
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        policies = hasattr(transform, "policy")
+        rows = transform.policy if policies else [[op] for op in transform.ops]
+        operations = [op for row in rows for op in row]
+        if not operations:
+            raise NoNativeForm("there are no operations")
+        shared = _shared(operations[0])
+        read = tuple(tuple(_operation(op, shared) for op in row) for row in rows)
+        steps, weights = (max(map(len, rows)), None) if policies else _choice(transform)
+        return made(cls, shared, read, steps, policies, weights)
+
+    def params(self) -> tuple[float, ...]:
+        filters = (*self.shared.filters, NO_FILTER)
+        return (
+            *(filters[0], filters[1], *self.shared.fill),
+            *self.shared[2:],
+            *(len(self.rows), self.steps, self.policies, self.weights is not None, _posterizes_to_nothing()),
+        )
+
+    def data(self) -> npt.NDArray[np.float32]:
+        nothing = Operation("Nothing", 1.0, 0.0)
+        per_row = self.steps if self.policies else 1
+        padded = (op for row in self.rows for op in (*row, *[nothing] * (per_row - len(row))))
+        values = [(OPERATIONS.index(op.name), op.p, op.magnitude) for op in padded]
+        return np.array([*np.ravel(values), *(self.weights or ())], np.float32)
+
+    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
+        new = ("Brightness", "Contrast")  # they blend with a new image
+        return not any(name.startswith(new) for name, *_ in self.applied(draw))
+
+    def applied(self, draw: Draw) -> Iterator[tuple[str, float, int]]:
+        """(name, argument, filter) of each operation."""
+        for i in range(self.steps):
+            kind, argument, filter_ = draw[3 * i : 3 * i + 3]
+            yield OPERATIONS[int(kind)], argument, int(filter_)
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        for name, argument, filter_ in self.applied(draw):
+            image = apply_operation(image, name, argument, filter_, self.shared.fill)
+        return image
+
+
+def arguments(name: str, magnitude: float, shared: Shared) -> tuple[float, ...]:
+    """What a magnitude may mean to an operation: one argument, or two with different signs."""
+    level = magnitude / 10.0
+    whole = {"Posterize": int(level * 4), "Solarize": min(256, int(level * 256))}
+    signed = {
+        **dict.fromkeys(("ShearX", "ShearY"), level * 0.3),
+        **dict.fromkeys(("TranslateX", "TranslateY"), level * shared.translation),
+        **dict.fromkeys(("TranslateXRel", "TranslateYRel"), level * shared.fraction),
+        "Rotate": level * 30.0,
+    }
+    plain = {
+        **whole,
+        "PosterizeIncreasing": 4 - whole["Posterize"],
+        "PosterizeOriginal": whole["Posterize"] + 4,
+        "SolarizeIncreasing": 256 - whole["Solarize"],
+        "SolarizeAdd": min(128, int(level * 110)),
+        **dict.fromkeys(("Color", "Contrast", "Brightness", "Sharpness"), level * 1.8 + 0.1),
+        "Desaturate": max(0.5, min(1.0, 0.5 + 0.5 * level)),
+        "GaussianBlur": max(0.1, min(2.0, 0.1 + (2.0 - 0.1) * level)),
+        "GaussianBlurRand": max(0.0, min(1.0, level)),
+    }
+    if name in signed:
+        return signed[name], -signed[name]
+    if name.endswith("Increasing") and name not in plain:
+        return max(0.1, 1.0 + level * 0.9), max(0.1, 1.0 - level * 0.9)
+    return (plain[name],) if name in plain else ()
+
+
+def apply_operation(
+    image: Image.Image, name: str, argument: float, filter_: int, fill: tuple[int, int, int]
+) -> Image.Image:
+    """What Pillow makes of the image; `argument` is that of Pillow's function."""
+    if name.startswith(("Shear", "Translate")):
+        if name.endswith("Rel"):
+            argument *= image.width if "X" in name else image.height
+        place = {"ShearX": 1, "ShearY": 3}.get(name, 2 if "X" in name else 5)
+        matrix = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
+        matrix[place] = argument
+        return image.transform(
+            image.size, Image.Transform.AFFINE, matrix, resample=Image.Resampling(filter_), fillcolor=fill
+        )
+    if name == "Rotate":
+        return image.rotate(argument, resample=Image.Resampling(filter_), fillcolor=fill)
+    if name.startswith("Posterize"):
+        return image if argument >= 8 else ImageOps.posterize(image, int(argument))
+    if name == "SolarizeAdd":
+        return image.point([min(255, i + int(argument)) if i < 128 else i for i in range(256)] * 3)
+    if name.startswith("Solarize"):
+        return ImageOps.solarize(image, int(argument))
+    if name.startswith("GaussianBlur"):
+        return image.filter(ImageFilter.GaussianBlur(argument))
+    if name in ("AutoContrast", "Equalize", "Invert"):
+        changed: Image.Image = getattr(ImageOps, name.lower())(image)
+        return changed
+    if name == "Nothing":
+        return image
+    enhanced: Image.Image = ENHANCERS[name.removesuffix("Increasing")](image).enhance(argument)
+    return enhanced
+
+
+def _shared(op: Any) -> Shared:
+    resample = op.kwargs["resample"]
+    filters = resample if isinstance(resample, (tuple, list)) else [resample]
+    fill = tuple(integer("img_mean", level) for level in op.kwargs["fillcolor"])
+    if len(fill) != 3 or not all(0 <= level <= 255 for level in fill):
+        raise NoNativeForm(f"img_mean={fill} isn't three levels of 0 to 255")
+    deviation = number("magnitude_std", op.magnitude_std)
+    most = number("magnitude_max", op.magnitude_max or 10.0)
+    translation = float(op.hparams.get("translate_const", 0))
+    fraction = number("translate_pct", op.hparams.get("translate_pct", 0.45))
+    deviation = UNIFORM if deviation == math.inf else deviation
+    return Shared(tuple(int(each) for each in filters), fill, deviation, most, translation, fraction)
+
+
+def _operation(op: Any, shared: Shared) -> Operation:
+    """Of an AugmentOp. Raises NoNativeForm where it doesn't do what is expected."""
+    name, p, magnitude = op.name, number("prob", op.prob), number("magnitude", op.magnitude)
+    if type(op).__module__ != "timm.data.auto_augment" or type(op).__name__ != "AugmentOp" or find_change(op):
+        raise NoNativeForm(f"holds {type(op).__name__}, which isn't timm's")
+    if name not in OPERATIONS[1:] or _shared(op) != shared:
+        raise NoNativeForm(f"{name} isn't known, or its arguments differ from those of the others")
+    if not 0.0 <= p <= 1.0 or float(np.float32(magnitude)) != magnitude:
+        raise NoNativeForm(f"prob={p} and magnitude={magnitude} must be 0 to 1, and a float32")
+    with _generator_kept():
+        if not all(_agrees(op, probe, shared) for probe in (*PROBES, magnitude)):
+            raise NoNativeForm(f"this timm's {name} isn't as expected")
+    # Compared with random numbers of 24 bits, of which the same are at most this one.
+    return Operation(name, math.floor(p * 2.0**24) / 2.0**24, magnitude)
+
+
+def _agrees(op: Any, magnitude: float, shared: Shared) -> bool:
+    """Whether the object computes and applies what `arguments` and `apply_operation` say."""
+    theirs: Sequence[float] = () if op.level_fn is None else op.level_fn(magnitude, op.hparams)
+    expected = arguments(op.name, magnitude, shared)
+    if (len(theirs), len(expected)) != (0, 0) and not (len(theirs) == 1 and theirs[0] in expected):
+        return False
+    pixels = np.arange(7 * 5 * 3, dtype=np.uint32).reshape(5, 7, 3) * 40503 % 251
+    image = Image.fromarray(pixels.astype(np.uint8))
+    for filter_ in shared.filters:
+        random.seed(0)
+        given = _bytes(op.aug_fn, image, *theirs, **{**op.kwargs, "resample": filter_})
+        argument = theirs[0] if theirs else 0.0
+        if op.name == "Desaturate":
+            argument = min(1.0, max(0.0, 1.0 - argument))
+        if op.name == "GaussianBlurRand":
+            random.seed(0)
+            argument = random.uniform(0.1, 2.0 * argument)
+        if given != _bytes(apply_operation, image, op.name, argument, filter_, shared.fill):
+            return False
+    return True
+
+
+def _bytes(function: Callable[..., Image.Image], *inputs: Any, **options: Any) -> bytes | None:
+    """Of the image that `function` gives; None where it raises ValueError."""
+    try:
+        return function(*inputs, **options).tobytes()
+    except ValueError:
+        return None
+
+
+def _posterizes_to_nothing() -> bool:
+    """Whether this Pillow keeps 0 bits, and doesn't raise an error for that."""
+    return _bytes(ImageOps.posterize, Image.new("RGB", (1, 1)), 0) is not None
+
+
+class _generator_kept:  # noqa: N801  (used as a function)
+    """Python's generator is afterwards as it was."""
+
+    def __enter__(self) -> None:
+        self._state = random.getstate()
+
+    def __exit__(self, *_: object) -> None:
+        random.setstate(self._state)
+
+
+def _choice(transform: Any) -> tuple[int, tuple[float, ...] | None]:
+    """How many operations RandAugment applies, and their weights."""
+    weights = transform.choice_weights
+    given = None if weights is None else tuple(number("weight", weight) for weight in weights)
+    if given is not None and len(given) != len(transform.ops):
+        raise NoNativeForm(f"{len(given)} weights for {len(transform.ops)} operations")
+    return integer("num_layers", transform.num_layers), given

@@ -1,0 +1,142 @@
+"""timm's transforms: for the same random numbers, timm's own bits; and what its factory makes is native."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torchvision import datasets
+from torchvision import transforms as v1
+
+import headrace.testing
+from exact.test_ops import EPOCH, SEED, native, pipeline_of, read, same, samples
+from headrace.engine.lower import draws_of
+from headrace.plan.transform import lower_transform
+from headrace.records import SampleKey
+from headrace.transforms import OPS
+from headrace.transforms.op import ImageOp, keep_info, replay
+from support.jpegs import image_folder
+from support.same_numbers import stream, timm_drawing
+
+timm_data = pytest.importorskip("timm.data", exc_type=ImportError)
+auto_augment = pytest.importorskip("timm.data.auto_augment", exc_type=ImportError)
+timm_transforms = pytest.importorskip("timm.data.transforms", exc_type=ImportError)
+
+PARAMS = {"translate_const": 100, "img_mean": (124, 116, 104)}
+POLICIES = {
+    **{
+        text: lambda text=text: auto_augment.rand_augment_transform(text, dict(PARAMS))
+        for text in (
+            *("rand-m9-mstd0.5-inc1", "rand-m7-n4-p1", "rand-m15-mmax20-n3-mstd101", "rand-m5-n10-inc1-p0.9"),
+            *("rand-m9-n3-tweights-mstd0.5", "rand-m6-n3-t3aw", "rand-m8-n3-t3a-inc1-p1"),
+        )
+    },
+    **{
+        text: lambda text=text: auto_augment.auto_augment_transform(text, dict(PARAMS))
+        for text in ("original-mstd0.5", "originalr", "v0", "v0r-mstd1", "3a")
+    },
+    "one filter": lambda: auto_augment.rand_augment_transform("rand-m9-n4", {**PARAMS, "interpolation": 0}),
+    "all operations": lambda: auto_augment.RandAugment(
+        [auto_augment.AugmentOp(name, 1.0, 8, PARAMS) for name in auto_augment.NAME_TO_OP], 4
+    ),
+}
+
+
+def sized() -> dict[str, Any]:
+    """The classes with sizes, each with the examples of its op."""
+    found = {}
+    for op in OPS:
+        names = [name.rpartition(".")[2] for name in op.matches_imported if issubclass(op, ImageOp)]
+        for cls in (getattr(timm_transforms, name) for name in names if hasattr(timm_transforms, name)):
+            for number, example in enumerate(op.examples):
+                found[f"{cls.__name__} {number}"] = lambda cls=cls, example=example: cls(**example)
+    pads = {"size": (60, 20), "fill": [1, 2, 3]}, {"size": (60, 51), "padding_mode": "reflect"}
+    for number, example in enumerate(pads):
+        found[f"CenterCropOrPad with padding {number}"] = lambda e=example: timm_transforms.CenterCropOrPad(
+            **e
+        )
+    return found
+
+
+CASES = {**sized(), **POLICIES}
+
+
+def theirs(transform: Any, image: Image.Image, index: int) -> Image.Image | None:
+    with timm_drawing(stream(SEED, EPOCH, index, 0)):
+        try:
+            result: Image.Image = transform(image)
+        except (ValueError, ZeroDivisionError):
+            return None
+    return result
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_native_pixels_are_timms_for_the_same_numbers(name: str) -> None:
+    transform = CASES[name]()
+    op = read(transform)
+    compared = 0
+    for index, image in samples(12 if name in POLICIES else 3):
+        key = SampleKey(SEED, EPOCH, index)
+        expected = theirs(transform, image, index)
+        draws = draws_of(pipeline_of([op]), [op], key, image.width, image.height)
+        found = native([op], image, key)
+        if expected is None:
+            assert found is None
+            continue
+        assert draws is not None
+        assert same(replay(image, [op], draws), expected), f"replay of {index}, {image.size}: {draws}"
+        assert keep_info([op], draws, image.height, image.width) == ("comment" in expected.info)
+        assert op.output_size(image.height, image.width, draws[0]) == (expected.height, expected.width)
+        if found is not None:
+            assert same(found, expected), f"sample {index}, {image.size}: {draws}"
+            compared += 1
+    assert compared >= 10
+
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "bicubic": {"interpolation": "bicubic", "color_jitter": 0.3},
+    "random interpolation": {"interpolation": "random", "vflip": 0.5},
+    "rand": {"auto_augment": "rand-m9-mstd0.5-inc1", "interpolation": "bicubic"},
+    "DeiT III": {"auto_augment": "3a", "color_jitter": 0.3, "interpolation": "bicubic"},
+    "original": {"auto_augment": "original-mstd0.5"},
+    "SimCLR-like": {"color_jitter_prob": 0.8, "grayscale_prob": 0.2, "gaussian_blur_prob": 0.5},
+    "rkrc": {"train_crop_mode": "rkrc"},
+    "rkrr": {"train_crop_mode": "rkrr", "interpolation": "random"},
+    "bytes": {"normalize": False, "auto_augment": "rand-m9-mstd0.5-inc1"},
+    "no augmentation": {"no_aug": True},
+    "evaluation": {"is_training": False, "crop_pct": 0.9, "interpolation": "bicubic"},
+    "squash": {"is_training": False, "crop_mode": "squash", "crop_pct": 1.0},
+    "border": {"is_training": False, "crop_mode": "border"},
+    "evaluation, not square": {"is_training": False, "input_size": (3, 40, 32)},
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_the_factory_makes_is_native(name: str, tmp_path: Path) -> None:
+    settings = {"input_size": 40, "is_training": True, **RECIPES[name]}
+    dataset = datasets.ImageFolder(str(image_folder(tmp_path, 6)), timm_data.create_transform(**settings))
+    loader = headrace.DataLoader(dataset, 6, num_workers=2, seed=0)
+    assert "python" not in loader.explain(), loader.explain()
+    ((images, _),) = loader
+    for index in range(6):
+        assert torch.equal(images[index], headrace.testing.replay(loader, index))
+    if not settings["is_training"]:
+        ((expected, _),) = torch.utils.data.DataLoader(dataset, 6)
+        assert torch.equal(images, expected)
+
+
+def test_an_operation_of_another_version_stays_python() -> None:
+    changed = auto_augment.rand_augment_transform("rand-m9", dict(PARAMS))
+    changed.ops[3].level_fn = lambda level, _: (level / 10.0 * 31.0,)
+    other = auto_augment.rand_augment_transform("rand-m9", dict(PARAMS))
+    other.ops[4].aug_fn = lambda image, *_, **__: image.copy()
+    mixed = auto_augment.rand_augment_transform("rand-m9", dict(PARAMS))
+    mixed.ops[5].kwargs["fillcolor"] = (0, 0, 0)
+    for transform, name in ((changed, "Rotate"), (other, "Posterize"), (mixed, "Solarize")):
+        lowered = lower_transform(v1.Compose([transform, v1.CenterCrop(8), v1.ToTensor()]))
+        assert not lowered.whole
+        assert name in lowered.middle_steps[0].reason
