@@ -111,7 +111,7 @@ def assert_never(value: NoReturn) -> NoReturn:
 
 
 def printable(path: str) -> str:
-    """`path` on one line, with undecodable bytes as ``\\udcXX`` and what a terminal would obey as ``\\x1b``:
+    r"""`path` on one line, with undecodable bytes as ``\udcXX`` and what a terminal would obey as ``\x1b``:
     safe in any message, log or terminal.
     """
     if path.isprintable():

@@ -25,7 +25,7 @@ def paths_of(subject: str, splits: Sequence[Split], attribute: str) -> list[str]
 
 
 def listed(noun: str, what: str, names: Sequence[str]) -> str:
-    """How many there are, and the first of them, one per line: ``12 files of 0 bytes\\na.jpg\\n…``."""
+    r"""How many there are, and the first of them, one per line: ``12 files of 0 bytes\na.jpg\n…``."""
     lines = [f"{plural(len(names), noun)} {what}", *names[:NAMED]]
     if len(names) > NAMED:
         lines.append(f"and {len(names) - NAMED:,} more")

@@ -69,6 +69,7 @@ class SampledWorker:
         self._init = init
 
     def __call__(self, worker_id: int) -> None:
+        """Runs in the worker, before its first sample."""
         sampler = Sampler(Path(self._folder), "worker")
         sampler.start()
         Finalize(None, sampler.stop, exitpriority=0)

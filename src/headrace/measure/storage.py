@@ -213,13 +213,7 @@ def _find(path: Path) -> tuple[list[_File], bool]:
     folders, seen = [str(path)], {(status.st_dev, status.st_ino)}
     while folders:
         folder = folders.pop()
-        try:
-            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-        except OSError:
-            if folder == str(path):
-                raise
-            continue  # a folder that this user can't list: not what is measured here
-        for entry in entries:
+        for entry in _entries(folder, required=folder == str(path)):
             if time.perf_counter() > end or len(files) >= MOST_FILES:
                 return files, False
             try:
@@ -234,6 +228,16 @@ def _find(path: Path) -> tuple[list[_File], bool]:
                 seen.add(identity)
                 folders.append(entry.path)
     return files, True
+
+
+def _entries(folder: str, *, required: bool) -> list[os.DirEntry[str]]:
+    """What is in a folder, by name; nothing if it isn't required and this user can't list it."""
+    try:
+        return sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:
+        if required:
+            raise
+        return []
 
 
 def _places(files: list[_File], rng: random.Random) -> list[tuple[_File, int]]:

@@ -87,7 +87,7 @@ def stages_between(before: dict[str, list[float]], after: dict[str, list[float]]
 
 
 def worker_counts(least: int, most: int) -> list[int]:
-    """Numbers of workers to try, above `least` up to `most`: 1, 2, 3, 4, 6, 8, 12, 16, 24, …"""
+    """Numbers of workers to try, above `least` up to `most`: 1, 2, 3, 4, 6, 8, 12, 16, 24 and so on."""
     steps = sorted({1, *(2**power for power in range(1, 11)), *(3 * 2**power for power in range(9))})
     return [count for count in steps if least < count <= most]
 

@@ -222,7 +222,7 @@ def extension_of(name: str) -> str:
 
 
 def as_text(name: str) -> str:
-    """A file's name as text; bytes that aren't UTF-8 become ``\\xNN``."""
+    r"""A file's name as text; bytes that aren't UTF-8 become ``\xNN``."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 

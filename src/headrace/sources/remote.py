@@ -40,7 +40,9 @@ class RemoteSamples:
 
         def __len__(self) -> int: ...
 
-        def path(self, i: int) -> str: ...
+        def path(self, i: int) -> str:
+            """The URL of sample `i`."""
+            ...
 
     def open(self, i: int) -> BinaryIO:
         """The image file of sample `i`, in memory. Raises RemoteError."""
