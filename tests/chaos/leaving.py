@@ -128,12 +128,10 @@ def fork(work: Callable[[], None]) -> None:
             for child in psutil.Process().children():  # nobody tells them that this ends
                 child.kill()
             os._exit(code)
-    code = wait(pid, HANG_SECONDS)
-    if code is None:
+    ended = wait(pid, HANG_SECONDS)
+    if ended is None:
         abort(pid)
-    assert code == 0, (
-        f"a child that was forked in the middle of an epoch: {'hangs' if code is None else code}"
-    )
+    assert ended == 0, f"a child that was forked in the middle of an epoch: {ended or 'hangs'}"
 
 
 def wait(pid: int, seconds: float) -> int | None:

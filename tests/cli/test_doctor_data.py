@@ -122,7 +122,7 @@ def test_names_that_are_no_text(folder: Path, tmp_path: Path) -> None:
 
 def test_a_pack(folder: Path, tmp_path: Path) -> None:
     (folder / "train" / "class1" / "cut.jpg").write_bytes(saved("JPEG")[:-200])
-    pack = headrace.pack(folder / "train", tmp_path / "pack").path
+    pack = Path(headrace.pack(folder / "train", tmp_path / "pack").path)
     done = examine(pack, "--json", tmp_path / "out.json")
     assert done.exit_code == 1
     assert "all 13 are as they were packed" in words(done.stdout)
@@ -141,7 +141,7 @@ def test_a_pack(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_damaged_shard_does_not_stop_the_run(folder: Path, tmp_path: Path) -> None:
-    pack = headrace.pack(folder / "train", tmp_path / "pack").path
+    pack = Path(headrace.pack(folder / "train", tmp_path / "pack").path)
     shard = pack / "shard-000000.tar"
     shard.write_bytes(shard.read_bytes()[:20_000])
     done = examine(pack)

@@ -192,7 +192,7 @@ def test_ranks_are_in_order_and_the_slowest_is_shown() -> None:
         str.split, text.splitlines()
     )
     assert "▶ waits most: process 20" in text
-    assert rank_stall(found["ranks"][1]) == pytest.approx(0.5)
+    assert rank_stall(found["ranks"][1]) == pytest.approx(0.5)  # type: ignore[arg-type]
     assert "50.0% now, " in text
 
 

@@ -249,11 +249,10 @@ def test_an_incomplete_imagenet_says_what_is_missing() -> None:
     found = by_name(imagenet(ROOT, [split_of_counts("val", counts)]))["ImageNet's val"]
     assert found.value == "49,991 images, 9 too few\n1 class with another number than 50\nn00000003: 41"
     assert "29b22e2961454d5413ddabcf34fc5622" in found.remedy
-    found = by_name(imagenet(ROOT, [split_of_counts("val", dict.fromkeys(WNIDS[:-2], 50))], known=WNIDS))
-    assert found["wnids of val"].judgement == "bad"
-    assert found["wnids of val"].value == (
-        "998 class folders, 2 fewer than ImageNet has: n00000998, n00000999"
-    )
+    counts = dict.fromkeys(WNIDS[:-2], 50)
+    found = by_name(imagenet(ROOT, [split_of_counts("val", counts)], known=WNIDS))["wnids of val"]
+    assert found.judgement == "bad"
+    assert found.value == ("998 class folders, 2 fewer than ImageNet has: n00000998, n00000999")
 
 
 def test_wnids_that_are_none() -> None:

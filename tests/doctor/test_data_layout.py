@@ -211,13 +211,13 @@ def test_a_folder_closed_to_this_user(tmp_path: Path) -> None:
     if me == 0:
         os.seteuid(65534)  # root may list anything
     try:
-        folder = findings(closed)["folder"]
+        finding = findings(closed)["folder"]
     finally:
         os.seteuid(me)
         closed.chmod(0o755)
-    assert folder.judgement == "bad"
-    assert folder.value.startswith("can't be listed: Permission denied: d--------- of ")
-    assert f"chmod -R a+rX {closed}" in folder.remedy
+    assert finding.judgement == "bad"
+    assert finding.value.startswith("can't be listed: Permission denied: d--------- of ")
+    assert f"chmod -R a+rX {closed}" in finding.remedy
 
 
 def test_other_files_alone(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_headrace_comes_first_where_nothing_else_comes_near() -> None:
 
 @pytest.mark.parametrize(("field", "kind"), [("synchronise", "synchronise"), ("blocking_copy", "copy")])
 def test_waits_for_the_device_are_found(field: str, kind: str) -> None:
-    device = DeviceFacts("GPU", busy_seconds=0.05, **{f"{field}_seconds": 0.04})
+    device = DeviceFacts("GPU", busy_seconds=0.05, **{f"{field}_seconds": 0.04})  # type: ignore[arg-type]
     device.synchronisations = {"aten::item": 1.0}
     observation = made.healthy()
     observation.device = device

@@ -96,17 +96,17 @@ def test_what_is_drawn_depends_on_the_seed_alone() -> None:
 @pytest.mark.parametrize("kind", [np.random.MT19937, np.random.PCG64])
 def test_another_bit_generator_of_numpy_is_put_back(kind: Any) -> None:
     """Samples are seeded even where the user has chosen one that np.random.seed can't seed."""
-    original, own = np.random.get_bit_generator(), kind(1)
+    original, own = np.random.get_bit_generator(), kind(1)  # type: ignore[attr-defined]
     try:
-        np.random.set_bit_generator(own)
+        np.random.set_bit_generator(own)  # type: ignore[attr-defined]
         expected = [np.random.rand() for _ in range(3)]
-        np.random.set_bit_generator(kind(1))
-        own = np.random.get_bit_generator()
+        np.random.set_bit_generator(kind(1))  # type: ignore[attr-defined]
+        own = np.random.get_bit_generator()  # type: ignore[attr-defined]
         first = np.random.rand()
         with generators_kept():
             seed_generators(3)
             np.random.rand()
-        assert np.random.get_bit_generator() is own
+        assert np.random.get_bit_generator() is own  # type: ignore[attr-defined]
         assert [first, np.random.rand(), np.random.rand()] == expected
     finally:
-        np.random.set_bit_generator(original)
+        np.random.set_bit_generator(original)  # type: ignore[attr-defined]

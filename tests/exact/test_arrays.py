@@ -54,7 +54,7 @@ def assert_equals_torchvision(
         for images, labels in loader:
             for image, label in zip(images, labels, strict=True):
                 draws = [draw for _, draw in headrace.testing.draws(loader, index, epoch)]
-                expected = run_suffix(replay(originals[index][0], plan.steps, draws), finish)
+                expected = run_suffix(replay(originals[index][0], plan.steps, draws), finish)  # type: ignore[arg-type]
                 if loader.dtype is not None:
                     expected = expected.to(loader.dtype)
                 assert image.dtype == expected.dtype
@@ -121,7 +121,7 @@ def test_arrays_of_any_strides(make: Any) -> None:
 def test_dtypes_and_layouts(dtype: torch.dtype | None, memory_format: torch.memory_format) -> None:
     dataset = cifar(pixels(11, 32, 32, 3))
     settings = {"dtype": dtype, "memory_format": memory_format}
-    assert_equals_torchvision(dataset, [v1.RandomCrop(32, padding=4)], FLOAT, **settings)
+    assert_equals_torchvision(dataset, [v1.RandomCrop(32, padding=4)], FLOAT, **settings)  # type: ignore[arg-type]
     images, _ = next(iter(headrace.DataLoader(dataset, 4, memory_format=memory_format)))
     assert images.is_contiguous(memory_format=memory_format)
 

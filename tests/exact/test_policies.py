@@ -107,7 +107,7 @@ def operations_of_torchvision(transform: Any, api: Any) -> Counter[tuple[str, bo
     where = (autoaugment, "_apply_op") if api is v1 else (type(transform), "_apply_image_or_video_transform")
     image = noise(4, 4, 0)
     torch.manual_seed(0)
-    with mock.patch.object(*where, apply):
+    with mock.patch.object(*where, apply):  # type: ignore[call-overload]
         for _ in range(SAMPLES):
             transform(image)
     return seen

@@ -7,7 +7,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def get(url: str, accept: str = "text/plain") -> str:
         return str(answer.read().decode())
 
 
-def samples(families: Iterator[Metric]) -> dict[tuple[str, ...], float]:
+def samples(families: Iterable[Metric]) -> dict[tuple[str, ...], float]:
     """By name and the values of the labels, in the labels' order."""
     found: dict[tuple[str, ...], float] = {}
     for family in families:

@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, dest: Path, **options: Any) -> dict[str, bytes]:
-    return contents(headrace.pack(folder, dest, **{"shard_size": 12_000, "workers": 2, **options}).path)
+    return contents(Path(headrace.pack(folder, dest, **{"shard_size": 12_000, "workers": 2, **options}).path))
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_short_reads_lose_nothing(
 @pytest.fixture
 def shard(folder: Path, tmp_path: Path) -> Path:
     """The second of a pack's, which has lost its index."""
-    pack = headrace.pack(folder, tmp_path / "shards", shard_size=12_000).path
+    pack = Path(headrace.pack(folder, tmp_path / "shards", shard_size=12_000).path)
     (pack / "index.arrow").unlink()
     return pack / "shard-000001.tar"
 
@@ -124,7 +124,7 @@ def test_shards_that_cannot_be_read_are_named(shard: Path, faults: Faults, tmp_p
         run(shard.parent, tmp_path / "dest")
     assert str(shard) in str(caught.value)
     (shard.parent / "index.arrow").unlink()
-    with pytest.raises(OSError, match="Input/output error") as caught:
+    with pytest.raises(OSError, match="Input/output error") as caught:  # type: ignore[assignment]
         build_shard_index(shard.parent)
     assert str(shard) in str(caught.value)
     faults()

@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pack(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return headrace.pack(folder, tmp_path_factory.mktemp("packed") / "pack", shard_size=10_000).path
+    return Path(headrace.pack(folder, tmp_path_factory.mktemp("packed") / "pack", shard_size=10_000).path)
 
 
 def everything(loader: headrace.DataLoader) -> tuple[torch.Tensor, list[int]]:

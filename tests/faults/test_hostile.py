@@ -115,7 +115,7 @@ def test_links_and_devices_in_tars_are_no_samples(picture: bytes, tmp_path: Path
         add(tar, "pipe.jpg", type=tarfile.FIFOTYPE)
         add(tar, "good.jpg", picture)
     assert [sample.key for sample in read_samples(tmp_path / "x.tar")] == ["good"]
-    packed = headrace.pack(tmp_path / "x.tar", tmp_path / "dest").path
+    packed = Path(headrace.pack(tmp_path / "x.tar", tmp_path / "dest").path)
     with tarfile.open(packed / "shard-000000.tar") as tar:
         assert [(member.name, member.isreg()) for member in tar] == [("good.jpg", True)]
 
@@ -164,7 +164,7 @@ def test_a_label_of_gigabytes_is_not_read(tmp_path: Path, picture: bytes) -> Non
 
 def pack_of(folder: Path, **columns: Any) -> Path:
     """A pack of one picture, of whose index some columns say something else."""
-    made = headrace.pack(image_folder(folder / "src", 1, side=40), folder / "pack").path
+    made = Path(headrace.pack(image_folder(folder / "src", 1, side=40), folder / "pack").path)
     index = PackIndex(made / FILE_NAME)
     values = [columns.get(name, index.batch[name].to_pylist()) for name in COLUMNS.names]
     about = index.about
@@ -352,7 +352,7 @@ def test_names_that_a_terminal_would_obey(tmp_path: Path, picture: bytes) -> Non
         list(headrace.DataLoader(headrace.ImageDataset([tmp_path / "a" / name], transform=STEPS)))
     assert str(caught.value).isprintable()
     assert r"\x1b]0;mine\x07\n[red]<script>.jpg" in str(caught.value)
-    made = headrace.pack(tmp_path, tmp_path / "dest").path
+    made = Path(headrace.pack(tmp_path, tmp_path / "dest").path)
     shard = made / "shard-000000.tar"
     shard.write_bytes(shard.read_bytes().replace(b"no picture", b"another 12"))
     assert [str(problem).isprintable() for problem in verify(made).problems] == [True]

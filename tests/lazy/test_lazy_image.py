@@ -79,9 +79,9 @@ def random_chain(image: Image.Image, rng: random.Random) -> Image.Image:
         elif step == 2:
             image = image.transpose(rng.choice(list(Image.Transpose)))
         elif step == 3:
-            image = rng.choice([Image.Image.copy, copy.copy, copy.deepcopy])(image)
+            image = rng.choice([Image.Image.copy, copy.copy, copy.deepcopy])(image)  # type: ignore[operator]
         elif step == 4 and rng.random() < 0.3:
-            image = image.rotate(rng.uniform(-40, 40), rng.choice([0, 2, 3]))
+            image = image.rotate(rng.uniform(-40, 40), rng.choice([0, 2, 3]))  # type: ignore[arg-type]
         elif step == 5 and min(image.size) > 3:
             left, top = rng.uniform(0, 1.5), rng.uniform(0, 1.5)
             image = image.crop((left, top, image.width - 1.4, image.height - 0.6))
@@ -306,7 +306,7 @@ def _opened(data: bytes, size: tuple[int, int] | None) -> Any:
 def test_nothing_is_decoded_until_pixels_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = []
     pixels = Chain.pixels
-    monkeypatch.setattr(Chain, "pixels", lambda chain: decoded.append(chain.crop) or pixels(chain))
+    monkeypatch.setattr(Chain, "pixels", lambda chain: decoded.append(chain.crop) or pixels(chain))  # type: ignore[func-returns-value]
     image, _ = both(FILES["a photograph"]())
     image = (
         image.convert("RGB").crop((5, 6, 25, 36)).resize((10, 10)).transpose(Image.Transpose.FLIP_LEFT_RIGHT)
@@ -355,6 +355,6 @@ def test_open_gives_lazy_images_outside_of_a_loader(tmp_path: Path) -> None:
         assert np.array_equal(np.asarray(image.convert("RGB")), np.asarray(Image.open(path)))
     Image.new("L", (3, 3)).save(tmp_path / "image.png")
     with lazy.open(tmp_path / "image.png") as other:
-        assert type(other) is PIL.PngImagePlugin.PngImageFile
+        assert type(other) is PIL.PngImagePlugin.PngImageFile  # type: ignore[attr-defined]
     with pytest.raises(FileNotFoundError):
         lazy.open(tmp_path / "missing.jpg")

@@ -142,8 +142,8 @@ def test_damaged_files_are_reported_as_without_lazy_images(folder: Path, tmp_pat
         data = path.read_bytes()
         (tmp_path / f"{i}.jpg").write_bytes(data[: len(data) // 2] if i == 3 else data)
     messages = []
-    for options in ({}, {"lazy": False}):
-        loader = headrace.DataLoader(Listed(tmp_path, AUGMENT), 2, num_workers=2, **options)
+    for lazy_images in (True, False):
+        loader = headrace.DataLoader(Listed(tmp_path, AUGMENT), 2, num_workers=2, lazy=lazy_images)
         with pytest.raises(OSError, match="truncated") as caught:
             list(loader)
         messages.append(str(caught.value))

@@ -146,7 +146,7 @@ def test_errors_of_target_transforms_are_dealt_with(cifar: Any, on_error: str) -
         return label
 
     cifar.target_transform = refuses
-    loader = headrace.DataLoader(cifar, 5, num_workers=1, on_error=on_error)
+    loader = headrace.DataLoader(cifar, 5, num_workers=1, on_error=on_error)  # type: ignore[arg-type]
     labels = [label for _, batch in loader for label in batch.tolist()]
     lost = [i for i, label in enumerate(cifar.targets) if label == cifar.targets[2]]
     assert [failure.index for failure in loader.stats().failures] == lost

@@ -74,8 +74,8 @@ OF_THE_BATCHES: dict[str, Change] = {
         loader, "batch_sampler", BatchSampler(range(3, 11), 3, drop_last=True)
     ),
     "batching, which is turned off": lambda loader: (
-        object.__setattr__(loader, "batch_sampler", None),
-        setattr(loader, "collate_fn", default_convert),
+        object.__setattr__(loader, "batch_sampler", None),  # type: ignore[func-returns-value]
+        setattr(loader, "collate_fn", default_convert),  # type: ignore[func-returns-value]
     ),
     "the sampler, which torch no longer looks at": lambda loader: object.__setattr__(
         loader, "sampler", [4, 2]
@@ -140,8 +140,8 @@ def test_a_changed_random_sampler_is_torchs(change: str) -> None:
         torch.manual_seed(5)
         assert len(ours) == len(theirs)
         assert same(list(ours), expected)
-    ours.sampler.generator = None  # type: ignore[union-attr]
-    ours.sampler.replacement = False  # type: ignore[union-attr]
+    ours.sampler.generator = None  # type: ignore[attr-defined]
+    ours.sampler.replacement = False  # type: ignore[attr-defined]
     assert "order: Shuffled of 30" in ours.explain()
 
 
@@ -288,7 +288,7 @@ def test_a_state_is_refused_where_another_sampler_decides_by_then() -> None:
 def test_a_changed_sampler_resumes_where_its_state_was_saved() -> None:
     def make() -> headrace.DataLoader:
         loader = headrace.DataLoader(Numbers(), batch_size=4, shuffle=True, num_workers=0)
-        loader.sampler.generator = seeded(4)  # type: ignore[union-attr]
+        loader.sampler.generator = seeded(4)  # type: ignore[attr-defined]
         loader.batch_sampler.batch_size = 3  # type: ignore[union-attr]
         return loader
 

@@ -229,7 +229,7 @@ def test_manual_seed_repeats_the_random_parameters(dataset: ImageFolder) -> None
 
 
 def test_a_sampler_with_epochs_is_told(dataset: ImageFolder) -> None:
-    sampler = data.DistributedSampler(dataset, num_replicas=2, rank=1, shuffle=True)
+    sampler: Any = data.DistributedSampler(dataset, num_replicas=2, rank=1, shuffle=True)
     loader = headrace.DataLoader(dataset, batch_size=5, sampler=sampler)
     loader.set_epoch(3)
     ours = [labels.tolist() for _, labels in loader]

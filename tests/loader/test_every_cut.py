@@ -88,7 +88,7 @@ KINDS = ("in order", "shuffled", "generator", "random", "stateful", "batches", "
 )
 def test_samplers_resume_at_every_cut(kind: str, n: int, workers: int) -> None:
     def make() -> headrace.DataLoader:
-        settings: dict[str, Any] = {
+        kinds: dict[str, Any] = {
             "in order": dict,
             "shuffled": lambda: {"shuffle": True},
             "generator": lambda: {"shuffle": True, "generator": torch.Generator().manual_seed(3)},
@@ -96,7 +96,8 @@ def test_samplers_resume_at_every_cut(kind: str, n: int, workers: int) -> None:
             "stateful": lambda: {"sampler": StatefulSampler(n)},
             "batches": lambda: {"batch_sampler": BatchSampler(data.RandomSampler(range(n)), 4, False)},
             "stateful batches": lambda: {"batch_sampler": BatchSampler(StatefulSampler(n), 4, False)},
-        }[kind]()
+        }
+        settings = kinds[kind]()
         if "batch_sampler" not in settings:
             settings["batch_size"] = 4
         return headrace.DataLoader(Numbers(n), num_workers=workers, **settings)

@@ -119,7 +119,7 @@ def run(loader: Any, changes: list[str]) -> list[Any]:
         try:
             found.append((len(loader), list(loader)))
         except (IndexError, ValueError, TypeError) as error:
-            found.append((type(error), []))
+            found.append((type(error), []))  # type: ignore[arg-type]
     return found
 
 

@@ -47,7 +47,7 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "local": lambda: {"sampler": LocalShuffled([0, 7, 15, N], 12)},
     "torch's weighted": lambda: {"sampler": WeightedRandomSampler([0.1] * 5 + [1.0] * (N - 5), 40)},
     "torch's random": lambda: {"sampler": RandomSampler(range(N), True, 40, generator=generator())},
-    "torch's distributed": lambda: {"sampler": DistributedSampler(range(N), 2, 1, seed=4)},
+    "torch's distributed": lambda: {"sampler": DistributedSampler(range(N), 2, 1, seed=4)},  # type: ignore[arg-type]
     "a list": lambda: {"sampler": [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]},
     "stateful": lambda: {"sampler": StatefulSampler(N)},
     "batches": lambda: {"batch_sampler": BatchSampler(RandomSampler(range(N)), 4, False), "batch_size": 1},
@@ -273,7 +273,7 @@ def test_torchs_distributed_checkpoint_keeps_a_loader(pictures: ImageFolder, tmp
 
 REFUSED: dict[str, tuple[Callable[[], headrace.DataLoader], str]] = {
     "another length": (lambda: headrace.DataLoader(Noisy(24), 4, True, seed=1), "Noisy of 23.*Noisy of 24"),
-    "another class": (lambda: headrace.DataLoader(range(23), 4, True, seed=1), "dataset: .*Noisy.*range"),
+    "another class": (lambda: headrace.DataLoader(range(23), 4, True, seed=1), "dataset: .*Noisy.*range"),  # type: ignore[arg-type]
     "another order": (lambda: headrace.DataLoader(Noisy(), 4, seed=1), "order: .*Shuffled.*Sequential"),
     "another sampler": (
         lambda: headrace.DataLoader(Noisy(), 4, sampler=[1, 2], seed=1),

@@ -66,10 +66,10 @@ def set_while_unguarded(base: Any) -> Any:
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             self._DataLoader__initialized = False
-            if self.batch_sampler is None:
-                self.sampler = Forever(self.sampler)
+            if self.batch_sampler is None:  # type: ignore[has-type]
+                self.sampler = Forever(self.sampler)  # type: ignore[has-type]
             else:
-                self.batch_sampler = Forever(self.batch_sampler)
+                self.batch_sampler = Forever(self.batch_sampler)  # type: ignore[has-type]
             self._DataLoader__initialized = True
             self.iterator = super().__iter__()
 

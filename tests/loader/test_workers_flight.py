@@ -91,7 +91,8 @@ def test_out_of_order_batches_are_all_there() -> None:
 
 
 def test_batches_are_pinned_by_a_thread_with_the_caller_s_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    devices, threads = [], set()
+    devices: list[Any] = []
+    threads: set[Any] = set()
 
     def pin(data: Any) -> Any:
         threads.add(threading.current_thread().name)

@@ -191,9 +191,9 @@ def test_arrays_text_and_objects_arrive() -> None:
     value["fixed"].flags.writeable = False  # type: ignore[attr-defined]
     came, segments = there_and_back(value)
     assert segments == 5
-    assert np.array_equal(came["array"], value["array"])
+    assert np.array_equal(came["array"], value["array"])  # type: ignore[arg-type]
     assert came["array"].flags.writeable
-    assert np.array_equal(came["fortran"], value["fortran"])
+    assert np.array_equal(came["fortran"], value["fortran"])  # type: ignore[arg-type]
     assert not came["fixed"].flags.writeable
     assert came["text"] == value["text"]
     assert torch.equal(came["object"].rows[1], torch.arange(LARGE))

@@ -164,7 +164,7 @@ UNPICKLABLE = {
         r"dataset\.dataset\.transform: a TextIOWrapper can't be pickled",
     ),
     "a partial": (
-        lambda: functools.partial(scaled, by=lambda: 0),
+        lambda: functools.partial(scaled, by=lambda: 0),  # type: ignore[arg-type]
         r"dataset\.dataset\.transform\.keywords\['by'\]: <lambda> ",
     ),
     "a class made in a function": (

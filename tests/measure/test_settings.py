@@ -50,8 +50,8 @@ def test_a_clone_shares_nothing() -> None:
     twin = clone(batch)
     twin["x"].add_(1)
     twin["rest"][1][1].append(2)
-    assert torch.equal(batch["x"], torch.ones(2, 3))
-    assert batch["rest"][1] == ("a", [1])
+    assert torch.equal(batch["x"], torch.ones(2, 3))  # type: ignore[arg-type]
+    assert batch["rest"][1] == ("a", [1])  # type: ignore[index]
     assert nbytes(batch) == 4 * (6 + 2)
     assert batch_samples(batch, None) == 2
     assert batch_samples(["text"], 7) == 7

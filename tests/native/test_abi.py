@@ -77,11 +77,11 @@ def test_structs_are_laid_out_as_the_compiler_does(tmp_path: Path) -> None:
     found = {name: int(value) for name, value in (line.split() for line in output.splitlines())}
     for name, struct in STRUCTS.items():
         assert found[name] == ctypes.sizeof(struct)
-        for field in struct._fields_:
+        for field in struct._fields_:  # type: ignore[assignment]
             assert found[f"{name}.{field[0]}"] == getattr(struct, field[0]).offset, f"{name}.{field[0]}"
     assert found["hr_status"] == abi.STATUS.itemsize
     for field in abi.STATUS.names or ():
-        assert found[f"hr_status.{field}"] == abi.STATUS.fields[field][1]
+        assert found[f"hr_status.{field}"] == abi.STATUS.fields[field][1]  # type: ignore[index]
 
 
 def test_every_field_of_the_header_is_there() -> None:

@@ -143,7 +143,7 @@ def test_endless_orders_have_no_length() -> None:
 def test_torchs_dataloader_takes_them_and_its_seed_decides() -> None:
     def epoch() -> list[Any]:
         torch.manual_seed(1)
-        loader = torch.utils.data.DataLoader(range(10), batch_size=4, sampler=Shuffled(10))
+        loader = torch.utils.data.DataLoader(range(10), batch_size=4, sampler=Shuffled(10))  # type: ignore[arg-type, var-annotated]
         return [batch.tolist() for batch in loader]
 
     assert epoch() == epoch()

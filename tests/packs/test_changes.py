@@ -119,8 +119,8 @@ def test_lossy_changes_are_recorded_and_only_where_needed(tmp_path: Path) -> Non
     headrace.pack(src, tmp_path / "dest", max_side=120, quality=80)
     stored = images(tmp_path / "dest")
     assert stored["a/small"] == GOOD
-    assert pixels(stored["a/large.jpg"])[0] == (120, 40)
-    assert pixels(stored["a/large.png"])[0] == (40, 120)
+    assert pixels(stored["a/large.jpg"])[0] == (120, 40)  # type: ignore[index]
+    assert pixels(stored["a/large.png"])[0] == (40, 120)  # type: ignore[index]
     with Image.open(io.BytesIO(stored["a/large.png"])) as image:
         assert (image.format, image.mode) == ("PNG", "RGBA")
     made = info(tmp_path / "dest").made

@@ -199,7 +199,7 @@ def ilsvrc(tmp_path: Path) -> Path:
                     add(small, file.name, file.read_bytes())
             add(tar, f"{folder.name}.tar", inner.getvalue())
     fields = ("ILSVRC2012_ID", "WNID", "words", "num_children", "children")
-    rows = [(i + 1, wnid, "a word, ünïcödé", 0, []) for i, wnid in enumerate(WNIDS)]
+    rows: list[Any] = [(i + 1, wnid, "a word, ünïcödé", 0, []) for i, wnid in enumerate(WNIDS)]
     rows.append((4, "n00", "an ancestor", 3, [1, 2, 3]))
     synsets = np.array([tuple(row) for row in rows], dtype=[(name, object) for name in fields])
     meta, truth = io.BytesIO(), "".join(f"{i}\n" for i in ids).encode()

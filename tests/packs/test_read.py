@@ -113,7 +113,7 @@ def test_a_pack_of_mostly_png_runs_natively_and_pillow_reads_the_png(tmp_path: P
     loader = headrace.DataLoader(dataset, batch_size=5)
     assert loader.plan().native is not None
     images = torch.cat([images for images, _ in loader])
-    assert torch.equal(images, torch.stack([image for image, _ in dataset]))
+    assert torch.equal(images, torch.stack([image for image, _ in dataset]))  # type: ignore[attr-defined]
     names = [dataset.index.text("extension", i) for i in range(len(dataset))]
     assert loader.stats().decoded_by["pillow"] == names.count("png") > names.count("jpg") > 0
 
@@ -296,8 +296,8 @@ def test_entry_points_outside_the_index_are_ignored(folder: ImageFolder) -> None
     ends = np.array([1 << 50, 3, 2, (1 << 64) - 1] * n, np.uint64)[:n]
     entries = EntryPoints(np.zeros(10, np.uint8), begins, ends, None)
     source = ffi.Source.of_extents(
-        plan.source.paths,
-        plan.source.offsets,
+        plan.source.paths,  # type: ignore[union-attr]
+        plan.source.offsets,  # type: ignore[union-attr]
         Extents(
             np.arange(n, dtype=np.uint32),
             np.zeros(n, np.uint64),

@@ -179,7 +179,7 @@ def test_restart_markers_are_counted(tmp_path: Path) -> None:
 
 
 def test_any_damage_to_an_index_is_a_problem_and_no_crash(tmp_path: Path) -> None:
-    pack = headrace.pack(image_folder(tmp_path / "folder", 3), tmp_path / "pack").path
+    pack = Path(headrace.pack(image_folder(tmp_path / "folder", 3), tmp_path / "pack").path)
     index = pack / "index.arrow"
     whole = index.read_bytes()
     noticed = 0

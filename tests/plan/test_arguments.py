@@ -200,7 +200,7 @@ def test_bounds_the_wrong_way_round_are_refused(api: Any) -> None:
 
 def test_v1_pads_by_reflection_once_or_not_at_all() -> None:
     """One padding alone mirrors the picture's own pixels, which is what a step means."""
-    assert read(v1.RandomCrop(7, 1, False, padding_mode="reflect")).padding == (1, 1, 1, 1)  # type: ignore[union-attr]
-    assert read(v1.RandomCrop(7, None, True, padding_mode="reflect")).pad_if_needed  # type: ignore[union-attr]
-    assert read(v1.RandomCrop(7, 1, True, padding_mode="edge")).padding == (1, 1, 1, 1)  # type: ignore[union-attr]
-    assert read(v2.RandomCrop(7, 1, True, padding_mode="reflect")).padding == (1, 1, 1, 1)  # type: ignore[union-attr]
+    assert read(v1.RandomCrop(7, 1, False, padding_mode="reflect")).padding == (1, 1, 1, 1)  # type: ignore[attr-defined]
+    assert read(v1.RandomCrop(7, None, True, padding_mode="reflect")).pad_if_needed  # type: ignore[attr-defined]
+    assert read(v1.RandomCrop(7, 1, True, padding_mode="edge")).padding == (1, 1, 1, 1)  # type: ignore[attr-defined]
+    assert read(v2.RandomCrop(7, 1, True, padding_mode="reflect")).padding == (1, 1, 1, 1)  # type: ignore[attr-defined]

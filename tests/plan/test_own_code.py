@@ -208,7 +208,7 @@ def test_functions_are_known_by_what_they_do() -> None:
 def test_functions_that_do_anything_else_are_not_known() -> None:
     factor = 3.0
     for function in (
-        *(lambda x, y=0: x, lambda *x: x, lambda x: (x,), partial(identity), identity.__call__, len),
+        *(lambda x, y=0: x, lambda *x: x, lambda x: (x,), partial(identity), identity.__call__, len),  # type: ignore[operator]
         *(
             lambda x: x.convert("L"),
             lambda x: x.convert(mode="RGB"),

@@ -38,7 +38,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def entries(result: Recognised) -> list[tuple[str, int]]:
-    return [(result.source.path(i), result.source.label(i)) for i in range(len(result.source))]
+    return [(result.source.path(i), result.source.label(i)) for i in range(len(result.source))]  # type: ignore[misc]
 
 
 def test_image_folder(root: Path) -> None:

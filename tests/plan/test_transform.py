@@ -46,7 +46,7 @@ def test_the_usual_training_transform() -> None:
             ops.HorizontalFlip(0.5),
         )
         assert (result.extent.height, result.extent.width) == (224, 224)
-        assert result.table.dtype == torch.float32
+        assert result.table.dtype == torch.float32  # type: ignore[union-attr]
 
 
 def test_the_usual_validation_transform() -> None:

@@ -88,7 +88,7 @@ def test_who_waits_for_room_misses_once(store: MemoryStore, tmp_path: Path) -> N
     async def slowly(*given: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(None, asyncio.run, get(*given))
 
-    store.get = slowly  # type: ignore[method-assign]
+    store.get = slowly  # type: ignore[assignment]
     store.change = change
     records = access_to(store, tmp_path, 4 * SIZE).records()
     asked = 0
@@ -99,7 +99,7 @@ def test_who_waits_for_room_misses_once(store: MemoryStore, tmp_path: Path) -> N
         asked += 1
         return claim(*given)
 
-    records._cache.claim = counted  # type: ignore[method-assign]
+    records._cache.claim = counted  # type: ignore[assignment]
     first = begin(records, 0, 1, 2, 3)
     until(arrived.is_set)
     second = begin(records, 10, 11, 12, 13)
@@ -143,7 +143,8 @@ def test_sizes_and_versions_of_single_objects_take_bounded_memory(
 
 
 def test_what_failed_as_a_whole_is_given_back() -> None:
-    lease, ended = Lease([], [], [], urgent=False), []
+    lease = Lease([], [], [], urgent=False)
+    ended: list[Any] = []
     lease.end = ended.append
     lease.error = OSError("no cache")
     lease.finished()
@@ -157,7 +158,7 @@ def pack(tmp_path: Path) -> Path:
     """In a folder of its own."""
     source = image_folder(tmp_path / "pictures", 6, side=40)
     (tmp_path / "bucket").mkdir()
-    return headrace.pack(source, tmp_path / "bucket" / "pack").path
+    return Path(headrace.pack(source, tmp_path / "bucket" / "pack").path)
 
 
 def remote_source(pack: Path, cache: Path) -> RemotePackSource:

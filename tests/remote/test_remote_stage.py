@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def test_the_stage_gives_what_the_loader_gives_of_the_local_pack(
     dataset = pickle.loads(pickle.dumps(remote(transform)))
     stage = Decode(dataset, order=Shuffled(COUNT), seed=5, batch_size=7, threads=2)
     for first in (0, 1):  # by two calls; the second begins in the middle of a batch
-        made = {}
+        made: dict[Any, Any] = {}
         for ids in (np.arange(first, 30), np.arange(30, COUNT)):
             for batch in stage({"id": ids}):
                 made.update(zip(batch["id"].tolist(), batch["image"], strict=True))

@@ -42,7 +42,7 @@ def test_reads_as_torchvisions_pil_loader(files: list[Path]) -> None:
 def test_length_and_negative_indices(files: list[Path]) -> None:
     dataset = ImageDataset(files, [3, 4, 5])
     assert len(dataset) == 3
-    assert [label for _, label in dataset] == [3, 4, 5]  # IndexError ends the old protocol of iteration
+    assert [label for _, label in dataset] == [3, 4, 5]  # type: ignore[attr-defined]  # IndexError ends the old protocol of iteration
     assert dataset[-1][1] == 5
     for index in (3, -4):
         with pytest.raises(IndexError, match=f"index {index} is out of range for 3 samples"):
@@ -57,7 +57,7 @@ def test_transforms_are_called(files: list[Path]) -> None:
 def test_labels_default_to_zero_and_may_be_arrays(files: list[Path]) -> None:
     assert [ImageDataset(files)[i][1] for i in range(3)] == [0, 0, 0]
     for labels in (np.array([1, 2, 3], np.int32), torch.tensor([1, 2, 3])):
-        assert [type(label) for _, label in ImageDataset(files, labels)] == [int] * 3  # type: ignore[arg-type]
+        assert [type(label) for _, label in ImageDataset(files, labels)] == [int] * 3  # type: ignore[arg-type, attr-defined]
 
 
 def test_pickles(files: list[Path]) -> None:

@@ -14,6 +14,7 @@ import tarfile
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -95,7 +96,7 @@ def tar_of(kind: int) -> bytes:
 
 def pack_index(folder: Path) -> Target:
     """The index of a pack, which is read where it is mapped."""
-    made = pack(image_folder(folder / "src", 4, side=40), folder / "pack").path
+    made = Path(pack(image_folder(folder / "src", 4, side=40), folder / "pack").path)
     place = made / FILE_NAME
 
     def run(data: bytes) -> None:
@@ -154,7 +155,12 @@ def lmdb_value(folder: Path) -> Target:
         assert -1 <= sample.label < 1 << 63
         assert isinstance(sample.image, bytes)
 
-    values = ((b"\xff\xd8\xff" + b"x" * 20, 7), (b"", None), (b"GIF89a", 1 << 40, {"txt": b"words"}), [[[]]])
+    values: tuple[Any, ...] = (
+        (b"\xff\xd8\xff" + b"x" * 20, 7),
+        (b"", None),
+        (b"GIF89a", 1 << 40, {"txt": b"words"}),
+        [[[]]],
+    )
     return Target([msgpack.packb(value) for value in values], run, ("headrace.packs", "msgpack"))
 
 
