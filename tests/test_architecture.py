@@ -207,7 +207,7 @@ def table() -> Iterator[str]:
     for name in reversed([name for name in ALLOWED if name in existing]):
         below = sorted(ALLOWED[name] & existing - BASE)
         names = "public names of the package" if name == "recipes" else ", ".join(below) or "nothing"
-        yield f"| `{name}{'/' if (ROOT / name).is_dir() else '.py'}` | {HOLDS[name]} | {names} |"
+        yield f"| `{name}{'.py' if (ROOT / f'{name}.py').is_file() else '/'}` | {HOLDS[name]} | {names} |"
     yield ""
     yield f"Lines of Python, at most ({ALL_PYTHON.lines:,} in all; native code: {NATIVE:,}):"
     yield ""

@@ -47,7 +47,7 @@ POLICIES = {
 
 def sized() -> dict[str, Any]:
     """The classes with sizes, each with the examples of its op."""
-    found = {}
+    found: dict[str, Any] = {}
     for op in OPS:
         names = [name.rpartition(".")[2] for name in op.matches_imported if issubclass(op, ImageOp)]
         for cls in (getattr(timm_transforms, name) for name in names if hasattr(timm_transforms, name)):

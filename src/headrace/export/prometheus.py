@@ -96,46 +96,34 @@ class Collector:
 
     def collect(self) -> Iterator[Metric]:
         """All metrics of all loaders, as of now."""
+        from prometheus_client.metrics_core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
+
         stats = {name: loader.stats() for name, loader in self._loaders.items()}
-        yield from _scalars(stats)
-        yield _waits(stats)
-        yield from _stages(stats)
-        yield from _outcomes(stats)
-
-
-def _scalars(stats: Mapping[str, LoaderStats]) -> Iterator[Metric]:
-    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
-
-    for kind, scalars in ((CounterMetricFamily, COUNTERS), (GaugeMetricFamily, GAUGES)):
-        for metric, text, value in scalars:
-            family = kind(f"headrace_{metric}", text, labels=("loader",))
-            for name, each in stats.items():
-                number = value(each)
-                if number is not None:
-                    family.add_metric((name,), number)
-            yield family
-
-
-def _waits(stats: Mapping[str, LoaderStats]) -> Metric:
-    from prometheus_client.metrics_core import HistogramMetricFamily
-
-    waits = HistogramMetricFamily(
-        "headrace_stall_seconds", "What steps after the first of an epoch waited.", labels=("loader",)
-    )
-    for name, each in stats.items():
-        waits.add_metric((name,), [(_bound(b), n) for b, n in each.waits], each.stall_seconds)
-    return waits
-
-
-def _stages(stats: Mapping[str, LoaderStats]) -> Iterator[Metric]:
-    from prometheus_client.metrics_core import CounterMetricFamily
-
-    for metric, text, of_stage in STAGE_COUNTERS:
-        family = CounterMetricFamily(f"headrace_{metric}", text, labels=("loader", "stage"))
+        for kind, scalars in ((CounterMetricFamily, COUNTERS), (GaugeMetricFamily, GAUGES)):
+            for metric, text, value in scalars:
+                family = kind(f"headrace_{metric}", text, labels=("loader",))
+                for name, each in stats.items():
+                    number = value(each)
+                    if number is not None:
+                        family.add_metric((name,), number)
+                yield family
+        waits = HistogramMetricFamily(
+            "headrace_stall_seconds", "What steps after the first of an epoch waited.", labels=("loader",)
+        )
         for name, each in stats.items():
-            for stage in each.stages:
-                family.add_metric((name, stage.name), of_stage(stage))
-        yield family
+            waits.add_metric((name,), [(_bound(b), n) for b, n in each.waits], each.stall_seconds)
+        yield waits
+        for metric, text, of_stage in STAGE_COUNTERS:
+            family = CounterMetricFamily(f"headrace_{metric}", text, labels=("loader", "stage"))
+            for name, each in stats.items():
+                for stage in each.stages:
+                    family.add_metric((name, stage.name), of_stage(stage))
+            yield family
+        yield from _outcomes(stats)
 
 
 def _outcomes(stats: Mapping[str, LoaderStats]) -> Iterator[Metric]:

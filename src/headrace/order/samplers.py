@@ -155,7 +155,6 @@ class RepeatedAugmentation(Order):
         return permute(positions // self.occurrences, self.samples, key), positions % self.occurrences
 
     def identity(self) -> str:
-        """See `Order.identity`."""
         return f"{type(self).__name__} of {self.samples}, {self.occurrences} times, {self.pass_size} an epoch"
 
 
@@ -203,7 +202,6 @@ class Weighted(Order):
         return np.minimum(indices, self._last), positions
 
     def identity(self) -> str:
-        """See `Order.identity`."""
         digest = hashlib.blake2b(self._sums.tobytes(), digest_size=8).hexdigest()
         return f"{type(self).__name__} by weights {digest}, {self.pass_size} an epoch"
 
@@ -246,7 +244,6 @@ class LocalShuffled(Order):
         return places
 
     def identity(self) -> str:
-        """See `Order.identity`."""
         digest = hashlib.blake2b(self._boundaries.tobytes(), digest_size=8).hexdigest()
         shards = len(self._sizes)
         return f"{type(self).__name__} of {self.pass_size} in {shards} shards {digest}, window {self.window}"
@@ -267,15 +264,12 @@ class Endless(Order):
 
     @property
     def size(self) -> int | None:
-        """None: an epoch has no end."""
         return None
 
     def at(self, positions: Indices, seed: int, epoch: int) -> tuple[Indices, Indices]:
-        """See `Order.at`."""
         return self.order.at(positions, seed, epoch)
 
     def identity(self) -> str:
-        """See `Order.identity`."""
         return f"{self.order.identity()}, without end"
 
     def __len__(self) -> int:
