@@ -44,7 +44,7 @@ def test_what_is_given_up_can_be_claimed_again(cache: Cache) -> None:
     assert states(cache, [1]) == ["mine"]
 
 
-def test_what_is_pinned_stays(cache: Cache) -> None:
+def test_pinned_records_are_not_evicted(cache: Cache) -> None:
     paths = put(cache, list(range(8)))
     assert states(cache, [8]) == ["full"]
     assert all(path and os.path.exists(path) for path in paths)

@@ -47,7 +47,7 @@ def test_a_sound_folder_is_exit_code_0(folder: Path) -> None:
     assert done.stderr == ""  # a bar is for terminals
 
 
-def test_a_spoiled_folder_is_told_file_by_file(folder: Path, tmp_path: Path) -> None:
+def test_problems_of_a_folder_are_reported_file_by_file(folder: Path, tmp_path: Path) -> None:
     whole = (folder / "train" / "class0" / "00000.jpg").read_bytes()
     (folder / "train" / "class1" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
     (folder / "train" / "class1" / "empty.jpg").touch()

@@ -192,7 +192,7 @@ def test_pods_are_restricted(folder: str) -> None:
 
 
 @pytest.mark.parametrize("folder", APPLIED)
-def test_what_is_named_is_there(folder: str) -> None:
+def test_objects_that_manifests_refer_to_exist(folder: str) -> None:
     """Claims, volumes, accounts, ports; and images have a registry and a tag."""
     names = {(each["kind"], each["metadata"]["name"]) for each in objects(folder)}
     for _, pod in pods(folder):

@@ -43,7 +43,7 @@ def test_pairs_are_two_arguments_and_the_rest_is_one() -> None:
 
 
 @pytest.mark.parametrize("mix", [v2.MixUp, v2.CutMix])
-def test_torchvisions_mixers(mix: Any) -> None:
+def test_mixup_and_cutmix_repeat_for_the_same_keys(mix: Any) -> None:
     transform = BatchTransform(v2.RandomChoice([mix(num_classes=3)]), CPU)
     images, labels = transform([IMAGES, LABELS], keys_of(0))
     assert labels.shape == (4, 3)

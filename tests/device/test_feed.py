@@ -72,7 +72,7 @@ def test_devices_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         check_device("cuda")
 
 
-def test_a_forked_process_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_use_in_a_forked_process_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     class Module:
         _is_in_bad_fork = staticmethod(lambda: True)
 

@@ -50,7 +50,7 @@ def test_the_bits_are_those_of_one_picture(
 @pytest.mark.parametrize("dtype", OUTPUT_DTYPES)
 @pytest.mark.parametrize("given", FORMATS)
 @pytest.mark.parametrize("wanted", FORMATS)
-def test_and_on_a_device_too(
+def test_tables_are_torchvisions_on_a_device(
     gpu: torch.device, dtype: torch.dtype, given: torch.memory_format, wanted: torch.memory_format
 ) -> None:
     check(gpu, dtype, given, wanted)

@@ -102,7 +102,7 @@ def test_the_plan_for_a_device_gives_the_same(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", PIPELINES)
-def test_and_on_a_device(folder: Path, name: str, gpu: torch.device) -> None:
+def test_rows_are_torchvisions_on_a_device(folder: Path, name: str, gpu: torch.device) -> None:
     check_device_plan(folder, PIPELINES[name], torch.channels_last, gpu)
 
 

@@ -163,7 +163,7 @@ def test_a_method_named_to_may_mean_something_else() -> None:
     assert map_leaves(batch, lambda leaf: pytest.fail(f"{leaf} is no leaf")) is batch
 
 
-def test_sizes() -> None:
+def test_batch_size_and_bytes_of_nested_batches() -> None:
     assert batch_size({"name": ["a", "b"], "x": torch.zeros(7, 2)}) == 7
     assert batch_size([torch.tensor(3.0)]) == batch_size([]) == batch_size("text") == 1
     assert total_nbytes({"a": torch.zeros(2, 3), "b": torch.eye(2).to_sparse(), "c": "text"}) == 24

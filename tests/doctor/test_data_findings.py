@@ -112,7 +112,7 @@ def test_classes_of_splits_must_be_the_same() -> None:
     assert flat["classes of val"].remedy.startswith("All images of val lie in one folder, images: sort")
 
 
-def test_balance() -> None:
+def test_the_balance_of_classes_is_described() -> None:
     split = split_of_counts("", {"ant": 10, "bee": 100, "cat": 20, "dog": 1000})
     found = by_name(classes(ROOT, [split]))["balance"]
     assert found.judgement == "note"
@@ -255,7 +255,7 @@ def test_an_incomplete_imagenet_says_what_is_missing() -> None:
     assert found.value == ("998 class folders, 2 fewer than ImageNet has: n00000998, n00000999")
 
 
-def test_wnids_that_are_none() -> None:
+def test_folders_that_are_no_wnids_are_bad() -> None:
     counts = dict.fromkeys([*WNIDS[:-1], "n0144076"], 50)
     found = by_name(imagenet(ROOT, [split_of_counts("val", counts)]))["wnids of val"]
     assert found.judgement == "bad"

@@ -98,7 +98,7 @@ def test_classes_may_have_folders_of_their_own(tmp_path: Path) -> None:
     assert seen(tmp_path).kind == "classes"
 
 
-def test_one_level_too_low(tmp_path: Path) -> None:
+def test_a_class_folder_given_as_the_root_is_bad(tmp_path: Path) -> None:
     tree(tmp_path, "cat/1.jpg", "cat/2.jpg", "dog/1.jpg")
     with pytest.raises(FileNotFoundError):
         ImageFolder(tmp_path / "cat")

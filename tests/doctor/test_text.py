@@ -44,7 +44,7 @@ def printed(record: Checkup | Diagnosis, width: int = 80, colour: bool = False) 
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_golden(name: str) -> None:
+def test_the_text_of_a_diagnosis_is_the_golden_one(name: str) -> None:
     text = printed(RECORDS[name]())
     path = GOLDEN / f"{name}.txt"
     if os.environ.get("UPDATE_GOLDEN"):

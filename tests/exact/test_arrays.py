@@ -92,7 +92,7 @@ STEPS: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
-def test_steps(steps: list[Any]) -> None:
+def test_arrays_through_any_steps_equal_torchvision(steps: list[Any]) -> None:
     assert_equals_torchvision(cifar(pixels(13, 32, 32, 3)), steps, FLOAT)
 
 

@@ -98,7 +98,7 @@ MIDDLES = {
 
 @pytest.mark.parametrize("name", MIDDLES)
 @pytest.mark.parametrize("api", [v1, v2], ids=["v1", "v2"])
-def test_middles(folder: Path, api: Any, name: str) -> None:
+def test_any_user_step_between_native_ones_equals_torchvision(folder: Path, api: Any, name: str) -> None:
     begin = [api.RandomResizedCrop(32), api.RandomHorizontalFlip()]
     end = END_V1 if api is v1 else END_V2
     data = dataset(folder, *begin, MIDDLES[name](api), *end)
@@ -158,7 +158,7 @@ PIPELINES = {
 
 @pytest.mark.parametrize("name", PIPELINES)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_pipelines(folder: Path, name: str, workers: int) -> None:
+def test_split_pipelines_equal_torchvision(folder: Path, name: str, workers: int) -> None:
     check(headrace.DataLoader(dataset(folder, *PIPELINES[name]), 5, seed=1, num_workers=workers))
 
 
@@ -203,7 +203,7 @@ def numbered(folder: Path) -> ImageFolder:
     return data
 
 
-def test_across_a_resume(folder: Path) -> None:
+def test_a_split_epoch_resumes_exactly(folder: Path) -> None:
     first = headrace.DataLoader(numbered(folder), 4, shuffle=True, seed=3, num_workers=0)
     whole = list(first)
     first.set_epoch(0)
@@ -226,7 +226,7 @@ def test_indices_that_come_again_and_count_from_the_end(folder: Path) -> None:
     assert len({image.numpy().tobytes() for image in images}) == 6
 
 
-def test_what_is_drawn_can_be_told(folder: Path) -> None:
+def test_draws_of_a_split_pipeline_are_reported(folder: Path) -> None:
     loader = headrace.DataLoader(numbered(folder), 4, seed=3, num_workers=0)
     ((step, box),) = headrace.testing.draws(loader, 2, epoch=0)
     assert str(step).startswith("RandomResizedCrop")

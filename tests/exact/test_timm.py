@@ -26,7 +26,7 @@ auto_augment = pytest.importorskip("timm.data.auto_augment", exc_type=ImportErro
 timm_transforms = pytest.importorskip("timm.data.transforms", exc_type=ImportError)
 
 PARAMS = {"translate_const": 100, "img_mean": (124, 116, 104)}
-POLICIES = {
+POLICIES: dict[str, Any] = {
     **{
         text: lambda text=text: auto_augment.rand_augment_transform(text, dict(PARAMS))
         for text in (
@@ -53,7 +53,10 @@ def sized() -> dict[str, Any]:
         for cls in (getattr(timm_transforms, name) for name in names if hasattr(timm_transforms, name)):
             for number, example in enumerate(op.examples):
                 found[f"{cls.__name__} {number}"] = lambda cls=cls, example=example: cls(**example)
-    pads = {"size": (60, 20), "fill": [1, 2, 3]}, {"size": (60, 51), "padding_mode": "reflect"}
+    pads: tuple[dict[str, Any], ...] = (
+        {"size": (60, 20), "fill": [1, 2, 3]},
+        {"size": (60, 51), "padding_mode": "reflect"},
+    )
     for number, example in enumerate(pads):
         found[f"CenterCropOrPad with padding {number}"] = lambda e=example: timm_transforms.CenterCropOrPad(
             **e

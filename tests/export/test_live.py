@@ -106,7 +106,7 @@ def test_the_answer_is_what_stats_says(tmp_path: Path) -> None:
     assert answer["waiting_seconds"] == 0
 
 
-def test_an_epoch_gone_on_with_says_what_lies_before() -> None:
+def test_a_resumed_epoch_reports_skipped_batches() -> None:
     dataset = Rows(torch.arange(40))
     first = headrace.DataLoader(dataset, 4, shuffle=True, num_workers=0)
     iterator = iter(first)

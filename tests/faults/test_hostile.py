@@ -188,7 +188,9 @@ def pack_of(folder: Path, **columns: Any) -> Path:
     ],
     ids=str,
 )
-def test_places_that_are_none(columns: dict[str, list[int]], tmp_path: Path) -> None:
+def test_places_outside_of_shards_are_errors_of_their_samples(
+    columns: dict[str, list[int]], tmp_path: Path
+) -> None:
     dataset = headrace.PackedDataset(pack_of(tmp_path, **columns), STEPS)
     with pytest.raises(headrace.SampleError, match="sample 0"):
         list(headrace.DataLoader(dataset, num_workers=2))

@@ -141,7 +141,7 @@ def test_a_batch_sampler_without_length(dataset: ImageFolder) -> None:
         len(loader)
 
 
-def test_subsets(dataset: ImageFolder) -> None:
+def test_subsets_give_torchs_epochs(dataset: ImageFolder) -> None:
     parts = data.random_split(dataset, [20, 10], torch.Generator().manual_seed(0))
     for part in (*parts, Subset(parts[0], [5, 5, 0])):
         assert_same_epochs(part, batch_size=4)
@@ -228,7 +228,7 @@ def test_manual_seed_repeats_the_random_parameters(dataset: ImageFolder) -> None
     assert not torch.equal(runs[0][0], runs[0][1])
 
 
-def test_a_sampler_with_epochs_is_told(dataset: ImageFolder) -> None:
+def test_set_epoch_reaches_the_sampler(dataset: ImageFolder) -> None:
     sampler: Any = data.DistributedSampler(dataset, num_replicas=2, rank=1, shuffle=True)
     loader = headrace.DataLoader(dataset, batch_size=5, sampler=sampler)
     loader.set_epoch(3)

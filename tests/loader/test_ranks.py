@@ -187,7 +187,7 @@ def test_our_orders_can_be_shared() -> None:
 
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.long)])
-def test_killed_runs_go_on_with_other_ranks_and_workers(folder: Path, tmp_path: Path, kills: int) -> None:
+def test_killed_runs_resume_with_other_ranks_and_workers(folder: Path, tmp_path: Path, kills: int) -> None:
     """The sequence of world sizes is 2, 1, 3 and all bytes are compared."""
     script = Path(__file__).with_name("kill_and_resume.py")
     done = run_python(script, folder, tmp_path, kills)

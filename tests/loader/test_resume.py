@@ -86,7 +86,7 @@ def run(make: Callable[[], Any], stop: int, epochs: int = 2, **other: Any) -> tu
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stop", [1, 3, 9])
-def test_native_epochs_go_on(pictures: ImageFolder, kind: str, stop: int) -> None:
+def test_native_epochs_resume_exactly(pictures: ImageFolder, kind: str, stop: int) -> None:
     def make(workers: int = 2) -> headrace.DataLoader:
         return headrace.DataLoader(pictures, num_workers=workers, **{"batch_size": 4, **KINDS[kind]()})
 
@@ -100,7 +100,7 @@ CHANGES = [(kind, *pair) for i, kind in enumerate(KINDS) for pair in ((0, 0), ((
 
 
 @pytest.mark.parametrize(("kind", "workers", "others"), CHANGES)
-def test_python_epochs_go_on(kind: str, workers: int, others: int) -> None:
+def test_python_epochs_resume_exactly(kind: str, workers: int, others: int) -> None:
     def make(workers: int = workers) -> headrace.DataLoader:
         options = {"batch_size": 4, "seed": 5, **KINDS[kind]()}
         return headrace.DataLoader(Noisy(N), num_workers=workers, **options)
@@ -120,14 +120,14 @@ def test_python_epochs_without_a_seed_go_on_with_the_same_samples(kind: str) -> 
 
 
 @pytest.mark.parametrize("stop", [4, 30, 31])
-def test_samples_that_are_not_batched_go_on(stop: int) -> None:
+def test_unbatched_samples_resume_exactly(stop: int) -> None:
     expected, got = run(lambda: headrace.DataLoader(Noisy(N), None, True, num_workers=0, seed=5), stop)
     assert same(got, expected)
     expected, got = run(lambda: headrace.DataLoader(CountedStream(N), None, num_workers=0), stop)
     assert same(got, expected)
 
 
-def test_persistent_workers_go_on_and_then_begin_anew() -> None:
+def test_persistent_workers_resume_and_start_over_in_the_next_epoch() -> None:
     def make() -> headrace.DataLoader:
         return headrace.DataLoader(CountedStream(24), batch_size=4, num_workers=2, persistent_workers=True)
 
@@ -135,7 +135,7 @@ def test_persistent_workers_go_on_and_then_begin_anew() -> None:
     assert same(got, expected)
 
 
-def test_endless_orders_go_on(pictures: ImageFolder) -> None:
+def test_endless_orders_resume_exactly(pictures: ImageFolder) -> None:
     def batches(loader: headrace.DataLoader, count: int) -> list[Any]:
         return [batch for batch, _ in zip(loader, range(count), strict=False)]
 
@@ -218,7 +218,7 @@ def test_skipped_samples_move_the_place_too() -> None:
         assert same(got, expected)
 
 
-def test_a_stateful_sampler_is_not_begun_anew() -> None:
+def test_a_stateful_sampler_resumes_without_starting_over() -> None:
     sampler = StatefulSampler(N)
     first = headrace.DataLoader(Noisy(N), batch_size=4, sampler=sampler, num_workers=0)
     iterator = iter(first)

@@ -163,7 +163,7 @@ def test_target_transforms_go_on_with_the_samples_generator(folder: Path) -> Non
 
 
 @pytest.mark.parametrize("middle", [[], [v1.Lambda(_same)]], ids=len)
-def test_without_batches(folder: Path, middle: list[Any]) -> None:
+def test_unbatched_samples_equal_torchs(folder: Path, middle: list[Any]) -> None:
     dataset = split(folder, *middle, end=[v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
     loader = headrace.DataLoader(dataset, None, num_workers=0)
     assert loader.explain().startswith("plan: split")
@@ -223,7 +223,7 @@ def test_batches_that_are_held_are_not_written_to(folder: Path) -> None:
         assert same(held, [images for images, _ in TorchDataLoader(dataset, 3)])
 
 
-def test_who_runs_it_is_told(folder: Path) -> None:
+def test_explain_names_who_runs_each_step(folder: Path) -> None:
     dataset = split(folder, Augment())
     assert (
         "workers: 3 processes: num_workers=3; each has a copy of the dataset"
@@ -268,7 +268,7 @@ def test_a_spawned_worker_plans_for_itself(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("context", ["fork", "forkserver"])
-def test_packs(folder: Path, tmp_path: Path, context: str) -> None:
+def test_a_split_pipeline_over_a_pack_equals_replay(folder: Path, tmp_path: Path, context: str) -> None:
     pack(str(folder), str(tmp_path / "pack"))
     transform = v1.Compose([v1.RandomResizedCrop(SIZE), Jitter(0.4), *END])
     dataset = headrace.PackedDataset(tmp_path / "pack", transform)

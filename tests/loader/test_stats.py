@@ -31,7 +31,7 @@ class Slow(Dataset[torch.Tensor]):
         return torch.full((5000,), index)
 
 
-def test_every_epoch_of_a_native_loader_is_told(dataset: ImageFolder) -> None:
+def test_stats_describe_every_epoch_of_a_native_loader(dataset: ImageFolder) -> None:
     loader = headrace.DataLoader(dataset, batch_size=4, num_workers=2)
     for _ in range(2):
         for _images, _labels in loader:

@@ -160,7 +160,7 @@ def test_a_stand_in_that_ends_its_process_is_passed_over() -> None:
     assert indices(list(loader))[9] == 11
 
 
-def test_raise_names_the_sample_and_stays_an_error() -> None:
+def test_with_raise_a_death_is_an_error_that_names_the_sample() -> None:
     dataset = Noisy({17: killed})
     loader = loader_of(dataset, on_worker_death="raise")
     iterator = iter(loader)

@@ -8,7 +8,7 @@ import torch
 from headrace.measure.device_profile import Event, device_facts, profiling
 
 
-def test_waits_are_told_apart_by_what_they_are_part_of() -> None:
+def test_waits_are_classified_by_what_they_are_part_of() -> None:
     events = [
         Event("aten::item", 0.000, 0.010, False, 1),
         Event("aten::_local_scalar_dense", 0.001, 0.010, False, 1),

@@ -187,7 +187,7 @@ def frames(names: str) -> list[Frame]:
 
 
 @pytest.mark.parametrize(("stack", "state", "thread", "stage"), CASES, ids=lambda value: str(value)[-60:])
-def test_stack_shows_its_stage(stack: str, state: str, thread: str, stage: Stage) -> None:
+def test_a_stack_is_classified_by_its_stage(stack: str, state: str, thread: str, stage: Stage) -> None:
     assert classify(frames(stack), state, thread) == stage
 
 

@@ -115,7 +115,7 @@ def test_in_order_it_is_torchs_distributed_sampler(n: int, world: int, drop_last
         assert (positions(n, 0, Shard(rank, world, 4, False, remainder)) % n).tolist() == list(theirs)
 
 
-def test_without_end() -> None:
+def test_ranks_share_an_endless_order() -> None:
     assert Shard(1, 2, 4).positions(None, 10, 3, 2).tolist() == [17, 19]
     assert Shard(1, 2, 4).after(None, 10, 3) == 34
 

@@ -65,7 +65,7 @@ def steps(plan: Plan) -> list[tuple[str, str]]:
     return [(step.text, where) for where, step in plan.steps()]
 
 
-def test_all_native(folder: ImageFolder) -> None:
+def test_a_textbook_pipeline_is_all_native(folder: ImageFolder) -> None:
     plan = make_plan(folder)
     told = native(plan)
     assert told.ops == (CenterCrop(8, 6),)
@@ -107,7 +107,7 @@ def test_channels_last(folder: ImageFolder) -> None:
     assert steps(plan)[-1][0] == "batch: float32 [N, 3, 8, 6] NHWC"
 
 
-def test_the_levels_themselves(folder: ImageFolder) -> None:
+def test_uint8_output_skips_the_table(folder: ImageFolder) -> None:
     folder.transform = v2.Compose([v2.CenterCrop((8, 6)), v2.ToImage()])
     plan = make_plan(folder)
     assert (native(plan).table, native(plan).dtype) == (None, torch.uint8)
@@ -193,7 +193,9 @@ def test_no_transform_at_all(folder: ImageFolder) -> None:
         (exif_transpose, False),
     ],
 )
-def test_who_sees_pixels_only(folder: ImageFolder, transform: Any, only: bool) -> None:
+def test_info_is_kept_unless_all_steps_see_only_pixels(
+    folder: ImageFolder, transform: Any, only: bool
+) -> None:
     folder.transform = v1.Compose([transform, *TRANSFORM.transforms])
     assert head(make_plan(folder)).keeps_info == (not only)
 

@@ -102,7 +102,7 @@ def test_total_padding_lets_the_window_fit(
         assert (left, top, right, bottom) == padding
 
 
-def test_pictures_are_noise() -> None:
+def test_noise_images_show_any_misplaced_pixel() -> None:
     """The other tests' pictures must show any misplaced pixel."""
     image = noise(8, 9)
     assert image.size == (9, 8)

@@ -72,5 +72,5 @@ def test_a_class_without_source() -> None:
     assert location(type("Empty", (), {"__module__": "shell"})()) is None
 
 
-def test_located() -> None:
+def test_a_function_is_named_with_file_and_line() -> None:
     assert located("function", function) == f"function (test_origin.py:{FUNCTION_LINE})"

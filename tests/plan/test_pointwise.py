@@ -144,7 +144,7 @@ def test_casts_that_change_nothing_or_cut_fractions_off() -> None:
     )
 
 
-def test_the_identity_spelt_out() -> None:
+def test_no_conversion_is_the_identity_table() -> None:
     values = as_values(table_of([v1.PILToTensor()]))
     assert values.shape == (3, 256)
     assert values[2].tolist() == list(range(256))

@@ -91,7 +91,7 @@ def test_image_dataset(root: Path) -> None:
         np.array([]),
     ],
 )
-def test_subset(root: Path, indices: Any) -> None:
+def test_a_subset_has_the_samples_of_its_indices(root: Path, indices: Any) -> None:
     dataset = ImageFolder(root, transform=len)
     result = recognised(Subset(dataset, indices))
     assert entries(result) == [dataset.samples[int(i)] for i in indices]

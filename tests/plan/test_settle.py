@@ -58,7 +58,7 @@ def problems(*steps: ImageOp) -> list[str]:
         [SHORTER, CenterCrop(224, 224), RandomCrop(224, 224, (8, 8, 8, 8))],
     ],
 )
-def test_native(steps: list[ImageOp]) -> None:
+def test_accepted_steps_have_no_problem(steps: list[ImageOp]) -> None:
     assert problems(*steps) == [""] * len(steps)
 
 
@@ -72,7 +72,7 @@ def test_native(steps: list[ImageOp]) -> None:
         ),
     ],
 )
-def test_refused(steps: list[ImageOp], problem: str) -> None:
+def test_the_last_step_is_refused_with_its_reason(steps: list[ImageOp], problem: str) -> None:
     assert problems(*steps) == [""] * (len(steps) - 1) + [problem]
 
 
@@ -135,7 +135,7 @@ def test_on_tensors_only_what_gives_the_same_pixels() -> None:
         ([SHORTER, CenterCrop(7, 300)], Extent(7, 300, exact=True)),
     ],
 )
-def test_sizes(steps: list[ImageOp], extent: Extent) -> None:
+def test_extents_after_each_list_of_steps(steps: list[ImageOp], extent: Extent) -> None:
     assert last(*steps).extent == extent
 
 

@@ -39,7 +39,7 @@ def test_a_misspelt_model_is_told_before_data_and_batch_are_looked_at(tmp_path: 
     assert "resnet50" in done.output
 
 
-def test_another_batch_size_on_resuming_is_told_as_such(folder: Path, tmp_path: Path) -> None:
+def test_another_batch_size_on_resuming_is_reported(folder: Path, tmp_path: Path) -> None:
     recipe = tiny.recipe(folder, tmp_path, epochs=1)
     train(recipe)
     changed = tiny.recipe(folder, tmp_path, epochs=1, resume="auto", batch_size=1000, weight_decay=0.1)

@@ -226,7 +226,9 @@ def test_an_index_names_no_object_outside_its_folder(
     ],
     ids=str,
 )
-def test_places_that_are_none(columns: dict[str, list[int]], pack: Path, tmp_path: Path) -> None:
+def test_places_outside_of_shards_are_pack_errors(
+    columns: dict[str, list[int]], pack: Path, tmp_path: Path
+) -> None:
     change_index(pack, **columns)
     dataset = remote_dataset(pack, tmp_path / "cache")
     with pytest.raises(PackError, match="row 0 is in none of its shards"):

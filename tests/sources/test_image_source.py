@@ -31,7 +31,7 @@ def listed(source: ImageSource) -> list[tuple[str, int]]:
 
 
 @given(samples)
-def test_gives_back_what_went_in(entries: list[tuple[str, int]]) -> None:
+def test_entries_survive_flat_storage(entries: list[tuple[str, int]]) -> None:
     assert listed(ImageSource.from_samples(entries)) == entries
 
 

@@ -26,7 +26,7 @@ def test_what_is_saved_is_found() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": 3}', "\x00"])
-def test_a_damaged_file_is_begun_anew(own_cache: Path, text: str) -> None:
+def test_a_damaged_file_is_replaced(own_cache: Path, text: str) -> None:
     own_cache.parent.mkdir(parents=True)
     own_cache.write_text(text)
     assert cache.load("a") is None
@@ -49,6 +49,6 @@ def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch:
     assert cache.load("a") is None
 
 
-def test_keys_tell_apart() -> None:
+def test_keys_depend_on_values_not_on_their_order() -> None:
     assert cache.key_of({"a": 1, "b": 2}) == cache.key_of({"b": 2, "a": 1})
     assert cache.key_of({"a": 1}) != cache.key_of({"a": 2})
