@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset, IterableDataset, Sampler, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, IterDataPipe, Sampler, TensorDataset
 
 from headrace._machine import available_memory, usable_cores
 from headrace._native import ffi
@@ -30,7 +30,7 @@ from headrace.config import (
 from headrace.device.place import check_device, pinning_helps
 from headrace.engine.iterator import LoaderIterator
 from headrace.engine.stream import BatchStream
-from headrace.engine.torch_stream import TorchStream, has_state
+from headrace.engine.torch_stream import CallerIterableStream, TorchStream, has_state
 from headrace.errors import ConfigError
 from headrace.export import live
 from headrace.export.figures import figures
@@ -204,6 +204,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._builder = StreamBuilder()
         self._identity: str | None = None  # of the dataset, once it is asked for
         self._in_torch = False
+        self._length_told = False  # of an IterableDataset, by torch's own len()
         self._warned_without_workers = False
         left_open = prefetch_factor is None or isinstance(prefetch_factor, LeftOpen)
         super().__init__(
@@ -260,25 +261,39 @@ class DataLoader(TorchDataLoader[T_co]):
         self._identity = None  # the dataset may have changed
         self._warn(config, plan, batches)
         kept = builder.kept_key(config)
-        cursor, indices = self._progress.begin(batches, self.generator, self._generators(), kept)
+        keyed = not plan.runs_python or plan.head is not None or self.batch_transform is not None
+        generators = self._generators()
+        cursor, indices = self._progress.begin(batches, self.generator, generators, kept, keyed=keyed)
         meter = builder.runtime.meter.begin_epoch(cursor.epoch)
         if isinstance(batches, StreamBatches) and not batches.resumable:
-            failures, in_processes = builder.runtime.failures, self.num_workers > 0
-            stream: BatchStream = TorchStream(self._torch_iterator(), failures, in_processes=in_processes)
+            stream = self._iterable_stream(config)
         else:
             seeded = self._progress.seed_of(batches) is not None
             stream = builder.stream(config, plan, EpochOrder(cursor, indices, batches, seeded))
         skipped = cursor.start // batches.positions_per_batch
-        transfer, after_step = builder.transfer(config, plan), builder.tuning.after_step
+        transfer = builder.transfer(config, plan)
+        after_step = builder.tuning.after_step if plan.native is not None else None
         iterator = LoaderIterator(stream, cursor, self._length(batches), skipped, meter, transfer, after_step)
         builder.runtime.latest = weakref.ref(iterator)
         live.publish(self, _figures)
         return iterator
 
+    def _iterable_stream(self, config: LoaderConfig) -> BatchStream:
+        """An epoch of an `IterableDataset` without a state: in this thread as torch would make it, but by
+        torch where more is needed: workers, pipes, a warning of more samples than len() had promised."""
+        own = self._own_samplers.are_followed(self.sampler, self.batch_sampler)
+        left = self.timeout or self._length_told or isinstance(self.dataset, IterDataPipe)
+        if self.num_workers == 0 and own and not left:
+            return CallerIterableStream(config, pinned=self.pin_memory and pinning_helps())
+        failures, in_processes = self._builder.runtime.failures, self.num_workers > 0
+        return TorchStream(self._torch_iterator(), failures, in_processes=in_processes)
+
     def __len__(self) -> int:
         batches = self._batches(self._config())
         if not isinstance(batches, OrderedBatches):
-            return super().__len__()
+            told = super().__len__()
+            self._length_told = isinstance(batches, StreamBatches)
+            return told
         length = batches.length()
         if length is None:
             raise TypeError("the order of this loader has no end, and so no len()")

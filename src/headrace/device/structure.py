@@ -71,7 +71,9 @@ def total_nbytes(value: Any) -> int:
 
 def batch_size(value: Any) -> int:
     """Samples in a batch as far as its shape tells: the length of its first tensor; 1 where there is none."""
-    first = next(tensors(value), None)
+    if type(value) in (list, tuple) and value and isinstance(value[0], torch.Tensor):
+        value = value[0]  # most batches, as every one passes through here
+    first = value if isinstance(value, torch.Tensor) else next(tensors(value), None)
     return first.shape[0] if first is not None and first.ndim else 1
 
 

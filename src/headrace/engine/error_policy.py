@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from operator import length_hint
 from typing import Any
 
 from torch.utils.data import Dataset, Subset, get_worker_info
@@ -25,7 +26,7 @@ FORKED_CUDA_SIGN = "Cannot re-initialize CUDA in forked subprocess"  # in the me
 EMPTY = "headrace: every sample of this batch was skipped"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)  # frozen, it would take three times as long to make
 class Request:
     """What a worker is asked for.
 
@@ -77,6 +78,7 @@ class ErrorPolicyDataset(Dataset[Any]):
         self.dataset = dataset
         self.collate = collate
         self.on_error = on_error
+        self._whole = _batch_getter(dataset) if on_error == "raise" else None
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -91,11 +93,11 @@ class ErrorPolicyDataset(Dataset[Any]):
 
     def takes_batches(self) -> bool:
         """Whether the dataset itself is asked for whole batches."""
-        return self._batch_getter() is not None
+        return self._whole is not None
 
     def whole(self, indices: Sequence[Any]) -> Any:
         """A batch by a dataset that is asked for whole ones, unseeded."""
-        whole = self._batch_getter()
+        whole = self._whole
         samples = [self.sample(i, None) for i in indices] if whole is None else whole(list(indices))
         return self.collated(samples, None, batched=True)
 
@@ -124,31 +126,31 @@ class ErrorPolicyDataset(Dataset[Any]):
         return BatchWithFailures(collate(kept if batched else kept[0]), failures)
 
     def _make(self, request: Request, *, batched: bool) -> Any:
-        indices = request.batch.listed()
-        whole = self._batch_getter() if batched else None
+        indices = list(request.batch.listed())
+        whole = self._whole if batched else None
+        if not request.seeding.by_sample:
+            return self.collated((whole or self._plain)(indices), None, batched=batched)
         with request.own_generators():
             seeds = request.seeds()
             first = seeds[0] if seeds else None
-            if whole is not None:
+            if whole is None:
+                samples = [self.sample(*each) for each in zip(self._noted(indices), seeds, strict=True)]
+            else:
                 if first is not None:
                     seed_generators(first)
-                samples = whole(list(indices))
-            elif first is None and self.on_error == "raise" and not self.quarantined:
-                samples = self._plain(indices)
-            else:
-                samples = [self.sample(*each) for each in zip(self._noted(indices), seeds, strict=True)]
+                samples = whole(indices)
             return self.collated(samples, first, batched=batched)
 
-    def _plain(self, indices: Sequence[Any]) -> list[Any]:
-        """The samples. `sample` gives the same, and takes longer than a small sample itself."""
-        dataset, index, samples = self.dataset, None, []
+    def _plain(self, indices: list[Any]) -> list[Any]:
+        """The samples, unseeded. `sample` gives the same, but takes longer than a small sample itself."""
+        if self.on_error != "raise" or self.quarantined:
+            return [self.sample(index, None) for index in self._noted(indices)]
+        dataset, left = self.dataset, iter(indices)
         try:
-            for index in self._noted(indices):
-                samples.append(dataset[index])
+            return [dataset[i] for i in (left if self.progress is None else self.progress.each(left))]
         except Exception as error:
-            self._name(error, index)
+            self._name(error, indices[len(indices) - length_hint(left) - 1])
             raise
-        return samples
 
     def _attempt(self, index: Any, make: Callable[..., Any], *arguments: Any) -> Any:
         """What ``make(index, *arguments)`` gives, or what stands in for it."""
@@ -200,9 +202,6 @@ class ErrorPolicyDataset(Dataset[Any]):
         cause = self.quarantined.get(index) if self.quarantined else None
         if cause is not None:
             raise SampleError.at(index, self._path(index), cause)
-
-    def _batch_getter(self) -> Callable[[list[Any]], Any] | None:
-        return _batch_getter(self.dataset) if self.on_error == "raise" else None
 
 
 def name_sample(error: Exception, index: Any, path: str | None) -> None:

@@ -74,6 +74,7 @@ class LoaderIterator(Iterator[Any]):
         self.skipped = skipped
         self._meter = meter
         self._transfer = transfer
+        self._ahead = transfer.ahead
         self._after_step = after_step
         self._sent: deque[tuple[HostBatch, int, Any] | BaseException] = deque()
         self._asked = 0.0
@@ -88,33 +89,34 @@ class LoaderIterator(Iterator[Any]):
     def __next__(self) -> Any:
         start = self._waits_since = time.perf_counter()
         try:
-            return self._step(start)
+            stream = self._stream
+            ready = len(self._sent) + stream.ready()
+            made, taken_ns, batch = self._next()
+            if made.stream is not None:
+                worker, state = made.stream
+                self._cursor.streams[worker] = state
+            self._cursor.received(made.taken)
+            if self._ahead:
+                self._send_ahead()
+            waited = time.perf_counter() - start
+            depth = stream.depth
+            self._meter.received(
+                made.samples,
+                start,
+                len(self._sent) + stream.in_flight,
+                ready,
+                depth + self._ahead if depth else 0,
+                made.taken,
+                (*made.times, taken_ns),
+            )
+            if self._transfer.copied_bytes:
+                self._count_copies(made.samples)
+            if self._after_step is not None:
+                self._after_step(waited, start - self._asked if self._asked else 0.0)
+            self._asked = start
+            return batch
         finally:
             self._waits_since = 0.0
-
-    def _step(self, start: float) -> Any:
-        ready = len(self._sent) + self._stream.ready()
-        made, taken_ns, batch = self._next()
-        if made.stream is not None:
-            worker, state = made.stream
-            self._cursor.streams[worker] = state
-        self._cursor.received(made.taken)
-        self._send_ahead()
-        waited = time.perf_counter() - start
-        self._meter.received(
-            samples=made.samples,
-            asked=start,
-            in_flight=self.in_flight,
-            ready=ready,
-            depth=self._stream.depth + self._transfer.ahead if self._stream.depth else 0,
-            number=made.taken,
-            times=(*made.times, taken_ns),
-        )
-        self._count_copies(made.samples)
-        if self._after_step is not None:
-            self._after_step(waited, start - self._asked if self._asked else 0.0)
-        self._asked = start
-        return batch
 
     def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the interpreter's end threads and processes were ended before, and modules may be empty by now.
@@ -148,15 +150,13 @@ class LoaderIterator(Iterator[Any]):
             self._meter.add_copies(samples, nbytes - before[0], seconds - before[1])
 
     def _next(self) -> tuple[HostBatch, int, Any]:
-        if not self._sent:
-            self._send_next()
-        first = self._sent.popleft()
+        first = self._sent.popleft() if self._sent else self._send_next()
         if isinstance(first, BaseException):
             raise first
         made, taken_ns, sent = first
         return made, taken_ns, self._transfer.receive(sent)
 
-    def _send_next(self) -> None:
+    def _send_next(self) -> tuple[HostBatch, int, Any]:
         try:
             made = next(self._stream)
         except StopIteration:
@@ -164,10 +164,10 @@ class LoaderIterator(Iterator[Any]):
             self._count_copies(0)
             self._meter.end(finished=True)
             raise
-        self._sent.append((made, time.perf_counter_ns(), self._transfer.send(made.data, made.keys)))
+        return made, time.perf_counter_ns(), self._transfer.send(made.data, made.keys)
 
     def _send_ahead(self) -> None:
-        while len(self._sent) < self._transfer.ahead and self._stream.ready():
+        while len(self._sent) < self._ahead and self._stream.ready():
             try:
                 made = next(self._stream)
             except StopIteration:

@@ -37,7 +37,6 @@ class Meter:
     Attributes:
         batches, samples: that the user received.
         startup_seconds: waited for the first batches of epochs.
-        waits: of all other steps.
         epochs_begun: so far.
         recorder: of what is traced now; None: nothing is.
         native: gives the totals of the native threads now; None where there are none.
@@ -47,7 +46,7 @@ class Meter:
         self.batches = 0
         self.samples = 0
         self.startup_seconds = 0.0
-        self.waits = Histogram()
+        self._ended_waits = Histogram()
         self.epochs_begun = 0
         self.recorder: Recorder | None = None
         # Reentrant: an epoch may end inside a garbage collection, in a thread that holds it.
@@ -64,6 +63,21 @@ class Meter:
             epoch = EpochMeter(self, number)
             self._epochs.append(epoch)
             return epoch
+
+    @property
+    def waits(self) -> Histogram:
+        """Waits of all steps but the first ones of epochs, in seconds."""
+        waits = Histogram()
+        with self.lock:
+            waits.merge(self._ended_waits)
+            for epoch in self._epochs:
+                if epoch.running:
+                    waits.merge(epoch.waits)
+        return waits
+
+    def epoch_ended(self, epoch: EpochMeter) -> None:
+        """Keeps what `epoch`, which is running no longer, has counted. The caller holds the lock."""
+        self._ended_waits.merge(epoch.waits)
 
     def add(self, stage: str, samples: int, seconds: float, *, nbytes: int = 0, threads: int = 1) -> None:
         """`samples` went through `stage`, which took a thread `seconds`. See `StageStats`."""
@@ -124,7 +138,11 @@ os.register_at_fork(after_in_child=_renew_locks)
 
 
 class EpochMeter:
-    """One epoch's counts. Made by `Meter.begin_epoch`; `received` and `end` are for the epoch's iterator."""
+    """One epoch's counts. Made by `Meter.begin_epoch`; `received` and `end` are for the epoch's iterator.
+
+    Attributes:
+        waits: of all steps but the first, in seconds.
+    """
 
     def __init__(self, meter: Meter, number: int) -> None:
         self._meter = meter
@@ -134,7 +152,7 @@ class EpochMeter:
         self._batches = 0
         self._samples = 0
         self._startup_seconds = 0.0
-        self._waits = Histogram()
+        self.waits = Histogram()
         self._queue = Series()
         self._final: EpochStats | None = None  # None: still running
         self._before = meter.stages()
@@ -142,7 +160,6 @@ class EpochMeter:
 
     def received(
         self,
-        *,
         samples: int,
         asked: float,
         in_flight: int = 0,
@@ -167,8 +184,7 @@ class EpochMeter:
             meter.batches += 1
             meter.samples += samples
             if self._batches > 1:
-                self._waits.add(waited)
-                meter.waits.add(waited)
+                self.waits.add(waited)
             else:
                 self._startup_seconds = now - self._begun
                 meter.startup_seconds += self._startup_seconds
@@ -192,6 +208,7 @@ class EpochMeter:
         with self._meter.lock:
             if finished:
                 self._last = now
+            self._meter.epoch_ended(self)
             self._final = self._stats("finished" if finished else "stopped", after)
             self._queue = Series()
 
@@ -199,8 +216,13 @@ class EpochMeter:
         """So far; `now`: the loader's stages so far. The caller holds the meter's lock."""
         return self._stats("running", now) if self._final is None else self._final
 
+    @property
+    def running(self) -> bool:
+        """Whether more batches may come."""
+        return self._final is None
+
     def _stats(self, state: str, now: tuple[StageStats, ...]) -> EpochStats:
-        waits, points = self._waits, self._queue.points
+        waits, points = self.waits, self._queue.points
         ready, in_flight = tuple(point[0] for point in points), tuple(point[1] for point in points)
         return EpochStats(
             number=self._number,

@@ -31,7 +31,7 @@ NextUse = Callable[[Indices], "list[int | None]"]
 Coming = Callable[[int, int], Indices]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class LeasedBatch(IndexBatch):
     """A batch, and the records that it is made of; None: its indices aren't samples of the dataset."""
 

@@ -67,14 +67,14 @@ class Runtime:
         iterator = self.latest() if self.latest is not None else None
         decoded = dict(native.decoded_by) if native is not None else {}
         with meter.lock:
-            stages = meter.stages()
+            stages, waits = meter.stages(), meter.waits
             pillow = sum(stage.samples for stage in stages if stage.name == "pillow")
             return LoaderStats(
                 batches=meter.batches,
                 samples=meter.samples,
                 startup_seconds=meter.startup_seconds,
-                stall_seconds=meter.waits.total,
-                waits=meter.waits.cumulative(),
+                stall_seconds=waits.total,
+                waits=waits.cumulative(),
                 epochs_begun=meter.epochs_begun,
                 epochs=meter.epochs(),
                 stages=stages,

@@ -44,6 +44,13 @@ class Histogram:
             place = (exponent - LOWEST) * PARTS + int(mantissa * (2 * PARTS)) - PARTS
         self._counts[place] += 1
 
+    def merge(self, other: Histogram) -> None:
+        """All values of another histogram, too."""
+        self.count += other.count
+        self.total += other.total
+        self.largest = max(self.largest, other.largest)
+        self._counts = [ours + theirs for ours, theirs in zip(self._counts, other._counts, strict=True)]
+
     def quantile(self, share: float) -> float:
         """The value that `share` (0 to 1) of all values don't exceed, within 4 % and half a microsecond; 0
         where there are none."""

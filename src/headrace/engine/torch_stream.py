@@ -9,8 +9,10 @@ import copy
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from headrace._torch_compat import pin_memory
@@ -79,6 +81,47 @@ class CallerStream(BatchStream):
             if self._pinned:
                 batch = pin_memory(batch)
             return HostBatch(batch, batch_size(batch), self._taken)
+
+
+class CallerIterableStream(BatchStream):
+    """The batches of an `IterableDataset`, taken in the caller's thread as torch's loader takes them.
+
+    Args:
+        config: the loader's, without workers.
+        pinned: whether batches are moved to pinned memory.
+    """
+
+    def __init__(self, config: LoaderConfig, *, pinned: bool) -> None:
+        torch.empty((), dtype=torch.int64).random_(generator=config.generator)  # as torch's loader draws
+        self._samples = iter(config.dataset)
+        self._batch_size = config.samples_of_a_batch if config.batched else None
+        self._drop_last = config.drop_last
+        self._collate = config.collate_fn
+        self._pinned = pinned
+        self._taken = 0
+        self._ended = False
+
+    def __next__(self) -> HostBatch:
+        self._taken += 1  # those after a batch that fails may be asked for
+        samples = self._next_samples()
+        try:
+            batch = self._collate(samples)
+        except StopIteration as error:
+            raise RuntimeError(STOPPED) from error
+        if self._pinned:
+            batch = pin_memory(batch)
+        return HostBatch(batch, batch_size(batch), self._taken)
+
+    def _next_samples(self) -> Any:
+        size = self._batch_size
+        if size is None:
+            return next(self._samples)
+        samples = [] if self._ended else list(islice(self._samples, size))
+        if len(samples) < size:
+            self._ended = True  # the dataset isn't asked again, as in torch
+            if not samples or self._drop_last:
+                raise StopIteration
+        return samples
 
 
 def stream_loader(config: LoaderConfig, cursor: Cursor) -> DataLoader[Any]:

@@ -19,13 +19,13 @@ from headrace.order.samplers import CHUNK, Order, Sequential
 from headrace.order.shard import Shard
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)  # frozen, it would take three times as long to make
 class IndexBatch:
     """Samples of one batch.
 
     Attributes:
         indices: [n], as the order or the user's sampler gives them.
-        occurrences: [n]; each tells apart the times that an index comes in an epoch.
+        occurrences: [n]; each tells apart the times that an index comes in an epoch, where `Cursor.counts`.
     """
 
     indices: Sequence[Any] | Indices
@@ -210,7 +210,9 @@ def _counted(
     for number, indices in enumerate(batches, start=1):
         if stateful is not None:
             cursor.sampler_states[number] = copy.deepcopy(stateful.state_dict())
-        yield IndexBatch(indices, counts.count(indices))
+        yield IndexBatch(
+            indices, counts.count(indices) if cursor.counts else np.zeros(len(indices), np.int64)
+        )
 
 
 class Occurrences:

@@ -35,6 +35,7 @@ class Cursor:
         sampler_states: the same after batch i since then; those that are passed are dropped.
         base_seed: seed of the epoch's worker process 0.
         seeds_samples: whether the user's Python is seeded for each sample.
+        counts: whether occurrences of a user's sampler are counted; where not, nothing depends on them.
         streams: by worker, (state of the user's stateful `IterableDataset` after the last batch received,
             whether it had then given all of its epoch).
     """
@@ -52,6 +53,7 @@ class Cursor:
     sampler_states: dict[int, Any] = field(default_factory=dict, repr=False)
     base_seed: int = 0
     seeds_samples: bool = False
+    counts: bool = True
     streams: dict[int, tuple[Any, bool]] = field(default_factory=dict, repr=False)
 
     def received(self, batches: int) -> None:

@@ -43,6 +43,8 @@ class Progress:
         generator: torch.Generator | None,
         generators: Sequence[torch.Generator],
         kept: Key | None = None,
+        *,
+        keyed: bool = True,
     ) -> tuple[Cursor, Iterator[IndexBatch]]:
         """Begins an epoch: where it is, and its batches. torch's own draws from its generators are made, in
         the same order, so that whatever draws from them next gets what it would get with torch's loader.
@@ -52,6 +54,7 @@ class Progress:
             generators: all that the user's sampler may draw from besides the default.
             kept: random key of an epoch by workers kept from the one before: (their seed, epochs they have
                 made); None: there are none.
+            keyed: whether anything but the user's Python draws by the samples' keys.
         """
         if self._loaded is not None and self._loaded_order != batches.identity():
             raise ConfigError(
@@ -64,6 +67,7 @@ class Progress:
             kept = None
         cursor = self._cursor = loaded or self._new(batches, generator, generators, kept)
         self._seed_workers(cursor, batches, kept)
+        cursor.counts = keyed or cursor.seeds_samples
         self._batches = batches
         self.epoch = cursor.epoch + 1
         if loaded is None or not isinstance(batches, SampledBatches):

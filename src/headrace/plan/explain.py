@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import linecache
 import os
+import re
 import textwrap
+import weakref
 from collections.abc import Sequence
 from types import CodeType
 from typing import Any
@@ -125,16 +128,33 @@ def located(text: str, value: Any) -> str:
     return text if place is None else f"{text} ({place})"
 
 
+# By class: (file, line), or None. Every epoch is planned, and a file takes milliseconds to search.
+_class_places: weakref.WeakKeyDictionary[type, tuple[str, int] | None] = weakref.WeakKeyDictionary()
+
+
 def _class_place(cls: type) -> str | None:
+    if cls not in _class_places:
+        _class_places[cls] = _find_class(cls)
+    found = _class_places[cls]
+    return None if found is None else _place(*found)
+
+
+def _find_class(cls: type) -> tuple[str, int] | None:
     try:
         file = inspect.getsourcefile(cls)
-        line = inspect.getsourcelines(cls)[1]
+        return None if file is None else (file, _class_line(cls, file))
     except (OSError, TypeError):
         # No source for the class (a shell, a generated class): its first method's code may still know.
         codes = (getattr(member, "__code__", None) for member in vars(cls).values())
         known = sorted((c.co_firstlineno, c.co_filename) for c in codes if isinstance(c, CodeType))
-        return _place(known[0][1], known[0][0]) if known else None
-    return None if file is None else _place(file, line)
+        return (known[0][1], known[0][0]) if known else None
+
+
+def _class_line(cls: type, file: str) -> int:
+    statement = re.compile(rf"\s*class {re.escape(cls.__name__)}\b")
+    lines = [number for number, line in enumerate(linecache.getlines(file), 1) if statement.match(line)]
+    # inspect parses the whole file, which may take longer than to make the first batch.
+    return lines[0] if len(lines) == 1 else inspect.getsourcelines(cls)[1]
 
 
 def _place(file: str, line: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.reduction import DupFd
 from typing import Any
@@ -47,7 +47,7 @@ class ProgressCell:
         self._words[1], self._words[2] = NONE, NONE
         self._words[0] = request
 
-    def each(self, indices: Sequence[Any], first: int = 0) -> Iterator[Any]:
+    def each(self, indices: Iterable[Any], first: int = 0) -> Iterator[Any]:
         """The indices; each is noted until the next is asked for. `first`: place of the first of them.
 
         Raises:

@@ -1,0 +1,73 @@
+"""An `IterableDataset` without workers is taken in the calling thread, just as by torch's loader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from torch.utils import data
+
+import headrace
+from support.equal import same
+
+
+class Counting(data.IterableDataset[int]):
+    """So many numbers; from `bad` on it raises, then ends."""
+
+    def __init__(self, count: int, bad: int | None = None) -> None:
+        self.count, self.bad = count, bad
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(self.count):
+            if number == self.bad:
+                raise ValueError(f"number {number}")
+            yield number
+
+
+class Sized(Counting):
+    """The same, with a length that it exceeds."""
+
+    def __len__(self) -> int:
+        return 2
+
+
+def seen(loader: Any) -> list[Any]:
+    """Batches and errors of two epochs, in order, in a loop that never asks for a length."""
+    events: list[Any] = []
+    for _ in range(2):
+        batches = iter(loader)
+        while True:
+            try:
+                events.append(next(batches))
+            except StopIteration:
+                break
+            except ValueError as error:
+                events.append(str(error))
+    return events
+
+
+@pytest.mark.parametrize("bad", [None, 0, 5])
+@pytest.mark.parametrize("count", [0, 8, 10])
+@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"batch_size": None}, {"collate_fn": sum}])
+def test_streams_in_the_caller_equal_torchs(options: dict[str, Any], count: int, bad: int | None) -> None:
+    arguments = {"batch_size": 4, "num_workers": 0, **options}
+    ours = headrace.DataLoader(Counting(count, bad), **arguments)
+    assert same(seen(ours), seen(data.DataLoader(Counting(count, bad), **arguments)))
+
+
+def test_more_samples_than_a_length_said_are_warned_of_as_by_torch() -> None:
+    loader = headrace.DataLoader(Sized(12), batch_size=1)
+    assert len(seen(loader)) == 24
+    assert len(loader) == 2
+    with pytest.warns(UserWarning, match="was reported to be 2"):
+        assert len(list(loader)) == 12
+
+
+def test_a_collate_function_that_stops_does_not_end_the_epoch() -> None:
+    def stopping(samples: list[int]) -> int:
+        raise StopIteration
+
+    loader = headrace.DataLoader(Counting(8), 4, collate_fn=stopping)
+    with pytest.raises(RuntimeError, match="collate_fn raised StopIteration"):
+        next(iter(loader))
