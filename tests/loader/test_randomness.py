@@ -50,7 +50,7 @@ def test_python_samples_are_the_same_on_any_workers(workers: int, batch_size: in
 
 @pytest.mark.parametrize(
     "context",
-    ["fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("forkserver", "spawn"))],
+    ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.long)],
 )
 def test_python_samples_are_the_same_on_any_kind_of_worker(context: str) -> None:
     expected = list(headrace.DataLoader(Noisy(N), 8, seed=3, num_workers=0, collate_fn=noisy_collate))

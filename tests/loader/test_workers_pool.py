@@ -23,6 +23,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 BATCHES = 30
 SIZE = 2 * BATCHES
+# Each spawned worker imports torch, which takes seconds.
+METHODS = ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.long)]
 
 
 class Numbers(Dataset[Any]):
@@ -87,7 +89,7 @@ class Kills(Numbers):
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_worker_killed_in_the_middle_of_a_sample_is_the_only_one_replaced(
     method: str, tmp_path: Path
 ) -> None:
@@ -285,7 +287,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_child_forked_in_mid_epoch_ends_without_touching_the_workers(method: str, tmp_path: Path) -> None:
     script = tmp_path / "forks.py"
     script.write_text(FORKS)

@@ -214,7 +214,7 @@ class FailsToLoad(Holder):
 
 def test_an_error_of_unpickling_is_the_first_batch_s() -> None:
     loader = headrace.DataLoader(
-        FailsToLoad(0), num_workers=1, worker_kind="process", multiprocessing_context="spawn"
+        FailsToLoad(0), num_workers=1, worker_kind="process", multiprocessing_context="forkserver"
     )
     with pytest.raises(OSError, match="no such licence server"):
         next(iter(loader))
