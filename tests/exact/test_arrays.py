@@ -54,7 +54,7 @@ def assert_equals_torchvision(
         for images, labels in loader:
             for image, label in zip(images, labels, strict=True):
                 draws = [draw for _, draw in headrace.testing.draws(loader, index, epoch)]
-                expected = run_suffix(replay(originals[index][0], plan.steps, draws), finish)  # type: ignore[arg-type]
+                expected = run_suffix(replay(originals[index][0], plan.ops, draws), finish)
                 if loader.dtype is not None:
                     expected = expected.to(loader.dtype)
                 assert image.dtype == expected.dtype

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import headrace
+from headrace import build
 from headrace.cache import Cache, Record
 from headrace.engine import prefetch
-from headrace.loader import dataloader
 from headrace.remote import expecting
 from headrace.remote.expecting import Expecting
 from headrace.remote.loop import loop
@@ -122,7 +122,8 @@ def test_a_job_that_is_started_again_finds_what_the_last_one_left(
     for tells in (False, True):
         with monkeypatch.context() as patch:
             if not tells:
-                patch.setattr(dataloader, "_coming", lambda cursor, batches: None)
+                # Nothing is known beyond the batches in flight.
+                patch.setattr(build, "Prefetcher", lambda *given: prefetch.Prefetcher(*given[:3]))
             first = small()
             hits_of_an_epoch(first, local, seed=4)
             records_of(first)._cache.close()  # as at the end of its process
