@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from headrace.measure.machine import FileLimit
+from headrace._machine import FileLimit
 
 from support.command import run_command
 
@@ -42,7 +42,7 @@ def test_every_finding_is_printed_and_written(folder: Path, tmp_path_factory: py
 
 
 def test_something_bad_is_an_exit_code_and_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.measure.machine.file_limit", lambda: FileLimit(150, 150))
+    monkeypatch.setattr("headrace._machine.file_limit", lambda: FileLimit(150, 150))
     done = run_command("doctor")
     assert done.exit_code == 1, done.stderr
     assert "open files" in done.stdout
