@@ -86,6 +86,18 @@ COPY_SLOW = "frames, labels = frames.to(device), labels.to(device)"
 COPY_FIXED = "frames, labels = (x.to(device, non_blocking=True) for x in (frames, labels))"
 STARTUP_SLOW = '        multiprocessing_context="spawn",\n'
 
+RECORDS_LIST = "[(number, float(number % 97), float(number % 89)) for number in range(RECORDS)]"
+RECORDS_ARRAY = "torch.arange(RECORDS)[:, None] % torch.tensor([RECORDS, 97, 89])"
+RECORDS_READ = "torch.tensor([row[1:] for row in rows]).flatten(), rows[0][0] % 10"
+RECORDS_SLICED = "torch.stack(rows)[:, 1:].float().flatten(), int(rows[0][0]) % 10"
+LOCK_SHARED = """        with self.lock:
+            time.sleep(0.002)  # stands for the seek on a slow disk
+            return self.archive.read(str(index))"""
+LOCK_NONE = """        if getattr(self, "worker", None) != multiprocessing.current_process().pid:
+            self.worker, self.archive = multiprocessing.current_process().pid, zipfile.ZipFile(self.path)
+        time.sleep(0.002)
+        return self.archive.read(str(index))"""
+
 SCENARIOS = (
     Scenario(
         "too_few_workers",
@@ -133,5 +145,30 @@ SCENARIOS = (
         "pictures",
         (('"--threads", type=int, default=32', '"--threads", type=int, default=1'),),
     ),
+    Scenario(
+        "validation_loader",
+        "recordings.npz",
+        (
+            (
+                "DataLoader(val, args.batch_size)",
+                "DataLoader(val, args.batch_size, num_workers=2, persistent_workers=True)",
+            ),
+        ),
+    ),
+    Scenario("recompiling", "recordings.npz", (("dynamic=False", "dynamic=True"),)),
+    Scenario("checkpoint_often", "recordings.npz", (("step % 5 == 4", "step == len(loader) - 1"),)),
+    Scenario(
+        "collecting_garbage",
+        "recordings.npz",
+        (
+            ('            gc.collect()  # "against memory leaks"\n', ""),
+            ("    for epoch in", "    gc.freeze()\n    for epoch in"),
+        ),
+    ),
+    Scenario(
+        "list_of_dicts", "recordings.npz", ((RECORDS_LIST, RECORDS_ARRAY), (RECORDS_READ, RECORDS_SLICED))
+    ),
+    Scenario("threads_in_workers", "recordings.npz", (('NUM_THREADS"] = "16"', 'NUM_THREADS"] = "1"'),)),
+    Scenario("locked_archive", "recordings.npz", ((LOCK_SHARED, LOCK_NONE),)),
     Scenario("healthy", "pictures"),
 )

@@ -127,7 +127,9 @@ def diagnose(
         outside = Outside(os.getpid(), folder)
         try:
             with sampled(folder) as announce:
-                examination = Examination(observation, Goal(steps), announce, DataLoader)
+                examination = Examination(
+                    observation, Goal(steps), announce, DataLoader, functools.partial(read_counts, folder)
+                )
                 begin = functools.partial(type(loader).__iter__, loader)
                 made = True
                 while made:
@@ -152,7 +154,9 @@ def main() -> None:
     try:
         with sampled(folder) as announce:
             goal = Goal(job.steps, actual_only=bool(job.settings))
-            examination = Examination(observation, goal, announce, DataLoader)
+            examination = Examination(
+                observation, goal, announce, DataLoader, functools.partial(read_counts, folder)
+            )
             with installed(examination, Replacement(job.settings, job.subject)):
                 run_script(job)
                 examination.script_ended()
@@ -196,18 +200,14 @@ class Replacement:
         self._subject = subject
         self._made: dict[int, tuple[TorchDataLoader[Any], TorchDataLoader[Any]]] = {}
 
-    def is_about(self, where: str) -> bool:
-        """Whether a loader that is iterated over there is to be examined."""
-        return not self._subject or where == self._subject
-
-    def of(self, loader: TorchDataLoader[Any]) -> TorchDataLoader[Any]:
-        """The loader to be iterated over in place of this one."""
-        if not self._settings:
+    def of(self, loader: TorchDataLoader[Any], where: str) -> TorchDataLoader[Any]:
+        """The loader to be iterated over in place of this one at "file.py:12"."""
+        if not self._settings or self._subject not in ("", where):
             return loader
         known = self._made.get(id(loader))
         if known is None:
             other = loader
-            if self._settings.keys() & {"loader", "headrace"}:
+            if self._settings.keys() & {"loader", "headrace", "worker_threads"}:
                 other = with_settings(loader, self._settings, DataLoader)
             known = self._made[id(loader)] = loader, other
         return known[1]
@@ -229,9 +229,9 @@ def installed(examination: Examination, replacement: Replacement) -> Iterator[No
 
         @functools.wraps(original)
         def begin(loader: TorchDataLoader[Any]) -> Any:
-            if examination.busy or os.getpid() != here or not replacement.is_about(where_from()):
+            if examination.busy or os.getpid() != here:
                 return original(loader)
-            other = replacement.of(loader)
+            other = replacement.of(loader, where_from())
             inner = type(other).__iter__ if other is not loader else original
             return examination.iterate(other, functools.partial(inner, other))
 

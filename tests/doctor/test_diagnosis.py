@@ -10,7 +10,7 @@ import pytest
 from headrace.doctor.diagnosis import diagnose
 from headrace.doctor.records import KINDS
 from headrace.errors import HeadraceError
-from headrace.measure.observed import ACTUAL, DEMAND, SUPPLY, DeviceFacts, Observation
+from headrace.measure.observed import ACTUAL, DEMAND, SUPPLY, DeviceFacts, Loop, Observation
 from support import observations as made
 
 CASES: dict[str, Callable[[], Observation]] = {
@@ -196,29 +196,18 @@ def test_nothing_measured_is_an_error_that_says_why() -> None:
 @pytest.mark.parametrize(("grows_in", "found"), [((ACTUAL,), False), ((ACTUAL, SUPPLY), True)])
 def test_workers_that_grow_on_are_found(grows_in: tuple[str, ...], found: bool) -> None:
     observation = made.healthy()
-    observation.memory = {"allowed": 10**10, "shm_total": 10**9, "shm_free": 10**9}
-    size = 5 * 10**8
-    for name in (ACTUAL, DEMAND, SUPPLY):
-        for _ in range(4):
-            observation.usage.append(
-                {
-                    "time": 0.5 * len(observation.usage),
-                    "phase": name,
-                    "cpu": 1.0,
-                    "disk_read": 0.0,
-                    "memory": 10**9 + size,
-                    "workers_memory": size,
-                    "gpu": None,
-                    "gpu_memory": None,
-                }
-            )
-            size += 2 * 10**7 if name in grows_in else 0
-    findings = {finding.name: finding for finding in diagnose(observation).memory}
+    observation.memory = {"allowed": 10**9, "shm_total": 10**9, "shm_free": 10**9}
+    for phase in observation.phases:
+        phase.worker_memory = [5 * 10**8, 5 * 10**8 + 6 * 10**7 * (phase.name in grows_in)]
+    diagnosis = diagnose(observation)
+    findings = {finding.name: finding for finding in diagnosis.memory}
     assert ("workers that grow" in findings) == found
-    assert findings["memory of all processes"].judgement == "good"
+    assert diagnosis.verdict.kind == ("memory" if found else "healthy")
     if found:
         # 60 MB in each phase, of 40 batches of 32.
         assert findings["workers that grow"].details["bytes_per_sample"] == pytest.approx(12e7 / 2560)
+        assert "NumPy arrays" in diagnosis.verdict.evidence[0]
+        assert "gc.freeze()" in diagnosis.verdict.evidence[0]
 
 
 def test_batches_ahead_that_shared_memory_cannot_hold_are_found() -> None:
@@ -239,3 +228,112 @@ def test_a_device_out_of_memory_is_the_finding() -> None:
     (finding,) = (one for one in diagnose(observation).memory if one.name == "memory of the device")
     assert finding.judgement == "bad"
     assert "gradient accumulation" in finding.remedy
+
+
+def parts_of_the_step(**shares: float) -> Observation:
+    """A step of 100 ms, of which other parts than these are the forward pass."""
+    stages = {part: [100.0, 0.0, 4.0 * share, 0.0] for part, share in shares.items() if part != "gc"}
+    stages["forward"] = [100.0, 0.0, 4.0 * (1 - sum(shares.values())), 0.0]
+    observation = made.healthy()
+    observation.looks = [made.look(phase, {"step": stages}, role="main") for phase in (ACTUAL, DEMAND)]
+    for look in observation.looks:
+        look["gc_seconds"] = 4.0 * shares.get("gc", 0.0)
+    return observation
+
+
+@pytest.mark.parametrize(
+    ("part", "kind"),
+    [("compile", "recompile"), ("checkpoint", "checkpoint"), ("logging", "logging"), ("gc", "gc")],
+)
+def test_a_part_that_not_each_batch_needs_is_the_cause(part: str, kind: str) -> None:
+    diagnosis = diagnose(parts_of_the_step(**{part: 0.4}))
+    assert diagnosis.verdict.kind == kind
+    (advice,) = diagnosis.advice
+    assert advice.ideal
+    assert advice.predicted == pytest.approx(1 / 0.6, rel=0.03)
+    # The parts of the step proper are no cause.
+    assert diagnose(parts_of_the_step(backward=0.4, optimizer=0.3)).verdict.kind == "healthy"
+
+
+def test_where_the_time_goes_adds_up() -> None:
+    observation = made.healthy()
+    step = {"forward": [50.0, 0.0, 1.0, 0.0], "backward": [50.0, 0.0, 1.0, 0.0]}
+    waiting = {"wait": [100.0, 100.0, 2.0, 2.0]}
+    observation.looks = [made.look(ACTUAL, {"step": step, "wait": waiting}, role="main")]
+    seconds = observation.phases[0].seconds
+    observation.phases[0].ended += 3 * seconds
+    observation.loops = [
+        Loop("train.py:60", "DataLoader(Set)", {"num_workers": 0}, 1, 40, 1280, 2 * seconds, seconds)
+    ]
+    shares = {part.name: part.share for part in diagnose(observation).time}
+    assert sum(shares.values()) == pytest.approx(1.0, abs=0.02)
+    assert shares["loop at train.py:60: waiting for data"] == pytest.approx(0.5)
+
+
+def test_a_validation_loop_that_waits_gets_workers() -> None:
+    observation = made.healthy()
+    seconds = observation.phases[0].seconds
+    loop = Loop(
+        "train.py:60", "DataLoader(Val)", {"num_workers": 0}, 1, 40, 1280, 1.5 * seconds, 0.5 * seconds
+    )
+    loop.supplies = {"0": [1.5 * seconds / 1280, 0.0], "4": [0.5 * seconds / 1280, 0.0]}
+    observation.loops = [loop]
+    diagnosis = diagnose(observation)
+    assert diagnosis.verdict.kind == "validation"
+    assert "waits for its loader for 75% of that" in diagnosis.verdict.sentence
+    (advice,) = diagnosis.advice
+    assert (advice.where, advice.settings["loader"]["num_workers"]) == ("train.py:60", 4)
+    # Of three times the training's seconds, 1.5 remain.
+    assert advice.predicted == pytest.approx(2.0, rel=0.02)
+
+
+def test_waiting_for_a_lock_is_a_cause_of_its_own() -> None:
+    diagnosis = diagnose(made.one_stage("lock", 1.0))
+    assert diagnosis.verdict.kind == "lock"
+    assert "one file handle per worker" in diagnosis.advice[0].diff[0]
+
+
+def test_threads_of_libraries_in_workers_are_named_with_the_line_to_add() -> None:
+    observation = made.too_few_workers()
+    observation.phases = observation.phases[:3]
+    observation.phases.append(
+        made.phase("supply worker_threads=1", 0.04, 0, 0.06, settings={"worker_threads": 1})
+    )
+    for look in observation.looks:
+        look |= {"cpu_seconds": 4.0, "native_cpu_seconds": 3.0, "native_threads": 7, "libraries": ["cv2"]}
+    diagnosis = diagnose(observation)
+    assert diagnosis.verdict.kind == "oversubscribed"
+    assert "the 2 workers compute on 16 threads, with 4 cores" in diagnosis.verdict.sentence
+    assert diagnosis.advice[0].diff[0].startswith("+cv2.setNumThreads(0)")
+    assert diagnosis.advice[0].settings == {"worker_threads": 1}
+
+
+def busy(observation: Observation, others: float) -> Observation:
+    row = {"time": 1.0, "phase": ACTUAL, "cpu": 1.0, "disk_read": 0.0, "memory": 0, "workers_memory": 0}
+    observation.usage = [{**row, "others": others}]
+    return observation
+
+
+def test_a_busy_machine_makes_no_verdict_certain() -> None:
+    assert diagnose(busy(made.too_few_workers(), 0.5)).verdict.confidence == 1.0
+    diagnosis = diagnose(busy(made.too_few_workers(), 2.0))
+    assert diagnosis.verdict.kind == "workers"
+    assert diagnosis.verdict.confidence == pytest.approx(0.75)
+    (note,) = diagnosis.notes
+    assert note.startswith("other processes used 2.0 of 4 cores")
+
+
+def test_causes_that_a_busy_machine_hides_are_undecided() -> None:
+    diagnosis = diagnose(busy(made.one_stage("decode", 0.0), 3.9))
+    assert diagnosis.verdict.kind == "decode"  # the only one
+    observation = busy(made.startup(), 3.9)
+    observation.loader.stages = {}  # type: ignore[union-attr]
+    observation.phases[0] = made.phase(ACTUAL, 0.02, 0.05, 0.06, startups=[0.5, 0.5, 0.5])
+    observation.phases.append(
+        made.phase("supply num_workers=4", 0.01, 0, 0.02, settings={"loader": {"num_workers": 4}})
+    )
+    observation.phases[2] = made.phase(SUPPLY, 0.07, 0, 0.07)
+    diagnosis = diagnose(observation)
+    assert diagnosis.verdict.kind == "undecided"
+    assert len(diagnosis.causes) == 3
+    assert "other processes used 3.9 of 4 cores" in diagnosis.verdict.sentence

@@ -45,7 +45,7 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
 def test_each_script_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     scenarios = module(monkeypatch, "scenario_list").SCENARIOS
     assert sorted(scenario.name for scenario in scenarios) == NAMES
-    assert len(NAMES) == 12
+    assert len(NAMES) == 19
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -101,14 +101,35 @@ FRAMES = {
     "thread": Frame(f"{STDLIB}/threading.py", "run", 970, 980),
     "user thread": Frame("/home/u/train.py", "prepare", 60, 66, source="x = x + 1"),
     "user lock": Frame("/home/u/train.py", "prepare", 60, 66, source="with self.lock:"),
+    "user-lock": Frame("/home/u/train.py", "prepare", 60, 66, source="with self.lock:"),
+    "semaphore": Frame(
+        f"{STDLIB}/multiprocessing/synchronize.py",
+        "__enter__",
+        94,
+        95,
+        source="return self._semlock.__enter__()",
+    ),
+    "call-impl": Frame(f"{SITE}/torch/nn/modules/module.py", "_call_impl", 1780, 1790, owner="Module"),
+    "save": Frame(f"{SITE}/torch/serialization.py", "save", 900, 960),
+    "convert-frame": Frame(f"{SITE}/torch/_dynamo/convert_frame.py", "__call__", 500, 520),
+    "backward": Frame(f"{SITE}/torch/_tensor.py", "backward", 600, 640),
+    "adam": Frame(f"{SITE}/torch/optim/adam.py", "step", 200, 240),
     "synchronise": Frame("/home/u/train.py", "train", 40, 44, source="total += loss.item()"),
 }
 IN_WORKER = "worker fetch listcomp timed "
 
 CASES: list[tuple[str, str, str, Stage]] = [
     # stack, state, thread, stage
-    ("script train model", "R", "", Stage("step", "step", False)),
-    ("script synchronise", "S", "", Stage("step", "step", False)),
+    ("script train call-impl", "R", "", Stage("step", "forward", False)),
+    ("script synchronise", "S", "", Stage("step", "read-back", False)),
+    ("script train save", "R", "", Stage("step", "checkpoint", False)),
+    ("script train convert-frame", "R", "", Stage("step", "compile", False)),
+    ("script train backward", "R", "", Stage("step", "backward", False)),
+    ("script train adam", "R", "", Stage("step", "optimizer", False)),
+    ("script augment", "R", "", Stage("step", "code:mix (data.py:30)", False)),
+    (IN_WORKER + "getitem user-lock", "S", "", Stage("fetch", "lock", True)),
+    (IN_WORKER + "getitem user-lock", "R", "", Stage("fetch", "dataset:prepare (train.py:60)", False)),
+    (IN_WORKER + "getitem semaphore", "S", "", Stage("fetch", "lock", True)),
     ("script train iter multi-init popen", "R", "", Stage("wait", "wait", False)),
     ("script train next next-data next-index sampler", "R", "", Stage("wait", "wait", False)),
     ("script train next try-get queue-get poll", "S", "", Stage("wait", "wait", True)),

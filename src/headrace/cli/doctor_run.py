@@ -98,14 +98,16 @@ def examined(job: Job, quiet: bool, console: Console) -> Diagnosis:
 
 def with_attempt(diagnosis: Diagnosis, job: Job, quiet: bool, console: Console) -> Diagnosis:
     """The diagnosis, with the measured gain of its first advice that can be applied automatically."""
-    from headrace.doctor.candidates import seconds_of
+    from headrace.doctor.case import seconds_of
 
     advice = next((one for one in diagnosis.advice if one.settings), None)
     if advice is None:
         note = "nothing was tried: no advice can be applied automatically"
         return replace(diagnosis, notes=(*diagnosis.notes, note))
     console.print(f"running it again, with {advice.summary}", highlight=False, markup=False)
-    status, observation, _ = replace(job, settings=advice.settings, subject=diagnosis.where).run(quiet=quiet)
+    status, observation, _ = replace(
+        job, settings=advice.settings, subject=advice.where or diagnosis.where
+    ).run(quiet=quiet)
     seconds = None if observation is None else seconds_of(observation)
     if observation is None or not seconds:
         return replace(diagnosis, notes=(*diagnosis.notes, f"the attempt ended with status {status}"))

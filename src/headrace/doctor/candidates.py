@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from headrace.doctor.model import (
-    Costs,
-    StageTime,
-    costs_of,
-    per_sample,
-    sample_durations,
-    stage_times,
-    standard_error,
+from headrace.doctor.case import (
+    IRREGULAR,
+    Candidate,
+    Case,
+    has_stragglers,
+    is_faster,
+    other_arguments,
+    start_of_epoch,
+    takes_turns,
+    tried_workers,
+    where_it_stays,
 )
-from headrace.measure.observed import ACTUAL, DEMAND, SUPPLY, Observation, Phase
+from headrace.measure.examination import worker_threads
+from headrace.measure.observed import ACTUAL, DEMAND, SUPPLY
 
-# Of several numbers of workers, the least is advised that comes so near to the best.
+# Of several numbers of workers, the smallest that comes so near to the best is recommended.
 NEAR_ENOUGH = 0.97
-# A stage that takes less of a worker's time isn't named as a cause: something else is as dear.
+# Share of a worker's time below which a stage is no cause: another is as expensive.
 STAGE_THAT_MATTERS = 0.35
-# Loading that takes less, of the step's time, can't be told to be hidden from its noise.
-LOADING_THAT_MATTERS = 0.1
-# Of the time of all samples, what those hold that take over ten times as long as the median one.
-STRAGGLERS_MATTER = 0.2
-
-# Loading beside the step against loading alone: what shared caches and a few interruptions don't explain.
+# Ratio of loading during the step to loading alone that shared caches and a few interruptions don't explain.
 MUCH_SLOWER = 1.7
 
 KIND_OF_STAGE = {
     "read": "read",
+    "lock": "lock",
     "parse": "decode",
     "decode": "decode",
     "pillow": "decode",
@@ -47,116 +46,6 @@ KIND_OF_STAGE = {
     "receive": "transfer",
     "pin": "pin",
 }
-
-
-@dataclass(frozen=True)
-class Case:
-    """An observation, and what was computed of it once.
-
-    Attributes:
-        actual: seconds of a sample as the script is, starts of epochs included.
-        steady: the same without these.
-        stall: 0 to 1; of the steps' time, what they waited.
-        slowdown: times as long as alone that loading takes beside the step.
-        unexplained: seconds of a sample that the model doesn't account for.
-        stages: of loading.
-        stragglers: as `headrace.doctor.model.sample_durations` gives them.
-        run_delay: of the processes' time, what one of their threads waited for a core, at the most.
-    """
-
-    observation: Observation
-    costs: Costs
-    actual: float
-    steady: float
-    stall: float
-    slowdown: float
-    unexplained: float
-    stages: tuple[StageTime, ...]
-    stragglers: dict[str, Any]
-    run_delay: float
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The loader's."""
-        return self.observation.loader.arguments if self.observation.loader else {}
-
-    @property
-    def workers(self) -> int:
-        """That make samples; 1 where the training thread does it itself."""
-        return max(1, int(self.arguments.get("num_workers", 0)))
-
-    def gain(self, after: Costs, saved: float = 0.0) -> float:
-        """Times as fast as now, with other costs, and `saved` seconds of a sample less beside them."""
-        beside = self.unexplained + self.actual - self.steady
-        now = max(self.actual, self.costs.together(self.slowdown) + beside)
-        return now / max(1e-9, after.together(self.slowdown) + beside - saved)
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A change, and what it would bring.
-
-    Attributes:
-        kind: of the cause that it answers; of `headrace.doctor.records.KINDS`.
-        gain: times as fast as now.
-        change: one line: "num_workers=4 → 12".
-        why: the cause, as a sentence with figures.
-        evidence: what was measured, a line each.
-        lines: of the diff, where it isn't one of the loader's arguments.
-        settings, ideal: as of `headrace.doctor.records.Advice`.
-    """
-
-    kind: str
-    gain: float
-    change: str
-    why: str
-    evidence: tuple[str, ...] = ()
-    lines: tuple[str, ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)
-    ideal: bool = False
-
-
-def other_arguments(case: Case, kind: str, gain: float, why: str, *evidence: str, **new: Any) -> Candidate:
-    """A change of the loader's arguments."""
-    change = ", ".join(f"{name}={case.arguments.get(name)} → {value}" for name, value in new.items())
-    return Candidate(kind, gain, change, why, evidence, settings={"loader": new})
-
-
-def case_of(observation: Observation) -> Case | None:
-    """None: too little was measured."""
-    costs, actual = costs_of(observation), observation.phase(ACTUAL)
-    if costs is None or actual is None:
-        return None
-    steady, _ = per_sample(actual)
-    whole = steady + start_of_epoch(observation, actual)
-    slowdown = costs.slowdown(steady)
-    looks = [look for look in observation.looks if look["phase"] == ACTUAL and look["rounds"]]
-    return Case(
-        observation=observation,
-        costs=costs,
-        actual=whole,
-        steady=steady,
-        stall=actual.stall,
-        slowdown=slowdown,
-        unexplained=max(0.0, steady - costs.together(slowdown)),
-        stages=tuple(stage_times(observation)),
-        stragglers=sample_durations(observation, ACTUAL),
-        run_delay=max((look["run_delay_seconds"] / look["seconds"] for look in looks), default=0.0),
-    )
-
-
-def start_of_epoch(observation: Observation, phase: Phase) -> float:
-    """Seconds of a sample that go to starting epochs; 0 where none began, or their length isn't known."""
-    batches = observation.loader.batches if observation.loader else None
-    if not phase.startups or not batches:
-        return 0.0
-    return statistics.median(phase.startups) / (batches * statistics.fmean(phase.samples))
-
-
-def seconds_of(observation: Observation) -> float | None:
-    """Of a sample as the script is, starts of epochs included; None: too little was measured."""
-    actual = observation.phase(ACTUAL)
-    return None if actual is None else per_sample(actual)[0] + start_of_epoch(observation, actual)
 
 
 def candidates(case: Case) -> list[Candidate]:
@@ -211,26 +100,6 @@ def processes_instead(case: Case) -> Iterator[Candidate]:
     )
 
 
-def tried_workers(case: Case) -> dict[int, Phase]:
-    """Supplies with other numbers of workers."""
-    return {
-        phase.settings["loader"]["num_workers"]: phase
-        for phase in case.observation.others(SUPPLY)
-        if phase.settings.get("loader", {}).keys() == {"num_workers"}
-    }
-
-
-def is_faster(case: Case, phase: Phase) -> bool:
-    """Whether a loader with other settings is faster beyond doubt; where it overlaps with the step and the
-    script's doesn't, it need not be."""
-    now = case.observation.phase(SUPPLY)
-    if now is None or not case.costs.overlaps:
-        return True
-    workers = case.workers
-    doubt = math.hypot(standard_error(now, workers), standard_error(phase, workers))
-    return per_sample(now)[0] - per_sample(phase)[0] > doubt
-
-
 def smoother(case: Case) -> Iterator[Candidate]:
     """A longer queue, or batches in the order in which they are done, where single samples take long."""
     if not has_stragglers(case):
@@ -264,7 +133,7 @@ def workers_that_stay(case: Case) -> Iterator[Candidate]:
         return
     # What remains of a start is the first batch, which workers make as fast as any.
     batch = sum(actual.samples) / len(actual.samples)
-    first = sum(stage.seconds for stage in case.stages if stage.place == "worker") * batch
+    first = sum(stage.seconds_per_sample for stage in case.stages if stage.place == "worker") * batch
     seconds = statistics.median(actual.startups)
     saved = spent * max(0.0, 1 - first / seconds)
     yield other_arguments(
@@ -301,33 +170,111 @@ def fewer_threads(case: Case) -> Iterator[Candidate]:
 
 
 def without_a_stage(case: Case) -> Iterator[Candidate]:
-    """The dearest stages of loading, if they cost nothing: what there is to win there at most."""
-    place = dearest_place(case)
+    """The most expensive stages of loading, if they cost nothing: upper bounds."""
+    place = busiest_place(case)
     stages = [stage for stage in case.stages if stage.place == place]
-    whole = sum(stage.seconds for stage in stages)
-    computing = sum(stage.seconds - stage.waiting for stage in stages)
+    whole = sum(stage.seconds_per_sample for stage in stages)
+    computing = sum(stage.seconds_per_sample * (1 - stage.waiting) for stage in stages)
     for stage in stages:
-        share = stage.seconds / whole if whole else 0.0
+        share = stage.seconds_per_sample / whole if whole else 0.0
         if share < STAGE_THAT_MATTERS:
             continue
-        of_cpu = (stage.seconds - stage.waiting) / computing if computing else 0.0
+        of_cpu = stage.seconds_per_sample * (1 - stage.waiting) / computing if computing else 0.0
         costs = case.costs
         after = replace(costs, supply=costs.supply * (1 - share), supply_cpu=costs.supply_cpu * (1 - of_cpu))
-        name = stage.key.partition(":")[2] or stage.key
-        kind = KIND_OF_STAGE.get(stage.key.partition(":")[0], "dataset")
+        kind = KIND_OF_STAGE.get(stage.kind, "dataset")
+        seconds = duration(stage.seconds_per_sample)
+        by = f"{stage.evidence} stack samples; {stage.waiting:.0%} of it blocked"
         yield Candidate(
             kind=kind,
             gain=case.gain(after),
-            change=f"{name}: {1e3 * stage.seconds:.1f} ms of a sample's {1e3 * whole:.1f} ms",
-            why=f"{name} takes {share:.0%} of a sample's time in the loader",
-            evidence=(f"{1e3 * stage.seconds:.1f} ms by Headrace's own count",)
-            if place == "native thread"
-            else (
-                f"{stage.looks} stack samples; {stage.waiting / max(stage.seconds, 1e-9):.0%} of it blocked",
-            ),
-            lines=tuple(f" {line}" for line in REMEDIES[kind].format(name=name).splitlines()),
+            change=f"{stage.name}: {seconds} of a sample's {duration(whole)}",
+            why=f"{stage.name} takes {share:.0%} of a sample's time in the loader",
+            evidence=(by if stage.evidence else f"{seconds} as counted by Headrace",),
+            lines=tuple(f" {line}" for line in REMEDIES[kind].format(name=stage.name).splitlines()),
             ideal=True,
         )
+
+
+def duration(seconds: float) -> str:
+    """Three digits with a unit: 1.23 s, 41.2 ms, 870 µs."""
+    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+        if seconds * factor >= 0.9995:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+def irregular_costs(case: Case) -> Iterator[Candidate]:
+    """Parts of the step that not each batch needs: upper bounds of doing them less often."""
+    for part, seconds in case.irregular.items():
+        # The loader's pace remains the limit, where it works ahead.
+        floor = case.costs.loading * case.slowdown if case.costs.overlaps else 0.0
+        kind, what, lines = IRREGULAR[part]
+        yield Candidate(
+            kind=kind,
+            gain=case.actual / max(floor, case.actual - seconds, 1e-9),
+            change=lines[0],
+            why=f"{what} takes {seconds / case.actual:.0%} of the script's time",
+            evidence=(*where_it_stays(case.observation, ACTUAL),),
+            lines=tuple(f" {line}" for line in lines[1:]),
+            ideal=True,
+        )
+
+
+def other_loops(case: Case) -> Iterator[Candidate]:
+    """Workers for another loader, as of validation, whose loop waits for it."""
+    actual = case.observation.phase(ACTUAL)
+    samples = max(1, sum(actual.samples)) if actual else 1
+    for loop in case.observation.loops:
+        now = int(loop.arguments.get("num_workers", 0))
+        for workers, (seconds, cpu) in loop.supplies.items():
+            count = int(workers)
+            if count <= now:
+                continue
+            cores = (loop.computes + loop.samples * cpu) / case.costs.cores
+            after = max(loop.computes, loop.samples * seconds, cores)
+            gain = case.actual / max(1e-9, case.actual - max(0.0, loop.seconds - after) / samples)
+            share = loop.seconds / samples / case.actual
+            yield Candidate(
+                kind="validation",
+                gain=gain,
+                change=f"{loop.where}: num_workers={now} → {count}, persistent_workers=True",
+                why=f"the loop at {loop.where} takes {share:.0%} of the script's time, and waits for its"
+                f" loader for {loop.waits / loop.seconds:.0%} of that",
+                evidence=(f"its loader: {loop.code}", f"with {count} workers: {1 / seconds:,.0f} samples/s"),
+                lines=(
+                    f"-val_loader = DataLoader(…, num_workers={now})",
+                    f"+val_loader = DataLoader(…, num_workers={count}, persistent_workers=True)",
+                ),
+                settings={"loader": {"num_workers": count, "persistent_workers": True}},
+                where=loop.where,
+            )
+
+
+def single_threaded_workers(case: Case) -> Iterator[Candidate]:
+    """Workers whose libraries start threads of their own, on cores that are taken already."""
+    phase = next((one for one in case.observation.others(SUPPLY) if "worker_threads" in one.settings), None)
+    looks = [look for look in case.observation.looks if look["role"] == "worker" and look["phase"] == SUPPLY]
+    if phase is None or not is_faster(case, phase):
+        return
+    libraries = sorted({name for look in looks for name in look.get("libraries", ())})
+    line = "OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1, set before Python starts"
+    if "cv2" in libraries:
+        line = "cv2.setNumThreads(0)  # in worker_init_fn, or at the top of the dataset's module"
+    yield Candidate(
+        kind="oversubscribed",
+        gain=case.gain(case.costs.with_supply(phase)),
+        change=f"one thread for the libraries in each worker: {line.partition('  #')[0]}",
+        why=f"the {case.workers} workers compute on {worker_threads(looks)} threads, with {case.costs.cores}"
+        " cores",
+        evidence=(
+            f"threads started by native libraries; imported: {', '.join(libraries)}",
+            f"the loader alone: {1 / case.costs.supply:,.0f} samples/s,"
+            f" {phase.samples_per_second:,.0f} with one thread per worker",
+        ),
+        lines=(f"+{line}",),
+        settings={"worker_threads": 1},
+    )
 
 
 def less_contention(case: Case) -> Iterator[Candidate]:
@@ -414,39 +361,10 @@ def freer_device(case: Case) -> Iterator[Candidate]:
     )
 
 
-def dearest_place(case: Case) -> str:
+def busiest_place(case: Case) -> str:
     """Where samples are made: there is one such place."""
     places = {stage.place for stage in case.stages}
     return next((place for place in ("native thread", "worker", "main") if place in places), "main")
-
-
-def where_it_stays(observation: Observation) -> list[str]:
-    """Lines of the script at which the training thread was seen most often while it had its batches."""
-    lines: dict[str, int] = {}
-    for look in observation.looks:
-        if look["role"] == "main" and look["phase"] == DEMAND:
-            lines |= look["lines"]
-    whole = sum(lines.values())
-    most = sorted(lines.items(), key=lambda item: -item[1])[:3]
-    return [f"{count / whole:.0%} of the step at {line}" for line, count in most]
-
-
-def takes_turns(case: Case) -> bool:
-    """A thread of the training process makes the batches beside the step, and both suffer.
-
-    Without workers the step should wait for all that loading costs: where it waits for less than half of
-    that, another thread loads.
-    """
-    costs = case.costs
-    matters = costs.supply > LOADING_THAT_MATTERS * costs.demand
-    hidden = not costs.overlaps and case.stall * case.steady < 0.5 * costs.supply
-    return matters and hidden and case.steady > 1.1 * max(costs.demand, costs.supply)
-
-
-def has_stragglers(case: Case) -> bool:
-    """Few samples hold much of the loading time."""
-    slow = case.stragglers
-    return bool(slow["slow_count"]) and slow["slow_seconds"] >= STRAGGLERS_MATTER * slow["seconds"]
 
 
 MAKERS: tuple[Callable[[Case], Iterator[Candidate]], ...] = (
@@ -455,6 +373,9 @@ MAKERS: tuple[Callable[[Case], Iterator[Candidate]], ...] = (
     smoother,
     workers_that_stay,
     fewer_threads,
+    single_threaded_workers,
+    irregular_costs,
+    other_loops,
     without_a_stage,
     less_contention,
     headrace_instead,
@@ -463,9 +384,11 @@ MAKERS: tuple[Callable[[Case], Iterator[Candidate]], ...] = (
 
 # What a user can do about a stage that costs too much; {name} is the stage's.
 REMEDIES = {
+    "lock": "one file handle per worker or thread, opened at first use: then no lock is needed\n"
+    "or extract the archive once, or pack the data: headrace pack SRC DEST",
     "read": "copy the data to a local disk, or read large files in order: headrace pack SRC DEST",
     "decode": "store images as large as they are used, once: decoding costs by the pixel\n"
-    "or decode only what a crop needs: headrace.DataLoader, and headrace index FOLDER beside it",
+    "or decode only what a crop needs: headrace.DataLoader",
     "transform": "{name}: do it once beforehand, on smaller images (after the resize),\n"
     "or on whole batches on the device (headrace: batch_transform=)",
     "dataset": "{name}: do it once beforehand and keep what came of it, or vectorise it",

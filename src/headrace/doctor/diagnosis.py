@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from headrace.doctor.candidates import Candidate, Case, candidates, case_of, other_arguments
-from headrace.doctor.memory import FOR_MEMORY, memory_findings
-from headrace.doctor.records import Advice, Cause, Diagnosis, Rate, StageCost, Step, Usage
+from headrace.doctor.candidates import candidates
+from headrace.doctor.case import Candidate, Case, case_of, other_arguments
+from headrace.doctor.memory import FOR_MEMORY, GROWING, memory_findings
+from headrace.doctor.model import step_parts
+from headrace.doctor.records import KINDS, Advice, Cause, Diagnosis, Rate, Step, TimeShare, Usage
 from headrace.errors import HeadraceError
 from headrace.measure.observed import ACTUAL, DEMAND, EXAMINED, GAIN_THAT_COUNTS, SUPPLY, Observation, Phase
 
@@ -28,9 +30,23 @@ LONG_FIRST_BATCH = 3.0  # seconds
 # Of its time, what a thread waits for a core where there are enough of them; and of the cores, what is all.
 RUN_DELAY_THAT_MATTERS = 0.15
 NEARLY_ALL = 0.85
+MUCH_FASTER = 1.5  # a gain that no noise explains
 SEED = 7  # of the resampling: the same measurements give the same report
+# Share of the cores used by other processes from which on a verdict is less sure, and confidence below which
+# it then is none.
+OTHERS_THAT_MATTER, DECIDED = 0.25, 0.6
 # A step that reaches less of what it can do alone is held up by something, even if it doesn't wait.
 SLOWED = 0.75
+LEAST_SHARE = 0.02  # of the time, of a part that is reported
+PARTS = {
+    "compile": "compiling the model",
+    "checkpoint": "writing checkpoints",
+    "backward": "backward pass",
+    "forward": "forward pass",
+    "read-back": "reading values back (.item(), .cpu())",
+    "gc": "garbage collector",
+    "step": "other code of the step",
+}
 ABOUT_LOADING = (
     "workers",
     "read",
@@ -41,6 +57,7 @@ ABOUT_LOADING = (
     "transfer",
     "pin",
     "straggler",
+    "lock",
 )
 
 
@@ -66,14 +83,15 @@ def diagnose(observation: Observation) -> Diagnosis:
         advice=advice(case, found, ranked),
         rates=rates(observation),
         stall=case.stall,
-        stages=stage_costs(case),
+        stages=case.stages,
+        time=time_shares(case),
         cores=observation.cores,
         seconds_per_sample=case.actual,
         memory=memory_findings(observation),
         steps=steps(observation),
         usage=tuple(Usage(**usage) for usage in observation.usage),
         watching=watching(observation),
-        notes=(*observation.notes, *first_batch(case)),
+        notes=(*observation.notes, *first_batch(case), *other_processes(case)),
     )
 
 
@@ -85,6 +103,23 @@ def first_batch(case: Case) -> list[str]:
         return []
     steps = f", as long as {seconds / batch:,.0f} steps take"
     return [f"the first batch came after {seconds:.1f} s{steps}: what imports, lists files or starts workers"]
+
+
+def other_processes(case: Case) -> list[str]:
+    """That other processes took cores, and what the script would reach without them."""
+    if not is_busy(case):
+        return []
+    ratio = {}
+    for phase in (DEMAND, SUPPLY):
+        looks = [look for look in case.observation.looks if look["phase"] == phase]
+        waited = sum(look["run_delay_seconds"] for look in looks)
+        ran = sum(look.get("cpu_seconds", 0.0) for look in looks)
+        ratio[phase] = ran / (ran + waited) if ran else 1.0
+    costs = case.costs
+    costs = replace(costs, demand=costs.demand * ratio[DEMAND], supply=costs.supply * ratio[SUPPLY])
+    used = f"other processes used {case.others:.1f} of {costs.cores} cores"
+    free = f"on a free one, the script would reach about {1 / costs.seconds:,.0f} samples/s"
+    return [f"{used}: rates are those of a busy machine; {free}"]
 
 
 def too_little(observation: Observation) -> str:
@@ -102,7 +137,7 @@ def too_little(observation: Observation) -> str:
 
 
 def rank(case: Case, found: Sequence[Candidate]) -> list[Candidate]:
-    """The best candidate of each cause that matters, first what to mend first; empty: healthy."""
+    """The best candidate of each cause that matters, first what to fix first; empty: healthy."""
     best: dict[str, Candidate] = {}
     for candidate in found:
         if not candidate.kind or candidate.gain < GAIN_THAT_COUNTS:
@@ -112,7 +147,12 @@ def rank(case: Case, found: Sequence[Candidate]) -> list[Candidate]:
         known = best.get(candidate.kind)
         if known is None or weight(candidate) > weight(known):
             best[candidate.kind] = candidate
-    return sorted(best.values(), key=weight, reverse=True)
+    return sorted(best.values(), key=lambda one: (distorts(one), weight(one)), reverse=True)
+
+
+def distorts(candidate: Candidate) -> bool:
+    """Whether a cause makes every other measurement wrong as long as it lasts."""
+    return candidate.kind == "oversubscribed" and candidate.gain >= MUCH_FASTER
 
 
 def weight(candidate: Candidate) -> float:
@@ -131,14 +171,51 @@ def causes(observation: Observation, case: Case, ranked: Sequence[Candidate]) ->
             order = rank(other, candidates(other))
             firsts[order[0].kind if order else "healthy"] += 1
     made = max(1, sum(firsts.values()))
-    if not ranked:
-        sure = firsts["healthy"] / made
-        slowed = case.stall >= STALL_THAT_MATTERS or case.costs.demand < SLOWED * case.steady
-        return (unexplained(case, sure) if slowed else healthy(case, sure),)
-    return tuple(
-        Cause(one.kind, one.why, one.evidence, cost=1 - 1 / one.gain, confidence=firsts[one.kind] / made)
+    # Other processes change from second to second: no resampling shows what they would do next.
+    most = 1.0 - 0.5 * min(1.0, case.others / case.costs.cores) if is_busy(case) else 1.0
+    sure = {kind: most * count / made for kind, count in firsts.items()}
+    found = [
+        Cause(one.kind, one.why, one.evidence, cost=1 - 1 / one.gain, confidence=sure.get(one.kind, 0.0))
         for one in ranked
+    ]
+    if not found:
+        slowed = case.stall >= STALL_THAT_MATTERS or case.costs.demand < SLOWED * case.steady
+        kind = unexplained if slowed else healthy
+        found = [kind(case, sure.get("healthy", 0.0))]
+    elif is_busy(case) and len(found) > 1 and found[0].confidence < DECIDED:
+        found.insert(0, undecided(case, found))
+    growing = memory_cause(observation)
+    if growing is not None:
+        found.insert(0 if found[0].kind == "healthy" or growing.cost >= 1 else len(found), growing)
+    return tuple(found)
+
+
+def is_busy(case: Case) -> bool:
+    """Whether other processes take a part of the cores that matters."""
+    return case.others >= OTHERS_THAT_MATTER * case.costs.cores
+
+
+def undecided(case: Case, found: Sequence[Cause]) -> Cause:
+    """That other processes disturbed the measurement too much to tell the first two causes apart."""
+    first, second = (KINDS[cause.kind] for cause in found[:2])
+    return Cause(
+        kind="undecided",
+        sentence=f"{first} or {second}: other processes used {case.others:.1f} of {case.costs.cores} cores,"
+        " and the ranges of both overlap; run it again on a free machine, or longer (--steps)",
+        evidence=(),
+        cost=found[0].cost,
+        confidence=found[0].confidence,
     )
+
+
+def memory_cause(observation: Observation) -> Cause | None:
+    """Workers whose memory grows; its cost is the memory that they need in an epoch, as a share of what is
+    free, and 1 if that is more than half."""
+    finding = next((one for one in memory_findings(observation) if one.name == GROWING), None)
+    if finding is None:
+        return None
+    share = finding.details["share"]
+    return Cause("memory", f"the workers grow by {finding.value}", (finding.remedy,), float(share > 0.5), 1.0)
 
 
 def healthy(case: Case, confidence: float) -> Cause:
@@ -248,8 +325,9 @@ def advice(case: Case, found: Sequence[Candidate], ranked: Sequence[Candidate]) 
             predicted=one.gain,
             settings=one.settings,
             ideal=one.ideal,
+            where=one.where,
         )
-        for one in sorted(wanted, key=weight, reverse=True)
+        for one in sorted(wanted, key=lambda one: (distorts(one), weight(one)), reverse=True)
     )
     return about_speed + saving_memory(case)
 
@@ -298,23 +376,25 @@ def rate(phase: Phase, loader_workers: int) -> Rate:
     return Rate(phase.name, phase.samples_per_second, low, high, count, phase.seconds)
 
 
-def stage_costs(case: Case) -> tuple[StageCost, ...]:
-    """As the report shows them."""
-    loader = case.observation.loader
-    own = loader.stages if loader is not None else {}
-    threads = {"worker": case.workers, "native thread": max((row[2] for row in own.values()), default=1)}
-    return tuple(
-        StageCost(
-            name=stage.key.removeprefix("transform:").removeprefix("dataset:").removeprefix("code:"),
-            place=stage.place,
-            seconds_per_sample=stage.seconds,
-            waiting=stage.waiting / stage.seconds,
-            samples_per_second=threads.get(stage.place, 1) / stage.seconds,
-            evidence=stage.looks,
-        )
-        for stage in case.stages
-        if stage.seconds > 0
-    )
+def time_shares(case: Case) -> tuple[TimeShare, ...]:
+    """Where the time of the actual phase went: waiting, parts of the step, loops over other loaders."""
+    observation = case.observation
+    actual = observation.phase(ACTUAL)
+    whole = max(1e-9, actual.ended - actual.began) if actual else 1.0
+    waits = sum(actual.waits) + sum(actual.startups) if actual else 0.0
+    shares = [TimeShare("waiting for data", min(1.0, waits / whole))]
+    for loop in observation.loops:
+        shares.append(TimeShare(f"loop at {loop.where}: waiting for data", loop.waits / whole))
+        shares.append(TimeShare(f"loop at {loop.where}: computing", loop.computes / whole))
+    # Stack samples don't tell a step of training from one of another loop.
+    parts = step_parts(observation, ACTUAL)
+    sampled = max(1e-9, sum(parts.values()))
+    own = max(0.0, 1 - sum(loop.computes for loop in observation.loops) / whole / sampled)
+    for key, share in sorted(parts.items(), key=lambda part: -part[1]):
+        name = key.removeprefix("code:")
+        if own * share >= LEAST_SHARE:
+            shares.append(TimeShare(PARTS.get(name, name), own * share))
+    return tuple(shares)
 
 
 def steps(observation: Observation) -> tuple[Step, ...]:

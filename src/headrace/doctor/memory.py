@@ -6,9 +6,10 @@ from headrace.doctor.records import Finding
 from headrace.errors import size
 from headrace.measure.observed import ACTUAL, SUPPLY, Observation
 
-# Growth of all workers in a phase that is told from noise: in bytes, and of what they had.
+# Growth of all workers in a phase that is more than noise: in bytes, and as a share of what they had.
 LEAST_GROWTH, NOISE = 8e6, 0.02
 MUCH = 0.8  # of what is allowed
+GROWING = "workers that grow"
 FOR_MEMORY = (
     "in this order: autocast to bfloat16, a smaller batch with gradient accumulation, activation"
     " checkpointing (torch.utils.checkpoint), fewer batches in flight to the device"
@@ -74,27 +75,34 @@ def _prefetched(observation: Observation) -> list[Finding]:
 
 def _growth(observation: Observation) -> list[Finding]:
     grown, samples = 0.0, 0.0
-    # A young worker grows a little in any case: one that leaks grows on when the loader is measured alone.
+    # A young worker grows a little in any case: one that leaks still grows when the loader is measured alone.
     for name in (ACTUAL, SUPPLY):
         phase = observation.phase(name)
-        sizes = [row["workers_memory"] for row in observation.usage if row["phase"] == name]
-        if phase is None or len(sizes) < 2 or sizes[-1] - sizes[0] < max(LEAST_GROWTH, NOISE * sizes[0]):
+        if phase is None or len(phase.worker_memory) != 2:
             return []
-        grown += sizes[-1] - sizes[0]
+        first, last = phase.worker_memory
+        if last - first < max(LEAST_GROWTH, NOISE * first):
+            return []
+        grown += last - first
         samples += sum(phase.samples)
     loader = observation.loader
     assert loader is not None
     per_sample = grown / samples
-    epoch = f": {size(per_sample * loader.samples)} more after an epoch" if loader.samples else ""
+    whole = per_sample * (loader.samples or 0)
+    epoch = f": {size(whole)} in an epoch" if whole else ""
     return [
         Finding(
-            name="workers that grow",
+            name=GROWING,
             value=f"{size(per_sample * 1000)} for every 1,000 samples{epoch}",
             judgement="bad",
-            remedy="forked workers copy a page of memory as soon as they touch a Python object on it, even to"
-            " count references: keep lists of paths and labels in NumPy arrays or tensors, and caches out of"
-            " datasets",
-            details={"bytes_per_sample": per_sample},
+            remedy="keep paths, labels and other records in NumPy arrays or tensors instead of Python lists"
+            " and dicts (a forked worker copies a page of memory as soon as it changes the reference count of"
+            " an object on it), call gc.freeze() before the loader starts its workers, keep caches out of"
+            " the dataset, or use fewer workers",
+            details={
+                "bytes_per_sample": per_sample,
+                "share": whole / max(1, observation.memory.get("allowed", 0)),
+            },
         )
     ]
 

@@ -11,12 +11,13 @@ import statistics
 from dataclasses import dataclass, replace
 from typing import Any
 
+from headrace.doctor.records import StageCost
 from headrace.measure.observed import ACTUAL, DEMAND, SUPPLY, Observation, Phase
 
 # In the order in which a sample goes through them.
 PLACES = ("native thread", "worker", "worker's other threads", "main", "pin thread")
 # Stages that aren't work on samples.
-IDLE = ("idle", "start", "wait", "stop", "next", "index", "step")
+IDLE = ("idle", "start", "wait")
 
 
 @dataclass(frozen=True)
@@ -119,60 +120,60 @@ def per_sample(phase: Phase) -> tuple[float, float]:
     return phase.seconds / samples, share * (phase.cpu_seconds + phase.worker_cpu_seconds) / samples
 
 
-@dataclass(frozen=True)
-class StageTime:
-    """What the stack samplers saw of a stage.
-
-    Attributes:
-        key: as `headrace.measure.stages` names it.
-        place: "worker", "worker's other threads" (which send batches), "main", "pin thread", "native thread".
-        seconds: of thread time per sample.
-        waiting: seconds of these that it was blocked.
-        looks: that this rests on.
-    """
-
-    key: str
-    place: str
-    seconds: float
-    waiting: float
-    looks: int
-
-
-def stage_times(observation: Observation, name: str = SUPPLY) -> list[StageTime]:
-    """Of a phase, in the order in which a sample goes through them."""
-    phase = observation.phase(name)
-    if phase is None or observation.loader is None:
+def stage_costs(observation: Observation, name: str = SUPPLY) -> list[StageCost]:
+    """Of a phase, in the order in which a sample passes through them."""
+    phase, loader = observation.phase(name), observation.loader
+    if phase is None or loader is None:
         return []
-    if observation.loader.stages:
+    if loader.stages:
+        threads = max(row[2] for row in loader.stages.values())
         return [
-            StageTime(key, "native thread", seconds / samples, 0.0, 0)
-            for key, (samples, seconds, _) in observation.loader.stages.items()
-            if samples
+            StageCost(key, key, "native thread", seconds / samples, 0.0, threads * samples / seconds, 0)
+            for key, (samples, seconds, _) in loader.stages.items()
+            if samples and seconds
         ]
     rows: dict[tuple[str, str], list[float]] = {}
     for look in observation.looks:
-        if look["phase"] != name:
-            continue
-        for kind, stages in look["stages"].items():
+        for kind, stages in look["stages"].items() if look["phase"] == name else ():
             for key, (looks, _, seconds, waiting) in stages.items():
                 place = place_of(look["role"], kind, key)
-                if place:
+                if place and seconds:
                     row = rows.setdefault((key, place), [0.0, 0.0, 0.0])
-                    row[0] += looks
-                    row[1] += seconds
-                    row[2] += waiting
-    # Looks go on over the whole of the phase, its steps may be a part.
+                    row[:] = row[0] + looks, row[1] + seconds, row[2] + waiting
+    # Stacks are sampled over the whole phase, of which its steps may be a part.
     samples = max(1, sum(phase.samples)) * max(1.0, (phase.ended - phase.began) / max(phase.seconds, 1e-9))
-    found = [
-        StageTime(key, place, seconds / samples, waiting / samples, int(looks))
-        for (key, place), (looks, seconds, waiting) in rows.items()
-    ]
-    return sorted(found, key=lambda stage: (PLACES.index(stage.place), _rank(stage.key), -stage.seconds))
+    workers = max(1, int(loader.arguments.get("num_workers", 0)))
+    found = []
+    for (key, place), (looks, seconds, waiting) in rows.items():
+        kind, _, rest = key.partition(":")
+        rate = (workers if place == "worker" else 1) * samples / seconds
+        found.append(
+            StageCost(kind, rest or kind, place, seconds / samples, waiting / seconds, rate, int(looks))
+        )
+    return sorted(found, key=lambda s: (PLACES.index(s.place), _rank(s.kind), -s.seconds_per_sample))
+
+
+def step_parts(observation: Observation, name: str) -> dict[str, float]:
+    """Share of a phase's time by part of the step, as of `headrace.measure.stages`, and in "gc"."""
+    looks = [look for look in observation.looks if look["phase"] == name and look["role"] == "main"]
+    whole = sum(look["seconds"] for look in looks)
+    parts: dict[str, float] = {}
+    for look in looks:
+        for key, row in look["stages"].get("step", {}).items():
+            parts[key] = parts.get(key, 0.0) + row[2] / whole
+    # The collector runs within whatever code allocates: what it takes is not that code's.
+    phase = observation.phase(name)
+    wall = max(whole, phase.ended - phase.began) if phase else whole
+    collecting = sum(look.get("gc_seconds", 0.0) for look in looks) / wall if wall else 0.0
+    if collecting:
+        rest = max(0.0, 1 - collecting / max(collecting, sum(parts.values())))
+        parts = {key: share * rest for key, share in parts.items()} | {"gc": collecting}
+    return parts
 
 
 def place_of(role: str, kind: str, key: str) -> str:
     """Where a stage ran, for readers; "": it is no work on samples."""
-    if key in IDLE:
+    if key in IDLE or kind == "step":
         return ""
     if kind == "pin":
         return "pin thread"
@@ -183,9 +184,8 @@ def place_of(role: str, kind: str, key: str) -> str:
     return "main" if kind in ("fetch", "wait") or kind.startswith("other:") else ""
 
 
-def _rank(key: str) -> int:
-    order = ("read", "decode", "dataset", "code", "transform", "collate", "send", "receive", "pin")
-    kind = key.partition(":")[0]
+def _rank(kind: str) -> int:
+    order = ("read", "lock", "decode", "dataset", "code", "transform", "collate", "send", "receive", "pin")
     return order.index(kind) if kind in order else len(order)
 
 

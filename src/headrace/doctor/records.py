@@ -80,15 +80,16 @@ class StageCost:
     """What one stage of loading costs.
 
     Attributes:
-        name: "read", "decode", a transform's class, "collate", "transfer", "pin", "copy", a function of the
-            user's as "name (file.py:12)".
+        kind: "read", "lock", "decode", "transform", "dataset", "code", "collate", "send", "receive", "pin".
+        name: the kind, a transform's class, or a function of the user's as "name (file.py:12)".
         place: "worker", "main" (the training thread), "pin thread", "native thread".
-        seconds_per_sample: of one worker's wall time.
-        waiting: 0 to 1: of that, spent blocked (reads, sleep), not computing.
-        samples_per_second: that all workers together could do of this stage alone.
-        evidence: stack samples that it rests on; 0 where it was timed directly.
+        seconds_per_sample: wall time of one worker.
+        waiting: share of that in which it was blocked (reads, sleep) rather than computing, 0 to 1.
+        samples_per_second: throughput of all workers together if this stage were the only one.
+        evidence: number of stack samples; 0: timed directly.
     """
 
+    kind: str
     name: str
     place: str
     seconds_per_sample: float
@@ -116,6 +117,19 @@ class Cause:
     confidence: float
 
 
+@dataclass(frozen=True)
+class TimeShare:
+    """A part of the time of the actual phase.
+
+    Attributes:
+        name: "waiting for data", a part of the step, or the loop over another loader.
+        share: of the phase's time, 0 to 1.
+    """
+
+    name: str
+    share: float
+
+
 # Kinds of cause, with the title each is printed under.
 KINDS = {
     "healthy": "the step itself is the limit: nothing starves it",
@@ -125,17 +139,24 @@ KINDS = {
     "transform": "one transform",
     "dataset": "the dataset's own code",
     "collate": "collate",
-    "transfer": "the way from workers to the training process",
+    "transfer": "the transfer from workers to the training process",
     "pin": "pinning",
     "copy": "the copy to the device",
-    "synchronise": "the step waits for the device again and again",
-    "gil": "threads that take turns with the GIL",
-    "startup": "starting workers, each epoch anew",
+    "synchronise": "repeated waits for the device",
+    "gil": "threads that contend for the GIL",
+    "startup": "starting workers in each epoch",
     "straggler": "single samples that take long",
+    "lock": "waiting for a lock",
+    "validation": "the loop over another loader",
+    "recompile": "recompilation of the model",
+    "checkpoint": "writing checkpoints",
+    "logging": "logging",
+    "gc": "Python's garbage collector",
     "oversubscribed": "more threads than cores",
     "memory": "memory",
     "cores": "too few free cores for loader and step together",
-    "unexplained": "something that was not measured",
+    "undecided": "undecided",
+    "unexplained": "an unmeasured cause",
 }
 
 
@@ -149,9 +170,10 @@ class Advice:
         diff: lines as in a unified diff of the user's own call, each begun by "-", "+" or " ".
         predicted: times as fast as now; 1.0: no faster, or only memory.
         settings: how `--try` applies it: {"loader": {"num_workers": 12}}, {"threads": 2},
-            {"headrace": true}; empty: only the user can.
-        measured: times as fast, where it was tried; None: it wasn't.
-        ideal: the gain is what there would be if the stage cost nothing: a bound, not a change.
+            {"worker_threads": 1}, {"headrace": true}; empty: only the user can.
+        measured: speed-up measured by `--try`; None: not tried.
+        ideal: whether the gain is an upper bound, as if the part cost nothing.
+        where: "train.py:60", where the loader that it changes is iterated over; "": the examined loader.
     """
 
     cause: str
@@ -161,6 +183,7 @@ class Advice:
     settings: dict[str, Any] = field(default_factory=dict)
     measured: float | None = None
     ideal: bool = False
+    where: str = ""
 
 
 @dataclass(frozen=True)
@@ -188,6 +211,7 @@ class Usage:
         time: seconds since the script began.
         phase: of the examination, "" outside of all.
         cpu: cores in use, by its processes: 1.7.
+        others: cores in use by all other processes of the machine.
         disk_read: bytes per second that its processes had read from storage, not from the page cache.
         memory: bytes resident (USS) of all of them.
         workers_memory: bytes (USS) of the workers alone.
@@ -203,6 +227,7 @@ class Usage:
     workers_memory: int
     gpu: float | None = None
     gpu_memory: int | None = None
+    others: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -217,6 +242,7 @@ class Diagnosis:
         advice: by predicted gain.
         rates: supply, demand, actual, in this order, then supplies with other settings.
         stall: 0 to 1: of the step's time, what it waited in next().
+        time: parts of the actual phase's time, in their order.
         stages: of loading, in their order.
         cores: that may be used.
         seconds_per_sample: as the script is, starts of epochs included.
@@ -235,6 +261,7 @@ class Diagnosis:
     stall: float
     stages: tuple[StageCost, ...]
     cores: int
+    time: tuple[TimeShare, ...] = ()
     seconds_per_sample: float = 0.0
     memory: tuple[Finding, ...] = ()
     steps: tuple[Step, ...] = field(default=(), repr=False)

@@ -52,6 +52,7 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     console.print()
     command = " ".join(diagnosis.command)
     _rows(console, [("command  ", command), ("loader   ", diagnosis.loader), ("used at  ", diagnosis.where)])
+    _print_time(console, diagnosis)
     _print_rates(console, diagnosis)
     _print_stages(console, diagnosis)
     if diagnosis.causes[1:]:
@@ -122,6 +123,16 @@ def _table(*columns: str) -> Table:
         table.add_column(name, justify="right" if number > 1 else "left", overflow="fold")
     table.columns[1].min_width = BAR
     return table
+
+
+def _print_time(console: Console, diagnosis: Diagnosis) -> None:
+    if not diagnosis.time:
+        return
+    _heading(console, "Where the time goes")
+    table = _table("", "", "share")
+    for part in diagnosis.time:
+        table.add_row(_text(f"  {part.name}"), _bar(part.share, False), percent(part.share))
+    console.print(table)
 
 
 def _print_rates(console: Console, diagnosis: Diagnosis) -> None:

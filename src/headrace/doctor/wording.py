@@ -126,7 +126,7 @@ def _together(stages: list[StageCost]) -> StageCost:
     waited = sum(stage.seconds_per_sample * stage.waiting for stage in stages)
     evidence = sum(stage.evidence for stage in stages)
     waiting = waited / seconds if seconds else 0.0
-    return StageCost("all of these", stages[0].place, seconds, waiting, capacity, evidence)
+    return StageCost("", "all of these", stages[0].place, seconds, waiting, capacity, evidence)
 
 
 def tally(judgements: Iterable[str]) -> str:

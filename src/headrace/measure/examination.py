@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -28,12 +28,14 @@ from headrace.measure.observed import (
     DEMAND,
     EXAMINED,
     GAIN_THAT_COUNTS,
+    LOOP,
     SUPPLY,
     LoaderFacts,
+    Loop,
     Observation,
     Phase,
 )
-from headrace.measure.processes import Times, times, wait_until_quiet
+from headrace.measure.processes import Times, children_memory, times, wait_until_quiet
 from headrace.measure.settings import name_of, with_settings
 from headrace.measure.subject import (
     batch_samples,
@@ -58,6 +60,12 @@ PROFILED_STEPS = 6
 TRIES_IN_VAIN = 2
 # A loader that supplies so many times the demand needs no other settings.
 AMPLE = 1.5
+# No further settings are tried so long after the first one: the causes that need none are known by then.
+MOST_TRIALS_SECONDS = 40.0
+# Share of the workers' processor time that threads of OpenMP, OpenCV and the like must take to be a cause.
+NATIVE_THAT_MATTERS = 0.15
+# Share of the time that waiting for another loader, as of validation, must take to be examined.
+LOOP_THAT_MATTERS = 0.05
 
 
 class Enough(BaseException):
@@ -95,6 +103,8 @@ class Watched:
         begin: its own iter().
         where: it is iterated over, for the first time.
         times: when its phase began.
+        loop: all that was spent on it so far.
+        others_before: of the other loaders, when its actual phase began.
     """
 
     loader: DataLoader[Any]
@@ -106,6 +116,8 @@ class Watched:
     first_batch_seconds: float = 0.0
     steps: int = 0
     times: Times = field(default_factory=times)
+    loop: Loop = field(default_factory=lambda: Loop("", "", {}))
+    others_before: dict[int, Loop] = field(default_factory=dict)
 
 
 class Examination:
@@ -115,7 +127,8 @@ class Examination:
         observation: what is measured goes there.
         goal: what to measure.
         announce: called with the name of each phase that begins.
-        headrace: Headrace's DataLoader, to be tried in the place of torch's; None: it isn't.
+        headrace: Headrace's DataLoader, to be tried in the place of torch's; None: it is not tried.
+        counted: returns what the samplers have counted so far.
     """
 
     def __init__(
@@ -124,15 +137,19 @@ class Examination:
         goal: Goal,
         announce: Callable[[str], None],
         headrace: type[DataLoader[Any]] | None,
+        counted: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
         self.observation = observation
         self.busy = False  # with loaders of its own
         self._goal = goal
         self._announce = announce
         self._headrace = headrace
+        self._counted = counted
+        self._giving: list[Watched] = []  # whose batches the script is working on
         self._began = observation.began = time.perf_counter()
         self._watched: dict[int, Watched] = {}
         self._over = False
+        self._trials_began: float | None = None
 
     def iterate(self, loader: DataLoader[Any], begin: Callable[[], Iterator[Any]]) -> WatchedIterator:
         """What the script gets in the place of iter(loader), which `begin` is."""
@@ -140,7 +157,10 @@ class Examination:
             self._end()
         watched = self._watched.get(id(loader))
         if watched is None:
-            watched = self._watched[id(loader)] = Watched(loader, begin, where_from())
+            where = where_from()
+            facts = describe(loader, where, 0)
+            watched = self._watched[id(loader)] = Watched(loader, begin, where)
+            watched.loop = Loop(where, facts.code, facts.arguments)
         inner_began = time.perf_counter()
         with self._own_work():
             inner = begin()
@@ -160,6 +180,7 @@ class Examination:
             )
             watched.phase.name = ACTUAL
         self._end_phase(watched)
+        self._note_loops(watched)
         if not self._goal.actual_only:
             self.observation.notes.append(
                 "the script ended before its step was measured by itself: the demand is that of the steps as"
@@ -203,15 +224,20 @@ class Examination:
             return
         self._enter(watched)
         seconds = time.perf_counter() - began
+        watched.loop.loops += 1
+        watched.loop.waits += seconds
         watched.phase.startups.append(seconds)
         watched.first_batch_seconds = watched.first_batch_seconds or seconds
         wait = 0.0
         while True:
             yield from self._step(watched, batch, wait)
-            if watched.phase.name == ACTUAL and self._is_over(watched):
+            if self._giving:  # a loop within another loader's step, as for validation: the other is examined
+                pass
+            elif watched.phase.name == ACTUAL and self._is_over(watched):
                 yield from self._rest(watched, inner)
-            if watched.phase.name == "warm-up" and self._is_warm(watched):
+            elif watched.phase.name == "warm-up" and self._is_warm(watched):
                 self._begin_phase(watched, ACTUAL)
+                watched.others_before = {key: replace(one.loop) for key, one in self._watched.items()}
             asked = time.perf_counter()
             try:
                 batch = self._next(inner)
@@ -219,20 +245,33 @@ class Examination:
                 watched.phase.epochs_ended += 1
                 return
             wait = time.perf_counter() - asked
+            watched.loop.waits += wait
 
     def _step(self, watched: Watched, batch: Any, wait: float) -> Iterator[Any]:
         phase = watched.phase
-        if phase.name == "warm-up":
+        if phase.name == "warm-up" and not self._giving:
             watched.kept = [*watched.kept[1 - KEPT_BATCHES :], clone(batch)]
         samples = batch_samples(batch, watched.loader.batch_size)
         watched.batch_nbytes = watched.batch_nbytes or nbytes(batch)
         phase.steps_at.append(self._now() - wait)
-        given = time.perf_counter()
-        yield batch
-        phase.computes.append(time.perf_counter() - given)
+        given, elsewhere = time.perf_counter(), self._elsewhere(watched)
+        self._giving.append(watched)
+        try:
+            yield batch
+        finally:
+            self._giving.remove(watched)
+        compute = time.perf_counter() - given - (self._elsewhere(watched) - elsewhere)
+        phase.computes.append(compute)
         phase.waits.append(wait)
         phase.samples.append(samples)
         watched.steps += 1
+        watched.loop.batches += 1
+        watched.loop.samples += samples
+        watched.loop.computes += compute
+
+    def _elsewhere(self, watched: Watched) -> float:
+        """Seconds spent on loops over other loaders so far."""
+        return sum(one.loop.seconds for one in self._watched.values() if one is not watched)
 
     def _enter(self, watched: Watched) -> None:
         if not watched.phase.began:
@@ -251,6 +290,7 @@ class Examination:
     def _rest(self, watched: Watched, inner: Iterator[Any]) -> Iterator[Any]:
         """All phases after the actual one; ends the script."""
         self._end_phase(watched)
+        self._note_loops(watched)
         if not self._goal.actual_only:
             wait_until_quiet()
             yield from self._demand(watched, {})
@@ -275,9 +315,11 @@ class Examination:
             which = number % len(watched.kept)
             batch = clone(watched.kept[which])  # its time is neither waited for nor computed
             phase.steps_at.append(self._now())
-            given = time.perf_counter()
+            given, elsewhere = time.perf_counter(), self._elsewhere(watched)
+            self._giving.append(watched)
             yield batch
-            phase.computes.append(time.perf_counter() - given)
+            self._giving.remove(watched)
+            phase.computes.append(time.perf_counter() - given - (self._elsewhere(watched) - elsewhere))
             phase.waits.append(0.0)
             phase.samples.append(samples[which])
         self._end_phase(watched)
@@ -308,6 +350,39 @@ class Examination:
             wanted = sum(demand.samples) / max(1e-9, sum(demand.computes)) if demand else 0.0
             if supply.samples_per_second < AMPLE * wanted:
                 self._try_others(watched, supply, wanted)
+            for loop in self.observation.loops:
+                self._supply_loop(loop)
+
+    def _note_loops(self, watched: Watched) -> None:
+        """Records what was spent on other loaders in the phase that has just ended."""
+        for key, one in self._watched.items():
+            before = watched.others_before.get(key, Loop("", "", {}))
+            spent = replace(one.loop, supplies={})
+            for name in ("loops", "batches", "samples", "waits", "computes"):
+                setattr(spent, name, getattr(one.loop, name) - getattr(before, name))
+            if one is not watched and spent.batches:
+                self.observation.loops.append(spent)
+
+    def _supply_loop(self, loop: Loop) -> None:
+        """The loader of a loop alone, as it is and with a worker per core, if waiting for it matters."""
+        whole = sum(phase.ended - phase.began for phase in self.observation.phases if phase.name == ACTUAL)
+        watched = next((one for one in self._watched.values() if one.where == loop.where), None)
+        iterable = watched is not None and isinstance(
+            watched.loader.dataset, torch.utils.data.IterableDataset
+        )
+        if (
+            watched is None
+            or loop.waits < LOOP_THAT_MATTERS * whole
+            or iterable
+            or is_headrace(watched.loader)
+        ):
+            return
+        for workers in sorted({watched.loader.num_workers, usable_cores()}):
+            settings = {"loader": {"num_workers": workers}}
+            phase = self._try(watched, settings, f"{LOOP} {loop.where}")
+            if phase is not None and phase.seconds > 0:
+                cpu = (phase.cpu_seconds + phase.worker_cpu_seconds) / sum(phase.samples)
+                loop.supplies[str(workers)] = [1 / phase.samples_per_second, cpu]
 
     def _try_others(self, watched: Watched, supply: Phase, wanted: float) -> None:
         # One worker needs no more than to be as fast as none: it works beside the step.
@@ -319,8 +394,10 @@ class Examination:
                 "other loaders weren't tried: of an IterableDataset each worker may give all samples again"
             )
             return
+        if not ours and loader.num_workers and self._workers_start_threads():
+            self._try(watched, {"worker_threads": 1})
         for workers in () if ours else more_workers(loader.num_workers):
-            rate = self._try(watched, {"loader": {"num_workers": workers}})
+            rate = self._rate_of(watched, {"loader": {"num_workers": workers}})
             in_vain = 0 if rate > GAIN_THAT_COUNTS * best else in_vain + 1
             best = max(best, rate)
             if in_vain == TRIES_IN_VAIN or best > AMPLE * wanted:
@@ -332,15 +409,32 @@ class Examination:
         if not ours and self._headrace is not None:
             self._try(watched, {"headrace": True})
 
-    def _try(self, watched: Watched, settings: dict[str, Any]) -> float:
+    def _workers_start_threads(self) -> bool:
+        """Whether the workers compute on more threads than there are cores."""
+        looks = [look for look in self._counted() if look["role"] == "worker" and look["phase"] == SUPPLY]
+        return worker_threads(looks) > usable_cores()
+
+    def _rate_of(self, watched: Watched, settings: dict[str, Any]) -> float:
+        phase = self._try(watched, settings)
+        return 0.0 if phase is None else phase.samples_per_second
+
+    def _try(self, watched: Watched, settings: dict[str, Any], kind: str = SUPPLY) -> Phase | None:
+        if self._trials_began is None:
+            self._trials_began = self._now()
+        if self._now() - self._trials_began > MOST_TRIALS_SECONDS:
+            self.observation.notes.append(
+                f"{name_of('the loader', settings)} was not tried: it took too long"
+            )
+            return None
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's, of more workers than cores: that is what is tried
                 other = with_settings(watched.loader, settings, self._headrace)
-                return self._supply(watched, settings, lambda: iter(other), None).samples_per_second
+                return self._supply(watched, settings, lambda: iter(other), None, kind)
         except Exception as error:  # a loader of the user's own making may refuse in its own way
-            self.observation.notes.append(f"{name_of('the loader', settings)} can't be tried: {error}")
-            return 0.0
+            reason = str(error).strip().rpartition("\n")[2]  # after a worker's traceback
+            self.observation.notes.append(f"{name_of('the loader', settings)} can't be tried: {reason}")
+            return None
 
     def _supply(
         self,
@@ -348,9 +442,10 @@ class Examination:
         settings: dict[str, Any],
         begin: Callable[[], Iterator[Any]],
         inner: Iterator[Any] | None,
+        kind: str = SUPPLY,
     ) -> Phase:
-        """The loader alone, without what was made ahead before it was asked."""
-        phase = Phase(name_of(SUPPLY, settings), settings)
+        """The loader alone, without the batches that it had prefetched."""
+        phase = Phase(name_of(kind, settings), settings)
         ahead = prefetched(watched.loader, settings)
         started = time.perf_counter()
         inner, skip = (begin(), ahead + 1) if inner is None else (inner, ahead)
@@ -411,6 +506,8 @@ class Examination:
     ) -> Phase:
         synchronise()
         watched.phase = phase or Phase(name, settings or {})
+        if name in (ACTUAL, SUPPLY):
+            watched.phase.worker_memory.append(children_memory())
         watched.phase.began = self._now()
         watched.times = times()
         # A loader that is begun meanwhile, as for validation, is no phase of the one before.
@@ -422,6 +519,8 @@ class Examination:
         synchronise()
         phase, spent = watched.phase, times().since(watched.times)
         phase.ended = self._now()
+        if phase.name in (ACTUAL, SUPPLY):
+            phase.worker_memory.append(children_memory())
         phase.cpu_seconds, phase.worker_cpu_seconds = spent.own, spent.children
         self._announce("")
         if self.observation.loader is None:  # it is the first that has been measured, and the only one
@@ -450,6 +549,13 @@ def is_uneven(phase: Phase) -> bool:
     """Whether a few of its waits hold much of the time: a tenth of them half of it."""
     waits = sorted(phase.waits, reverse=True)
     return sum(waits[: max(1, len(waits) // 10)]) > 0.5 * sum(waits)
+
+
+def worker_threads(looks: list[dict[str, Any]]) -> int:
+    """Threads that all workers compute on, if those that Python does not know do much of it; else 0."""
+    cpu = sum(look["cpu_seconds"] for look in looks)
+    native = sum(look["native_cpu_seconds"] for look in looks)
+    return sum(1 + look["native_threads"] for look in looks) if native > NATIVE_THAT_MATTERS * cpu else 0
 
 
 def synchronise() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 ACTUAL = "actual"
 DEMAND = "demand"
 SUPPLY = "supply"
+LOOP = "loop"  # the supply of another loader
 
 # Times as fast; a gain below this can't be told from noise.
 GAIN_THAT_COUNTS = 1.1
@@ -29,13 +30,16 @@ class Phase:
         settings: that differ from the script's own; see `headrace.measure.settings`.
         began, ended: seconds since the examination began.
         waits: seconds in next(), of each step but the first of an epoch.
-        computes: seconds from a batch until the next was asked for, of the same steps; 0 in supplies.
+        computes: seconds from a batch until the next call of next(), of the same steps, without loops over
+            other loaders; 0 in supplies.
         samples: in the batch of each step.
         startups: seconds from iter() to the first batch, of each epoch started.
         steps_at: when each step began, in seconds since the examination began.
         cpu_seconds: processor time of the training process, all its threads.
         worker_cpu_seconds: processor time of its worker processes, including those that ended.
         epochs_ended: epochs that ended in the phase.
+        worker_memory: bytes of the worker processes' own (USS) when the phase began and ended; only of the
+            actual phase and the supply.
     """
 
     name: str
@@ -50,6 +54,7 @@ class Phase:
     cpu_seconds: float = 0.0
     worker_cpu_seconds: float = 0.0
     epochs_ended: int = 0
+    worker_memory: list[int] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -95,6 +100,37 @@ class LoaderFacts:
 
 
 @dataclass
+class Loop:
+    """The loops over another loader of the script, as for validation, during the actual phase.
+
+    Attributes:
+        where: "train.py:60", where the script iterates over it.
+        code: the loader, as a call.
+        arguments: as of `LoaderFacts`.
+        loops: number of loops started.
+        batches, samples: numbers received.
+        waits: seconds until batches were received, the starts of loops included.
+        computes: seconds that the script spent on batches.
+        supplies: number of workers → seconds and processor seconds per sample of the loader alone.
+    """
+
+    where: str
+    code: str
+    arguments: dict[str, Any]
+    loops: int = 0
+    batches: int = 0
+    samples: int = 0
+    waits: float = 0.0
+    computes: float = 0.0
+    supplies: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """Waiting and computing."""
+        return self.waits + self.computes
+
+
+@dataclass
 class DeviceFacts:
     """What a few profiled steps did on a device; all per step.
 
@@ -130,8 +166,9 @@ class Observation:
         cores: that may be used.
         threads: of the training process's operators (`torch.get_num_threads()`).
         loader: which was examined; None: the script iterated over none.
+        loops: over its other loaders.
         phases: in the order in which they ran.
-        looks: what the stack samplers saw: one dict per process and phase; see `headrace.measure.sampler`.
+        looks: counts of the stack samplers, one dict per process and phase; see `headrace.measure.sampler`.
         usage: what was seen from outside, several times a second: dicts with the fields of `Usage`.
         device: None: there is none, or it wasn't profiled.
         memory: of the processes: see `headrace.measure.outside`.
@@ -144,6 +181,7 @@ class Observation:
     cores: int
     threads: int
     loader: LoaderFacts | None = None
+    loops: list[Loop] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
     looks: list[dict[str, Any]] = field(default_factory=list)
     usage: list[dict[str, Any]] = field(default_factory=list)
@@ -174,5 +212,6 @@ class Observation:
             return None
         fields["loader"] = LoaderFacts(**fields["loader"]) if fields["loader"] else None
         fields["device"] = DeviceFacts(**fields["device"]) if fields["device"] else None
+        fields["loops"] = [Loop(**loop) for loop in fields["loops"]]
         fields["phases"] = [Phase(**phase) for phase in fields["phases"]]
         return cls(**fields)

@@ -117,6 +117,20 @@ def own_memory(pid: int) -> int:
         return 0
 
 
+def children_memory() -> int:
+    """Bytes that would be free without this process's descendants (USS)."""
+    children = require("psutil", "doctor").Process().children(recursive=True)
+    return sum(own_memory(child.pid) for child in children)
+
+
+def busy_seconds() -> float:
+    """Processor time of all processes of the machine, since it was started."""
+    times = require("psutil", "doctor").cpu_times()
+    return float(
+        times.user + times.system + sum(getattr(times, name, 0.0) for name in ("nice", "irq", "softirq"))
+    )
+
+
 class Times(NamedTuple):
     """Seconds: wall time by `time.perf_counter()`; processor time of this process; that of its descendants,
     including those that ended and were waited for."""

@@ -1,4 +1,4 @@
-"""A thread that looks at the stacks of the other threads of its process, up to 100 times a second.
+"""A thread that samples the stacks of the other threads of its process, up to 100 times a second.
 
 It appends what it counted, every half second and whenever the phase changes, as a line of JSON to a file: the
 last line of a (pid, phase) holds all of that phase. `read_counts` reads such files.
@@ -26,7 +26,7 @@ from headrace.measure.observed import SUPPLY
 from headrace.measure.stages import Stage, stage_of
 
 PHASE_FILE = "phase"
-# A look costs its process up to half a millisecond. While a training step is timed there are few of them; the
+# A stack sample costs its process up to half a millisecond. There are few while a training step is timed; the
 # loader alone may be disturbed a little more.
 FINE_SECONDS, COARSE_SECONDS = 0.01, 0.1
 # A thread is seen where it lets go of the GIL: by default up to 5 ms after it was asked to, at a call into C.
@@ -35,6 +35,10 @@ FINE_SWITCH_SECONDS = 0.0005
 NOTICE_SECONDS = 0.05  # until a new phase is noticed
 WRITE_SECONDS = 0.5
 MOST_LINES, MOST_SLOWEST = 20, 10
+# Libraries whose functions start threads of their own, also within a worker process.
+THREADED = ("cv2", "numpy", "scipy", "numexpr", "numba", "sklearn", "torch")
+# Processor time below which a native thread counts as idle, between two writes.
+NATIVE_THREAD_SECONDS = 0.002
 # Upper edges of the histogram's bins, seconds: each half an octave above the one before, from 10 µs to 160 s.
 EDGES = tuple(1e-5 * 2 ** (step / 2) for step in range(49))
 
@@ -74,11 +78,16 @@ class Counts:
         seconds: time that the phase was sampled for.
         rounds: number of looks.
         own_cpu_seconds: processor time that the sampler took.
-        run_delay_seconds: time that the process's threads waited for a core, summed over them.
-        stages: thread kind → stage → [looks, of these blocked, seconds, of these blocked]. A look stands for
-            the seconds since the one before: looks come late while the GIL is held, so that seconds, not
-            looks, are shares of time.
-        lines: "file.py:41 function" → looks that found the main thread there.
+        cpu_seconds: processor time of the process's other threads.
+        run_delay_seconds: time that these waited for a core, summed over them.
+        native_cpu_seconds: processor time of threads that Python does not know, as those of OpenMP or OpenCV.
+        native_threads: number of such threads that used any.
+        gc_seconds: time in Python's garbage collector.
+        libraries: of those that start threads of their own, the ones that are imported.
+        stages: thread kind → stage → [samples, of these blocked, seconds, of these blocked]. A sample stands
+            for the seconds since the one before: samples come late while the GIL is held, so that seconds,
+            not counts, are shares of time.
+        lines: "file.py:41 function" → stack samples that found the main thread there.
         samples: durations of single samples.
     """
 
@@ -86,7 +95,12 @@ class Counts:
     seconds: float = 0.0
     rounds: int = 0
     own_cpu_seconds: float = 0.0
+    cpu_seconds: float = 0.0
     run_delay_seconds: float = 0.0
+    native_cpu_seconds: float = 0.0
+    native_threads: int = 0
+    gc_seconds: float = 0.0
+    libraries: list[str] = field(default_factory=list)
     stages: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     samples: SampleTimes = field(default_factory=SampleTimes)
@@ -122,6 +136,7 @@ class Sampler:
         self._role = role
         self._phases: dict[str, Counts] = {}
         self._switch = sys.getswitchinterval()
+        self._collection_began = 0.0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-sampler", daemon=True)
 
@@ -129,11 +144,14 @@ class Sampler:
         """Starts the thread. Once."""
         self._begin(read_phase(self._phase_file.parent))
         Sampler.current = self
+        gc.callbacks.append(self._collected)
         self._thread.start()
 
     def stop(self) -> None:
         """Ends the thread; all that was counted is in the file then. Does nothing in a forked child."""
         Sampler.current = None
+        if self._collected in gc.callbacks:
+            gc.callbacks.remove(self._collected)
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -141,6 +159,12 @@ class Sampler:
     def add_sample(self, index: Any, seconds: float) -> None:
         """Counts a sample that this process made."""
         self._counts.samples.add(index, seconds)
+
+    def _collected(self, when: str, _info: dict[str, int]) -> None:
+        if when == "start":
+            self._collection_began = time.perf_counter()
+        elif self._collection_began:
+            self._counts.gc_seconds += time.perf_counter() - self._collection_began
 
     def _run(self) -> None:
         jitter = random.Random()  # not the user's random numbers
@@ -187,15 +211,24 @@ class Sampler:
             if thread is main and line:
                 counts.lines[line] = counts.lines.get(line, 0) + 1
 
-    def _marks(self) -> tuple[float, dict[str, float]]:
-        return time.thread_time(), run_delays(but=threading.get_native_id())
+    def _marks(self) -> tuple[float, dict[int, tuple[float, float]]]:
+        return time.thread_time(), thread_times(but=threading.get_native_id())
 
     def _write(self, counts: Counts) -> None:
-        (cpu, delays), self._mark = self._mark, self._marks()
-        counts.own_cpu_seconds += self._mark[0] - cpu
-        counts.run_delay_seconds += sum(
-            max(0.0, delay - delays.get(thread, 0.0)) for thread, delay in self._mark[1].items()
-        )
+        (own, before), self._mark = self._mark, self._marks()
+        counts.own_cpu_seconds += self._mark[0] - own
+        known = {thread.native_id for thread in threading.enumerate()}
+        native = 0
+        for thread, (cpu, delay) in self._mark[1].items():
+            cpu_before, delay_before = before.get(thread, (0.0, 0.0))
+            used = max(0.0, cpu - cpu_before)
+            counts.cpu_seconds += used
+            counts.run_delay_seconds += max(0.0, delay - delay_before)
+            if thread not in known and used > NATIVE_THREAD_SECONDS:
+                counts.native_cpu_seconds += used
+                native += 1
+        counts.native_threads = max(counts.native_threads, native)
+        counts.libraries = [name for name in THREADED if name in sys.modules]
         with open(self._path, "ab", buffering=0) as file:
             file.write((json.dumps(counts.to_json(self._role)) + "\n").encode())
 
@@ -223,15 +256,15 @@ def state_of(native_id: int) -> str:
     return "R"
 
 
-def run_delays(but: int) -> dict[str, float]:
-    """Seconds that each thread of this process but one has waited for a core; empty if unknown."""
-    delays = {}
+def thread_times(but: int) -> dict[int, tuple[float, float]]:
+    """(seconds on a core, seconds waiting for one) of each thread of this process but one; empty: unknown."""
+    times = {}
     for name in os.listdir("/proc/self/task"):
         with suppress(OSError), open(f"/proc/self/task/{name}/schedstat", "rb", buffering=0) as file:
             fields = file.read(100).split()
             if len(fields) == 3 and int(name) != but:
-                delays[name] = int(fields[1]) / 1e9
-    return delays
+                times[int(name)] = int(fields[0]) / 1e9, int(fields[1]) / 1e9
+    return times
 
 
 def announce_phase(folder: Path, name: str) -> None:

@@ -4,12 +4,15 @@ A dict of settings has any of these keys, each as in `headrace.doctor.records.Ad
 
 - "loader": arguments of `torch.utils.data.DataLoader` that differ;
 - "headrace": True: Headrace's loader in the place of torch's;
-- "threads": operators' threads in the training process.
+- "threads": operators' threads in the training process;
+- "worker_threads": threads of OpenMP, OpenBLAS, OpenCV and the like in each worker process.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,7 +46,7 @@ def with_settings(
 
     Args:
         loader: torch's; it is left alone.
-        settings: "loader" and "headrace" matter here.
+        settings: "threads" is ignored.
         headrace: Headrace's DataLoader; None: settings don't ask for it.
     """
     arguments = arguments_of(loader)
@@ -52,15 +55,39 @@ def with_settings(
             arguments.pop(name, None)
         return headrace(**arguments)
     arguments |= settings.get("loader", {})
+    if "worker_threads" in settings:
+        arguments["worker_init_fn"] = LimitedWorker(settings["worker_threads"], loader.worker_init_fn)
     if not arguments["num_workers"]:
         for name in OF_WORKERS:
             arguments.pop(name, None)
     return DataLoader(**arguments)
 
 
+class LimitedWorker:
+    """A worker_init_fn that limits the threads of libraries, then calls the user's."""
+
+    def __init__(self, threads: int, init: Callable[[int], object] | None) -> None:
+        self._threads, self._init = threads, init
+
+    def __call__(self, worker_id: int) -> None:
+        """Runs in the worker process."""
+        torch.set_num_threads(self._threads)
+        if "cv2" in sys.modules:
+            sys.modules["cv2"].setNumThreads(0 if self._threads == 1 else self._threads)
+        try:
+            import threadpoolctl  # type: ignore[import-untyped]
+        except ImportError:
+            pass  # OpenMP and BLAS keep their threads: only what torch and OpenCV do is limited
+        else:
+            threadpoolctl.threadpool_limits(self._threads)
+        if self._init is not None:
+            self._init(worker_id)
+
+
 def name_of(kind: str, settings: dict[str, Any]) -> str:
     """Of a phase with these settings: "supply num_workers=8"."""
     words = [f"{name}={value!r}" for name, value in settings.get("loader", {}).items()]
+    words += [f"worker_threads={settings['worker_threads']!r}"] if "worker_threads" in settings else []
     words += ["headrace"] if settings.get("headrace") else []
     words += [f"threads={settings['threads']!r}"] if "threads" in settings else []
     return f"{kind} {' '.join(words)}" if words else kind

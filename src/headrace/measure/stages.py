@@ -40,9 +40,9 @@ class Stage(NamedTuple):
         kind: kind of thread. "fetch": makes samples and batches; "step": the main thread outside the loader;
             "wait": a thread inside the loader's next(); "send": the feeder of a multiprocessing queue;
             "pin": the loader's pin thread; "other:NAME": any other.
-        key: the stage: "read", "decode", "transform:NAME", "collate", "dataset:FUNCTION (file.py:12)"
-            ("code:…" for "other:…"), "send", "receive", "pin"; "idle", "start", "wait" and "step" are no work
-            on samples.
+        key: the stage: "read", "lock", "decode", "transform:NAME", "collate", "dataset:FUNCTION (file.py:12)"
+            ("code:…" for "other:…"), "send", "receive", "pin"; "idle", "start" and "wait" are no work on
+            samples. Of kind "step": its part, as in `STEP_PARTS`, or "code:FUNCTION (file.py:12)".
         waiting: whether the thread is blocked rather than computing.
     """
 
@@ -134,6 +134,34 @@ ANCHORS = tuple(
         (LOADER + r"\w*dataloader\w*\.py:", "loader"),
     )
 )
+# Parts of the training step, by any frame of its stack: the first that matches counts.
+STEP_PARTS = tuple(
+    (re.compile(pattern), part)
+    for pattern, part in (
+        (r"/torch/(_dynamo/convert_frame|_inductor/compile_fx)\.py:", "compile"),
+        (
+            r"/torch/serialization\.py:_?(legacy_)?save$|/torch/distributed/checkpoint/|/safetensors/",
+            "checkpoint",
+        ),
+        (r":_?(save|write)_\w*(checkpoint|model|state|weights)\w*$|:_?save_checkpoint", "checkpoint"),
+        (
+            _modules(
+                "logging torch/utils/tensorboard tensorboard tensorboardX wandb mlflow clearml neptune aim"
+                " comet_ml matplotlib loguru"
+            ),
+            "logging",
+        ),
+        (r"/torch/optim/", "optimizer"),
+        (r"/torch/(autograd/__init__|_tensor)\.py:(backward|grad)$", "backward"),
+    )
+)
+FORWARD = re.compile(r"/torch/nn/(modules|functional|parallel)")
+READ_BACK = re.compile(r"\.(item|cpu|numpy|tolist)\(")
+# What waits for a lock, as the text of a line, or as a frame of a library.
+LOCKING = re.compile(
+    r"\bwith\b.*(lock|phil|mutex|semaphore)\w*\b|\.acquire\(|\bflock\(|\block\(", re.IGNORECASE
+)
+LOCKS = re.compile(r"/(threading|multiprocessing/synchronize|filelock/\w+)\.py:(__enter__|acquire|wait)$")
 SHIMS = ("_call_impl", "_wrapped_call_impl")  # of nn.Module, between a container and what it calls
 # Classes whose methods call those of the transform proper.
 BASES = ("Transform", "Module", "BasicTransform", "ImageOnlyTransform", "DualTransform")
@@ -224,7 +252,7 @@ def classify(stack: Sequence[Frame], state: str, thread: str) -> Stage:
         receiving = "_try_get_data" in functions and not queued
         return Stage("wait", "pin" if pinning else "receive" if receiving else "wait", waiting)
     if not thread:
-        return Stage("step", "step", waiting)
+        return Stage("step", _step_part(stack), waiting)
     key = "idle" if waiting else _working(stack, state).replace("dataset:", "code:")
     return Stage(f"other:{thread}", key, waiting)
 
@@ -286,6 +314,8 @@ def _working(stack: Sequence[Frame], state: str) -> str:
     """The stage of a stack that makes a sample: that of the innermost frame that has one."""
     if state == "D":
         return "read"
+    if state == "S" and _waits_for_lock(stack[-1]):
+        return "lock"
     start, name = _transform(stack)
     for depth in range(len(stack) - 1, -1, -1):
         if depth <= start:
@@ -302,6 +332,26 @@ def _working(stack: Sequence[Frame], state: str) -> str:
     named = [f for f in stack if not f.function.startswith("<") and INSTALLED[-1] not in f.filename]
     user = innermost_users(named) or innermost_users(stack) or next(iter(named), None)
     return f"dataset:{place(user)}" if user else "dataset:__getitem__"
+
+
+def _waits_for_lock(innermost: Frame) -> bool:
+    """Whether a sleeping thread's innermost line takes a lock."""
+    name = f"{innermost.filename}:{innermost.function}"
+    return bool(LOCKING.search(innermost.source) or LOCKS.search(name))
+
+
+def _step_part(stack: Sequence[Frame]) -> str:
+    """The part of the training step that the main thread is in."""
+    names = [f"{frame.filename}:{frame.function}" for frame in stack if INSTALLED[-1] not in frame.filename]
+    for pattern, part in STEP_PARTS:
+        if any(pattern.search(name) for name in names):
+            return part
+    if READ_BACK.search(stack[-1].source):
+        return "read-back"
+    if any(FORWARD.search(name) for name in names):
+        return "forward"
+    user = innermost_users(stack)
+    return f"code:{place(user)}" if user else "step"
 
 
 def _label(frame: Frame) -> str:

@@ -1,0 +1,251 @@
+"""An observation with what is computed from it once, and what a change of it would bring."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headrace.doctor.model import (
+    Costs,
+    costs_of,
+    per_sample,
+    sample_durations,
+    stage_costs,
+    standard_error,
+    step_parts,
+)
+from headrace.doctor.records import StageCost
+from headrace.measure.observed import ACTUAL, DEMAND, SUPPLY, Observation, Phase
+
+# Share of the step's time below which loading can't be told from noise.
+LOADING_THAT_MATTERS = 0.1
+# Share of the time of all samples held by those that take over ten times as long as the median one.
+STRAGGLERS_MATTER = 0.2
+
+# Parts of the step that not each batch needs: (kind of cause, as a phrase, what to change and lines of code).
+IRREGULAR: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "compile": (
+        "recompile",
+        "compiling the model for new shapes",
+        (
+            "compile once: batches of one shape, or dynamic shapes",
+            "model = torch.compile(model, dynamic=True)",
+            "or pad batches to a few fixed lengths",
+        ),
+    ),
+    "checkpoint": (
+        "checkpoint",
+        "writing checkpoints",
+        (
+            "write checkpoints less often, or in the background",
+            "save every so many minutes rather than steps",
+            "or torch.distributed.checkpoint.async_save(state, checkpoint_id=path)",
+        ),
+    ),
+    "logging": (
+        "logging",
+        "logging",
+        ("log less often", "log every so many steps; images and histograms once per epoch"),
+    ),
+    "gc": (
+        "gc",
+        "Python's garbage collector",
+        (
+            "collect less often: gc.freeze() after the setup",
+            "gc.collect(); gc.freeze()  # before the loop: the collector skips what exists by then",
+            "no gc.collect() within the loop",
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """An observation, and what was computed of it once.
+
+    Attributes:
+        actual: seconds per sample, with starts of epochs and loops over other loaders.
+        steady: the same without these, and without irregular costs of the step.
+        irregular: seconds per sample by part of the step that not each batch needs, as of `IRREGULAR`.
+        stall: share of the steps' time spent waiting for data, 0 to 1.
+        slowdown: ratio of the time of loading during the step to loading alone.
+        unexplained: seconds per sample that the model doesn't account for.
+        stages: of loading.
+        stragglers: as of `headrace.doctor.model.sample_durations`.
+        run_delay: share of a process's time in which one of its threads waited for a core, at most.
+        others: cores that other processes used meanwhile.
+    """
+
+    observation: Observation
+    costs: Costs
+    actual: float
+    steady: float
+    irregular: dict[str, float]
+    stall: float
+    slowdown: float
+    unexplained: float
+    stages: tuple[StageCost, ...]
+    stragglers: dict[str, Any]
+    run_delay: float
+    others: float
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The loader's."""
+        return self.observation.loader.arguments if self.observation.loader else {}
+
+    @property
+    def workers(self) -> int:
+        """That make samples; 1 where the training thread does it itself."""
+        return max(1, int(self.arguments.get("num_workers", 0)))
+
+    def gain(self, after: Costs, saved: float = 0.0) -> float:
+        """Speed-up with other costs, and with `saved` seconds per sample of all else."""
+        else_ = self.unexplained + self.actual - self.steady
+        now = max(self.actual, self.costs.together(self.slowdown) + else_)
+        return now / max(1e-9, after.together(self.slowdown) + else_ - saved)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A change, and what it would bring.
+
+    Attributes:
+        kind: of the cause that it answers; of `headrace.doctor.records.KINDS`.
+        gain: times as fast as now.
+        change: one line: "num_workers=4 → 12".
+        why: the cause, as a sentence with figures.
+        evidence: what was measured, a line each.
+        lines: of the diff, where it isn't one of the loader's arguments.
+        settings, ideal, where: as of `headrace.doctor.records.Advice`.
+    """
+
+    kind: str
+    gain: float
+    change: str
+    why: str
+    evidence: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+    ideal: bool = False
+    where: str = ""
+
+
+def other_arguments(case: Case, kind: str, gain: float, why: str, *evidence: str, **new: Any) -> Candidate:
+    """A change of the loader's arguments."""
+    change = ", ".join(f"{name}={case.arguments.get(name)} → {value}" for name, value in new.items())
+    return Candidate(kind, gain, change, why, evidence, settings={"loader": new})
+
+
+def case_of(observation: Observation) -> Case | None:
+    """None: too little was measured."""
+    costs, actual = costs_of(observation), observation.phase(ACTUAL)
+    if costs is None or actual is None:
+        return None
+    measured, _ = per_sample(actual)
+    samples = max(1, sum(actual.samples))
+    whole = measured + start_of_epoch(observation, actual)
+    whole += sum(loop.seconds for loop in observation.loops) / samples
+    irregular = irregular_seconds(observation, actual)
+    steady = measured - min(0.95 * measured, sum(irregular.values()))
+    costs = replace(costs, demand=costs.demand - irregular_share(observation, DEMAND) * costs.demand)
+    slowdown = costs.slowdown(steady)
+    others = [
+        usage["others"] for usage in observation.usage if usage["phase"] == ACTUAL and "others" in usage
+    ]
+    looks = [look for look in observation.looks if look["phase"] == ACTUAL and look["rounds"]]
+    return Case(
+        observation=observation,
+        costs=costs,
+        actual=whole,
+        steady=steady,
+        irregular=irregular,
+        stall=actual.stall,
+        slowdown=slowdown,
+        unexplained=max(0.0, steady - costs.together(slowdown)),
+        stages=tuple(stage_costs(observation)),
+        stragglers=sample_durations(observation, ACTUAL),
+        run_delay=max((look["run_delay_seconds"] / look["seconds"] for look in looks), default=0.0),
+        others=statistics.fmean(others) if others else 0.0,
+    )
+
+
+def irregular_seconds(observation: Observation, actual: Phase) -> dict[str, float]:
+    """Seconds per sample by part of the step that is not needed for each batch."""
+    parts = step_parts(observation, ACTUAL)
+    whole = (actual.ended - actual.began) / max(1, sum(actual.samples))
+    return {part: parts[part] * whole for part in IRREGULAR if part in parts}
+
+
+def irregular_share(observation: Observation, name: str) -> float:
+    """The share of such parts in a phase, at most 0.9: the rest is the step proper."""
+    parts = step_parts(observation, name)
+    return min(0.9, sum(parts.get(part, 0.0) for part in IRREGULAR))
+
+
+def start_of_epoch(observation: Observation, phase: Phase) -> float:
+    """Seconds of a sample that go to starting epochs; 0 where none began, or their length isn't known."""
+    batches = observation.loader.batches if observation.loader else None
+    if not phase.startups or not batches:
+        return 0.0
+    return statistics.median(phase.startups) / (batches * statistics.fmean(phase.samples))
+
+
+def seconds_of(observation: Observation) -> float | None:
+    """Seconds per sample as the script is, as `Case.actual`; None: too little was measured."""
+    actual = observation.phase(ACTUAL)
+    if actual is None:
+        return None
+    elsewhere = sum(loop.seconds for loop in observation.loops) / max(1, sum(actual.samples))
+    return per_sample(actual)[0] + start_of_epoch(observation, actual) + elsewhere
+
+
+def is_faster(case: Case, phase: Phase) -> bool:
+    """Whether a loader with other settings is faster beyond doubt; where it overlaps with the step and the
+    script's doesn't, it need not be."""
+    now = case.observation.phase(SUPPLY)
+    if now is None or not case.costs.overlaps:
+        return True
+    workers = case.workers
+    doubt = math.hypot(standard_error(now, workers), standard_error(phase, workers))
+    return per_sample(now)[0] - per_sample(phase)[0] > doubt
+
+
+def tried_workers(case: Case) -> dict[int, Phase]:
+    """Supplies with other numbers of workers."""
+    return {
+        phase.settings["loader"]["num_workers"]: phase
+        for phase in case.observation.others(SUPPLY)
+        if phase.settings.get("loader", {}).keys() == {"num_workers"}
+    }
+
+
+def where_it_stays(observation: Observation, phase: str = DEMAND) -> list[str]:
+    """Lines of the script that the training thread executed most often, by stack samples."""
+    lines: dict[str, int] = {}
+    for look in observation.looks:
+        if look["role"] == "main" and look["phase"] == phase:
+            lines |= look["lines"]
+    whole = sum(lines.values())
+    most = sorted(lines.items(), key=lambda item: -item[1])[:3]
+    return [f"{count / whole:.0%} of the training thread's time at {line}" for line, count in most]
+
+
+def takes_turns(case: Case) -> bool:
+    """A thread of the training process makes the batches beside the step, and both suffer.
+
+    Without workers the step should wait for all that loading costs: where it waits for less than half of
+    that, another thread loads.
+    """
+    costs = case.costs
+    matters = costs.supply > LOADING_THAT_MATTERS * costs.demand
+    hidden = not costs.overlaps and case.stall * case.steady < 0.5 * costs.supply
+    return matters and hidden and case.steady > 1.1 * max(costs.demand, costs.supply)
+
+
+def has_stragglers(case: Case) -> bool:
+    """Few samples hold much of the loading time."""
+    slow = case.stragglers
+    return bool(slow["slow_count"]) and slow["slow_seconds"] >= STRAGGLERS_MATTER * slow["seconds"]
