@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from torch.utils.data import Dataset
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -38,6 +39,42 @@ def test_overlap_reports_the_floor_torch_and_headrace(
     names = [row["name"] for row in json.loads(out.read_text())["rows"]]
     assert names[:3] == ["floor (batches in memory)", "torch, num_workers=0", "torch, num_workers=2"]
     assert [name.split(",")[0] for name in names[3:]] == ["headrace", "headrace"]
+
+
+def test_floor_compares_both_loaders_row_by_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    floor = experiment("floor")
+    out = tmp_path / "floor.json"
+    name = "numbers, 20 batches, new workers"
+    monkeypatch.setattr(sys, "argv", ["floor.py", "--short", "--rows", name, "--output", str(out)])
+    floor.main()
+    assert "later epoch: geometric mean" in capsys.readouterr().out
+    row = json.loads(out.read_text())["rows"][name]
+    assert all(len(row[loader][figure]) == 3 for loader in floor.LOADERS for figure in floor.FIGURES)
+    assert len(floor.ROWS) >= 25
+
+
+def test_floor_times_no_loader_that_gives_other_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    floor = experiment("floor")
+    row = floor.Row("drifting", lambda _: Drifting(), workers=0)
+    with pytest.raises(ValueError, match="the batches of the two loaders differ"):
+        floor.check_equal(Drifting(), row)
+
+
+class Drifting(Dataset[int]):
+    """Another number every time."""
+
+    asked = 0
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        self.asked += 1
+        return self.asked
 
 
 def test_amp_reports_each_precision_or_why_it_is_missing(
