@@ -37,7 +37,7 @@ def test_a_record_twice_in_a_claim_is_fetched_once(cache: Cache) -> None:
     assert [claim.state for claim in cache.claim([record(1), record(1)], [0, 1])] == ["mine", "other"]
 
 
-def test_what_is_given_up_can_be_claimed_again(cache: Cache) -> None:
+def test_records_given_up_can_be_claimed_again(cache: Cache) -> None:
     cache.claim([record(1)], [0])
     cache.give_up([record(1), record(2)])
     assert cache.stats().bytes == 0
@@ -95,7 +95,7 @@ def test_wrong_bytes_are_refused_whole(cache: Cache, tmp_path: Path, wrong: byte
     assert all(cache.add([record(0), record(1)], [content(0), content(1)]))
 
 
-def test_a_record_without_checksum_is_known_again_by_that_of_what_came(tmp_path: Path) -> None:
+def test_a_record_without_checksum_keeps_that_of_its_first_bytes(tmp_path: Path) -> None:
     unknown = record(1, checksum=False)
     cache = Cache(tmp_path, 8 * BLOCK)
     cache.claim([unknown], [0])
@@ -136,7 +136,7 @@ def test_damage_is_noticed_and_fetched_again(tmp_path: Path, harm: str, number: 
     assert bytes_on_disk(tmp_path) == cache.stats().bytes
 
 
-def test_damage_of_what_another_has_pinned_is_fetched_without_keeping(tmp_path: Path) -> None:
+def test_a_damaged_record_pinned_by_another_is_fetched_without_keeping(tmp_path: Path) -> None:
     """Its file can't be taken away from that other one."""
     cache, other = Cache(tmp_path, 8 * BLOCK), Cache(tmp_path, 8 * BLOCK)
     (path,) = put(cache, [1])
@@ -224,7 +224,7 @@ def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
         Cache(tmp_path, BLOCK)
 
 
-def test_nothing_asked_is_nothing_claimed(cache: Cache) -> None:
+def test_no_records_are_no_claims(cache: Cache) -> None:
     assert cache.claim([], []) == []
     assert cache.add([], []) == []
     cache.release([], [])
@@ -238,7 +238,7 @@ def test_pickled_it_is_the_same_cache_and_another_client(cache: Cache) -> None:
     assert cache.stats().records == 1
 
 
-def test_what_a_closed_cache_had_pinned_is_free(tmp_path: Path) -> None:
+def test_pins_of_a_closed_cache_are_released(tmp_path: Path) -> None:
     cache, other = Cache(tmp_path, 2 * BLOCK), Cache(tmp_path, 2 * BLOCK)
     put(cache, [0])
     cache.claim([record(1)], [0])

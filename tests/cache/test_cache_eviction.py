@@ -71,7 +71,7 @@ def test_without_a_known_future_the_longest_unused_goes(tmp_path: Path) -> None:
     assert kept(cache, range(4)) == [0, 2, 3]
 
 
-def test_what_nobody_needs_goes_before_what_is_needed_last(tmp_path: Path) -> None:
+def test_unneeded_records_are_evicted_before_those_needed_last(tmp_path: Path) -> None:
     cache = Cache(tmp_path, 3 * BLOCK)
     use(cache, 0, 0, 1_000_000)
     use(cache, 1, 1, None)
@@ -80,7 +80,7 @@ def test_what_nobody_needs_goes_before_what_is_needed_last(tmp_path: Path) -> No
     assert kept(cache, range(4)) == [0, 2, 3]
 
 
-def test_nothing_goes_for_what_is_needed_later(tmp_path: Path) -> None:
+def test_no_record_is_evicted_for_one_that_is_needed_later(tmp_path: Path) -> None:
     cache = Cache(tmp_path, 2 * BLOCK)
     use(cache, 0, 0, 10)
     use(cache, 1, 1, 20)
@@ -91,7 +91,7 @@ def test_nothing_goes_for_what_is_needed_later(tmp_path: Path) -> None:
     assert kept(cache, range(4)) == [0, 2]
 
 
-def test_what_is_claimed_together_does_not_evict_itself(tmp_path: Path) -> None:
+def test_records_claimed_together_do_not_evict_each_other(tmp_path: Path) -> None:
     cache = Cache(tmp_path, 3 * BLOCK)
     for number in range(3):
         use(cache, number, number, None)
@@ -119,7 +119,7 @@ def test_distances_are_from_where_each_is(tmp_path: Path) -> None:
     assert kept(one, range(3)) == [0, 2]
 
 
-def test_what_is_expected_is_kept(tmp_path: Path) -> None:
+def test_expected_records_are_kept(tmp_path: Path) -> None:
     """From an earlier job, which left it as what nobody needs."""
     cache = Cache(tmp_path, 3 * BLOCK)
     for number in range(3):
@@ -141,7 +141,7 @@ def test_of_uses_that_are_expected_the_soonest_counts_and_none_that_is_passed(tm
     assert kept(cache, range(4)) == [0, 1, 3]
 
 
-def test_what_is_skipped_is_forgotten_some_at_a_time(tmp_path: Path, monkeypatch) -> None:
+def test_skipped_uses_are_forgotten_some_at_a_time(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("headrace.cache.cache.FORGOTTEN_AT_ONCE", 2)
     cache = Cache(tmp_path, 6 * BLOCK)
     for number in range(6):
@@ -163,7 +163,7 @@ def test_another_rank_of_the_job_finds_what_was_kept_for_it(tmp_path: Path) -> N
     assert {3, 4} < set(kept(one, range(5)))
 
 
-def test_what_a_closed_one_needed_is_needed_no_more(tmp_path: Path) -> None:
+def test_uses_of_a_closed_cache_are_forgotten(tmp_path: Path) -> None:
     one, two = Cache(tmp_path, 3 * BLOCK), Cache(tmp_path, 3 * BLOCK)
     use(one, 0, 0, 1)
     use(two, 1, 0, 1000)

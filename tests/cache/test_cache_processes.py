@@ -168,7 +168,7 @@ def test_kills_at_random_moments_leave_it_usable_and_bounded(user: User, tmp_pat
     assert list(folder.glob("headrace-*/clients/*")) == []
 
 
-def test_what_a_killed_process_was_fetching_is_fetched_by_another(children: Children, tmp_path: Path) -> None:
+def test_another_process_fetches_the_records_of_a_killed_one(children: Children, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     ready, told = os.pipe()
 

@@ -55,7 +55,7 @@ def test_pack_verify_and_info(folder: Path, tmp_path: Path) -> None:
     assert done.stdout.endswith(f"{dest}: 12 samples, 1 problems\n")
 
 
-def test_what_cannot_be_done_is_exit_code_2(folder: Path, tmp_path: Path) -> None:
+def test_errors_of_the_user_are_exit_code_2(folder: Path, tmp_path: Path) -> None:
     for arguments, message in (
         (("pack", tmp_path / "nowhere", tmp_path / "dest"), "headrace pack: "),
         (("pack", folder, folder), "src exists already: remove it, or choose another destination"),

@@ -131,7 +131,7 @@ def test_lossy_changes_are_recorded_and_only_where_needed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["png with alpha", "png of 16 bits", "png of 1 bit", "gif", "tiff", "webp"])
-def test_other_formats_become_jpeg_when_asked(tmp_path: Path, name: str) -> None:
+def test_other_formats_become_jpeg_with_reencode_jpeg(tmp_path: Path, name: str) -> None:
     src = only(tmp_path, "x.png", ODD_FILES[name]())
     headrace.pack(src, tmp_path / "dest", reencode="jpeg", quality=90)
     pack = headrace.PackedDataset(tmp_path / "dest")

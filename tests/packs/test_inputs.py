@@ -101,7 +101,7 @@ def test_from_folder_to_pack_to_pack_nothing_changes(tmp_path: Path, between: An
     assert verify(tmp_path / "dest", against=tmp_path / "between").problems == ()
 
 
-def test_an_lmdb_is_what_training_scripts_read(tmp_path: Path) -> None:
+def test_training_scripts_read_the_lmdb(tmp_path: Path) -> None:
     folder = ImageFolder(str(image_folder(tmp_path / "src", 7)))
     headrace.pack(folder.root, tmp_path / "dest", format="lmdb")
     assert sorted(contents(tmp_path / "dest")) == ["data.mdb", "index.arrow"]
@@ -279,7 +279,7 @@ class Pictures(Dataset[Any]):
         return Image.fromarray(rng.integers(0, 256, shape, dtype=np.uint8)), index % 2
 
 
-def test_datasets_of_images_are_encoded_as_asked(tmp_path: Path) -> None:
+def test_images_of_datasets_are_encoded_as_specified(tmp_path: Path) -> None:
     with pytest.raises(headrace.ConfigError, match=r"Pictures has no `samples`.*reencode='png'"):
         headrace.pack(Pictures(), tmp_path / "dest")
     headrace.pack(Pictures(), tmp_path / "dest", reencode="png", workers=2)

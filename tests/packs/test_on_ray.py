@@ -94,7 +94,7 @@ def test_a_node_that_dies_costs_the_shard_in_its_hands(cluster: Any, tmp_path: P
     assert len(twice) <= per_shard, "more was built again than one core had in hand"
 
 
-def test_what_is_finished_is_kept(cluster: Any, folder: Path, tmp_path: Path) -> None:
+def test_finished_shards_are_kept(cluster: Any, folder: Path, tmp_path: Path) -> None:
     def interrupt(done: int, total: int) -> None:
         raise KeyboardInterrupt
 

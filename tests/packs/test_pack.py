@@ -150,7 +150,7 @@ def test_options_that_cannot_be_obeyed(tmp_path: Path, options: dict[str, object
     assert not list(tmp_path.iterdir())
 
 
-def test_sources_that_are_none(tmp_path: Path) -> None:
+def test_paths_that_are_no_source_are_refused(tmp_path: Path) -> None:
     with pytest.raises(headrace.PackError, match="nowhere doesn't exist"):
         headrace.pack(tmp_path / "nowhere", tmp_path / "dest")
     with pytest.raises(headrace.PackError, match="has no class folders"):

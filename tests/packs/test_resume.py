@@ -206,7 +206,7 @@ def test_a_destination_that_is_no_finished_pack_is_left_alone(folder: Path, tmp_
     assert contents(tmp_path / "dest") == before
 
 
-def test_two_at_once_are_one_too_many(folder: Path, interrupted: Path) -> None:
+def test_two_runs_at_a_time_are_refused(folder: Path, interrupted: Path) -> None:
     partial = interrupted.with_name("dest.partial")
     handle = os.open(partial, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)
@@ -230,7 +230,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
-def test_a_disk_too_small_is_said_before_it_is_full(folder: Path, small_disk: Path, tmp_path: Path) -> None:
+def test_a_disk_that_is_too_small_is_reported_before_it_is_full(
+    folder: Path, small_disk: Path, tmp_path: Path
+) -> None:
     big = image_folder(tmp_path / "big", 40, side=300)
     with pytest.raises(headrace.PackError, match=r"dest\.partial may need .* GB, and its disk has"):
         headrace.pack(big, small_disk / "dest")

@@ -28,7 +28,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("key", NAMES)
-def test_members_are_what_tarfile_reads(key: str) -> None:
+def test_tarfile_reads_the_members(key: str) -> None:
     sample = Sample(key, "jpg", b"image" * 300, 12, (("json", b"{}"), ("txt", b""), ("seg.png", bytes(512))))
     pieces, begin = members(sample)
     data = b"".join(pieces)
@@ -40,7 +40,7 @@ def test_members_are_what_tarfile_reads(key: str) -> None:
     assert read == {f"{key}.{extension}": content for extension, content in expected.items()}
 
 
-def test_headers_say_nothing_of_who_and_when() -> None:
+def test_headers_hold_no_owner_and_no_time() -> None:
     pieces, _ = members(Sample("a", "jpg", b"1", -1))
     with tarfile.open(fileobj=io.BytesIO(b"".join(pieces) + END)) as archive:
         (member,) = archive.getmembers()

@@ -153,7 +153,7 @@ def test_differences_from_another_source_are_reported_record_by_record(tars: Pat
     ]
 
 
-def test_info_counts_what_is_there(dest: Path) -> None:
+def test_info_counts_samples_bytes_and_formats(dest: Path) -> None:
     found = info(dest)
     index = PackIndex(dest / "index.arrow")
     assert found.samples == found.labelled == len(index)

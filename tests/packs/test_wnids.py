@@ -24,7 +24,7 @@ def test_torchvisions_meta_file_is_found_in_the_folder_or_above_it(tmp_path: Pat
     assert known_wnids(str(tmp_path / "train")) == WNIDS
 
 
-def test_what_is_damaged_is_passed_over(tmp_path: Path) -> None:
+def test_damaged_metadata_files_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / META).write_bytes(b"no such file")
     (tmp_path / "train" / DEVKIT).write_bytes(b"no such archive")

@@ -58,7 +58,7 @@ def test_the_example_trains_the_weights_of_the_command(
 
 
 @pytest.mark.parametrize(("step", "number", "code"), [(1, SIGTERM, 75), (4, SIGINT, 130), (7, SIGUSR1, 75)])
-def test_the_example_stops_and_goes_on(
+def test_the_example_stops_and_resumes(
     step: int, number: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = tiny.data(tmp_path / "data")

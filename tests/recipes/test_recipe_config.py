@@ -35,7 +35,7 @@ def recipe(**values: Any) -> Recipe:
         ({"compile": True, "checkpointing": True}, "--checkpointing can't be combined with --compile"),
     ],
 )
-def test_what_cannot_be_obeyed_is_refused(values: dict[str, Any], message: str) -> None:
+def test_invalid_values_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(headrace.ConfigError, match=message):
         recipe(**values)
 

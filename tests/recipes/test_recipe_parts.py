@@ -252,7 +252,7 @@ def test_models_of_timm(folder: Path, tmp_path: Path) -> None:
         builder("timm/resnet17")
 
 
-def test_timm_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_timm_is_named_with_its_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(headrace.ConfigError, match="needs timm: pip install timm"):
         builder("timm/resnet50")

@@ -96,7 +96,9 @@ def test_ranks_train_as_one(count: int, accumulate: int, data: Path, alone: Path
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_one_rank_is_told_all_stop_and_others_go_on(data: Path, alone: Path, tmp_path: Path) -> None:
+def test_a_signal_to_one_rank_stops_all_and_another_number_resumes(
+    data: Path, alone: Path, tmp_path: Path
+) -> None:
     recipe = groupnorm(data, tmp_path, resume="auto")
     stopped = run_ranks(2, recipe, STOP_AT="6", STOP_RANK="1")
     assert stopped.returncode != 0  # torchrun's own code, whatever its workers' was: hence the file

@@ -32,7 +32,7 @@ def command(*arguments: object) -> Any:
     return done
 
 
-def test_a_misspelt_model_is_told_before_data_and_batch_are_looked_at(tmp_path: Path) -> None:
+def test_a_misspelt_model_is_reported_before_data_and_batch_are_checked(tmp_path: Path) -> None:
     done = command(tmp_path / "nothing", "--arch", "resnet5O", "--batch-size", 13, "--accumulate", 5)
     assert done.exit_code == 2
     assert done.output.startswith("--arch resnet5O isn't a model of torchvision (")
@@ -54,7 +54,7 @@ def test_another_batch_size_on_resuming_is_reported(folder: Path, tmp_path: Path
         train(changed)
 
 
-def test_a_batch_that_is_more_than_all_pictures(folder: Path, tmp_path: Path) -> None:
+def test_a_batch_larger_than_the_dataset_is_refused(folder: Path, tmp_path: Path) -> None:
     done = command(folder, "--out", tmp_path / "out", "--arch", "tiny_groupnorm")
     assert done.exit_code == 2
     assert f"--batch-size (256) is more than the 50 images of {folder / 'train'}" in done.output
@@ -71,7 +71,7 @@ def test_an_empty_class_folder_is_named(part: str, changed: Path, tmp_path: Path
     assert f"headrace doctor data {changed}" in done.output
 
 
-def test_pictures_without_class_folders(folder: Path, tmp_path: Path) -> None:
+def test_images_without_class_folders_are_refused(folder: Path, tmp_path: Path) -> None:
     """val as ILSVRC2012's archive holds it."""
     (tmp_path / "train").symlink_to(folder / "train")
     (tmp_path / "val").mkdir()
@@ -103,7 +103,7 @@ def test_a_resume_that_is_a_folder(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nope", "cuda:x"])
-def test_a_device_that_is_none(name: str, folder: Path, tmp_path: Path) -> None:
+def test_an_unknown_device_is_refused(name: str, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(headrace.ConfigError, match=f"--device {name} isn't a device; cpu, cuda and"):
         train(tiny.recipe(folder, tmp_path, device=name))
 

@@ -171,7 +171,7 @@ def test_checkpoints_in_the_middle_of_an_epoch(data: Path, whole: Path, tmp_path
 @pytest.mark.parametrize(
     ("seed", "name", "code"), [(0, "SIGTERM", 75), pytest.param(1, "SIGINT", 130, marks=pytest.mark.long)]
 )
-def test_the_commands_exit_code_says_who_stopped_it(
+def test_the_exit_code_of_the_command_depends_on_the_signal(
     seed: int, name: str, code: int, data: Path, whole: Path, tmp_path: Path
 ) -> None:
     step = random.Random(seed).randint(1, STEPS - 1)

@@ -91,7 +91,9 @@ def spoil(
     return wanted.url, begin, wanted.size
 
 
-def test_the_error_after_the_last_try_says_everything(remote: Make, proxy: Proxy) -> None:
+def test_the_error_after_the_last_attempt_names_url_range_cause_and_attempts(
+    remote: Make, proxy: Proxy
+) -> None:
     dataset = remote()
     url, begin, size = spoil(proxy, dataset, 11)
     with pytest.raises(RemoteError) as caught:

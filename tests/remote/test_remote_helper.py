@@ -26,7 +26,7 @@ def get(client: HelperClient, name: str = "pack/index.arrow", stop: int = 100) -
     return loop().start(client.get(name, 0, stop)).result(PATIENCE)
 
 
-def test_errors_arrive_with_their_kinds_and_others_go_on(client: HelperClient, proxy: Proxy) -> None:
+def test_errors_keep_their_kind_and_later_requests_succeed(client: HelperClient, proxy: Proxy) -> None:
     assert len(get(client).data) == 100
     with pytest.raises(StoreError, match="not found") as caught:
         get(client, "pack/nothing")
@@ -54,7 +54,7 @@ def test_a_helper_that_is_killed_is_an_error_and_another_one_starts(
     assert bytes(get(client).data) == first
 
 
-def test_an_answer_that_cant_be_read_ends_nothing_in_silence(
+def test_an_unreadable_answer_is_an_error_and_another_helper_starts(
     client: HelperClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(get(client).data) == 100
@@ -95,7 +95,7 @@ def test_one_that_couldnt_be_started_is_started_again(monkeypatch: pytest.Monkey
     assert tries == 2
 
 
-def test_what_cant_be_understood_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_incomprehensible_answer_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """And not waited for."""
     program = tmp_path / "python"
     program.write_text(

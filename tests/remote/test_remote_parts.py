@@ -81,7 +81,7 @@ def simulate(limit: Limit, slots: int, latency: float, rounds: int, nbytes: int 
 
 
 @pytest.mark.parametrize("slots", [4, 30, 100])
-def test_the_limit_finds_what_the_store_can_do(slots: int) -> None:
+def test_the_limit_finds_the_capacity_of_the_store(slots: int) -> None:
     limit = Limit()
     simulate(limit, slots, 0.03, 200)
     assert slots / 2 <= limit.now <= max(4 * slots, 16)
@@ -112,7 +112,7 @@ def test_urls_name_a_store_and_an_object(url: str, root: str, name: str) -> None
     assert store_and_name(url) == (root, name)
 
 
-def test_what_isnt_a_url_is_a_path() -> None:
+def test_other_strings_than_urls_are_paths() -> None:
     assert not any(map(is_url, ("/a/b", "a:b", "file:///a", "C://x", b"s3://a/b", None)))
     with pytest.raises(ConfigError, match="query"):
         store_and_name("https://host/a?signature=1")
@@ -132,7 +132,7 @@ def test_records_may_be_collected_in_the_middle_of_anything(tmp_path: Path) -> N
     assert not thread.is_alive()
 
 
-def test_what_is_done_on_disk_is_waited_for_however_often_it_is_cancelled(tmp_path: Path) -> None:
+def test_disk_work_is_awaited_however_often_it_is_cancelled(tmp_path: Path) -> None:
     records = Records({}, tmp_path, 1 << 20)
     begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 

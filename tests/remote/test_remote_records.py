@@ -76,7 +76,7 @@ def test_a_record_that_stays_damaged_costs_no_other(store: MemoryStore, tmp_path
     lease.release()
 
 
-def test_who_waits_for_room_misses_once(store: MemoryStore, tmp_path: Path) -> None:
+def test_a_record_that_waits_for_room_counts_as_one_miss(store: MemoryStore, tmp_path: Path) -> None:
     blocked, arrived = threading.Event(), threading.Event()
 
     def change(name: str, start: int, data: bytes) -> bytes:
@@ -142,7 +142,7 @@ def test_sizes_and_versions_of_single_objects_take_bounded_memory(
     assert store.requests == before + 1  # the size of 0; both are in the cache
 
 
-def test_what_failed_as_a_whole_is_given_back() -> None:
+def test_a_lease_that_failed_as_a_whole_is_released() -> None:
     lease = Lease([], [], [], urgent=False)
     ended: list[Any] = []
     lease.end = ended.append
@@ -237,7 +237,7 @@ def test_places_outside_of_shards_are_pack_errors(
         next(iter(headrace.DataLoader(dataset, 3)))
 
 
-def test_a_sound_index_is_taken_at_its_word(pack: Path, tmp_path: Path) -> None:
+def test_rows_at_the_end_of_a_shard_are_accepted(pack: Path, tmp_path: Path) -> None:
     """The last byte of a shard is in it; another folder's index isn't looked for."""
     source = remote_source(pack, tmp_path / "cache")
     last = int(np.argmax(source.extents.begins))

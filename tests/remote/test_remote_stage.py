@@ -21,7 +21,7 @@ pytestmark = pytest.mark.long  # as all that need the server
 
 
 @pytest.mark.parametrize("middle", [(), (Jitter(0.4),)], ids=["native", "split"])
-def test_the_stage_gives_what_the_loader_gives_of_the_local_pack(
+def test_the_stage_returns_the_samples_of_the_local_pack(
     remote: Callable[..., headrace.PackedDataset],
     local: headrace.PackedDataset,
     proxy: Proxy,

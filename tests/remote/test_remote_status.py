@@ -42,7 +42,7 @@ def is_shard(request: Request) -> bool:
 
 
 @pytest.mark.parametrize("status", FINAL)
-def test_what_no_other_try_mends_is_reported_at_once(remote: Make, proxy: Proxy, status: str) -> None:
+def test_errors_that_no_retry_fixes_are_reported_at_once(remote: Make, proxy: Proxy, status: str) -> None:
     dataset = remote()
     proxy.behave = lambda request: status if is_shard(request) else ""
     with pytest.raises(RemoteError, match=rf"(?s)after 1 try: .*{FINAL[status]}") as caught:
@@ -67,7 +67,7 @@ def test_why_the_index_cannot_be_read_is_reported_though_head_does_not_say(
 
 
 @pytest.mark.parametrize("fault", TRANSIENT)
-def test_what_another_try_mends_is_mended(
+def test_temporary_errors_are_retried(
     remote: Make, local: headrace.PackedDataset, proxy: Proxy, options: dict[str, Any], fault: str
 ) -> None:
     options["client_options"] = {"timeout": "60s"}  # what takes long counts as busy, too
@@ -84,7 +84,7 @@ def test_what_another_try_mends_is_mended(
 
 
 @pytest.mark.parametrize("fault", TRANSIENT)
-def test_what_stays_so_is_reported_after_the_last_try(remote: Make, proxy: Proxy, fault: str) -> None:
+def test_lasting_errors_are_reported_after_the_last_attempt(remote: Make, proxy: Proxy, fault: str) -> None:
     dataset = remote()
     proxy.behave = lambda request: fault if is_shard(request) else ""
     words = "Requested .*, got" if fault == "elsewhere" else rf"{fault} .*retry_config"
@@ -201,7 +201,7 @@ def test_numbers_in_paths_and_times_are_no_statuses() -> None:
 
 
 @pytest.mark.parametrize("code", ["RequestTimeout", "Throttling"])
-def test_aws_says_with_400_that_it_may_do_later(code: str) -> None:
+def test_temporary_errors_of_aws_with_status_400_are_retried(code: str) -> None:
     late = Failure.of(
         said(400, body=f"<ErrorResponse a='b'><Error><Code>{code}</Code></Error></ErrorResponse>")
     )

@@ -177,7 +177,7 @@ def _interrupt(done: int, total: int) -> None:
     raise KeyboardInterrupt
 
 
-def test_what_cannot_be_read_is_named(
+def test_unreadable_files_are_named(
     bucket: Path, options: dict[str, Any], proxy: stores.Proxy, tmp_path: Path
 ) -> None:
     image_folder(bucket / "images", 6)
@@ -194,7 +194,7 @@ def test_what_cannot_be_read_is_named(
         ("s3://bucket/tars", "without an index"),
     ],
 )
-def test_what_is_not_a_source_is_reported(
+def test_urls_that_are_no_source_are_reported(
     bucket: Path, patient: dict[str, Any], tmp_path: Path, src: str, said: str
 ) -> None:
     (bucket / "tars").mkdir()
@@ -213,9 +213,7 @@ def test_a_missing_obstore_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
         packed(*ends)
 
 
-def test_a_forked_process_cannot_write_and_says_so(
-    bucket: Path, patient: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_forked_process_is_refused_to_write(bucket: Path, patient: dict[str, Any], tmp_path: Path) -> None:
     folder = image_folder(tmp_path / "src", 3)
     packed(folder, "s3://bucket/first.pack", patient)
 
