@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from headrace._machine import FileLimit
 
+from headrace._machine import FileLimit
 from support.command import run_command
 
 

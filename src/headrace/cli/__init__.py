@@ -16,7 +16,7 @@ from headrace.cli.tune import tune
 from headrace.cli.verify import verify
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Feeds GPUs: tools beside headrace.DataLoader."
+    no_args_is_help=True, add_completion=False, help="Command-line tools for Headrace data loading."
 )
 app.command()(index)
 app.command()(pack)

@@ -178,7 +178,8 @@ def store_arguments(root: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if root.startswith("http://") or (endpoint_of(root, options) or "").startswith("http://"):
         client.setdefault("allow_http", True)
     arguments[CLIENT] = client
-    # Tries are counted, and waited for, by `headrace.remote.reader`.
+    # `headrace.remote.reader` retries: obstore neither counts its retries nor reports the 503 answers after
+    # which fewer requests are to be in flight, and doesn't retry what S3 refuses for the moment with 400.
     arguments[RETRY] = {"max_retries": 0}
     if PROVIDER not in arguments and root.startswith(("s3://", "s3a://")):
         provider = _profile(arguments)
