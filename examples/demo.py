@@ -2,7 +2,7 @@
 
     make demo                                   (or: python examples/demo.py --count 3000)
 
-Shows Headrace's plan, proves on a sample of pictures that its pixels are torchvision's, times both loaders,
+Prints Headrace's plan, verifies on some images that its pixels equal torchvision's, times both loaders,
 trains a small network on both, and draws demo-output/comparison.png.
 """
 
@@ -69,7 +69,7 @@ def pictures(data: Path, count: int) -> ImageFolder:
     script = ROOT / "benchmarks" / "pictures.py"
     command = [sys.executable, str(script), "--out", str(folder), "--count", str(count)]
     if subprocess.run([*command, "--cache", str(data / "cache")], check=False).returncode:
-        sys.exit(1)  # the script has said why
+        sys.exit(1)  # the script has printed why
     return ImageFolder(folder, TRAIN)
 
 
@@ -179,7 +179,7 @@ def side_by_side(results: list[Result], differing: int, compared: int) -> Table:
             losses,
             None,
         ),
-        (f"pixels of {compared} pictures", ["the reference", equal], None),
+        (f"pixels of {compared} images", ["the reference", equal], None),
     ]
     for label, cells, ratio in rows:
         table.add_row(label, *cells, "" if ratio is None else f"{ratio:.2f}×")
@@ -190,12 +190,14 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, default=Path("data"), help="where pictures are kept (data)")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="where images are stored (data)")
     parser.add_argument("--out", type=Path, default=Path("demo-output"))
-    parser.add_argument("--count", type=int, default=3000, help="pictures (3000)")
+    parser.add_argument("--count", type=int, default=3000, help="number of images (3000)")
     parser.add_argument("--passes", type=int, default=2, help="timed passes of each loader (2)")
     parser.add_argument("--steps", type=int, default=40, help="training steps on each loader (40)")
-    parser.add_argument("--compare", type=int, default=200, help="pictures compared with torchvision (200)")
+    parser.add_argument(
+        "--compare", type=int, default=200, help="number of images compared with torchvision (200)"
+    )
     return parser.parse_args()
 
 
@@ -215,7 +217,7 @@ def main() -> None:
     compared = min(arguments.compare, len(dataset))
     differing, pairs = check_pixels(dataset, compared, threads)
     verdict = "all are torchvision's, bit for bit" if differing == 0 else f"{differing:,} values DIFFER"
-    console.print(f"{compared} pictures, {compared * 3 * 224 * 224:,} float32 values: {verdict}")
+    console.print(f"{compared} images, {compared * 3 * 224 * 224:,} float32 values: {verdict}")
     console.rule(f"The speed, {threads} workers and {threads} threads")
     time_loaders(loaders, results, arguments.passes)
     console.print(str(ours.stats()), markup=False, soft_wrap=True)
@@ -226,7 +228,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     figure = arguments.out / "comparison.png"
     draw(pairs, list(results.values()), figure)
-    console.print(f"Picture: {figure}")
+    console.print(f"Chart: {figure}")
     console.print(side_by_side(list(results.values()), differing, compared))
     if differing:
         sys.exit("Headrace's pixels are not torchvision's: please report this, with the output above.")

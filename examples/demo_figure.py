@@ -1,4 +1,4 @@
-"""The demo's picture: samples of both loaders, their difference, and what each loader reached."""
+"""The demo's chart: samples of both loaders, their difference, and the throughput of each loader."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def draw(pairs: list[tuple[torch.Tensor, torch.Tensor]], results: list, path: Pa
         [result.training_rate for result in results],
         results,
     )
-    figure.suptitle("The same pictures, the same random parameters, the same pixels", fontsize=14)
+    figure.suptitle("The same images, the same random parameters, the same pixels", fontsize=14)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

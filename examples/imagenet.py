@@ -3,9 +3,9 @@
     python examples/imagenet.py DATA --arch resnet50 --precision bf16 --channels-last
     torchrun --nproc-per-node=8 examples/imagenet.py DATA --batch-size 2048 --resume
 
-DATA holds train/CLASS/*.JPEG and val/CLASS/*.JPEG. SIGTERM and SIGUSR1 (exit code 75) and Ctrl-C (130) end it
-with a checkpoint; --resume goes on with the next picture, on another number of GPUs too. `headrace train` is
-the same with more around it: weights are equal, bit for bit (tests/recipes/test_example_imagenet.py).
+DATA contains train/CLASS/*.JPEG and val/CLASS/*.JPEG. SIGTERM and SIGUSR1 (exit code 75) and Ctrl-C (130)
+stop it with a checkpoint; --resume continues with the next image, also on another number of GPUs. `headrace
+train` has more options and trains bit-identical weights (tests/recipes/test_example_imagenet.py).
 """
 
 import argparse
@@ -32,7 +32,7 @@ import headrace
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-TRY_AGAIN, INTERRUPTED = 75, 130  # EX_TEMPFAIL: start the same command again; what shells say of Ctrl-C
+TRY_AGAIN, INTERRUPTED = 75, 130  # EX_TEMPFAIL: start the same command again; a shell's code for Ctrl-C
 LOG_EVERY = 50
 
 
@@ -40,37 +40,37 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("runs/imagenet"))
-    parser.add_argument("--arch", default="resnet50", help="a model of torchvision")
+    parser.add_argument("--arch", default="resnet50", help="a torchvision model")
     parser.add_argument("--epochs", type=int, default=90)
-    parser.add_argument("--batch-size", type=int, default=256, help="pictures of a step, over all ranks")
-    parser.add_argument("--accumulate", type=int, default=1, help="parts that a rank's share is done in")
-    parser.add_argument("--lr", type=float, help="highest; left out: 0.1 × batch / 256")
+    parser.add_argument("--batch-size", type=int, default=256, help="images per step, over all ranks")
+    parser.add_argument("--accumulate", type=int, default=1, help="gradient-accumulation steps")
+    parser.add_argument("--lr", type=float, help="peak learning rate; default: 0.1 × batch / 256")
     parser.add_argument("--weight-decay", type=float, default=1e-4)
-    parser.add_argument("--warmup-epochs", type=float, help="left out: 5, or half of the epochs")
+    parser.add_argument("--warmup-epochs", type=float, help="default: 5, or half of the epochs")
     parser.add_argument("--label-smoothing", type=float, default=0.1)
-    parser.add_argument("--ema", type=float, default=0, help="decay of an average of the weights, as 0.9998")
+    parser.add_argument("--ema", type=float, default=0, help="decay of a weight average, such as 0.9998")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--val-resize", type=int, default=256)
     parser.add_argument("--precision", choices=DTYPES, default="fp32")
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--resume", action="store_true", help="from OUT/last.pt, if it is there")
+    parser.add_argument("--resume", action="store_true", help="resume from OUT/last.pt, if it exists")
     return parser.parse_args()
 
 
 def loaders(args: argparse.Namespace, part: int, device: torch.device) -> tuple[Any, Any]:
-    """`part`: pictures of one forward pass of one rank."""
+    """The loaders for training and validation; `part` is the batch size of one forward pass of one rank."""
     crop = [transforms.RandomResizedCrop(args.size), transforms.RandomHorizontalFlip()]
     centre = [transforms.Resize(args.val_resize), transforms.CenterCrop(args.size)]
     end = [transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
     train = ImageFolder(str(args.data / "train"), transforms.Compose(crop + end))
     val = ImageFolder(str(args.data / "val"), transforms.Compose(centre + end))
     layout = torch.channels_last if args.channels_last else torch.contiguous_format
-    ours = {"rank": "auto", "device": device, "memory_format": layout}  # all that is not torch's own
+    ours = {"rank": "auto", "device": device, "memory_format": layout}  # not arguments of torch's loader
     return (
         headrace.DataLoader(train, part, shuffle=True, drop_last=True, seed=args.seed, **ours),
-        headrace.DataLoader(val, part, remainder="exact", **ours),  # every picture once, whatever the ranks
+        headrace.DataLoader(val, part, remainder="exact", **ours),  # every image once, over all ranks
     )
 
 
@@ -83,7 +83,7 @@ def start() -> tuple[int, int, torch.device]:
         torch.accelerator.set_device_index(device.index)
     if "WORLD_SIZE" not in os.environ:
         return 0, 1, device
-    # gloo for what is decided on the CPU, beside the device's own for gradients
+    # gloo for decisions made on the CPU, and the device's own backend for gradients
     both = kind and f"cpu:gloo,{kind.type}:{dist.get_default_backend_for_device(device)}"
     dist.init_process_group(both or "gloo")
     atexit.register(dist.destroy_process_group)
@@ -91,7 +91,7 @@ def start() -> tuple[int, int, torch.device]:
 
 
 class StopSignal:
-    """To any rank. All ranks ask and later get the same answer, beside the GPU's work."""
+    """A stop signal to any rank. All ranks ask, and later get the same answer, while the GPU works."""
 
     def __init__(self) -> None:
         self.flag, self.came, self.work = torch.zeros((), dtype=torch.int32), 0, None
@@ -100,7 +100,7 @@ class StopSignal:
 
     def note(self, number: int, _: object) -> None:
         self.came = max(self.came, number)  # Ctrl-C's is the lowest
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second one ends it at once
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second one ends the run immediately
 
     def ask(self) -> None:
         self.flag.fill_(self.came)
@@ -114,7 +114,7 @@ class StopSignal:
 
 
 class Training:
-    """What is saved, and how one step is made."""
+    """The state that is saved, and one optimizer step."""
 
     def __init__(self, args: argparse.Namespace, rank: int, world: int, device: torch.device) -> None:
         parts = world * args.accumulate
@@ -143,10 +143,10 @@ class Training:
         self.criterion = nn.CrossEntropyLoss(label_smoothing=args.label_smoothing)
         self.ddp = DistributedDataParallel(model, gradient_as_bucket_view=True) if world > 1 else None
         self.forward = torch.compile(self.ddp or model) if args.compile else self.ddp or model
-        torch.manual_seed(args.seed + 1_000_003 * rank)  # ranks drop out other units
+        torch.manual_seed(args.seed + 1_000_003 * rank)  # dropout differs between ranks
 
     def lr_factor(self, step: int) -> float:
-        """A line up, then half a cosine down."""
+        """The learning rate: linear warm-up, then half a cosine."""
         epochs = self.args.warmup_epochs
         warmup = round((min(5, self.args.epochs / 2) if epochs is None else epochs) * self.steps_per_epoch)
         if step < warmup:
@@ -159,12 +159,12 @@ class Training:
         return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
 
     def optimizer_step(self, batches: Iterator[Any]) -> torch.Tensor:
-        """The next batch, part by part; its loss."""
+        """Trains on the next batch, part by part, and returns its loss."""
         loss_of_all = torch.zeros((), device=self.device)
         for part in range(self.args.accumulate):
-            images, labels = next(batches)  # on the device already
+            images, labels = next(batches)  # already on the device
             last = part == self.args.accumulate - 1
-            # Ranks exchange gradients once a step, with the last part.
+            # Ranks exchange gradients once per step, with the last part.
             with contextlib.nullcontext() if last or self.ddp is None else self.ddp.no_sync():
                 with self.autocast():
                     loss = self.criterion(self.forward(images), labels) / self.args.accumulate
@@ -181,7 +181,7 @@ class Training:
 
     @torch.no_grad()
     def evaluate(self, stop: StopSignal) -> list[float] | None:
-        """(top-1, top-5) in per cent, exact over all ranks; None: a signal came."""
+        """(top-1, top-5) in percent, exact over all ranks; None if a signal arrived."""
         model = self.model if self.average is None else self.average.module
         model.eval()
         if dist.is_initialized():
@@ -202,11 +202,11 @@ class Training:
         model.train()
         if dist.is_initialized():
             dist.all_reduce(right)
-        top1, top5, pictures = right.tolist()
-        return [100 * top1 / pictures, 100 * top5 / pictures]
+        top1, top5, images = right.tolist()
+        return [100 * top1 / images, 100 * top5 / images]
 
     def save(self, name: str) -> None:
-        """Whole or not at all: under another name first, then on the disk, then renamed."""
+        """Writes atomically: to a temporary file, flushed to disk, then renamed."""
         mine = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             mine["cuda"] = torch.cuda.get_rng_state(self.device)
@@ -241,13 +241,13 @@ class Training:
 
 
 def train_epoch(training: Training, stop: StopSignal) -> bool:
-    """What is left of the epoch. Whether a signal came."""
+    """Trains for the rest of the epoch. Returns whether a signal arrived."""
     args, end = training.args, (training.epoch + 1) * training.steps_per_epoch
     if training.step == end:
         return False
     training.model.train()
     with torch.random.fork_rng(devices=[]):
-        batches = iter(training.train)  # draws a number, as torch's own does
+        batches = iter(training.train)  # draws a seed, as torch's loader does
     losses, since, start = torch.zeros((), device=training.device), 0, time.perf_counter()
     while training.step < end:
         stop.ask()
@@ -267,7 +267,7 @@ def main() -> int:
     args = parse()
     rank, world, device = start()
     stop = StopSignal()
-    torch.backends.cudnn.benchmark = True  # pictures of one size: the choice pays off
+    torch.backends.cudnn.benchmark = True  # images of one size: the search pays off
     try:
         training = Training(args, rank, world, device)
     except FileNotFoundError as error:

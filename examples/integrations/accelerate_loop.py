@@ -1,6 +1,6 @@
 """Accelerate with Headrace: only the loader's line differs, and the loader isn't prepared.
 
-    accelerate launch examples/integrations/accelerate_loop.py FOLDER      class folders of pictures
+    accelerate launch examples/integrations/accelerate_loop.py FOLDER      class folders of images
 
 `accelerator.prepare(loader)` would make a new loader of torch's own out of it. Headrace's shares the epoch
 among processes and brings batches to the device by itself.
@@ -29,7 +29,7 @@ def main() -> None:
     model = models.shufflenet_v2_x0_5(num_classes=len(dataset.classes))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     model, optimizer = accelerator.prepare(model, optimizer)
-    accelerator.register_for_checkpointing(loader)  # save_state() keeps its place, too
+    accelerator.register_for_checkpointing(loader)  # save_state() saves its position, too
     steps = 0
     for _ in range(2):
         for images, labels in loader:

@@ -1,8 +1,8 @@
 """Hugging Face's Trainer with Headrace: only the method that makes the loader differs.
 
-    python examples/integrations/hugging_face_trainer.py FOLDER      class folders of pictures
+    python examples/integrations/hugging_face_trainer.py FOLDER      class folders of images
 
-The Trainer wants dicts: `batch_transform` makes them of Headrace's batches, so that the pictures stay native.
+The Trainer wants dicts: `batch_transform` makes them of Headrace's batches, so that the images remain native.
 """
 
 import sys

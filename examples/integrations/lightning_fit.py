@@ -1,8 +1,8 @@
 """Lightning with Headrace: only the loader's line differs.
 
-    python examples/integrations/lightning_fit.py FOLDER      class folders of pictures
+    python examples/integrations/lightning_fit.py FOLDER      class folders of images
 
-Lightning moves batches to the device by itself, and saves and restores the loader's place in its checkpoints.
+Lightning moves batches to the device, and saves and restores the loader's position in its checkpoints.
 """
 
 import sys

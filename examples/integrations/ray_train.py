@@ -1,6 +1,6 @@
 """Ray Train with Headrace: only the loader's line differs, and the loader isn't prepared.
 
-    python examples/integrations/ray_train.py FOLDER      class folders of pictures, on every node
+    python examples/integrations/ray_train.py FOLDER      class folders of images, on every node
 
 `ray.train.torch.prepare_data_loader` would make a new loader of torch's own out of it. Headrace's shares the
 epoch among Ray's workers and brings batches to the device by itself; its place belongs into checkpoints.

@@ -1,8 +1,8 @@
 """timm's training loop with Headrace: only the loader's line differs.
 
-    python examples/integrations/timm_loop.py FOLDER      class folders of pictures
+    python examples/integrations/timm_loop.py FOLDER      class folders of images
 
-timm's own `create_loader` takes pictures, crop and constants from the model's configuration; so does this.
+timm's own `create_loader` takes image size, crop and constants from the model's configuration; so does this.
 Its transforms are its own classes, which run as Python: torchvision's run natively.
 """
 

@@ -229,12 +229,12 @@ MARKS = "<!-- table: tests/exact/test_ops.py -->", "<!-- end of table -->"
 
 def table() -> str:
     """The transforms of `OPS`, for the docs."""
-    lines = ["| transform | equals | drawn per sample |", "|---|---|---|"]
+    lines = ["| transform | bit-identical with | drawn per sample |", "|---|---|---|"]
     for op in OPS:
         names = sorted({f"`{cls.__name__}`" for cls in op.matches} | {f"`{n}`" for n in op.matches_imported})
         if names:
             pillow = issubclass(op, ImageOp) and op.parity == "pillow"
-            equals = "the installed Pillow's" if pillow else "every version's"
+            equals = "the installed Pillow" if pillow else "every supported version"
             lines.append(f"| {', '.join(names)} | {equals} | {', '.join(op.draws)} |")
     return "\n".join(lines)
 
