@@ -3,7 +3,7 @@
     python examples/integrations/timm_loop.py FOLDER      class folders of images
 
 timm's own `create_loader` takes image size, crop and constants from the model's configuration; so does this.
-Its transforms are its own classes, which run as Python: torchvision's run natively.
+Both torchvision's transforms and what `timm.data.create_transform` returns run natively.
 """
 
 import sys
