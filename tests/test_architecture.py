@@ -124,7 +124,7 @@ BUDGETS = [
     # More than was meant: each policy of torchvision's and timm's has a page of its own rules, and the user's
     # own code is known by its bytecode alone.
     Budget(("transforms",), 4100),
-    Budget(("plan",), 1500, now=1600),
+    Budget(("plan",), 1500, now=1545),
     Budget(("lazy",), 1000),
     # Batches of the caller's, of an IterableDataset too, are made without torch's loader, which took longer.
     Budget(("engine", "_torch_compat"), 3200, now=5735),

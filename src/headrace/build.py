@@ -24,7 +24,7 @@ from headrace.engine.gather import GatherStream
 from headrace.engine.iterator import InlineTransfer
 from headrace.engine.native import READ_THREADS, NativeEngine
 from headrace.engine.native_stream import NativeEpoch, NativeStream
-from headrace.engine.prefetch import Prefetcher
+from headrace.engine.prefetch import Coming, Prefetcher
 from headrace.engine.runtime import Runtime
 from headrace.engine.seeding import Seeding
 from headrace.engine.split import ApplyTable, SplitPipelineFactory
@@ -32,8 +32,8 @@ from headrace.engine.stream import BatchStream, KeyedStream
 from headrace.engine.thread_pool import ThreadPool
 from headrace.engine.thread_stream import PLACING_AVAILABLE, SlotsByPath, ThreadEpoch, ThreadStream
 from headrace.engine.torch_stream import CallerStream, TorchStream, stream_loader
-from headrace.engine.workers.epochs import WorkerPools, WorkerStream
 from headrace.engine.workers.pool import PoolConfig
+from headrace.engine.workers.stream import WorkerPools, WorkerStream
 from headrace.errors import ConfigError, assert_never
 from headrace.order.batches import IndexBatch, OrderedBatches
 from headrace.order.cursor import Cursor
@@ -278,11 +278,10 @@ class StreamBuilder:
         epoch = NativeEpoch(*cursor.random_key, config.memory_budget, config.timeout, config.on_error)
         indices = order.indices
         if isinstance(native.source, RemoteSamples):
-            ordered = batches if isinstance(batches, OrderedBatches) else None
-            next_use = partial(ordered.next_use, cursor) if ordered and order.seeded else None
-            ends = ordered is not None and ordered.length() is not None
-            coming = partial(ordered.coming, cursor) if ordered and ends else None
-            indices = Prefetcher(indices, native.source, next_use, coming)
+            next_use = None
+            if order.seeded and isinstance(batches, OrderedBatches):
+                next_use = partial(batches.next_use, cursor)
+            indices = Prefetcher(indices, native.source, next_use, _coming(cursor, batches))
         stream = NativeStream(engine, plan, indices, epoch, depth, runtime.failures)
         self.tuning.attach(stream)
         return stream
@@ -397,6 +396,13 @@ def pool_config(
         persistent=config.persistent_workers,
         lazy=config.lazy,
     )
+
+
+def _coming(cursor: Cursor, batches: Batches) -> Coming | None:
+    """What names later samples of the epoch, where they are known."""
+    if not isinstance(batches, OrderedBatches) or batches.length() is None:
+        return None
+    return partial(batches.coming, cursor)
 
 
 def thread_depth(config: LoaderConfig) -> int:

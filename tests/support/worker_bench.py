@@ -15,7 +15,7 @@ from headrace.config import LoaderConfig
 from headrace.engine.error_policy import ErrorPolicyDataset
 from headrace.engine.meter import Failures
 from headrace.engine.seeding import Seeding
-from headrace.engine.workers.epochs import WorkerPools, WorkerStream
+from headrace.engine.workers.stream import WorkerPools, WorkerStream
 from headrace.order.batches import IndexBatch
 
 

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.device.structure import batch_size
+from headrace.engine.error_policy import EMPTY, BatchWithFailures
+from headrace.engine.meter import Failures
 from headrace.engine.seeding import batch_keys
 from headrace.order.batches import IndexBatch
 from headrace.records import BatchKeys
@@ -59,6 +62,42 @@ class BatchStream(ABC):
 
     def close(self) -> None:  # noqa: B027  (there may be nothing to do)
         """Gives up what is in flight."""
+
+
+class PythonStream(BatchStream):
+    """A stream of batches that `ErrorPolicyDataset` makes.
+
+    Args:
+        failures: record of samples that are skipped or replaced.
+    """
+
+    def __init__(self, failures: Failures) -> None:
+        self._failures = failures
+        self._taken = 0  # batches that `_next` has given, or raised an error for
+
+    def __next__(self) -> HostBatch:
+        while True:
+            data = record_failures(self._next(), self._failures)
+            if not is_empty(data):
+                return HostBatch(data, batch_size(data), self._taken)
+
+    @abstractmethod
+    def _next(self) -> Any:
+        """The next batch as the dataset made it; counts it."""
+
+
+def record_failures(batch: Any, failures: Failures) -> Any:
+    """What the user gets of a batch that `ErrorPolicyDataset` made, or EMPTY; its failures are recorded."""
+    if not isinstance(batch, BatchWithFailures):
+        return batch
+    for failure in batch.failures:
+        failures.add(failure)
+    return batch.data
+
+
+def is_empty(data: Any) -> bool:
+    """Whether all samples of a batch were skipped, so that it isn't given out."""
+    return isinstance(data, str) and data == EMPTY
 
 
 class NotedBatches(Iterator[IndexBatch]):

@@ -18,12 +18,11 @@ import torch
 from headrace import _torch_compat
 from headrace._torch_compat import pin_memory
 from headrace.device.structure import batch_size
-from headrace.engine.error_policy import EMPTY, ErrorPolicyDataset, Replaced
+from headrace.engine.error_policy import ErrorPolicyDataset, Replaced
 from headrace.engine.meter import Failures, Meter
 from headrace.engine.slots import Slots
-from headrace.engine.stream import BatchStream, HostBatch
+from headrace.engine.stream import BatchStream, HostBatch, is_empty, record_failures
 from headrace.engine.thread_pool import Task, ThreadPool
-from headrace.engine.torch_stream import record_failures
 from headrace.order.batches import IndexBatch
 
 # Smaller tensors are stacked as quickly as they are copied one by one.
@@ -120,7 +119,7 @@ class ThreadStream(BatchStream):
             data = record_failures(batch.result, self._failures)
             self._largest = max(self._largest, tensor_bytes(data, arrays=True))
             self._fill()
-            if isinstance(data, str) and data == EMPTY:
+            if is_empty(data):
                 continue
             return HostBatch(data, batch_size(data), self._taken, times=(batch.submitted_ns, batch.made_ns))
 

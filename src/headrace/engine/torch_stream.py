@@ -18,10 +18,10 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from headrace._torch_compat import pin_memory
 from headrace.config import LoaderConfig
 from headrace.device.structure import batch_size
-from headrace.engine.error_policy import EMPTY, STOPPED, BatchWithFailures, ErrorPolicyDataset, Request
+from headrace.engine.error_policy import STOPPED, ErrorPolicyDataset, Request
 from headrace.engine.meter import Failures
 from headrace.engine.seeding import Seeding
-from headrace.engine.stream import BatchStream, HostBatch
+from headrace.engine.stream import BatchStream, HostBatch, PythonStream, is_empty, record_failures
 from headrace.order.batches import IndexBatch
 from headrace.order.cursor import Cursor
 
@@ -35,7 +35,7 @@ STREAM_LOST = (
 )
 
 
-class CallerStream(BatchStream):
+class CallerStream(PythonStream):
     """The batches of a map-style dataset, made in the caller's thread when they are asked for.
 
     Args:
@@ -59,28 +59,21 @@ class CallerStream(BatchStream):
         pinned: bool,
         failures: Failures,
     ) -> None:
+        super().__init__(failures)
         self._make = guarded.__getitems__ if batched else guarded.__getitem__
         self._batches = batches
         self._seeding = seeding
         self._samples = samples
         self._pinned = pinned
-        self._failures = failures
-        self._taken = 0
 
-    def __next__(self) -> HostBatch:
-        while True:
-            indices = next(self._batches)
-            self._taken += 1  # those after a batch that fails may be asked for
-            try:
-                made = self._make(Request(indices, self._seeding, self._samples))
-            except StopIteration as error:
-                raise RuntimeError(STOPPED) from error
-            batch = record_failures(made, self._failures)
-            if isinstance(batch, str) and batch == EMPTY:
-                continue
-            if self._pinned:
-                batch = pin_memory(batch)
-            return HostBatch(batch, batch_size(batch), self._taken)
+    def _next(self) -> Any:
+        indices = next(self._batches)
+        self._taken += 1  # those after a batch that fails may be asked for
+        try:
+            made = self._make(Request(indices, self._seeding, self._samples))
+        except StopIteration as error:
+            raise RuntimeError(STOPPED) from error
+        return pin_memory(made) if self._pinned else made
 
 
 class CallerIterableStream(BatchStream):
@@ -184,9 +177,8 @@ class TorchStream(BatchStream):
                     continue
                 stream, batch = (batch.worker, batch.state), batch.data
             batch = record_failures(batch, self._failures)
-            if isinstance(batch, str) and batch == EMPTY:
-                continue
-            return HostBatch(batch, batch_size(batch), self._taken, stream)
+            if not is_empty(batch):
+                return HostBatch(batch, batch_size(batch), self._taken, stream)
 
     def _next(self) -> Any:
         if self._lost_stream is not None:
@@ -212,15 +204,6 @@ def _by_a_death(error: Exception) -> bool:
         return False
     receiving = isinstance(error, (ConnectionError, EOFError, FileNotFoundError))
     return receiving or WORKER_DIED.match(str(error)) is not None
-
-
-def record_failures(batch: Any, failures: Failures) -> Any:
-    """What the user gets of a batch that `ErrorPolicyDataset` made, or EMPTY; its failures are recorded."""
-    if not isinstance(batch, BatchWithFailures):
-        return batch
-    for failure in batch.failures:
-        failures.add(failure)
-    return batch.data
 
 
 @dataclass(frozen=True)

@@ -289,17 +289,6 @@ def _python_step(item: _Item) -> Step:
     return Step(item.text, reason, refused=bool(item.problem))
 
 
-# They call what the user gave them: transforms, to be looked at one by one, or a function of any kind.
-HOLDERS = (
-    v1.Compose,
-    v1.RandomApply,
-    v1.RandomChoice,
-    v1.RandomOrder,
-    v2.Compose,
-    v2.RandomApply,
-    v2.RandomChoice,
-    v2.RandomOrder,
-)
 FUNCTIONS = (v1.Lambda, v2.Lambda)
 
 
@@ -312,6 +301,5 @@ def sees_pixels_only(transform: Any) -> bool:
         return type(transform) is nn.Identity
     if find_change(transform) is not None or isinstance(transform, FUNCTIONS):
         return False
-    if isinstance(transform, HOLDERS):
-        return all(sees_pixels_only(inner) for inner in transform.transforms)
-    return True
+    # Those that call others, such as RandomApply, hold them in this attribute.
+    return all(map(sees_pixels_only, getattr(transform, "transforms", ())))

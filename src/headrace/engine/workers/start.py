@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import torch
 
-from headrace.engine.workers.transport import storage_bytes
+from headrace.engine.workers.transport import storage_bytes, storage_of
 from headrace.errors import ConfigError
 
 ALIGNMENT = 64
@@ -146,7 +146,7 @@ class _Pickler(ForkingPickler):
             self.beside.append(value)
             return _from_beside, (len(self.beside) - 1,)
         if isinstance(value, torch.UntypedStorage):
-            return _storage, (pickle.PickleBuffer(storage_bytes(value).data),)
+            return storage_of, (pickle.PickleBuffer(storage_bytes(value).data),)
         return NotImplemented
 
     def _goes_beside(self, value: Any) -> bool:
@@ -177,14 +177,6 @@ def _drop(buffer: pickle.PickleBuffer) -> bool:  # noqa: ARG001
 
 def _from_beside(index: int) -> Any:
     return _loading.beside[index]
-
-
-def _storage(buffer: Any) -> torch.UntypedStorage:
-    if memoryview(buffer).nbytes == 0:
-        return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
-    if memoryview(buffer).readonly:
-        buffer = bytearray(buffer)
-    return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
 
 
 def explain_unpicklable(parts: Mapping[str, Any], error: Exception, attempt: Callable[[Any], None]) -> str:

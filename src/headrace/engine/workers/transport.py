@@ -349,7 +349,7 @@ class _BatchPickler(ForkingPickler):
             if type(value) is torch.Tensor and _is_plain(value):
                 return reduce_tensor(value)
         if isinstance(value, torch.UntypedStorage) and value.device.type == "cpu":
-            return _storage, (pickle.PickleBuffer(storage_bytes(value).data),)
+            return storage_of, (pickle.PickleBuffer(storage_bytes(value).data),)
         return NotImplemented
 
 
@@ -393,7 +393,8 @@ def _tensor(
     return flat.as_strided(size, stride, offset)
 
 
-def _storage(buffer: Any) -> torch.UntypedStorage:
+def storage_of(buffer: Any) -> torch.UntypedStorage:
+    """The storage on memory that `storage_bytes` gave, copied only where it can't be written."""
     if memoryview(buffer).nbytes == 0:
         return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
     if memoryview(buffer).readonly:

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from headrace.device.structure import batch_size
-from headrace.engine.error_policy import EMPTY, ErrorPolicyDataset
+from headrace.engine.error_policy import ErrorPolicyDataset
 from headrace.engine.meter import Failures
 from headrace.engine.seeding import Seeding
-from headrace.engine.stream import BatchStream, HostBatch
-from headrace.engine.torch_stream import record_failures
+from headrace.engine.stream import PythonStream
 from headrace.engine.workers.deaths import Deaths
 from headrace.engine.workers.pool import PoolConfig, WorkerPool
 from headrace.order.batches import IndexBatch
 
 
-class WorkerStream(BatchStream):
+class WorkerStream(PythonStream):
     """The batches of one epoch, made by worker processes.
 
     Args:
@@ -26,18 +24,10 @@ class WorkerStream(BatchStream):
     """
 
     def __init__(self, pool: WorkerPool, failures: Failures, give_back: Callable[[WorkerPool], None]) -> None:
+        super().__init__(failures)
         self._pool = pool
-        self._failures = failures
         self._give_back: Callable[[WorkerPool], None] | None = give_back
-        self._taken = 0
         self._lost: BaseException | None = None
-
-    def __next__(self) -> HostBatch:
-        while True:
-            batch = record_failures(self._next(), self._failures)
-            if isinstance(batch, str) and batch == EMPTY:
-                continue
-            return HostBatch(batch, batch_size(batch), self._taken)
 
     def __del__(self) -> None:
         self.close()
