@@ -356,6 +356,10 @@ class DataLoader(TorchDataLoader[T_co]):
             )
         return key
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Threads and memory stay here; the copy makes its own.
+        return {**self.__dict__, "_builder": StreamBuilder()}
+
     def plan(self) -> Plan:
         """Who runs what. Made for every epoch: a user may change the dataset's transform between epochs."""
         return plan_of(self._config())

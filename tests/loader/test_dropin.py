@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -266,3 +267,13 @@ def test_random_sampler_objects(dataset: ImageFolder) -> None:
         dataset, replacement=True, num_samples=50, generator=torch.Generator().manual_seed(2)
     )
     assert sum(len(labels) for _, labels in headrace.DataLoader(dataset, batch_size=8, sampler=sampler)) == 50
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
+def test_a_copy_of_a_loader_counts_for_itself(duplicate: Callable[[Any], Any]) -> None:
+    loader = headrace.DataLoader(TensorDataset(torch.arange(6)), batch_size=2)
+    list(loader)
+    other = duplicate(loader)
+    assert other.stats().batches == 0
+    list(other)
+    assert (loader.stats().batches, other.stats().batches) == (3, 3)

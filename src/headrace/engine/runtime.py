@@ -33,9 +33,6 @@ class Runtime:
         self._threads: NativeThreads | None = None
         self._slots: Slots | None = None
 
-    def __reduce__(self) -> tuple[type[Runtime], tuple[()]]:
-        return Runtime, ()
-
     def threads_for(self, count: int) -> NativeThreads:
         """The native threads, made at the first use, `count` of them."""
         if self._threads is None:
