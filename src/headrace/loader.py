@@ -233,9 +233,9 @@ class DataLoader(TorchDataLoader[T_co]):
         )
         # For their errors: now, not at the first epoch.
         check_output(dtype, memory_format)
-        config = self._config()
+        self._config()
         if rank is not None:
-            self._batches(config)
+            self._batches()
 
     def __iter__(self) -> Any:
         return self._start_epoch()
@@ -257,7 +257,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _start_epoch(self) -> LoaderIterator:
         config, builder = self._config(), self._builder
-        plan, batches = builder.settle(config, plan_of(config)), self._batches(config)
+        plan, batches = builder.settle(config, plan_of(config)), self._batches()
         self._identity = None  # the dataset may have changed
         self._warn(config, plan, batches)
         kept = builder.kept_key(config)
@@ -289,7 +289,7 @@ class DataLoader(TorchDataLoader[T_co]):
         return TorchStream(self._torch_iterator(), failures, in_processes=in_processes)
 
     def __len__(self) -> int:
-        batches = self._batches(self._config())
+        batches = self._batches()
         if not isinstance(batches, OrderedBatches):
             told = super().__len__()
             self._length_told = isinstance(batches, StreamBatches)
@@ -327,7 +327,7 @@ class DataLoader(TorchDataLoader[T_co]):
             raise ConfigError(
                 "in_order=False: batches come as workers finish, so no place in the order is known."
             )
-        return self._progress.save(self._batches(self._config()), self._dataset_identity())
+        return self._progress.save(self._batches(), self._dataset_identity())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The next iter() resumes right after the state's last batch: with the same samples and random
@@ -336,7 +336,7 @@ class DataLoader(TorchDataLoader[T_co]):
         Raises:
             ConfigError: the state is of another dataset, order or seed; the message says what differs.
         """
-        batches = self._batches(self._config())
+        batches = self._batches()
         self._progress.load(state_dict, batches, self._dataset_identity(), self.seed)
 
     def random_key(self, epoch: int | None = None) -> tuple[int, int]:
@@ -348,7 +348,7 @@ class DataLoader(TorchDataLoader[T_co]):
         Raises:
             ConfigError: without `seed` only the key of the epoch started last is known.
         """
-        key = self._progress.random_key(self._batches(self._config()), epoch)
+        key = self._progress.random_key(self._batches(), epoch)
         if key is None:
             raise ConfigError(
                 f"The random key of epoch {epoch} isn't known: without seed=… each epoch draws its own when"
@@ -367,7 +367,7 @@ class DataLoader(TorchDataLoader[T_co]):
     def explain(self) -> str:
         """The plan as a table: each step, where it runs, how it compares with torchvision, and why."""
         config = self._config()
-        plan, batches = plan_of(config), self._batches(config)
+        plan, batches = plan_of(config), self._batches()
         seed = self._progress.seed_of(batches)
         sharing = _sharing_text(batches, seed, rank_given=self.rank is not None)
         source = remote_samples(self.dataset)
@@ -432,13 +432,14 @@ class DataLoader(TorchDataLoader[T_co]):
     def _config(self) -> LoaderConfig:
         return LoaderConfig.of(self)
 
-    def _batches(self, config: LoaderConfig) -> Batches:
+    def _batches(self) -> Batches:
         """Batches of an epoch that would start now.
 
         Raises:
             ConfigError: they can't be shared among ranks.
         """
-        rank, own = config.rank, self._own_samplers
+        config, own = self._config(), self._own_samplers
+        rank = config.rank
         if config.streamed:
             if rank not in (None, "auto"):
                 raise ConfigError(
