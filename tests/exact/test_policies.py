@@ -151,3 +151,23 @@ def test_what_isnt_understood_stays_python() -> None:
         lowered = lower_transform(v1.Compose([transform, v1.CenterCrop(8), v1.ToTensor()]))
         assert not lowered.whole, why
         assert why in lowered.steps[0].reason
+
+
+@pytest.mark.parametrize(
+    ("transform", "owner", "name"),
+    [
+        (v1.RandAugment(), v1.RandAugment, "_augmentation_space"),
+        (v1.TrivialAugmentWide(), v1.TrivialAugmentWide, "_augmentation_space"),
+        (v2.RandAugment(), v2.RandAugment, "_AUGMENTATION_SPACE"),
+        (v2.AutoAugment(), None, "_policies"),
+    ],
+)
+def test_a_torchvision_without_its_private_names_runs_as_python(
+    transform: Any, owner: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = v1.Compose([transform, v1.CenterCrop(8), v1.ToTensor()])
+    assert lower_transform(pipeline).whole
+    monkeypatch.delattr(owner or transform, name)
+    lowered = lower_transform(pipeline)
+    assert not lowered.whole
+    assert "this torchvision doesn't tell its" in lowered.middle_steps[0].reason

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -15,14 +16,16 @@ import headrace.testing
 from exact.test_ops import EPOCH, SEED, native, pipeline_of, read, same, samples
 from headrace.engine.lower import draws_of
 from headrace.plan.transform import lower_transform
-from headrace.records import SampleKey
-from headrace.transforms import OPS
+from headrace.records import BatchKeys, SampleKey
+from headrace.transforms import OPS, RandomErasing
 from headrace.transforms.op import ImageOp, keep_info, replay
+from headrace.transforms.random_erasing import draw_boxes
 from support.jpegs import image_folder
-from support.same_numbers import stream, timm_drawing
+from support.same_numbers import StreamRandom, stream, timm_drawing
 
 timm_data = pytest.importorskip("timm.data", exc_type=ImportError)
 auto_augment = pytest.importorskip("timm.data.auto_augment", exc_type=ImportError)
+random_erasing = pytest.importorskip("timm.data.random_erasing", exc_type=ImportError)
 timm_transforms = pytest.importorskip("timm.data.transforms", exc_type=ImportError)
 
 PARAMS = {"translate_const": 100, "img_mean": (124, 116, 104)}
@@ -110,6 +113,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "rkrc": {"train_crop_mode": "rkrc"},
     "rkrr": {"train_crop_mode": "rkrr", "interpolation": "random"},
     "bytes": {"normalize": False, "auto_augment": "rand-m9-mstd0.5-inc1"},
+    **{f"erasing, {mode}": {"re_prob": 0.8, "re_mode": mode} for mode in ("const", "rand", "pixel")},
     "no augmentation": {"no_aug": True},
     "evaluation": {"is_training": False, "crop_pct": 0.9, "interpolation": "bicubic"},
     "squash": {"is_training": False, "crop_mode": "squash", "crop_pct": 1.0},
@@ -130,6 +134,37 @@ def test_what_the_factory_makes_is_native(name: str, tmp_path: Path) -> None:
     if not settings["is_training"]:
         ((expected, _),) = torch.utils.data.DataLoader(dataset, 6)
         assert torch.equal(images, expected)
+
+
+@pytest.mark.parametrize("mode", ["const", "rand", "pixel"])
+def test_erased_boxes_are_timms_for_the_same_numbers(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    transform = random_erasing.RandomErasing(0.6, min_area=0.01, mode=mode, max_count=1, device="cpu")
+    erase = RandomErasing.read(transform)
+    erased = 0
+    for index in range(200):
+        height, width = 3 + index % 40, 3 + index % 31
+        with monkeypatch.context() as patch:
+            patch.setattr(random_erasing, "random", StreamRandom(stream(SEED, EPOCH, index, 4)))
+            image = transform(torch.full((3, height, width), 7.0))
+        keys = BatchKeys(SEED, EPOCH, np.array([index]), np.array([0]))
+        ((top, left, high, wide),) = draw_boxes(erase, keys, 4, height, width).tolist()
+        changed = torch.zeros(height, width, dtype=torch.bool)
+        changed[top : top + high, left : left + wide] = True
+        assert torch.equal((image != 7.0).any(0), changed), index
+        numbers = image[:, changed].unique()
+        per_pixel = high * wide if mode == "pixel" else 1
+        assert len(numbers) == (0 if not high * wide else 1 if mode == "const" else 3 * per_pixel)
+        assert erase.noise_size(high, wide)[0] * erase.noise_size(high, wide)[1] == (
+            1 if mode == "rand" else high * wide
+        )
+        erased += high * wide > 0
+    assert erased > 60
+
+
+def test_several_boxes_stay_python() -> None:
+    transform = random_erasing.RandomErasing(0.5, max_count=3, device="cpu")
+    lowered = lower_transform(v1.Compose([v1.CenterCrop(8), v1.ToTensor(), transform]))
+    assert "erases up to 3 boxes" in lowered.middle_steps[-1].reason
 
 
 def test_an_operation_of_another_version_stays_python() -> None:

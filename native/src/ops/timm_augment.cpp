@@ -194,7 +194,7 @@ Code draw(const double* p, const float* data, RandomStream* random, Size, double
       draw_step(p, row + ptrdiff_t{3} * i, random, v + ptrdiff_t{3} * i);
     return Code::kOk;
   }
-  int rows[kMostSteps];
+  int rows[kMostSteps] = {};
   choose(p, data + 3 * operations(p), random, rows);
   for (int i = 0; i < steps; ++i)
     draw_step(p, data + ptrdiff_t{3} * rows[i], random, v + ptrdiff_t{3} * i);

@@ -79,18 +79,20 @@ class Postprocess:
         elif places:
             noise = _noise_for(places, step, keys, images)
             for (i, top, left, height, width), values in zip(places, noise, strict=True):
-                images[i, :, top : top + height, left : left + width] = values.view(3, height, width)
+                shape = step.erase.noise_size(height, width)
+                images[i, :, top : top + height, left : left + width] = values.view(3, *shape)
 
 
 def _noise_for(
     places: list[tuple[int, ...]], step: ErasingStep, keys: BatchKeys, images: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
     """Each box's numbers, flat, on the device of `images`, copied there together."""
-    sizes = [3 * height * width for _, _, _, height, width in places]
+    shapes = [step.erase.noise_size(height, width) for _, _, _, height, width in places]
+    sizes = [3 * height * width for height, width in shapes]
     pinned = images.device.type not in ("cpu", "mps")
     noise = torch.empty(sum(sizes), dtype=images.dtype, pin_memory=pinned)
-    for part, (i, _, _, height, width) in zip(_split(noise, sizes), places, strict=True):
-        drawn = torch.from_numpy(draw_noise(keys[i], step.number, height, width))
+    for part, (i, *_), shape in zip(_split(noise, sizes), places, shapes, strict=True):
+        drawn = torch.from_numpy(draw_noise(keys[i], step.number, *shape))
         part.copy_(drawn.view(-1).to(step.dtype))
     return _split(noise.to(images.device, non_blocking=pinned), sizes)
 

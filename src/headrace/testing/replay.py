@@ -114,7 +114,7 @@ def _with_values(image: torch.Tensor, values: ValueSegment | None, key: SampleKe
     if not box[2] * box[3]:
         return image
     if step.erase.value is None:
-        new = torch.from_numpy(draw_noise(key, step.number, *box[2:]))
+        new = torch.from_numpy(draw_noise(key, step.number, *step.erase.noise_size(*box[2:])))
     else:
         new = torch.tensor(step.erase.value)[:, None, None]
     erased: torch.Tensor = F.erase(image, *box, new.to(step.dtype))

@@ -17,6 +17,7 @@ from torchvision.transforms import AutoAugmentPolicy, InterpolationMode, v2
 from typing_extensions import Self
 
 from headrace.records import Draw
+from headrace.transforms._torchvision_compat import augmentation_space, policies_of
 from headrace.transforms.affine import WARP_FILTERS
 from headrace.transforms.op import ImageOp, NoNativeForm
 from headrace.transforms.reading import (
@@ -260,7 +261,7 @@ class AutoAugment(Policy):
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        policies = transform._policies if isinstance(transform, v2.Transform) else transform.policies
+        policies = policies_of(transform)
         shared = _read(transform, AUTO_BINS, OPERATIONS[1:])
         space = shared[-1]
         if not policies or len(policies) > MOST_BINS:
@@ -323,9 +324,9 @@ def _read(
 
 
 def _space(transform: Any, bins: int, names: tuple[str, ...]) -> Space:
-    """torchvision's own magnitudes, which have no public name. NoNativeForm: they aren't as expected."""
+    """torchvision's own magnitudes. NoNativeForm: they aren't as expected."""
     sizes = ((331, 640), (224, 993))
-    here, there = (_asked(transform, bins, size) for size in sizes)
+    here, there = (augmentation_space(transform, bins, size) for size in sizes)
     if tuple(here) != names:
         raise NoNativeForm(f"this torchvision's operations are {', '.join(here)}")
     edges = zip(TRANSLATIONS, reversed(sizes[1]), strict=True)
@@ -341,24 +342,6 @@ def _space(transform: Any, bins: int, names: tuple[str, ...]) -> Space:
     magnitudes = (here.get(name, (none, False))[0] for name in OPERATIONS)
     signed = frozenset(name for name, (_, may_be_negative) in here.items() if may_be_negative)
     return Space(tuple(tuple(values.tolist()) for values in magnitudes), signed, scaled)
-
-
-def _asked(
-    transform: Any, bins: int, size: tuple[int, int]
-) -> dict[str, tuple[npt.NDArray[np.float64], bool]]:
-    """Each operation's magnitudes for an image of `size` (height, width), and whether they have signs."""
-    found: dict[str, Any]
-    if isinstance(transform, v2.Transform):
-        space = transform._AUGMENTATION_SPACE
-        found = {name: (values(bins, *size), signed) for name, (values, signed) in space.items()}
-    elif isinstance(transform, v1.TrivialAugmentWide):
-        found = transform._augmentation_space(bins)
-    else:
-        found = transform._augmentation_space(bins, size)
-    return {
-        name: (np.empty(0) if values is None or values.ndim == 0 else values.double().numpy(), bool(signed))
-        for name, (values, signed) in found.items()
-    }
 
 
 def _translations(edge: int, bins: int) -> torch.Tensor:

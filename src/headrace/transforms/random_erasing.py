@@ -7,6 +7,7 @@ index, the number of the step, and the position in the stream.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,14 +38,21 @@ class RandomErasing(Op):
     `scale` bounds the box's area as a share of the image's, `ratio` its height / width; ten tries, and where
     none fits nothing is erased, as torchvision does it. `value` is one number, or one per channel; None:
     standard normal noise of float32.
+
+    Attributes:
+        log_ratio: of timm's class, which computes in double precision, the logarithms of `ratio`.
+        by_channel: the noise is one number for each channel.
     """
 
     p: float
     scale: tuple[float, float]
     ratio: tuple[float, float]
     value: tuple[float, ...] | None
+    log_ratio: tuple[float, float] | None = None
+    by_channel: bool = False
 
     matches = (v1.RandomErasing, v2.RandomErasing)
+    matches_imported = ("timm.data.random_erasing.RandomErasing",)
     draws = ("top", "left", "height", "width; 0: nothing is erased")
     examples = (
         {"p": 1.0},
@@ -69,6 +77,8 @@ class RandomErasing(Op):
     @classmethod
     def read(cls, transform: Any) -> Self:
         """`inplace` says nothing about batches: nobody else sees their memory."""
+        if hasattr(transform, "log_aspect_ratio"):
+            return cls._read_timms(transform)
         value = transform.value
         if isinstance(value, (int, float)):
             value = (float(value),)
@@ -80,6 +90,23 @@ class RandomErasing(Op):
             raise NoNativeForm(f"value={value!r} isn't a number, three of them or 'random'")
         scale, ratio = bounds("scale", transform.scale), bounds("ratio", transform.ratio)
         return made(cls, number("p", transform.p), scale, ratio, value)
+
+    @classmethod
+    def _read_timms(cls, transform: Any) -> Self:
+        if (transform.min_count, transform.max_count) != (1, 1):
+            raise NoNativeForm(f"erases up to {transform.max_count} boxes: native code erases one")
+        if transform.device != "cpu":
+            raise NoNativeForm(f"makes values on {transform.device!r}, where a sample isn't yet")
+        noise = transform.per_pixel or transform.rand_color
+        low, high = bounds("log_aspect_ratio", transform.log_aspect_ratio)
+        scale = number("min_area", transform.min_area), number("max_area", transform.max_area)
+        by_channel = bool(transform.rand_color and not transform.per_pixel)
+        p, ratio = number("probability", transform.probability), (math.exp(low), math.exp(high))
+        return made(cls, p, scale, ratio, None if noise else (0.0,), (low, high), by_channel)
+
+    def noise_size(self, height: int, width: int) -> tuple[int, int]:
+        """(height, width) of the noise for a box of this size; (1, 1) is for all of the box."""
+        return (1, 1) if self.by_channel else (height, width)
 
 
 def draw_boxes(erase: RandomErasing, keys: BatchKeys, step: int, height: int, width: int) -> Boxes:
@@ -93,8 +120,9 @@ def draw_boxes(erase: RandomErasing, keys: BatchKeys, step: int, height: int, wi
     """
     boxes = np.zeros((len(keys), 4), np.int64)
     first = random_words(keys, step, blocks=1)[:, 0]
-    # As torch compares a float32 tensor with a Python float.
-    chosen = np.flatnonzero(_units(first) < np.float32(erase.p))
+    # As torch compares a float32 tensor with a Python float; timm takes numbers of just `p`, too.
+    units = _units(first)
+    chosen = np.flatnonzero(units < np.float32(erase.p) if erase.log_ratio is None else units <= erase.p)
     if chosen.size:
         selected = BatchKeys(keys.seed, keys.epoch, keys.samples[chosen], keys.occurrences[chosen])
         words = random_words(selected, step, blocks=-(-(1 + 2 * TRIES + 2) // 4))
@@ -136,11 +164,17 @@ def _philox(counter: list[Words], key0: Words, key1: Words) -> list[Words]:
 
 
 def _boxes(erase: RandomErasing, words: Words, height: int, width: int) -> Boxes:
-    """torchvision's get_params on the numbers after the first: [n, 4]."""
-    log_ratio = torch.log(torch.tensor(erase.ratio)).tolist()
+    """torchvision's get_params, or timm's, on the numbers after the first: [n, 4]."""
     tries = words[:, 1 : 1 + 2 * TRIES].reshape(-1, TRIES, 2)
-    area = height * width * _between(tries[..., 0], *erase.scale).astype(np.float64)
-    aspect = _exp(_between(tries[..., 1], *log_ratio)).astype(np.float64)
+    if erase.log_ratio is None:
+        log_ratio = torch.log(torch.tensor(erase.ratio)).tolist()
+        area = height * width * _between(tries[..., 0], *erase.scale).astype(np.float64)
+        aspect = _exp(_between(tries[..., 1], *log_ratio)).astype(np.float64)
+    else:
+        units, (least, most) = _units(tries).astype(np.float64), erase.log_ratio
+        area = (erase.scale[0] + (erase.scale[1] - erase.scale[0]) * units[..., 0]) * (height * width)
+        logs = least + (most - least) * units[..., 1]
+        aspect = np.array([math.exp(log) for log in logs.ravel().tolist()]).reshape(logs.shape)
     high = np.rint(np.sqrt(area * aspect)).astype(np.int64)
     wide = np.rint(np.sqrt(area / aspect)).astype(np.int64)
     fits = (high < height) & (wide < width)

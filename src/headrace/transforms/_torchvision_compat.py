@@ -1,0 +1,53 @@
+"""Every private name of torchvision that is used. Where one is missing, a transform stays Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from headrace.transforms.op import NoNativeForm
+
+
+def augmentation_space(
+    transform: Any, bins: int, size: tuple[int, int]
+) -> dict[str, tuple[npt.NDArray[np.float64], bool]]:
+    """Each operation's `bins` magnitudes for an image of `size` (height, width), none where it has none, and
+    whether they may be negative.
+
+    Args:
+        transform: a RandAugment, AutoAugment or TrivialAugmentWide.
+
+    Raises:
+        NoNativeForm: this torchvision doesn't tell.
+    """
+    found: dict[str, Any]
+    try:
+        if isinstance(transform, v2.Transform):
+            space = transform._AUGMENTATION_SPACE
+            found = {name: (values(bins, *size), signed) for name, (values, signed) in space.items()}
+        elif isinstance(transform, v1.TrivialAugmentWide):
+            found = transform._augmentation_space(bins)
+        else:
+            found = transform._augmentation_space(bins, size)
+    except AttributeError as error:
+        raise NoNativeForm(f"this torchvision doesn't tell its magnitudes: {error}") from None
+    return {
+        name: (np.empty(0) if values is None or values.ndim == 0 else values.double().numpy(), bool(signed))
+        for name, (values, signed) in found.items()
+    }
+
+
+def policies_of(transform: Any) -> Any:
+    """The policies of an AutoAugment: pairs of (operation, probability, place of its magnitude).
+
+    Raises:
+        NoNativeForm: this torchvision doesn't tell.
+    """
+    try:
+        return transform._policies if isinstance(transform, v2.Transform) else transform.policies
+    except AttributeError as error:
+        raise NoNativeForm(f"this torchvision doesn't tell its policies: {error}") from None
