@@ -28,7 +28,7 @@ def main():
     assert __name__ == "__main__"
     for epoch in range(3):
         for batch in DataLoader(Rows(), 4, num_workers=1):
-            time.sleep(0.005)
+            time.sleep(0.05)  # a quarter of what loading takes: sleeping needs no core
     raise SystemExit("it went on to its end")
 
 if __name__ == "__main__":
@@ -36,7 +36,8 @@ if __name__ == "__main__":
 """
 
 IN_A_THREAD = STARVED.replace(
-    "        for batch in DataLoader(Rows(), 4, num_workers=1):\n            time.sleep(0.005)\n",
+    "        for batch in DataLoader(Rows(), 4, num_workers=1):\n"
+    "            time.sleep(0.05)  # a quarter of what loading takes: sleeping needs no core\n",
     """        import threading, queue
         batches = queue.Queue(2)
         def fill():
@@ -71,12 +72,12 @@ def test_a_starved_script_is_diagnosed_and_the_advice_tried(folder: Path) -> Non
     found = json.loads((folder / "out.json").read_text())
     assert found["command"] == ["train.py", "--epochs", "3"]
     assert found["where"] == "train.py:17"
-    # On a busy machine more workers bring less, and the dataset's own code may come first.
-    assert "workers" in [cause["kind"] for cause in found["causes"][:2]]
-    first = next(advice for advice in found["advice"] if advice["settings"])
+    # Four workers reach all that could be gained in the dataset's own code.
+    assert found["causes"][0]["kind"] == "workers"
+    first = found["advice"][0]
     assert re.fullmatch(r"num_workers=1 → \d+", first["summary"])
-    assert first["predicted"] > 1.1
-    assert first["measured"] is not None
+    assert first["predicted"] > 1.5
+    assert first["measured"] > 1.5
     assert [rate["name"] for rate in found["rates"][:3]] == ["supply", "demand", "actual"]
     assert {usage["phase"] for usage in found["usage"]} >= {"actual", "demand", "supply"}
     assert (folder / "out.html").read_text().startswith("<!doctype html>")

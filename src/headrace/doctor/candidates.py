@@ -73,7 +73,7 @@ def more_workers(case: Case) -> Iterator[Candidate]:
         case,
         "straggler" if has_stragglers(case) else "workers",
         case.gain(after[count]),
-        f"{who} {supply:,.0f} samples/s, the step could take {demand:,.0f}{turns}",
+        f"{who} {supply:,.0f} samples/s, the step could process {demand:,.0f}{turns}",
         f"samples/s by number of workers: {now}: {supply:,.0f} (now), {rates}",
         num_workers=count,
     )

@@ -32,8 +32,8 @@ RUN_DELAY_THAT_MATTERS = 0.15
 NEARLY_ALL = 0.85
 MUCH_FASTER = 1.5  # a gain that no noise explains
 SEED = 7  # of the resampling: the same measurements give the same report
-# Share of the cores used by other processes from which on a verdict is less sure, and confidence below which
-# it then is none.
+# Share of the cores used by other processes from which on a verdict is less sure, and share of resamplings
+# that must agree for it then to be one.
 OTHERS_THAT_MATTER, DECIDED = 0.25, 0.6
 # A step that reaches less of what it can do alone is held up by something, even if it doesn't wait.
 SLOWED = 0.75
@@ -182,7 +182,7 @@ def causes(observation: Observation, case: Case, ranked: Sequence[Candidate]) ->
         slowed = case.stall >= STALL_THAT_MATTERS or case.costs.demand < SLOWED * case.steady
         kind = unexplained if slowed else healthy
         found = [kind(case, sure.get("healthy", 0.0))]
-    elif is_busy(case) and len(found) > 1 and found[0].confidence < DECIDED:
+    elif is_busy(case) and len(found) > 1 and firsts[ranked[0].kind] < DECIDED * made:
         found.insert(0, undecided(case, found))
     growing = memory_cause(observation)
     if growing is not None:
@@ -223,8 +223,8 @@ def healthy(case: Case, confidence: float) -> Cause:
     costs = case.costs
     return Cause(
         kind="healthy",
-        sentence=f"the step waits for {case.stall:.0%} of its time; alone it could take"
-        f" {1 / costs.demand:,.0f} samples/s, and takes {1 / case.steady:,.0f}",
+        sentence=f"the step waits for {case.stall:.0%} of its time; its throughput is"
+        f" {1 / case.steady:,.0f} samples/s, {1 / costs.demand:,.0f} with data at no cost",
         evidence=(f"the loader alone supplies {1 / costs.supply:,.0f} samples/s",),
         cost=max(0.0, 1 - costs.demand / case.steady),
         confidence=confidence,
@@ -235,8 +235,8 @@ def unexplained(case: Case, confidence: float) -> Cause:
     """The step waits, and no change that was measured would help."""
     costs = case.costs
     evidence = (
-        f"the loader alone supplies {1 / costs.supply:,.0f} samples/s, the step alone could take"
-        f" {1 / costs.demand:,.0f}, both together took {1 / case.steady:,.0f}",
+        f"the loader alone supplies {1 / costs.supply:,.0f} samples/s, the step alone processes"
+        f" {1 / costs.demand:,.0f}, both together {1 / case.steady:,.0f}",
         f"threads waited for a core for {case.run_delay:.0%} of their time",
     )
     waits = (

@@ -161,7 +161,9 @@ def _print_stages(console: Console, diagnosis: Diagnosis) -> None:
     demand = rate_named(diagnosis, "demand")
     if demand:
         step = figure(demand.samples_per_second)
-        console.print(_text(f"  The step takes {step} samples/s: the bar's end. ✗ can't keep up."))
+        console.print(
+            _text(f"  The step's throughput is {step} samples/s: the bar's end. ✗: slower than that.")
+        )
     table = _table("", "", "samples/s", "ms each", "waiting")
     for place, rows in places:
         table.add_row(_text(f"  {place}", "dim"))

@@ -71,14 +71,14 @@ def times(factor: float) -> str:
 
 
 def gain(advice: Advice) -> str:
-    """What a change gives: predicted, measured, or at most."""
+    """The gain of a change: predicted, measured, or an upper bound."""
     if advice.ideal:
-        told = f"at most {times(advice.predicted)}, if it cost nothing"
+        text = f"upper bound {times(advice.predicted)}, if it cost nothing"
     elif advice.predicted > 1:
-        told = f"predicted {times(advice.predicted)}"
+        text = f"predicted {times(advice.predicted)}"
     else:
-        told = "saves memory, no faster" if advice.cause == "memory" else "predicted no faster"
-    return told if advice.measured is None else f"{told}, measured {times(advice.measured)}"
+        text = "saves memory, no faster" if advice.cause == "memory" else "predicted no faster"
+    return text if advice.measured is None else f"{text}, measured {times(advice.measured)}"
 
 
 def rate_named(diagnosis: Diagnosis, name: str) -> Rate | None:
