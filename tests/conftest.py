@@ -1,5 +1,6 @@
 """For all tests."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -18,6 +19,17 @@ multiprocessing.set_forkserver_preload(["torchvision.transforms.v2", "headrace.l
 
 # A shell's background jobs ignore Ctrl-C, and so would the processes that tests send it to.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay until the end: no collection looks through them, here or in a forked worker."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Else what libraries keep would be reported as leaked."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

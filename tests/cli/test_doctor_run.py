@@ -63,6 +63,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_starved_script_is_diagnosed_and_the_advice_tried(folder: Path) -> None:
     (folder / "train.py").write_text(STARVED)
     outputs = ("--json", "out.json", "--html", "out.html")
