@@ -7,12 +7,16 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils import worker
+from torchvision.transforms.v2 import functional as v2_functional
 
 from headrace import _torch_compat
+from headrace.lazy.pending import Pixels, Recording, is_pending, pending
 
 
 @pytest.fixture(autouse=True)
@@ -126,3 +130,25 @@ def test_wrappers_are_told_from_plain_tensors_without_torch_s_function(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils._python_dispatch", None)
     assert not _torch_compat.is_wrapper(torch.zeros(2))
+
+
+def test_a_kernel_of_torchvision_is_replaced_and_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = Image.new("RGB", (2, 2))
+    undo = _torch_compat.replace_kernel(v2_functional.invert, Image.Image, lambda kernel: lambda _: "mine")
+    assert undo is not None
+    assert v2_functional.invert(image) == "mine"
+    undo()
+    assert v2_functional.invert(image).getpixel((0, 0)) == (255, 255, 255)
+    assert _torch_compat.replace_kernel(len, Image.Image, lambda kernel: kernel) is None
+    monkeypatch.setitem(sys.modules, "torchvision.transforms.v2.functional._utils", None)
+    monkeypatch.delattr("torchvision.transforms.v2.functional._utils")
+    assert _torch_compat.replace_kernel(v2_functional.invert, Image.Image, lambda kernel: kernel) is None
+
+
+def test_without_wrappers_of_torch_an_image_is_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = Pixels(np.full((2, 3, 3), 7, np.uint8))
+    assert is_pending(pending(Recording(pixels)))
+    monkeypatch.setattr(torch.Tensor, "_make_wrapper_subclass", None, raising=False)
+    made = pending(Recording(pixels))
+    assert type(made) is torch.Tensor
+    assert made.tolist() == [[[7] * 3] * 2] * 3

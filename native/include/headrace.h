@@ -26,7 +26,7 @@ extern "C" {
 
 /* Raised with every change of a struct or signature below; Python refuses a library of another
  * number. */
-#define HR_ABI_VERSION 11
+#define HR_ABI_VERSION 12
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
@@ -233,8 +233,8 @@ HR_API int32_t hr_jpeg_decode(int32_t decoder, const uint8_t* data, uint64_t siz
                               const uint8_t* entries, uint64_t entries_size, int32_t x, int32_t y,
                               int32_t w, int32_t h, uint8_t* rgbx);
 
-/* Which pixels of a JPEG hr_jpeg_render() gives: the crop is resized to width × height, of which
- * the window is kept and mirrored. Rectangles are x, y, width, height. */
+/* One image of those that hr_jpeg_render() makes of a JPEG: the crop is resized to width × height,
+ * of which the window is kept and mirrored. Rectangles are x, y, width, height. */
 typedef struct hr_render_job {
   int32_t crop[4];
   int32_t width; /* of the resized crop, in pixels; the crop's own: nothing is resized */
@@ -245,16 +245,21 @@ typedef struct hr_render_job {
   int32_t flip_y;                /* 1: rows bottom to top */
   int32_t pillow_vertical_first; /* as in hr_pipeline */
   uint32_t decoders;             /* as in hr_pipeline */
+  int32_t code;                  /* set by hr_jpeg_render(): HR_OK, or why there is no output */
+  const hr_pipeline* pipeline;   /* what is done to the window; it must not be NULL */
+  const hr_draw* draws;          /* [pipeline->op_count], as for hr_apply_ops() */
+  void* output;                  /* one sample of the pipeline */
 } hr_render_job;
 
 /* HR_OK: libjpeg is certain to decode all of this file without an error. Takes some microseconds.
  */
 HR_API int32_t hr_jpeg_check(const uint8_t* data, uint64_t size);
 
-/* RGB pixels of the window, 3 bytes each, in rows without gaps. Buffers are kept by thread.
+/* Makes the images of `jobs`, each with a code of its own. Where together they need more than the
+ * part of the image that holds all of them, that part is decoded once. Buffers are kept by thread.
  * HR_UNSUPPORTED, HR_CORRUPT: none of the decoders takes this file. */
-HR_API int32_t hr_jpeg_render(const uint8_t* data, uint64_t size, const hr_render_job* job,
-                              uint8_t* rgb);
+HR_API int32_t hr_jpeg_render(const uint8_t* data, uint64_t size, hr_render_job* jobs,
+                              int32_t count);
 
 #ifdef __cplusplus
 }

@@ -279,7 +279,7 @@ int32_t hr_apply_ops(const hr_pipeline* pipeline, const hr_draw* draws, const ui
     Code code = headrace::build_program(*pipeline, draws, {width, height}, &program);
     if (code != Code::kOk)
       return fail(code, "these ops don't give an image of the pipeline's size");
-    headrace::Runner runner;
+    thread_local headrace::Runner runner;  // to make its buffers anew is what page faults cost
     const headrace::ImageView input = runner.input(program);
     if (input.data == nullptr) return fail(Code::kOutOfMemory);
     const headrace::Rect rect = headrace::Runner::source_rect(program);
@@ -412,13 +412,21 @@ int32_t hr_jpeg_check(const uint8_t* data, uint64_t size) {
   });
 }
 
-int32_t hr_jpeg_render(const uint8_t* data, uint64_t size, const hr_render_job* job, uint8_t* rgb) {
+int32_t hr_jpeg_render(const uint8_t* data, uint64_t size, hr_render_job* jobs, int32_t count) {
   return guarded([&]() -> int32_t {
-    if (data == nullptr || job == nullptr || rgb == nullptr)
-      return fail(Code::kInvalidArgument, "no data, no job or no output");
-    if (const char* problem = headrace::check_render_job(*job))
-      return fail(Code::kInvalidArgument, problem);
-    const Code code = this_threads_renderer().render(data, size, *job, rgb);
+    if (data == nullptr || jobs == nullptr || count < 1)
+      return fail(Code::kInvalidArgument, "no data or no job");
+    for (int32_t i = 0; i < count; ++i) {
+      hr_render_job& job = jobs[i];
+      job.code = HR_INTERNAL;
+      const char* problem = headrace::check_render_job(job);
+      if (problem == nullptr) problem = check_pipeline(job.pipeline);
+      if (problem == nullptr && job.pipeline->op_count > 0 && job.draws == nullptr)
+        problem = "a job's draws are missing";
+      if (problem == nullptr) problem = check_draws(job.draws, job.pipeline->op_count);
+      if (problem != nullptr) return fail(Code::kInvalidArgument, problem);
+    }
+    const Code code = this_threads_renderer().render(data, size, jobs, count);
     return code == Code::kOk ? HR_OK : fail(code);
   });
 }

@@ -24,6 +24,12 @@ struct ImageView {
   uint8_t* row(int y) const { return data + static_cast<size_t>(y) * stride; }
 };
 
+// `rect` must lie inside of the image.
+inline ImageView part_of(const ImageView& image, const Rect& rect) {
+  return {image.row(rect.y) + size_t{4} * static_cast<size_t>(rect.x), image.stride, rect.w,
+          rect.h};
+}
+
 // 64-byte aligned memory that only grows. SIMD code may read and write up to kPadding bytes past
 // the size that was asked for, and read kPadding bytes before its start.
 class Buffer {

@@ -1,10 +1,12 @@
 #include "render.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "geometry.h"
 #include "jpeg/own_frame.h"
 #include "resize/store.h"
+#include "sample.h"
 
 namespace headrace {
 namespace {
@@ -13,6 +15,13 @@ bool inside(const int32_t* rect, int width, int height) {
   return rect[0] >= 0 && rect[1] >= 0 && rect[2] >= 1 && rect[3] >= 1 && rect[2] <= width &&
          rect[3] <= height && rect[0] <= width - rect[2] && rect[1] <= height - rect[3];
 }
+
+Rect united(const Rect& a, const Rect& b) {
+  const int left = std::min(a.x, b.x), top = std::min(a.y, b.y);
+  return {left, top, std::max(a.x + a.w, b.x + b.w) - left, std::max(a.y + a.h, b.y + b.h) - top};
+}
+
+int64_t area(const Rect& rect) { return int64_t{rect.w} * rect.h; }
 
 }  // namespace
 
@@ -23,6 +32,7 @@ const char* check_render_job(const hr_render_job& job) {
   if (!inside(job.crop, kMaxEdge, kMaxEdge)) return "the crop is empty or out of range";
   if (!inside(job.window, job.width, job.height))
     return "the window is empty or leaves the resized crop";
+  if (job.output == nullptr) return "a job has no output";
   return nullptr;
 }
 
@@ -50,45 +60,94 @@ Code Renderer::check(const uint8_t* data, size_t size) {
   return at == end ? Code::kOk : Code::kCorrupt;
 }
 
-Code Renderer::render(const uint8_t* data, size_t size, const hr_render_job& job, uint8_t* rgb) {
+Renderer::Plan Renderer::plan_of(const hr_render_job& job) {
+  Plan plan;
+  plan.resize.in_w = job.crop[2];
+  plan.resize.in_h = job.crop[3];
+  plan.resize.out_w = job.width;
+  plan.resize.out_h = job.height;
+  plan.resize.filter = static_cast<Filter>(job.filter);
+  plan.resize.window = {job.window[0], job.window[1], job.window[2], job.window[3]};
+  plan.resize.flip_x = job.flip_x != 0;
+  plan.resize.flip_y = job.flip_y != 0;
+  plan.rules = {job.pillow_vertical_first != 0};
+  plan.footprint = resize_footprint(plan.resize, plan.rules);
+  plan.rect = {job.crop[0] + plan.footprint.x, job.crop[1] + plan.footprint.y, plan.footprint.w,
+               plan.footprint.h};
+  return plan;
+}
+
+Code Renderer::render(const uint8_t* data, size_t size, hr_render_job* jobs, int count) {
   uint8_t* const padded = padded_.reserve(size);
   if (padded == nullptr) return Code::kOutOfMemory;
   std::memcpy(padded, data, size);
   jpeg::File file;
   file.data = padded;
   file.size = size;
-  Code code = jpeg::parse_header(padded, size, &file.header);
-  if (code != Code::kOk) return code;
-  if (!inside(job.crop, file.header.width, file.header.height)) return Code::kInvalidArgument;
+  const Code parsed = jpeg::parse_header(padded, size, &file.header);
+  if (parsed != Code::kOk) return parsed;
 
-  ResizeJob resize;
-  resize.in_w = job.crop[2];
-  resize.in_h = job.crop[3];
-  resize.out_w = job.width;
-  resize.out_h = job.height;
-  resize.filter = static_cast<Filter>(job.filter);
-  resize.window = {job.window[0], job.window[1], job.window[2], job.window[3]};
-  resize.flip_x = job.flip_x != 0;
-  resize.flip_y = job.flip_y != 0;
-  const PillowRules rules = {job.pillow_vertical_first != 0};
-  const Rect footprint = resize_footprint(resize, rules);
-  const Rect rect = {job.crop[0] + footprint.x, job.crop[1] + footprint.y, footprint.w,
-                     footprint.h};
-  const ImageView pixels = decoded_.reshape(rect.w, rect.h);
-  const ImageView window = resized_.reshape(resize.window.w, resize.window.h);
-  if (pixels.data == nullptr || window.data == nullptr) return Code::kOutOfMemory;
+  std::vector<Plan> plans;
+  Rect all = {};
+  int64_t needed = 0;
+  for (int i = 0; i < count; ++i) {
+    if (!inside(jobs[i].crop, file.header.width, file.header.height)) return Code::kInvalidArgument;
+    plans.push_back(plan_of(jobs[i]));
+    all = i == 0 ? plans[0].rect : united(all, plans.back().rect);
+    needed += area(plans.back().rect);
+  }
+  const bool together = count > 1 && needed >= area(all);
+  ImageView pixels;
+  if (together) {
+    const Code code = decode(file, jobs[0].decoders, all, &pixels);
+    if (code != Code::kOk) return code;
+  }
+  for (int i = 0; i < count; ++i) {
+    const Rect& rect = plans[i].rect;
+    ImageView own;
+    if (together) {
+      own = part_of(pixels, {rect.x - all.x, rect.y - all.y, rect.w, rect.h});
+    } else {
+      const Code code = decode(file, jobs[i].decoders, rect, &own);
+      if (code != Code::kOk) return code;
+    }
+    jobs[i].code = static_cast<int32_t>(finish(plans[i], own, jobs[i]));
+  }
+  return Code::kOk;
+}
 
-  code = Code::kUnsupported;
+Code Renderer::decode(const jpeg::File& file, uint32_t decoders, const Rect& rect,
+                      ImageView* pixels) {
+  *pixels = decoded_.reshape(rect.w, rect.h);
+  if (pixels->data == nullptr) return Code::kOutOfMemory;
+  Code code = Code::kUnsupported;
   for (size_t i = 0; i < decoders_.size() && code != Code::kOk; ++i) {
-    if ((job.decoders >> i & 1u) == 0 || !decoders_[i]->supports(file)) continue;
-    code = decoders_[i]->decode(file, rect, pixels);
+    if ((decoders >> i & 1u) == 0 || !decoders_[i]->supports(file)) continue;
+    code = decoders_[i]->decode(file, rect, *pixels);
     if (code == Code::kOutOfMemory) return code;
   }
+  return code;
+}
+
+Code Renderer::finish(const Plan& plan, const ImageView& pixels, const hr_render_job& job) {
+  const hr_pipeline& pipeline = *job.pipeline;
+  const Rect& window = plan.resize.window;
+  Code code = build_program(pipeline, job.draws, {window.w, window.h}, &program_);
   if (code != Code::kOk) return code;
-  code = resizer_.run(resize, rules, footprint, pixels, window);
+  const Rect needed = Runner::source_rect(program_);
+  const ImageView input = runner_.input(program_);
+  if (input.data == nullptr) return Code::kOutOfMemory;
+  const bool all = needed.w == window.w && needed.h == window.h;
+  const ImageView resized = all ? input : resized_.reshape(window.w, window.h);
+  if (resized.data == nullptr) return Code::kOutOfMemory;
+  code = resizer_.run(plan.resize, plan.rules, plan.footprint, pixels, resized);
   if (code != Code::kOk) return code;
-  store_rows(window, {rgb, window.height, window.width, Dtype::kUint8, Layout::kNhwc, nullptr}, 0,
-             0);
+  for (int y = 0; !all && y < needed.h; ++y)
+    std::memcpy(input.row(y), part_of(resized, needed).row(y), size_t{4} * needed.w);
+  ImageView rendered;
+  code = runner_.run(program_, pipeline, job.draws, &rendered);
+  if (code != Code::kOk) return code;
+  store_rows(rendered, output_at(pipeline, job.output), 0, 0);
   return Code::kOk;
 }
 

@@ -1,5 +1,5 @@
-// One JPEG in memory to one window of its resized crop: what a recorded chain of crop, resize and
-// mirroring comes to.
+// One JPEG in memory to images made of it: each is a window of a resized crop, mirrored, and then
+// put through ops. What a recorded chain of such steps comes to.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,9 @@
 #include "image.h"
 #include "jpeg/decoder.h"
 #include "jpeg/own_tables.h"
+#include "program.h"
 #include "resize/resize.h"
+#include "runner.h"
 #include "status.h"
 
 namespace headrace {
@@ -19,9 +21,9 @@ class Renderer {
  public:
   Renderer();
 
-  // Writes job.window's pixels as rows of RGB, 3 bytes a pixel, to `rgb`. `job` has been checked
-  // by check_render_job(). kUnsupported, kCorrupt: no allowed decoder takes this file.
-  Code render(const uint8_t* data, size_t size, const hr_render_job& job, uint8_t* rgb);
+  // Makes the image of each job, whose code it sets. The jobs have been checked by
+  // check_render_job(). kUnsupported, kCorrupt: no allowed decoder takes this file.
+  Code render(const uint8_t* data, size_t size, hr_render_job* jobs, int count);
 
   // kOk where libjpeg is certain to decode all of this file without an error: a baseline file whose
   // header defines what its scan names, and whose only scan has no markers but its restarts and,
@@ -29,12 +31,26 @@ class Renderer {
   Code check(const uint8_t* data, size_t size);
 
  private:
+  // A job in the terms of the resizer, and the rectangle of the file's image that it reads.
+  struct Plan {
+    ResizeJob resize;
+    PillowRules rules;
+    Rect footprint;
+    Rect rect;
+  };
+
+  static Plan plan_of(const hr_render_job& job);
+  Code decode(const jpeg::File& file, uint32_t decoders, const Rect& rect, ImageView* pixels);
+  Code finish(const Plan& plan, const ImageView& pixels, const hr_render_job& job);
+
   jpeg::own::Tables tables_;
   std::vector<std::unique_ptr<jpeg::Decoder>> decoders_;
   Buffer padded_;
   Image decoded_;
   Image resized_;
   Resizer resizer_;
+  Program program_;
+  Runner runner_;
 };
 
 // What is wrong with `job` by itself; nullptr: nothing.

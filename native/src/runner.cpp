@@ -27,10 +27,6 @@ void fill_pixels(const ImageView& image, const uint8_t* rgb) {
   }
 }
 
-ImageView part_of(const ImageView& image, const Rect& rect) {
-  return {image.row(rect.y) + size_t{4} * rect.x, image.stride, rect.w, rect.h};
-}
-
 void repeat_edges(const Geometry& geometry, const ImageView& resized, const ImageView& out) {
   for (int y = 0; y < out.height; ++y) {
     const int from_top = geometry.flip_y ? out.height - 1 - y : y;

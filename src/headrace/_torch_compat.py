@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -73,6 +75,47 @@ def is_wrapper(tensor: torch.Tensor) -> bool:
     except ImportError:
         return type(tensor) is not torch.Tensor and hasattr(tensor, "__tensor_flatten__")
     return bool(is_traceable_wrapper_subclass(tensor))
+
+
+def make_wrapper(
+    cls: type[torch.Tensor], shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor | None:
+    """A CPU tensor of a subclass with `__torch_dispatch__`, without memory of its own; None: that is gone."""
+    make = getattr(torch.Tensor, "_make_wrapper_subclass", None)
+    if make is None:
+        return None
+    tensor: torch.Tensor = make(cls, shape, strides=strides, dtype=dtype)
+    return tensor
+
+
+def without_overrides(function: Callable[..., Any], *arguments: Any) -> Any:
+    """`function` of torch's own, whatever subclasses of torch.Tensor make of it."""
+    guards = [
+        getattr(torch._C, name, nullcontext)
+        for name in ("DisableTorchFunctionSubclass", "_DisableTorchDispatch")
+    ]
+    with guards[0](), guards[1]():
+        return function(*arguments)
+
+
+def replace_kernel(
+    functional: Any, cls: type, build: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Callable[[], None] | None:
+    """Has a function of torchvision's v2 call what `build` makes of its kernel for `cls`. torchvision has a
+    public way for classes of one's own only.
+
+    Returns:
+        What puts the kernel back; None: `functional` is no such function, or that is gone.
+    """
+    try:
+        from torchvision.transforms.v2.functional import _utils
+
+        kernels = _utils._KERNEL_REGISTRY[functional]
+        original = kernels[cls]
+    except (ImportError, AttributeError, KeyError, TypeError):
+        return None
+    kernels[cls] = build(original)
+    return functools.partial(kernels.__setitem__, cls, original)
 
 
 _changes = itertools.count(1)

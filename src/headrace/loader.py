@@ -30,7 +30,7 @@ from headrace.config import (
 from headrace.device.place import check_device, pinning_helps
 from headrace.engine.iterator import LoaderIterator
 from headrace.engine.stream import BatchStream
-from headrace.engine.torch_stream import CallerIterableStream, TorchStream, has_state
+from headrace.engine.torch_stream import CallerIterableStream, TorchStream, WorkerInit, has_state
 from headrace.errors import ConfigError
 from headrace.export import live
 from headrace.export.figures import figures
@@ -249,11 +249,14 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _torch_iterator(self) -> Any:
         """The iterator of torch's own loader, which calls `_get_iterator`."""
+        given = self.worker_init_fn
         self._in_torch = True
+        self.worker_init_fn = WorkerInit(given, lazy=self.lazy)
         try:
             return super().__iter__()
         finally:
             self._in_torch = False
+            self.worker_init_fn = given
 
     def _start_epoch(self) -> LoaderIterator:
         config, builder = self._config(), self._builder

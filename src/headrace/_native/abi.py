@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-ABI_VERSION = 11
+ABI_VERSION = 12
 STAGES = 5
 DECODERS = 8
 PARAMS = 24
@@ -133,6 +133,10 @@ class RenderJob(Structure):
         ("flip_y", c_int32),
         ("pillow_vertical_first", c_int32),
         ("decoders", c_uint32),
+        ("code", c_int32),
+        ("pipeline", POINTER(Pipeline)),
+        ("draws", c_void_p),
+        ("output", c_void_p),
     )
 
 
@@ -188,7 +192,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (c_void_p, c_uint64, c_int32, c_int32, c_int32, c_void_p, c_uint64, POINTER(c_uint64)),
     ),
     "hr_jpeg_check": (c_int32, (c_void_p, c_uint64)),
-    "hr_jpeg_render": (c_int32, (c_void_p, c_uint64, POINTER(RenderJob), c_void_p)),
+    "hr_jpeg_render": (c_int32, (c_void_p, c_uint64, POINTER(RenderJob), c_int32)),
     "hr_jpeg_decode": (
         c_int32,
         (

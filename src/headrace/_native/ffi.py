@@ -558,32 +558,43 @@ def jpeg_decodes(data: bytes) -> bool:
     return bool(library().hr_jpeg_check(data, len(data)) == abi.OK)
 
 
-def jpeg_render(
-    data: bytes,
-    crop: tuple[int, int, int, int],
-    size: tuple[int, int],
-    filter: int,
-    window: tuple[int, int, int, int],
-    *,
-    flips: tuple[bool, bool],
-    vertical_first: bool,
-    decoders: int,
-) -> bytes:
-    """The pixels of a window of a resized crop of a JPEG, as Pillow gives them: uint8 [height, width, 3] in
-    rows without gaps. Boxes are (x, y, width, height).
+@dataclass(frozen=True, slots=True)
+class RenderJob:
+    """One image of those that `jpeg_render` makes of a JPEG. Boxes are (x, y, width, height).
 
-    Args:
-        size: (width, height) that the crop is resized to; the crop's own for no resize.
-        filter: a value of `PIL.Image.Resampling`, 0 to 5.
-        window: the part of the resized crop that is wanted.
-        flips: whether it is mirrored left to right, and top to bottom.
-        vertical_first: whether to resize like Pillow 13 and later.
-        decoders: bit i allows decoder i.
+    Attributes:
+        crop, size, filter: the part of the file's image that is used, (width, height) that it is resized to
+            (its own for no resize), and how: a value of `PIL.Image.Resampling`, 0 to 5.
+        window, flips: the part of the result that is kept, and whether it is mirrored across and down.
+        pipeline, draws: what is done to it then, and how it is stored; float64 [ops, abi.DRAWS] for it.
+        output: address of one sample of the pipeline.
+    """
+
+    crop: tuple[int, int, int, int]
+    size: tuple[int, int]
+    filter: int
+    window: tuple[int, int, int, int]
+    flips: tuple[bool, bool]
+    pipeline: Pipeline
+    draws: npt.NDArray[np.float64]
+    output: int
+
+
+def jpeg_render(data: bytes, jobs: Sequence[RenderJob]) -> list[bool]:
+    """Makes images of a JPEG as Pillow gives them; whether native code made each of them.
 
     Raises:
         NativeError: no allowed decoder takes the file, or a box leaves its image.
     """
-    job = abi.RenderJob(crop, *size, filter, window, *flips, vertical_first, decoders)
-    pixels = np.empty(3 * window[2] * window[3], np.uint8)
-    _check(library().hr_jpeg_render(data, len(data), byref(job), pixels.ctypes.data))
-    return pixels.tobytes()
+    structs = (abi.RenderJob * len(jobs))()
+    for struct, job in zip(structs, jobs, strict=True):
+        given = job.pipeline.struct
+        struct.crop, struct.window = job.crop, job.window
+        struct.width, struct.height = job.size
+        struct.filter = job.filter
+        struct.flip_x, struct.flip_y = job.flips
+        struct.pillow_vertical_first, struct.decoders = given.pillow_vertical_first, given.decoders
+        struct.pipeline = ctypes.pointer(given)
+        struct.draws, struct.output = job.draws.ctypes.data, job.output
+    _check(library().hr_jpeg_render(data, len(data), structs, len(jobs)))
+    return [struct.code == abi.OK for struct in structs]

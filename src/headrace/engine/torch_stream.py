@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -142,7 +143,7 @@ def _settings(config: LoaderConfig) -> dict[str, Any]:
         "num_workers": config.num_workers,
         "pin_memory": config.pin_memory,
         "timeout": config.timeout,
-        "worker_init_fn": WorkerInit(config.worker_init_fn),
+        "worker_init_fn": WorkerInit(config.worker_init_fn, lazy=config.lazy),
         "multiprocessing_context": config.multiprocessing_context if in_processes else None,
         "prefetch_factor": config.prefetch_factor if in_processes else None,
         "persistent_workers": config.persistent_workers and in_processes,
@@ -211,9 +212,14 @@ class WorkerInit:
     """Shows the user's dataset, not what is around it, to code in a worker that asks for it."""
 
     user_init: Callable[[int], None] | None
+    lazy: bool = False  # whether images are opened lazily
 
     def __call__(self, worker: int) -> None:
         """Called by torch as the worker starts."""
+        if self.lazy and "PIL.Image" in sys.modules:
+            from headrace import lazy
+
+            lazy.start_worker()
         info = get_worker_info()
         if info is not None and isinstance(info.dataset, StatefulIterable):
             object.__setattr__(info, "dataset", info.dataset.dataset)  # torch means it to be read only

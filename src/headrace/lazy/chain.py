@@ -1,21 +1,31 @@
-"""What was recorded of an image: one crop of a JPEG, one resize, one window of the result, and mirroring.
+"""What was recorded of an image: one crop of a JPEG, one resize, one window of the result, mirroring, and any
+other steps after that.
 
-All of it is arithmetic on rectangles. Native code then decodes only the pixels that the window needs, bit for
-bit as Pillow would have done it step by step.
+The first part is arithmetic on rectangles. Native code then decodes only the pixels that the window needs,
+bit for bit as Pillow would have done it step by step.
 """
 
 from __future__ import annotations
 
 import io
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
 from headrace._native import ffi
-from headrace._native.decoders import decoder_bits, pillow_resizes_vertically_first
 from headrace.errors import NativeError
+from headrace.lazy.steps import MAX_STEPS, RGB_ROWS, Step, Store, native_form
+from headrace.records import Draw
+from headrace.transforms.crops import RandomCrop
+from headrace.transforms.flips import HorizontalFlip, VerticalFlip
+from headrace.transforms.op import ImageOp
+from headrace.transforms.resize import Resize
 
 Box = tuple[int, int, int, int]
 
@@ -31,12 +41,36 @@ FILTERS = frozenset(
 )
 
 
+class File:
+    """A JPEG in memory.
+
+    Attributes:
+        data: the whole file.
+        waiting: what will want pixels of it, as far as is known.
+    """
+
+    __slots__ = ("data", "waiting")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.waiting: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where the pixels of a chain are to be written, and how."""
+
+    chain: Chain
+    store: Store
+    address: int
+
+
 @dataclass(frozen=True, slots=True)
 class Chain:
     """The steps from a JPEG file to an image. Boxes are (left, top, width, height) in pixels.
 
     Attributes:
-        data: the whole JPEG file.
+        file: the JPEG.
         mode: "RGB", or "L" for a grayscale file that has not been converted.
         crop: the part of the file's image that is used.
         size: (width, height) that the crop is resized to; the crop's own where nothing is resized.
@@ -44,9 +78,10 @@ class Chain:
         window: the part of the resized crop that is left.
         flip_x: whether the window is mirrored left to right.
         flip_y: whether it is mirrored top to bottom.
+        steps: what is done to the window after that.
     """
 
-    data: bytes
+    file: File
     mode: str
     crop: Box
     size: tuple[int, int]
@@ -54,21 +89,30 @@ class Chain:
     window: Box
     flip_x: bool = False
     flip_y: bool = False
+    steps: tuple[Step, ...] = ()
 
     @classmethod
-    def whole(cls, data: bytes, mode: str, size: tuple[int, int]) -> Chain:
+    def whole(cls, file: File, mode: str, size: tuple[int, int]) -> Chain:
         """The whole image of a file, `size` being its (width, height)."""
         box = (0, 0, *size)
-        return cls(data, mode, box, size, Image.Resampling.NEAREST, box)
+        return cls(file, mode, box, size, Image.Resampling.NEAREST, box)
 
     @property
     def shown(self) -> tuple[int, int]:
         """(width, height) of the result."""
-        return self.window[2:]
+        return self.steps[-1].size if self.steps else self.window[2:]
 
-    def cropped(self, left: int, top: int, right: int, bottom: int) -> Chain:
+    def after(self, op: ImageOp, draw: Draw) -> Chain | None:
+        """The same with a further step; None where they are too many."""
+        if len(self.steps) == MAX_STEPS:
+            return None
+        return replace(self, steps=(*self.steps, Step.of(op, draw, self.shown)))
+
+    def cropped(self, left: int, top: int, right: int, bottom: int) -> Chain | None:
         """The same without what lies outside of a box that is inside the result and not empty."""
         width, height = right - left, bottom - top
+        if self.steps:
+            return self.after(RandomCrop(height, width), (top, left))
         x = self.shown[0] - right if self.flip_x else left
         y = self.shown[1] - bottom if self.flip_y else top
         if self.size != self.crop[2:]:
@@ -77,32 +121,25 @@ class Chain:
         return replace(self, crop=inner, size=(width, height), window=(0, 0, width, height))
 
     def resized(self, size: tuple[int, int], filter: int) -> Chain | None:
-        """The same, resized; None where that has to be done to pixels: after another resize or mirroring."""
-        if self.size != self.crop[2:] or self.flip_x or self.flip_y:
-            return None
+        """The same, resized to (width, height)."""
+        if self.steps or self.size != self.crop[2:] or self.flip_x or self.flip_y:
+            return self.after(Resize(size[1], size[0], filter), ())
         return replace(self, size=size, filter=filter, window=(0, 0, *size))
 
-    def flipped(self, *, x: bool = False, y: bool = False) -> Chain:
+    def flipped(self, *, x: bool = False, y: bool = False) -> Chain | None:
         """The same, mirrored left to right (`x`) or top to bottom (`y`)."""
+        if self.steps:
+            return self.after(HorizontalFlip(1.0) if x else VerticalFlip(1.0), (1.0,))
         return replace(self, flip_x=self.flip_x ^ x, flip_y=self.flip_y ^ y)
 
-    def pixels(self) -> bytes | None:
-        """uint8 [height, width, 3] in rows without gaps; None where Pillow has to decode the file."""
+    def pixels(self) -> npt.NDArray[np.uint8] | None:
+        """uint8 [height, width, 3]; None where Pillow has to decode the file."""
         if self.mode != "RGB":
             return None
-        try:
-            return ffi.jpeg_render(
-                self.data,
-                self.crop,
-                self.size,
-                self.filter,
-                self.window,
-                flips=(self.flip_x, self.flip_y),
-                vertical_first=pillow_resizes_vertically_first(),
-                decoders=_decoders(),
-            )
-        except NativeError:
-            return None  # whatever is wrong with the file, Pillow's result or error is the one that counts
+        width, height = self.shown
+        rgb = np.empty((height, width, 3), np.uint8)
+        made = render(self.file, [Output(self, RGB_ROWS, rgb.ctypes.data)])
+        return rgb if made[0] else None
 
     def image(self) -> Image.Image:
         """The result as an ordinary image.
@@ -116,7 +153,7 @@ class Chain:
         return self._by_pillow()
 
     def _by_pillow(self) -> Image.Image:
-        with JpegImageFile(io.BytesIO(self.data)) as file:
+        with JpegImageFile(io.BytesIO(self.file.data)) as file:
             image: Image.Image = file.convert(self.mode)
         left, top, width, height = self.crop
         image = image.crop((left, top, left + width, top + height))
@@ -126,9 +163,27 @@ class Chain:
         image = image.crop((left, top, left + width, top + height))
         if self.flip_x:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return image.transpose(Image.Transpose.FLIP_TOP_BOTTOM) if self.flip_y else image
+        if self.flip_y:
+            image = image.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
+        for step in self.steps:
+            image = step.op.replay(image, step.draw)
+        return image
 
 
-@cache
-def _decoders() -> int:
-    return decoder_bits("auto")
+def render(file: File, outputs: Sequence[Output]) -> list[bool]:
+    """Writes the pixels of several chains of one file; whether each was made by native code."""
+    jobs = []
+    for output in outputs:
+        chain = output.chain
+        pipeline, draws = native_form(chain.steps, chain.shown, output.store)
+        flips = (chain.flip_x, chain.flip_y)
+        jobs.append(
+            ffi.RenderJob(
+                *(chain.crop, chain.size, int(chain.filter), chain.window),
+                *(flips, pipeline, draws, output.address),
+            )
+        )
+    try:
+        return ffi.jpeg_render(file.data, jobs)
+    except NativeError:
+        return [False] * len(jobs)  # whatever is wrong with the file, Pillow's result or error counts

@@ -1,10 +1,11 @@
 """Pillow images that postpone decoding.
 
-`Image.open` gives a `LazyJpegFile` for a JPEG once `install` was called. It reads the header as Pillow
-does, and the file's bytes when Pillow would decode them. `convert("RGB")`, `crop`, `resize`, mirroring by
-`transpose` and `copy` are recorded; whatever else is done to the image, the recorded chain is run first,
-and Pillow then works on ordinary pixels. Results, exceptions and warnings are Pillow's, and come when
-Pillow's would come: a file that is not certain to decode without an error is decoded at once.
+`Image.open` gives a `LazyJpegFile` for a JPEG once `install` was called. It reads the header as Pillow does,
+and the file's bytes when Pillow would decode them. `convert("RGB")`, `crop`, `resize`, `transpose`, `rotate`,
+`transform` with an affine or perspective matrix, `filter(GaussianBlur)`, `point` with a table and `copy` are
+recorded; whatever else is done to the image, the recorded chain is run first, and Pillow then works on
+ordinary pixels. Results, exceptions and warnings are Pillow's, and come when Pillow's would come: a file that
+is not certain to decode without an error is decoded at once.
 """
 
 from __future__ import annotations
@@ -16,12 +17,23 @@ from PIL import Image, JpegImagePlugin
 from PIL.JpegImagePlugin import JpegImageFile
 
 from headrace._native import ffi
-from headrace.lazy.chain import FILTERS, Chain
+from headrace.lazy.chain import FILTERS, Chain, File
+from headrace.lazy.steps import StandsFor, blur_of, is_size, point_of, warp_of
+from headrace.records import Draw
+from headrace.transforms.op import ImageOp
+from headrace.transforms.random_rotation import RandomRotation
 
 MIRRORED = {
     Image.Transpose.FLIP_LEFT_RIGHT: {"x": True},
     Image.Transpose.FLIP_TOP_BOTTOM: {"y": True},
 }
+# Quarter turns, counter-clockwise, that make the image as large as they must.
+TURNED = {
+    Image.Transpose.ROTATE_90: 90.0,
+    Image.Transpose.ROTATE_180: 180.0,
+    Image.Transpose.ROTATE_270: 270.0,
+}
+TURN = RandomRotation((0.0, 360.0), Image.Resampling.NEAREST, True, None, (0, 0, 0))
 
 
 class PendingPixels:
@@ -41,11 +53,17 @@ class PendingPixels:
         return Image.Image.load(self._image)
 
 
-class _Recorded(Image.Image):
+class _StandsForImage(StandsFor, type(JpegImageFile)):  # type: ignore[misc]
+    # ABCMeta remembers classes that it was asked about, and would take an equal one for the same.
+    __instancecheck__ = type.__instancecheck__
+    __subclasscheck__ = type.__subclasscheck__
+
+
+class Recorded(Image.Image, metaclass=_StandsForImage):
     """An image with a recorded chain of steps in place of pixels, until those are asked for."""
 
     _chain: Chain | None = None
-    _same_as: type[Image.Image] = Image.Image  # the class that Pillow's own image would have
+    stands_for: type[Image.Image] = Image.Image
 
     @property
     def im(self) -> Any:
@@ -78,16 +96,16 @@ class _Recorded(Image.Image):
         if mode == "RGB" and not args and not kwargs and "transparency" not in self.info:
             chain = self._recorded(("RGB", "L"))
             if chain is not None:
-                return self._view(Chain.whole(chain.data, "RGB", self.size) if chain.mode == "L" else chain)
+                return self._view(Chain.whole(chain.file, "RGB", self.size) if chain.mode == "L" else chain)
         return super().convert(mode, *args, **kwargs)
 
     def crop(self, box: tuple[float, float, float, float] | None = None) -> Image.Image:
         """Pillow's crop(); recorded where the box lies inside the image."""
         # Pillow finds fault with arguments before it reads the file.
         chain = self._recorded() if _inside(box, self.size) else None
-        if chain is None:
-            return super().crop(box)
-        return self._view(chain if box is None else chain.cropped(*(round(edge) for edge in box)))
+        if chain is not None and box is not None:
+            chain = chain.cropped(*(round(edge) for edge in box))
+        return super().crop(box) if chain is None else self._view(chain)
 
     def resize(
         self,
@@ -96,9 +114,9 @@ class _Recorded(Image.Image):
         box: tuple[float, float, float, float] | None = None,
         reducing_gap: float | None = None,
     ) -> Image.Image:
-        """Pillow's resize(); the first one of the whole image is recorded."""
+        """Pillow's resize(); recorded where it is of the whole image."""
         filter = Image.Resampling.BICUBIC if resample is None else resample
-        if reducing_gap is None and box is None and filter in FILTERS and _is_size(size):
+        if reducing_gap is None and box is None and filter in FILTERS and is_size(size):
             chain, wanted = self._recorded(), (size[0], size[1])
             if chain is not None and wanted != self.size:
                 chain = chain.resized(wanted, int(filter))
@@ -107,26 +125,69 @@ class _Recorded(Image.Image):
         return super().resize(size, resample, box, reducing_gap)
 
     def transpose(self, method: Image.Transpose) -> Image.Image:
-        """Pillow's transpose(); mirroring is recorded."""
-        chain = self._recorded() if method in MIRRORED else None
+        """Pillow's transpose(); mirroring and quarter turns are recorded."""
+        if method in MIRRORED:
+            chain = self._recorded()
+            chain = chain and chain.flipped(**MIRRORED[Image.Transpose(method)])
+            if chain is not None:
+                return self._view(chain)
+        turned = self.after(TURN, (TURNED[Image.Transpose(method)],)) if method in TURNED else None
+        return super().transpose(method) if turned is None else turned
+
+    def transform(
+        self,
+        size: tuple[int, int],
+        method: Any,
+        data: Any = None,
+        resample: int = Image.Resampling.NEAREST,
+        fill: int = 1,
+        fillcolor: Any = None,
+    ) -> Image.Image:
+        """Pillow's transform(), which rotate() calls; affine and perspective matrices are recorded."""
+        found = warp_of(size, method, data, resample, fillcolor)
+        warped = None if found is None else self.after(*found)
+        return super().transform(size, method, data, resample, fill, fillcolor) if warped is None else warped
+
+    def filter(self, filter: Any) -> Image.Image:
+        """Pillow's filter(); a Gaussian blur is recorded."""
+        found = blur_of(filter)
+        blurred = None if found is None else self.after(*found)
+        return super().filter(filter) if blurred is None else blurred
+
+    def point(self, lut: Any, mode: str | None = None) -> Image.Image:
+        """Pillow's point(); a table of levels is recorded."""
+        found = point_of(lut) if mode is None else None
+        changed = None if found is None else self.after(*found)
+        return super().point(lut, mode) if changed is None else changed
+
+    def after(self, op: ImageOp, draw: Draw) -> LazyImage | None:
+        """What `op` makes of the image, recorded; None where that has to be done to pixels."""
+        chain = self._recorded()
+        before = self.size
+        chain = chain and chain.after(op, draw)
         if chain is None:
-            return super().transpose(method)
-        return self._view(chain.flipped(**MIRRORED[Image.Transpose(method)]))
+            return None
+        return self._view(chain, keeps_info=op.keeps_info(before[1], before[0], draw))
+
+    @property
+    def chain(self) -> Chain | None:
+        """What is recorded of an RGB image; None: it has pixels, or is of another mode."""
+        return self._recorded()
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
         pixels = None if self._chain is None else self._chain.pixels()
         if pixels is None:
             return super().__array_interface__
-        return {"version": 3, "shape": (self.height, self.width, 3), "typestr": "|u1", "data": pixels}
+        return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels.tobytes()}
 
     def __eq__(self, other: object) -> bool:
-        theirs = other._same_as if isinstance(other, _Recorded) else type(other)
-        return theirs is self._same_as and _plain(self) == _plain(cast("Image.Image", other))
+        theirs = other.stands_for if isinstance(other, Recorded) else type(other)
+        return theirs is self.stands_for and _plain(self) == _plain(cast("Image.Image", other))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # Elsewhere it is an ordinary image.
-        return _ordinary, (self._same_as, self.__getstate__())
+        return _ordinary, (self.stands_for, self.__getstate__())
 
     def _recorded(self, modes: tuple[str, ...] = ("RGB",)) -> Chain | None:
         """The chain that can go on; None where Pillow has to do what comes next to pixels."""
@@ -137,12 +198,16 @@ class _Recorded(Image.Image):
         # Pillow warns of each crop of such an image.
         return None if limit is not None and self.width * self.height > limit else self._chain
 
-    def _view(self, chain: Chain) -> LazyImage:
-        info = {key: value.copy() if isinstance(value, list) else value for key, value in self.info.items()}
+    def _view(self, chain: Chain, *, keeps_info: bool = True) -> LazyImage:
+        info = (
+            {}
+            if not keeps_info
+            else {key: value.copy() if isinstance(value, list) else value for key, value in self.info.items()}
+        )
         return LazyImage(chain, info)
 
 
-class LazyImage(_Recorded):
+class LazyImage(Recorded):
     """What a recorded step gives: an `Image.Image` without a file format.
 
     Args:
@@ -160,10 +225,10 @@ class LazyImage(_Recorded):
     __hash__ = None  # type: ignore[assignment]  # as Pillow's images
 
 
-class LazyJpegFile(_Recorded, JpegImageFile):
+class LazyJpegFile(Recorded, JpegImageFile):  # type: ignore[metaclass]
     """A JPEG file that is decoded when its pixels are looked at. Made as `JpegImageFile` is."""
 
-    _same_as = JpegImageFile
+    stands_for = JpegImageFile
     __hash__ = None  # type: ignore[assignment]
 
     def load(self) -> Any:
@@ -172,7 +237,7 @@ class LazyJpegFile(_Recorded, JpegImageFile):
             self.fp.seek(0)
             data = self.fp.read()
             if ffi.jpeg_decodes(data):  # else Pillow may raise an error, which is to come now
-                chain = Chain.whole(data, self.mode, self.size)
+                chain = Chain.whole(File(data), self.mode, self.size)
                 self.tile = []
                 self.readonly = 0
                 self.__exit__()
@@ -240,10 +305,6 @@ def _inside(box: tuple[float, float, float, float] | None, size: tuple[int, int]
         and box[0] <= box[2]
         and box[1] <= box[3]
     )
-
-
-def _is_size(size: Any) -> bool:
-    return len(size) == 2 and all(type(edge) is int and edge > 0 for edge in size)
 
 
 def _plain(image: Image.Image) -> Image.Image:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import default_collate
@@ -31,6 +31,9 @@ from headrace.plan.segments import (
     Where,
 )
 from headrace.plan.transform import IN_TABLE, LoweredTransform, lower_transform, sees_pixels_only
+from headrace.sources.arrays import ArraySource
+
+Split = Literal["never", "ops", "always"]
 
 
 def make_plan(
@@ -41,7 +44,7 @@ def make_plan(
     dtype: torch.dtype | None = None,
     memory_format: torch.memory_format = torch.contiguous_format,
     device: torch.device | None = None,
-    split: bool = True,
+    split: Split = "always",
 ) -> Plan:
     """Decides where each step of `dataset` runs. Reads attributes of the dataset, and none of its samples.
 
@@ -52,7 +55,8 @@ def make_plan(
         dtype: dtype that images are cast to after the transform; None for no cast.
         memory_format: `torch.contiguous_format` or `torch.channels_last`.
         device: device that batches are copied to, and where values are then made; None or the CPU for none.
-        split: whether native code may do parts; otherwise it does everything or nothing.
+        split: when native code does parts, otherwise it does everything or nothing: "always" it can; with
+            "ops" where that is more than decoding, which lazy images do as well (docs/lazy-images.md).
 
     Raises:
         ConfigError: `dtype` or `memory_format` isn't one that batches of images come in.
@@ -79,7 +83,8 @@ def make_plan(
         output = replace(output, device=None)  # a collate_fn gets what the transform gives, on the host
     if lowered.whole and table is not None and not problems:
         return Plan(tuple(_native_segments(recognised, lowered, table, user, output)))
-    if not split:
+    only_decodes = not lowered.ops and table is None and not isinstance(recognised.source, ArraySource)
+    if split == "never" or (split == "ops" and only_decodes):
         source = Step(recognised.what, recognised.note)
         as_written = (replace(step, parity="") for step in (source, *lowered.steps, *problems))
         return Plan((DatasetSegment(steps=tuple(as_written)),))

@@ -63,7 +63,7 @@ class GaussianBlur(ImageOp):
             raise NoNativeForm(f"kernel_size={sizes!r} isn't (x, y)")
         size_x, size_y = (integer("kernel_size", size) for size in sizes)
         op = made(cls, size_x, size_y, bounds("sigma", transform.sigma), isinstance(transform, v2.Transform))
-        if not _torch_convolves_as_expected(op):
+        if not torch_convolves_as_expected(op):
             raise NoNativeForm("torch's convolution adds in another order on this machine")
         return op
 
@@ -114,7 +114,7 @@ def _kernel(size: int, sigma: float, *, is_v2: bool) -> torch.Tensor:
 
 
 @lru_cache(maxsize=16)
-def _torch_convolves_as_expected(op: GaussianBlur) -> bool:
+def torch_convolves_as_expected(op: GaussianBlur) -> bool:
     """Whether torchvision blurs noise as native code does: by a chain of multiply-adds."""
     rng = np.random.default_rng(0)
     image = rng.integers(0, 256, (op.size_y // 2 + 24, op.size_x // 2 + 48, 3), dtype=np.uint8)

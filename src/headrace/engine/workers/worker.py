@@ -154,6 +154,7 @@ class _Worker:
         self._seed: int | None = None
         self._guarded: ErrorPolicyDataset | None = None
         self._error: Exception | None = None
+        self._is_pending: Callable[[Any], bool] = _never
 
     def serve(self) -> None:
         """Until the parent closes its end, or is gone."""
@@ -177,12 +178,14 @@ class _Worker:
         seed_worker(start.seed, start.worker)  # now, as torch does: to unpickle a dataset may draw
         if start.lazy and "PIL.Image" in sys.modules:  # to import it for nothing would take a while
             from headrace import lazy
+            from headrace.lazy.pending import is_pending
 
-            lazy.install()
+            lazy.start_worker(batch_memory)
+            self._is_pending = is_pending
         self._show_seed(start.seed, dataset)
         functions = _torch_compat.default_collate_functions()
         if torch.Tensor in functions:
-            functions[torch.Tensor] = partial(_stacked, functions[torch.Tensor])
+            functions[torch.Tensor] = partial(_stacked, functions[torch.Tensor], self._is_pending)
         use_outbox(self._outbox)
         guarded = guard(dataset, collate, start.on_error)
         guarded.progress = self._cell
@@ -244,20 +247,36 @@ class _Worker:
         return True
 
 
-def _stacked(by_torch: Callable[..., Any], batch: list[Any], *, collate_fn_map: Any = None) -> Any:
+def _never(value: Any) -> bool:  # noqa: ARG001
+    """No tensor is pending where there are no lazy images."""
+    return False
+
+
+def _stacked(
+    by_torch: Callable[..., Any],
+    is_pending: Callable[[Any], bool],
+    batch: list[Any],
+    *,
+    collate_fn_map: Any = None,
+) -> Any:
     """Default collation of tensors, straight into the memory that the batch is sent in."""
     first = batch[0]
+    dtype, shape = first.dtype, first.shape
     plain = all(
-        type(tensor) is torch.Tensor
-        and tensor.layout is torch.strided
-        and tensor.device.type == "cpu"
-        and not (tensor.requires_grad or tensor.is_nested or tensor.is_quantized)
-        and tensor.dtype is first.dtype
-        and tensor.shape == first.shape
+        (is_pending(tensor) or _is_plain(tensor)) and tensor.dtype is dtype and tensor.shape == shape
         for tensor in batch
     )
     if not plain:
         return by_torch(batch, collate_fn_map=collate_fn_map)
     nbytes = len(batch) * first.numel() * first.element_size()
-    memory = batch_memory(nbytes).view(first.dtype)
-    return torch.stack(batch, 0, out=memory.view(len(batch), *first.shape))
+    memory = batch_memory(nbytes).view(dtype)
+    return torch.stack(batch, 0, out=memory.view(len(batch), *shape))
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not (tensor.requires_grad or tensor.is_nested or tensor.is_quantized)
+    )

@@ -1,0 +1,259 @@
+"""Steps on RGB pixels that an image records: Pillow's own methods, and what torchvision does to a PIL image.
+
+Each is an op of native code with its numbers, and the same by Pillow or torchvision for whatever native code
+does not take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageFilter
+from typing_extensions import Self
+
+from headrace._native import abi, ffi
+from headrace._native.decoders import decoder_bits, pillow_resizes_vertically_first
+from headrace.records import Draw
+from headrace.transforms.affine import WARP_FILTERS
+from headrace.transforms.op import ImageOp, NoNativeForm
+
+# A pipeline of native code has room for 64.
+MAX_STEPS = 32
+MAX_EDGE = 1 << 15
+MAX_RADIUS = 100.0
+WARP_COEFFICIENTS = {Image.Transform.AFFINE: 6, Image.Transform.PERSPECTIVE: 8}
+LARGEST_COEFFICIENT = 1e6
+
+Levels = tuple[int, ...]
+
+
+class StandsFor(type):
+    """The class of classes that equal another, `stands_for`, where classes are compared or looked up.
+
+    `type(image) == Image.Image` is true, and `{Image.Image: …}[type(image)]` is found; torchvision's `fill`
+    and `dtype` may be such dicts.
+    """
+
+    stands_for: type
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is cls.stands_for
+
+    def __hash__(cls) -> int:
+        return hash(cls.stands_for)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An op with its numbers.
+
+    Attributes:
+        op: what is done.
+        draw: the numbers that a transform would have drawn for it.
+        size: (width, height) of the result, in pixels.
+    """
+
+    op: ImageOp
+    draw: Draw
+    size: tuple[int, int]
+
+    @classmethod
+    def of(cls, op: ImageOp, draw: Draw, size: tuple[int, int]) -> Self:
+        """`op` on an image of `size` (width, height)."""
+        height, width = op.output_size(size[1], size[0], draw)
+        return cls(op, draw, (width, height))
+
+
+class PillowOp(ImageOp):
+    """An op that no transform is read as."""
+
+    matches = ()
+    examples = ()
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        raise NoNativeForm(f"{type(transform).__name__} isn't a method of Pillow's")
+
+    def __str__(self) -> str:
+        return type(self).__name__
+
+    def params(self) -> tuple[float, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class PillowBlur(PillowOp):
+    """`filter(ImageFilter.GaussianBlur(radius))`."""
+
+    native = "pillow_blur"
+    draws = ("standard deviation along x, in pixels", "along y")
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        return image.filter(ImageFilter.GaussianBlur(draw))
+
+
+@dataclass(frozen=True)
+class PillowPoint(PillowOp):
+    """`point(levels)`: what the 256 levels of red become, then those of green and blue."""
+
+    levels: Levels
+
+    native = "pillow_point"
+
+    def data(self) -> npt.NDArray[np.float32]:
+        return np.array(self.levels, np.float32)
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        return image.point(list(self.levels))
+
+
+@dataclass(frozen=True)
+class PillowWarp(PillowOp):
+    """`transform(size, AFFINE or PERSPECTIVE, coefficients)`; `size` is (width, height)."""
+
+    size: tuple[int, int]
+    method: Image.Transform
+    filter: int
+    fill: tuple[int, int, int]
+
+    native = "pillow_warp"
+
+    @property
+    def draws(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The coefficients."""
+        return ("coefficient",) * WARP_COEFFICIENTS[self.method]
+
+    def params(self) -> tuple[float, ...]:
+        return (self.filter, *self.fill, *self.size, self.method == Image.Transform.PERSPECTIVE)
+
+    def output_size(self, height: int, width: int, draw: Draw) -> tuple[int, int]:
+        return self.size[1], self.size[0]
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        return image.transform(
+            self.size, self.method, draw, Image.Resampling(self.filter), fillcolor=self.fill
+        )
+
+
+def blur_of(filter: Any) -> tuple[ImageOp, Draw] | None:
+    """The op of a Pillow filter; None where Pillow has to apply it."""
+    if type(filter) is not ImageFilter.GaussianBlur:
+        return None
+    radius = filter.radius
+    pair = tuple(radius) if isinstance(radius, (tuple, list)) else (radius, radius)
+    plain = len(pair) == 2 and all(isinstance(r, (int, float)) and 0 <= r <= MAX_RADIUS for r in pair)
+    return (PillowBlur(), (float(pair[0]), float(pair[1]))) if plain else None
+
+
+def point_of(table: Any) -> tuple[ImageOp, Draw] | None:
+    """The op of a look-up table of Pillow's, or of a function of a level; None: Pillow has to apply it."""
+    if not isinstance(table, (list, tuple)) or len(table) != 3 * 256:
+        return None
+    levels = tuple(table)
+    return (
+        (PillowPoint(levels), ())
+        if all(type(level) is int and 0 <= level <= 255 for level in levels)
+        else None
+    )
+
+
+def warp_of(size: Any, method: Any, data: Any, filter: Any, fill: Any) -> tuple[ImageOp, Draw] | None:
+    """The op of `Image.transform`; None: Pillow has to do it."""
+    count = WARP_COEFFICIENTS.get(method)
+    if count is None or filter not in WARP_FILTERS or not is_size(size):
+        return None
+    if not isinstance(data, (list, tuple)) or len(data) < count:
+        return None
+    draw = tuple(data[:count])
+    if not all(type(v) in (int, float) and abs(v) <= LARGEST_COEFFICIENT for v in draw):
+        return None
+    color = (0, 0, 0) if fill is None else fill
+    if not is_color(color):
+        return None
+    return PillowWarp((size[0], size[1]), Image.Transform(method), int(filter), tuple(color)), draw
+
+
+def is_size(size: Any) -> bool:
+    """Whether `size` is (width, height) of an image that native code makes."""
+    return (
+        isinstance(size, (list, tuple))
+        and len(size) == 2
+        and all(type(edge) is int and 0 < edge <= MAX_EDGE for edge in size)
+    )
+
+
+def is_color(color: Any) -> bool:
+    """Whether `color` is a tuple of three levels."""
+    return (
+        isinstance(color, tuple)
+        and len(color) == 3
+        and all(type(level) is int and 0 <= level <= 255 for level in color)
+    )
+
+
+def native_form(
+    steps: Sequence[Step], size: tuple[int, int], store: Store
+) -> tuple[ffi.Pipeline, npt.NDArray[np.float64]]:
+    """The pipeline of `steps`, which end with an image of `size` (width, height), and its draws."""
+    if not steps:
+        return _storing(size, store), _NO_DRAWS
+    draws = np.zeros((len(steps), abi.DRAWS))
+    for row, step in zip(draws, steps, strict=True):
+        row[: len(step.draw)] = step.draw
+    return _pipeline([_lowered(step.op) for step in steps], size, store), draws
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Store:
+    """How pixels are written.
+
+    Attributes:
+        values: address of float or uint8 [3, 256], the value of each level of each channel; None: the level.
+        dtype: 0 uint8, 1 float16, 2 bfloat16, 3 float32.
+        rows_of_pixels: whether the three values of a pixel lie side by side.
+        keep: what the address is valid with.
+    """
+
+    values: int | None
+    dtype: int
+    rows_of_pixels: bool
+    keep: Any = None
+
+
+RGB_ROWS = Store(None, 0, True)
+_NO_DRAWS = np.zeros((0, abi.DRAWS))
+
+
+@lru_cache(maxsize=64)
+def _storing(size: tuple[int, int], store: Store) -> ffi.Pipeline:
+    return _pipeline([], size, store)
+
+
+@lru_cache(maxsize=256)
+def _lowered(op: ImageOp) -> abi.Op:
+    return ffi.op(op.native, op.params(), 0, op.data())
+
+
+def _pipeline(ops: Sequence[abi.Op], size: tuple[int, int], store: Store) -> ffi.Pipeline:
+    return ffi.Pipeline(
+        ops,
+        size[1],
+        size[0],
+        dtype=store.dtype,
+        nhwc=store.rows_of_pixels,
+        table=store.values,
+        keep=store.keep,
+        decoders=_decoders(),
+        max_pixels=0,
+        pillow_vertical_first=pillow_resizes_vertically_first(),
+    )
+
+
+@lru_cache(maxsize=1)
+def _decoders() -> int:
+    return decoder_bits("auto")

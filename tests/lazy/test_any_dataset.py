@@ -1,0 +1,311 @@
+"""Datasets of many forms, in worker processes: with lazy images every batch is the one that torch gives.
+
+All datasets share one worker process for each loader: processes, not samples, are what these tests wait for.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, default_collate
+from torchvision import datasets, tv_tensors
+from torchvision import transforms as v1
+from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
+from torchvision.transforms import v2
+
+import headrace
+from support.equal import same
+from support.jpegs import image_folder
+
+SAMPLES = 6  # of each dataset
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+END = [v1.ToTensor(), v1.Normalize(MEAN, STD)]
+END_V2 = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+CROP = [v1.RandomResizedCrop(24), v1.RandomHorizontalFlip()]
+
+
+class Opened(Dataset[Any]):
+    """Paths in a list, opened as most people open them."""
+
+    def __init__(
+        self, folder: Path, transform: Any, form: Callable[[Any, int, str], Any] | None = None
+    ) -> None:
+        self.paths = sorted(str(path) for path in folder.rglob("*.jpg"))
+        self.transform = transform
+        self.form = form or (lambda image, index, _: (image, index))
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self.paths[index]).convert("RGB")
+        return self.form(self.transform(image), index, self.paths[index])
+
+
+class Sample(NamedTuple):
+    image: Any
+    label: int
+
+
+class BlurOfMoco:
+    def __call__(self, image: Image.Image) -> Image.Image:
+        return image.filter(ImageFilter.GaussianBlur(radius=random.uniform(0.1, 2.0)))
+
+
+class Views:
+    def __init__(self, *transforms: Any) -> None:
+        self.transforms = transforms
+
+    def __call__(self, image: Any) -> list[Any]:
+        return [transform(image) for transform in self.transforms]
+
+
+class OwnCrop(v1.RandomResizedCrop):
+    def forward(self, img: Any) -> Any:
+        return super().forward(img) if np.random.random() < 0.5 else F.resize(img, list(self.size))
+
+
+class InMemory(Dataset[Any]):
+    """Files kept as bytes, batches asked for at once: what a Hugging Face dataset does with a transform."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = [path.read_bytes() for path in sorted(folder.rglob("*.jpg"))]
+        crop = v1.Compose([*CROP, *END])
+        self.transform = lambda rows: {"pixels": [crop(image) for image in rows["image"]], "n": rows["n"]}
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(io.BytesIO(self.files[index]))
+        image.load()
+        rows = self.transform({"image": [ImageOps.exif_transpose(image).convert("RGB")], "n": [index]})
+        return {key: value[0] for key, value in rows.items()}
+
+
+class WithMask(Opened):
+    """An image, a mask of the same size and boxes, changed together by v2."""
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self.paths[index]).convert("RGB")
+        mask = tv_tensors.Mask(torch.arange(image.width * image.height).view(image.height, image.width) % 5)
+        return self.transform({"image": image, "mask": mask, "label": index})
+
+
+class FolderWithPaths(datasets.ImageFolder):
+    def __getitem__(self, index: int) -> Any:
+        return (*super().__getitem__(index), self.samples[index][0])
+
+
+def own_loader(path: str) -> Image.Image:
+    with Image.open(path) as image:
+        return ImageOps.exif_transpose(image).convert("RGB")
+
+
+def own_noise(image: Image.Image) -> Image.Image:
+    pixels = np.asarray(image).astype(np.int16)
+    pixels += np.random.randint(-8, 9, pixels.shape, dtype=np.int16)
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+
+
+def three_generators(image: Image.Image) -> Any:
+    image = image.rotate(random.uniform(-20, 20), Image.Resampling.BILINEAR).resize((30, 26))
+    left = int(torch.randint(0, 6, ()))
+    image = ImageEnhance.Color(image.crop((left, 1, left + 20, 21))).enhance(float(np.random.random()))
+    return F.to_tensor(image) * torch.rand(1) + torch.from_numpy(
+        np.random.random((3, 1, 1)).astype(np.float32)
+    )
+
+
+def by_numpy(image: Image.Image) -> Any:
+    return torch.from_numpy(np.array(image.resize((20, 20)), np.float32).transpose(2, 0, 1) / 255)
+
+
+def stacked(samples: list[Any]) -> Any:
+    return torch.stack([image for image, _ in samples]), torch.tensor([label for _, label in samples])
+
+
+def listed(samples: list[Any]) -> Any:
+    return [image for image, _ in samples], [label for _, label in samples]
+
+
+def as_images(samples: list[Any]) -> Any:
+    return [(image.tobytes(), image.size, label) for image, label in samples]
+
+
+def _moco() -> Any:
+    jitter = v1.RandomApply([v1.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8)
+    return v1.Compose([*CROP, jitter, v1.RandomGrayscale(0.2), v1.RandomApply([BlurOfMoco()], 0.5), *END])
+
+
+def _small() -> Any:
+    return v1.Compose([v1.RandomResizedCrop(12, (0.05, 0.4), interpolation=3), *END])
+
+
+V1: dict[str, list[Any]] = {
+    "crop and flip": CROP,
+    "resize and center crop": [v1.Resize(40), v1.CenterCrop(32)],
+    "colors": [*CROP, v1.ColorJitter(0.4, 0.4, 0.4, 0.1), v1.RandomGrayscale(0.3)],
+    "RandAugment": [*CROP, v1.RandAugment()],
+    "AutoAugment": [*CROP, v1.AutoAugment(fill=(1, 2, 3))],
+    "TrivialAugmentWide": [*CROP, v1.TrivialAugmentWide(interpolation=v1.InterpolationMode.BILINEAR)],
+    "AugMix": [*CROP, v1.AugMix()],
+    "warps": [v1.Resize((30, 30)), v1.RandomAffine(9, (0.1, 0.1), (0.8, 1.2), 5), v1.RandomPerspective()],
+    "padding": [v1.Resize((30, 30)), v1.Pad(2, 7), v1.RandomCrop(32, 3, padding_mode="reflect")],
+    "a subclass of a transform": [OwnCrop(24), v1.RandomVerticalFlip()],
+    "a user's transform after the crop": [*CROP, own_noise],
+    "a user's transform before the crop": [own_noise, *CROP],
+    "containers": [v1.RandomOrder([*CROP]), v1.RandomChoice([v1.Resize((24, 24)), OwnCrop(24)]), CROP[0]],
+    "blur": [*CROP, v1.GaussianBlur(5)],
+}
+Made = tuple[Callable[[Path], Any], Callable[[list[Any]], Any]]
+MADE: dict[str, Made] = {
+    **{
+        name: (lambda folder, steps=steps: Opened(folder, v1.Compose([*steps, *END])), default_collate)
+        for name, steps in V1.items()
+    },
+    "v2": (lambda folder: Opened(folder, v2.Compose([*CROP, *END_V2])), default_collate),
+    "v2 with erasing": (
+        lambda folder: Opened(folder, v2.Compose([*CROP, v2.RandAugment(), *END_V2, v2.RandomErasing(0.7)])),
+        default_collate,
+    ),
+    "a mask beside the image": (
+        lambda folder: WithMask(
+            folder,
+            v2.Compose(
+                [
+                    v2.RandomCrop((20, 20)),
+                    v2.ToImage(),
+                    v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True),
+                ]
+            ),
+        ),
+        default_collate,
+    ),
+    "erasing": (
+        lambda folder: Opened(folder, v1.Compose([*CROP, *END, v1.RandomErasing(0.7, value="random")])),
+        default_collate,
+    ),
+    "dict samples": (
+        lambda folder: Opened(folder, v1.Compose([*CROP, *END]), lambda x, i, p: {"x": x, "n": i, "p": p}),
+        default_collate,
+    ),
+    "named tuples": (
+        lambda folder: Opened(folder, v1.Compose([*CROP, *END]), lambda x, i, _: Sample(x, i)),
+        default_collate,
+    ),
+    "uint8": (lambda folder: Opened(folder, v1.Compose([*CROP, v1.PILToTensor()])), default_collate),
+    "MoCo v2, two views": (lambda folder: Opened(folder, Views(_moco(), _moco())), default_collate),
+    "DINO, multi-crop": (lambda folder: Opened(folder, Views(_moco(), *[_small()] * 4)), default_collate),
+    "TenCrop": (
+        lambda folder: Opened(
+            folder,
+            v1.Compose([v1.Resize(30), v1.TenCrop(24), lambda crops: torch.stack([*map(END[0], crops)])]),
+        ),
+        default_collate,
+    ),
+    "all three generators": (lambda folder: Opened(folder, three_generators), default_collate),
+    "NumPy": (lambda folder: Opened(folder, by_numpy), default_collate),
+    "bytes in memory": (InMemory, default_collate),
+    "ImageFolder subclass": (
+        lambda folder: FolderWithPaths(str(folder), v1.Compose([*CROP, *END])),
+        default_collate,
+    ),
+    "a loader of one's own": (
+        lambda folder: datasets.ImageFolder(str(folder), v1.Compose([*CROP, *END]), loader=own_loader),
+        default_collate,
+    ),
+    "ConcatDataset": (
+        lambda folder: ConcatDataset([Opened(folder, v1.Compose([*CROP, *END]))] * 2),
+        default_collate,
+    ),
+    "Subset": (
+        lambda folder: Subset(Opened(folder, v1.Compose([*CROP, *END])), [9, 3, 4, 11, 5, 6, 7]),
+        default_collate,
+    ),
+    "a collate_fn that stacks": (lambda folder: Opened(folder, v1.Compose([*CROP, *END])), stacked),
+    "a collate_fn that lists": (lambda folder: Opened(folder, v1.Compose([v1.Resize(20), *END])), listed),
+    "images rather than tensors": (lambda folder: Opened(folder, v1.Compose(CROP)), as_images),
+}
+
+
+class All(Dataset[Any]):
+    """The first samples of every dataset, one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.datasets = {name: make(folder) for name, (make, _) in MADE.items()}
+        self.names = list(MADE)
+
+    def __len__(self) -> int:
+        return SAMPLES * len(self.names)
+
+    def __getitem__(self, index: int) -> Any:
+        name = self.names[index // SAMPLES]
+        return name, self.datasets[name][index % SAMPLES]
+
+
+def collate(samples: list[Any]) -> Any:
+    name = samples[0][0]
+    return name, MADE[name][1]([sample for _, sample in samples])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return image_folder(tmp_path_factory.mktemp("images"), 14, classes=2, side=60)
+
+
+def batches(loader: type[DataLoader[Any]], folder: Path, **options: Any) -> dict[str, Any]:
+    torch.manual_seed(5)
+    made = loader(All(folder), SAMPLES, collate_fn=collate, num_workers=1, **options)
+    return dict(made)
+
+
+@pytest.fixture(scope="module")
+def by_loader(folder: Path) -> dict[str, dict[str, Any]]:
+    return {
+        "torch": batches(DataLoader, folder),
+        "lazy": batches(headrace.DataLoader, folder),
+        "not lazy": batches(headrace.DataLoader, folder, lazy=False),
+        "lazy, seed 7": batches(headrace.DataLoader, folder, seed=7),
+        "not lazy, seed 7": batches(headrace.DataLoader, folder, seed=7, lazy=False),
+    }
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_dataset_gives_the_same_batches_whatever_runs_natively(name: str, by_loader: Any) -> None:
+    assert same(by_loader["lazy"][name], by_loader["torch"][name])
+    assert same(by_loader["not lazy"][name], by_loader["torch"][name])
+    assert same(by_loader["lazy, seed 7"][name], by_loader["not lazy, seed 7"][name])
+
+
+class Stream(IterableDataset[Any]):
+    """Samples one after another, as a WebDataset pipeline gives them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = [path.read_bytes() for path in sorted(folder.rglob("*.jpg"))]
+        self.transform = v1.Compose([*CROP, v1.ColorJitter(0.4, 0.4), *END])
+
+    def __iter__(self) -> Any:
+        for number, data in enumerate(self.files):
+            image = Image.open(io.BytesIO(data))
+            image.load()
+            yield self.transform(image.convert("RGB")), number, type(image).__name__
+
+
+def test_an_iterable_dataset_gives_the_same_batches(folder: Path) -> None:
+    def streamed(loader: type[DataLoader[Any]], **options: Any) -> list[Any]:
+        torch.manual_seed(5)
+        return list(loader(Stream(folder), 4, num_workers=1, **options))
+
+    wanted, ours = streamed(DataLoader), streamed(headrace.DataLoader)
+    assert {kind for batch in ours for kind in batch[2]} == {"LazyJpegFile"}
+    assert same([batch[:2] for batch in ours], [batch[:2] for batch in wanted])
+    assert same(streamed(headrace.DataLoader, lazy=False), wanted)
