@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "packs": BASE | {"remote", "sources", "_native"},
     "device": BASE | {"config", "plan", "transforms", "_torch_compat"},
     # Images outside of any batch: native decoding behind Pillow's interface.
-    "lazy": BASE | {"_native"},
+    "lazy": BASE | {"_native", "_torch_compat", "transforms"},
     "engine": BASE
     | {"config", "device", "lazy", "order", "plan", "remote", "sources", "transforms"}
     | {"_native", "_torch_compat"},
@@ -120,14 +120,15 @@ class Budget(NamedTuple):
 # Smaller is better, but clarity decides: change a figure with a sentence of reason.
 BUDGETS = [
     # The random numbers of torch's DataLoader, without a seed, took some lines of loader, engine and order.
-    Budget(("loader", "config", "build"), 900, now=1165),
+    Budget(("loader", "config", "build"), 900, now=1169),
     # More than was meant: each policy of torchvision's and timm's has a page of its own rules, and the user's
     # own code is known by its bytecode alone.
     Budget(("transforms",), 4100),
-    Budget(("plan",), 1500, now=1565),
-    Budget(("lazy",), 1000),
+    Budget(("plan",), 1500, now=1566),
+    # More than was meant: it records torchvision's functions one by one, and needs to find no transforms.
+    Budget(("lazy",), 1600),
     # Batches of the caller's, of an IterableDataset too, are made without torch's loader, which took longer.
-    Budget(("engine", "_torch_compat"), 3200, now=5735),
+    Budget(("engine", "_torch_compat"), 3200, now=5801),
     Budget(("order",), 1100, now=1240),
     Budget(("sources",), 1300, now=1700),
     Budget(("device",), 700),
@@ -140,13 +141,14 @@ BUDGETS = [
             *("__init__", "__main__", "_arrow", "_files", "_machine"),
         ),
         3500,
-        now=4710,
+        now=4721,
     ),
     Budget(("recipes",), 700, now=990),
 ]
 # More for the time being: recognition of code of one's own and of timm, before others make room for them.
-ALL_PYTHON = Budget(tuple(HOLDS), 28_000, now=36_850)
-NATIVE = 12_000
+ALL_PYTHON = Budget(tuple(HOLDS), 28_000, now=38_073)
+# The steps of lazy images and those of timm.
+NATIVE = 12_200
 MAX_FILE, MAX_FUNCTION = 600, 60
 
 ARCHITECTURE = ROOT.parents[1] / "docs" / "architecture.md"
