@@ -103,7 +103,7 @@ def test_one_file_fails_in_a_worker_process(folder: Path, faults: Faults) -> Non
 
 
 def python_step(image: Any) -> Any:
-    return image
+    return image.rotate(0)
 
 
 @pytest.mark.parametrize("failure", ["input/output error", "permission lost", "removed", "empty"])
