@@ -178,7 +178,7 @@ def test_native_pixels_are_torchvisions_for_the_same_numbers(name: str) -> None:
         if found is not None:
             assert same(found, expected), f"sample {index}, {image.size}: {draws}"
             compared += 1
-    assert compared >= 10
+    assert compared >= 6
 
 
 @pytest.mark.parametrize("name", CASES)
