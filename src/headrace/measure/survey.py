@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from headrace import _machine as machine
+import headrace._machine as machine
 from headrace.errors import require
 from headrace.measure.jpeg import Decoding, measure_decoding
 from headrace.measure.nvml import Gpus, gpus
