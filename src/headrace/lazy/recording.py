@@ -12,7 +12,7 @@ In worker processes three things are done when they start, and nothing else is l
 - The functions of `torchvision.transforms.v2`, which choose a kernel by the class of an image, get recording
   kernels in the same way.
 
-Transforms run as they are written. They draw their random numbers as ever, from the generators that torch,
+Transforms run as they are written. They draw their random numbers as before, from the generators that torch,
 NumPy and Python have in that worker; only then do they call one of these functions with a lazy image, which
 notes the call, with the numbers that were drawn. So every number is the one that would have been drawn
 without recording, and user code in between sees no difference. Calls with arguments of an unusual kind are
