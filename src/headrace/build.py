@@ -103,14 +103,14 @@ def plan_of(config: LoaderConfig) -> Plan:
 def plan_options(config: LoaderConfig) -> dict[str, Any]:
     """What the plan depends on besides the dataset: arguments of `make_plan`."""
     default = not config.batched and config.collate_fn is default_convert
-    lazy = config.lazy and config.num_workers > 0
+    tensors = config.lazy == "tensors" and config.num_workers > 0
     return {
         "batch_size": 1 if config.batched else None,
         "collate_fn": None if default else config.collate_fn,
         "dtype": config.dtype,
         "memory_format": config.memory_format,
         "device": config.device,
-        "split": "never" if config.worker_kind == "thread" else "ops" if lazy else "always",
+        "split": "never" if config.worker_kind == "thread" else "ops" if tensors else "always",
     }
 
 

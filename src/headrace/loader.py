@@ -20,6 +20,7 @@ from headrace._native.decoders import decoder_choice
 from headrace.build import EpochOrder, StreamBuilder, drawing_text, plan_of, why_no_init, workers_of
 from headrace.config import (
     DEFAULT_MEMORY_SHARE,
+    Lazy,
     LeftOpen,
     LoaderConfig,
     OnError,
@@ -123,7 +124,9 @@ class DataLoader(TorchDataLoader[T_co]):
             "raise": RuntimeError with the sample that was being made. See docs/workers.md.
         lazy: whether `PIL.Image.open` postpones the decoding of JPEGs in worker processes (the default), so
             that a dataset that opens images itself decodes only the pixels that its crop leaves, natively.
-            Pixels, errors and random numbers stay the same; see docs/lazy-images.md.
+            Pixels, errors and random numbers stay the same. "tensors": torchvision's transforms postpone
+            their work as well, and batches are filled natively (experimental). False: neither. See
+            docs/lazy-images.md.
 
     The order with shuffle=True is a keyed permutation (`headrace.order`); with a `generator`, `sampler` or
     `batch_sampler` of yours it is exactly torch's. `state_dict()` and `load_state_dict()` save and restore
@@ -181,7 +184,7 @@ class DataLoader(TorchDataLoader[T_co]):
         resident: Resident = "auto",
         batch_transform: Callable[..., Any] | None = None,
         on_worker_death: OnWorkerDeath = "respawn",
-        lazy: bool = True,
+        lazy: Lazy = True,
     ) -> None:
         self.memory_budget = (
             int(available_memory() * DEFAULT_MEMORY_SHARE) if memory_budget is None else memory_budget

@@ -118,6 +118,7 @@ def test_batches_are_the_same_with_lazy_images_as_without(case: str, folder: Pat
     dataset = CASES[case](folder)
     with_pillow = batches(dataset, num_workers=0)
     assert same(batches(dataset, num_workers=2), with_pillow)
+    assert same(batches(dataset, num_workers=2, lazy="tensors"), with_pillow)
     assert same(batches(dataset, num_workers=2, lazy=False), with_pillow)
 
 
@@ -142,11 +143,11 @@ def test_damaged_files_are_reported_as_without_lazy_images(folder: Path, tmp_pat
         data = path.read_bytes()
         (tmp_path / f"{i}.jpg").write_bytes(data[: len(data) // 2] if i == 3 else data)
     messages = []
-    for lazy_images in (True, False):
+    for lazy_images in ("tensors", True, False):
         loader = headrace.DataLoader(Listed(tmp_path, AUGMENT), 2, num_workers=2, lazy=lazy_images)
         with pytest.raises(OSError, match="truncated") as caught:
             list(loader)
         messages.append(str(caught.value))
-    assert messages[0] == messages[1]
+    assert messages[0] == messages[1] == messages[2]
     skipping = headrace.DataLoader(Listed(tmp_path, AUGMENT), 2, num_workers=2, on_error="skip")
     assert [labels.tolist() for _, labels in skipping] == [[0, 1], [2], [4, 5]]

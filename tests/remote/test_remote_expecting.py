@@ -148,7 +148,7 @@ def test_the_rest_of_the_epoch_is_announced_in_order_and_nothing_that_is_passed(
     assert places == sorted(places)
     assert places[-1] == COUNT - 1
     assert len(set(places)) == len(places) <= COUNT
-    order = loader._batches(loader._config()).order.at(np.arange(COUNT), 3, 0)[0]  # type: ignore[union-attr]
+    order = loader._batches().order.at(np.arange(COUNT), 3, 0)[0]  # type: ignore[union-attr]
     keys = [record.record.key for record in dataset.source.wanted(order)]  # type: ignore[attr-defined]
     assert [key for said, _ in told for key in said] == [keys[place] for place in places]
 

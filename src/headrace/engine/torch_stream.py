@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from headrace._torch_compat import pin_memory
-from headrace.config import LoaderConfig
+from headrace.config import Lazy, LoaderConfig
 from headrace.device.structure import batch_size
 from headrace.engine.error_policy import STOPPED, ErrorPolicyDataset, Request
 from headrace.engine.meter import Failures
@@ -212,14 +212,14 @@ class WorkerInit:
     """Shows the user's dataset, not what is around it, to code in a worker that asks for it."""
 
     user_init: Callable[[int], None] | None
-    lazy: bool = False  # whether images are opened lazily
+    lazy: Lazy = False
 
     def __call__(self, worker: int) -> None:
         """Called by torch as the worker starts."""
         if self.lazy and "PIL.Image" in sys.modules:
             from headrace import lazy
 
-            lazy.start_worker()
+            lazy.start_worker(tensors=self.lazy == "tensors")
         info = get_worker_info()
         if info is not None and isinstance(info.dataset, StatefulIterable):
             object.__setattr__(info, "dataset", info.dataset.dataset)  # torch means it to be read only

@@ -9,15 +9,18 @@ from headrace.lazy.image import LazyImage, LazyJpegFile, install, open, uninstal
 __all__ = ["LazyImage", "LazyJpegFile", "install", "open", "uninstall"]
 
 
-def start_worker(memory: Callable[[int], torch.Tensor] | None = None) -> None:
-    """For a worker process: images are opened lazily, and torchvision's functions record.
+def start_worker(*, tensors: bool, memory: Callable[[int], torch.Tensor] | None = None) -> None:
+    """For a worker process: images are opened lazily.
 
     Args:
+        tensors: whether torchvision's functions record as well, and return pending tensors.
         memory: gives memory for batches of a number of bytes, uint8; the default is torch's.
     """
+    install()
+    if not tensors:
+        return
     from headrace.lazy import pending, recording
 
-    install()
     recording.start()
     if memory is not None:
         pending.use_memory(memory)

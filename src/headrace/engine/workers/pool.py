@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -54,7 +54,7 @@ class PoolConfig:
         pinned: whether batches are moved to pinned memory.
         respawn: whether workers that die are replaced.
         persistent: whether the processes are kept for another epoch.
-        lazy: whether `PIL.Image.open` gives lazy images of JPEGs in the workers; see `headrace.lazy`.
+        lazy: whether `PIL.Image.open` gives lazy images in the workers; "tensors": pending tensors as well.
     """
 
     dataset: Any
@@ -72,7 +72,7 @@ class PoolConfig:
     pinned: bool = False
     respawn: bool = True
     persistent: bool = False
-    lazy: bool = False
+    lazy: bool | Literal["tensors"] = False
 
 
 class _Process:

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -80,7 +80,7 @@ class WorkerStart:
     parts: Any
     on_error: str
     progress: Progress
-    lazy: bool
+    lazy: bool | Literal["tensors"]
 
 
 class WorkerTraceback(Exception):  # noqa: N818
@@ -178,10 +178,12 @@ class _Worker:
         seed_worker(start.seed, start.worker)  # now, as torch does: to unpickle a dataset may draw
         if start.lazy and "PIL.Image" in sys.modules:  # to import it for nothing would take a while
             from headrace import lazy
-            from headrace.lazy.pending import is_pending
 
-            lazy.start_worker(batch_memory)
-            self._is_pending = is_pending
+            lazy.start_worker(tensors=start.lazy == "tensors", memory=batch_memory)
+            if start.lazy == "tensors":
+                from headrace.lazy.pending import is_pending
+
+                self._is_pending = is_pending
         self._show_seed(start.seed, dataset)
         functions = _torch_compat.default_collate_functions()
         if torch.Tensor in functions:
