@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,13 +14,15 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import default_collate
+from torch.utils.dlpack import to_dlpack
 from torchvision import tv_tensors
 from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
 from torchvision.transforms.v2 import functional as F2  # noqa: N812
 
 from headrace import lazy
+from headrace.lazy import pending as pending_module
 from headrace.lazy import recording
-from headrace.lazy.chain import Chain
+from headrace.lazy.chain import Chain, render
 from headrace.lazy.pending import PendingTensor, Recording, is_pending, made
 from support.equal import same
 from support.jpegs import jpeg
@@ -191,9 +194,21 @@ def test_stacking_takes_pending_and_ordinary_tensors_together() -> None:
     wanted = torch.stack([plain(0), plain(1), plain(2) * 3])
     assert same(torch.stack(mixed), wanted)
     assert same(torch.stack(tuple(mixed), dim=0), wanted)
-    out = torch.empty(3, 3, 7, 9)
-    assert torch.stack([pending(0), pending(1), plain(2) * 3], out=out) is out
-    assert same(out, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["float", "uint8"])
+def test_stacking_to_a_given_tensor_is_torchs(kind: str, dtype: torch.dtype) -> None:
+    def stacked(tensors: list[Any]) -> Any:
+        out = torch.zeros(2, 3, 7, 9, dtype=dtype)
+        try:
+            assert torch.stack(tensors, out=out) is out
+        except (RuntimeError, TypeError) as error:
+            return str(error)
+        return out
+
+    tensors, wanted = ([give(n, kind=kind) for n in range(2)] for give in (pending, plain))
+    assert same(stacked(tensors), stacked(wanted))
 
 
 def test_stacking_tensors_of_different_sizes_is_torchs_error() -> None:
@@ -244,3 +259,100 @@ def test_the_files_bytes_are_given_back_once_the_tensor_is_made() -> None:
     tensor.sum()
     assert not isinstance(tensor.recording.source, Chain)
     assert file is not None
+
+
+def test_a_tensor_that_was_made_is_not_made_again_along_with_another_of_its_file() -> None:
+    def crops() -> list[Any]:
+        image = Image.open(io.BytesIO(FILES[0])).convert("RGB")
+        return [F.to_tensor(image.crop((left, 0, left + 20, 20))) for left in range(3)]
+
+    wanted = [made(crop) for crop in crops()]
+    tensors = crops()
+    tensors[0].mul_(0.5)
+    tensors[1].add_(1)
+    assert same(made(tensors[0]), wanted[0] * 0.5)
+    assert same(made(tensors[1]), wanted[1] + 1)
+    assert same(made(tensors[2]), wanted[2])
+
+
+def test_a_tensor_and_a_copy_of_it_with_other_values_can_both_be_changed() -> None:
+    tensor, plain_one = pending(), plain()
+    both = [(x, F.normalize(x, [0.5] * 3, [0.2] * 3)) for x in (tensor, plain_one)]
+    for _, normalized in both:
+        normalized[:, :4] = 0
+    assert same(*(made(normalized) for _, normalized in both))
+    assert same(made(tensor), plain_one)
+
+
+def test_threads_may_make_tensors_of_one_file_at_the_same_time() -> None:
+    def crops() -> list[Any]:
+        image = Image.open(io.BytesIO(FILES[0])).convert("RGB")
+        return [F.to_tensor(image.crop((left, 0, left + 20, 20))) for left in range(16)]
+
+    wanted = [made(crop) for crop in crops()]
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(20):
+            tensors = crops()
+            assert all(map(same, threads.map(made, tensors * 2), wanted * 2))
+
+
+UNUSUAL: dict[str, Callable[[Any], Any]] = {
+    "size of a dimension by name": lambda x: (x.size(dim=1), x.stride(dim=1)),
+    "numel by name": lambda x: torch.numel(input=x),
+    "is_floating_point by name": lambda x: torch.is_floating_point(input=x),
+    "contiguous in another format": lambda x: x[None].is_contiguous(memory_format=torch.channels_last),
+    "contiguous in a format for batches": lambda x: x.is_contiguous(memory_format=torch.channels_last),
+    "stack along an axis": lambda x: torch.stack([x, x], axis=0),
+    "stack by name": lambda x: torch.stack(tensors=[x, x], dim=0),
+    "stack along no dimension": lambda x: torch.stack([x, x], dim="0"),
+    "stack to nothing": lambda x: torch.stack([x, x], out=None),
+    "clone by name": lambda x: torch.clone(input=x),
+    "clone in a format": lambda x: x.clone(memory_format=torch.contiguous_format).stride(),
+    "clone by nonsense": lambda x: x.clone(nonsense=1),
+    "clone by torch": torch.clone,
+    "requires_grad by name": lambda x: x.requires_grad_(requires_grad=False),
+    "a size that is no number": lambda x: x.size("one"),
+}
+
+
+@pytest.mark.parametrize("action", UNUSUAL)
+@pytest.mark.parametrize("kind", ["float", "uint8", "image"])
+def test_any_spelling_of_a_call_gives_what_torch_gives(kind: str, action: str) -> None:
+    def outcome(tensor: Any) -> Any:
+        try:
+            return _plain(UNUSUAL[action](tensor))
+        except (TypeError, RuntimeError, ValueError) as error:
+            return type(error)
+
+    assert same(outcome(pending(kind=kind)), outcome(plain(kind=kind)))
+
+
+def test_inference_mode_counts_where_a_tensor_comes_from_and_not_where_it_is_looked_at() -> None:
+    tensor = pending()
+    with torch.inference_mode():
+        mean = float(tensor.mean())
+        of_inference = pending()
+    assert same(made(tensor.sub_(mean)), plain() - mean)
+    assert not tensor.is_inference()
+    assert made(of_inference).is_inference()
+    image = pending(kind="image")
+    with torch.inference_mode():
+        image.sum()
+    assert not image.add_(1).is_inference()
+
+
+def test_a_tensor_that_is_kept_is_decoded_for_two_batches_and_never_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = []
+    monkeypatch.setattr(pending_module, "render", lambda *given: (calls.append(1), render(*given))[1])
+    tensors = [pending(n) for n in range(2)]
+    batches = [torch.stack(tensors) for _ in range(4)]
+    assert len(calls) == 4
+    assert all(same(batch, torch.stack([plain(0), plain(1)])) for batch in batches)
+
+
+def test_code_that_asks_for_memory_behind_torchs_back_gets_an_error() -> None:
+    with pytest.raises(RuntimeError, match="data pointer"):
+        to_dlpack(pending())
+    assert same(torch.from_dlpack(pending()), plain())

@@ -8,6 +8,7 @@ bit for bit as Pillow would have done it step by step.
 from __future__ import annotations
 
 import io
+import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -47,12 +48,14 @@ class File:
     Attributes:
         data: the whole file.
         waiting: what will want pixels of it, as far as is known.
+        lock: held by whoever decodes it, or changes `waiting` or what is in there.
     """
 
-    __slots__ = ("data", "waiting")
+    __slots__ = ("data", "lock", "waiting")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
+        self.lock = threading.RLock()
         self.waiting: weakref.WeakSet[Any] = weakref.WeakSet()
 
 

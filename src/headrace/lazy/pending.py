@@ -8,7 +8,8 @@ it is made once, and in-place operations change what it is from then on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,13 +82,15 @@ class Erased:
 
 
 class Recording:
-    """What a pending tensor is to become; tensors that share their memory share this.
+    """What a pending tensor is to become; tensors that share their memory share this. Safe for threads.
 
     Attributes:
         source: the image.
+        shape: [3, height, width] of the tensor.
         table: what its levels become.
         erased: boxes that are then overwritten.
         rows_of_pixels: whether the tensor's memory is [height, width, 3].
+        inference: whether it is an inference tensor, as `torch.inference_mode` makes them.
         value: the tensor, once it was made.
     """
 
@@ -99,44 +102,76 @@ class Recording:
         *,
         rows_of_pixels: bool = False,
     ) -> None:
+        width, height = source.shown
         self.source = source
+        self.shape = (3, height, width)
         self.table = table
         self.erased = erased
         self.rows_of_pixels = rows_of_pixels
+        self.inference = torch.is_inference_mode_enabled()
         self.value: torch.Tensor | None = None
+        self._written = False
+        self._lock = source.file.lock if isinstance(source, Chain) else threading.RLock()
         if isinstance(source, Chain):
-            source.file.waiting.add(self)
+            with self._lock:
+                source.file.waiting.add(self)
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """[3, height, width]."""
-        width, height = self.source.shown
-        return 3, height, width
+    def copy(self, table: Table | None = None, erased: tuple[Erased, ...] = ()) -> Recording | None:
+        """A recording of its own, its levels by another table where one is given, and further boxes
+        overwritten; None: the tensor was made."""
+        with self._lock:
+            if self.value is not None:
+                return None
+            boxes = (*self.erased, *erased)
+            return Recording(self.source, table or self.table, boxes, rows_of_pixels=self.rows_of_pixels)
 
-    def copy(self, table: Table | None = None) -> Recording:
-        """A recording of its own, its levels by another table where one is given."""
-        table = table or self.table
-        return Recording(self.source, table, self.erased, rows_of_pixels=self.rows_of_pixels)
+    def change(self, table: Table | None = None, erased: tuple[Erased, ...] = ()) -> bool:
+        """What `copy` does, in place; False, and nothing is changed, where the tensor was made."""
+        with self._lock:
+            if self.value is not None:
+                return False
+            self.table, self.erased = table or self.table, (*self.erased, *erased)
+            self._written = False
+            return True
 
     def made(self) -> torch.Tensor:
         """The tensor; made now where it was not."""
-        if self.value is None:
-            _, height, width = self.shape
-            if self.rows_of_pixels:
-                value = torch.empty((height, width, 3), dtype=self.table.dtype).permute(2, 0, 1)
-            else:
-                value = torch.empty((3, height, width), dtype=self.table.dtype)
-            self._write(value, self.table.rows_of_pixels if self.rows_of_pixels else self.table.planes)
-            self.value = value
-            self.source, self.erased = Pixels(_NOTHING), ()
-        return self.value
+        with self._lock:
+            if self.value is None:
+                with torch.inference_mode(self.inference):
+                    self.value = self._made()
+                self.take(Pixels(_NOTHING))
+                self.erased = ()
+            return self.value
 
     def write(self, image: torch.Tensor) -> None:
         """Writes the pixels to `image`, contiguous [3, height, width] of the table's dtype."""
-        if self.value is None:
+        with self._lock:
+            if self._written:  # it is kept for more than one batch: from now on it is not decoded again
+                self.made()
+            if self.value is not None:
+                image.copy_(self.value)
+                return
             self._write(image, self.table.planes)
+            self._written = True
+            if isinstance(self.source, Chain):
+                self.source.file.waiting.discard(self)
+
+    def take(self, pixels: Pixels) -> None:
+        """Replaces the image by what was decoded of it."""
+        with self._lock:
+            if isinstance(self.source, Chain):
+                self.source.file.waiting.discard(self)
+            self.source = pixels
+
+    def _made(self) -> torch.Tensor:
+        _, height, width = self.shape
+        if self.rows_of_pixels:
+            value = torch.empty((height, width, 3), dtype=self.table.dtype).permute(2, 0, 1)
         else:
-            image.copy_(self.value)
+            value = torch.empty((3, height, width), dtype=self.table.dtype)
+        self._write(value, self.table.rows_of_pixels if self.rows_of_pixels else self.table.planes)
+        return value
 
     def _write(self, image: torch.Tensor, store: Store) -> None:
         if isinstance(self.source, Chain):
@@ -148,10 +183,13 @@ class Recording:
 
     def _render(self, chain: Chain, store: Store, address: int) -> None:
         """Together with whatever else waits for the same file: it is then decoded once."""
-        others = [each for each in chain.file.waiting if each is not self and each.source is not chain]
-        memory = [np.empty((*each.source.shown[::-1], 3), np.uint8) for each in others]
-        outputs = [Output(chain, store, address)]
-        for each, rgb in zip(others, memory, strict=True):
+        others, memory, outputs = [], [], [Output(chain, store, address)]
+        for each in chain.file.waiting:
+            if each is self or not isinstance(each.source, Chain) or each.source is chain:
+                continue
+            rgb = np.empty((*each.source.shown[::-1], 3), np.uint8)
+            others.append(each)
+            memory.append(rgb)
             outputs.append(Output(each.source, RGB_ROWS, rgb.ctypes.data))
         made = render(chain.file, outputs)
         for each, rgb, done in zip(others, memory, made[1:], strict=True):
@@ -159,12 +197,6 @@ class Recording:
                 each.take(Pixels(rgb))
         if not made[0]:
             _store(Pixels(np.ascontiguousarray(chain.image())), store, address)
-
-    def take(self, pixels: Pixels) -> None:
-        """The image, decoded along with another."""
-        if isinstance(self.source, Chain):
-            self.source.file.waiting.discard(self)
-        self.source = pixels
 
 
 _NOTHING = np.empty((0, 0, 3), np.uint8)
@@ -206,9 +238,9 @@ class PendingTensor(torch.Tensor, metaclass=_StandsForTensor):  # type: ignore[m
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _METADATA and is_pending(args[0]):
+        if func in _METADATA and not kwargs and is_pending(args[0]) and _are_numbers(args[1:]):
             return _torch_compat.without_overrides(func, *args)
-        handler = _HANDLERS.get(func)
+        handler = _HANDLERS.get(func) if args else None
         result = NotImplemented if handler is None else handler(*args, **kwargs)
         if result is not NotImplemented:
             return result
@@ -256,26 +288,10 @@ def made(value: Any) -> Any:
         if value.recording is None:  # made of an ordinary tensor by torchvision's `wrap(…, like=…)`
             value.ordinary = _torch_compat.without_overrides(torch.Tensor.as_subclass, value, kind)
         else:
-            value.ordinary = _as_kind(value.recording.made(), type(value))
+            tensor = value.recording.made()
+            with torch.inference_mode(value.recording.inference):
+                value.ordinary = _as_kind(tensor, type(value))
     return value.ordinary
-
-
-def stack(tensors: Sequence[torch.Tensor], out: torch.Tensor) -> bool:
-    """Writes images to `out`, [n, 3, height, width]; False, and nothing is written, where torch has to."""
-    first = tensors[0]
-    shape = (len(tensors), *first.shape)
-    same = all(
-        _is_plain(each) and each.shape == first.shape and each.dtype == first.dtype for each in tensors
-    )
-    if not same or tuple(out.shape) != shape or not (_is_plain(out) and out.is_contiguous()):
-        return False
-    for image, tensor in zip(out, tensors, strict=True):
-        recording = getattr(tensor, "recording", None)
-        if recording is None:
-            image.copy_(tensor)
-        else:
-            recording.write(image)
-    return True
 
 
 def _is_plain(tensor: Any) -> bool:
@@ -289,35 +305,60 @@ def _is_plain(tensor: Any) -> bool:
     )
 
 
+def _are_numbers(args: tuple[Any, ...]) -> bool:
+    return all(type(each) is int for each in args)
+
+
 def _as_kind(value: torch.Tensor, kind: type[PendingTensor]) -> torch.Tensor:
     return value if kind.stands_for is torch.Tensor else value.as_subclass(kind.stands_for)
 
 
-def _stack(tensors: Any, dim: int = 0, *, out: Any = None) -> Any:
-    if dim != 0 or not isinstance(tensors, (list, tuple)) or not any(map(is_pending, tensors)):
+# Each takes what torch's function is called with, and leaves to torch what is unusual.
+
+
+def _stack(tensors: Any, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+    dims = (*args, *kwargs.values())
+    if out is not None or len(dims) > 1 or not kwargs.keys() <= {"dim"}:
         return NotImplemented
-    if out is None:
-        first = tensors[0]
-        if not all(map(_is_plain, tensors)):
-            return NotImplemented
-        out = take_memory((len(tensors), *first.shape), first.dtype)
-    return out if stack(tensors, out) else NotImplemented
-
-
-def _requires_grad(tensor: Any, requires_grad: bool = True) -> Any:
-    return tensor if is_pending(tensor) and not requires_grad else NotImplemented
-
-
-def _clone(tensor: Any, *, memory_format: Any = torch.preserve_format) -> Any:
-    if not is_pending(tensor) or memory_format is not torch.preserve_format:
+    if not _are_numbers(dims) or any(dims):
         return NotImplemented
-    return pending(tensor.recording.copy(), type(tensor))
+    if not isinstance(tensors, (list, tuple)) or not any(map(is_pending, tensors)):
+        return NotImplemented
+    first = tensors[0]
+    if not all(
+        _is_plain(each) and each.shape == first.shape and each.dtype == first.dtype for each in tensors
+    ):
+        return NotImplemented
+    out = take_memory((len(tensors), *first.shape), first.dtype)
+    for image, tensor in zip(out, tensors, strict=True):
+        if isinstance(tensor, PendingTensor) and tensor.recording is not None:
+            tensor.recording.write(image)
+        else:
+            image.copy_(tensor)
+    return out
+
+
+def _requires_grad(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    return tensor if is_pending(tensor) and args == (False,) and not kwargs else NotImplemented
+
+
+def _clone(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    return NotImplemented if args or kwargs else _copy(tensor, PendingTensor)
+
+
+def _clone_method(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    return NotImplemented if args or kwargs else _copy(tensor, type(tensor))
+
+
+def _copy(tensor: Any, kind: type[PendingTensor]) -> Any:
+    recording = tensor.recording.copy() if is_pending(tensor) else None
+    return NotImplemented if recording is None else pending(recording, kind)
 
 
 _HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.stack: _stack,
     torch.clone: _clone,
-    torch.Tensor.clone: _clone,
+    torch.Tensor.clone: _clone_method,
     torch.Tensor.requires_grad_: _requires_grad,
 }
 

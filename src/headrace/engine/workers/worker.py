@@ -270,6 +270,8 @@ def _stacked(
     )
     if not plain:
         return by_torch(batch, collate_fn_map=collate_fn_map)
+    if any(map(is_pending, batch)):
+        return torch.stack(batch)  # which takes that memory itself, and decodes into it
     nbytes = len(batch) * first.numel() * first.element_size()
     memory = batch_memory(nbytes).view(dtype)
     return torch.stack(batch, 0, out=memory.view(len(batch), *shape))
