@@ -281,3 +281,46 @@ def test_an_ordinary_image_of_torchvision_wrapped_like_a_pending_one_is_an_ordin
         return made(tv_tensors.wrap(torch.ones(3, 4, 5), like=pending)) + 1
 
     check(wrapped)
+
+
+@pytest.mark.parametrize("kind", ["v1", "v2", "v2, a tensor", "v2, normalized in place"])
+def test_what_changes_nothing_gives_the_tensor_itself_or_its_memory(kind: str) -> None:
+    def shared(image: Image.Image) -> Any:
+        tensor = F2.to_image(image) if kind == "v2" else F.to_tensor(image)
+        if kind == "v1":
+            other = F.convert_image_dtype(tensor, torch.float32)
+        elif kind == "v2, normalized in place":
+            tensor = F2.to_dtype(F2.to_image(image), torch.float32, scale=True)
+            other = F2.normalize(tensor, MEAN, STD, inplace=True)
+        else:
+            other = F2.to_dtype(tensor, tensor.dtype, scale=True)
+        is_same = other is tensor
+        other.zero_()
+        return [is_same, tensor, other]
+
+    check(shared)
+
+
+def test_numbers_that_change_later_are_read_at_every_call() -> None:
+    def normalized(numbers: Any) -> Any:
+        def twice(image: Image.Image) -> Any:
+            given, found = numbers([0.0, 0.0, 0.0]), []
+            for value in (0.1, 0.9):
+                given[:] = numbers([value] * 3)
+                found.append(F.normalize(F.to_tensor(image), given, [1.0] * 3))
+            return found
+
+        return twice
+
+    for numbers in (torch.tensor, np.array, list):
+        check(normalized(numbers))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 256), (1, 4, 1), (3, 4, 256)])
+def test_numbers_for_columns_or_rows_are_not_taken_for_those_of_levels(shape: tuple[int, ...]) -> None:
+    numbers = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    for mean in (numbers, numbers.tolist()):
+        check(
+            lambda image, mean=mean: F.normalize(F.to_tensor(image.resize((256, 4))), mean, torch.ones(1)),
+            seeds=2,
+        )

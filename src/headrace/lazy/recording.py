@@ -248,7 +248,8 @@ def _levels() -> Table:
     return LEVELS
 
 
-_tables: dict[Any, Table | None] = {}
+_tables: dict[Any, Any] = {}
+_UNKNOWN = object()
 
 
 def table_of(function: Function, table: Table, args: tuple[Any, ...]) -> Table | None:
@@ -256,27 +257,36 @@ def table_of(function: Function, table: Table, args: tuple[Any, ...]) -> Table |
 
     None: it gives no table, or raises, or its arguments are of an unusual kind.
     """
-    key = (function, table, tuple(tuple(each) if isinstance(each, list) else each for each in args))
-    try:
-        if key in _tables:
-            return _tables[key]
-    except TypeError:  # something that can change
+    if not all(map(_is_fixed, args)):
         return None
-    if len(_tables) >= MAX_TABLES:
-        _tables.clear()
+    key = (function, table, tuple(tuple(each) if isinstance(each, list) else each for each in args))
+    found: Table | None = _tables.get(key, _UNKNOWN)
+    if found is not _UNKNOWN:
+        return found
     try:
         values = function(table.as_image(), *args)
         fits = type(values) is torch.Tensor and tuple(values.shape) == (3, 1, 256) and values.dtype in DTYPES
-        _tables[key] = Table(values.reshape(3, 256).contiguous()) if fits else None
+        found = Table(values.reshape(3, 256).contiguous()) if fits else None
     except Exception:  # raised again by the original, called with the user's tensor
-        _tables[key] = None
-    return _tables[key]
+        found = None
+    if len(_tables) >= MAX_TABLES:
+        _tables.clear()
+    _tables[key] = found
+    return found
+
+
+def _is_fixed(argument: Any) -> bool:
+    """Whether an argument is a number for all channels or one for each, or a setting: not what has another
+    value later (a tensor, an array), nor what treats columns or rows differently."""
+    if isinstance(argument, (list, tuple)):
+        return len(argument) in (1, 3) and all(type(each) in (int, float) for each in argument)
+    return type(argument) in (bool, torch.dtype)
 
 
 def _recording_values(original: Function, order: Order, of_values: Function | None = None) -> Function:
-    """`original` changes every value of a tensor by itself, as `of_values` does (the default: `original`);
-    `order` gives whether that is in place, and the arguments."""
-    of_values = of_values or original
+    """`original` changes every value of a tensor by itself, as `of_values` does; `order` gives whether that
+    is in place, and the arguments. Without `of_values` it is `original`; with it, `original` gives a tensor
+    that shares the memory of its argument where others give the argument itself."""
 
     @functools.wraps(original)
     def recorded(image: Any, *args: Any, **kwargs: Any) -> Any:
@@ -286,19 +296,25 @@ def _recording_values(original: Function, order: Order, of_values: Function | No
                 in_place, ordered = order(*args, **kwargs)
             except TypeError:  # the original says what is wrong with its arguments
                 return original(image, *args, **kwargs)
-            changed = _changed(image, table_of(of_values, image.recording.table, ordered), in_place=in_place)
+            same = image if of_values is None else pending(image.recording, type(image))
+            if ordered[0] is image.dtype:
+                return same
+            table = table_of(of_values or original, image.recording.table, ordered)
+            changed = _changed(image, table, same if in_place else None)
         return original(image, *args, **kwargs) if changed is None else changed
 
     return recorded
 
 
-def _changed(image: Any, table: Table | None, *, in_place: bool) -> Any:
-    if table is None or (in_place and table.dtype != image.recording.table.dtype):
+def _changed(image: Any, table: Table | None, same: Any) -> Any:
+    """With another table; `same` is what comes of that in place, None: it is not in place."""
+    if table is None:
         return None
-    if not in_place:
-        return pending(image.recording.copy(table), type(image))
-    image.recording.table = table
-    return image
+    if same is not None:
+        fits = table.dtype == image.recording.table.dtype
+        return same if fits and image.recording.change(table) else None
+    recording = image.recording.copy(table)
+    return None if recording is None else pending(recording, type(image))
 
 
 def _normalize_order(mean: Any, std: Any, inplace: bool = False) -> tuple[bool, tuple[Any, ...]]:
@@ -317,9 +333,12 @@ def _recording_erase(original: Function) -> Function:
     @functools.wraps(original)
     def recorded(img: Any, i: int, j: int, h: int, w: int, v: torch.Tensor, inplace: bool = False) -> Any:
         if is_pending(img) and _erases(img, i, j, h, w, v):
-            recording = img.recording if inplace else img.recording.copy()
-            recording.erased = (*recording.erased, Erased(i, j, h, w, v.clone()))
-            return img if inplace else pending(recording, type(img))
+            box = Erased(i, j, h, w, v.clone())
+            if inplace and img.recording.change(erased=(box,)):
+                return img
+            recording = None if inplace else img.recording.copy(erased=(box,))
+            if recording is not None:
+                return pending(recording, type(img))
         return original(img, i, j, h, w, v, inplace)
 
     return recorded
