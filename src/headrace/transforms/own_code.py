@@ -30,6 +30,9 @@ LOCALS = ("LOAD_FAST", "STORE_FAST")
 NUMBERS = {"LOAD_CONST", "LOAD_SMALL_INT"}
 ATTRIBUTES = {"LOAD_METHOD", "LOAD_ATTR"}
 ARITHMETIC = {"+", "-", "*", "/", "+=", "-=", "*=", "/="}
+# Python 3.10 has an instruction for each.
+MOVES |= {f"{kind}_{name}" for kind in ("BINARY", "INPLACE") for name in ("ADD", "SUBTRACT", "MULTIPLY")}
+MOVES |= {"BINARY_TRUE_DIVIDE", "INPLACE_TRUE_DIVIDE"}
 METHODS = {f"{name}{place}" for name in ("add", "sub", "mul", "div", "neg", "clamp") for place in ("", "_")}
 
 UNUSUAL = (
@@ -116,8 +119,10 @@ def _plain_code(function: Any) -> CodeType | None:
     if type(function) is not FunctionType:
         return None
     code = function.__code__
-    closed = code.co_freevars or code.co_cellvars or code.co_kwonlyargcount or code.co_exceptiontable
-    return None if closed or code.co_flags & UNUSUAL else code
+    closed = code.co_freevars or code.co_cellvars or code.co_kwonlyargcount
+    # Python 3.10 has no such table: what handles exceptions there are instructions, which are unknown.
+    handles = getattr(code, "co_exceptiontable", b"")
+    return None if closed or handles or code.co_flags & UNUSUAL else code
 
 
 def _shape(function: Any, *, any_name: bool = False) -> Shape | None:
