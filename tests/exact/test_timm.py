@@ -178,3 +178,31 @@ def test_an_operation_of_another_version_stays_python() -> None:
         lowered = lower_transform(v1.Compose([transform, v1.CenterCrop(8), v1.ToTensor()]))
         assert not lowered.whole
         assert name in lowered.middle_steps[0].reason
+
+
+def reason_of(transform: Any) -> str:
+    lowered = lower_transform(v1.Compose([transform, v1.CenterCrop(8), v1.ToTensor()]))
+    (step,) = (step for step in lowered.steps if step.refused)
+    return step.reason
+
+
+def test_a_negative_deviation_is_none_as_in_timm() -> None:
+    for deviation in (-1.0, -0.5):
+        op = auto_augment.AugmentOp("Rotate", 1.0, 8, {**PARAMS, "magnitude_std": deviation})
+        assert read(auto_augment.RandAugment([op])).shared.deviation == 0.0  # type: ignore[attr-defined]
+
+
+def test_a_policy_that_only_looks_like_autoaugment_is_not() -> None:
+    ops = [auto_augment.AugmentOp(name, 1.0, 8, PARAMS) for name in ("Rotate", "Invert")]
+    transform = auto_augment.RandAugment(ops, 2)
+    expected = read(transform)
+    transform.policy = [ops[:1]]
+    assert read(transform) == expected
+
+
+def test_what_numpy_or_timm_raise_for_their_arguments_makes_a_policy_python() -> None:
+    inverts = [auto_augment.AugmentOp("Invert", 1.0, 8, PARAMS)]
+    weighted = auto_augment.RandAugment(inverts, 1, [7.0])
+    assert reason_of(weighted).startswith("numpy.random.choice raises ValueError: probabilities")
+    shifted = auto_augment.AugmentOp("TranslateX", 1.0, 8, {"img_mean": (1, 2, 3)})
+    assert reason_of(auto_augment.RandAugment([shifted], 1)).startswith("can't be read: KeyError")

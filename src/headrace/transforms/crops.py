@@ -57,7 +57,9 @@ class CenterCrop(ImageOp):
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        return made(cls, *pair(transform.size), *_timms_padding(transform))
+        # torchvision's pads with black, whatever attributes an object may have.
+        padding = () if isinstance(transform, cls.matches) else _timms_padding(transform)
+        return made(cls, *pair(transform.size), *padding)
 
     def params(self) -> tuple[float, ...]:
         return (self.height, self.width, PADDING_MODES.index(self.padding_mode), *self.fill)
@@ -257,11 +259,11 @@ class RandomCrop(ImageOp):
 
 
 def _timms_padding(transform: Any) -> tuple[PaddingMode, tuple[int, int, int]]:
-    """The mode and the colour; torchvision's CenterCrop has none of them, and pads with black."""
-    mode: Any = getattr(transform, "padding_mode", "constant")
+    """The mode and the colour."""
+    mode: Any = transform.padding_mode
     if mode not in PADDING_MODES:
         raise NoNativeForm(f"padding_mode={mode!r}: native code knows {', '.join(PADDING_MODES)}")
-    fill = colour(getattr(transform, "fill", 0), F) if mode == "constant" else (0, 0, 0)
+    fill = colour(transform.fill, F) if mode == "constant" else (0, 0, 0)
     return mode, fill
 
 

@@ -77,7 +77,7 @@ class RandomErasing(Op):
     @classmethod
     def read(cls, transform: Any) -> Self:
         """`inplace` says nothing about batches: nobody else sees their memory."""
-        if hasattr(transform, "log_aspect_ratio"):
+        if not isinstance(transform, cls.matches):
             return cls._read_timms(transform)
         value = transform.value
         if isinstance(value, (int, float)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -104,7 +105,7 @@ class TimmAugment(ImageOp):
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        policies = hasattr(transform, "policy")
+        policies = isinstance(transform, sys.modules["timm.data.auto_augment"].AutoAugment)
         rows = transform.policy if policies else [[op] for op in transform.ops]
         operations = [op for row in rows for op in row]
         if not operations:
@@ -215,7 +216,10 @@ def _shared(op: Any) -> Shared:
     most = number("magnitude_max", op.magnitude_max or 10.0)
     translation = float(op.hparams.get("translate_const", 0))
     fraction = number("translate_pct", op.hparams.get("translate_pct", 0.45))
-    deviation = UNIFORM if deviation == math.inf else deviation
+    if deviation == math.inf:
+        deviation = UNIFORM
+    elif not deviation > 0.0:  # timm takes the magnitude as it is
+        deviation = 0.0
     return Shared(tuple(int(each) for each in filters), fill, deviation, most, translation, fraction)
 
 
@@ -286,4 +290,9 @@ def _choice(transform: Any) -> tuple[int, tuple[float, ...] | None]:
     given = None if weights is None else tuple(number("weight", weight) for weight in weights)
     if given is not None and len(given) != len(transform.ops):
         raise NoNativeForm(f"{len(given)} weights for {len(transform.ops)} operations")
-    return integer("num_layers", transform.num_layers), given
+    steps = integer("num_layers", transform.num_layers)
+    try:
+        np.random.RandomState(0).choice(len(transform.ops), steps, replace=weights is None, p=weights)
+    except ValueError as error:
+        raise NoNativeForm(f"numpy.random.choice raises ValueError: {error}") from None
+    return steps, given
