@@ -48,6 +48,15 @@ def test_without_torch_s_private_names_the_public_one_gives_it(
     check(torch.utils.data.get_worker_info())
 
 
+@pytest.mark.parametrize("missing", ["_global_forward_hooks", "_global_forward_pre_hooks"])
+def test_where_torch_does_not_tell_of_hooks_there_may_be_some(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _torch_compat.find_call_change(torch.nn.Identity()) is None
+    monkeypatch.delattr(torch.nn.modules.module, missing)
+    assert _torch_compat.find_call_change(torch.nn.Identity()) == "there are hooks for all modules"
+
+
 def test_default_collate_follows_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     table = _torch_compat.default_collate_functions()
     assert torch.Tensor in table

@@ -124,6 +124,27 @@ def replace_kernel(
     return functools.partial(kernels.__setitem__, cls, original)
 
 
+_HOOKS_OF_ALL = ("_global_forward_hooks", "_global_forward_pre_hooks")
+_BACKWARD_HOOKS_OF_ALL = ("_global_backward_hooks", "_global_backward_pre_hooks")
+
+
+def find_call_change(module: torch.nn.Module) -> str | None:
+    """Why calling `module` may do anything but `module.forward`; None: it does just that. Where torch doesn't
+    tell of hooks for all modules, there may be some."""
+    attributes, common = vars(module), torch.nn.modules.module
+    if attributes.get("_forward_hooks") or attributes.get("_forward_pre_hooks"):
+        return "has forward hooks"
+    hooks = [getattr(common, name, ["unknown"]) for name in _HOOKS_OF_ALL]
+    if any(hooks) or any(getattr(common, name, None) for name in _BACKWARD_HOOKS_OF_ALL):
+        return "there are hooks for all modules"
+    if attributes.get("_compiled_call_impl") is not None:
+        return "is compiled"
+    calls = [getattr(kind, "_call_impl", None) for kind in (type(module), torch.nn.Module)]
+    if calls[0] is not calls[1] or "_call_impl" in attributes:
+        return "_call_impl replaced"
+    return None
+
+
 _changes = itertools.count(1)
 
 

@@ -94,6 +94,17 @@ def hooked() -> Any:
     return module
 
 
+def negated() -> Any:
+    module = Module()
+    module.forward = lambda img: -module.inner(img)  # type: ignore[method-assign]
+    return module
+
+
+class OwnImpl(Module):
+    def _call_impl(self, *args: Any) -> Any:
+        return -super()._call_impl(*args)
+
+
 @pytest.mark.parametrize("make", [Preset, InTwoSteps, Module, type("Derived", (Preset,), {})])
 def test_a_class_around_a_transform_is_that_transform(make: Callable[[], Any], tmp_path: Path) -> None:
     dataset = datasets.ImageFolder(str(image_folder(tmp_path, 6)), make())
@@ -103,12 +114,24 @@ def test_a_class_around_a_transform_is_that_transform(make: Callable[[], Any], t
         assert torch.equal(ours, theirs)
 
 
-OTHERS = [Twice(), WithTarget(), Counting(), Property(), Watched(), Method(), hooked(), v1.CenterCrop(8)]
+OTHERS = [
+    *(Twice(), WithTarget(), Counting(), Property(), Watched(), Method(), hooked(), v1.CenterCrop(8)),
+    *(negated(), OwnImpl()),
+]
 
 
 @pytest.mark.parametrize("transform", OTHERS, ids=lambda each: type(each).__name__)
 def test_a_class_that_does_anything_else_is_not(transform: Any) -> None:
     assert wrapped_transform(transform) is None
+
+
+def test_a_class_around_a_transform_is_not_that_where_all_modules_have_hooks() -> None:
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert wrapped_transform(Module()) is None
+    finally:
+        handle.remove()
+    assert wrapped_transform(Module()) is not None
 
 
 class Renamed(v1.RandomCrop):

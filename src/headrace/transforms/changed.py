@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from headrace._torch_compat import find_call_change
+
 # Whose classes may be known; see `Op.matches_imported` for those that Headrace doesn't import.
 LIBRARIES = ("torch", "torchvision", "timm")
 
@@ -16,10 +18,9 @@ def find_change(transform: Any) -> str | None:
     if type(transform) is FunctionType:
         return None  # it is its code, whatever hangs on it
     attributes = vars(transform) if hasattr(transform, "__dict__") else {}
-    if attributes.get("_forward_hooks") or attributes.get("_forward_pre_hooks"):
-        return "has forward hooks"
-    if attributes.get("_compiled_call_impl") is not None:
-        return "is compiled"
+    called_otherwise = find_call_change(transform) if isinstance(transform, nn.Module) else None
+    if called_otherwise is not None:
+        return called_otherwise
     replaced = [name for name in attributes if callable(getattr(type(transform), name, None))]
     if replaced:
         return f"{', '.join(sorted(replaced))} replaced on this object"
@@ -31,10 +32,20 @@ def find_change(transform: Any) -> str | None:
 
 def _working_methods(transform: Any) -> list[str]:
     """The methods that make a transform what it is, as far as it has them."""
-    names = ("forward", "transform", "make_params", "get_params")
+    names = ("__call__", "forward", "transform", "make_params", "get_params")
     wanted = names if isinstance(transform, nn.Module) else ("__call__",)
     return [name for name in wanted if hasattr(type(transform), name)]
 
 
 def _is_librarys(method: Any) -> bool:
-    return str(getattr(method, "__module__", "")).partition(".")[0] in LIBRARIES
+    """By where its code is: `functools.wraps` gives a function the module's name of another one."""
+    while hasattr(method, "__wrapped__"):
+        if not _is_written_there(method):
+            return False
+        method = method.__wrapped__
+    return _is_written_there(method)
+
+
+def _is_written_there(function: Any) -> bool:
+    names = getattr(function, "__globals__", {})
+    return str(names.get("__name__")).partition(".")[0] in LIBRARIES

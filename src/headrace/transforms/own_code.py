@@ -14,6 +14,8 @@ from typing import Any
 
 from torch import nn
 
+from headrace._torch_compat import find_call_change
+
 # What a subclass may have of its own, besides new methods and constants, and still do what its base does.
 HARMLESS = {
     *("__module__", "__qualname__", "__doc__", "__init__", "__repr__", "__str__", "extra_repr"),
@@ -42,7 +44,6 @@ UNUSUAL = (
     | inspect.CO_COROUTINE
     | inspect.CO_ASYNC_GENERATOR
 )
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_compiled_call_impl")
 
 Shape = tuple[int, tuple[tuple[str, type, Any], ...]]
 
@@ -81,7 +82,7 @@ def wrapped_transform(transform: Any) -> Any:
     if shape not in WRAPPERS or len(names) != 1 or not hasattr(transform, "__dict__"):
         return None
     attributes = vars(transform)
-    if hasattr(cls, names[0]) or any(attributes.get(name) for name in HOOKS):
+    if hasattr(cls, names[0]) or (is_module and ("forward" in attributes or find_call_change(transform))):
         return None
     modules = attributes.get("_modules", {}) if is_module else {}
     return attributes.get(names[0], modules.get(names[0]))
