@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,81 @@ def test_a_class_that_was_tampered_with(cls: Any, method: str, monkeypatch: pyte
     monkeypatch.setattr(cls, method, lambda _self, image, *_: image)
     found = refused(v1.Compose([cls(8), v1.ToTensor()]))
     assert found["CenterCrop"].startswith(f"{method} replaced on its class; runs")
+
+
+@pytest.mark.parametrize("cls", [v1.CenterCrop, v1.ToTensor])
+def test_a_class_that_was_tampered_with_by_a_function_that_wraps_the_old_one(
+    cls: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = "forward" if cls is v1.CenterCrop else "__call__"
+    old = getattr(cls, method)
+
+    @functools.wraps(old)
+    def patched(self: Any, image: Any) -> Any:
+        return old(self, image)
+
+    for new in (patched, torch.no_grad()(patched)):
+        monkeypatch.setattr(cls, method, new)
+        found = refused(v1.Compose([v1.CenterCrop(8), v1.ToTensor()]))
+        assert found[cls.__name__].startswith(f"{method} replaced on its class")
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        torch.nn.modules.module.register_module_forward_hook,
+        torch.nn.modules.module.register_module_forward_pre_hook,
+        torch.nn.modules.module.register_module_full_backward_hook,
+        torch.nn.modules.module.register_module_full_backward_pre_hook,
+    ],
+)
+def test_hooks_for_all_modules_are_for_transforms_too(register: Any) -> None:
+    transform = v1.Compose([v1.CenterCrop(8), v1.ToTensor()])
+    handle = register(lambda *_: None)
+    try:
+        assert refused(transform)["CenterCrop"].startswith("there are hooks for all modules")
+    finally:
+        handle.remove()
+    lowered(transform)
+
+
+def with_set(transform: Any, **attributes: Any) -> Any:
+    for name, value in attributes.items():
+        setattr(transform, name, value)
+    return transform
+
+
+def test_attributes_that_torchvision_ignores_are_ignored() -> None:
+    crop = with_set(v1.CenterCrop(8), padding_mode="reflect", fill=9)
+    assert lowered(v1.Compose([crop, v1.ToTensor()])).ops == (CENTER,)
+    erasing = v1.RandomErasing(value=1)
+    expected = lowered(v1.Compose([v1.CenterCrop(8), v1.ToTensor(), erasing])).erase
+    erasing.log_aspect_ratio = (0.0, 1.0)
+    assert lowered(v1.Compose([v1.CenterCrop(8), v1.ToTensor(), erasing])).erase == expected
+
+
+class UnreadableError(Exception):
+    """Raised where it is read."""
+
+
+class BadSequence(list[int]):
+    def __len__(self) -> int:
+        raise UnreadableError("no length")
+
+
+@pytest.mark.parametrize(
+    ("transform", "reason"),
+    [
+        (with_set(v1.RandomChoice([v1.CenterCrop(8)]), p=3), "can't be read: TypeError: "),
+        (with_set(v1.CenterCrop(8), size=BadSequence()), "can't be read: UnreadableError: no length"),
+        (v1.Compose(3), "can't be read: TypeError: "),
+    ],
+)
+def test_what_reading_a_transform_raises_makes_it_python(transform: Any, reason: str) -> None:
+    result = lower_transform(v1.Compose([v1.CenterCrop(9), transform, v1.CenterCrop(8), v1.ToTensor()]))
+    assert result.middle[0] is transform
+    assert result.ops == (ops.CenterCrop(9, 9),)
+    assert refused(transform)[type(transform).__name__].startswith(reason)
 
 
 def test_an_object_without_its_attributes() -> None:

@@ -102,7 +102,7 @@ class _Item:
 
 def lower_transform(transform: Any, size: Extent = UNKNOWN) -> LoweredTransform:
     """What native code makes of `transform` (None for none) on images of `size`, and why not all of it."""
-    items = [] if transform is None else [_read(leaf) for leaf in _flatten(transform)]
+    items = [] if transform is None else list(_read_all(transform))
     _settle(items, size)
     _check_erasing(items)
     if any(item.problem for item in items):
@@ -204,21 +204,28 @@ def _keeps_images(item: _Item) -> bool:
 
 def lower_values(transform: Any, channels: int) -> tuple[PointwiseTable, tuple[Step, ...]] | None:
     """The table of a transform that has pointwise steps only, for images of 3 (RGB) or 1 (L) channels."""
-    items = [_read(leaf) for leaf in _flatten(transform)]
+    items = list(_read_all(transform))
     if any(item.problem or not isinstance(item.op, LevelOp) for item in items):
         return None
     table = build_table([item.transform for item in items], channels)
     return None if isinstance(table, str) else (table, tuple(map(_native_step, items)))
 
 
-def _flatten(transform: Any, depth: int = 0) -> Iterator[Any]:
-    """The transforms inside containers, in the order in which they are called."""
-    steps = steps_of(transform) if depth < MAX_DEPTH else None
-    if steps is None:
-        yield transform
-        return
+def _read_all(transform: Any, depth: int = 0) -> Iterator[_Item]:
+    """The transforms inside containers, in the order in which they are called. Reading one runs code of other
+    people's, which may raise anything: it is Python then, and raises that for a sample, if at all."""
+    steps: Sequence[Any] = ()
+    try:
+        found = steps_of(transform) if depth < MAX_DEPTH else None
+        if found is None:
+            yield _read(transform)
+        else:
+            steps = found
+    except Exception as error:
+        problem = f"can't be read: {type(error).__name__}: {error}"
+        yield _Item(transform, text=type(transform).__name__, problem=problem)
     for inner in steps:
-        yield from _flatten(inner, depth + 1)
+        yield from _read_all(inner, depth + 1)
 
 
 def _read(transform: Any) -> _Item:
@@ -231,7 +238,7 @@ def _read(transform: Any) -> _Item:
         return _Item(transform, text=name, problem=change)
     try:
         op = cls.read(transform)
-    except (NoNativeForm, AttributeError) as verdict:  # an object of another version may lack an attribute
+    except NoNativeForm as verdict:
         return _Item(transform, text=name, problem=str(verdict))
     return _Item(transform, op, text=str(op))
 
@@ -297,9 +304,10 @@ def sees_pixels_only(transform: Any) -> bool:
 
     A function of the user's may: `PIL.ImageOps.exif_transpose` looks at the file's EXIF data.
     """
-    if not type(transform).__module__.startswith("torchvision.transforms."):
-        return type(transform) is nn.Identity
     if find_change(transform) is not None or isinstance(transform, FUNCTIONS):
         return False
+    if not type(transform).__module__.startswith("torchvision.transforms."):
+        return type(transform) is nn.Identity
     # Those that call others, such as RandomApply, hold them in this attribute.
-    return all(map(sees_pixels_only, getattr(transform, "transforms", ())))
+    inside = getattr(transform, "transforms", ())
+    return isinstance(inside, (Sequence, nn.ModuleList)) and all(map(sees_pixels_only, inside))
