@@ -261,7 +261,7 @@ class StreamBuilder:
         # Workers that are kept keep the plan that they were started for.
         if not plan.runs_python:
             return plan.values
-        return None if plan.head is None or self._split is None else self._split.values
+        return None if self._split is None else self._split.values
 
     def _native_stream(
         self, config: LoaderConfig, plan: Plan, native: NativeSegment, order: EpochOrder
@@ -309,9 +309,9 @@ class StreamBuilder:
     def _python_stream(
         self, config: LoaderConfig, plan: Plan, cursor: Cursor, indices: Iterator[IndexBatch]
     ) -> BatchStream:
+        self._split = None if plan.head is None else plan
         if config.streamed:
             return self._iterable_stream(config, cursor)
-        self._split = None if plan.head is None else plan
         guard: Callable[[Any, Callable[[Any], Any], str], ErrorPolicyDataset] = ErrorPolicyDataset
         if self._split is not None:
             guard = SplitPipelineFactory(plan, plan_options(config), config.decoder)

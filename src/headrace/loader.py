@@ -267,7 +267,9 @@ class DataLoader(TorchDataLoader[T_co]):
         self._identity = None  # the dataset may have changed
         self._warn(config, plan, batches)
         kept = builder.kept_key(config)
-        keyed = not plan.runs_python or plan.head is not None or self.batch_transform is not None
+        # Workers that are kept may follow an earlier plan, whose native steps draw by key.
+        native = not plan.runs_python or plan.head is not None or kept is not None
+        keyed = native or self.batch_transform is not None
         generators = self._generators()
         cursor, indices = self._progress.begin(batches, self.generator, generators, kept, keyed=keyed)
         meter = builder.runtime.meter.begin_epoch(cursor.epoch)

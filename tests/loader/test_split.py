@@ -6,8 +6,10 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageOps
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import default_collate, get_worker_info
 from torchvision import transforms as v1
@@ -144,6 +146,14 @@ def packed(value: Any) -> Any:
     return type(value)(map(packed, value)) if isinstance(value, (list, tuple)) else value
 
 
+def open_upright(path: str) -> Any:
+    return ImageOps.exif_transpose(Image.open(path).convert("RGB"))
+
+
+def as_array(image: Any) -> torch.Tensor:
+    return torch.from_numpy(np.array(image.resize((SIZE, SIZE))))
+
+
 def _same(image: Any) -> Any:
     return image if image else None  # not just "return image", which the planner knows
 
@@ -203,6 +213,35 @@ def test_workers_that_stay_stay_with_their_plan(folder: Path) -> None:
     first = list(loader)
     dataset.transform = v1.Compose([v1.CenterCrop(9), v1.Lambda(_same), v1.ToTensor()])
     assert same(list(loader), first)
+
+
+def test_workers_that_stay_finish_their_batches_after_a_transform_that_is_wholly_python(folder: Path) -> None:
+    dataset = split(folder, v1.Lambda(_same), end=END)
+    loader = headrace.DataLoader(dataset, 8, num_workers=1, persistent_workers=True)
+    first = list(loader)
+    dataset.loader, dataset.transform = open_upright, as_array
+    assert (loader.plan().runs_python, loader.plan().head) == (True, None)
+    assert same(list(loader), first)
+
+
+def test_workers_that_stay_tell_repeated_samples_apart_after_another_transform(folder: Path) -> None:
+    transform = v1.Compose([v1.RandomCrop(SIZE), v1.Lambda(_same), *END])
+    dataset = ImageFolder(str(folder), transform)
+    loader = headrace.DataLoader(dataset, 8, sampler=[3] * 8, num_workers=1, persistent_workers=True)
+    list(loader)
+    dataset.loader, dataset.transform = open_upright, as_array
+    assert (loader.plan().runs_python, loader.plan().head) == (True, None)
+    ((images, _),) = loader
+    assert not all(torch.equal(image, images[0]) for image in images)
+
+
+def test_threads_and_workers_that_stay_take_turns(folder: Path) -> None:
+    dataset = split(folder, v1.Lambda(_same), end=END)
+    loader = headrace.DataLoader(dataset, 8, num_workers=1, persistent_workers=True)
+    expected = list(TorchDataLoader(dataset, 8))
+    for kind in ("process", "thread", "process"):
+        loader.worker_kind = kind  # type: ignore[assignment]
+        assert same(list(loader), expected)
 
 
 def test_code_in_a_worker_sees_the_users_dataset(folder: Path) -> None:
