@@ -365,8 +365,8 @@ class DataLoader(TorchDataLoader[T_co]):
         return key
 
     def __getstate__(self) -> dict[str, Any]:
-        # Threads and memory stay here; the copy makes its own.
-        return {**self.__dict__, "_builder": StreamBuilder()}
+        # Threads and memory stay here; the copy makes its own, and has a place of its own in the epoch.
+        return {**self.__dict__, "_builder": StreamBuilder(), "_progress": self._progress.copy()}
 
     def plan(self) -> Plan:
         """Who runs what. Made for every epoch: a user may change the dataset's transform between epochs."""

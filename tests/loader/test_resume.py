@@ -359,3 +359,31 @@ def test_negative_indices_into_a_dataset_without_len() -> None:
 
     loader = headrace.DataLoader(Tens(), sampler=[0, -1], num_workers=0)
     assert [int(batch) for batch in loader] == [0, -10]
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_copy_of_a_loader_has_a_place_of_its_own_that_starts_at_the_originals(loaded: bool) -> None:
+    def make() -> headrace.DataLoader:
+        return headrace.DataLoader(Noisy(N), 4, shuffle=True, num_workers=0, seed=5)
+
+    first, expected = make(), list(make())
+    batches = iter(first)
+    next(batches)
+    if loaded:
+        state = first.state_dict()
+        first = make()
+        first.load_state_dict(state)
+    before = first.state_dict()
+    other = copy.copy(first)
+    assert other.state_dict() == before
+    others_batches = iter(other)
+    next(others_batches), next(others_batches), next(others_batches)
+    assert first.state_dict() == before
+    moved = other.state_dict()
+    if loaded:
+        batches = iter(first)
+    next(batches)
+    assert other.state_dict() == moved
+    second = make()
+    second.load_state_dict(first.state_dict())
+    assert same(list(second), expected[2:])

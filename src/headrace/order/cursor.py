@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,10 @@ class Cursor:
     seeds_samples: bool = False
     counts: bool = True
     streams: dict[int, tuple[Any, bool]] = field(default_factory=dict, repr=False)
+
+    def copy(self) -> Cursor:
+        """One at the same place, which moves by itself."""
+        return replace(self, sampler_states=dict(self.sampler_states), streams=dict(self.streams))
 
     def received(self, batches: int) -> None:
         """The user has now got batch number `batches` since `start`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,6 +30,13 @@ class Progress:
         self._batches: Batches | None = None  # that it was started with
         self._loaded: Cursor | None = None  # to resume from in the next epoch that is started
         self._loaded_order = ""  # what that state is of
+
+    def copy(self) -> Progress:
+        """One at the same place, which moves by itself."""
+        other = copy.copy(self)
+        other._cursor = None if self._cursor is None else self._cursor.copy()
+        other._loaded = None if self._loaded is None else self._loaded.copy()
+        return other
 
     def set_epoch(self, epoch: int) -> None:
         """The number of the next epoch; a state that was loaded stays where it is of that one."""
