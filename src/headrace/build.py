@@ -196,8 +196,9 @@ class StreamBuilder:
                 why = "its batches aren't gathered from memory" if config.device else "no device is given"
                 raise ConfigError(f"resident=True: the dataset can't live on a device, as {why}.")
             return plan
-        if self.residence is None:
-            self.residence = Residence(resolve_device(config.device), config.resident)
+        asked = resolve_device(config.device), config.resident
+        if self.residence is None or (self.residence.device, self.residence.wanted) != asked:
+            self.residence = Residence(*asked)
         return self.residence.settle(plan)
 
     def stream(self, config: LoaderConfig, plan: Plan, order: EpochOrder) -> BatchStream:

@@ -240,6 +240,18 @@ class DataLoader(TorchDataLoader[T_co]):
         if rank is not None:
             self._batches()
 
+    def __setattr__(self, attr: str, val: Any) -> None:
+        # As the constructor reads it, so that what is assigned later takes effect at the next epoch.
+        if attr == "num_workers":
+            val = _workers(val, self.dataset)
+        elif attr == "pin_memory":
+            val = _pin(val)
+        elif attr == "device" and val is not None:
+            val = check_device(val)
+        super().__setattr__(attr, val)
+        if attr == "seed" and "_progress" in self.__dict__:
+            self._progress.seed = val
+
     def __iter__(self) -> Any:
         return self._start_epoch()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ from torch.utils.data import (
 from torchvision.datasets import ImageFolder
 
 import headrace
+from headrace.build import StreamBuilder, plan_of
+from headrace.config import LoaderConfig
 from headrace.order import Shuffled
 from support.equal import same
 
@@ -318,3 +321,81 @@ def test_the_first_epochs_changes_work_with_a_random_sampler_of_the_users() -> N
         return loader
 
     assert same(list(make(headrace.DataLoader)), list(make(data.DataLoader)))
+
+
+def test_an_assigned_seed_takes_effect_at_the_next_epoch() -> None:
+    def make(seed: int | None) -> headrace.DataLoader:
+        return headrace.DataLoader(Numbers(), batch_size=4, shuffle=True, seed=seed, num_workers=0)
+
+    def second(seed: int) -> list[Any]:
+        loader = make(seed)
+        loader.set_epoch(1)
+        return list(loader)
+
+    for first in (1, None):
+        loader = make(first)
+        batches = iter(loader)
+        begun = [next(batches)]
+        loader.seed = 2
+        if first is not None:
+            assert same([*begun, *batches], list(make(first)))
+        assert "seed 2" in loader.explain()
+        assert same(list(loader), second(2))
+    loader.seed = None
+    orders = []
+    for _ in range(2):
+        torch.manual_seed(len(orders))
+        loader.set_epoch(1)
+        orders.append(list(loader))
+    assert not same(*orders)
+    loader.seed = -1
+    with pytest.raises(headrace.ConfigError, match=r"seed \(-1\) must be an int"):
+        iter(loader)
+
+
+def test_a_state_after_the_seed_was_changed_in_mid_epoch_resumes_with_both() -> None:
+    def make(seed: int) -> headrace.DataLoader:
+        return headrace.DataLoader(Numbers(), batch_size=4, shuffle=True, seed=seed, num_workers=0)
+
+    loader = make(1)
+    batches = iter(loader)
+    next(batches)
+    loader.seed = 2
+    resumed = make(2)
+    resumed.load_state_dict(loader.state_dict())
+    assert same(list(resumed), list(batches))
+    assert same(list(resumed), list(loader))
+
+
+def test_an_assigned_device_and_residence_take_effect_at_the_next_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loader = headrace.DataLoader(TensorDataset(torch.arange(9)), batch_size=4, device="cpu")
+    list(loader)
+    assert "the device is the CPU" in loader.workers_text()
+    loader.resident = False
+    list(loader)
+    assert "not resident: resident=False" in loader.workers_text()
+    builder, config = StreamBuilder(), LoaderConfig.of(loader)
+    plan = plan_of(config)
+    assert builder.settle(config, plan) is plan
+    monkeypatch.setattr("headrace.build.resolve_device", lambda device: device)
+    meta = replace(config, device=torch.device("meta"), resident=True)
+    monkeypatch.setattr("headrace.device.resident.free_memory", lambda _: 1 << 30)
+    moved = builder.settle(meta, plan).gather
+    assert moved is not None
+    assert moved.tensors[0].device.type == "meta"
+
+
+def test_what_the_constructor_takes_may_be_assigned() -> None:
+    loader = headrace.DataLoader(TensorDataset(torch.arange(9)), batch_size=4, num_workers=2)
+    loader.device = "cpu"  # type: ignore[assignment]
+    loader.num_workers = "auto"
+    loader.pin_memory = "auto"
+    assert (loader.device, loader.num_workers) == (torch.device("cpu"), 0)
+    assert isinstance(loader.pin_memory, bool)
+    assert LoaderConfig.of(loader).workers_given is None
+    assert [batch.tolist() for (batch,) in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
+    for name, value in {"device": "nowhere", "num_workers": "all", "pin_memory": "yes"}.items():
+        with pytest.raises(headrace.ConfigError, match=rf"{name} \('{value}'\)"):
+            setattr(loader, name, value)
