@@ -13,13 +13,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import default_collate
+from torch.utils.data import Dataset, default_collate
 from torch.utils.dlpack import to_dlpack
 from torchvision import tv_tensors
 from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
 from torchvision.transforms.v2 import functional as F2  # noqa: N812
 
 from headrace import lazy
+from headrace.engine.error_policy import ErrorPolicyDataset
+from headrace.engine.workers import transport
+from headrace.engine.workers.transport import allocate
 from headrace.lazy import pending as pending_module
 from headrace.lazy import recording
 from headrace.lazy.chain import Chain, render
@@ -356,3 +359,40 @@ def test_code_that_asks_for_memory_behind_torchs_back_gets_an_error() -> None:
     with pytest.raises(RuntimeError, match="data pointer"):
         to_dlpack(pending())
     assert same(torch.from_dlpack(pending()), plain())
+
+
+def test_only_collation_stacks_in_the_memory_that_batches_are_sent_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stacked(_: Any) -> torch.Tensor:
+        image = Image.open(io.BytesIO(FILES[0])).convert("RGB").resize((100, 100))
+        return torch.stack([F.to_tensor(image)] * 2)
+
+    segments = []
+    monkeypatch.setattr(transport, "_outbox", transport.Outbox("test"))
+    monkeypatch.setattr(transport, "allocate", lambda *given: (segments.append(1), allocate(*given))[1])
+    monkeypatch.setattr(pending_module, "_memory", transport.batch_memory)
+
+    class Stacking(Dataset[Any]):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return stacked(index)
+
+    def collate(samples: list[Any]) -> Any:
+        means = [stacked(sample).mean() for sample in samples]  # memory that is not sent
+        return means, stacked(samples)
+
+    wanted = stacked(None)
+    with ThreadPoolExecutor(1) as other:
+        guarded = ErrorPolicyDataset(
+            Stacking(), lambda samples: (collate(samples), other.submit(stacked, 0).result()), "raise"
+        )
+        samples = [guarded.sample(index, None) for index in range(20)]
+        assert not segments
+        (means, batch), of_another_thread = guarded.collated(samples, None, batched=True)
+    assert len(segments) == 1
+    assert same(batch, wanted)
+    assert same(of_another_thread, wanted)
+    assert means == [wanted.mean()] * 20
+    kept = guarded.collated(samples, None, batched=True, collate=lambda _: [stacked(0) for _ in range(210)])
+    assert len(segments) <= transport.MAX_SEGMENTS
+    assert all(same(each, wanted) for each in kept)

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, Subset, get_worker_info
 from headrace._torch_compat import pin_memory
 from headrace.engine.seeding import Seeding, generators_kept, sample_seeds, seed_generators
 from headrace.engine.workers.progress import ProgressCell
+from headrace.engine.workers.transport import collation
 from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
 from headrace.records import SampleFailure
@@ -118,12 +119,14 @@ class ErrorPolicyDataset(Dataset[Any]):
         if seed is not None:
             seed_generators(seed)
         if self.on_error == "raise":
-            return collate(samples if batched else samples[0])
+            with collation():
+                return collate(samples if batched else samples[0])
         failures = tuple(s.failure for s in samples if isinstance(s, (Failed, Replaced)))
         kept = [s.sample if isinstance(s, Replaced) else s for s in samples if not isinstance(s, Failed)]
         if not kept and failures:
             return BatchWithFailures(EMPTY, failures)
-        return BatchWithFailures(collate(kept if batched else kept[0]), failures)
+        with collation():
+            return BatchWithFailures(collate(kept if batched else kept[0]), failures)
 
     def _make(self, request: Request, *, batched: bool) -> Any:
         indices = list(request.batch.listed())

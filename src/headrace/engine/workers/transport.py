@@ -14,10 +14,11 @@ import os
 import pickle
 import socket
 import struct
+import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -168,8 +169,14 @@ class Outbox:
         self._dropped: list[int] = []
         self._largest = 0  # batch, in bytes
 
-    def take(self, nbytes: int) -> Bytes:
-        """Memory for one array of a batch: uint8 [nbytes]. What lies at its start is sent without a copy."""
+    def take(self, nbytes: int) -> Bytes | None:
+        """Memory for one array of a batch: uint8 [nbytes]. What lies at its start is sent without a copy.
+
+        None: more of it is in use than a batch may have.
+        """
+        self._reclaim()
+        if len(self._taken) >= MAX_SEGMENTS:
+            return None
         segment = self._unused(nbytes)
         self._taken[segment.address] = segment
         return segment.lend(nbytes)
@@ -249,11 +256,15 @@ class Outbox:
         self._new[number] = file
         return Segment(number, size, file)
 
-    def _sweep(self) -> None:
-        """Takes back what was never sent, and gives memory back that isn't needed."""
+    def _reclaim(self) -> None:
+        """Takes back what was neither sent nor kept."""
         for address, segment in list(self._taken.items()):
             if not segment.lent:
                 self._free.append(self._taken.pop(address))
+
+    def _sweep(self) -> None:
+        """Reclaims memory, and gives back what isn't needed."""
+        self._reclaim()
         while sum(segment.nbytes for segment in self._free) > 3 * self._largest:
             number = self._free.pop(0).number
             file = self._new.pop(number, None)
@@ -272,11 +283,33 @@ def use_outbox(outbox: Outbox) -> None:
     _outbox = outbox
 
 
+class _Collation(threading.local):
+    running = False
+
+
+_collation = _Collation()
+
+
+@contextmanager
+def collation() -> Iterator[None]:
+    """Within this the calling thread collates a batch."""
+    before, _collation.running = _collation.running, True
+    try:
+        yield
+    finally:
+        _collation.running = before
+
+
 def batch_memory(nbytes: int) -> torch.Tensor:
-    """Memory for a tensor of a batch: uint8 [nbytes]. In a worker process it is sent without a copy."""
-    if _outbox is None or nbytes < SEGMENT_NBYTES:
-        return torch.empty(nbytes, dtype=torch.uint8)
-    return torch.from_numpy(_outbox.take(nbytes))
+    """Memory for a tensor of a batch: uint8 [nbytes].
+
+    In a worker process that collates it is sent without a copy. What a dataset stacks for itself lies in
+    ordinary memory, as each part of a batch takes an open file.
+    """
+    taken = None
+    if _outbox is not None and _collation.running and nbytes >= SEGMENT_NBYTES:
+        taken = _outbox.take(nbytes)
+    return torch.empty(nbytes, dtype=torch.uint8) if taken is None else torch.from_numpy(taken)
 
 
 class Inbox:
