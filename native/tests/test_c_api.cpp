@@ -126,11 +126,11 @@ std::vector<Flaw> op_flaws() {
       flaws.push_back(param_flaw("a crop's padding is out of range", crop, side, wrong));
   }
   for (const double wrong : {-1.0, 4.0})
-    flaws.push_back(param_flaw("a crop's padding mode is unknown", crop, 7, wrong));
+    flaws.push_back(param_flaw("a padding mode is unknown", crop, 7, wrong));
   for (const double wrong : {-1.0, 256.0, 0.5})
-    flaws.push_back(param_flaw("a crop's fill must be three levels of 0 to 255", crop, 10, wrong));
+    flaws.push_back(param_flaw("a fill must be three levels of 0 to 255", crop, 10, wrong));
   for (const double wrong : {-0.5, 1.5})
-    flaws.push_back(param_flaw("a flip's probability must be 0 to 1",
+    flaws.push_back(param_flaw("a probability must be 0 to 1",
                                make_op("horizontal_flip", {0}), 0, wrong));
   return flaws;
 }

@@ -169,7 +169,7 @@ V1: dict[str, list[Any]] = {
 Made = tuple[Callable[[Path], Any], Callable[[list[Any]], Any]]
 MADE: dict[str, Made] = {
     **{
-        name: (lambda folder, steps=steps: Opened(folder, v1.Compose([*steps, *END])), default_collate)
+        name: (lambda folder, steps=steps: Opened(folder, v1.Compose([*steps, *END])), default_collate)  # type: ignore[misc]
         for name, steps in V1.items()
     },
     "v2": (lambda folder: Opened(folder, v2.Compose([*CROP, *END_V2])), default_collate),

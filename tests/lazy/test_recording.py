@@ -225,7 +225,7 @@ def test_warps_with_random_coefficients_give_pillows_pixels() -> None:
             [Image.Resampling.NEAREST, Image.Resampling.BILINEAR, Image.Resampling.BICUBIC]
         )
         if random.random() < 0.5:
-            method, spread = Image.Transform.AFFINE, [1, 1, 30, 1, 1, 30]
+            method, spread = Image.Transform.AFFINE, [1.0, 1.0, 30.0, 1.0, 1.0, 30.0]
         else:
             method, spread = Image.Transform.PERSPECTIVE, [1, 1, 30, 1, 1, 30, 0.05, 0.05]
         data = [random.uniform(-2, 2) * scale if random.random() < 0.8 else 0 for scale in spread]
