@@ -81,10 +81,7 @@ def make_wrapper(
     cls: type[torch.Tensor], shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor | None:
     """A CPU tensor of a subclass with `__torch_dispatch__`, without memory of its own; None: that is gone.
-
-    Code that asks for its memory past torch's dispatch (`torch.utils.dlpack.to_dlpack`, some extensions) gets
-    a RuntimeError.
-    """
+    Code that asks for its memory past torch's dispatch, as `to_dlpack` does, gets a RuntimeError."""
     make = getattr(torch.Tensor, "_make_wrapper_subclass", None)
     forbid_memory = getattr(torch._C, "_set_throw_on_mutable_data_ptr", None)
     if make is None or forbid_memory is None:  # without the latter such code would end the process

@@ -106,6 +106,7 @@ class ErrorPolicyDataset(Dataset[Any]):
         """The sample, or what stands in for it: `Replaced`, `Failed`. Raises where `on_error` is "raise"."""
         return self._attempt(index, self._draw, seed)
 
+    @collation()
     def collated(
         self,
         samples: Any,
@@ -119,14 +120,12 @@ class ErrorPolicyDataset(Dataset[Any]):
         if seed is not None:
             seed_generators(seed)
         if self.on_error == "raise":
-            with collation():
-                return collate(samples if batched else samples[0])
+            return collate(samples if batched else samples[0])
         failures = tuple(s.failure for s in samples if isinstance(s, (Failed, Replaced)))
         kept = [s.sample if isinstance(s, Replaced) else s for s in samples if not isinstance(s, Failed)]
         if not kept and failures:
             return BatchWithFailures(EMPTY, failures)
-        with collation():
-            return BatchWithFailures(collate(kept if batched else kept[0]), failures)
+        return BatchWithFailures(collate(kept if batched else kept[0]), failures)
 
     def _make(self, request: Request, *, batched: bool) -> Any:
         indices = list(request.batch.listed())

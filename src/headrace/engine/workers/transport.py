@@ -170,10 +170,8 @@ class Outbox:
         self._largest = 0  # batch, in bytes
 
     def take(self, nbytes: int) -> Bytes | None:
-        """Memory for one array of a batch: uint8 [nbytes]. What lies at its start is sent without a copy.
-
-        None: more of it is in use than a batch may have.
-        """
+        """Memory for one array of a batch, uint8 [nbytes]; what lies at its start is sent without a copy.
+        None: more of it is in use than a batch may have."""
         self._reclaim()
         if len(self._taken) >= MAX_SEGMENTS:
             return None
@@ -283,31 +281,24 @@ def use_outbox(outbox: Outbox) -> None:
     _outbox = outbox
 
 
-class _Collation(threading.local):
-    running = False
-
-
-_collation = _Collation()
+_thread = threading.local()
 
 
 @contextmanager
 def collation() -> Iterator[None]:
     """Within this the calling thread collates a batch."""
-    before, _collation.running = _collation.running, True
+    _thread.collates = True
     try:
         yield
     finally:
-        _collation.running = before
+        _thread.collates = False
 
 
 def batch_memory(nbytes: int) -> torch.Tensor:
-    """Memory for a tensor of a batch: uint8 [nbytes].
-
-    In a worker process that collates it is sent without a copy. What a dataset stacks for itself lies in
-    ordinary memory, as each part of a batch takes an open file.
-    """
+    """Memory for a tensor: uint8 [nbytes]. While a worker collates, it is sent without a copy; elsewhere it
+    is ordinary memory, as each part of a batch takes an open file."""
     taken = None
-    if _outbox is not None and _collation.running and nbytes >= SEGMENT_NBYTES:
+    if _outbox is not None and getattr(_thread, "collates", False) and nbytes >= SEGMENT_NBYTES:
         taken = _outbox.take(nbytes)
     return torch.empty(nbytes, dtype=torch.uint8) if taken is None else torch.from_numpy(taken)
 
@@ -379,16 +370,18 @@ class _BatchPickler(ForkingPickler):
         if isinstance(value, torch.Tensor):
             if value.device.type not in ("cpu", "meta"):
                 raise ConfigError(ON_DEVICE.format(device=str(value.device)))
-            if type(value) is torch.Tensor and _is_plain(value):
+            if is_plain(value):
                 return reduce_tensor(value)
         if isinstance(value, torch.UntypedStorage) and value.device.type == "cpu":
             return storage_of, (pickle.PickleBuffer(storage_bytes(value).data),)
         return NotImplemented
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is nothing but an array in the host's memory."""
     return (
-        tensor.layout is torch.strided
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
         and tensor.device.type == "cpu"
         and not (tensor.requires_grad or tensor.is_nested or tensor.is_quantized)
         and not (tensor.is_conj() or tensor.is_neg())

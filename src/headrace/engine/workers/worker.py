@@ -19,7 +19,7 @@ from headrace import _torch_compat
 from headrace.engine.error_policy import FORKED_CUDA_SIGN, STOPPED, ErrorPolicyDataset, Request
 from headrace.engine.seeding import seed_worker
 from headrace.engine.workers.progress import Cancelled, Progress, ProgressCell
-from headrace.engine.workers.transport import Channel, Message, Outbox, batch_memory, use_outbox
+from headrace.engine.workers.transport import Channel, Message, Outbox, batch_memory, is_plain, use_outbox
 from headrace.errors import ConfigError
 
 WATCH_SECONDS = 2.0  # between looks whether the parent lives
@@ -265,7 +265,7 @@ def _stacked(
     first = batch[0]
     dtype, shape = first.dtype, first.shape
     plain = all(
-        (is_pending(tensor) or _is_plain(tensor)) and tensor.dtype is dtype and tensor.shape == shape
+        (is_pending(tensor) or is_plain(tensor)) and tensor.dtype is dtype and tensor.shape == shape
         for tensor in batch
     )
     if not plain:
@@ -275,12 +275,3 @@ def _stacked(
     nbytes = len(batch) * first.numel() * first.element_size()
     memory = batch_memory(nbytes).view(dtype)
     return torch.stack(batch, 0, out=memory.view(len(batch), *shape))
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return (
-        type(tensor) is torch.Tensor
-        and tensor.layout is torch.strided
-        and tensor.device.type == "cpu"
-        and not (tensor.requires_grad or tensor.is_nested or tensor.is_quantized)
-    )
