@@ -158,7 +158,7 @@ def _plain(value: Any) -> Any:
 def test_a_tensor_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     original = Recording._write
-    monkeypatch.setattr(Recording, "_write", lambda *given: (calls.append(1), original(*given))[1])
+    monkeypatch.setattr(Recording, "_write", lambda *given: (calls.append(1), original(*given))[1])  # type: ignore[func-returns-value]
     tensor = pending()
     assert (tensor + 1).sum() + tensor[0, 0, 0] == (plain() + 1).sum() + plain()[0, 0, 0]
     assert len(calls) == 3  # two of them for the plain ones
@@ -301,13 +301,13 @@ def test_threads_may_make_tensors_of_one_file_at_the_same_time() -> None:
 
 UNUSUAL: dict[str, Callable[[Any], Any]] = {
     "size of a dimension by name": lambda x: (x.size(dim=1), x.stride(dim=1)),
-    "numel by name": lambda x: torch.numel(input=x),
+    "numel by name": lambda x: torch.numel(input=x),  # type: ignore[call-arg]
     "is_floating_point by name": lambda x: torch.is_floating_point(input=x),
     "contiguous in another format": lambda x: x[None].is_contiguous(memory_format=torch.channels_last),
     "contiguous in a format for batches": lambda x: x.is_contiguous(memory_format=torch.channels_last),
-    "stack along an axis": lambda x: torch.stack([x, x], axis=0),
+    "stack along an axis": lambda x: torch.stack([x, x], axis=0),  # type: ignore[call-arg]
     "stack by name": lambda x: torch.stack(tensors=[x, x], dim=0),
-    "stack along no dimension": lambda x: torch.stack([x, x], dim="0"),
+    "stack along no dimension": lambda x: torch.stack([x, x], dim="0"),  # type: ignore[arg-type]
     "stack to nothing": lambda x: torch.stack([x, x], out=None),
     "clone by name": lambda x: torch.clone(input=x),
     "clone in a format": lambda x: x.clone(memory_format=torch.contiguous_format).stride(),
@@ -348,7 +348,7 @@ def test_a_tensor_that_is_kept_is_decoded_for_two_batches_and_never_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls = []
-    monkeypatch.setattr(pending_module, "render", lambda *given: (calls.append(1), render(*given))[1])
+    monkeypatch.setattr(pending_module, "render", lambda *given: (calls.append(1), render(*given))[1])  # type: ignore[func-returns-value]
     tensors = [pending(n) for n in range(2)]
     batches = [torch.stack(tensors) for _ in range(4)]
     assert len(calls) == 4
@@ -370,7 +370,7 @@ def test_only_collation_stacks_in_the_memory_that_batches_are_sent_in(
 
     segments = []
     monkeypatch.setattr(transport, "_outbox", transport.Outbox("test"))
-    monkeypatch.setattr(transport, "allocate", lambda *given: (segments.append(1), allocate(*given))[1])
+    monkeypatch.setattr(transport, "allocate", lambda *given: (segments.append(1), allocate(*given))[1])  # type: ignore[func-returns-value]
     monkeypatch.setattr(pending_module, "_memory", transport.batch_memory)
 
     class Stacking(Dataset[Any]):

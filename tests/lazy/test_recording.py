@@ -321,6 +321,6 @@ def test_numbers_for_columns_or_rows_are_not_taken_for_those_of_levels(shape: tu
     numbers = torch.rand(shape, generator=torch.Generator().manual_seed(0))
     for mean in (numbers, numbers.tolist()):
         check(
-            lambda image, mean=mean: F.normalize(F.to_tensor(image.resize((256, 4))), mean, torch.ones(1)),
+            lambda image, mean=mean: F.normalize(F.to_tensor(image.resize((256, 4))), mean, torch.ones(1)),  # type: ignore[misc]
             seeds=2,
         )

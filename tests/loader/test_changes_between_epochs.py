@@ -342,7 +342,7 @@ def test_an_assigned_seed_takes_effect_at_the_next_epoch() -> None:
         assert "seed 2" in loader.explain()
         assert same(list(loader), second(2))
     loader.seed = None
-    orders = []
+    orders = []  # type: ignore[var-annotated]
     for _ in range(2):
         torch.manual_seed(len(orders))
         loader.set_epoch(1)
@@ -390,8 +390,8 @@ def test_an_assigned_device_and_residence_take_effect_at_the_next_epoch(
 def test_what_the_constructor_takes_may_be_assigned() -> None:
     loader = headrace.DataLoader(TensorDataset(torch.arange(9)), batch_size=4, num_workers=2)
     loader.device = "cpu"  # type: ignore[assignment]
-    loader.num_workers = "auto"
-    loader.pin_memory = "auto"
+    loader.num_workers = "auto"  # type: ignore[assignment]
+    loader.pin_memory = "auto"  # type: ignore[assignment]
     assert (loader.device, loader.num_workers) == (torch.device("cpu"), 0)
     assert isinstance(loader.pin_memory, bool)
     assert LoaderConfig.of(loader).workers_given is None
