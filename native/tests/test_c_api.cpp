@@ -130,8 +130,8 @@ std::vector<Flaw> op_flaws() {
   for (const double wrong : {-1.0, 256.0, 0.5})
     flaws.push_back(param_flaw("a fill must be three levels of 0 to 255", crop, 10, wrong));
   for (const double wrong : {-0.5, 1.5})
-    flaws.push_back(param_flaw("a probability must be 0 to 1",
-                               make_op("horizontal_flip", {0}), 0, wrong));
+    flaws.push_back(
+        param_flaw("a probability must be 0 to 1", make_op("horizontal_flip", {0}), 0, wrong));
   return flaws;
 }
 
