@@ -128,7 +128,7 @@ BUDGETS = [
     # More than was meant: it records torchvision's functions one by one, and needs to find no transforms.
     Budget(("lazy",), 1700),
     # Batches of the caller's, of an IterableDataset too, are made without torch's loader, which took longer.
-    Budget(("engine", "_torch_compat"), 3200, now=5850),
+    Budget(("engine", "_torch_compat"), 3200, now=5880),
     # A copy of a loader needs a place of its own in the epoch.
     Budget(("order",), 1100, now=1248),
     Budget(("sources",), 1300, now=1700),

@@ -505,7 +505,8 @@ class WorkerPool:
             worker.process.join()
         death, made = self._death(number, worker)
         worker.channel.close()
-        worker.process.close()
+        # Not closed directly: while another thread reaps it, its exit code isn't known for a moment.
+        end_processes([worker.process])
         try:
             if not self.config.respawn:
                 described = death.describe(self.config.dataset)
