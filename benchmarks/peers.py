@@ -221,7 +221,8 @@ def main() -> None:
     report.plot(result, arguments.out / "peers.png")
     print(f"Written: {arguments.out / 'peers.json'}, {arguments.out / 'peers.png'}")
     failed = [record for record in records if record["failures"]]
-    ours = [entry for entry in missing if entry["row"].environment is None]
+    # A tool that this machine lacks is named above; it is no failure of ours.
+    ours = [e for e in missing if e["row"].environment is None and "not installed" not in e["reason"]]
     if failed or ours:
         sys.exit("Some rows failed: see above.")
 
