@@ -33,7 +33,7 @@ for name in [name for name in sys.modules if name.partition(".")[0] in {OPTIONAL
 
 
 def run_without_extras(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return run_python(BLOCK + code, *arguments, anew=True)
+    return run_python(BLOCK + code, *arguments, fresh=True)
 
 
 EPOCHS = """

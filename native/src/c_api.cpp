@@ -279,7 +279,7 @@ int32_t hr_apply_ops(const hr_pipeline* pipeline, const hr_draw* draws, const ui
     Code code = headrace::build_program(*pipeline, draws, {width, height}, &program);
     if (code != Code::kOk)
       return fail(code, "these ops don't give an image of the pipeline's size");
-    thread_local headrace::Runner runner;  // to make its buffers anew is what page faults cost
+    thread_local headrace::Runner runner;  // new buffers for each batch would cost page faults
     const headrace::ImageView input = runner.input(program);
     if (input.data == nullptr) return fail(Code::kOutOfMemory);
     const headrace::Rect rect = headrace::Runner::source_rect(program);

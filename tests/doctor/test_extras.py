@@ -19,7 +19,7 @@ def test_the_package_imports_without_them() -> None:
         "import sys; sys.modules.update(dict.fromkeys(['psutil', 'jinja2', 'rich', 'typer', 'pynvml']));"
     )
     code = f"{without} import headrace; headrace.DataLoader; headrace.diagnose"
-    run_python(code, anew=True, check=True)
+    run_python(code, fresh=True, check=True)
 
 
 def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

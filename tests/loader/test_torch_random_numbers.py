@@ -81,7 +81,7 @@ class ResumableStream(DrawingStream):
 
 
 class DrawingSampler(data.Sampler[int]):
-    """Draws the order from torch's global generator, each epoch anew."""
+    """Draws the order from torch's global generator, again in each epoch."""
 
     def __len__(self) -> int:
         return N

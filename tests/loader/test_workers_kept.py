@@ -1,4 +1,4 @@
-"""Worker processes from epoch to epoch: started anew or kept, as in torch, and gone in the end."""
+"""Worker processes from epoch to epoch: started again or kept, as in torch, and gone in the end."""
 
 from __future__ import annotations
 

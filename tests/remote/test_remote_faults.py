@@ -145,6 +145,14 @@ def test_a_store_that_is_down_is_no_bad_sample(remote: Make, proxy: Proxy, polic
     assert loader.stats().failures == ()
 
 
+def test_a_store_that_is_down_is_no_bad_sample_in_an_epoch_of_one_batch(remote: Make, proxy: Proxy) -> None:
+    dataset = Subset(remote(), range(4))
+    loader = headrace.DataLoader(dataset, batch_size=4, on_error="skip")
+    proxy.behave = lambda request: "503" if is_shard(request) else ""
+    with pytest.raises(RemoteError, match=rf"after {TRIES} tries: .*503"):
+        list(loader)
+
+
 def as_python(image: Any) -> torch.Tensor:
     """A transform that nobody understands: the dataset runs as it is."""
     return to_tensor(image.resize((16, 16)))

@@ -30,7 +30,7 @@ for use in (lambda: headrace.PackedDataset(root), lambda: headrace.pack(root, ro
 
 
 def run(root: Path) -> str:
-    done = run_python(PROGRAM, root, anew=True)
+    done = run_python(PROGRAM, root, fresh=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -104,7 +104,7 @@ def start_python(
     stdout: int | IO[Any] | None = None,
     stderr: int | IO[Any] | None = None,
     teardown: bool = False,
-    anew: bool = False,
+    fresh: bool = False,
 ) -> PythonProcess:
     """Starts `python -c PROGRAM ARGUMENTS`, or `python PROGRAM ARGUMENTS` where the program is a path.
 
@@ -117,7 +117,7 @@ def start_python(
         stderr: a file, or `subprocess.STDOUT`; None: that of the tests.
         teardown: end as an interpreter does, which takes another second: modules are torn down after the
             `atexit` handlers, and what they hold is finalized.
-        anew: Headrace is not imported yet, only torch and torchvision are.
+        fresh: Headrace is not imported yet, only torch and torchvision are.
     """
     request = {
         "text": program.read_text() if isinstance(program, Path) else program,
@@ -126,7 +126,7 @@ def start_python(
         "env": dict(os.environ if env is None else env),
         "cwd": str(Path.cwd()),
         "teardown": teardown,
-        "anew": anew,
+        "fresh": fresh,
     }
     input_pipe: IO[str] | None = None
     output_pipe: IO[str] | None = None
@@ -163,12 +163,12 @@ def run_python(
     timeout: float = 240,
     check: bool = False,
     teardown: bool = False,
-    anew: bool = False,
+    fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a program to its end, as `subprocess.run(…, capture_output=True, text=True)` does.
 
     Args:
-        program, arguments, env, teardown, anew: see `start_python`.
+        program, arguments, env, teardown, fresh: see `start_python`.
         timeout: seconds after which it is killed.
         check: raise CalledProcessError where its exit code isn't 0.
     """
@@ -180,7 +180,7 @@ def run_python(
             stdout=out,
             stderr=err,
             teardown=teardown,
-            anew=anew,
+            fresh=fresh,
         )
         try:
             process.wait(timeout)
@@ -256,7 +256,7 @@ def _become(request: dict[str, Any]) -> None:
     import numpy as np
 
     np.random.seed()
-    if request["anew"]:
+    if request["fresh"]:
         for name in [name for name in sys.modules if name.partition(".")[0] == "headrace"]:
             del sys.modules[name]
     os.environ.clear()

@@ -262,14 +262,13 @@ class Records:
         for ended in await asyncio.gather(*tasks, return_exceptions=True):
             if ended is not None:
                 raise ended
+        errors = [lease.errors.get(i) for i in which]
+        if all(error is not None and _may_pass(error) for error in errors):
+            raise next(filter(None, errors))  # all of them at once: it is the store
 
     def _is_down(self, error: RemoteError) -> bool:
         """Whether it is the store that fails, and not the single object."""
-        cause = error.__cause__
-        if cause is None or Failure.of(cause).final:
-            self._failed = 0
-        else:
-            self._failed += 1
+        self._failed = self._failed + 1 if _may_pass(error) else 0
         return self._failed >= DOWN
 
     async def _data(self, part: Range, version: str | None) -> memoryview:
@@ -409,6 +408,12 @@ def _close(disk: ThreadPoolExecutor, cache: Cache) -> None:
         disk.shutdown(wait=False)
     except RuntimeError:  # at the interpreter's end threads take nothing new
         cache.close()
+
+
+def _may_pass(error: RemoteError) -> bool:
+    """Whether the same request may succeed later, as where a store is overloaded."""
+    cause = error.__cause__
+    return cause is not None and not Failure.of(cause).final
 
 
 def _changed(url: str, before: str, now: str) -> RemoteError:
