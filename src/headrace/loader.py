@@ -56,10 +56,11 @@ T_co = TypeVar("T_co", covariant=True)
 class DataLoader(TorchDataLoader[T_co]):
     """A `torch.utils.data.DataLoader` that runs what it understands of the dataset in native threads.
 
-    An `ImageFolder` (or `DatasetFolder`, `ImageNet`, `headrace.ImageDataset`, a `Subset` of these) with
-    ordinary torchvision transforms is read, decoded, cropped, resized, flipped and normalised without the
-    GIL, straight into the batch's memory, bit for bit as torchvision does it on PIL images. Everything else
-    runs as torch runs it. `explain()` says which, and why.
+    An `ImageFolder` (or `DatasetFolder`, `ImageNet`, `headrace.ImageDataset`, a `Subset` of these, a
+    `ConcatDataset` of those with the same transform) with ordinary torchvision transforms is read, decoded,
+    cropped, resized, flipped and normalised without the GIL, straight into the batch's memory, bit for bit
+    as torchvision does it on PIL images. Everything else runs as torch runs it. `explain()` says which, and
+    why.
 
     All arguments of torch's DataLoader are taken, with torch's meaning. Those whose default differs, and
     those that are new:

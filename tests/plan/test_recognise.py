@@ -119,6 +119,33 @@ def test_subsets_that_cant_be(root: Path, indices: Any, reason: str) -> None:
     assert reason in refused(Subset(ImageFolder(root), indices)).reason
 
 
+def test_a_concatenation_has_the_samples_of_all_its_parts(root: Path) -> None:
+    first, second = ImageFolder(root, transform=len), ImageFolder(root, transform=len)
+    nested = ConcatDataset([Subset(first, [3, 1]), ConcatDataset([second])])
+    result = recognised(Subset(nested, [5, 0, 2, -1]))
+    assert entries(result) == [second.samples[3], first.samples[3], second.samples[0], second.samples[4]]
+    assert result.transform is len
+    what = "Subset(n=4) of ConcatDataset(n=7) of Subset(n=2) of ImageFolder(n=5) and 1 more"
+    assert result.what == what
+
+
+def test_concatenations_that_cant_be(root: Path) -> None:
+    plain, changed = ImageFolder(root), ImageFolder(root)
+    together = ConcatDataset([plain, changed])
+    changed.samples = changed.samples[:-1]
+    assert "another length" in refused(together).reason
+    assert "several transforms" in refused(ConcatDataset([plain, ImageFolder(root, len)])).reason
+    targets = ImageFolder(root, target_transform=len)
+    assert "several target_transforms" in refused(ConcatDataset([plain, targets])).reason
+    other = refused(ConcatDataset([plain, TensorDataset(torch.zeros(3))]))
+    assert other.what == "ConcatDataset of TensorDataset"
+    assert "a subclass of ConcatDataset" in refused(MyConcatenation([plain])).reason
+
+
+class MyConcatenation(ConcatDataset[Any]):
+    pass
+
+
 def my_loader(path: str) -> Any:
     return pil_loader(path)
 
@@ -196,7 +223,6 @@ class Stream(IterableDataset[int]):
 def test_other_datasets_are_refused(root: Path) -> None:
     own = "a dataset of its own kind; native code reads ImageFolder, headrace.ImageDataset and PackedDataset"
     assert refused(TensorDataset(torch.zeros(3))) == Refusal("TensorDataset", own)
-    assert refused(ConcatDataset([ImageFolder(root)])) == Refusal("ConcatDataset", own)
     assert refused([1, 2]).what == "list"
     assert refused(Stream()).reason.startswith("an IterableDataset decides itself what comes next")
 

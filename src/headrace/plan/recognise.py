@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torchvision
-from torch.utils.data import IterableDataset, Subset
+from torch.utils.data import ConcatDataset, IterableDataset, Subset
 from torchvision.datasets import DatasetFolder, ImageFolder, ImageNet
 from torchvision.datasets.folder import default_loader, pil_loader
 
@@ -21,7 +21,7 @@ from headrace.plan.arrays import COLOUR, read_colour_images
 from headrace.plan.explain import describe_callable, describe_object, located
 from headrace.records import EntryPoints
 from headrace.sources.arrays import ArraySource
-from headrace.sources.folder import ImageSource, find_entry_points
+from headrace.sources.folder import ImageSource, concatenate, find_entry_points
 from headrace.sources.image import ImageDataset
 from headrace.sources.pack import PackSource
 from headrace.sources.packed import PackedDataset
@@ -29,7 +29,7 @@ from headrace.sources.source import Source
 from headrace.transforms.op import UNKNOWN, Extent
 
 FOLDERS: tuple[type, ...] = (ImageFolder, DatasetFolder, ImageNet)
-KNOWN: tuple[type, ...] = (*FOLDERS, *COLOUR, ImageDataset, PackedDataset, Subset)
+KNOWN: tuple[type, ...] = (*FOLDERS, *COLOUR, ImageDataset, PackedDataset, Subset, ConcatDataset)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +107,8 @@ def dataset_identity(dataset: Any) -> str:
 def _recognise(dataset: Any) -> Recognised | Refusal:
     if type(dataset) is Subset:
         return _recognise_subset(dataset)
+    if type(dataset) is ConcatDataset:
+        return _recognise_concatenation(dataset)
     if type(dataset) in (ImageDataset, PackedDataset):
         what = f"{type(dataset).__name__}(n={len(dataset)})"
         return Recognised(what, dataset.source, dataset.transform, dataset.target_transform)
@@ -199,6 +201,29 @@ def _recognise_subset(dataset: Subset[Any]) -> Recognised | Refusal:
     except IndexError as error:
         return Refusal(what, str(error))
     return replace(inner, what=what, source=source)
+
+
+def _recognise_concatenation(dataset: ConcatDataset[Any]) -> Recognised | Refusal:
+    parts = []
+    for each in dataset.datasets:
+        part = _recognise(each)
+        if isinstance(part, Refusal):
+            return Refusal(f"ConcatDataset of {part.what}", part.reason)
+        parts.append(part)
+    others = f" and {len(parts) - 1} more" if len(parts) > 1 else ""
+    what = f"ConcatDataset(n={len(dataset)}) of {parts[0].what}{others}"
+    sources = [part.source for part in parts if isinstance(part.source, ImageSource)]
+    if len(sources) < len(parts):
+        return Refusal(what, "only data sets of image files are read natively one after another")
+    if np.cumsum([len(source) for source in sources]).tolist() != dataset.cumulative_sizes:
+        return Refusal(what, "a data set in it has another length than when they were concatenated")
+    for name in ("transform", "target_transform"):
+        if any(getattr(part, name) is not getattr(parts[0], name) for part in parts):
+            return Refusal(
+                what, f"its data sets have several {name}s: native code needs the same object in all"
+            )
+    source = sources[0] if len(sources) == 1 else concatenate(sources)
+    return Recognised(what, source, parts[0].transform, parts[0].target_transform)
 
 
 def _as_indices(indices: Any) -> npt.NDArray[np.int64] | None:

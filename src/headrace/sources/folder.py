@@ -145,6 +145,15 @@ class ImageSource:
         return total
 
 
+def concatenate(sources: Sequence[ImageSource]) -> ImageSource:
+    """The samples of all `sources`, at least one, one source after another."""
+    paths = np.concatenate([source.paths for source in sources])
+    before = np.cumsum([0, *(len(source.paths) for source in sources)], dtype=np.uint64)
+    starts = [source.offsets[:-1] + start for source, start in zip(sources, before, strict=False)]
+    labels = np.concatenate([source.labels for source in sources])
+    return ImageSource(paths, np.concatenate([*starts, before[-1:]]), labels)
+
+
 def index_places(root: str | os.PathLike[str]) -> tuple[Path, Path]:
     """Where the entry points of the folder `root` may be: in it, or in the user's cache."""
     resolved = Path(root).resolve()
