@@ -11,7 +11,7 @@ from PIL import Image
 
 from headrace._native import ffi
 from headrace.errors import NativeError
-from support.jpegs import JPEG_KINDS, RESTARTS, jpeg
+from support.jpegs import JPEG_KINDS, RESTARTS, cmyk, jpeg
 
 CROPS = 800
 CROPS_PER_PICTURE = 10
@@ -70,6 +70,31 @@ def test_crops_equal_pillows(decoder: str, kind: str, simd: str) -> None:
             where = f"{decoder}, {simd}: {width}×{height} {kind}, {restarts}, crop {(x, y, w, h)}"
             assert np.array_equal(pixels, whole[y : y + h, x : x + w]), where
     assert crops > CROPS // 4 or kind == "progressive"
+
+
+@pytest.mark.parametrize("ycck", [False, True], ids=["cmyk", "ycck"])
+@pytest.mark.parametrize("decoder", ["libjpeg-restart", "libjpeg-crop", "libjpeg-full"])
+def test_crops_of_cmyk_equal_pillows(decoder: str, *, ycck: bool) -> None:
+    rng = np.random.default_rng(4)
+    crops = 0
+    for number in range(60):
+        width, height = sizes(rng)
+        restarts = list(RESTARTS)[number % len(RESTARTS)]
+        save = {"progressive": True} if number % 4 == 3 else RESTARTS[restarts]
+        quality = int(rng.choice([30, 90]))
+        data = cmyk(rng, width, height, ycck=ycck, quality=quality, **save)
+        whole = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+        for _ in range(CROPS_PER_PICTURE):
+            x, y, w, h = rectangle(rng, width, height)
+            try:
+                pixels = ffi.jpeg_decode(data, decoder, (x, y, w, h))
+            except NativeError:
+                assert decoder == "libjpeg-restart", f"{decoder} refused {width}×{height}, {save}"
+                continue
+            crops += 1
+            where = f"{width}×{height}, {save}, crop {(x, y, w, h)}"
+            assert np.array_equal(pixels, whole[y : y + h, x : x + w]), where
+    assert crops >= 100
 
 
 @pytest.mark.parametrize("kind", ["4:2:0", "4:2:2", "4:4:4", "gray"])

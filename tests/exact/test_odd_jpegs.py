@@ -16,7 +16,7 @@ from PIL import Image
 
 from headrace._native import ffi
 from headrace.errors import NativeError
-from support.odd_jpegs import REFUSED, TAKEN
+from support.odd_jpegs import FOUR_COMPONENTS, REFUSED, TAKEN
 
 FOLDER = "HEADRACE_ODD_JPEGS"
 
@@ -84,6 +84,13 @@ def test_our_decoder_takes_it_and_gives_pillows_pixels(name: str) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_our_decoder_leaves_it_to_others(name: str) -> None:
     assert "headrace" not in takers(REFUSED[name](), name)
+
+
+@pytest.mark.parametrize("name", FOUR_COMPONENTS)
+def test_libjpeg_takes_cmyk_and_gives_pillows_pixels(name: str) -> None:
+    data = FOUR_COMPONENTS[name]()
+    assert {"libjpeg-crop", "libjpeg-full"} <= takers(data, name)
+    assert ("libjpeg-restart" in takers(data, name)) == ("restart every" in name)
 
 
 @pytest.mark.slow

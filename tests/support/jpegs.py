@@ -48,6 +48,18 @@ def jpeg(rng: np.random.Generator, kind: str, width: int, height: int, **save: A
     return file.getvalue()
 
 
+def cmyk(rng: np.random.Generator, width: int, height: int, *, ycck: bool = False, **save: Any) -> bytes:
+    """A JPEG of four components with an Adobe marker, as CMYK or as YCCK."""
+    levels = np.dstack(
+        [np.asarray(picture(rng, width, height)), np.asarray(picture(rng, width, height))[:, :, :1]]
+    )
+    file = io.BytesIO()
+    Image.frombytes("CMYK", (width, height), levels.tobytes()).save(file, "JPEG", **save)
+    marker = b"Adobe\0\x64\0\0\0\0"
+    assert marker + b"\0" in file.getvalue()
+    return file.getvalue().replace(marker + b"\0", marker + b"\2", 1) if ycck else file.getvalue()
+
+
 def image_folder(root: Path, count: int, *, classes: int = 3, seed: int = 0, side: int = 90) -> Path:
     """`count` JPEGs of all kinds, about `side` pixels each way, in class folders."""
     rng = np.random.default_rng(seed)

@@ -190,6 +190,28 @@ GRAY = [Component(1)]
 RGB_IDS = [Component(ord(c)) for c in "RGB"]
 OTHER_TABLES = [Component(1, 2, 2, quantiser=2, dc=1, ac=3), *(Component(i, 1, 1, 3, 3, 1) for i in (2, 3))]
 
+FOUR = [Component(i) for i in range(1, 5)]
+FOUR_SAMPLED = [Component(1, 2, 2), Component(2), Component(3), Component(4, 2, 2)]
+
+# CMYK and YCCK, which libjpeg decodes for us.
+FOUR_COMPONENTS: dict[str, Callable[[], bytes]] = {
+    "four components": lambda: noise(FOUR),
+    "four components, Adobe says CMYK": lambda: noise(FOUR, before=segment(APP14, ADOBE + b"\0")),
+    "four components, Adobe says YCCK": lambda: noise(FOUR, before=segment(APP14, ADOBE + b"\2")),
+    "four components, JFIF and Adobe": lambda: noise(
+        FOUR, before=segment(APP0, JFIF) + segment(APP14, ADOBE + b"\2")
+    ),
+    "YCCK, colour at half the size": lambda: noise(FOUR_SAMPLED, before=segment(APP14, ADOBE + b"\2")),
+    "CMYK, colour at half the size": lambda: noise(FOUR_SAMPLED),
+    "CMYK, one scan for each component": lambda: noise(FOUR_SAMPLED, scans=[[0], [1], [2], [3]]),
+    **{
+        f"YCCK, a restart every {n} MCUs": lambda n=n: noise(  # type: ignore[misc]
+            FOUR_SAMPLED, restart=n, before=segment(APP14, ADOBE + b"\2")
+        )
+        for n in (1, 3, 5, 10)
+    },
+}
+
 # Files that our own decoder takes, and others: how many of them Pillow reads is up to Pillow.
 TAKEN: dict[str, Callable[[], bytes]] = {
     **{f"noise {h}×{v}": lambda h=h, v=v: noise(ycbcr(h, v)) for h in (1, 2) for v in (1, 2)},  # type: ignore[misc]
@@ -268,10 +290,9 @@ REFUSED: dict[str, Callable[[], bytes]] = {
         [Component(1, 2, 2), Component(2, 2, 1), Component(3, 1, 2)]
     ),
     "two components": lambda: noise([Component(1), Component(2)]),
-    "four components": lambda: noise([Component(i) for i in range(1, 5)]),
-    "four components, Adobe says YCCK": lambda: noise(
-        [Component(i) for i in range(1, 5)], before=segment(APP14, ADOBE + b"\2")
-    ),
+    **FOUR_COMPONENTS,
+    "four components, Adobe says YCbCr": lambda: noise(FOUR, before=segment(APP14, ADOBE + b"\1")),
+    "CMYK, 2×2 for all: too many blocks": lambda: noise([Component(i, 2, 2) for i in range(1, 5)]),
     "identifiers R, G, B": lambda: noise(RGB_IDS),
     "Adobe says RGB": lambda: noise(ycbcr(1, 1), before=segment(APP14, ADOBE + b"\0")),
     "two components of one identifier": lambda: noise([Component(1, 2, 2), Component(2), Component(2)]),

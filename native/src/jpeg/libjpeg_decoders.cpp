@@ -4,9 +4,9 @@
 namespace headrace::jpeg {
 namespace {
 
-// Files with other numbers of components are CMYK, YCCK or unheard of: Pillow's.
+// Nobody knows what two components mean; Pillow refuses them.
 bool has_known_components(const Header& header) {
-  return (header.components == 1 || header.components == 3) && header.precision == 8;
+  return header.components != 2 && header.precision == 8;
 }
 
 class FullDecoder final : public Decoder {

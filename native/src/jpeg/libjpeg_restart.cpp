@@ -113,8 +113,7 @@ bool RestartDecoder::supports(const File& file) const {
   Grid grid;
   const Header& header = file.header;
   return header.single_scan && header.ends_with_eoi && !header.arithmetic &&
-         (header.components == 1 || header.components == 3) && header.precision == 8 &&
-         make_grid(header, &grid);
+         header.components != 2 && header.precision == 8 && make_grid(header, &grid);
 }
 
 Code RestartDecoder::decode(const File& file, const Rect& rect, const ImageView& out) {

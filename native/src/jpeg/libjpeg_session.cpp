@@ -10,6 +10,18 @@ namespace {
 // most 2 samples wide.
 constexpr int kMinWindowWidth = 64;
 
+// Adobe's convention, which Pillow assumes of every file: levels are of light, not of ink, and so
+// red, green and blue are cyan's, magenta's and yellow's light through that of black.
+void cmyk_to_rgb(const uint8_t* cmyk, int width, uint8_t* rgbx) {
+  for (int x = 0; x < width; ++x, cmyk += 4, rgbx += 4) {
+    for (int c = 0; c < 3; ++c) {
+      const int scaled = cmyk[c] * cmyk[3] + 128;
+      rgbx[c] = static_cast<uint8_t>((scaled + (scaled >> 8)) >> 8);  // / 255, rounded
+    }
+    rgbx[3] = 0;
+  }
+}
+
 }  // namespace
 
 Code LibjpegSession::decode(const uint8_t* data, size_t size, const Rect& rect,
@@ -34,10 +46,20 @@ Code LibjpegSession::open(const uint8_t* data, size_t size, const Rect& rect) {
   guard_.limit(&cinfo_);
   jpeg_mem_src(&cinfo_, data, static_cast<unsigned long>(size));
   if (jpeg_read_header(&cinfo_, TRUE) != JPEG_HEADER_OK) return Code::kCorrupt;
-  const bool known = cinfo_.jpeg_color_space == JCS_GRAYSCALE ||
-                     cinfo_.jpeg_color_space == JCS_YCbCr || cinfo_.jpeg_color_space == JCS_RGB;
-  if (!known || cinfo_.data_precision != 8) return Code::kUnsupported;
-  cinfo_.out_color_space = JCS_EXT_RGBX;
+  if (cinfo_.data_precision != 8) return Code::kUnsupported;
+  switch (cinfo_.jpeg_color_space) {
+    case JCS_GRAYSCALE:
+    case JCS_YCbCr:
+    case JCS_RGB:
+      cinfo_.out_color_space = JCS_EXT_RGBX;
+      break;
+    case JCS_CMYK:
+    case JCS_YCCK:
+      cinfo_.out_color_space = JCS_CMYK;
+      break;
+    default:
+      return Code::kUnsupported;
+  }
   if (!jpeg_start_decompress(&cinfo_)) return Code::kCorrupt;
   if (lacks_scans(cinfo_)) return Code::kUnsupported;
   const bool inside = rect.x + rect.w <= static_cast<int>(cinfo_.output_width) &&
@@ -85,7 +107,11 @@ bool LibjpegSession::copy_rows(const Rect& rect, int first_column, const ImageVi
   const uint8_t* from = row + size_t{4} * static_cast<size_t>(rect.x - first_column);
   for (int y = 0; y < rect.h; ++y) {
     if (jpeg_read_scanlines(&cinfo_, &row, 1) != 1) return false;
-    std::memcpy(out.row(y), from, size_t{4} * static_cast<size_t>(rect.w));
+    if (cinfo_.out_color_space == JCS_CMYK) {
+      cmyk_to_rgb(from, rect.w, out.row(y));
+    } else {
+      std::memcpy(out.row(y), from, size_t{4} * static_cast<size_t>(rect.w));
+    }
   }
   return true;
 }
