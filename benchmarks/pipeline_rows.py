@@ -177,6 +177,23 @@ def _cifar(folder: Path) -> Any:
     return datasets.CIFAR10(str(root), transform=transform)
 
 
+def open_gray(path: str) -> Image.Image:
+    """A loader of one's own, as datasets of X-rays and handwriting have it."""
+    return Image.open(path).convert("L")
+
+
+def _gray(folder: Path) -> Any:
+    """The same photographs as files of one channel."""
+    root = folder.parent / f"{folder.name}-gray"
+    for path, _ in _listed(folder):
+        copy = root / Path(path).relative_to(folder)
+        if not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            open_gray(path).save(copy, "JPEG", quality=90)
+    transform = v1.Compose([*CROP, v1.ToTensor(), v1.Normalize((0.5,), (0.25,))])
+    return datasets.ImageFolder(str(root), transform, loader=open_gray)
+
+
 def _timm(**settings: Any) -> Make:
     def make(folder: Path) -> Any:
         from timm.data import create_transform
@@ -260,6 +277,7 @@ ROWS: tuple[Row, ...] = (
     Row("timm, default", _timm(), 5.5, "timm"),
     Row("timm, rand-m9-mstd0.5-inc1", _timm(auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.25), 5.5, "timm"),
     Row("CIFAR-10, RandomCrop(32, 4), flip", _cifar, 10.0),
+    Row("gray JPEG, convert('L')", _gray, 5.0),
     Row("list dataset, Image.open", lambda folder: ListDataset(folder, v1.Compose([*CROP, *END])), 4.0),
     Row("list dataset, dict samples", lambda folder: DictDataset(folder, v1.Compose([*CROP, *END])), 4.0),
     Row("list dataset, own transform after the crop", lambda folder: ListDataset(

@@ -48,6 +48,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                             make_op("vertical_flip", {0.5})};
   if (choices[0] % 4 != 3) ops.insert(ops.begin() + choices[0] / 4 % 2, resize_op(choices));
   hr_pipeline pipeline = {};
+  pipeline.gray = choices[0] / 32 % 2;
+  pipeline.upright = choices[0] / 64 % 2;
+  pipeline.channels = choices[0] / 128 % 2 != 0 ? 1 : 3;
   pipeline.ops = ops.data();
   pipeline.op_count = static_cast<int32_t>(ops.size());
   pipeline.height = static_cast<int32_t>(crop.params[0]);
@@ -67,7 +70,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   source.sizes = &file_size;
 
   static const int64_t kIndex = 0;
-  std::vector<uint8_t> output(size_t{3} * static_cast<size_t>(pipeline.height) *
+  std::vector<uint8_t> output(static_cast<size_t>(pipeline.channels) *
+                              static_cast<size_t>(pipeline.height) *
                               static_cast<size_t>(pipeline.width));
   hr_status status = {};
   hr_request request = {};

@@ -26,7 +26,7 @@ extern "C" {
 
 /* Raised with every change of a struct or signature below; Python refuses a library of another
  * number. */
-#define HR_ABI_VERSION 12
+#define HR_ABI_VERSION 13
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
@@ -46,7 +46,8 @@ typedef enum hr_code { /* the same values as headrace::Code (status.h) */
                        HR_INTERNAL = 9
 } hr_code;
 
-/* One transform, with torchvision's meaning on an RGB PIL image. What its parameters and draws mean
+/* One transform, with torchvision's meaning on an RGB PIL image, and on one of mode L that is
+ * carried as three equal channels. What its parameters and draws mean
  * is said in the op's own files: native/src/ops/NAME.cpp, and beside it in Python
  * src/headrace/transforms. */
 typedef struct hr_op {
@@ -73,9 +74,11 @@ typedef struct hr_pipeline {
   int32_t layout;                /* 0 NCHW, 1 NHWC */
   int32_t pillow_vertical_first; /* 1: resize like Pillow >= 13, 0: like Pillow 12 */
   uint32_t decoders;             /* bit i: decoder i of hr_decoder_name() may be used */
-  int32_t reserved;
+  int32_t channels;              /* of every output: 3, or 1 for the first of three equal ones */
+  int32_t gray;                  /* 1: files are decoded as convert("L") gives them, three times */
+  int32_t upright;    /* 1: files are turned as Pillow's exif_transpose() does, before all ops */
   int64_t max_pixels; /* images with more are HR_TOO_LARGE; 0: no limit */
-  const void* table;  /* [3][256] of dtype; NULL: the levels themselves (uint8 only) */
+  const void* table;  /* [channels][256] of dtype; NULL: the levels themselves (uint8 only) */
 } hr_pipeline;
 
 /* Where the bytes of sample i are. `paths`: all of the file whose zero-terminated path is at paths
@@ -115,7 +118,7 @@ typedef struct hr_status {
   int32_t code;      /* hr_code */
   int32_t sys_errno; /* HR_READ_FAILED: why */
   int32_t decoder;   /* which decoder gave the pixels; -1: none */
-  int32_t width;     /* of the image, where its header could be read; else 0 */
+  int32_t width;     /* of the image that the ops get, where its header could be read; else 0 */
   int32_t height;
 } hr_status;
 
@@ -205,7 +208,7 @@ HR_API int32_t hr_apply_ops(const hr_pipeline* pipeline, const hr_draw* draws, c
                             int32_t width, int32_t height, void* output);
 
 /* Finished images as samples of the pipeline: of its height, width, dtype and layout, levels
- * replaced by its table; its ops are ignored. levels: [count][3][height][width]. */
+ * replaced by its table; its ops are ignored. levels: [count][channels][height][width]. */
 HR_API int32_t hr_look_up(const hr_pipeline* pipeline, const uint8_t* levels, int64_t count,
                           void* output);
 
@@ -255,9 +258,10 @@ typedef struct hr_render_job {
  */
 HR_API int32_t hr_jpeg_check(const uint8_t* data, uint64_t size);
 
-/* Makes the images of `jobs`, each with a code of its own. Where together they need more than the
- * part of the image that holds all of them, that part is decoded once. Buffers are kept by thread.
- * HR_UNSUPPORTED, HR_CORRUPT: none of the decoders takes this file. */
+/* Makes the images of `jobs`, each with a code of its own; `upright` of their pipelines is ignored.
+ * Where together they need more than the part of the image that holds all of them, that part is
+ * decoded once. Buffers are kept by thread. HR_UNSUPPORTED, HR_CORRUPT: none of the decoders takes
+ * this file. */
 HR_API int32_t hr_jpeg_render(const uint8_t* data, uint64_t size, hr_render_job* jobs,
                               int32_t count);
 

@@ -68,6 +68,7 @@ const char* check_pipeline(const hr_pipeline* p) {
   }
   if (p->dtype < 0 || p->dtype > 3) return "the pipeline's dtype is unknown";
   if (p->layout < 0 || p->layout > 1) return "the pipeline's layout is unknown";
+  if (p->channels != 1 && p->channels != 3) return "the pipeline's channels must be 1 or 3";
   if (p->table == nullptr && p->dtype != 0) return "a dtype other than uint8 needs a table";
   return headrace::check_ops(*p);
 }
@@ -298,8 +299,9 @@ int32_t hr_look_up(const hr_pipeline* pipeline, const uint8_t* levels, int64_t c
     if (const char* problem = check_pipeline(pipeline))
       return fail(Code::kInvalidArgument, problem);
     if (levels == nullptr || output == nullptr || count < 0) return fail(Code::kInvalidArgument);
-    const size_t values =
-        size_t{3} * static_cast<size_t>(pipeline->height) * static_cast<size_t>(pipeline->width);
+    const size_t values = static_cast<size_t>(pipeline->channels) *
+                          static_cast<size_t>(pipeline->height) *
+                          static_cast<size_t>(pipeline->width);
     const size_t bytes = values * headrace::dtype_size(static_cast<Dtype>(pipeline->dtype));
     for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
       headrace::store_planes(

@@ -5,6 +5,7 @@
 
 #include "geometry.h"
 #include "jpeg/own_frame.h"
+#include "ops/kernels.h"
 #include "resize/store.h"
 #include "sample.h"
 
@@ -86,6 +87,7 @@ Code Renderer::render(const uint8_t* data, size_t size, hr_render_job* jobs, int
   file.size = size;
   const Code parsed = jpeg::parse_header(padded, size, &file.header);
   if (parsed != Code::kOk) return parsed;
+  gray_ = file.header.components == 1;
 
   std::vector<Plan> plans;
   Rect all = {};
@@ -129,8 +131,16 @@ Code Renderer::decode(const jpeg::File& file, uint32_t decoders, const Rect& rec
   return code;
 }
 
-Code Renderer::finish(const Plan& plan, const ImageView& pixels, const hr_render_job& job) {
+Code Renderer::finish(const Plan& plan, ImageView pixels, const hr_render_job& job) {
   const hr_pipeline& pipeline = *job.pipeline;
+  if (pipeline.gray != 0 && !gray_) {  // other jobs may want the same pixels in colour
+    const ImageView luma = luma_.reshape(pixels.width, pixels.height);
+    if (luma.data == nullptr) return Code::kOutOfMemory;
+    for (int y = 0; y < pixels.height; ++y)
+      std::memcpy(luma.row(y), pixels.row(y), size_t{4} * pixels.width);
+    ops::grayscale(luma);
+    pixels = luma;
+  }
   const Rect& window = plan.resize.window;
   Code code = build_program(pipeline, job.draws, {window.w, window.h}, &program_);
   if (code != Code::kOk) return code;

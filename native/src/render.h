@@ -1,5 +1,6 @@
 // One JPEG in memory to images made of it: each is a window of a resized crop, mirrored, and then
-// put through ops. What a recorded chain of such steps comes to.
+// put through ops; with hr_pipeline::gray the crop is of convert("L"). What a recorded chain of
+// such steps comes to.
 #pragma once
 
 #include <memory>
@@ -41,12 +42,14 @@ class Renderer {
 
   static Plan plan_of(const hr_render_job& job);
   Code decode(const jpeg::File& file, uint32_t decoders, const Rect& rect, ImageView* pixels);
-  Code finish(const Plan& plan, const ImageView& pixels, const hr_render_job& job);
+  Code finish(const Plan& plan, ImageView pixels, const hr_render_job& job);
 
   jpeg::own::Tables tables_;
   std::vector<std::unique_ptr<jpeg::Decoder>> decoders_;
   Buffer padded_;
+  bool gray_ = false;  // whether the file at hand has one component
   Image decoded_;
+  Image luma_;
   Image resized_;
   Resizer resizer_;
   Program program_;

@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "ops/kernels.h"
 #include "pixels.h"
 
 namespace headrace {
@@ -23,8 +24,8 @@ class StageTimer {
 
 SampleOutput output_of(const hr_request& request, int64_t position) {
   const hr_pipeline& p = *request.pipeline;
-  const size_t bytes = size_t{3} * static_cast<size_t>(p.height) * static_cast<size_t>(p.width) *
-                       dtype_size(static_cast<Dtype>(p.dtype));
+  const size_t bytes = static_cast<size_t>(p.channels) * static_cast<size_t>(p.height) *
+                       static_cast<size_t>(p.width) * dtype_size(static_cast<Dtype>(p.dtype));
   return output_at(p,
                    static_cast<uint8_t*>(request.output) + bytes * static_cast<size_t>(position));
 }
@@ -81,7 +82,8 @@ SampleOutput output_at(const hr_pipeline& pipeline, void* data) {
           pipeline.width,
           static_cast<Dtype>(pipeline.dtype),
           static_cast<Layout>(pipeline.layout),
-          pipeline.table};
+          pipeline.table,
+          pipeline.channels};
 }
 
 SampleMaker::SampleMaker() {
@@ -102,25 +104,9 @@ void SampleMaker::make(const hr_request& request, int64_t position, const Bytes&
 Code SampleMaker::produce(const hr_request& request, int64_t position, const Bytes& bytes,
                           hr_status* status, Tally* tally) {
   const hr_pipeline& pipeline = *request.pipeline;
-  const int64_t index = request.indices[position];
   jpeg::File file;
-  {
-    const StageTimer timer(tally, kParse);
-    Code code = parse(request, index, bytes, &file, tally);
-    const int width = status->width = file.header.width;
-    const int height = status->height = file.header.height;
-    if (code != Code::kOk) return code;
-    draws_.resize(static_cast<size_t>(pipeline.op_count));
-    const int64_t occurrence = request.occurrences == nullptr ? 0 : request.occurrences[position];
-    const RandomKey key = {request.seed, request.epoch, static_cast<uint64_t>(index),
-                           static_cast<uint64_t>(occurrence)};
-    Size size;
-    code = draw_ops(pipeline, key, {width, height}, draws_.data(), &size);
-    if (code == Code::kOk)
-      code = build_program(pipeline, draws_.data(), {width, height}, &program_);
-    if (code != Code::kOk) return code;
-  }
-  Code code = load(pipeline, *request.source, file, status, tally);
+  Code code = prepare(request, position, bytes, &file, status, tally);
+  if (code == Code::kOk) code = load(pipeline, *request.source, file, status, tally);
   if (code != Code::kOk) return code;
   ImageView rendered;
   {
@@ -133,15 +119,48 @@ Code SampleMaker::produce(const hr_request& request, int64_t position, const Byt
   return Code::kOk;
 }
 
+Code SampleMaker::prepare(const hr_request& request, int64_t position, const Bytes& bytes,
+                          jpeg::File* file, hr_status* status, Tally* tally) {
+  const StageTimer timer(tally, kParse);
+  const hr_pipeline& pipeline = *request.pipeline;
+  const int64_t index = request.indices[position];
+  Code code = parse(request, index, bytes, file, tally);
+  orientation_ = jpeg::Orientation();
+  const bool turns = code == Code::kOk && pipeline.upright != 0 && request.source->height == 0;
+  if (turns && !read_orientation(*file, &orientation_)) return Code::kUnsupported;
+  const Size seen = upright_size(file->header, orientation_);
+  status->width = seen.width;
+  status->height = seen.height;
+  if (code != Code::kOk) return code;
+  draws_.resize(static_cast<size_t>(pipeline.op_count));
+  const int64_t occurrence = request.occurrences == nullptr ? 0 : request.occurrences[position];
+  const RandomKey key = {request.seed, request.epoch, static_cast<uint64_t>(index),
+                         static_cast<uint64_t>(occurrence)};
+  Size size;
+  code = draw_ops(pipeline, key, seen, draws_.data(), &size);
+  return code == Code::kOk ? build_program(pipeline, draws_.data(), seen, &program_) : code;
+}
+
 Code SampleMaker::load(const hr_pipeline& pipeline, const hr_source& source, const jpeg::File& file,
                        hr_status* status, Tally* tally) {
   const StageTimer timer(tally, kDecode);
   const Rect rect = Runner::source_rect(program_);
   const ImageView pixels = runner_.input(program_);
   if (pixels.data == nullptr) return Code::kOutOfMemory;
-  if (source.height == 0) return decode(pipeline, file, rect, pixels, status, tally);
-  copy_pixels({file.data, source.row_stride, source.column_stride, source.channel_stride}, rect,
-              pixels);
+  if (source.height != 0) {
+    copy_pixels({file.data, source.row_stride, source.column_stride, source.channel_stride}, rect,
+                pixels);
+  } else {
+    const Rect stored = in_file(file.header, orientation_, rect);
+    const bool turned = !orientation_.as_stored();
+    const ImageView decoded = turned ? stored_.reshape(stored.w, stored.h) : pixels;
+    if (decoded.data == nullptr) return Code::kOutOfMemory;
+    const Code code = decode(pipeline, file, stored, decoded, status, tally);
+    if (code != Code::kOk) return code;
+    if (turned) turn_upright(decoded, orientation_, pixels);
+  }
+  // The pixels of a file of one component are gray already.
+  if (pipeline.gray != 0 && file.header.components != 1) ops::grayscale(pixels);
   return Code::kOk;
 }
 

@@ -6,6 +6,7 @@
 
 #include "headrace.h"
 #include "jpeg/decoder.h"
+#include "jpeg/orientation.h"
 #include "program.h"
 #include "reader.h"
 #include "resize/store.h"
@@ -44,14 +45,20 @@ class SampleMaker {
  private:
   Code produce(const hr_request& request, int64_t position, const Bytes& bytes, hr_status* status,
                Tally* tally);
+  // Parses the bytes and builds program_ for the image that they hold.
+  Code prepare(const hr_request& request, int64_t position, const Bytes& bytes, jpeg::File* file,
+               hr_status* status, Tally* tally);
   // Puts the rectangle that program_ reads where runner_ expects it.
   Code load(const hr_pipeline& pipeline, const hr_source& source, const jpeg::File& file,
             hr_status* status, Tally* tally);
+  // `rect` of the file's image.
   Code decode(const hr_pipeline& pipeline, const jpeg::File& file, const Rect& rect,
               const ImageView& pixels, hr_status* status, Tally* tally);
 
   std::vector<std::unique_ptr<jpeg::Decoder>> decoders_;
   std::vector<hr_draw> draws_;
+  jpeg::Orientation orientation_;  // of the file at hand
+  Image stored_;                   // what is decoded before it is turned
   Program program_;
   Runner runner_;
 };

@@ -95,6 +95,7 @@ struct Pipeline {
   }
   hr_op ops[2] = {random_resized_crop(kSize, kSize), make_op("horizontal_flip", {0.5})};
   hr_pipeline pipeline{};
+  pipeline.channels = 3;
 };
 
 struct World {

@@ -61,6 +61,7 @@ struct Request {
   hr_op ops[2] = {make_op("random_resized_crop", {8, 8, 2, 0.5, 1, 0, 0, 1, 1}),
                   make_op("horizontal_flip", {0})};
   hr_pipeline pipeline = {};
+  pipeline.channels = 3;
   hr_source source = {};
   int64_t index = 0;
   uint8_t pixels[3 * 8 * 8] = {};

@@ -137,6 +137,7 @@ int plan_any_ops(int rounds, int* several) {
     std::vector<hr_op> ops;
     for (int i = draw.below(4); i >= 0; --i) ops.push_back(draw.any());
     hr_pipeline pipeline = {};
+    pipeline.channels = 3;
     pipeline.ops = ops.data();
     pipeline.op_count = static_cast<int32_t>(ops.size());
     pipeline.pillow_vertical_first = draw.below(2);
@@ -164,6 +165,7 @@ int plan_any_ops(int rounds, int* several) {
 
 Code plan_one(const hr_op& op, headrace::Size in, headrace::Size out, Program* program) {
   hr_pipeline pipeline = {};
+  pipeline.channels = 3;
   pipeline.ops = &op;
   pipeline.op_count = 1;
   pipeline.width = out.width;

@@ -163,17 +163,37 @@ int stores_are_equal(Random* random) {
     const int x = random->below(5), y = random->below(3);
     const int width = x + source.width + random->below(5);
     const int height = y + source.height + random->below(3);
-    const bool levels = dtype == Dtype::kUint8 && random->one_in(2);
+    const auto* values = dtype == Dtype::kUint8 && random->one_in(2) ? nullptr : table.data();
+    const int channels = random->one_in(2) ? 1 : 3;
     compared = check_equal_to_scalar([&] {
-      const size_t elements = size_t{3} * static_cast<size_t>(width) * static_cast<size_t>(height);
+      const size_t elements =
+          static_cast<size_t>(channels) * static_cast<size_t>(width) * static_cast<size_t>(height);
       Bytes batch(elements * dtype_size(dtype) + 64, 0xA5);  // 64 that stay as they are
-      store_rows(source,
-                 {batch.data(), height, width, dtype, layout, levels ? nullptr : table.data()}, x,
-                 y);
+      store_rows(source, {batch.data(), height, width, dtype, layout, values, channels}, x, y);
       return batch;
     });
   }
   return compared;
+}
+
+// One channel is stored as the first of three planes.
+void one_channel_is_the_first(Random* random) {
+  std::vector<float> table(size_t{3} * 256);
+  for (float& value : table) value = static_cast<float>(random->below(1000));
+  Image image;
+  const ImageView source =
+      image.reshape(300, 200);  // larger than what is stored through the caches
+  random->fill(source.data, source.stride * 200);
+  const size_t pixels = size_t{300} * 200;
+  std::vector<float> three(3 * pixels), one(pixels);
+  const auto dtype = headrace::Dtype::kFloat32;
+  const auto planes = headrace::Layout::kNchw, rows = headrace::Layout::kNhwc;
+  store_rows(source, {three.data(), 200, 300, dtype, planes, table.data()}, 0, 0);
+  three.resize(pixels);
+  for (const auto layout : {planes, rows}) {
+    store_rows(source, {one.data(), 200, 300, dtype, layout, table.data(), 1}, 0, 0);
+    CHECK(one == three);
+  }
 }
 
 // Planes are stored as the rows that they were split from.
@@ -197,11 +217,14 @@ int planes_are_stored_as_rows_are(Random* random) {
     const auto layout = static_cast<headrace::Layout>(random->below(2));
     const bool as_they_are = dtype == Dtype::kUint8 && random->one_in(2);
     const auto* values = as_they_are ? nullptr : table.data();
+    const int channels = random->one_in(2) ? 1 : 3;
     compared = check_equal_to_scalar([&] {
-      Bytes rows(3 * pixels * dtype_size(dtype) + 64, 0xA5);
+      const size_t elements = static_cast<size_t>(channels) * pixels;
+      Bytes rows(elements * dtype_size(dtype) + 64, 0xA5);
       Bytes planes = rows;
-      store_rows(source, {rows.data(), height, width, dtype, layout, values}, 0, 0);
-      headrace::store_planes(levels.data(), {planes.data(), height, width, dtype, layout, values});
+      store_rows(source, {rows.data(), height, width, dtype, layout, values, channels}, 0, 0);
+      headrace::store_planes(levels.data(),
+                             {planes.data(), height, width, dtype, layout, values, channels});
       CHECK(planes == rows);
       return planes;
     });
@@ -218,6 +241,7 @@ int main() {
   check_compared(resizes_are_equal(&random));
   check_compared(stores_are_equal(&random));
   check_compared(planes_are_stored_as_rows_are(&random));
+  one_channel_is_the_first(&random);
   std::puts("test_kernels: passed");
   return 0;
 }

@@ -34,6 +34,7 @@ class Random {
 // The pipeline of one op, on an image of w × h; whether it gave pixels.
 bool run(const hr_op& op, const hr_draw& draw, int w, int h, int out_w, int out_h) {
   hr_pipeline pipeline = {};
+  pipeline.channels = 3;
   pipeline.ops = &op;
   pipeline.op_count = 1;
   pipeline.width = out_w;
@@ -59,6 +60,7 @@ void every_op_is_safe_and_keeps_to_its_size() {
       const std::vector<float> data(static_cast<size_t>(op.data_count), 0.01F);
       op.data = data.empty() ? nullptr : data.data();
       hr_pipeline pipeline = {};
+      pipeline.channels = 3;
       pipeline.ops = &op;
       pipeline.op_count = 1;
       if (headrace::check_ops(pipeline) != nullptr) continue;

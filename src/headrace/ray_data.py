@@ -300,8 +300,8 @@ def _levels_of(data: Any, plan: Plan) -> Any:
     if type(data) is list and data and isinstance(data[0], Uint8Images):
         return [data[0].images, *data[1:]]
     raise ConfigError(
-        "levels=True needs images that are RGB and of one size after the steps that run as Python; a batch"
-        " came otherwise. Leave levels out."
+        "levels=True needs images of one size, and of the mode that native code gave them, after the steps"
+        " that run as Python; a batch came otherwise. Leave levels out."
     )
 
 

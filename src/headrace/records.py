@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ import numpy.typing as npt
 # The numbers that were drawn for one step of one sample: a crop's top and left in pixels, whether the image
 # is flipped (1 or 0), …; `draws` of the step's class in headrace.transforms names them.
 Draw = tuple[float, ...]
+
+# Those of Pillow's images that files are read as.
+Mode = Literal["RGB", "L"]
 
 PRINTED_EPOCHS = 5
 

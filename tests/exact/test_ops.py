@@ -31,8 +31,8 @@ from headrace._native.decoders import pillow_resizes_vertically_first
 from headrace.engine.lower import draws_of, lower_ops
 from headrace.lazy.steps import PillowOp
 from headrace.plan.pointwise import build_table, look_up
-from headrace.plan.transform import lower_transform
-from headrace.records import Draw, SampleKey
+from headrace.plan.transform import READ_SO, lower_transform
+from headrace.records import Draw, Mode, SampleKey
 from headrace.transforms import OPS, RandomCrop, find_op
 from headrace.transforms.op import NO_EFFECT, Extent, ImageOp, LevelOp, flat, keep_info, replay
 from support.images import noise
@@ -116,6 +116,11 @@ def theirs(transform: Any, image: Image.Image, index: int, step: int = 0) -> Ima
             return None
 
 
+def carried(image: Image.Image) -> Image.Image:
+    """Gray as native code has it: three equal channels."""
+    return image.convert("RGB") if image.mode == "L" else image
+
+
 def drawing(transform: Any, index: int, steps: Iterator[int]) -> Callable[[Any], Any]:
     """`transform`, drawing the numbers of the next step; those that it holds those of the following ones."""
     step = next(steps)
@@ -168,6 +173,7 @@ def test_native_pixels_are_torchvisions_for_the_same_numbers(name: str) -> None:
         if expected is None:
             assert found is None
             continue
+        expected = carried(expected)
         assert draws is not None
         assert same(replay(image, [op], draws), expected), f"replay of sample {index}, {image.size}: {draws}"
         assert keep_info([op], draws, image.height, image.width) == ("comment" in expected.info)
@@ -179,6 +185,45 @@ def test_native_pixels_are_torchvisions_for_the_same_numbers(name: str) -> None:
             assert same(found, expected), f"sample {index}, {image.size}: {draws}"
             compared += 1
     assert compared >= 6
+
+
+def is_for_gray(name: str) -> bool:
+    lowered = lower_transform(made(CASES[name]), mode="L")
+    return not lowered.middle
+
+
+GRAY_CASES = [name for name in CASES if is_for_gray(name)]
+
+
+@pytest.mark.parametrize("name", GRAY_CASES)
+def test_gray_images_are_carried_as_three_equal_channels(name: str) -> None:
+    transform = made(CASES[name])
+    op = read(transform)
+    compared = 0
+    for index, image in samples():
+        gray, key = image.convert("L"), SampleKey(SEED, EPOCH, index)
+        expected = theirs(transform, gray, index)
+        found = native([op], carried(gray), key)
+        if expected is None:
+            assert found is None
+            continue
+        assert expected.mode == ("L" if op.channels(1) == 1 else "RGB")
+        expected = carried(expected)
+        draws = draws_of(pipeline_of([op]), [op], key, image.width, image.height)
+        assert draws is not None
+        assert same(replay(carried(gray), [op], draws), expected), f"replay of sample {index}, {image.size}"
+        if found is not None:
+            assert same(found, expected), f"sample {index}, {image.size}: {draws}"
+            compared += 1
+    assert compared >= 6
+
+
+def test_ops_that_treat_gray_differently_are_left_to_torchvision() -> None:
+    names = " ".join(sorted({name.partition(".")[2].split()[0] for name in set(CASES) - set(GRAY_CASES)}))
+    assert "GaussianBlur" in names
+    assert "RandomPhotometricDistort" in names
+    for name in ("RandomResizedCrop", "CenterCrop", "RandomHorizontalFlip", "Grayscale"):
+        assert name not in names
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -257,6 +302,7 @@ def chains() -> st.SearchStrategy[list[Any]]:
     conversions = st.sampled_from(
         [
             [v1.ToTensor(), v1.Normalize([0.5] * 3, [0.25] * 3)],
+            [v1.ToTensor(), v1.Normalize([0.5], [0.25])],
             [v1.PILToTensor()],
             [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)],
         ]
@@ -267,15 +313,17 @@ def chains() -> st.SearchStrategy[list[Any]]:
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-@given(chains(), st.integers(1, 50), st.integers(1, 50), st.integers(0, 1000))
-def test_whatever_is_native_is_exact(transforms: list[Any], height: int, width: int, index: int) -> None:
+@given(chains(), st.integers(1, 50), st.integers(1, 50), st.integers(0, 1000), st.sampled_from(["RGB", "L"]))
+def test_whatever_is_native_is_exact(
+    transforms: list[Any], height: int, width: int, index: int, mode: Mode
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        lowered = lower_transform(v1.Compose(transforms))
+        lowered = lower_transform(v1.Compose(transforms), mode=mode)
     event("native" if lowered.whole else "refused")
     assume(lowered.whole)
     assert lowered.table is not None
-    image = noise(height, width, index)
+    image = noise(height, width, index).convert(mode)
     value: Any = image
     step = 0
     reasons = iter([step.reason for step in lowered.op_steps])
@@ -284,13 +332,14 @@ def test_whatever_is_native_is_exact(transforms: list[Any], height: int, width: 
         if value is None:
             break
         op = find_op(type(transform))
-        if op is not None and issubclass(op, ImageOp) and next(reasons) != NO_EFFECT:
+        if op is not None and issubclass(op, ImageOp) and next(reasons) not in (NO_EFFECT, READ_SO):
             step += len(list(flat([read(transform)])))
-    found = native(lowered.ops, image, SampleKey(SEED, EPOCH, index))
+    found = native(lowered.ops, carried(image.convert(lowered.mode)), SampleKey(SEED, EPOCH, index))
     event("an error" if value is None else "compared" if found is not None else "left to torchvision")
     if value is None:
         assert found is None
     elif found is not None:
+        found = found.getchannel(0) if lowered.channels == 1 else found
         assert torch.equal(look_up(found, lowered.table.values), value)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import nn
 from torchvision import datasets
 from torchvision import transforms as v1
@@ -20,7 +20,14 @@ from torchvision.transforms import v2
 import headrace
 from headrace.plan.transform import lower_transform
 from headrace.transforms import find_op, own_code
-from headrace.transforms.own_code import computes, converts_to_rgb, hands_on, wrapped_transform
+from headrace.transforms.own_code import (
+    computes,
+    conversion_of,
+    hands_on,
+    reading_mode_of,
+    turns_upright,
+    wrapped_transform,
+)
 from support.jpegs import image_folder
 
 INSIDE = v1.Compose([v1.CenterCrop(8), v1.ToTensor()])
@@ -217,11 +224,66 @@ def scaled(values: torch.Tensor) -> torch.Tensor:
 FACTOR = 2.0
 
 
+def gray_file(path: str) -> Image.Image:
+    """Documented, too."""
+    with open(path, "rb") as stream:
+        picture = Image.open(stream)
+        return picture.convert("L")
+
+
+def gray_image(path: str) -> Image.Image:
+    with Image.open(path) as picture:
+        return picture.convert("L")
+
+
+def gray_in_steps(path: str) -> Image.Image:
+    picture: Any = Image.open(path)
+    picture = picture.convert("L")
+    return picture  # noqa: RET504
+
+
+def kept_open(path: str) -> Image.Image:
+    with open(path, "rb") as stream:
+        picture = Image.open(stream)
+        picture.draft("L", (8, 8))
+        return picture.convert("L")
+
+
+def test_functions_that_read_images_are_known_by_the_mode_they_convert_to() -> None:
+    for function in (gray_file, gray_image, gray_in_steps, lambda x: Image.open(x).convert("L")):
+        assert reading_mode_of(function) == "L"
+    for function in (lambda path: Image.open(path).convert("RGB"), datasets.folder.pil_loader):
+        assert reading_mode_of(function) == "RGB"
+    for function in (
+        *(kept_open, Image.open, lambda x: Image.open(x), lambda x: Image.open(x).convert("LA")),
+        *(lambda x: Image.open(x, "r").convert("L"), lambda x, y=1: Image.open(x).convert("L")),
+        *(lambda x: Image.open(x).convert("L").rotate(3), lambda x: datasets.open(x).convert("L")),
+    ):
+        assert reading_mode_of(function) is None
+
+
+def test_another_object_of_a_known_name_is_not_known() -> None:
+    namespace: dict[str, Any] = {"Image": SimpleNamespace(open=Image.open)}
+    exec("def load(path):\n    return Image.open(path).convert('L')", namespace)
+    assert reading_mode_of(namespace["load"]) is None
+    namespace["Image"] = Image
+    assert reading_mode_of(namespace["load"]) == "L"
+    lines = ["from PIL import Image", "def load(path):"]
+    lines += ["    with open(path, 'rb') as f:", "        return Image.open(f).convert('L')"]
+    exec("\n".join(lines), namespace)
+    assert reading_mode_of(namespace["load"]) == "L"
+    namespace["open"] = len
+    assert reading_mode_of(namespace["load"]) is None
+
+
 def test_functions_are_known_by_what_they_do() -> None:
     for same in (identity, lambda image: image):
         assert hands_on(same)
     for converts in (to_rgb, lambda x: x.convert("RGB")):
-        assert converts_to_rgb(converts)
+        assert conversion_of(converts) == "RGB"
+    assert conversion_of(lambda x: x.convert("L")) == "L"
+    for turns in (ImageOps.exif_transpose, lambda x: ImageOps.exif_transpose(x)):
+        assert turns_upright(turns)
     for arithmetic in (
         *(scaled, lambda x: x * 2 - 1, lambda t: (t - 0.5) / 0.5, lambda x: -x),
         *(lambda x: x.add(x).add_(-1), lambda x: x.clamp(0.1, 0.9)),
@@ -234,8 +296,11 @@ def test_functions_that_do_anything_else_are_not_known() -> None:
     for function in (
         *(lambda x, y=0: x, lambda *x: x, lambda x: (x,), partial(identity), identity.__call__, len),  # type: ignore[operator]
         *(
-            lambda x: x.convert("L"),
+            lambda x: x.convert("LA"),
             lambda x: x.convert(mode="RGB"),
+            lambda x: x.convert("L", "RGB"),
+            lambda x: ImageOps.exif_transpose(x, in_place=True),
+            lambda x: ImageOps.invert(x),
             lambda x: x.convert("RGB").copy(),
         ),
         *(lambda x: x + torch.rand(1), lambda x: x * FACTOR, lambda x: x * factor, lambda x: x**2),
@@ -243,7 +308,9 @@ def test_functions_that_do_anything_else_are_not_known() -> None:
         *(lambda x: x.add(1, alpha=2), lambda x: [x], lambda x: x * "a"),
     ):
         assert not hands_on(function)
-        assert not converts_to_rgb(function)
+        assert conversion_of(function) is None
+        assert not turns_upright(function)
+        assert reading_mode_of(function) is None
         assert not computes(function)
 
 

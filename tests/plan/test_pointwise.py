@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision import transforms as v1
 from torchvision import tv_tensors
@@ -59,6 +59,7 @@ def test_looking_up_gives_the_transforms_bits(suffix: list[Any]) -> None:
     assert torch.equal(found, expected)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.floats(-3, 3), min_size=3, max_size=3), st.lists(st.floats(0.01, 9), min_size=3, max_size=3)
 )
@@ -150,6 +151,9 @@ def test_no_conversion_is_the_identity_table() -> None:
     assert values[2].tolist() == list(range(256))
 
 
-def test_only_rgb_is_looked_up() -> None:
-    with pytest.raises(ValueError, match="the image must be RGB, not L"):
-        look_up(noise(4, 4).convert("L"), None)
+def test_only_images_of_the_tables_mode_are_looked_up() -> None:
+    assert look_up(noise(4, 5).convert("L"), None).shape == (1, 4, 5)
+    with pytest.raises(ValueError, match="the image must be RGB or L, not CMYK"):
+        look_up(noise(4, 4).convert("CMYK"), None)
+    with pytest.raises(ValueError, match="values of 3 channels aren't for an image of mode L"):
+        look_up(noise(4, 4).convert("L"), torch.zeros(3, 256))

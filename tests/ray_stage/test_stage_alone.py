@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import ImageOps
 from torch.utils.data import IterableDataset, TensorDataset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
@@ -139,8 +140,9 @@ def test_levels_cannot_be_erased(folder: Path) -> None:
         Finish(dataset)
 
 
-def test_levels_need_rgb_images(folder: Path) -> None:
-    dataset = ImageFolder(str(folder), v1.Compose([v1.Resize((24, 24)), v1.Grayscale(), v1.ToTensor()]))
+def test_levels_need_images_of_the_mode_that_the_plan_knows(folder: Path) -> None:
+    gray = v1.Lambda(lambda image: ImageOps.grayscale(image))
+    dataset = ImageFolder(str(folder), v1.Compose([v1.Resize((24, 24)), gray, v1.ToTensor()]))
     assert ray_data.levels_plan(dataset).head is not None
     with pytest.raises(ConfigError, match="Leave levels out"):
         rows_of(stage_of(dataset, levels=True), [0])

@@ -11,7 +11,6 @@ constexpr uint8_t kSos = 0xDA;
 constexpr uint8_t kDri = 0xDD;
 constexpr uint8_t kApp0 = 0xE0;
 constexpr uint8_t kApp14 = 0xEE;
-constexpr uint8_t kTem = 0x01;
 
 // One marker segment: its payload, without marker and length.
 struct Segment {
@@ -26,8 +25,6 @@ struct Segment {
 bool is_sof(uint8_t marker) {
   return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
 }
-
-bool stands_alone(uint8_t marker) { return marker == kTem || (marker >= 0xD0 && marker <= 0xD7); }
 
 Code read_frame(const Segment& s, uint8_t marker, size_t offset, Header* header) {
   if (header->sof != 0 || s.size < 6) return Code::kCorrupt;

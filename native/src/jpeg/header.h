@@ -39,6 +39,11 @@ struct Header {
       false;  // the file's last two bytes are an EOI marker: not truncated at its end
 };
 
+// Whether a marker has no segment, and so no length, behind it.
+inline bool stands_alone(uint8_t marker) {
+  return marker == 0x01 || (marker >= 0xD0 && marker <= 0xD7);
+}
+
 // Reads markers up to and including the first SOS. kUnsupported where `data` does not start as a
 // JPEG, kCorrupt where a segment is malformed or the data ends first. Never reads past data + size.
 Code parse_header(const uint8_t* data, size_t size, Header* header);

@@ -40,7 +40,7 @@ struct Target {
   Target(const SampleOutput& out, int x, int y)
       : element(dtype_size(out.dtype)),
         channel(out.layout == Layout::kNchw ? element * out.height * out.width : element),
-        pixel(out.layout == Layout::kNchw ? element : element * 3),
+        pixel(out.layout == Layout::kNchw ? element : element * out.channels),
         row(pixel * out.width),
         start(static_cast<uint8_t*>(out.data) + row * y + pixel * x) {}
 
@@ -155,15 +155,47 @@ void store_interleaved(const ImageView& source, const SampleOutput& out, const T
   if (stream) kernels.publish();
 }
 
+// The values of contiguous levels of channel `c`.
+void look_up_run(const uint8_t* levels, size_t count, const SampleOutput& out, int c,
+                 const StoreKernels& kernels, bool stream, uint8_t* to) {
+  if (out.table == nullptr) {
+    std::memcpy(to, levels, count);
+    return;
+  }
+  const uint8_t* table = channel_table(out, c);
+  switch (dtype_size(out.dtype)) {
+    case 1:
+      return lookup_one_by_one<uint8_t>(levels, count, table, to, stream);
+    case 2:
+      return kernels.lookup16(levels, count, table, to, stream);
+    default:
+      return kernels.lookup32(levels, count, table, to, stream);
+  }
+}
+
+// One value a pixel, so that planes and interleaved pixels are the same.
+void store_first_channel(const ImageView& source, const SampleOutput& out, const Target& target,
+                         const StoreKernels& kernels) {
+  const bool stream = target.row * out.height >= kStreamedBytes;
+  for_each_run(source, source.width == out.width, kChunk, [&](const Run& run) {
+    alignas(64) uint8_t levels[3][kChunk];
+    split_levels(source, run, kernels, levels);
+    look_up_run(levels[0], run.pixels(), out, 0, kernels, stream,
+                target.at(run.y, 0) + target.pixel * run.x);
+  });
+  if (stream) kernels.publish();
+}
+
 // Values of any size, one by one, from planes.
 template <typename Value>
-void store_values(const uint8_t* levels, size_t pixels, const Target& target, const void* table) {
+void store_values(const uint8_t* levels, size_t pixels, int channels, const Target& target,
+                  const void* table) {
   Value tables[3][256];
   for (int level = 0; level < 256; ++level) {
     for (auto& channel : tables) channel[level] = static_cast<Value>(level);
   }
-  if (table != nullptr) std::memcpy(tables, table, sizeof(tables));
-  for (int c = 0; c < 3; ++c) {
+  if (table != nullptr) std::memcpy(tables, table, sizeof(tables[0]) * channels);
+  for (int c = 0; c < channels; ++c) {
     const uint8_t* from = levels + pixels * c;
     uint8_t* to = target.at(0, c);
     for (size_t i = 0; i < pixels; ++i, to += target.pixel) {
@@ -191,7 +223,9 @@ const StoreKernels kScalarStore = {
 void store_rows(const ImageView& source, const SampleOutput& out, int x, int y) {
   const StoreKernels& kernels = active_kernels();
   const Target target(out, x, y);
-  if (out.table == nullptr) {
+  if (out.channels == 1) {
+    store_first_channel(source, out, target, kernels);
+  } else if (out.table == nullptr) {
     if (out.dtype == Dtype::kUint8) store_levels(source, out, target, kernels);
   } else if (out.dtype == Dtype::kUint8) {
     store_values<uint8_t>(source, target, out.table);
@@ -210,22 +244,24 @@ void store_planes(const uint8_t* levels, const SampleOutput& out) {
   const StoreKernels& kernels = active_kernels();
   const Target target(out, 0, 0);
   const size_t pixels = static_cast<size_t>(out.height) * static_cast<size_t>(out.width);
-  const bool interleaved = out.layout == Layout::kNhwc;
+  const bool interleaved = out.layout == Layout::kNhwc && out.channels == 3;
   const bool two = target.element == 2;
-  if (target.element == 1) return store_values<uint8_t>(levels, pixels, target, out.table);
+  if (target.element == 1) {
+    return store_values<uint8_t>(levels, pixels, out.channels, target, out.table);
+  }
   if (interleaved && kernels.interleave32 == nullptr) {
-    return two ? store_values<uint16_t>(levels, pixels, target, out.table)
-               : store_values<uint32_t>(levels, pixels, target, out.table);
+    return two ? store_values<uint16_t>(levels, pixels, 3, target, out.table)
+               : store_values<uint32_t>(levels, pixels, 3, target, out.table);
   }
   const Lookup lookup = two ? kernels.lookup16 : kernels.lookup32;
   const Interleave interleave = two ? kernels.interleave16 : kernels.interleave32;
-  const bool stream = target.element * 3 * pixels >= kStreamedBytes;
+  const bool stream = target.element * out.channels * pixels >= kStreamedBytes;
   for (size_t first = 0; first < pixels; first += kInterleavedChunk) {
     const size_t count = std::min<size_t>(kInterleavedChunk, pixels - first);
     alignas(64)
         uint8_t chunk[kInterleavedChunk];  // kernels read past the end of what they are given
     alignas(64) uint8_t values[3][kInterleavedChunk * sizeof(float)];
-    for (int c = 0; c < 3; ++c) {
+    for (int c = 0; c < out.channels; ++c) {
       std::copy_n(levels + pixels * c + first, count, chunk);
       void* const to = interleaved ? values[c] : target.at(0, c) + target.pixel * first;
       lookup(chunk, count, channel_table(out, c), to, stream && !interleaved);

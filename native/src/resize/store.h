@@ -16,17 +16,18 @@ constexpr size_t dtype_size(Dtype dtype) {
   return dtype == Dtype::kUint8 ? 1 : dtype == Dtype::kFloat32 ? 4 : 2;
 }
 
-// One sample's place in the batch: 3 × height × width elements (kNchw) or height × width × 3
-// (kNhwc), contiguous. Exactly that many elements are written, never one more: neighbours belong to
-// other threads.
+// One sample's place in the batch: channels × height × width elements (kNchw) or height × width ×
+// channels (kNhwc), contiguous. Exactly that many elements are written, never one more: neighbours
+// belong to other threads.
 struct SampleOutput {
   void* data = nullptr;
   int height = 0;
   int width = 0;
   Dtype dtype = Dtype::kUint8;
   Layout layout = Layout::kNchw;
-  const void* table = nullptr;  // [3][256] of dtype: the value of each level of each channel;
-                                // nullptr: the level itself (uint8 only)
+  const void* table = nullptr;  // [channels][256] of dtype: the value of each level of each
+                                // channel; nullptr: the level itself (uint8 only)
+  int channels = 3;             // 3, or 1: the first of the image's
 };
 
 // Stores `rows` RGBX rows of `source` (width pixels each) as rows y .. y + source.height of the

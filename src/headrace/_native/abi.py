@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-ABI_VERSION = 12
+ABI_VERSION = 13
 STAGES = 5
 DECODERS = 8
 PARAMS = 24
@@ -63,7 +63,9 @@ class Pipeline(Structure):
         ("layout", c_int32),
         ("pillow_vertical_first", c_int32),
         ("decoders", c_uint32),
-        ("reserved", c_int32),
+        ("channels", c_int32),
+        ("gray", c_int32),
+        ("upright", c_int32),
         ("max_pixels", c_int64),
         ("table", c_void_p),
     )

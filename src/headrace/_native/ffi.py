@@ -189,10 +189,13 @@ class Pipeline:
         height, width: of the outputs, in pixels.
         dtype: 0 uint8, 1 float16, 2 bfloat16, 3 float32.
         nhwc: channels last in memory.
-        table: address of [3, 256] values of dtype, or None; `keep` is held so that it stays valid.
+        table: address of [channels, 256] values of dtype, or None; `keep` is held so that it stays valid.
         decoders: bit i allows decoder i.
         max_pixels: larger images are left to the caller; 0: no limit.
         pillow_vertical_first: resize as Pillow 13 does.
+        channels: 3, or 1 for the first of three equal ones.
+        gray: files are decoded as ``convert("L")`` gives them, three times.
+        upright: files are turned as `PIL.ImageOps.exif_transpose` does, before all ops.
     """
 
     def __init__(
@@ -208,21 +211,16 @@ class Pipeline:
         decoders: int,
         max_pixels: int,
         pillow_vertical_first: bool,
+        channels: int = 3,
+        gray: bool = False,
+        upright: bool = False,
     ) -> None:
         self._given = list(ops)  # they keep their data
         self._ops = (abi.Op * max(1, len(ops)))(*ops)
         self._keep = keep
         self.struct = abi.Pipeline(
-            ops=self._ops,
-            op_count=len(ops),
-            height=height,
-            width=width,
-            dtype=dtype,
-            layout=int(nhwc),
-            pillow_vertical_first=int(pillow_vertical_first),
-            decoders=decoders,
-            max_pixels=max_pixels,
-            table=table,
+            *(self._ops, len(ops), height, width, dtype, nhwc, pillow_vertical_first),
+            *(decoders, channels, gray, upright, max_pixels, table),
         )
 
     def draw(self, key: SampleKey, width: int, height: int) -> Drawn | None:
@@ -262,8 +260,8 @@ class Pipeline:
         return True
 
     def look_up(self, levels: int, count: int, output: int) -> None:
-        """Puts `count` images, uint8 [count, 3, height, width] at `levels`, through the table, to `output`:
-        both addresses."""
+        """Puts `count` images, uint8 [count, channels, height, width] at `levels`, through the table, to
+        `output`: both addresses."""
         _check(library().hr_look_up(byref(self.struct), levels, count, output))
 
 

@@ -26,11 +26,14 @@ def lower_pipeline(plan: NativeSegment, decoders: int) -> ffi.Pipeline:
         plan.width,
         dtype=DTYPES[plan.dtype],
         nhwc=plan.layout == "NHWC",
+        channels=plan.channels,
         table=None if table is None else table.data_ptr(),
         keep=table,
         decoders=decoders,
         max_pixels=Image.MAX_IMAGE_PIXELS or 0,
         pillow_vertical_first=pillow_resizes_vertically_first(),
+        gray=plan.mode == "L",
+        upright=plan.upright,
     )
 
 
@@ -43,6 +46,7 @@ def lower_table(table: PointwiseTable, height: int, width: int, layout: Layout) 
         width,
         dtype=DTYPES[table.dtype],
         nhwc=layout == "NHWC",
+        channels=table.channels,
         table=None if values is None else values.data_ptr(),
         keep=values,
         decoders=0,

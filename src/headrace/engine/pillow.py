@@ -16,7 +16,7 @@ from headrace.transforms.op import flat, replay
 
 
 def make_sample(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> torch.Tensor:
-    """The sample of `key` as a tensor [3, height, width].
+    """The sample of `key` as a tensor [channels, height, width].
 
     Raises:
         SampleError: whatever kept torchvision's own loader or transforms from doing it, with index, path and
@@ -26,13 +26,17 @@ def make_sample(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> 
 
 
 def make_image(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> Image.Image:
-    """The image of `key` after the operations of `plan`, as torchvision gives it. Raises SampleError."""
+    """The image of `key` after the operations of `plan`, as torchvision gives it: RGB, or L for one channel.
+    Raises SampleError.
+    """
     path = plan.source.path(key.sample)
     try:
-        image = load_image(plan.source, key.sample)
+        image = load_image(plan.source, key.sample, plan.mode, upright=plan.upright)
         draws = draws_of(pipeline, plan.ops, key, image.width, image.height)
         if draws is None:  # replaying it raises torchvision's own error
             draws = tuple((0.0,) * len(op.draws) for op in flat(plan.ops))
-        return replay(image, plan.ops, draws)
+        # Gray is carried as three equal channels, as in native code.
+        image = replay(image if image.mode == "RGB" else image.convert("RGB"), plan.ops, draws)
+        return image.getchannel(0) if plan.channels == 1 else image
     except Exception as error:  # Pillow and torchvision raise anything for a bad file: SyntaxError, …
         raise SampleError.at(key.sample, path, f"{type(error).__name__}: {error}") from error

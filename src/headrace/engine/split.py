@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch.utils.data import default_collate
 
 from headrace._native import abi
@@ -63,9 +63,10 @@ class SplitPipelineFactory:
 class SplitPipelineDataset(ErrorPolicyDataset):
     """A dataset of image files, each sample made of `plan` rather than asked of the dataset.
 
-    Where the batch is torch's default one and all of its images are RGB and of one size, the pointwise end of
-    the transform is left to whoever takes the batch: it has `Uint8Images` in place of the images, a quarter
-    of the bytes that floats would take on their way from a worker process. `ApplyTable` does the rest.
+    Where the batch is torch's default one and all of its images are of one mode and size, the pointwise end
+    of the transform is left to whoever takes the batch: it has `Uint8Images` in place of the images, a
+    quarter of the bytes that floats would take on their way from a worker process. `ApplyTable` does the
+    rest.
 
     Args:
         dataset, collate, on_error: as for `ErrorPolicyDataset`.
@@ -108,7 +109,7 @@ class SplitPipelineDataset(ErrorPolicyDataset):
         return self._attempt(index, self._begun, key, seed, occurrence)
 
     def _begun(self, index: Any, key: tuple[int, int], seed: int | None, occurrence: int) -> Any:
-        """(image, target), but for a table at the end: an RGB image waits for it."""
+        """(image, target), but for a table at the end: an image of its channels waits for it."""
         values, position = self._values, self._position(index)
         assert self._native is not None
         sample = SampleKey(*key, position, occurrence)
@@ -117,7 +118,8 @@ class SplitPipelineDataset(ErrorPolicyDataset):
             seed_generators(seed)
         image = run_suffix(image, self._transforms)
         if values is not None:
-            image = PartialSample(image, sample) if is_rgb(image) else run_suffix(image, values.transforms)
+            waits = values.table is not None and fits(image, values.table)
+            image = PartialSample(image, sample) if waits else run_suffix(image, values.transforms)
         target: Any = self._head.source.label(position)
         if self._user.target_transform is not None:
             target = self._user.target_transform(target)
@@ -187,7 +189,8 @@ class NativeHead:
                 self._held = before
 
     def make(self, key: SampleKey) -> Image.Image:
-        """What torchvision gives for `key` as an RGB image. Raises SampleError."""
+        """What torchvision gives for `key`: an RGB image, or L where the plan has one channel. Raises
+        SampleError."""
         if self._source is None and (self._held is None or key.sample not in self._held):
             with self.holding([key.sample]):
                 return self._make(key)
@@ -195,7 +198,7 @@ class NativeHead:
 
     def _make(self, key: SampleKey) -> Image.Image:
         prefix = self._head
-        if isinstance(prefix.source, ArraySource) and not prefix.ops:
+        if isinstance(prefix.source, ArraySource) and not prefix.ops and prefix.mode == "RGB":
             return prefix.source.image(key.sample)  # there is nothing to decode
         pixels, status = self._run(key, prefix.height, prefix.width)
         height, width = int(status["height"]), int(status["width"])
@@ -206,13 +209,15 @@ class NativeHead:
                 pixels, status = self._run(key, drawn.height, drawn.width)
         if status["code"] != abi.OK:
             return make_image(prefix, self._pipeline, key)
-        image = Image.fromarray(pixels)
+        image = Image.fromarray(pixels if prefix.channels == 3 else pixels[:, :, 0])
         source = prefix.source
         if isinstance(source, ArraySource):
             return image  # which has no info
         if prefix.keeps_info and self._has_info(key, height, width):
             with source.open(key.sample) as file:
                 image.info = dict(Image.open(file).info)
+            if prefix.upright:
+                image.info = _upright_info(image.info)
         return image
 
     def _has_info(self, key: SampleKey, height: int, width: int) -> bool:
@@ -224,7 +229,7 @@ class NativeHead:
         prefix, pipeline = self._head, self._pipeline
         if (height, width) != (prefix.height, prefix.width):
             pipeline = lower_pipeline(replace(prefix, height=height, width=width), self._decoders)
-        pixels = np.empty((height, width, 3), np.uint8)
+        pixels = np.empty((height, width, prefix.channels), np.uint8)
         native = self._source
         if native is None:
             assert self._held is not None
@@ -243,9 +248,16 @@ class NativeHead:
         return pixels, batch.statuses[0]
 
 
+def _upright_info(info: dict[Any, Any]) -> dict[Any, Any]:
+    """What `PIL.ImageOps.exif_transpose` leaves of an image's info."""
+    image = Image.new("L", (1, 1))
+    image.info = info
+    return ImageOps.exif_transpose(image).info
+
+
 @dataclass(frozen=True, eq=False)
 class PartialSample:
-    """An RGB image whose values are still to be made of its levels.
+    """An RGB or L image whose values are still to be made of its levels.
 
     Attributes:
         image: the image after all steps before the table.
@@ -258,8 +270,8 @@ class PartialSample:
 
 @dataclass(frozen=True, eq=False)
 class Uint8Images:
-    """In place of a batch's images: what its table is to be looked up with, uint8 [n, 3, height, width], and
-    the samples' keys."""
+    """In place of a batch's images: what its table is to be looked up with, uint8 [n, channels, height,
+    width], and the samples' keys."""
 
     images: torch.Tensor
     keys: BatchKeys
@@ -302,19 +314,20 @@ def empty(nbytes: int) -> torch.Tensor:
 def look_up(
     levels: torch.Tensor, table: PointwiseTable, layout: Layout, take: Callable[[int], torch.Tensor]
 ) -> torch.Tensor:
-    """The values of `levels`, uint8 [n, 3, height, width] on the host, in memory of `take`."""
-    n, _, height, width = levels.shape
+    """The values of `levels`, uint8 [n, channels, height, width] on the host, in memory of `take`."""
+    n, channels, height, width = levels.shape
     nbytes = levels.numel() * table.dtype.itemsize
     flat = take(nbytes)[:nbytes].view(table.dtype)
     lower_table(table, height, width, layout).look_up(levels.data_ptr(), n, flat.data_ptr())
     if layout == "NHWC":
-        return flat.view(n, height, width, 3).permute(0, 3, 1, 2)
-    return flat.view(n, 3, height, width)
+        return flat.view(n, height, width, channels).permute(0, 3, 1, 2)
+    return flat.view(levels.shape)
 
 
-def is_rgb(image: Any) -> bool:
-    """Whether `image` is a image that a table of levels is made for."""
-    return type(image) is Image.Image and image.mode == "RGB" and image.width > 0 and image.height > 0
+def fits(image: Any, table: PointwiseTable) -> bool:
+    """Whether `image` is one that `table` is made for."""
+    mode = "RGB" if table.channels == 3 else "L"
+    return type(image) is Image.Image and image.mode == mode and image.width > 0 and image.height > 0
 
 
 def alike(images: Sequence[Any]) -> bool:
@@ -327,11 +340,12 @@ def alike(images: Sequence[Any]) -> bool:
 def levels_of(samples: Sequence[PartialSample]) -> Uint8Images:
     """The pixels of images of one size; in a worker process, in the memory that they are sent in."""
     width, height = samples[0].image.size
-    shape = (len(samples), 3, height, width)
+    bands = samples[0].image.getbands()
+    shape = (len(samples), len(bands), height, width)
     levels = batch_memory(math.prod(shape)).view(shape)
     planes = levels.numpy()
     for i, sample in enumerate(samples):
-        for c, band in enumerate("RGB"):
+        for c, band in enumerate(bands):
             plane = np.frombuffer(sample.image.tobytes("raw", band), np.uint8)
             planes[i, c] = plane.reshape(height, width)
     keys = [sample.key for sample in samples]

@@ -115,7 +115,7 @@ def _equalize(img: Image.Image) -> Found:  # noqa: ARG001
 
 
 def _rgb_to_grayscale(img: Image.Image, num_output_channels: int = 1) -> Found:  # noqa: ARG001
-    return (Grayscale(), ()) if num_output_channels == 3 else None
+    return (Grayscale(3), ()) if num_output_channels == 3 else None
 
 
 def _permute_channels(inpt: Image.Image, permutation: Any) -> Found:  # noqa: ARG001

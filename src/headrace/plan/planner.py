@@ -73,7 +73,7 @@ def make_plan(
     if isinstance(recognised, Refusal):
         head = Step(recognised.what, recognised.reason, refused=True)
         return Plan((DatasetSegment(steps=(head, *problems)),))
-    lowered = lower_transform(recognised.transform, recognised.size)
+    lowered = lower_transform(recognised.transform, recognised.size, recognised.mode)
     table = None if lowered.table is None else cast_table(lowered.table, dtype)
     if isinstance(table, str):
         problems += (Step(f"cast to {_name(dtype)}", table, refused=True),)
@@ -165,7 +165,7 @@ def _native_segments(
     cast = _cast_steps(lowered.table.dtype, table.dtype)
     erasing = _erasing_step(lowered)
     native = _native_segment(recognised, lowered, batched=True)
-    shape = f"[N, 3, {native.height}, {native.width}] {output.layout}"
+    shape = f"[N, {native.channels}, {native.height}, {native.width}] {output.layout}"
     what = "batch" if user.collate is None else "images"
     if output.device is None:
         written = Step(f"{what}: {_name(table.dtype)} {shape}", "written in place", "exact")
@@ -237,6 +237,9 @@ def _native_segment(recognised: Recognised, lowered: LoweredTransform, *, batche
         ops=lowered.ops,
         height=lowered.extent.height,
         width=lowered.extent.width,
+        mode=lowered.mode,
+        upright=lowered.upright,
+        channels=lowered.channels,
         entries=recognised.entries,
         batched=batched,
     )

@@ -78,13 +78,17 @@ def as_values(table: PointwiseTable) -> torch.Tensor:
 
 
 def look_up(image: Image.Image, values: torch.Tensor | None) -> torch.Tensor:
-    """The RGB `image` as a contiguous tensor [3, height, width], levels replaced by their `values`.
+    """The RGB or L `image` as a contiguous tensor [channels, height, width], levels replaced by `values`.
 
-    `values` is [3, 256] of any dtype; None keeps the levels (uint8).
+    `values` is [channels, 256] of any dtype; None keeps the levels (uint8).
     """
-    if image.mode != "RGB":
-        raise ValueError(f"the image must be RGB, not {image.mode}")
-    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+    channels = len(image.getbands())
+    if image.mode not in ("RGB", "L"):
+        raise ValueError(f"the image must be RGB or L, not {image.mode}")
+    if values is not None and len(values) != channels:
+        raise ValueError(f"values of {len(values)} channels aren't for an image of mode {image.mode}")
+    pixels = torch.from_numpy(np.array(image)).view(image.height, image.width, channels)
+    pixels = pixels.permute(2, 0, 1).contiguous()
     return pixels if values is None else look_up_levels(pixels, values)
 
 
@@ -102,7 +106,7 @@ def _problem(result: Any, channels: int) -> str | None:
     if not isinstance(result, torch.Tensor):
         return f"gives {type(result).__name__} rather than a tensor: batches can't be made of that"
     if tuple(result.shape) != (channels, 1, LEVELS):
-        given = f"a image of {channels} channels and 1×{LEVELS} pixels"
+        given = f"an image of {channels} channels and 1×{LEVELS} pixels"
         return f"gives shape {list(result.shape)} for {given}, not [{channels}, 1, {LEVELS}]"
     if result.dtype not in OUTPUT_DTYPES:
         allowed = ", ".join(str(d).removeprefix("torch.") for d in OUTPUT_DTYPES)

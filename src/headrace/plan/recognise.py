@@ -19,7 +19,7 @@ from torchvision.datasets.folder import default_loader, pil_loader
 
 from headrace.plan.arrays import COLOUR, read_colour_images
 from headrace.plan.explain import describe_callable, describe_object, located
-from headrace.records import EntryPoints
+from headrace.records import EntryPoints, Mode
 from headrace.sources.arrays import ArraySource
 from headrace.sources.folder import ImageSource, concatenate, find_entry_points
 from headrace.sources.image import ImageDataset
@@ -27,6 +27,7 @@ from headrace.sources.pack import PackSource
 from headrace.sources.packed import PackedDataset
 from headrace.sources.source import Source
 from headrace.transforms.op import UNKNOWN, Extent
+from headrace.transforms.own_code import reading_mode_of
 
 FOLDERS: tuple[type, ...] = (ImageFolder, DatasetFolder, ImageNet)
 KNOWN: tuple[type, ...] = (*FOLDERS, *COLOUR, ImageDataset, PackedDataset, Subset, ConcatDataset)
@@ -45,6 +46,7 @@ class Recognised:
         root: the folder that all files are in; None: not known.
         entries: the files' entry points; None: none.
         size: of its images.
+        mode: "RGB" or "L": the dataset reads files as Pillow's ``convert(mode)`` gives them.
     """
 
     what: str
@@ -55,6 +57,7 @@ class Recognised:
     root: str | None = None
     entries: EntryPoints | None = None
     size: Extent = UNKNOWN
+    mode: Mode = "RGB"
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ def recognise_source(dataset: Any) -> Recognised | Refusal:
     if total and not jpegs:
         return Refusal(found.what, f"{counts}: decoded by Pillow in worker processes instead")
     note = counts if jpegs == total else f"{counts}; the others are decoded by Pillow"
+    note += "; its loader converts to L" if found.mode == "L" else ""
     if isinstance(found.source, PackSource):
         entries = found.source.entries
         return replace(found, note=f"{note}; {entries.indexed:,} have entry points", entries=entries)
@@ -130,16 +134,17 @@ def _recognise(dataset: Any) -> Recognised | Refusal:
 
 def _recognise_folder(dataset: Any) -> Recognised | Refusal:
     what = f"{type(dataset).__name__}(n={len(dataset.samples)})"
-    reason = _patched_reason(type(dataset)) or _loader_reason(dataset.loader)
-    if reason is not None:
-        return Refusal(what, reason)
+    mode = _mode_of(dataset.loader)
+    reason = _patched_reason(type(dataset)) or (_loader_reason(dataset.loader) if mode is None else None)
+    if mode is None or reason is not None:
+        return Refusal(what, reason or "")
     try:
         source = ImageSource.from_samples(dataset.samples)
     except (TypeError, ValueError) as error:
         return Refusal(what, str(error))
     root = getattr(dataset, "root", None)
     at = os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
-    return Recognised(what, source, dataset.transform, dataset.target_transform, root=at)
+    return Recognised(what, source, dataset.transform, dataset.target_transform, root=at, mode=mode)
 
 
 def _recognise_arrays(dataset: Any) -> Recognised | Refusal:
@@ -160,13 +165,17 @@ def _patched_reason(cls: type[Any]) -> str | None:
     return f"its __getitem__ was replaced by {located(describe_callable(method), method)}"
 
 
-def _loader_reason(loader: Any) -> str | None:
-    """Why `loader` isn't torchvision's reading with Pillow; None when it is."""
-    if loader is pil_loader:
-        return None
+def _mode_of(loader: Any) -> Mode | None:
+    """The mode that `loader` converts what it reads with Pillow to; None where it does anything else."""
     if loader is default_loader:
-        backend = torchvision.get_image_backend()
-        return None if backend == "PIL" else f"torchvision's image backend is {backend}, not PIL"
+        return "RGB" if torchvision.get_image_backend() == "PIL" else None
+    return "RGB" if loader is pil_loader else reading_mode_of(loader)
+
+
+def _loader_reason(loader: Any) -> str:
+    """Why native code can't do what `loader` does, which has no mode."""
+    if loader is default_loader:
+        return f"torchvision's image backend is {torchvision.get_image_backend()}, not PIL"
     return (
         f"has a loader of its own, {located(describe_callable(loader), loader)}, which native code can't call"
     )
@@ -222,8 +231,10 @@ def _recognise_concatenation(dataset: ConcatDataset[Any]) -> Recognised | Refusa
             return Refusal(
                 what, f"its data sets have several {name}s: native code needs the same object in all"
             )
+    if any(part.mode != parts[0].mode for part in parts):
+        return Refusal(what, "some of its data sets convert images to RGB, others to L")
     source = sources[0] if len(sources) == 1 else concatenate(sources)
-    return Recognised(what, source, parts[0].transform, parts[0].target_transform)
+    return Recognised(what, source, parts[0].transform, parts[0].target_transform, mode=parts[0].mode)
 
 
 def _as_indices(indices: Any) -> npt.NDArray[np.int64] | None:

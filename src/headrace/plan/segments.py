@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from headrace.plan.pointwise import OUTPUT_DTYPES, PointwiseTable
-from headrace.records import EntryPoints
+from headrace.records import EntryPoints, Mode
 from headrace.sources.source import Source
 from headrace.transforms.op import ImageOp
 from headrace.transforms.random_erasing import RandomErasing
@@ -45,9 +45,13 @@ class NativeSegment:
 
     Attributes:
         source: images and labels.
-        ops: operations on 8-bit RGB, in order.
+        mode: "RGB" or "L": files are read as Pillow's ``convert(mode)`` gives them.
+        upright: whether files are turned as `PIL.ImageOps.exif_transpose` does, before all `ops`.
+        ops: operations on 8-bit RGB, in order; gray is carried as three equal channels.
+        channels: of every output image: 3 (RGB), or 1 (L).
         height, width: size of every output image in pixels; meaningless where it `varies`.
-        table: value of each level of each channel, [3, 256] of `dtype`; None for the level itself (uint8).
+        table: value of each level of each channel, [channels, 256] of `dtype`; None for the level itself
+            (uint8).
         dtype: dtype that native code writes: uint8, float16, bfloat16 or float32.
         layout: "NCHW" (contiguous) or "NHWC" (`torch.channels_last`).
         entries: entry points of the source's files, if there are any.
@@ -62,6 +66,9 @@ class NativeSegment:
     ops: tuple[ImageOp, ...]
     height: int
     width: int
+    mode: Mode = "RGB"
+    upright: bool = False
+    channels: int = 3
     table: torch.Tensor | None = field(default=None, repr=False)
     dtype: torch.dtype = torch.uint8
     layout: Layout = "NHWC"
@@ -76,15 +83,17 @@ class NativeSegment:
             raise ValueError(f"dtype {self.dtype} isn't one that native code writes")
         if self.table is None and self.dtype != torch.uint8:
             raise ValueError(f"{self.dtype} needs a table of levels")
-        if self.table is not None and (self.table.shape != (3, 256) or self.table.dtype != self.dtype):
+        shape = (self.channels, 256)
+        if self.table is not None and (self.table.shape != shape or self.table.dtype != self.dtype):
             raise ValueError(
-                f"table must be [3, 256] of {self.dtype}, not {list(self.table.shape)} {self.table.dtype}"
+                f"table must be {list(shape)} of {self.dtype},"
+                f" not {list(self.table.shape)} {self.table.dtype}"
             )
 
     @property
     def sample_nbytes(self) -> int:
         """Memory of one image as native code writes it, in bytes."""
-        return 3 * self.height * self.width * self.dtype.itemsize
+        return self.channels * self.height * self.width * self.dtype.itemsize
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -125,7 +134,7 @@ class TransformSegment:
     """The user's transforms of each image that native code has started.
 
     Attributes:
-        transforms: callables, called one after another; the first one gets a PIL RGB image.
+        transforms: callables, called one after another; the first one gets a PIL image.
     """
 
     steps: tuple[Step, ...]

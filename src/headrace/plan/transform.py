@@ -7,7 +7,7 @@ where it treats every level by itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,11 +18,15 @@ from torchvision.transforms import v2
 from headrace.plan.explain import describe_callable, located
 from headrace.plan.pointwise import PointwiseTable, build_table
 from headrace.plan.segments import Step
+from headrace.records import Mode
 from headrace.transforms import find_op, known_base
 from headrace.transforms.changed import find_change
 from headrace.transforms.containers import is_container, steps_of
-from headrace.transforms.levels import Identity, ToPureTensor, ToTensor
+from headrace.transforms.gray import Grayscale
+from headrace.transforms.lambdas import ExifTranspose
+from headrace.transforms.levels import Identity, ToPureTensor, ToRGB, ToTensor
 from headrace.transforms.op import (
+    NO_GRAY,
     UNKNOWN,
     Extent,
     ImageOp,
@@ -41,6 +45,9 @@ NO_NATIVE_FORM = "no native form"
 PER_SAMPLE = "runs as Python, sample by sample"
 IN_TABLE = "in the table of 256 levels per channel"
 ERASED = "drawn by sample, written into the batch"
+READ_SO = "part of how files are read"
+NOT_FIRST = "turns the image after other steps; put it first"
+VARYING_CHANNELS = "gives images of one channel or of three, by chance"
 NOT_LAST = "erases before other steps; put it at the end"
 OUT_OF_RANGE = "may erase with what uint8 doesn't hold"
 
@@ -50,18 +57,23 @@ class LoweredTransform:
     """What becomes of a transform: native operations, then the user's Python, then a table of levels.
 
     Attributes:
+        mode, upright: how native code reads files; see `headrace.plan.segments.NativeSegment`.
         ops: operations that native code does on the decoded image; may be none.
         extent: size of the image after them.
-        middle: the user's transforms that follow, called one after another with a PIL RGB image.
+        channels: channels of the image after them: 3 (RGB) or 1 (L).
+        middle: the user's transforms that follow, called one after another with a PIL image.
         tail: the user's transforms at the end that `table` and `erase` stand for; may be none.
-        table: value of each level of an RGB image after `tail`; None where there is no tail.
+        table: value of each level after `tail`; None where there is no tail.
         erase: what overwrites part of the values; None for nothing.
         op_steps, middle_steps, table_steps, erase_steps: the same in words.
         refusal: what keeps the transform from running natively as a whole where no step alone does.
     """
 
+    mode: Mode
+    upright: bool
     ops: tuple[ImageOp, ...]
     extent: Extent
+    channels: int
     middle: tuple[Callable[[Any], Any], ...]
     tail: tuple[Callable[[Any], Any], ...]
     table: PointwiseTable | None
@@ -91,6 +103,9 @@ class _Item:
     Attributes:
         op: as it was read; None: it isn't known, or can't be read.
         settled: what becomes of an image op where it stands.
+        channels: channels of the image after it.
+        on_tensor: whether it is called with a tensor, or makes one.
+        reads: whether it is part of how files are read.
     """
 
     transform: Any
@@ -98,25 +113,56 @@ class _Item:
     settled: Settled | None = None
     text: str = ""
     problem: str = ""
+    channels: int = 3
+    on_tensor: bool = False
+    reads: bool = False
 
 
-def lower_transform(transform: Any, size: Extent = UNKNOWN) -> LoweredTransform:
+@dataclass(frozen=True)
+class _Images:
+    """What the data set gives the transform."""
+
+    size: Extent
+    mode: Mode
+    upright: bool = False
+
+    @property
+    def channels(self) -> int:
+        """Channels of each of them."""
+        return 1 if self.mode == "L" else 3
+
+
+def lower_transform(transform: Any, size: Extent = UNKNOWN, mode: Mode = "RGB") -> LoweredTransform:
     """What native code makes of `transform` (None for none) on images of `size`, and why not all of it."""
     items = [] if transform is None else list(_read_all(transform))
-    _settle(items, size)
+    images = _fold_reading(items, _Images(size, mode))
+    _settle(items, images)
     _check_erasing(items)
     if any(item.problem for item in items):
-        return _split(items, size, None)
-    table = _table_of_batches(items, size)
-    return _whole(items, size, table) if isinstance(table, PointwiseTable) else _split(items, size, table)
+        return _split(items, images, None)
+    table = _table_of_batches(items, images)
+    return _whole(items, images, table) if isinstance(table, PointwiseTable) else _split(items, images, table)
 
 
-def _table_of_batches(items: Sequence[_Item], size: Extent) -> PointwiseTable | Step:
+def _fold_reading(items: Sequence[_Item], images: _Images) -> _Images:
+    """What the steps at the beginning that concern the reading of files come to."""
+    for item in items:
+        if isinstance(item.op, ExifTranspose):
+            images = replace(images, upright=True)
+        elif item.op == Grayscale(1):
+            images = replace(images, mode="L")
+        elif not isinstance(item.op, Identity) or (isinstance(item.op, ToRGB) and images.mode == "L"):
+            break
+        item.reads = not isinstance(item.op, Identity)
+    return images
+
+
+def _table_of_batches(items: Sequence[_Item], images: _Images) -> PointwiseTable | Step:
     """The table that ends `items`, each of which native code could do alone; or why it can't write batches of
     what they make."""
     if not any(isinstance(item.op, LevelOp) for item in items):
         return Step("output", "gives PIL images rather than tensors", refused=True)
-    if not _extent(items, size).exact:
+    if not _extent(items, images).exact:
         reason = "size varies with the image: give Resize both sizes, or crop at the end"
         return Step("output", reason, refused=True)
     return _table_of(items)
@@ -125,7 +171,7 @@ def _table_of_batches(items: Sequence[_Item], size: Extent) -> PointwiseTable | 
 def _table_of(items: Sequence[_Item]) -> PointwiseTable | Step:
     """The table of the pointwise transforms among `items`; or why there is none that erasing can follow."""
     levels = [item for item in items if isinstance(item.op, LevelOp)]
-    table = build_table([item.transform for item in levels])
+    table = build_table([item.transform for item in levels if _in_table(item)], items[-1].channels)
     if isinstance(table, str):
         return Step(", ".join(item.text for item in levels), table, refused=True)
     erase = _erasing_of(items)
@@ -134,13 +180,18 @@ def _table_of(items: Sequence[_Item]) -> PointwiseTable | Step:
     return table
 
 
-def _whole(items: Sequence[_Item], size: Extent, table: PointwiseTable) -> LoweredTransform:
+def _in_table(item: _Item) -> bool:
+    # What hands on an image, or makes RGB of it, has been counted before the conversion to a tensor.
+    return item.on_tensor or not isinstance(item.op, Identity)
+
+
+def _whole(items: Sequence[_Item], images: _Images, table: PointwiseTable) -> LoweredTransform:
     on_images = [item for item in items if not isinstance(item.op, (LevelOp, RandomErasing))]
     on_values = [item for item in items if isinstance(item.op, (LevelOp, RandomErasing))]
-    return _lowered(on_images, [], on_values, table, _extent(items, size))
+    return replace(_lowered(images, on_images, [], on_values, table), channels=table.channels)
 
 
-def _split(items: Sequence[_Item], size: Extent, refusal: Step | None) -> LoweredTransform:
+def _split(items: Sequence[_Item], images: _Images, refusal: Step | None) -> LoweredTransform:
     """The longest beginning that native code does, and the longest end that is a table."""
     begin = 0
     while begin < len(items) and _keeps_images(items[begin]):
@@ -151,21 +202,23 @@ def _split(items: Sequence[_Item], size: Extent, refusal: Step | None) -> Lowere
     table = _table_of(items[end:]) if items[end:] else None
     if not isinstance(table, PointwiseTable):
         table, end = None, len(items)
-    extent = _extent(items[:begin], size)
-    return _lowered(items[:begin], items[begin:end], items[end:], table, extent, refusal)
+    return _lowered(images, items[:begin], items[begin:end], items[end:], table, refusal)
 
 
 def _lowered(
+    images: _Images,
     head: Sequence[_Item],
     middle: Sequence[_Item],
     tail: Sequence[_Item],
     table: PointwiseTable | None,
-    extent: Extent,
     refusal: Step | None = None,
 ) -> LoweredTransform:
     return LoweredTransform(
+        mode=images.mode,
+        upright=images.upright,
         ops=_image_ops(head),
-        extent=extent,
+        extent=_extent(head, images),
+        channels=head[-1].channels if head else images.channels,
         middle=tuple(item.transform for item in middle),
         tail=tuple(item.transform for item in tail),
         table=table,
@@ -183,10 +236,10 @@ def _image_ops(items: Sequence[_Item]) -> tuple[ImageOp, ...]:
     return tuple(each.op for each in settled if each.op is not None)
 
 
-def _extent(items: Sequence[_Item], size: Extent) -> Extent:
-    """Of the image after `items`, which begin with the data set's, of `size`."""
+def _extent(items: Sequence[_Item], images: _Images) -> Extent:
+    """Of the image after `items`, the first of which gets `images`."""
     extents = [item.settled.extent for item in items if item.settled is not None]
-    return extents[-1] if extents else size
+    return extents[-1] if extents else images.size
 
 
 def _erasing_of(items: Sequence[_Item]) -> RandomErasing | None:
@@ -199,7 +252,7 @@ def _works_on_values(item: _Item) -> bool:
 
 def _keeps_images(item: _Item) -> bool:
     """Whether native code can do `item` where everything before it was done by it, on an image."""
-    return isinstance(item.op, (ImageOp, Identity)) and not item.problem
+    return isinstance(item.op, (ImageOp, Identity, ExifTranspose)) and not item.problem
 
 
 def lower_values(transform: Any, channels: int) -> tuple[PointwiseTable, tuple[Step, ...]] | None:
@@ -252,19 +305,49 @@ def _unknown_reason(transform: Any) -> str:
     return NO_NATIVE_FORM
 
 
-def _settle(items: Sequence[_Item], extent: Extent) -> None:
-    """Decides on each image op in its place, the first of them on images of `extent`. After one with a
-    problem the next is judged as if it had run."""
-    on_tensor = False
+def _settle(items: Sequence[_Item], images: _Images) -> None:
+    """Decides on each image op in its place, the first of them on `images`. After one with a problem the next
+    is judged as if it had run."""
+    extent, channels, on_tensor = images.size, images.channels, False
     for item in items:
         # All others leave an image an image, or raise an error for one (which the table's making finds out).
-        on_tensor = on_tensor or isinstance(item.op, ToTensor)
-        if isinstance(item.op, ImageOp):
+        item.on_tensor = on_tensor = on_tensor or isinstance(item.op, ToTensor)
+        if isinstance(item.op, ImageOp) and not item.reads:
             item.settled = item.op.settle(extent, on_tensor=on_tensor)
-            item.problem = item.settled.problem
+            item.problem = item.settled.problem or _channels_problem(item, channels)
             extent = item.settled.extent
+            channels = item.op.channels(channels) or channels
             if item.settled.op is not None:
                 item.text = str(item.settled.op)
+        elif isinstance(item.op, ToRGB) and not on_tensor:
+            channels = 3
+        elif isinstance(item.op, ExifTranspose) and not item.reads:
+            item.problem = NOT_FIRST
+        elif isinstance(item.op, RandomErasing) and channels == 1:
+            item.problem = NO_GRAY
+        item.channels = channels
+
+
+def _channels_problem(item: _Item, channels: int) -> str:
+    """Why native code can't do an image op on images of so many channels; empty: it can."""
+    op = item.op
+    assert isinstance(op, ImageOp)
+    if item.on_tensor:
+        return ""  # no op works on tensors as on images but those that move pixels
+    if not op.channels(channels):
+        return VARYING_CHANNELS
+    return (op.gray_problem or _fill_problem(item.transform)) if channels == 1 else ""
+
+
+def _fill_problem(transform: Any) -> str:
+    """Why a transform may fill in another colour, or fail, where images have one channel; empty: it won't."""
+    if any(cls.__module__.startswith("timm.") for cls in type(transform).__mro__):
+        return NO_GRAY
+    fill = getattr(transform, "fill", 0)
+    if fill is not None and (type(fill) not in (int, float) or not 0 <= fill <= 255):
+        return f"fill={fill!r} isn't one level, as an image of one channel needs it"
+    inside = getattr(transform, "transforms", ())
+    return next(filter(None, map(_fill_problem, inside)), "")
 
 
 def _check_erasing(items: Sequence[_Item]) -> None:
@@ -283,6 +366,10 @@ def _holds(dtype: torch.dtype, erase: RandomErasing) -> bool:
 
 
 def _native_step(item: _Item) -> Step:
+    if item.reads:
+        return Step(item.text, READ_SO, "exact")
+    if isinstance(item.op, ToRGB) and not item.on_tensor:
+        return Step(item.text, "gray becomes three equal channels, RGB stays", "exact")
     if isinstance(item.op, ImageOp):
         note = "" if item.settled is None else item.settled.note
         return Step(item.text, note, parity_text(item.op.parity))

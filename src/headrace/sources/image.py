@@ -10,6 +10,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from headrace.errors import ConfigError, printable
+from headrace.records import Mode
 from headrace.remote.client import is_url
 from headrace.sources.folder import ImageSource
 
@@ -36,7 +37,7 @@ class SourceDataset(Dataset[tuple[Any, Any]]):
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         """(transform(image), target_transform(label)) of sample `index`; negative ones count from the end."""
         i = self._position(index)
-        image: Any = load_rgb(self.source.open(i))
+        image: Any = load_file(self.source.open(i))
         target: Any = self.source.label(i)
         if self.transform is not None:
             image = self.transform(image)
@@ -116,12 +117,12 @@ class ImageDataset(SourceDataset):
             _check_files(self.source)
 
 
-def load_rgb(file: BinaryIO) -> Image.Image:
-    """The image in `file`, which is closed, as RGB: as torchvision's `pil_loader` reads it (EXIF rotation
+def load_file(file: BinaryIO, mode: Mode = "RGB") -> Image.Image:
+    """The image in `file`, which is closed, in `mode`: as torchvision's `pil_loader` reads it (EXIF rotation
     ignored).
     """
     with file:
-        return Image.open(file).convert("RGB")
+        return Image.open(file).convert(mode)
 
 
 def _make_source(paths: list[Any], labels: Sequence[int] | None) -> ImageSource:

@@ -45,7 +45,7 @@ def draws(
     """
     plan, native = _native_part(loader)
     key = SampleKey(*loader.random_key(epoch), index, occurrence)
-    image = load_image(native.source, index)
+    image = load_image(native.source, index, native.mode, upright=native.upright)
     drawn = draws_of(lower_pipeline(native, decoders=0), native.ops, key, image.width, image.height)
     if drawn is None:
         raise ValueError(f"sample {index} is {image.width}×{image.height}: a crop of the pipeline is larger")
@@ -61,8 +61,8 @@ def replay(loader: DataLoader[Any], index: int, epoch: int | None = None, occurr
     that run as Python are called as in the loader, with the generators seeded alike.
 
     Returns:
-        [3, height, width] of the loader's dtype, on the CPU: bit for bit the row of its batch. Where the
-        transform ends in Python, whatever that gives.
+        [channels, height, width] of the loader's dtype, on the CPU: bit for bit the row of its batch. Where
+        the transform ends in Python, whatever that gives.
 
     Raises:
         ConfigError: as `draws`; or steps run as Python and the loader has no `seed`, so that nobody knows

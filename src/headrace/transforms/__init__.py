@@ -21,7 +21,7 @@ from headrace.transforms.gaussian_blur import GaussianBlur
 from headrace.transforms.gray import Grayscale, RandomGrayscale
 from headrace.transforms.holders import Group, RandomApply, RandomChoice, RandomOrder
 from headrace.transforms.lambdas import Lambda
-from headrace.transforms.levels import ConvertDtype, Identity, Normalize, ToPureTensor, ToTensor
+from headrace.transforms.levels import ConvertDtype, Identity, Normalize, ToPureTensor, ToRGB, ToTensor
 from headrace.transforms.look_ups import (
     RandomAutocontrast,
     RandomEqualize,
@@ -96,6 +96,7 @@ OPS: tuple[type[Op], ...] = (
     ConvertDtype,
     Normalize,
     Identity,
+    ToRGB,
     Lambda,
     RandomErasing,
 )

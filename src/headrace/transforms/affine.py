@@ -52,6 +52,7 @@ class RandomAffine(ImageOp):
     is_v2: bool
 
     native = "random_affine"
+    gray_problem = ""
     matches = (v1.RandomAffine, v2.RandomAffine)
     draws = ("degrees", "right, in pixels", "down", "scale", "shear along x, in degrees", "along y")
     examples = (

@@ -36,6 +36,7 @@ class ColorJitter(ImageOp):
     hue: Bounds | None
 
     native = "color_jitter"
+    gray_problem = ""
     matches = (v1.ColorJitter, v2.ColorJitter)
     draws = ("what is changed first", "second", "third", "fourth", *(f"factor of {name}" for name in FACTORS))
     examples = (

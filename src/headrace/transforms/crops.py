@@ -44,6 +44,7 @@ class CenterCrop(ImageOp):
     fill: tuple[int, int, int] = (0, 0, 0)
 
     native = "center_crop"
+    gray_problem = ""
     matches = (v1.CenterCrop, v2.CenterCrop)
     matches_imported = ("timm.data.transforms.CenterCropOrPad",)
     tensor_problem = TENSOR_PADDING  # where it pads
@@ -149,6 +150,7 @@ class RandomCrop(ImageOp):
     padding_mode: PaddingMode = "constant"
 
     native = "random_crop"
+    gray_problem = ""
     matches = (v1.RandomCrop, v2.RandomCrop)
     tensor_problem = TENSOR_PADDING  # where it pads
     draws = ("top in the padded image", "left")

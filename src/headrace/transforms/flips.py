@@ -35,6 +35,7 @@ class HorizontalFlip(_Flip):
     """Mirrored left to right with probability `p`."""
 
     native = "horizontal_flip"
+    gray_problem = ""
     matches = (v1.RandomHorizontalFlip, v2.RandomHorizontalFlip)
 
     def applied(self, image: Image.Image, draw: Draw) -> Any:
@@ -46,6 +47,7 @@ class VerticalFlip(_Flip):
     """Mirrored top to bottom with probability `p`."""
 
     native = "vertical_flip"
+    gray_problem = ""
     matches = (v1.RandomVerticalFlip, v2.RandomVerticalFlip)
 
     def applied(self, image: Image.Image, draw: Draw) -> Any:

@@ -19,29 +19,38 @@ from headrace.transforms.reading import made
 
 @dataclass(frozen=True)
 class Grayscale(ImageOp):
-    """The luma of each pixel, in all three channels."""
+    """The luma of each pixel, in one channel or in three."""
+
+    num_output_channels: int
 
     native = "grayscale"
+    gray_problem = ""
     matches = (v1.Grayscale, v2.Grayscale)
-    examples = ({"num_output_channels": 3},)
+    examples = ({"num_output_channels": 3}, {})
 
     def __str__(self) -> str:
-        return "Grayscale(3 channels)"
+        plural = "" if self.num_output_channels == 1 else "s"
+        return f"Grayscale({self.num_output_channels} channel{plural})"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
         channels = transform.num_output_channels
-        if channels != 3:
-            raise NoNativeForm(f"num_output_channels={channels!r}: native images have three channels")
-        return cls()
+        if type(channels) is not int or channels not in (1, 3):
+            raise NoNativeForm(f"num_output_channels={channels!r} must be 1 or 3")
+        return cls(channels)
 
     def params(self) -> tuple[float, ...]:
         return ()
 
+    def channels(self, before: int) -> int:
+        return self.num_output_channels
+
     def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
-        return False
+        return self.num_output_channels == 1
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
+        if self.num_output_channels == 1:  # three equal channels, as long as images are
+            return F.rgb_to_grayscale(image, num_output_channels=1).convert("RGB")
         return F.rgb_to_grayscale(image, num_output_channels=3)
 
 
@@ -50,6 +59,7 @@ class RandomGrayscale(ChanceOp):
     """The same with probability `p`."""
 
     native = "random_grayscale"
+    gray_problem = ""
     matches = (v1.RandomGrayscale, v2.RandomGrayscale)
     examples = ({}, {"p": 0.0}, {"p": 0.5}, {"p": 1.0})
 

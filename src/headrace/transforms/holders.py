@@ -44,6 +44,8 @@ class Holder(ImageOp):
             raise ValueError(f"holds more than {MAX_INSIDE} transforms")
         if any(op.parity == "pillow" for op in self.ops):
             object.__setattr__(self, "parity", "pillow")
+        problems = (f"{op} {op.gray_problem}" for op in self.ops if op.gray_problem)
+        object.__setattr__(self, "gray_problem", next(problems, ""))
 
     def __str__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(str, self.ops))})"
@@ -58,6 +60,9 @@ class Holder(ImageOp):
     def replay(self, image: Image.Image, draw: Draw) -> Any:
         """Runs only where nothing is inside: `op.replay` runs the ops themselves."""
         return image
+
+    def channels(self, before: int) -> int:
+        return before if all(op.channels(before) == before for op in self.ops) else 0
 
     @abstractmethod
     def extents_inside(self, before: Extent) -> list[Extent]:

@@ -9,9 +9,10 @@ from typing import Any
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from headrace.transforms.levels import Identity, Shown
-from headrace.transforms.op import NoNativeForm
-from headrace.transforms.own_code import computes, converts_to_rgb, hands_on
+from headrace.transforms.gray import Grayscale
+from headrace.transforms.levels import Identity, Shown, ToRGB
+from headrace.transforms.op import NoNativeForm, Op
+from headrace.transforms.own_code import computes, conversion_of, hands_on, turns_upright
 
 
 @dataclass(frozen=True)
@@ -26,20 +27,35 @@ class Lambda(Shown):
     )
 
     @classmethod
-    def read(cls, transform: Any) -> Shown:
+    def read(cls, transform: Any) -> Op:  # type: ignore[override]
         alone = type(transform) is FunctionType
         function = transform if alone else transform.lambd
         name = getattr(function, "__qualname__", type(function).__qualname__)
         text = name if alone else f"{type(transform).__name__}({name})"
         if hands_on(function):
             return Identity(text)
-        if converts_to_rgb(function):
-            return ToRGB(text)
+        mode = conversion_of(function)
+        if mode is not None:
+            return ToRGB(text) if mode == "RGB" else Grayscale(1)
+        if turns_upright(function):
+            return ExifTranspose(text)
         if computes(function):
             return cls(text)
         raise NoNativeForm("no native form" if alone else f"calls {name}, which may do anything")
 
 
 @dataclass(frozen=True)
-class ToRGB(Identity):
-    """Hands on an RGB image, and raises an error for a tensor."""
+class ExifTranspose(Op):
+    """An image turned as its file's EXIF data say: `PIL.ImageOps.exif_transpose`."""
+
+    text: str
+
+    matches = ()
+    examples = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+    @classmethod
+    def read(cls, transform: Any) -> ExifTranspose:
+        raise NoNativeForm(f"{transform!r} is read as a function")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -76,10 +77,18 @@ class Normalize(Shown):
 
 @dataclass(frozen=True)
 class Identity(Shown):
-    """Hands on what it is given, an image or tensor of three channels."""
+    """Hands on what it is given."""
 
-    matches = (v2.Identity, nn.Identity, v2.RGB)
-    examples = ({},)
+    matches: ClassVar[tuple[type, ...]] = (v2.Identity, nn.Identity)
+    examples: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
+
+
+@dataclass(frozen=True)
+class ToRGB(Identity):
+    """Hands on an RGB image, and makes three equal channels of a gray one; a function of the user's may raise
+    an error for a tensor."""
+
+    matches = (v2.RGB,)
 
 
 def _value_text(value: Any) -> str:

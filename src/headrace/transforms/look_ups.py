@@ -35,6 +35,7 @@ class RandomInvert(_PlainLookUp):
     """255 minus every level, with probability `p`."""
 
     native = "random_invert"
+    gray_problem = ""
     matches = (v1.RandomInvert, v2.RandomInvert)
 
     def applied(self, image: Image.Image, draw: Draw) -> Any:
@@ -46,6 +47,7 @@ class RandomAutocontrast(_PlainLookUp):
     """Each channel's lowest level becomes 0 and its highest 255, with probability `p`."""
 
     native = "random_autocontrast"
+    gray_problem = ""
     matches = (v1.RandomAutocontrast, v2.RandomAutocontrast)
 
     def applied(self, image: Image.Image, draw: Draw) -> Any:
@@ -57,6 +59,7 @@ class RandomEqualize(_PlainLookUp):
     """Each channel's histogram is made even, with probability `p`."""
 
     native = "random_equalize"
+    gray_problem = ""
     matches = (v1.RandomEqualize, v2.RandomEqualize)
 
     def applied(self, image: Image.Image, draw: Draw) -> Any:
@@ -70,6 +73,7 @@ class RandomPosterize(ChanceOp):
     bits: int
 
     native = "random_posterize"
+    gray_problem = ""
     matches = (v1.RandomPosterize, v2.RandomPosterize)
     examples = tuple({"bits": bits, **p} for bits in (1, 2, 5, 8) for p in PROBABILITIES)
 
@@ -99,6 +103,7 @@ class RandomSolarize(ChanceOp):
     threshold: float
 
     native = "random_solarize"
+    gray_problem = ""
     matches = (v1.RandomSolarize, v2.RandomSolarize)
     examples = (
         *({"threshold": 128, **p} for p in PROBABILITIES),

@@ -27,6 +27,9 @@ NO_EFFECT = "changes nothing: the picture has that size already"
 TENSOR_PIXELS = "treats a tensor as torch does, which isn't what Pillow does; put it before the conversion"
 
 
+NO_GRAY = "isn't proven for images of one channel"
+
+
 class NoNativeForm(Exception):  # noqa: N818  (a verdict that never leaves the planner, not an error)
     """This transform with these arguments has no native form; the message says why."""
 
@@ -104,18 +107,23 @@ class Op(ABC):
 
 
 class ImageOp(Op):
-    """An op from RGB image to RGB image, which native code runs.
+    """An op from RGB or gray image to RGB or gray image, which native code runs.
+
+    Gray is carried as three equal channels.
 
     Attributes:
         native: its name in native/src/ops.
         parity: see `Parity`.
         tensor_problem: why it isn't run natively where it comes after the conversion to a tensor; empty: it
             gives the same pixels there.
+        gray_problem: why it isn't run natively on gray images, mode L; empty: on three equal channels it does
+            to each what torchvision does to one, draws included.
     """
 
     native: ClassVar[str]
     parity: ClassVar[Parity] = "exact"
     tensor_problem: ClassVar[str] = TENSOR_PIXELS
+    gray_problem: ClassVar[str] = NO_GRAY
 
     @abstractmethod
     def params(self) -> tuple[float, ...]:
@@ -131,6 +139,10 @@ class ImageOp(Op):
 
     def extent(self, before: Extent) -> Extent:
         """Of the image after the op. The default: that before it."""
+        return before
+
+    def channels(self, before: int) -> int:
+        """Channels of the image after the op, 1 or 3; 0: that depends on chance. The default: as before."""
         return before
 
     def settle(self, before: Extent, *, on_tensor: bool) -> Settled:

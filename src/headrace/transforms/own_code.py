@@ -6,15 +6,21 @@ with values: each is compared with code that is compiled here. Whatever looks di
 
 from __future__ import annotations
 
+import builtins
 import dis
 import inspect
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 
+import PIL.Image
+from PIL import Image, ImageOps
 from torch import nn
 
 from headrace._torch_compat import find_call_change
+from headrace.records import Mode
+
+MODES: tuple[Mode, ...] = ("RGB", "L")
 
 # What a subclass may have of its own, besides new methods and constants, and still do what its base does.
 HARMLESS = {
@@ -36,6 +42,9 @@ ARITHMETIC = {"+", "-", "*", "/", "+=", "-=", "*=", "/="}
 MOVES |= {f"{kind}_{name}" for kind in ("BINARY", "INPLACE") for name in ("ADD", "SUBTRACT", "MULTIPLY")}
 MOVES |= {"BINARY_TRUE_DIVIDE", "INPLACE_TRUE_DIVIDE"}
 METHODS = {f"{name}{place}" for name in ("add", "sub", "mul", "div", "neg", "clamp") for place in ("", "_")}
+
+# What a module has imported is called in another way than what it has not, as in the cells of a notebook.
+CALLED_ALIKE = {"LOAD_METHOD": "LOAD_ATTR", "CALL_METHOD": "CALL_FUNCTION", "PUSH_NULL": ""}
 
 UNUSUAL = (
     inspect.CO_VARARGS
@@ -93,9 +102,20 @@ def hands_on(function: Any) -> bool:
     return _shape(function) in IDENTITIES
 
 
-def converts_to_rgb(function: Any) -> bool:
-    """Whether `function` returns ``argument.convert("RGB")``, which on an RGB image is a copy of it."""
-    return _shape(function) in CONVERSIONS
+def conversion_of(function: Any) -> Mode | None:
+    """The mode in the ``argument.convert(mode)`` that `function` returns; None: it does anything else."""
+    return next((mode for mode in MODES if _call_shape(function, mode) in CONVERSIONS), None)
+
+
+def reading_mode_of(function: Any) -> Mode | None:
+    """The mode in the ``Image.open(path).convert(mode)`` that `function` of a path returns; None: it does
+    anything else."""
+    return next((mode for mode in MODES if _call_shape(function, mode) in READERS), None)
+
+
+def turns_upright(function: Any) -> bool:
+    """Whether `function` is Pillow's `exif_transpose`, or hands on what that returns for its argument."""
+    return function is ImageOps.exif_transpose or _call_shape(function) in TURNERS
 
 
 def computes(function: Any) -> bool:
@@ -116,14 +136,44 @@ def _is_arithmetic(instruction: dis.Instruction) -> bool:
 
 
 def _plain_code(function: Any) -> CodeType | None:
-    """The code of a function that takes positional arguments alone and knows no variables but its own."""
+    """The code of a function that takes positional arguments alone, knows no variables but its own, and
+    handles no exceptions."""
+    code = _open_code(function)
+    return None if code is None or _handlers(code) else code
+
+
+def _open_code(function: Any) -> CodeType | None:
+    """The code of a function that takes positional arguments alone and has no variables of another's."""
     if type(function) is not FunctionType:
         return None
     code = function.__code__
     closed = code.co_freevars or code.co_cellvars or code.co_kwonlyargcount
-    # Python 3.10 has no such table: what handles exceptions there are instructions, which are unknown.
-    handles = getattr(code, "co_exceptiontable", b"")
-    return None if closed or handles or code.co_flags & UNUSUAL else code
+    return None if closed or code.co_flags & UNUSUAL else code
+
+
+def _handlers(code: CodeType) -> bytes:
+    # Python 3.10 has no such table: what handles exceptions there are instructions.
+    handlers: bytes = getattr(code, "co_exceptiontable", b"")
+    return handlers
+
+
+def _call_shape(function: Any, mode: Mode = "RGB") -> tuple[Any, ...] | None:
+    """What a function does, whatever its variables are called: with the objects that global names stand for,
+    and without `mode` where that is a constant."""
+    code = _open_code(function)
+    if code is None:
+        return None
+    names = {**vars(builtins), **function.__globals__}
+    code = code.replace(co_varnames=tuple(f"v{i}" for i in range(len(code.co_varnames))))
+    steps = []
+    for each in dis.get_instructions(code):
+        name, value = CALLED_ALIKE.get(each.opname, each.opname), each.argval
+        if name == "LOAD_GLOBAL":
+            value = id(names.get(value))
+        elif name == "LOAD_CONST" and value == mode:
+            value = None
+        steps += [(name, type(value), value)] if name else []
+    return code.co_argcount, _handlers(code), tuple(steps)
 
 
 def _shape(function: Any, *, any_name: bool = False) -> Shape | None:
@@ -157,6 +207,53 @@ def _converted_in_two_steps(image: Any) -> Any:
     return image  # noqa: RET504
 
 
+def _read_in_two_steps(path: Any) -> Any:
+    image = Image.open(path)
+    return image.convert("RGB")
+
+
+def _read_in_three_steps(path: Any) -> Any:
+    image: Any = Image.open(path)
+    image = image.convert("RGB")
+    return image  # noqa: RET504
+
+
+def _read_into_a_variable(path: Any) -> Any:
+    image = Image.open(path).convert("RGB")
+    return image  # noqa: RET504
+
+
+def _read_and_closed(path: Any) -> Any:
+    with Image.open(path) as image:
+        return image.convert("RGB")
+
+
+def _read_from_a_file(path: Any) -> Any:
+    with open(path, "rb") as file:
+        return Image.open(file).convert("RGB")
+
+
+def _read_from_a_file_in_two_steps(path: Any) -> Any:
+    with open(path, "rb") as file:
+        image = Image.open(file)
+        return image.convert("RGB")
+
+
+def _read_from_a_file_and_closed(path: Any) -> Any:
+    with open(path, "rb") as file:  # noqa: SIM117  (as many have copied it)
+        with Image.open(file) as image:
+            return image.convert("RGB")
+
+
 WRAPPERS = {_shape(each, any_name=True) for each in (_directly, _in_two_steps, _by_another_name)}
 IDENTITIES = {_shape(lambda image: image)}
-CONVERSIONS = {_shape(lambda image: image.convert("RGB")), _shape(_converted_in_two_steps)}
+CONVERSIONS = {_call_shape(lambda image: image.convert("RGB")), _call_shape(_converted_in_two_steps)}
+TURNERS = {_call_shape(lambda image: ImageOps.exif_transpose(image))}
+READERS = {
+    _call_shape(each)
+    for each in (
+        *(lambda path: Image.open(path).convert("RGB"), lambda path: PIL.Image.open(path).convert("RGB")),
+        *(_read_in_two_steps, _read_in_three_steps, _read_into_a_variable, _read_and_closed),
+        *(_read_from_a_file, _read_from_a_file_in_two_steps, _read_from_a_file_and_closed),
+    )
+}

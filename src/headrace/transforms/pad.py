@@ -26,6 +26,7 @@ class Pad(ImageOp):
     fill: tuple[int, int, int]
 
     native = "pad"
+    gray_problem = ""
     matches = (v1.Pad, v2.Pad)
     tensor_problem = TENSOR_PADDING
     examples = (

@@ -41,6 +41,7 @@ class RandomPerspective(ChanceOp):
     fill: tuple[int, int, int]
 
     native = "random_perspective"
+    gray_problem = ""
     matches = (v1.RandomPerspective, v2.RandomPerspective)
     draws = (*ChanceOp.draws, *(f"{axis} of the {corner} corner" for corner in CORNERS for axis in "xy"))
     examples = (

@@ -163,6 +163,7 @@ class RandAugment(Policy):
     place: int
 
     native = "rand_augment"
+    gray_problem = ""
     matches = (v1.RandAugment, v2.RandAugment)
     draws = (
         "of each step: operation",
@@ -208,6 +209,7 @@ class TrivialAugmentWide(Policy):
     """One operation, of any magnitude."""
 
     native = "rand_augment"
+    gray_problem = ""
     matches = (v1.TrivialAugmentWide, v2.TrivialAugmentWide)
     draws = ("operation", "place of its magnitude", "1: that is negative")
     examples = ({}, *_FILTERS, {"num_magnitude_bins": 7})
@@ -243,6 +245,7 @@ class AutoAugment(Policy):
     policies: tuple[tuple[Part, Part], ...]
 
     native = "auto_augment"
+    gray_problem = ""
     matches = (v1.AutoAugment, v2.AutoAugment)
     draws = (
         "policy",

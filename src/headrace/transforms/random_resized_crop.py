@@ -44,6 +44,7 @@ class RandomResizedCrop(ImageOp):
     filter: int
 
     native = "random_resized_crop"
+    gray_problem = ""
     matches = (v1.RandomResizedCrop, v2.RandomResizedCrop)
     parity = "pillow"
     tensor_problem = TENSOR_RESIZE

@@ -44,6 +44,7 @@ class RandomRotation(ImageOp):
     fill: tuple[int, int, int]
 
     native = "random_rotation"
+    gray_problem = ""
     matches = (v1.RandomRotation, v2.RandomRotation)
     draws = ("degrees, counter-clockwise",)
     examples = (

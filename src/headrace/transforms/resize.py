@@ -51,6 +51,7 @@ class Resize(_Resizing):
     filter: int
 
     native = "resize"
+    gray_problem = ""
     matches = (v1.Resize, v2.Resize)
     examples = (
         {"size": (24, 30)},
@@ -104,6 +105,7 @@ class ResizeShorter(_Resizing):
     filter: int
 
     native = "resize_shorter"
+    gray_problem = ""
     matches = ()  # `Resize` reads it
     examples = ()
 

@@ -23,6 +23,7 @@ class RandomSharpness(ChanceOp):
     factor: float
 
     native = "random_sharpness"
+    gray_problem = ""
     matches = (v1.RandomAdjustSharpness, v2.RandomAdjustSharpness)
     examples = (
         *({"sharpness_factor": factor, "p": 1.0} for factor in (0, 0.3, 1, 2, 12.5)),

@@ -1,0 +1,360 @@
+"""Gray pipelines, CMYK files and EXIF orientation: batches as torch's DataLoader makes them, all natively."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+from torch.utils.data import ConcatDataset
+from torch.utils.data import DataLoader as TorchDataLoader
+from torchvision import datasets
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+import headrace
+import headrace.testing
+from support.jpegs import cmyk, image_folder, jpeg, picture
+from support.odd_files import saved
+
+FILES = 40
+SIZED: list[Any] = [v1.Resize(48), v1.CenterCrop((40, 44))]
+
+
+def gray_loader(path: str) -> Image.Image:
+    return Image.open(path).convert("L")
+
+
+def write(folder: Path, name: str, data: bytes) -> None:
+    (folder / "class0").mkdir(parents=True, exist_ok=True)
+    (folder / "class0" / f"{name}.jpg").write_bytes(data)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """JPEGs of every kind: gray, colour, progressive, CMYK, YCCK, RGB, tiny ones."""
+    root = image_folder(tmp_path_factory.mktemp("files"), FILES)
+    rng = np.random.default_rng(1)
+    for number, (width, height) in enumerate([(1, 1), (70, 51), (3, 80), (64, 64)]):
+        write(root, f"cmyk{number}", cmyk(rng, width, height))
+        write(root, f"ycck{number}", cmyk(rng, width, height, ycck=True, progressive=number == 3))
+        write(root, f"gray{number}", jpeg(rng, "gray", width, height))
+        file = io.BytesIO()
+        picture(rng, width, height).save(file, "JPEG", keep_rgb=True)
+        write(root, f"rgb{number}", file.getvalue())
+    return root
+
+
+def check(
+    dataset: Any, *, batched: bool = True, pillow: int = 0, **settings: Any
+) -> headrace.DataLoader[Any]:
+    """That a loader gives what torch's gives, without help from Pillow."""
+    loader = headrace.DataLoader(dataset, batch_size=7, num_workers=2, **settings)
+    native = loader.plan().native if batched else loader.plan().head
+    assert native is not None, loader.explain()
+    expected = list(TorchDataLoader(dataset, batch_size=7))
+    found = list(loader)
+    assert len(found) == len(expected)
+    for (images, labels), (their_images, their_labels) in zip(found, expected, strict=True):
+        assert images.dtype == their_images.dtype
+        assert images.shape == their_images.shape
+        assert torch.equal(images, their_images)
+        assert torch.equal(labels, their_labels)
+    if batched:
+        assert loader.stats().decoded_by["pillow"] == pillow
+    return loader
+
+
+def test_cmyk_files_of_a_folder_are_decoded_natively(folder: Path) -> None:
+    loader = check(ImageFolder(str(folder), v1.Compose([*SIZED, v1.ToTensor()])))
+    assert sum(loader.stats().decoded_by.values()) == FILES + 16
+
+
+ENDS: dict[str, list[Any]] = {
+    "ToTensor": [v1.ToTensor()],
+    "ToTensor, Normalize": [v1.ToTensor(), v1.Normalize((0.5,), (0.25,))],
+    "PILToTensor": [v1.PILToTensor()],
+    "float16": [v1.PILToTensor(), v1.ConvertImageDtype(torch.float16)],
+    "v2": [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.1], [0.9])],
+    "numbers": [v1.ToTensor(), v1.Lambda(lambda x: x * 2 - 1)],
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["nchw", "nhwc"])
+def test_a_loader_that_converts_to_gray(folder: Path, end: str, layout: torch.memory_format) -> None:
+    dataset = ImageFolder(str(folder), v1.Compose([*SIZED, *ENDS[end]]), loader=gray_loader)
+    loader = check(dataset, memory_format=layout)
+    assert next(iter(loader))[0].shape[1:] == (1, 40, 44)
+    assert "[N, 1, 40, 44]" in loader.explain()
+
+
+CONVERSIONS: dict[str, Callable[[], Any]] = {
+    "v1.Grayscale": v1.Grayscale,
+    "v2.Grayscale": v2.Grayscale,
+    "Lambda": lambda: v1.Lambda(lambda image: image.convert("L")),
+    "function": lambda: lambda image: image.convert("L"),
+}
+
+
+@pytest.mark.parametrize("conversion", CONVERSIONS)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_conversion_to_gray_anywhere_in_the_transform(folder: Path, conversion: str, place: int) -> None:
+    steps = [*SIZED[:place], CONVERSIONS[conversion](), *SIZED[place:], v1.ToTensor()]
+    loader = check(ImageFolder(str(folder), v1.Compose(steps)))
+    assert next(iter(loader))[0].shape[1] == 1
+
+
+@pytest.mark.parametrize(
+    "back",
+    [v1.Grayscale(3), v2.RGB(), v1.Lambda(lambda image: image.convert("RGB"))],
+    ids=["3", "RGB", "convert"],
+)
+def test_gray_images_that_become_rgb_again(folder: Path, back: Any) -> None:
+    transform = v1.Compose(
+        [SIZED[0], back, SIZED[1], v1.ToTensor(), v1.Normalize([0.5] * 3, [0.1, 0.2, 0.3])]
+    )
+    loader = check(ImageFolder(str(folder), transform, loader=gray_loader))
+    assert next(iter(loader))[0].shape[1] == 3
+    plain = v1.Compose([v1.Grayscale(), *SIZED, back, v1.PILToTensor()])
+    assert next(iter(check(ImageFolder(str(folder), plain))))[0].shape[1] == 3
+
+
+def test_random_steps_on_gray_images_draw_and_do_what_torchvision_does(folder: Path) -> None:
+    steps = [
+        v1.RandomResizedCrop(40),
+        v1.RandomHorizontalFlip(),
+        v1.ColorJitter(0.4, 0.4, 0.4, 0.1),
+        v1.RandomApply([v1.RandomRotation(20, fill=7)], p=0.7),
+        v1.RandomAutocontrast(),
+        v1.ToTensor(),
+    ]
+    dataset = ImageFolder(str(folder), v1.Compose(steps), loader=gray_loader)
+    loader = headrace.DataLoader(dataset, batch_size=8, num_workers=2, seed=3)
+    assert loader.plan().native is not None, loader.explain()
+    images = torch.cat([images for images, _ in loader])
+    assert images.shape == (len(dataset), 1, 40, 40)
+    for index, image in enumerate(images):
+        assert torch.equal(image, headrace.testing.replay(loader, index, 0)), f"sample {index}"
+
+
+OTHERS: dict[str, Any] = {
+    "a blur": v1.GaussianBlur(3, (1.0, 1.0)),
+    "a fill of three levels": v1.Pad(0, fill=(0, 0, 0)),
+    "gray by chance": v1.RandomApply([v1.Grayscale(3)], p=1.0),
+    "of the user's own": v1.Lambda(lambda image: ImageOps.invert(image)),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_what_is_not_proven_for_gray_runs_as_python_with_a_reason(folder: Path, other: str) -> None:
+    steps = [v1.Resize((40, 44)), OTHERS[other], v1.ToTensor(), v1.Normalize((0.5,), (0.25,))]
+    dataset = ImageFolder(str(folder), v1.Compose(steps), loader=gray_loader)
+    loader = headrace.DataLoader(dataset, batch_size=7, num_workers=2)
+    assert loader.plan().native is None
+    assert loader.plan().reasons
+    if other == "a fill of three levels":
+        for each in (loader, TorchDataLoader(dataset, batch_size=7)):
+            with pytest.raises(ValueError, match="fill"):
+                next(iter(each))
+    elif other != "gray by chance":
+        check(dataset, batched=False)
+
+
+def test_erasing_one_channel_is_left_to_torchvision(folder: Path) -> None:
+    steps = [*SIZED, v1.ToTensor(), v1.RandomErasing(1.0)]
+    dataset = ImageFolder(str(folder), v1.Compose(steps), loader=gray_loader)
+    loader = headrace.DataLoader(dataset, batch_size=7, num_workers=1)
+    assert loader.plan().native is None
+    images = torch.cat([images for images, _ in loader])
+    assert images.shape == (len(dataset), 1, 40, 44)
+    assert (images == 0).flatten(1).any(1).all()
+
+
+def test_folders_of_one_mode_are_read_one_after_another(folder: Path) -> None:
+    transform = v1.Compose([*SIZED, v1.ToTensor()])
+    gray = ImageFolder(str(folder), transform, loader=gray_loader)
+    loader = check(ConcatDataset([gray, gray]))
+    assert next(iter(loader))[0].shape[1] == 1
+    mixed: headrace.DataLoader[Any] = headrace.DataLoader(
+        ConcatDataset([gray, ImageFolder(str(folder), transform)]), num_workers=0
+    )
+    assert mixed.plan().native is None
+    assert "others to L" in mixed.explain()
+
+
+def test_a_mean_of_three_numbers_is_torchs_error(folder: Path) -> None:
+    steps = [*SIZED, v1.ToTensor(), v1.Normalize([0.5] * 3, [0.5] * 3)]
+    dataset = ImageFolder(str(folder), v1.Compose(steps), loader=gray_loader)
+    with pytest.raises(RuntimeError, match="shape"):
+        next(iter(TorchDataLoader(dataset, batch_size=2)))
+    loader = headrace.DataLoader(dataset, batch_size=2, num_workers=1)
+    assert loader.plan().native is None
+    with pytest.raises(RuntimeError, match="shape"):
+        next(iter(loader))
+
+
+def test_files_that_native_code_refuses_are_gray_from_pillow(tmp_path: Path) -> None:
+    write(tmp_path, "tiff", saved("TIFF"))
+    for number in range(3):
+        write(tmp_path, f"whole{number}", jpeg(np.random.default_rng(number), "4:2:0", 60, 50))
+    dataset = ImageFolder(str(tmp_path), v1.Compose([*SIZED, v1.ToTensor()]), loader=gray_loader)
+    check(dataset, pillow=1)
+
+
+def test_arrays_in_memory_become_gray() -> None:
+    dataset = datasets.CIFAR10.__new__(datasets.CIFAR10)
+    dataset.data = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), dtype=np.uint8)
+    dataset.targets = list(range(20))
+    dataset.target_transform = None
+    for steps in (
+        [v1.Grayscale()],
+        [v1.Grayscale(), v1.CenterCrop(30)],
+        [v1.Resize((20, 20)), v1.Grayscale()],
+    ):
+        dataset.transform = v1.Compose([*steps, v1.ToTensor(), v1.Normalize(0.5, 0.5)])
+        check(dataset)
+        dataset.transform = v1.Compose([*steps, own, v1.ToTensor()])
+        check(dataset, batched=False)
+
+
+def own(image: Image.Image) -> Image.Image:
+    assert image.mode == "L"
+    return ImageOps.invert(image)
+
+
+def oriented(orientation: int, number: int, *, big: bool = False, **save: Any) -> bytes:
+    """A JPEG that says how it is to be turned."""
+    rng = np.random.default_rng(100 * number + orientation)
+    width, height = (int(edge) for edge in rng.integers(1, 90, 2))
+    exif = Image.Exif()
+    exif.endian = ">" if big else "<"
+    exif[0x010F], exif[0x0112], exif[0x0132] = "maker", orientation, "2026:11:22 12:00:00"
+    file = io.BytesIO()
+    image = picture(rng, width, height)
+    (image.convert("L") if number % 3 == 0 else image).save(file, "JPEG", exif=exif, **save)
+    return file.getvalue()
+
+
+XMP = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+
+
+ODD_EXIF: dict[str, bytes] = {
+    "plain": b"Exif\0\0MM\0*\0\0\0\x08\0\1\1\x12\0\3\0\0\0\1\0\6\0\0\0\0\0\0",
+    "cut in its last number": b"Exif\0\0MM\0*\0\0\0\x08\0\1\1\x12\0\3\0\0\0\1\0\6\0\0\0\0",
+    "empty": b"Exif\0\0",
+    "no TIFF": b"Exif\0\0nothing that anyone can read",
+    "cut in its header": b"Exif\0\0II*\0\x08",
+    "no directory": b"Exif\0\0II*\0\x08\0\0\0",
+    "a directory beyond the end": b"Exif\0\0II*\0\xff\0\0\0",
+    "more entries than there are": b"Exif\0\0II*\0\x08\0\0\0\5\0\x12\1\3\0\1\0\0\0\6\0\0\0",
+    "a long number": b"Exif\0\0II*\0\x08\0\0\0\1\0\x12\1\4\0\1\0\0\0\6\0\0\0\0\0\0\0",
+    "two numbers": b"Exif\0\0II*\0\x08\0\0\0\1\0\x12\1\3\0\2\0\0\0\6\0\3\0\0\0\0\0",
+    "twice": b"Exif\0\0II*\0\x08\0\0\0\2\0"
+    + b"\x12\1\3\0\1\0\0\0\6\0\0\0"
+    + b"\x12\1\3\0\1\0\0\0\3\0\0\0"
+    + bytes(4),
+    "a header twice": b"Exif\0\0Exif\0\0II*\0\x08\0\0\0\1\0\x12\1\3\0\1\0\0\0\6\0\0\0\0\0\0\0",
+    "nothing in it": b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0",
+    "another tag": b"Exif\0\0II*\0\x08\0\0\0\1\0\x13\1\3\0\1\0\0\0\6\0\0\0\0\0\0\0",
+    "65535": b"Exif\0\0MM\0*\0\0\0\x08\0\1\1\x12\0\3\0\0\0\1\xff\xff\0\0\0\0\0\0",
+}
+
+
+@pytest.fixture(scope="module")
+def turned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("turned")
+    for orientation in range(10):
+        for number in range(4):
+            write(root, f"{orientation}-{number}", oriented(orientation, number, big=number % 2 == 1))
+    write(root, "none", jpeg(np.random.default_rng(5), "4:2:0", 60, 40))
+    write(root, "cmyk", cmyk(np.random.default_rng(6), 33, 60, exif=ODD_EXIF["plain"]))
+    return root
+
+
+UPRIGHT: dict[str, Any] = {
+    "the function": ImageOps.exif_transpose,
+    "a Lambda": v1.Lambda(ImageOps.exif_transpose),
+    "a lambda": v2.Lambda(lambda image: ImageOps.exif_transpose(image)),
+}
+
+
+@pytest.mark.parametrize("how", UPRIGHT)
+def test_files_are_turned_where_the_transform_says_so(turned: Path, how: str) -> None:
+    steps = [UPRIGHT[how], v1.CenterCrop((70, 30)), v1.PILToTensor()]
+    loader = check(ImageFolder(str(turned), v1.Compose(steps)))
+    assert "exif_transpose" in loader.explain() or how == "a lambda"
+    check(
+        ImageFolder(str(turned), v1.Compose([v1.Grayscale(), *steps[:1], v1.Resize((30, 20)), v1.ToTensor()]))
+    )
+
+
+def test_files_are_turned_nowhere_else(turned: Path) -> None:
+    check(ImageFolder(str(turned), v1.Compose([v1.CenterCrop((70, 30)), v1.PILToTensor()])))
+
+
+def test_random_crops_of_turned_files(turned: Path) -> None:
+    steps = [ImageOps.exif_transpose, v1.RandomResizedCrop(32), v1.RandomHorizontalFlip(), v1.ToTensor()]
+    dataset = ImageFolder(str(turned), v1.Compose(steps))
+    loader = headrace.DataLoader(dataset, batch_size=8, num_workers=2, seed=9)
+    images = torch.cat([images for images, _ in loader])
+    assert loader.stats().decoded_by["pillow"] == 0
+    for index, image in enumerate(images):
+        assert torch.equal(image, headrace.testing.replay(loader, index, 0)), dataset.samples[index]
+
+
+def test_turning_after_other_steps_is_python_that_sees_the_exif_data(turned: Path) -> None:
+    steps = [v1.Resize((20, 30)), ImageOps.exif_transpose, v1.CenterCrop(20), v1.ToTensor()]
+    loader = check(ImageFolder(str(turned), v1.Compose(steps)), batched=False)
+    assert "turns the image after other steps" in loader.explain()
+
+
+def exif_of(image: Image.Image) -> torch.Tensor:
+    exif = image.getexif()
+    return torch.tensor([exif.get(0x0112, -1), len(exif), image.width, image.height])
+
+
+def test_what_is_left_of_the_exif_data_is_what_pillow_leaves(turned: Path) -> None:
+    for steps in ([ImageOps.exif_transpose], [v1.CenterCrop(1), v1.Grayscale()], [v1.Grayscale()]):
+        check(ImageFolder(str(turned), v1.Compose([*steps, exif_of])), batched=False)
+
+
+def with_segments(*payloads: bytes) -> bytes:
+    data = jpeg(np.random.default_rng(7), "4:2:0", 50, 30)
+    segments = (b"\xff\xe1" + (len(each) + 2).to_bytes(2, "big") + each for each in payloads)
+    return data[:2] + b"".join(segments) + data[2:]
+
+
+def first_of(dataset: ImageFolder) -> tuple[torch.Tensor | None, Exception | None]:
+    """What torchvision makes of the first sample, or its error."""
+    try:
+        return dataset[0][0], None
+    except Exception as error:
+        return None, error
+
+
+@pytest.mark.parametrize("name", [*ODD_EXIF, "XMP", "XMP and EXIF", "two segments"])
+def test_odd_metadata_means_what_pillow_makes_of_it(tmp_path: Path, name: str) -> None:
+    xmp = b"http://ns.adobe.com/xap/1.0/\0" + XMP
+    plain = ODD_EXIF["another tag"]
+    payloads = {"XMP": [xmp], "XMP and EXIF": [xmp, plain], "two segments": [plain, ODD_EXIF["65535"]]}
+    write(tmp_path, "a", with_segments(*payloads.get(name, [ODD_EXIF.get(name, b"")])))
+    dataset = ImageFolder(
+        str(tmp_path), v1.Compose([ImageOps.exif_transpose, v1.CenterCrop(40), v1.ToTensor()])
+    )
+    loader = headrace.DataLoader(dataset, batch_size=1, num_workers=1)
+    assert loader.plan().native is not None
+    expected, problem = first_of(dataset)
+    if expected is not None:
+        assert torch.equal(next(iter(loader))[0][0], expected)
+        return
+    with pytest.raises(headrace.SampleError) as caught:
+        next(iter(loader))
+    assert type(caught.value.__cause__) is type(problem)
+    assert str(caught.value.__cause__) == str(problem)
