@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from typing import Any, Literal
 
+import numpy as np
 import torch
-from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import default_collate, default_convert
 
 from headrace.config import DEFAULT_DEPTH, LoaderConfig
@@ -31,13 +32,14 @@ from headrace.engine.split import ApplyTable, SplitPipelineFactory
 from headrace.engine.stream import BatchStream, KeyedStream
 from headrace.engine.thread_pool import ThreadPool
 from headrace.engine.thread_stream import PLACING_AVAILABLE, SlotsByPath, ThreadEpoch, ThreadStream
-from headrace.engine.torch_stream import CallerStream, TorchStream, stream_loader
-from headrace.engine.workers.pool import PoolConfig
-from headrace.engine.workers.stream import WorkerPools, WorkerStream
+from headrace.engine.torch_stream import CallerIterableStream, CallerStream, with_states
+from headrace.engine.workers.iterable import IterableBatches
+from headrace.engine.workers.pool import Guard, PoolConfig
+from headrace.engine.workers.stream import StatefulWorkerStream, WorkerPools, WorkerStream
 from headrace.errors import ConfigError, assert_never
 from headrace.order.batches import IndexBatch, OrderedBatches
 from headrace.order.cursor import Cursor
-from headrace.order.progress import Batches
+from headrace.order.progress import Batches, draw_seed
 from headrace.plan import Plan, explain, make_plan
 from headrace.plan.planner import with_batch_transform
 from headrace.plan.segments import DatasetSegment, GatherSegment, NativeSegment, ValueSegment
@@ -169,7 +171,6 @@ class StreamBuilder:
         self._processes = WorkerPools()
         self._latest: weakref.ref[WorkerStream] | None = None  # stream of worker processes started last
         self._split: Plan | None = None  # of the epoch started last, where workers finish native images
-        self._iterable: TorchDataLoader[Any] | None = None
         self._threads: ThreadPool | None = None
         self._shelf: SlotsByPath | None = None
 
@@ -178,7 +179,7 @@ class StreamBuilder:
 
     def end_workers(self) -> None:
         """The next epoch gets new worker processes and threads."""
-        self._processes, self._latest, self._iterable = WorkerPools(), None, None
+        self._processes, self._latest = WorkerPools(), None
         self._threads = self._shelf = None
 
     def kept_key(self, config: LoaderConfig) -> tuple[int, int] | None:
@@ -312,8 +313,8 @@ class StreamBuilder:
     ) -> BatchStream:
         self._split = None if plan.head is None else plan
         if config.streamed:
-            return self._iterable_stream(config, cursor)
-        guard: Callable[[Any, Callable[[Any], Any], str], ErrorPolicyDataset] = ErrorPolicyDataset
+            return self._stateful_stream(config, cursor)
+        guard: Any = ErrorPolicyDataset
         if self._split is not None:
             guard = SplitPipelineFactory(plan, plan_options(config), config.decoder)
         seeding = Seeding(cursor.random_key, cursor.base_seed, cursor.seeds_samples)
@@ -336,21 +337,32 @@ class StreamBuilder:
             case _:
                 return assert_never(workers.kind)
 
-    def _iterable_stream(self, config: LoaderConfig, cursor: Cursor) -> BatchStream:
-        # A resumed stream's state must not come again: only workers that stay have dropped it themselves.
-        if self._iterable is None or cursor.start or not config.persistent_workers:
-            self._iterable = stream_loader(config, cursor)
-        return TorchStream(iter(self._iterable), self.runtime.failures, in_processes=config.num_workers > 0)
+    def iterable_stream(self, config: LoaderConfig, kind: type[WorkerStream] = WorkerStream) -> WorkerStream:
+        """An epoch of an `IterableDataset` by worker processes."""
+        key = self.kept_key(config) or (draw_seed(config.generator), 0)
+        guard = partial(IterableBatches, batch_size=config.samples_of_a_batch, drop_last=config.drop_last)
+        requests = repeat(IndexBatch((), np.empty(0, np.int64)))
+        seeding = Seeding(key, key[0], by_sample=False)
+        return self._process_stream(config, guard, seeding, requests, kind)
+
+    def _stateful_stream(self, config: LoaderConfig, cursor: Cursor) -> BatchStream:
+        stateful = with_states(config, cursor)
+        if config.num_workers == 0:
+            return CallerIterableStream(stateful, pinned=config.pin_memory and pinning_helps())
+        if cursor.start:  # workers that stay know nothing of the state to resume from
+            self.end_workers()
+        return self.iterable_stream(stateful, StatefulWorkerStream)
 
     def _process_stream(
         self,
         config: LoaderConfig,
-        guard: Callable[[Any, Callable[[Any], Any], str], ErrorPolicyDataset],
+        guard: Guard,
         seeding: Seeding,
         indices: Iterator[IndexBatch],
+        kind: type[WorkerStream] = WorkerStream,
     ) -> WorkerStream:
         pool = pool_config(config, guard)
-        stream = self._processes.start_epoch(pool, seeding, indices, self.runtime.failures)
+        stream = self._processes.start_epoch(pool, seeding, indices, self.runtime.failures, kind)
         self._latest = weakref.ref(stream)
         started_for = stream.guard  # workers that stay keep their plan
         self._split = started_for.plan if isinstance(started_for, SplitPipelineFactory) else None
@@ -376,9 +388,7 @@ class StreamBuilder:
         )
 
 
-def pool_config(
-    config: LoaderConfig, guard: Callable[[Any, Callable[[Any], Any], str], ErrorPolicyDataset]
-) -> PoolConfig:
+def pool_config(config: LoaderConfig, guard: Guard) -> PoolConfig:
     """What `config` asks of worker processes, which make their dataset with `guard`."""
     return PoolConfig(
         dataset=config.dataset,
@@ -397,6 +407,7 @@ def pool_config(
         respawn=config.on_worker_death == "respawn",
         persistent=config.persistent_workers,
         lazy=config.lazy,
+        streamed=config.streamed,
     )
 
 

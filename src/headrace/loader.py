@@ -300,14 +300,15 @@ class DataLoader(TorchDataLoader[T_co]):
         return iterator
 
     def _iterable_stream(self, config: LoaderConfig) -> BatchStream:
-        """An epoch of an `IterableDataset` without a state: in this thread as torch would make it, but by
-        torch where more is needed: workers, pipes, a warning of more samples than len() had promised."""
+        """An epoch of an `IterableDataset` without a state: in this thread or in workers as torch would make
+        it, but by torch where more is needed: pipes, a warning of more samples than len() had promised."""
         own = self._own_samplers.are_followed(self.sampler, self.batch_sampler)
-        left = self.timeout or self._length_told or isinstance(self.dataset, IterDataPipe)
-        if self.num_workers == 0 and own and not left:
+        left = self._length_told or isinstance(self.dataset, IterDataPipe)
+        if self.num_workers == 0 and own and not left and not self.timeout:
             return CallerIterableStream(config, pinned=self.pin_memory and pinning_helps())
-        failures, in_processes = self._builder.runtime.failures, self.num_workers > 0
-        return TorchStream(self._torch_iterator(), failures, in_processes=in_processes)
+        if self.num_workers > 0 and own and not left:
+            return self._builder.iterable_stream(config)
+        return TorchStream(self._torch_iterator(), in_processes=self.num_workers > 0)
 
     def __len__(self) -> int:
         batches = self._batches()

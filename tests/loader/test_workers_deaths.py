@@ -21,7 +21,6 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
-from headrace.engine.meter import Failures
 from headrace.engine.torch_stream import TorchStream
 from headrace.engine.workers.progress import NONE, Cancelled, Note, Progress
 from support.unknown import Jitter
@@ -338,17 +337,17 @@ class Broken:
 )
 def test_a_stream_says_that_it_cant_be_replayed(error: Exception) -> None:
     # A real worker's end reaches the main thread as a signal; torch makes it an error here, or in pytest.
-    producer = TorchStream(Broken(error), Failures(), in_processes=True)
+    producer = TorchStream(Broken(error), in_processes=True)
     for _ in range(2):  # it doesn't end as if that had been all
         with pytest.raises(RuntimeError, match="IterableDataset can't be replaced"):
             next(producer)
     with pytest.raises(type(error), match=re.escape(str(error))):
-        next(TorchStream(Broken(error), Failures(), in_processes=False))
+        next(TorchStream(Broken(error), in_processes=False))
 
 
 def test_an_error_of_a_stream_s_code_stays_what_it_is() -> None:
     caught = ConnectionError("Caught ConnectionError in DataLoader worker process 0.")
-    producer = TorchStream(Broken(caught, KeyError(3)), Failures(), in_processes=True)
+    producer = TorchStream(Broken(caught, KeyError(3)), in_processes=True)
     with pytest.raises(ConnectionError, match="Caught"):
         next(producer)
     with pytest.raises(KeyError, match="3"):

@@ -121,7 +121,7 @@ def test_subsets_that_cant_be(root: Path, indices: Any, reason: str) -> None:
 
 def test_a_concatenation_has_the_samples_of_all_its_parts(root: Path) -> None:
     first, second = ImageFolder(root, transform=len), ImageFolder(root, transform=len)
-    nested = ConcatDataset([Subset(first, [3, 1]), ConcatDataset([second])])
+    nested: ConcatDataset[Any] = ConcatDataset([Subset(first, [3, 1]), ConcatDataset([second])])
     result = recognised(Subset(nested, [5, 0, 2, -1]))
     assert entries(result) == [second.samples[3], first.samples[3], second.samples[0], second.samples[4]]
     assert result.transform is len
@@ -131,7 +131,7 @@ def test_a_concatenation_has_the_samples_of_all_its_parts(root: Path) -> None:
 
 def test_concatenations_that_cant_be(root: Path) -> None:
     plain, changed = ImageFolder(root), ImageFolder(root)
-    together = ConcatDataset([plain, changed])
+    together: ConcatDataset[Any] = ConcatDataset([plain, changed])
     changed.samples = changed.samples[:-1]
     assert "another length" in refused(together).reason
     assert "several transforms" in refused(ConcatDataset([plain, ImageFolder(root, len)])).reason

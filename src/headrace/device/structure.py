@@ -71,6 +71,8 @@ def total_nbytes(value: Any) -> int:
 
 def batch_size(value: Any) -> int:
     """Samples in a batch as far as its shape tells: the length of its first tensor; 1 where there is none."""
+    if type(value) in (int, float, str):
+        return 1
     if type(value) in (list, tuple) and value and isinstance(value[0], torch.Tensor):
         value = value[0]  # most batches, as every one passes through here
     first = value if isinstance(value, torch.Tensor) else next(tensors(value), None)

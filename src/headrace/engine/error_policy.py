@@ -106,7 +106,6 @@ class ErrorPolicyDataset(Dataset[Any]):
         """The sample, or what stands in for it: `Replaced`, `Failed`. Raises where `on_error` is "raise"."""
         return self._attempt(index, self._draw, seed)
 
-    @collation()
     def collated(
         self,
         samples: Any,
@@ -119,6 +118,10 @@ class ErrorPolicyDataset(Dataset[Any]):
         collate = collate or self.collate
         if seed is not None:
             seed_generators(seed)
+        with collation():
+            return self._collated(samples, collate, batched=batched)
+
+    def _collated(self, samples: Any, collate: Callable[[Any], Any], *, batched: bool) -> Any:
         if self.on_error == "raise":
             return collate(samples if batched else samples[0])
         failures = tuple(s.failure for s in samples if isinstance(s, (Failed, Replaced)))

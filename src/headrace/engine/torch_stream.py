@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
 from headrace._torch_compat import pin_memory
 from headrace.config import Lazy, LoaderConfig
@@ -22,18 +21,14 @@ from headrace.device.structure import batch_size
 from headrace.engine.error_policy import STOPPED, ErrorPolicyDataset, Request
 from headrace.engine.meter import Failures
 from headrace.engine.seeding import Seeding
-from headrace.engine.stream import BatchStream, HostBatch, PythonStream, is_empty, record_failures
+from headrace.engine.stream import BatchStream, HostBatch, PythonStream
+from headrace.engine.workers.deaths import STREAM_LOST
 from headrace.order.batches import IndexBatch
 from headrace.order.cursor import Cursor
+from headrace.order.progress import draw_seed
 
 PLACEHOLDER = "headrace: this batch was received before the state was saved"
 WORKER_DIED = re.compile(r"DataLoader worker \(pid")  # torch's error begins like that, mostly
-STREAM_LOST = (
-    "A worker of an IterableDataset can't be replaced within an epoch, whatever on_worker_death says: nobody"
-    " else knows where it was in its stream. Begin another epoch; or give the dataset state_dict() and"
-    " load_state_dict(), save loader.state_dict() now and then, and resume from the last one. Where memory"
-    " runs out, use fewer workers."
-)
 
 
 class CallerStream(PythonStream):
@@ -81,12 +76,12 @@ class CallerIterableStream(BatchStream):
     """The batches of an `IterableDataset`, taken in the caller's thread as torch's loader takes them.
 
     Args:
-        config: the loader's, without workers.
+        config: the loader's, without workers; for a dataset with a state, what `with_states` gives.
         pinned: whether batches are moved to pinned memory.
     """
 
     def __init__(self, config: LoaderConfig, *, pinned: bool) -> None:
-        torch.empty((), dtype=torch.int64).random_(generator=config.generator)  # as torch's loader draws
+        draw_seed(config.generator)
         self._samples = iter(config.dataset)
         self._batch_size = config.samples_of_a_batch if config.batched else None
         self._drop_last = config.drop_last
@@ -102,9 +97,12 @@ class CallerIterableStream(BatchStream):
             batch = self._collate(samples)
         except StopIteration as error:
             raise RuntimeError(STOPPED) from error
+        state = None
+        if isinstance(batch, IterableBatch):
+            state, batch = (batch.worker, batch.state), batch.data
         if self._pinned:
             batch = pin_memory(batch)
-        return HostBatch(batch, batch_size(batch), self._taken)
+        return HostBatch(batch, batch_size(batch), self._taken, state)
 
     def _next_samples(self) -> Any:
         size = self._batch_size
@@ -118,38 +116,18 @@ class CallerIterableStream(BatchStream):
         return samples
 
 
-def stream_loader(config: LoaderConfig, cursor: Cursor) -> DataLoader[Any]:
-    """torch's own DataLoader with the settings of `config` and its stateful `IterableDataset`, which resumes
-    from `cursor` in the first epoch."""
+def with_states(config: LoaderConfig, cursor: Cursor) -> LoaderConfig:
+    """`config` with its stateful `IterableDataset` so that each batch comes with the state after it, and the
+    first epoch resumes from `cursor`."""
     turn = cursor.start % max(1, config.num_workers)
     batch_size = getattr(config.batch_sampler, "batch_size", None)
     stream = StatefulIterable(config.dataset, batch_size, cursor.streams, turn)
-    inner = DataLoader(
-        stream,
-        batch_size=batch_size,
-        drop_last=config.drop_last,
+    return replace(
+        config,
+        dataset=stream,
         collate_fn=IterableCollate(config.collate_fn, stream),
-        generator=config.generator,
-        **_settings(config),
+        worker_init_fn=WorkerInit(config.worker_init_fn),
     )
-    # Workers that stay follow changes of it from epoch to epoch, too.
-    object.__setattr__(inner, "batch_sampler", config.batch_sampler)
-    return inner
-
-
-def _settings(config: LoaderConfig) -> dict[str, Any]:
-    in_processes = config.num_workers > 0
-    return {
-        "num_workers": config.num_workers,
-        "pin_memory": config.pin_memory,
-        "timeout": config.timeout,
-        "worker_init_fn": WorkerInit(config.worker_init_fn, lazy=config.lazy),
-        "multiprocessing_context": config.multiprocessing_context if in_processes else None,
-        "prefetch_factor": config.prefetch_factor if in_processes else None,
-        "persistent_workers": config.persistent_workers and in_processes,
-        "pin_memory_device": config.pin_memory_device,
-        "in_order": config.in_order,
-    }
 
 
 class TorchStream(BatchStream):
@@ -157,31 +135,16 @@ class TorchStream(BatchStream):
 
     Args:
         batches: torch's iterator.
-        failures: where skipped and replaced samples are recorded.
         in_processes: whether worker processes make them.
     """
 
-    def __init__(self, batches: Iterator[Any], failures: Failures, *, in_processes: bool) -> None:
+    def __init__(self, batches: Iterator[Any], *, in_processes: bool) -> None:
         self._batches = batches
         self._taken = 0
-        self._failures = failures
         self._in_processes = in_processes
         self._lost_stream: RuntimeError | None = None
 
     def __next__(self) -> HostBatch:
-        while True:
-            batch = self._next()
-            stream = None
-            if isinstance(batch, IterableBatch):
-                if isinstance(batch.data, str) and batch.data == PLACEHOLDER:
-                    self._taken -= 1
-                    continue
-                stream, batch = (batch.worker, batch.state), batch.data
-            batch = record_failures(batch, self._failures)
-            if not is_empty(batch):
-                return HostBatch(batch, batch_size(batch), self._taken, stream)
-
-    def _next(self) -> Any:
         if self._lost_stream is not None:
             raise self._lost_stream  # torch would end the epoch without the rest of its samples
         try:
@@ -196,7 +159,7 @@ class TorchStream(BatchStream):
                 raise self._lost_stream from error
             raise
         self._taken += 1
-        return batch
+        return HostBatch(batch, batch_size(batch), self._taken)
 
 
 def _by_a_death(error: Exception) -> bool:

@@ -81,7 +81,7 @@ class Progress:
         if loaded is None or not isinstance(batches, SampledBatches):
             return cursor, batches.begin(cursor)
         with replayed(generators, cursor.generators):
-            _draw(generator)
+            draw_seed(generator)
             return cursor, batches.begin(cursor)
 
     def _seed_workers(self, cursor: Cursor, batches: Batches, kept: Key | None) -> None:
@@ -106,8 +106,8 @@ class Progress:
         if isinstance(batches, StreamBatches):
             return Cursor(self.epoch, (0, 0), (0, 0))  # torch's loader draws for itself
         states = generator_states(generators) if isinstance(batches, SampledBatches) else ""
-        random_key = (_draw(generator), 0) if kept is None else kept
-        order_drawn = _draw(None) if isinstance(batches, OrderedBatches) and batches.shuffles else 0
+        random_key = (draw_seed(generator), 0) if kept is None else kept
+        order_drawn = draw_seed(None) if isinstance(batches, OrderedBatches) and batches.shuffles else 0
         seed = self.seed_of(batches)
         cursor = Cursor(
             self.epoch,
@@ -172,5 +172,6 @@ def _shared(batches: Batches) -> bool:
     return isinstance(batches, OrderedBatches) and batches.shard.world_size > 1
 
 
-def _draw(generator: torch.Generator | None) -> int:
+def draw_seed(generator: torch.Generator | None) -> int:
+    """A seed as torch's loader draws it at the start of an epoch; None: from torch's default generator."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())

@@ -21,6 +21,13 @@ ENOUGH = 2
 # Deaths in a row before any batch comes, beside one of each worker.
 PATIENCE = 3
 SHOWN = 8
+NEXT = "the next batch of its IterableDataset"
+STREAM_LOST = (
+    "A worker of an IterableDataset can't be replaced within an epoch, whatever on_worker_death says: nobody"
+    " else knows where it was in its stream. Begin another epoch; or give the dataset state_dict() and"
+    " load_state_dict(), save loader.state_dict() now and then, and resume from the last one. Where memory"
+    " runs out, use fewer workers."
+)
 RESPAWN = "on_worker_death='respawn' (the default) starts another one, which makes its batches again"
 
 
@@ -74,7 +81,7 @@ class Death:
         if self.request is None:
             return "nothing"
         if self.sample is None:
-            return f"the batch of {samples_of(self.request)}"
+            return f"the batch of {samples_of(self.request)}" if len(self.request.batch.indices) else NEXT
         path = file_of(dataset, self.sample[0])
         return f"sample {self.sample[0]}" + ("" if path is None else f" ({printable(path)})")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import select
 import socket
@@ -19,17 +18,19 @@ import torch
 from headrace import _torch_compat
 from headrace.engine.error_policy import ErrorPolicyDataset, Request
 from headrace.engine.seeding import Seeding
-from headrace.engine.workers.deaths import RESPAWN, Death, Deaths
+from headrace.engine.workers.deaths import RESPAWN, STREAM_LOST, Death, Deaths
+from headrace.engine.workers.iterable import IterableBatches
+from headrace.engine.workers.processes import PROCESSES, end_processes
 from headrace.engine.workers.progress import ALL, Progress
 from headrace.engine.workers.start import Forked, SharedPickle
 from headrace.engine.workers.transport import Channel, Inbox, Message
 from headrace.engine.workers.worker import WorkerRequest, WorkerStart, run
 from headrace.order.batches import IndexBatch
 
+Guard = Callable[[Any, Callable[[Any], Any], str], ErrorPolicyDataset | IterableBatches]
+
 # A worker's end shows at once, except where a process that it forked holds its files: then by asking.
 WATCH_SECONDS = 1.0
-# As long as torch waits for a worker that is in the middle of a sample.
-LEAVING_SECONDS = 5.0
 FOREIGN = (
     "this iterator's worker processes belong to the process that was forked; start another epoch here with"
     " iter(loader)."
@@ -42,7 +43,8 @@ class PoolConfig:
 
     Attributes:
         dataset, collate_fn, worker_init_fn: the user's.
-        guard: makes a `ErrorPolicyDataset` of dataset, collate function and `on_error`, in the worker.
+        guard: makes a `ErrorPolicyDataset` of dataset, collate function and `on_error`, in the worker; or
+            `IterableBatches`, if `streamed`.
         on_error: as for `ErrorPolicyDataset`.
         workers: number of processes, 1 or more.
         prefetch: batches in flight for each worker.
@@ -55,12 +57,14 @@ class PoolConfig:
         respawn: whether workers that die are replaced.
         persistent: whether the processes are kept for another epoch.
         lazy: whether `PIL.Image.open` gives lazy images in the workers; "tensors": pending tensors as well.
+        streamed: whether the dataset is an `IterableDataset`: each worker has a stream of its own, and none
+            can be replaced.
     """
 
     dataset: Any
     collate_fn: Callable[[Any], Any]
     worker_init_fn: Callable[[int], None] | None
-    guard: Callable[[Any, Callable[[Any], Any], str], ErrorPolicyDataset]
+    guard: Guard
     on_error: str
     workers: int
     prefetch: int
@@ -73,49 +77,7 @@ class PoolConfig:
     respawn: bool = True
     persistent: bool = False
     lazy: bool | Literal["tensors"] = False
-
-
-class _Process:
-    """For processes that another one may have a copy of, by fork: there, nothing ends or waits for them."""
-
-    _owner = 0
-    pid: int | None
-
-    @property
-    def daemon(self) -> bool:
-        """Whether the process is ended together with this one."""
-        current: Any = multiprocessing.current_process()
-        own = self._owner in (0, os.getpid()) or current is self
-        return bool(own and super().daemon)  # type: ignore[misc]
-
-    @daemon.setter
-    def daemon(self, value: bool) -> None:
-        multiprocessing.process.BaseProcess.daemon.fset(self, value)  # type: ignore[attr-defined]
-
-    def start(self) -> None:
-        """Starts the process."""
-        self._owner = os.getpid()
-        super().start()  # type: ignore[misc]
-
-    def join(self, timeout: float | None = None) -> None:
-        """Waits for the end of the process."""
-        if self._owner in (0, os.getpid()):
-            super().join(timeout)  # type: ignore[misc]
-
-
-class _Forked(_Process, multiprocessing.get_context("fork").Process):  # type: ignore[misc]
-    pass
-
-
-class _Spawned(_Process, multiprocessing.get_context("spawn").Process):  # type: ignore[misc]
-    pass
-
-
-class _Served(_Process, multiprocessing.get_context("forkserver").Process):  # type: ignore[misc]
-    pass
-
-
-PROCESSES: dict[str, Any] = {"fork": _Forked, "spawn": _Spawned, "forkserver": _Served}
+    streamed: bool = False
 
 
 class _Worker:
@@ -127,6 +89,7 @@ class _Worker:
         self.inbox = Inbox()
         self.requests: dict[int, Request] = {}  # by number, oldest first: not answered yet
         self.asked_to_end = False
+        self.stream_ended = False  # of this epoch
 
 
 class _Members:
@@ -158,22 +121,6 @@ class _Members:
             self.parts.close()
 
 
-def end_processes(processes: list[Any], patience: float = LEAVING_SECONDS) -> None:
-    """Waits for processes that have been asked to end; ends those that don't."""
-    for end in (None, "terminate", "kill"):
-        deadline = time.monotonic() + patience
-        for process in processes:
-            if end is not None:
-                getattr(process, end)()
-        for process in processes:
-            process.join(max(0.0, deadline - time.monotonic()))
-        for process in [process for process in processes if process.exitcode is not None]:
-            processes.remove(process)
-            process.close()
-        if not processes:
-            return
-
-
 class WorkerPool:
     """Worker processes, each with a connection of its own. A worker that dies is replaced, and makes what was
     asked of it again; nothing that it held matters to the others.
@@ -201,7 +148,8 @@ class WorkerPool:
         self._method = self._context.get_start_method()
         self._seeding = seeding
         self._epochs = 0
-        self._samples = len(config.dataset) if hasattr(config.dataset, "__len__") else 0
+        sized = not config.streamed and hasattr(config.dataset, "__len__")
+        self._samples = len(config.dataset) if sized else 0
         self._numbers = count()
         self._batches: Iterator[IndexBatch] = iter(())
         self._waiting: dict[int, _Worker] = {}  # by number of the request, in order: not given out
@@ -243,6 +191,8 @@ class WorkerPool:
         self._epochs += 1
         self._batches, self._late_error = batches, None
         self._turn = 0
+        for worker in self._members.workers:
+            worker.stream_ended = False
         self._deaths.start_epoch(self.config.workers)
         self.fill()
 
@@ -341,6 +291,10 @@ class WorkerPool:
     def fill(self) -> None:
         """Gives work to the workers, in turn, as far as depth and memory allow."""
         while self._has_room():
+            worker = self._next_worker()
+            if worker is None:
+                self._end_idle()
+                return
             try:
                 batch = next(self._batches)
             except StopIteration:
@@ -350,14 +304,21 @@ class WorkerPool:
                 self._batches, self._late_error = iter(()), error
                 return
             number = next(self._numbers)
-            i = self._turn % self.config.workers
             self._turn += 1
-            worker = self._members.workers[i]
             worker.requests[number] = Request(batch, self._seeding, self._samples)
             self._waiting[number] = worker
             self._ask(worker, number)
 
     # Requests and answers.
+
+    def _next_worker(self) -> _Worker | None:
+        """Whose turn it is; None: the streams of all workers have ended."""
+        for _ in self._members.workers:
+            worker = self._members.workers[self._turn % self.config.workers]
+            if not worker.stream_ended:
+                return worker
+            self._turn += 1
+        return None
 
     def _has_room(self) -> bool:
         waiting = len(self._waiting)
@@ -412,6 +373,10 @@ class WorkerPool:
             worker.inbox.register(message, worker.channel.files(len(message.new)))
             if worker.requests.pop(message.number, None) is None:
                 worker.inbox.discard(message)  # nobody waits for it any more
+            elif message.ended:
+                worker.inbox.discard(message)
+                worker.stream_ended = True
+                del self._waiting[message.number]
             else:
                 self._arrived(worker, message)
         return more and (bool(messages) or worker.process.exitcode is None)
@@ -508,6 +473,8 @@ class WorkerPool:
         # Not closed directly: while another thread reaps it, its exit code isn't known for a moment.
         end_processes([worker.process])
         try:
+            if self.config.streamed:
+                raise RuntimeError(f"DataLoader worker (pid {death.pid}) {death.how}. {STREAM_LOST}")
             if not self.config.respawn:
                 described = death.describe(self.config.dataset)
                 raise RuntimeError(f"DataLoader worker {described}. {RESPAWN}")

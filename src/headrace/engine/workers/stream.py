@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from headrace.engine.error_policy import ErrorPolicyDataset
+from headrace.device.structure import batch_size
 from headrace.engine.meter import Failures
 from headrace.engine.seeding import Seeding
-from headrace.engine.stream import PythonStream
+from headrace.engine.stream import HostBatch, PythonStream
+from headrace.engine.torch_stream import PLACEHOLDER, IterableBatch
 from headrace.engine.workers.deaths import Deaths
-from headrace.engine.workers.pool import PoolConfig, WorkerPool
+from headrace.engine.workers.pool import Guard, PoolConfig, WorkerPool
 from headrace.order.batches import IndexBatch
 
 
@@ -59,7 +60,7 @@ class WorkerStream(PythonStream):
         return self._pool.batch_nbytes
 
     @property
-    def guard(self) -> Callable[[Any, Callable[[Any], Any], str], ErrorPolicyDataset]:
+    def guard(self) -> Guard:
         """What the workers make their dataset with; of a pool that is kept, that of its first epoch."""
         return self._pool.config.guard
 
@@ -90,6 +91,19 @@ class WorkerStream(PythonStream):
         return batch
 
 
+class StatefulWorkerStream(WorkerStream):
+    """Batches of an `IterableDataset` that has a state, each with the state of its worker after it."""
+
+    def __next__(self) -> HostBatch:
+        while True:
+            batch: IterableBatch = self._next()
+            if isinstance(batch.data, str) and batch.data == PLACEHOLDER:
+                self._taken -= 1
+                continue
+            size = batch_size(batch.data)
+            return HostBatch(batch.data, size, self._taken, (batch.worker, batch.state))
+
+
 class WorkerPools:
     """The worker processes of one loader. They end with their epoch, as in torch, so that each epoch sees
     dataset, transform and globals as they are when it starts; `persistent_workers=True` keeps them.
@@ -107,6 +121,7 @@ class WorkerPools:
         seeding: Seeding,
         batches: Iterator[IndexBatch],
         failures: Failures,
+        kind: type[WorkerStream] = WorkerStream,
     ) -> WorkerStream:
         """One epoch.
 
@@ -115,6 +130,7 @@ class WorkerPools:
             seeding: what the random numbers of its samples depend on.
             batches: samples of each batch.
             failures: where skipped and replaced samples are recorded.
+            kind: class of the stream.
 
         Raises:
             ConfigError: something can't be pickled that must be.
@@ -127,7 +143,7 @@ class WorkerPools:
         if pool is None:
             pool = WorkerPool(config, seeding, self._deaths)
         pool.start_epoch(seeding, batches)
-        return WorkerStream(pool, failures, self._keep if persistent else WorkerPool.close)
+        return kind(pool, failures, self._keep if persistent else WorkerPool.close)
 
     @property
     def kept_key(self) -> tuple[int, int] | None:

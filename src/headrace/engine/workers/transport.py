@@ -17,8 +17,8 @@ import struct
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -137,6 +137,7 @@ class Message:
         places: (segment, size in bytes) of each large part.
         new: (segment, size in bytes) of segments that the parent doesn't know yet; their files come along.
         dropped: numbers of segments that the worker won't use again.
+        ended: whether it says that the worker's `IterableDataset` has ended, and brings no batch.
     """
 
     number: int
@@ -145,6 +146,7 @@ class Message:
     places: Sequence[tuple[int, int]]
     new: Sequence[tuple[int, int]]
     dropped: Sequence[int]
+    ended: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -190,7 +192,9 @@ class Outbox:
         for number in retired:
             del self._sent[number]
 
-    def pack(self, number: int, value: Any, *, failed: bool = False) -> tuple[Message, list[int]]:
+    def pack(
+        self, number: int, value: Any, *, failed: bool = False, ended: bool = False
+    ) -> tuple[Message, list[int]]:
         """The message that brings `value`, and files to send with it (and to close then).
 
         Raises:
@@ -218,7 +222,7 @@ class Outbox:
         self._sweep()
         new = [(n, self._sent[n].nbytes) for n in dict(sent) if n in self._new]
         dropped, self._dropped = self._dropped, []
-        message = Message(number, failed, pickled, sent, new, dropped)
+        message = Message(number, failed, pickled, sent, new, dropped, ended)
         return message, [self._new.pop(n) for n, _ in new]
 
     def _pickle(self, value: Any, places: list[tuple[Segment, int]]) -> bytes:
@@ -284,14 +288,21 @@ def use_outbox(outbox: Outbox) -> None:
 _thread = threading.local()
 
 
-@contextmanager
-def collation() -> Iterator[None]:
-    """Within this the calling thread collates a batch."""
-    _thread.collates = True
-    try:
-        yield
-    finally:
+class _Collation:
+    # A generator as the context manager would take longer than to collate a batch of a few numbers.
+    def __enter__(self) -> None:
+        _thread.collates = True
+
+    def __exit__(self, *_: object) -> None:
         _thread.collates = False
+
+
+_collation = _Collation()
+
+
+def collation() -> AbstractContextManager[None]:
+    """Within this the calling thread collates a batch."""
+    return _collation
 
 
 def batch_memory(nbytes: int) -> torch.Tensor:

@@ -18,6 +18,7 @@ import torch
 from headrace import _torch_compat
 from headrace.engine.error_policy import FORKED_CUDA_SIGN, STOPPED, ErrorPolicyDataset, Request
 from headrace.engine.seeding import seed_worker
+from headrace.engine.workers.iterable import EndOfStream, IterableBatches
 from headrace.engine.workers.progress import Cancelled, Progress, ProgressCell
 from headrace.engine.workers.transport import Channel, Message, Outbox, batch_memory, is_plain, use_outbox
 from headrace.errors import ConfigError
@@ -152,7 +153,7 @@ class _Worker:
         self._channel = Channel(start.end)
         self._outbox = Outbox(f"headrace-{start.owner}-{start.worker}")
         self._seed: int | None = None
-        self._guarded: ErrorPolicyDataset | None = None
+        self._guarded: ErrorPolicyDataset | IterableBatches | None = None
         self._error: Exception | None = None
         self._is_pending: Callable[[Any], bool] = _never
 
@@ -224,7 +225,8 @@ class _Worker:
         self._show_seed(request.request.seeding.base, guarded.dataset)
         guarded.quarantined = request.quarantined
         make: Callable[[Request], Any] = guarded.__getitems__ if request.batched else guarded.__getitem__
-        return self._outbox.pack(request.number, make(request.request))
+        made = make(request.request)
+        return self._outbox.pack(request.number, made, ended=type(made) is EndOfStream)
 
     def _failure(self, error: Exception) -> WorkerFailure:
         if isinstance(error, RuntimeError) and FORKED_CUDA_SIGN in str(error):

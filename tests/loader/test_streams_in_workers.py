@@ -1,0 +1,115 @@
+"""An `IterableDataset` in worker processes gives what torch's loader gives, in the same order."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import data
+
+import headrace
+from support.equal import same
+
+COUNTS = (7, 3)
+
+
+class Shared(data.IterableDataset[Any]):
+    """Each worker gives another number of samples, with what its generators draw."""
+
+    def __init__(self, bad: int | None = None) -> None:
+        self.bad = bad
+
+    def __iter__(self) -> Iterator[Any]:
+        info = data.get_worker_info()
+        assert info is not None
+        for number in range(COUNTS[info.id]):
+            if number == self.bad:
+                raise ValueError(f"number {number} of worker {info.id}")
+            yield {
+                "of": info.id,
+                "number": number,
+                "drawn": torch.rand(2),
+                "seed": info.seed,
+                "a": random.random(),
+            }
+
+
+def events(loader: Any) -> list[Any]:
+    """Batches and errors of two epochs, and what the generator gives after them."""
+    found: list[Any] = []
+    for _ in range(2):
+        batches = iter(loader)
+        while True:
+            try:
+                found.append(next(batches))
+            except StopIteration:
+                break
+            except ValueError as error:
+                found.append(str(error).splitlines()[-1].removeprefix("ValueError: "))
+    return [*found, torch.rand(1)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"drop_last": True},
+        {"batch_size": None},
+        {"persistent_workers": True},
+        {"prefetch_factor": 5},
+        {"generator": 5},
+        {"timeout": 60},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("bad", [None, 2])
+def test_streams_in_workers_equal_torchs(options: dict[str, Any], workers: int, bad: int | None) -> None:
+    seen = []
+    for kind in (headrace.DataLoader, data.DataLoader):
+        torch.manual_seed(3)
+        arguments = {"batch_size": 2, "num_workers": workers, "multiprocessing_context": "fork", **options}
+        if "generator" in arguments:
+            arguments["generator"] = torch.Generator().manual_seed(options["generator"])
+        seen.append(events(kind(Shared(bad), **arguments)))
+    assert same(*seen)
+
+
+def test_an_epoch_that_is_broken_off_starts_the_streams_again() -> None:
+    loader = headrace.DataLoader(Shared(), 2, num_workers=2, persistent_workers=True)
+    next(iter(loader))
+    batches = [(batch["of"].tolist(), batch["number"].tolist()) for batch in loader]
+    assert batches[:2] == [([0, 0], [0, 1]), ([1, 1], [0, 1])]
+    assert sum(len(of) for of, _ in batches) == sum(COUNTS)
+
+
+def test_two_iterators_have_streams_of_their_own() -> None:
+    loader = headrace.DataLoader(Shared(), 1, num_workers=1)
+    pairs = [(a["number"].item(), b["number"].item()) for a, b in zip(loader, loader, strict=True)]
+    assert pairs == [(i, i) for i in range(COUNTS[0])]
+
+
+class Dying(data.IterableDataset[int]):
+    """Its second worker is killed after three samples."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = data.get_worker_info()
+        assert info is not None
+        for number in range(100):
+            if info.id == 1 and number == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield number
+
+
+def test_the_death_of_a_streams_worker_ends_the_epoch_with_an_error() -> None:
+    loader = headrace.DataLoader(Dying(), 1, num_workers=2)
+    batches = iter(loader)
+    with pytest.raises(RuntimeError, match=r"killed by SIGKILL.*can't be replaced within an epoch"):
+        list(batches)
+    with pytest.raises(RuntimeError, match="can't be replaced"):
+        next(batches)
