@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import socket
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -169,6 +171,8 @@ class WorkerPool:
             "worker_init_fn": config.worker_init_fn,
             "guard": config.guard,
         }
+        if config.lazy and self._method == "fork" and "PIL.Image" in sys.modules:
+            importlib.import_module("headrace.lazy")  # here once, rather than in every worker
         if config.pinned:
             device = torch.accelerator.current_device_index()
             self._members.pinning = ThreadPoolExecutor(1, "headrace-pin", _start_pinning, (device,))
