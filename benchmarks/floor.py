@@ -6,7 +6,7 @@ Ratios are torch's time over Headrace's, so above 1 Headrace is faster: the medi
 "best" compares the fastest of several numbers of workers of each loader. Batches are compared before
 anything is timed.
 
-    python benchmarks/floor.py --short                     (7 minutes on 2 cores, without "best")
+    python benchmarks/floor.py --short                     (12 minutes on 2 cores, without "best")
     python benchmarks/floor.py --rows numbers HDF5         (rows whose names contain one of these words)
     python benchmarks/floor.py --output benchmarks/results/FILE.json   (rows that it has already are replaced)
 """
