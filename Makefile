@@ -106,7 +106,7 @@ native-test: ## The native core's own tests
 	$(call native_build,native-test,-DHEADRACE_TESTS=ON)
 	ctest --test-dir $(BUILD)/native-test --output-on-failure --no-tests=error
 
-neon-test: ## Those that need no libjpeg, for AArch64 under qemu; skipped where the cross compiler is missing
+neon-test: ## Those that need no codec library, for AArch64 under qemu; skipped where the cross compiler is missing
 	tools/neon-test.sh $(BUILD)/neon-test
 
 CHAOS_LOOPS ?= 1000
@@ -120,7 +120,7 @@ soak: $(PACKAGE) ## Epochs under faults for $(SOAK_SECONDS) s: nothing may be lo
 	$(BIN)/python tests/chaos/soak.py --seconds $(SOAK_SECONDS)
 
 MUTATIONS ?= 20000
-asan: $(PACKAGE) ## Native tests, then $(MUTATIONS) mutated JPEGs, under ASan and UBSan
+asan: $(PACKAGE) ## Native tests, then $(MUTATIONS) mutated images for each target, under ASan and UBSan
 	$(call native_build,asan,-DHEADRACE_SANITIZE=address$(comma)undefined -DHEADRACE_TESTS=ON -DHEADRACE_FUZZ=ON)
 	ctest --test-dir $(BUILD)/asan --output-on-failure --no-tests=error
 	$(BIN)/python tools/mutate.py --build $(BUILD)/asan --mutations $(MUTATIONS)

@@ -82,6 +82,23 @@ class Views:
         return [transform(image) for transform in self.transforms]
 
 
+def folder_as(format: str, count: int = 600, **options: Any) -> Make:
+    """An ImageFolder with a crop and a flip over the first images, converted once to another format."""
+
+    def make(folder: Path) -> Dataset[Any]:
+        root = folder.parent / f"{folder.name}-{format.lower()}-{count}"
+        for path, _ in _listed(folder)[:count]:
+            target = root / Path(path).parent.name / f"{Path(path).stem}.{format.lower()}"
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                whole = target.with_suffix(".partial")
+                Image.open(path).convert("RGB").save(whole, format, **options)
+                whole.rename(target)
+        return datasets.ImageFolder(str(root), v1.Compose([*CROP, *END]))
+
+    return make
+
+
 def _moco_view() -> Any:
     jitter = v1.RandomApply([v1.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8)
     blur = v1.RandomApply([BlurOfMoco()], p=0.5)
@@ -243,6 +260,8 @@ def _stack(crops: Sequence[Any]) -> torch.Tensor:
 
 ROWS: tuple[Row, ...] = (
     Row("RandomResizedCrop, flip", folder_with(*CROP, *END), 5.0),
+    Row("the same, PNG", folder_as("PNG"), 2.0),
+    Row("the same, WebP", folder_as("WEBP", quality=85), 2.0),
     Row("the same, v2", folder_with(v2.RandomResizedCrop(224), v2.RandomHorizontalFlip(), *END_V2), 5.0),
     Row("Resize 256, CenterCrop 224", folder_with(v1.Resize(256), v1.CenterCrop(224), *END), 5.0),
     Row("weights.transforms()", folder_with(models.ResNet18_Weights.DEFAULT.transforms()), 5.0),

@@ -1,4 +1,5 @@
-"""Whether the installed package works: loads generated JPEGs natively and compares them with torchvision.
+"""Whether the installed package works: loads JPEG, PNG and WebP files natively and compares them with
+torchvision.
 
 It uses public names only, so that it can test a wheel in an environment without the repository.
 """
@@ -13,13 +14,14 @@ from torchvision import transforms
 import headrace
 import headrace.testing
 
-COUNT = 8
+COUNT = 9
+EXTENSIONS = ("jpg", "png", "webp")
 
 
 def main() -> None:
     transform = transforms.Compose([transforms.RandomResizedCrop(64), transforms.ToTensor()])
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder, f"{i}.jpg") for i in range(COUNT)]
+        paths = [Path(folder, f"{i}.{EXTENSIONS[i % 3]}") for i in range(COUNT)]
         for path in paths:
             Image.effect_noise((320, 240), 60).convert("RGB").save(path, quality=90)
         dataset = headrace.ImageDataset(paths, list(range(COUNT)), transform)
@@ -29,6 +31,8 @@ def main() -> None:
         assert labels.tolist() == list(range(COUNT))
         assert all(torch.equal(images[i], headrace.testing.replay(loader, i)) for i in range(COUNT))
         decoded = {name: count for name, count in loader.stats().decoded_by.items() if count}
+    assert sum(decoded.values()) == COUNT, decoded
+    assert (decoded.get("libpng"), decoded.get("libwebp"), decoded.get("pillow")) == (3, 3, None), decoded
     print(f"{COUNT} images decoded natively and equal to torchvision's: {decoded}")
 
 

@@ -1,8 +1,9 @@
-"""Feeds mutated JPEGs to the native core, built with sanitizers: no report, no crash, no hang.
+"""Feeds mutated image files to the native core, built with sanitizers: no report, no crash, no hang.
 
-Seeds are made here: every subsampling, gray, CMYK, progressive, restart markers, optimised tables, sizes from
-1×1 to a few hundred pixels. The runners are native/fuzz's: mutate_* mutate by a fixed seed, fuzz_* are
-libFuzzer's.
+Seeds are made here. JPEG: every subsampling, gray, CMYK, progressive, restart markers, optimised tables; PNG:
+every kind of pixels, interlaced and not, with all sorts of chunks; WebP: lossy, lossless, alpha, animated.
+Sizes are from 1×1 to a few hundred pixels. The runners are native/fuzz's: mutate_* mutate by a fixed seed,
+fuzz_* are libFuzzer's.
 
     make asan               make libfuzzer SECONDS_OF_FUZZING=60
 """
@@ -17,6 +18,9 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageFile
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from support.pngs import KINDS, REFUSED, TAKEN, png
 
 # Pillow's encoder wants an optimised file to fit its buffer, and noise is larger than it guesses.
 ImageFile.MAXBLOCK = 1 << 24
@@ -45,10 +49,37 @@ def seeds() -> list[bytes]:
     return found
 
 
-def encode(image: Image.Image, **options: object) -> bytes:
+def seeds_of_other_formats() -> list[bytes]:
+    """PNG and WebP files, most of them valid."""
+    rng = np.random.default_rng(1)
+    found = [
+        png(rng, *size, *kind, interlaced=interlaced)
+        for size in ((1, 1), (7, 5), (33, 17))
+        for kind in KINDS
+        for interlaced in (False, True)
+    ]
+    found += [make() for make in (TAKEN | REFUSED).values()]
+    for width, height in SIZES[:-1]:
+        for mode in ("RGB", "RGBA"):
+            image = Image.fromarray(rng.integers(0, 256, (height, width, len(mode)), dtype=np.uint8))
+            found += [encode(image, "WEBP", quality=60), encode(image, "WEBP", lossless=True)]
+    found.append(encode(image, "WEBP", save_all=True, append_images=[image.rotate(90)]))
+    return found
+
+
+def encode(image: Image.Image, format: str = "JPEG", **options: object) -> bytes:
     file = io.BytesIO()
-    image.save(file, "JPEG", **options)
+    image.save(file, format, **options)
     return file.getvalue()
+
+
+def write(contents: list[bytes], folder: Path) -> list[Path]:
+    """Files of the folder, one for each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"{number:03d}" for number in range(len(contents))]
+    for file, data in zip(files, contents, strict=True):
+        file.write_bytes(data)
+    return files
 
 
 def run(command: list[str], seconds: int = 0) -> None:
@@ -78,12 +109,8 @@ def main() -> None:
     parser.add_argument("--mutations", type=int, default=20_000)
     parser.add_argument("--seconds", type=int, default=600, help="of each libFuzzer target")
     arguments = parser.parse_args()
-    corpus = arguments.build / "seeds"
-    corpus.mkdir(parents=True, exist_ok=True)
-    files = []
-    for number, data in enumerate(seeds()):
-        files.append(corpus / f"{number:03d}.jpg")
-        files[-1].write_bytes(data)
+    jpegs = write(seeds(), arguments.build / "seeds")
+    others = write(seeds_of_other_formats(), arguments.build / "seeds-of-other-formats")
     prefix = "mutate_" if arguments.engine == "mutate" else "fuzz_"
     runners = sorted(
         path for path in arguments.build.glob(f"{prefix}*") if os.access(path, os.X_OK) and path.is_file()
@@ -91,13 +118,15 @@ def main() -> None:
     if not runners:
         sys.exit(f"No {prefix}* program in {arguments.build}: native/fuzz holds no target.")
     for runner in runners:
+        files = {"codecs": others, "pipeline": [*jpegs, *others]}.get(runner.name.split("_")[1], jpegs)
         if arguments.engine == "mutate":
             run([str(runner), str(arguments.mutations), "1", *map(str, files)])
         else:
             found = arguments.build / f"{runner.name}-corpus"
             found.mkdir(exist_ok=True)
+            folders = sorted({str(file.parent) for file in files})
             limits = [f"-max_total_time={arguments.seconds}", "-timeout=10", "-rss_limit_mb=4096"]
-            run([str(runner), *limits, str(found), str(corpus)], arguments.seconds)
+            run([str(runner), *limits, str(found), *folders], arguments.seconds)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The native tests that need no libjpeg, built for AArch64 and run under qemu: what NEON kernels are tested by on
+# The native tests that need no codec's library, built for AArch64 and run under qemu: what NEON kernels are tested by on
 # machines without them. Skips, with a message, where the cross compiler or qemu is missing
 # (Debian: apt-get install g++-aarch64-linux-gnu qemu-user-static).
 #
@@ -18,7 +18,7 @@ fi
 mkdir -p "$build"
 rm -f "$build"/*
 flags=(-std=c++17 -O2 -Wall -Wextra -Wshadow -Werror -ffp-contract=off -pthread -Inative/include -Inative/src)
-grep -rLE '<jpeglib.h>|<jconfig.h>|"libjpeg_' native/src --include='*.cpp' | grep -vE '_avx(2|512)\.cpp$' |
+grep -rLE '<jpeglib.h>|<jconfig.h>|<png.h>|<zlib.h>|<webp/|"libjpeg_' native/src --include='*.cpp' | grep -vE '_avx(2|512)\.cpp$' |
   xargs -P "$(nproc)" -I{} sh -c '"$@" -c "{}" -o "$0/$(echo "{}" | tr / _).o"' "$build" "$compiler" "${flags[@]}"
 ar rcs "$build/headrace.a" "$build"/*.o
 

@@ -26,7 +26,7 @@ extern "C" {
 
 /* Raised with every change of a struct or signature below; Python refuses a library of another
  * number. */
-#define HR_ABI_VERSION 13
+#define HR_ABI_VERSION 14
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
@@ -107,7 +107,7 @@ typedef struct hr_source {
   const uint64_t* entry_begins;
   const uint64_t* entry_ends;
   const int64_t* entry_mtimes;
-  int32_t height; /* 0: the samples are JPEG files */
+  int32_t height; /* 0: the samples are image files */
   int32_t width;
   int64_t row_stride; /* in bytes; any of the three may be negative */
   int64_t column_stride;
@@ -153,7 +153,7 @@ typedef struct hr_pool hr_pool;
 typedef struct hr_batch hr_batch;
 
 HR_API int32_t hr_abi_version(void);
-/* JSON: version, compiler, flags, libjpeg. Static. */
+/* JSON: version, compiler, and the versions of the libraries that decode. Static. */
 HR_API const char* hr_build_info(void);
 /* What went wrong last in this thread; never NULL. Valid until this thread's next failure. */
 HR_API const char* hr_last_error(void);
@@ -161,7 +161,8 @@ HR_API const char* hr_last_error(void);
 HR_API const char* hr_describe(int32_t code);
 /* "read", "parse", …; NULL past the last. */
 HR_API const char* hr_stage_name(int32_t stage);
-/* Decoder variants in order of preference; NULL past the last. */
+/* Decoders, format by format, best first: those of JPEG, then "libpng" and "libwebp" where the
+ * library was built with them. NULL past the last. */
 HR_API const char* hr_decoder_name(int32_t decoder);
 /* Instruction sets: name (NULL past the last), availability here, the one in use; force one (-1:
  * the best again). */
@@ -228,15 +229,15 @@ HR_API int32_t hr_jpeg_entry_points(const uint8_t* data, uint64_t size, int32_t 
 HR_API int32_t hr_jpeg_transcode(const uint8_t* data, uint64_t size, int32_t restart_interval,
                                  int32_t optimize, int32_t copy_markers, uint8_t* out,
                                  uint64_t capacity, uint64_t* out_size);
-/* From the header. */
-HR_API int32_t hr_jpeg_size(const uint8_t* data, uint64_t size, int32_t* width, int32_t* height);
-/* RGBX pixels of the rectangle, rows 4 × w bytes apart. `entries` may be NULL. `data` and `entries`
- * must be readable for 256 bytes past their ends. */
-HR_API int32_t hr_jpeg_decode(int32_t decoder, const uint8_t* data, uint64_t size,
-                              const uint8_t* entries, uint64_t entries_size, int32_t x, int32_t y,
-                              int32_t w, int32_t h, uint8_t* rgbx);
+/* From the header of a file of any format that native code decodes. */
+HR_API int32_t hr_image_size(const uint8_t* data, uint64_t size, int32_t* width, int32_t* height);
+/* RGBX pixels of the rectangle, rows 4 × w bytes apart, by one decoder. `entries` may be NULL.
+ * `data` and `entries` must be readable for 256 bytes past their ends. */
+HR_API int32_t hr_image_decode(int32_t decoder, const uint8_t* data, uint64_t size,
+                               const uint8_t* entries, uint64_t entries_size, int32_t x, int32_t y,
+                               int32_t w, int32_t h, uint8_t* rgbx);
 
-/* One image of those that hr_jpeg_render() makes of a JPEG: the crop is resized to width × height,
+/* One image of those that hr_image_render() makes of a file: the crop is resized to width × height,
  * of which the window is kept and mirrored. Rectangles are x, y, width, height. */
 typedef struct hr_render_job {
   int32_t crop[4];
@@ -248,22 +249,22 @@ typedef struct hr_render_job {
   int32_t flip_y;                /* 1: rows bottom to top */
   int32_t pillow_vertical_first; /* as in hr_pipeline */
   uint32_t decoders;             /* as in hr_pipeline */
-  int32_t code;                  /* set by hr_jpeg_render(): HR_OK, or why there is no output */
+  int32_t code;                  /* set by hr_image_render(): HR_OK, or why there is no output */
   const hr_pipeline* pipeline;   /* what is done to the window; it must not be NULL */
   const hr_draw* draws;          /* [pipeline->op_count], as for hr_apply_ops() */
   void* output;                  /* one sample of the pipeline */
 } hr_render_job;
 
-/* HR_OK: libjpeg is certain to decode all of this file without an error. Takes some microseconds.
- */
-HR_API int32_t hr_jpeg_check(const uint8_t* data, uint64_t size);
+/* HR_OK: Pillow is certain to decode all of this file without an error. Takes some microseconds for
+ * a JPEG, and far less than decoding for any format. */
+HR_API int32_t hr_image_check(const uint8_t* data, uint64_t size);
 
 /* Makes the images of `jobs`, each with a code of its own; `upright` of their pipelines is ignored.
  * Where together they need more than the part of the image that holds all of them, that part is
  * decoded once. Buffers are kept by thread. HR_UNSUPPORTED, HR_CORRUPT: none of the decoders takes
  * this file. */
-HR_API int32_t hr_jpeg_render(const uint8_t* data, uint64_t size, hr_render_job* jobs,
-                              int32_t count);
+HR_API int32_t hr_image_render(const uint8_t* data, uint64_t size, hr_render_job* jobs,
+                               int32_t count);
 
 #ifdef __cplusplus
 }

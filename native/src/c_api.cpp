@@ -8,10 +8,10 @@
 #include <memory>
 #include <string>
 
+#include "codecs/image_decoder.h"
 #include "cpu.h"
 #include "error.h"
 #include "headrace.h"
-#include "jpeg/decoder.h"
 #include "jpeg/entry_points.h"
 #include "jpeg/transcode.h"
 #include "ops/op.h"
@@ -123,11 +123,18 @@ const char* check_request(const hr_request* r) {
 int32_t hr_abi_version(void) { return HR_ABI_VERSION; }
 
 const char* hr_build_info(void) {
-  return "{\"version\": \"" HEADRACE_VERSION "\", \"compiler\": \"" __VERSION__
+  static const std::string info = [] {
+    std::string text = "{\"version\": \"" HEADRACE_VERSION "\", \"compiler\": \"" __VERSION__ "\"";
 #ifdef LIBJPEG_TURBO_VERSION
-         "\", \"libjpeg_turbo\": \"" HR_TEXT(LIBJPEG_TURBO_VERSION)
+    text += ", \"libjpeg_turbo\": \"" HR_TEXT(LIBJPEG_TURBO_VERSION) "\"";
 #endif
-             "\"}";
+    for (const headrace::Format& format : headrace::formats()) {
+      if (format.version == nullptr) continue;
+      text += std::string(", \"") + format.decoders[0] + "\": \"" + format.version() + "\"";
+    }
+    return text + "}";
+  }();
+  return info.c_str();
 }
 
 const char* hr_last_error(void) { return headrace::last_error(); }
@@ -139,9 +146,9 @@ const char* hr_stage_name(int32_t stage) {
 }
 
 const char* hr_decoder_name(int32_t decoder) {
-  const auto& variants = headrace::jpeg::decoder_variants();
-  return decoder >= 0 && static_cast<size_t>(decoder) < variants.size()
-             ? variants[static_cast<size_t>(decoder)].name
+  const auto& names = headrace::decoder_names();
+  return decoder >= 0 && static_cast<size_t>(decoder) < names.size()
+             ? names[static_cast<size_t>(decoder)]
              : nullptr;
 }
 
@@ -312,15 +319,15 @@ int32_t hr_look_up(const hr_pipeline* pipeline, const uint8_t* levels, int64_t c
   });
 }
 
-int32_t hr_jpeg_size(const uint8_t* data, uint64_t size, int32_t* width, int32_t* height) {
+int32_t hr_image_size(const uint8_t* data, uint64_t size, int32_t* width, int32_t* height) {
   return guarded([&]() -> int32_t {
     if (data == nullptr || width == nullptr || height == nullptr)
       return fail(Code::kInvalidArgument);
-    headrace::jpeg::Header header;
-    const Code code = headrace::jpeg::parse_header(data, size, &header);
+    thread_local headrace::ImageDecoder image;
+    const Code code = image.open({data, size, {}});
     if (code != Code::kOk) return fail(code);
-    *width = header.width;
-    *height = header.height;
+    *width = image.size().width;
+    *height = image.size().height;
     return HR_OK;
   });
 }
@@ -371,32 +378,27 @@ int32_t hr_jpeg_transcode(const uint8_t* data, uint64_t size, int32_t restart_in
   });
 }
 
-int32_t hr_jpeg_decode(int32_t decoder, const uint8_t* data, uint64_t size, const uint8_t* entries,
-                       uint64_t entries_size, int32_t x, int32_t y, int32_t w, int32_t h,
-                       uint8_t* rgbx) {
+int32_t hr_image_decode(int32_t decoder, const uint8_t* data, uint64_t size, const uint8_t* entries,
+                        uint64_t entries_size, int32_t x, int32_t y, int32_t w, int32_t h,
+                        uint8_t* rgbx) {
   return guarded([&]() -> int32_t {
-    const auto& variants = headrace::jpeg::decoder_variants();
     if (data == nullptr || rgbx == nullptr || decoder < 0 ||
-        static_cast<size_t>(decoder) >= variants.size()) {
+        static_cast<size_t>(decoder) >= headrace::decoder_names().size()) {
       return fail(Code::kInvalidArgument, "no data, no output or no such decoder");
     }
-    headrace::jpeg::File file;
-    file.data = data;
-    file.size = size;
-    file.entries = {entries, static_cast<size_t>(entries_size)};
-    Code code = headrace::jpeg::parse_header(data, size, &file.header);
+    headrace::ImageDecoder file;
+    Code code = file.open({data, size, {entries, static_cast<size_t>(entries_size)}});
     if (code != Code::kOk) return fail(code);
-    const headrace::jpeg::Header& header = file.header;
-    if (x < 0 || y < 0 || w < 1 || h < 1 || x > header.width - w || y > header.height - h) {
+    const headrace::Size whole = file.size();
+    if (x < 0 || y < 0 || w < 1 || h < 1 || x > whole.width - w || y > whole.height - h) {
       return fail(Code::kInvalidArgument, "the rectangle is empty or leaves the image");
     }
-    const auto instance = variants[static_cast<size_t>(decoder)].make();
-    if (!instance->supports(file)) return fail(Code::kUnsupported);
     headrace::Image
         image;  // decoders may write a little past each row: the caller's rows are exact
     const headrace::ImageView view = image.reshape(w, h);
     if (view.data == nullptr) return fail(Code::kOutOfMemory);
-    code = instance->decode(file, {x, y, w, h}, view);
+    int32_t used = -1;
+    code = file.decode(1u << decoder, {x, y, w, h}, view, &used);
     if (code != Code::kOk) return fail(code);
     for (int row = 0; row < h; ++row) {
       std::copy_n(view.row(row), size_t{4} * static_cast<size_t>(w),
@@ -406,7 +408,7 @@ int32_t hr_jpeg_decode(int32_t decoder, const uint8_t* data, uint64_t size, cons
   });
 }
 
-int32_t hr_jpeg_check(const uint8_t* data, uint64_t size) {
+int32_t hr_image_check(const uint8_t* data, uint64_t size) {
   return guarded([&]() -> int32_t {
     if (data == nullptr) return fail(Code::kInvalidArgument, "no data");
     const Code code = this_threads_renderer().check(data, size);
@@ -414,7 +416,7 @@ int32_t hr_jpeg_check(const uint8_t* data, uint64_t size) {
   });
 }
 
-int32_t hr_jpeg_render(const uint8_t* data, uint64_t size, hr_render_job* jobs, int32_t count) {
+int32_t hr_image_render(const uint8_t* data, uint64_t size, hr_render_job* jobs, int32_t count) {
   return guarded([&]() -> int32_t {
     if (data == nullptr || jobs == nullptr || count < 1)
       return fail(Code::kInvalidArgument, "no data or no job");

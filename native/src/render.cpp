@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "geometry.h"
-#include "jpeg/own_frame.h"
 #include "ops/kernels.h"
 #include "resize/store.h"
 #include "sample.h"
@@ -37,28 +37,17 @@ const char* check_render_job(const hr_render_job& job) {
   return nullptr;
 }
 
-Renderer::Renderer() {
-  for (const jpeg::DecoderVariant& variant : jpeg::decoder_variants())
-    decoders_.push_back(variant.make());
+Code Renderer::open(const uint8_t* data, size_t size) {
+  uint8_t* const padded = padded_.reserve(size);
+  if (padded == nullptr) return Code::kOutOfMemory;
+  std::memcpy(padded, data, size);
+  std::memset(padded + size, 0, Buffer::kPadding);
+  return decoder_.open({padded, size, {}});
 }
 
 Code Renderer::check(const uint8_t* data, size_t size) {
-  jpeg::Header header;
-  const Code code = jpeg::parse_header(data, size, &header);
-  if (code != Code::kOk) return code;
-  jpeg::own::Frame frame;
-  if (!jpeg::own::make_frame(header, &frame) || !header.ends_with_eoi) return Code::kUnsupported;
-  if (tables_.read(data, header) != Code::kOk) return Code::kCorrupt;
-  const uint8_t* at = data + header.scan_offset;
-  const uint8_t* const end = data + size - 2;  // the end marker
-  while (at < end) {
-    at = static_cast<const uint8_t*>(std::memchr(at, 0xFF, static_cast<size_t>(end - at)));
-    if (at == nullptr) return Code::kOk;
-    const bool restart = header.restart_interval > 0 && at[1] >= 0xD0 && at[1] <= 0xD7;
-    if (at[1] != 0 && !restart) return Code::kCorrupt;
-    at += 2;
-  }
-  return at == end ? Code::kOk : Code::kCorrupt;
+  const Code code = decoder_.open({data, size, {}});
+  return code == Code::kOk ? decoder_.check() : code;
 }
 
 Renderer::Plan Renderer::plan_of(const hr_render_job& job) {
@@ -79,21 +68,15 @@ Renderer::Plan Renderer::plan_of(const hr_render_job& job) {
 }
 
 Code Renderer::render(const uint8_t* data, size_t size, hr_render_job* jobs, int count) {
-  uint8_t* const padded = padded_.reserve(size);
-  if (padded == nullptr) return Code::kOutOfMemory;
-  std::memcpy(padded, data, size);
-  jpeg::File file;
-  file.data = padded;
-  file.size = size;
-  const Code parsed = jpeg::parse_header(padded, size, &file.header);
-  if (parsed != Code::kOk) return parsed;
-  gray_ = file.header.components == 1;
+  const Code opened = open(data, size);
+  if (opened != Code::kOk) return opened;
+  const Size whole = decoder_.size();
 
   std::vector<Plan> plans;
   Rect all = {};
   int64_t needed = 0;
   for (int i = 0; i < count; ++i) {
-    if (!inside(jobs[i].crop, file.header.width, file.header.height)) return Code::kInvalidArgument;
+    if (!inside(jobs[i].crop, whole.width, whole.height)) return Code::kInvalidArgument;
     plans.push_back(plan_of(jobs[i]));
     all = i == 0 ? plans[0].rect : united(all, plans.back().rect);
     needed += area(plans.back().rect);
@@ -101,7 +84,7 @@ Code Renderer::render(const uint8_t* data, size_t size, hr_render_job* jobs, int
   const bool together = count > 1 && needed >= area(all);
   ImageView pixels;
   if (together) {
-    const Code code = decode(file, jobs[0].decoders, all, &pixels);
+    const Code code = decode(jobs[0].decoders, all, &pixels);
     if (code != Code::kOk) return code;
   }
   for (int i = 0; i < count; ++i) {
@@ -110,7 +93,7 @@ Code Renderer::render(const uint8_t* data, size_t size, hr_render_job* jobs, int
     if (together) {
       own = part_of(pixels, {rect.x - all.x, rect.y - all.y, rect.w, rect.h});
     } else {
-      const Code code = decode(file, jobs[i].decoders, rect, &own);
+      const Code code = decode(jobs[i].decoders, rect, &own);
       if (code != Code::kOk) return code;
     }
     jobs[i].code = static_cast<int32_t>(finish(plans[i], own, jobs[i]));
@@ -118,22 +101,16 @@ Code Renderer::render(const uint8_t* data, size_t size, hr_render_job* jobs, int
   return Code::kOk;
 }
 
-Code Renderer::decode(const jpeg::File& file, uint32_t decoders, const Rect& rect,
-                      ImageView* pixels) {
+Code Renderer::decode(uint32_t decoders, const Rect& rect, ImageView* pixels) {
   *pixels = decoded_.reshape(rect.w, rect.h);
   if (pixels->data == nullptr) return Code::kOutOfMemory;
-  Code code = Code::kUnsupported;
-  for (size_t i = 0; i < decoders_.size() && code != Code::kOk; ++i) {
-    if ((decoders >> i & 1u) == 0 || !decoders_[i]->supports(file)) continue;
-    code = decoders_[i]->decode(file, rect, *pixels);
-    if (code == Code::kOutOfMemory) return code;
-  }
-  return code;
+  int32_t decoder = 0;
+  return decoder_.decode(decoders, rect, *pixels, &decoder);
 }
 
 Code Renderer::finish(const Plan& plan, ImageView pixels, const hr_render_job& job) {
   const hr_pipeline& pipeline = *job.pipeline;
-  if (pipeline.gray != 0 && !gray_) {  // other jobs may want the same pixels in colour
+  if (pipeline.gray != 0 && !decoder_.is_gray()) {  // other jobs may want the same pixels in colour
     const ImageView luma = luma_.reshape(pixels.width, pixels.height);
     if (luma.data == nullptr) return Code::kOutOfMemory;
     for (int y = 0; y < pixels.height; ++y)

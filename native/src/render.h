@@ -1,15 +1,11 @@
-// One JPEG in memory to images made of it: each is a window of a resized crop, mirrored, and then
-// put through ops; with hr_pipeline::gray the crop is of convert("L"). What a recorded chain of
-// such steps comes to.
+// One image file in memory to images made of it: each is a window of a resized crop, mirrored, and
+// then put through ops; with hr_pipeline::gray the crop is of convert("L"). What a recorded chain
+// of such steps comes to.
 #pragma once
 
-#include <memory>
-#include <vector>
-
+#include "codecs/image_decoder.h"
 #include "headrace.h"
 #include "image.h"
-#include "jpeg/decoder.h"
-#include "jpeg/own_tables.h"
 #include "program.h"
 #include "resize/resize.h"
 #include "runner.h"
@@ -20,15 +16,12 @@ namespace headrace {
 // Keeps decoders and buffers from image to image; one instance serves one thread.
 class Renderer {
  public:
-  Renderer();
-
   // Makes the image of each job, whose code it sets. The jobs have been checked by
   // check_render_job(). kUnsupported, kCorrupt: no allowed decoder takes this file.
   Code render(const uint8_t* data, size_t size, hr_render_job* jobs, int count);
 
-  // kOk where libjpeg is certain to decode all of this file without an error: a baseline file whose
-  // header defines what its scan names, and whose only scan has no markers but its restarts and,
-  // as the file's last two bytes, the end. Takes a few microseconds.
+  // kOk where Pillow is certain to decode all of this file without an error. Reads nothing past its
+  // end.
   Code check(const uint8_t* data, size_t size);
 
  private:
@@ -41,13 +34,13 @@ class Renderer {
   };
 
   static Plan plan_of(const hr_render_job& job);
-  Code decode(const jpeg::File& file, uint32_t decoders, const Rect& rect, ImageView* pixels);
+  // Copies the file to where codecs may read past its end, and opens it.
+  Code open(const uint8_t* data, size_t size);
+  Code decode(uint32_t decoders, const Rect& rect, ImageView* pixels);
   Code finish(const Plan& plan, ImageView pixels, const hr_render_job& job);
 
-  jpeg::own::Tables tables_;
-  std::vector<std::unique_ptr<jpeg::Decoder>> decoders_;
+  ImageDecoder decoder_;
   Buffer padded_;
-  bool gray_ = false;  // whether the file at hand has one component
   Image decoded_;
   Image luma_;
   Image resized_;

@@ -44,28 +44,20 @@ jpeg::EntryPoints entries_of(const hr_source& source, int64_t index, const Bytes
   return {source.entries + begin, static_cast<size_t>(end - begin)};
 }
 
-// What the sample's bytes are; of an image that is decoded already, only its size is set.
-Code parse(const hr_request& request, int64_t index, const Bytes& bytes, jpeg::File* file,
-           Tally* tally) {
+// Opens the sample's file. Of an image that is decoded already, only the size is set.
+Code open_sample(const hr_request& request, int64_t index, const Bytes& bytes,
+                 ImageDecoder* decoder, Size* size, Tally* tally) {
   const hr_source& source = *request.source;
-  file->data = bytes.data;
-  file->size = bytes.size;
   if (source.height != 0) {
-    file->header.width = source.width;
-    file->header.height = source.height;
+    *size = {source.width, source.height};
     return Code::kOk;
   }
-  const Code code = jpeg::parse_header(bytes.data, bytes.size, &file->header);
-  if (code != Code::kOk) {
-    file->header.width = file->header.height = 0;
-    return code;
-  }
-  const int width = file->header.width, height = file->header.height;
-  if (width < 1 || height < 1) return Code::kCorrupt;
+  const Code code =
+      decoder->open({bytes.data, bytes.size, entries_of(source, index, bytes, tally)});
+  *size = decoder->size();
+  if (code != Code::kOk) return code;
   const int64_t most = request.pipeline->max_pixels;
-  if (most > 0 && int64_t{width} * height > most) return Code::kTooLarge;
-  file->entries = entries_of(source, index, bytes, tally);
-  return Code::kOk;
+  return most > 0 && int64_t{size->width} * size->height > most ? Code::kTooLarge : Code::kOk;
 }
 
 }  // namespace
@@ -86,11 +78,6 @@ SampleOutput output_at(const hr_pipeline& pipeline, void* data) {
           pipeline.channels};
 }
 
-SampleMaker::SampleMaker() {
-  for (const jpeg::DecoderVariant& variant : jpeg::decoder_variants())
-    decoders_.push_back(variant.make());
-}
-
 void SampleMaker::make(const hr_request& request, int64_t position, const Bytes& bytes,
                        Tally* tally) {
   hr_status status = {};
@@ -104,9 +91,8 @@ void SampleMaker::make(const hr_request& request, int64_t position, const Bytes&
 Code SampleMaker::produce(const hr_request& request, int64_t position, const Bytes& bytes,
                           hr_status* status, Tally* tally) {
   const hr_pipeline& pipeline = *request.pipeline;
-  jpeg::File file;
-  Code code = prepare(request, position, bytes, &file, status, tally);
-  if (code == Code::kOk) code = load(pipeline, *request.source, file, status, tally);
+  Code code = prepare(request, position, bytes, status, tally);
+  if (code == Code::kOk) code = load(pipeline, *request.source, bytes, status, tally);
   if (code != Code::kOk) return code;
   ImageView rendered;
   {
@@ -120,15 +106,17 @@ Code SampleMaker::produce(const hr_request& request, int64_t position, const Byt
 }
 
 Code SampleMaker::prepare(const hr_request& request, int64_t position, const Bytes& bytes,
-                          jpeg::File* file, hr_status* status, Tally* tally) {
+                          hr_status* status, Tally* tally) {
   const StageTimer timer(tally, kParse);
   const hr_pipeline& pipeline = *request.pipeline;
   const int64_t index = request.indices[position];
-  Code code = parse(request, index, bytes, file, tally);
+  Code code = open_sample(request, index, bytes, &decoder_, &stored_size_, tally);
   orientation_ = jpeg::Orientation();
-  const bool turns = code == Code::kOk && pipeline.upright != 0 && request.source->height == 0;
-  if (turns && !read_orientation(*file, &orientation_)) return Code::kUnsupported;
-  const Size seen = upright_size(file->header, orientation_);
+  if (code == Code::kOk && pipeline.upright != 0 && request.source->height == 0) {
+    const jpeg::File* file = decoder_.jpeg();
+    if (file == nullptr || !read_orientation(*file, &orientation_)) return Code::kUnsupported;
+  }
+  const Size seen = upright_size(stored_size_, orientation_);
   status->width = seen.width;
   status->height = seen.height;
   if (code != Code::kOk) return code;
@@ -141,44 +129,29 @@ Code SampleMaker::prepare(const hr_request& request, int64_t position, const Byt
   return code == Code::kOk ? build_program(pipeline, draws_.data(), seen, &program_) : code;
 }
 
-Code SampleMaker::load(const hr_pipeline& pipeline, const hr_source& source, const jpeg::File& file,
+Code SampleMaker::load(const hr_pipeline& pipeline, const hr_source& source, const Bytes& bytes,
                        hr_status* status, Tally* tally) {
   const StageTimer timer(tally, kDecode);
   const Rect rect = Runner::source_rect(program_);
   const ImageView pixels = runner_.input(program_);
   if (pixels.data == nullptr) return Code::kOutOfMemory;
   if (source.height != 0) {
-    copy_pixels({file.data, source.row_stride, source.column_stride, source.channel_stride}, rect,
+    copy_pixels({bytes.data, source.row_stride, source.column_stride, source.channel_stride}, rect,
                 pixels);
-  } else {
-    const Rect stored = in_file(file.header, orientation_, rect);
-    const bool turned = !orientation_.as_stored();
-    const ImageView decoded = turned ? stored_.reshape(stored.w, stored.h) : pixels;
-    if (decoded.data == nullptr) return Code::kOutOfMemory;
-    const Code code = decode(pipeline, file, stored, decoded, status, tally);
-    if (code != Code::kOk) return code;
-    if (turned) turn_upright(decoded, orientation_, pixels);
+    if (pipeline.gray != 0) ops::grayscale(pixels);
+    return Code::kOk;
   }
-  // The pixels of a file of one component are gray already.
-  if (pipeline.gray != 0 && file.header.components != 1) ops::grayscale(pixels);
+  const Rect stored = in_file(stored_size_, orientation_, rect);
+  const bool turned = !orientation_.as_stored();
+  const ImageView decoded = turned ? stored_.reshape(stored.w, stored.h) : pixels;
+  if (decoded.data == nullptr) return Code::kOutOfMemory;
+  const Code code = decoder_.decode(pipeline.decoders, stored, decoded, &status->decoder);
+  if (code != Code::kOk) return code;
+  ++tally->decoded_by[status->decoder];
+  tally->pixels_decoded += int64_t{stored.w} * stored.h;
+  if (turned) turn_upright(decoded, orientation_, pixels);
+  if (pipeline.gray != 0 && !decoder_.is_gray()) ops::grayscale(pixels);
   return Code::kOk;
-}
-
-Code SampleMaker::decode(const hr_pipeline& pipeline, const jpeg::File& file, const Rect& rect,
-                         const ImageView& pixels, hr_status* status, Tally* tally) {
-  Code code = Code::kUnsupported;
-  for (size_t i = 0; i < decoders_.size(); ++i) {
-    if ((pipeline.decoders >> i & 1u) == 0 || !decoders_[i]->supports(file)) continue;
-    code = decoders_[i]->decode(file, rect, pixels);
-    if (code == Code::kOk) {
-      status->decoder = static_cast<int32_t>(i);
-      ++tally->decoded_by[i];
-      tally->pixels_decoded += int64_t{rect.w} * rect.h;
-      return code;
-    }
-    if (code == Code::kOutOfMemory) return code;
-  }
-  return code;
 }
 
 }  // namespace headrace

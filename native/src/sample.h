@@ -1,11 +1,10 @@
 // One sample from its bytes to its place in the batch, on one thread.
 #pragma once
 
-#include <memory>
 #include <vector>
 
+#include "codecs/image_decoder.h"
 #include "headrace.h"
-#include "jpeg/decoder.h"
 #include "jpeg/orientation.h"
 #include "program.h"
 #include "reader.h"
@@ -36,8 +35,6 @@ struct Tally {
 // what page faults cost.
 class SampleMaker {
  public:
-  SampleMaker();
-
   // Makes sample `position` of the request from `bytes`: pixels into the batch, the outcome into
   // its status, the cost into `tally`.
   void make(const hr_request& request, int64_t position, const Bytes& bytes, Tally* tally);
@@ -46,18 +43,16 @@ class SampleMaker {
   Code produce(const hr_request& request, int64_t position, const Bytes& bytes, hr_status* status,
                Tally* tally);
   // Parses the bytes and builds program_ for the image that they hold.
-  Code prepare(const hr_request& request, int64_t position, const Bytes& bytes, jpeg::File* file,
-               hr_status* status, Tally* tally);
+  Code prepare(const hr_request& request, int64_t position, const Bytes& bytes, hr_status* status,
+               Tally* tally);
   // Puts the rectangle that program_ reads where runner_ expects it.
-  Code load(const hr_pipeline& pipeline, const hr_source& source, const jpeg::File& file,
+  Code load(const hr_pipeline& pipeline, const hr_source& source, const Bytes& bytes,
             hr_status* status, Tally* tally);
-  // `rect` of the file's image.
-  Code decode(const hr_pipeline& pipeline, const jpeg::File& file, const Rect& rect,
-              const ImageView& pixels, hr_status* status, Tally* tally);
 
-  std::vector<std::unique_ptr<jpeg::Decoder>> decoders_;
+  ImageDecoder decoder_;
   std::vector<hr_draw> draws_;
-  jpeg::Orientation orientation_;  // of the file at hand
+  Size stored_size_ = {0, 0};      // of the image in the file at hand
+  jpeg::Orientation orientation_;  // of that image
   Image stored_;                   // what is decoded before it is turned
   Program program_;
   Runner runner_;

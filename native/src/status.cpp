@@ -13,7 +13,7 @@ const char* describe(Code code) {
     case Code::kReadFailed:
       return "the file could not be read";
     case Code::kUnsupported:
-      return "not a JPEG, or of a kind that native code leaves to Pillow";
+      return "not an image of a kind that native code decodes: it is left to Pillow";
     case Code::kCorrupt:
       return "the file breaks a rule of its format; Pillow decides what that means";
     case Code::kTooLarge:

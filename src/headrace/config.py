@@ -28,8 +28,8 @@ DEFAULT_MEMORY_SHARE = 1 / 8
 # two already keep them busy; two more cover a training step that takes longer now and then.
 DEFAULT_DEPTH = 4
 
-# The native library's table of JPEG decoders, in order of preference; a test compares the two.
-DECODERS = ("headrace", "libjpeg-restart", "libjpeg-crop", "libjpeg-full")
+# The native library's table of decoders, in order of preference; a test compares the two.
+DECODERS = ("headrace", "libjpeg-restart", "libjpeg-crop", "libjpeg-full", "libpng", "libwebp")
 
 
 class LeftOpen(int):

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, IterDataPipe, Sampler, Te
 
 from headrace._machine import available_memory, usable_cores
 from headrace._native import ffi
-from headrace._native.decoders import decoder_choice
+from headrace._native.decoders import decoder_choice, missing_formats
 from headrace.build import EpochOrder, StreamBuilder, drawing_text, plan_of, why_no_init, workers_of
 from headrace.config import (
     DEFAULT_MEMORY_SHARE,
@@ -116,14 +116,14 @@ class DataLoader(TorchDataLoader[T_co]):
         batch_transform: called with each batch once it is on the device: `batch_transform(images, labels)`
             for a batch of two, else `batch_transform(batch)`; v2.MixUp and v2.CutMix, for example. All
             generators are seeded for it by (seed, epoch, first sample).
-        decoder: JPEG decoders that may be used: "auto", or names joined by commas of "headrace" (our own),
-            "libjpeg-restart", "libjpeg-crop", "libjpeg-full"; "pillow" alone for none of them. All give the
-            same pixels; what they refuse, Pillow decodes.
+        decoder: native decoders that may be used: "auto", or names joined by commas of "headrace" (our own),
+            "libjpeg-restart", "libjpeg-crop", "libjpeg-full" (for JPEG), "libpng" and "libwebp"; "pillow"
+            alone for none of them. All give the same pixels; what they refuse, Pillow decodes.
         on_worker_death: what happens where a worker process is killed or exits in the middle of an epoch.
             "respawn" (the default): new ones are started and make the batches in flight again, the same ones
             in the same order; a sample that ends its process twice is an error, treated as `on_error` says.
             "raise": RuntimeError with the sample that was being made. See docs/workers.md.
-        lazy: whether `PIL.Image.open` postpones the decoding of JPEGs in worker processes (the default), so
+        lazy: whether `PIL.Image.open` postpones decoding in worker processes (the default), so
             that a dataset that opens images itself decodes only the pixels that its crop leaves, natively.
             Pixels, errors and random numbers stay the same. "tensors": torchvision's transforms postpone
             their work as well, and batches are filled natively (experimental). False: neither. See
@@ -528,12 +528,13 @@ class DataLoader(TorchDataLoader[T_co]):
             return f"workers: {self.workers_text()}"
         settings = self._builder.native_settings(config, plan.native)
         batch = config.samples_of_a_batch * plan.native.sample_nbytes
+        left_out = f"; {missing}" if (missing := missing_formats()) else ""
         return (
             f"threads: {settings['decode_threads']} decode, {settings['read_threads']} more to read ahead"
             " once reads block\n"
             f"memory: up to {settings['depth']} batches in flight of {batch / 1e6:.1f} MB"
             f"{', pinned' if self.pin_memory else ''}; budget {self.memory_budget / 1e6:,.0f} MB\n"
-            f"decoders: {', '.join(decoder_choice(self.decoder))} ({ffi.simd_active()})\n"
+            f"decoders: {', '.join(decoder_choice(self.decoder))} ({ffi.simd_active()}){left_out}\n"
             f"tuning: {self.tuning}"
         )
 

@@ -82,7 +82,7 @@ class NativeStats:
         pixels_decoded: number of pixels in the rectangles requested from decoders.
         stale_entries: number of samples whose entry points were ignored because their file has changed.
         nanoseconds: wall-clock time of the threads by stage, in nanoseconds.
-        decoded_by: number of samples by JPEG decoder.
+        decoded_by: number of samples by decoder.
         decode_threads, read_threads: number of running threads; no reader runs while reads don't block.
     """
 
@@ -247,7 +247,7 @@ class LoaderStats:
         epochs_begun: number of epochs started so far.
         epochs: statistics of the epochs started last, at most 32, oldest first.
         stages: costs of the stages, in order; see `StageStats`.
-        decoded_by: number of samples by JPEG decoder, and of those that Pillow decoded.
+        decoded_by: number of samples by decoder, and of those that Pillow decoded.
         stale_entries: number of samples whose entry points were ignored because their file has changed.
         failures: samples that were skipped or replaced, oldest first.
         memory_used, memory_allowed: bytes of all batches in flight or still held now, and their limit.

@@ -184,7 +184,9 @@ def test_names_that_belie_the_content() -> None:
     assert found["misnamed"].value.endswith("says\na/1.JPEG: is PNG")
     assert found["formats"].value == "JPEG RGB 1, PNG RGB 1, progressive JPEG RGB 1"
     assert "--optimize" in found["formats"].remedy
-    assert "--reencode" in found["formats"].remedy
+    assert "--reencode" not in found["formats"].remedy  # PNG is decoded natively
+    split.images.kind_names[0] = ("GIF", "P")
+    assert "--reencode" in by_name(formats(ROOT, [split]))["formats"].remedy
 
 
 def test_sizes_and_the_few_that_cost_most() -> None:

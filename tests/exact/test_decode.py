@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from headrace._native import ffi
+from headrace._native.decoders import FORMATS
 from headrace.errors import NativeError
 from support.jpegs import JPEG_KINDS, RESTARTS, cmyk, jpeg
 
@@ -45,7 +46,7 @@ def takes(decoder: str, kind: str) -> bool:
 
 # Only our own decoder has variants for instruction sets that can be forced.
 VARIANTS = [("headrace", simd) for simd in ffi.simd_names()]
-VARIANTS += [(decoder, ffi.simd_active()) for decoder in ffi.decoder_names() if decoder != "headrace"]
+VARIANTS += [(decoder, ffi.simd_active()) for decoder in FORMATS["JPEG"] if decoder != "headrace"]
 
 
 @pytest.mark.parametrize("kind", JPEG_KINDS)
@@ -61,7 +62,7 @@ def test_crops_equal_pillows(decoder: str, kind: str, simd: str) -> None:
         for _ in range(CROPS_PER_PICTURE):
             x, y, w, h = rectangle(rng, width, height)
             try:
-                pixels = ffi.jpeg_decode(data, decoder, (x, y, w, h))
+                pixels = ffi.image_decode(data, decoder, (x, y, w, h))
             except NativeError:
                 assert not takes(decoder, kind), f"{decoder} refused {kind}, {restarts}"
                 refused += 1
@@ -109,7 +110,7 @@ def test_crops_equal_pillows_with_entry_points(kind: str, simd: str) -> None:
         whole = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
         for _ in range(CROPS_PER_PICTURE):
             x, y, w, h = rectangle(rng, width, height)
-            pixels = ffi.jpeg_decode(data, "headrace", (x, y, w, h), entries)
+            pixels = ffi.image_decode(data, "headrace", (x, y, w, h), entries)
             crops += 1
             assert np.array_equal(pixels, whole[y : y + h, x : x + w]), f"{width}×{height}, {(x, y, w, h)}"
 
@@ -120,15 +121,15 @@ def test_damaged_entry_points_give_the_right_pixels_or_none() -> None:
     entries = ffi.jpeg_entry_points(data, 4)
     whole = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
     for length in (1, 15, 16, 17, len(entries) - 1):
-        assert np.array_equal(ffi.jpeg_decode(data, "headrace", (0, 0, 300, 200), entries[:length]), whole)
+        assert np.array_equal(ffi.image_decode(data, "headrace", (0, 0, 300, 200), entries[:length]), whole)
     for at in range(len(entries)):
         damaged = bytearray(entries)
         damaged[at] ^= 1 << rng.integers(8)
-        pixels = ffi.jpeg_decode(data, "headrace", (150, 100, 50, 50), bytes(damaged))
+        pixels = ffi.image_decode(data, "headrace", (150, 100, 50, 50), bytes(damaged))
         assert np.array_equal(pixels, whole[100:150, 150:200]), f"byte {at} of the entry points"
 
 
-@pytest.mark.parametrize("decoder", ffi.decoder_names())
+@pytest.mark.parametrize("decoder", FORMATS["JPEG"])
 def test_metadata_is_stepped_over(decoder: str) -> None:
     image = Image.fromarray(np.random.default_rng(4).integers(0, 256, (70, 90, 3), dtype=np.uint8))
     exif = Image.Exif()
@@ -143,25 +144,25 @@ def test_metadata_is_stepped_over(decoder: str) -> None:
         restart_marker_rows=1,
     )
     whole = np.asarray(Image.open(io.BytesIO(file.getvalue())).convert("RGB"))
-    assert np.array_equal(ffi.jpeg_decode(file.getvalue(), decoder, (10, 20, 60, 40)), whole[20:60, 10:70])
+    assert np.array_equal(ffi.image_decode(file.getvalue(), decoder, (10, 20, 60, 40)), whole[20:60, 10:70])
 
 
-@pytest.mark.parametrize("decoder", ffi.decoder_names())
+@pytest.mark.parametrize("decoder", FORMATS["JPEG"])
 def test_a_file_that_was_cut_short_is_refused_wherever_the_crop_lies(decoder: str) -> None:
     data = jpeg(np.random.default_rng(5), "4:2:0", 200, 200, restart_marker_rows=1)
     for length in (len(data) // 2, len(data) - 100, len(data) - 1):
         with pytest.raises(NativeError):
-            ffi.jpeg_decode(data[:length], decoder, (0, 0, 8, 8))
+            ffi.image_decode(data[:length], decoder, (0, 0, 8, 8))
 
 
 def test_what_is_no_jpeg_is_refused() -> None:
     for data in (b"", b"\xff", b"\xff\xd8", b"\xff\xd8\xff\xd9", b"GIF89a", bytes(1000)):
         with pytest.raises(NativeError):
-            ffi.jpeg_size(data)
+            ffi.image_size(data)
 
 
 def test_a_rectangle_outside_the_image_is_an_error_not_a_crash() -> None:
     data = jpeg(np.random.default_rng(6), "gray", 20, 10)
     for rect in ((0, 0, 21, 10), (0, 0, 20, 11), (-1, 0, 5, 5), (19, 9, 2, 1), (0, 0, 0, 1)):
         with pytest.raises(NativeError, match="rectangle"):
-            ffi.jpeg_decode(data, "libjpeg-full", rect)
+            ffi.image_decode(data, "libjpeg-full", rect)

@@ -34,7 +34,7 @@ def by_pillow(data: bytes) -> npt.NDArray[np.uint8] | None:
 def by_ours(data: bytes, decoder: str, rect: tuple[int, int, int, int]) -> npt.NDArray[np.uint8] | None:
     """None: the decoder refuses the file."""
     try:
-        return ffi.jpeg_decode(data, decoder, rect)
+        return ffi.image_decode(data, decoder, rect)
     except NativeError:
         return None
 
@@ -54,7 +54,7 @@ def takers(data: bytes, name: str) -> set[str]:
     """The decoders that take the file, all of its rectangles compared with Pillow's pixels."""
     expected = by_pillow(data)
     try:
-        width, height = ffi.jpeg_size(data)
+        width, height = ffi.image_size(data)
     except NativeError:
         return set()
     if width * height > (Image.MAX_IMAGE_PIXELS or 0):

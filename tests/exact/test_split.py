@@ -17,6 +17,7 @@ from torchvision.transforms import v2
 
 import headrace
 import headrace.testing
+from support import pngs
 from support.equal import same
 from support.jpegs import image_folder
 
@@ -30,10 +31,20 @@ HALVED = [v1.ToTensor(), v1.Normalize([0.0], [2.0]), v1.ConvertImageDtype(torch.
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures of all kinds, a PNG and a CMYK JPEG among them, which native code leaves to Pillow."""
-    root = image_folder(tmp_path_factory.mktemp("pictures"), N - 2)
-    pixels = np.random.default_rng(0).integers(0, 256, (70, 60, 3), np.uint8)
+    """Images of all kinds, of which native code leaves the CMYK JPEG, and one of the PNGs, to Pillow."""
+    root = image_folder(tmp_path_factory.mktemp("pictures"), N - 6)
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (70, 60, 3), np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6
     Image.fromarray(pixels).save(root / "class0" / "z.png")
+    Image.fromarray(pixels).save(root / "class0" / "z.webp", exif=exif)
+    texts = [(b"tEXt", b"Title\0behind the pixels"), (b"eXIf", exif.tobytes()[6:])]
+    (root / "class1" / "texts.png").write_bytes(pngs.png(rng, 60, 70, after=texts))
+    gray = pngs.png(rng, 60, 70, 8, pngs.GRAY, before=[(b"tRNS", b"\0\5"), (b"gAMA", b"\0\0\xb1\x8f")])
+    (root / "class1" / "gray.png").write_bytes(gray)
+    palette = pngs.png(rng, 60, 70, 8, pngs.PALETTE, before=[(b"tRNS", b"\xff\0\xff")])
+    (root / "class2" / "palette.png").write_bytes(palette)
     Image.fromarray(pixels).convert("CMYK").save(root / "class1" / "z.jpg")
     return root
 

@@ -42,8 +42,8 @@ def test_pictures_are_like_photos() -> None:
 
 def test_the_own_decoder_takes_the_images() -> None:
     for file in images(2):
-        ours = ffi.jpeg_decode(file, "headrace", (0, 0, WIDTH, HEIGHT))
-        assert np.array_equal(ours, ffi.jpeg_decode(file, "libjpeg-full", (0, 0, WIDTH, HEIGHT)))
+        ours = ffi.image_decode(file, "headrace", (0, 0, WIDTH, HEIGHT))
+        assert np.array_equal(ours, ffi.image_decode(file, "libjpeg-full", (0, 0, WIDTH, HEIGHT)))
 
 
 @pytest.mark.usefixtures("quick")

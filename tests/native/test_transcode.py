@@ -95,7 +95,7 @@ def test_our_own_decoder_takes_the_result(name: str) -> None:
     source = FILES[name]()
     out = ffi.jpeg_transcode(source)
     whole = np.asarray(Image.open(io.BytesIO(source)).convert("RGB"))
-    assert np.array_equal(ffi.jpeg_decode(out, "headrace", (40, 20, 50, 30)), whole[20:50, 40:90])
+    assert np.array_equal(ffi.image_decode(out, "headrace", (40, 20, 50, 30)), whole[20:50, 40:90])
 
 
 def test_transcoding_twice_changes_nothing() -> None:

@@ -236,17 +236,24 @@ def test_odd_targets_are_refused(root: Path) -> None:
 
 
 def test_folders_of_other_formats_are_left_to_pillow(tmp_path: Path) -> None:
-    dataset = ImageFolder(image_folder(tmp_path, 5, ".png"))
-    refusal = refused(dataset)
-    assert (
-        refusal.reason == "0 of 5 files are JPEG by extension: decoded by Pillow in worker processes instead"
+    dataset = ImageFolder(image_folder(tmp_path, 5, ".bmp"))
+    assert refused(dataset).reason == (
+        "0 of 5 files are JPEG or PNG or WEBP by extension: decoded by Pillow in worker processes instead"
     )
 
 
 def test_files_of_other_formats_are_left_to_pillow_one_by_one(root: Path) -> None:
     dataset = ImageFolder(root)
     jpegs = [("a.jpg", 0)] * 9
-    dataset.samples = [*jpegs, ("b.png", 0)]
+    dataset.samples = [*jpegs, ("b.bmp", 0)]
     assert recognised(dataset).note == "9 of 10 files are JPEG by extension; the others are decoded by Pillow"
-    dataset.samples = [("a.jpg", 0), *[("b.png", 0)] * 8]
+    dataset.samples = [("a.jpg", 0), *[("b.bmp", 0)] * 8]
     assert recognised(dataset).note == "1 of 9 files are JPEG by extension; the others are decoded by Pillow"
+    dataset.samples = [("a.PNG", 0), ("b.png", 0)]
+    assert recognised(dataset).note == "2 of 2 files are PNG by extension"
+    dataset.samples = [*jpegs, ("b.png", 0), ("c.webp", 0)]
+    assert recognised(dataset).note == "of 11 files 9 JPEG, 1 PNG, 1 WEBP by extension"
+    dataset.samples.append(("d.tiff", 0))
+    assert recognised(dataset).note == (
+        "of 12 files 9 JPEG, 1 PNG, 1 WEBP by extension; the others are decoded by Pillow"
+    )

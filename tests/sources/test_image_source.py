@@ -55,11 +55,11 @@ def test_count_extensions_is_lower_and_endswith(names: list[str]) -> None:
     names += ["a.JPG", "b.jpeg", "c.png", ".jpg", "jpg", "x.jpgx", "d.JPe", "e.jfif"]
     source = ImageSource.from_samples([(name, 0) for name in names])
     expected = sum(name.lower().endswith(folder.JPEG_EXTENSIONS) for name in names)
-    assert source.count_extensions() == expected
+    assert source.count_extensions(folder.JPEG_EXTENSIONS) == expected
 
 
 def test_a_path_shorter_than_an_extension_doesnt_borrow_from_its_neighbour() -> None:
-    assert ImageSource.from_samples([(".jp", 0), ("g", 0), ("a.jpg", 0)]).count_extensions() == 1
+    assert ImageSource.from_samples([(".jp", 0), ("g", 0), ("a.jpg", 0)]).count_extensions((".jpg",)) == 1
 
 
 def test_bytes_and_pathlike_paths_are_taken() -> None:

@@ -113,7 +113,7 @@ def pack_index(folder: Path) -> Target:
 def use_pack(path: Path) -> None:
     dataset = headrace.PackedDataset(path, STEPS)
     dataset.source.digest()
-    dataset.source.count_extensions()
+    dataset.source.count_extensions((".jpg",))
     rows = range(min(len(dataset), 6))
     for i in rows:
         assert isinstance(dataset.source.label(i), int)

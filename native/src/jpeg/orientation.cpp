@@ -100,15 +100,14 @@ bool read_orientation(const File& file, Orientation* orientation) {
   return true;
 }
 
-Size upright_size(const Header& header, const Orientation& orientation) {
-  return orientation.transposed ? Size{header.height, header.width}
-                                : Size{header.width, header.height};
+Size upright_size(Size stored, const Orientation& orientation) {
+  return orientation.transposed ? Size{stored.height, stored.width} : stored;
 }
 
-Rect in_file(const Header& header, const Orientation& orientation, const Rect& rect) {
+Rect in_file(Size stored_size, const Orientation& orientation, const Rect& rect) {
   Rect stored = orientation.transposed ? Rect{rect.y, rect.x, rect.h, rect.w} : rect;
-  if (orientation.mirror_x) stored.x = header.width - stored.x - stored.w;
-  if (orientation.mirror_y) stored.y = header.height - stored.y - stored.h;
+  if (orientation.mirror_x) stored.x = stored_size.width - stored.x - stored.w;
+  if (orientation.mirror_y) stored.y = stored_size.height - stored.y - stored.h;
   return stored;
 }
 

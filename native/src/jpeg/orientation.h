@@ -19,11 +19,11 @@ struct Orientation {
 // False where the file's metadata isn't plain enough to be sure of what Pillow makes of it.
 bool read_orientation(const File& file, Orientation* orientation);
 
-// Of the upright image.
-Size upright_size(const Header& header, const Orientation& orientation);
+// Of the upright image, whose size in the file is `stored`.
+Size upright_size(Size stored, const Orientation& orientation);
 
-// The same pixels in the file's image as `rect` in the upright one.
-Rect in_file(const Header& header, const Orientation& orientation, const Rect& rect);
+// The same pixels in the file's image, of stored_size, as `rect` in the upright one.
+Rect in_file(Size stored_size, const Orientation& orientation, const Rect& rect);
 
 // `out`, whose pixels are those of `stored` turned.
 void turn_upright(const ImageView& stored, const Orientation& orientation, const ImageView& out);

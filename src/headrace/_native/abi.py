@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-ABI_VERSION = 13
+ABI_VERSION = 14
 STAGES = 5
 DECODERS = 8
 PARAMS = 24
@@ -187,15 +187,15 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "hr_apply_ops": (c_int32, (POINTER(Pipeline), c_void_p, c_void_p, c_int32, c_int32, c_void_p)),
     "hr_look_up": (c_int32, (POINTER(Pipeline), c_void_p, c_int64, c_void_p)),
-    "hr_jpeg_size": (c_int32, (c_void_p, c_uint64, POINTER(c_int32), POINTER(c_int32))),
+    "hr_image_size": (c_int32, (c_void_p, c_uint64, POINTER(c_int32), POINTER(c_int32))),
     "hr_jpeg_entry_points": (c_int32, (c_void_p, c_uint64, c_int32, c_void_p, c_uint64, POINTER(c_uint64))),
     "hr_jpeg_transcode": (
         c_int32,
         (c_void_p, c_uint64, c_int32, c_int32, c_int32, c_void_p, c_uint64, POINTER(c_uint64)),
     ),
-    "hr_jpeg_check": (c_int32, (c_void_p, c_uint64)),
-    "hr_jpeg_render": (c_int32, (c_void_p, c_uint64, POINTER(RenderJob), c_int32)),
-    "hr_jpeg_decode": (
+    "hr_image_check": (c_int32, (c_void_p, c_uint64)),
+    "hr_image_render": (c_int32, (c_void_p, c_uint64, POINTER(RenderJob), c_int32)),
+    "hr_image_decode": (
         c_int32,
         (
             c_int32,

@@ -1,10 +1,30 @@
-"""Which native JPEG decoders are used, and which Pillow they must equal."""
+"""Which native decoders are used, for which formats, and which Pillow they must equal."""
 
 from __future__ import annotations
 
 import PIL
 
 from headrace._native import ffi
+
+# What decodes each format, by Pillow's name of it. A build has the decoders whose libraries it found.
+FORMATS = {
+    "JPEG": ("headrace", "libjpeg-restart", "libjpeg-crop", "libjpeg-full"),
+    "PNG": ("libpng",),
+    "WEBP": ("libwebp",),
+}
+
+
+def native_formats() -> tuple[str, ...]:
+    """The formats that this build of the native library decodes, by Pillow's names."""
+    names = ffi.decoder_names()
+    return tuple(format for format, decoders in FORMATS.items() if any(name in names for name in decoders))
+
+
+def missing_formats() -> str:
+    """A remark on the formats that this build leaves to Pillow as it lacks their library; empty: none."""
+    missing = [format for format in FORMATS if format not in native_formats()]
+    without = " and ".join(FORMATS[format][0] for format in missing)
+    return f"built without {without}: {' and '.join(missing)} files are decoded by Pillow" if missing else ""
 
 
 def pillow_resizes_vertically_first() -> bool:
@@ -13,7 +33,7 @@ def pillow_resizes_vertically_first() -> bool:
 
 
 def decoder_choice(choice: str) -> tuple[str, ...]:
-    """The native JPEG decoders that `choice` allows, in the order in which they are tried.
+    """The native decoders that `choice` allows, in the order in which they are tried.
 
     Args:
         choice: "auto" for the best here, or names joined by commas; "pillow" alone for no native one.

@@ -55,9 +55,9 @@ def _load() -> Any:
         lib: Any = ctypes.CDLL(str(path))
     except OSError as error:
         raise NativeError(
-            f"The native library {path} can't be loaded: {error}. Likely causes: libjpeg-turbo's shared"
-            " library is missing (Debian, Ubuntu: apt-get install libjpeg62-turbo or libjpeg-turbo8), or the"
-            " package was built on another kind of machine. Reinstall it here:"
+            f"The native library {path} can't be loaded: {error}. Likely causes: a shared library is"
+            " missing (Debian, Ubuntu: apt-get install libjpeg62-turbo or libjpeg-turbo8, libpng16-16,"
+            " libwebp7, libwebpdemux2), or the package was built on another kind of machine. Reinstall it:"
             " pip install --force-reinstall --no-cache-dir headrace."
         ) from error
     for name, (restype, argtypes) in abi.FUNCTIONS.items():
@@ -65,9 +65,9 @@ def _load() -> Any:
         function.restype = restype
         function.argtypes = argtypes
     # It takes a microsecond: to let another thread run meanwhile, and to wait for it, takes longer.
-    quick = ctypes.PyDLL(str(path)).hr_jpeg_size
-    quick.restype, quick.argtypes = abi.FUNCTIONS["hr_jpeg_size"]
-    lib.hr_jpeg_size = quick
+    quick = ctypes.PyDLL(str(path)).hr_image_size
+    quick.restype, quick.argtypes = abi.FUNCTIONS["hr_image_size"]
+    lib.hr_image_size = quick
     found = lib.hr_abi_version()
     if found != abi.ABI_VERSION:
         raise NativeError(
@@ -112,7 +112,7 @@ def stage_names() -> tuple[str, ...]:
 
 
 def decoder_names() -> tuple[str, ...]:
-    """JPEG decoders in order of preference."""
+    """Decoders of all formats, in order of preference."""
     return _names("hr_decoder_name")
 
 
@@ -133,7 +133,7 @@ def simd_force(name: str | None) -> None:
 
 
 def build_info() -> dict[str, str]:
-    """Version, compiler and libjpeg-turbo of the library."""
+    """Version and compiler of the library, and versions of the libraries that decode for it, by name."""
     info: dict[str, str] = json.loads(library().hr_build_info())
     return info
 
@@ -455,14 +455,14 @@ class Batch:
         return np.flatnonzero(self.statuses["code"] == abi.UNDECIDED)
 
 
-def jpeg_size(data: bytes) -> tuple[int, int]:
-    """(width, height) from the header of a JPEG.
+def image_size(data: bytes) -> tuple[int, int]:
+    """(width, height) from the header of an image file.
 
     Raises:
-        NativeError: not a JPEG, or its header is damaged.
+        NativeError: native code doesn't decode such a file, or it is damaged.
     """
     width, height = c_int32(), c_int32()
-    _check(library().hr_jpeg_size(data, len(data), byref(width), byref(height)))
+    _check(library().hr_image_size(data, len(data), byref(width), byref(height)))
     return width.value, height.value
 
 
@@ -474,7 +474,7 @@ def jpeg_entry_points(data: bytes, every: int) -> bytes:
     """
     blocks = 0
     if every > 0:
-        width, height = jpeg_size(data)
+        width, height = image_size(data)
         blocks = (width // 8 + 1) * (height // 8 + 1)
     # Within 2 % of the file with `every` 0, else no larger than an entry of 10 bytes a block.
     out = np.empty(1024 + max(len(data) // 50, 10 * blocks), np.uint8)
@@ -521,7 +521,7 @@ def jpeg_transcode(
     return out[: size.value].tobytes()
 
 
-def jpeg_decode(
+def image_decode(
     data: bytes, decoder: str, rect: tuple[int, int, int, int], entries: bytes = b""
 ) -> npt.NDArray[np.uint8]:
     """The pixels of `rect` (x, y, width, height) by one decoder: uint8 [height, width, 3].
@@ -534,7 +534,7 @@ def jpeg_decode(
     padded = np.frombuffer(data + bytes(PADDING), np.uint8)
     index = np.frombuffer(entries + bytes(PADDING), np.uint8)
     _check(
-        library().hr_jpeg_decode(
+        library().hr_image_decode(
             decoder_names().index(decoder),
             padded.ctypes.data,
             len(data),
@@ -550,15 +550,15 @@ def jpeg_decode(
     return rgbx[:, :, :3]
 
 
-def jpeg_decodes(data: bytes) -> bool:
-    """Whether libjpeg is certain to decode all of this JPEG without an error. False for progressive files and
-    for whatever is unusual."""
-    return bool(library().hr_jpeg_check(data, len(data)) == abi.OK)
+def image_decodes(data: bytes) -> bool:
+    """Whether Pillow is certain to decode all of this file without an error. False for whatever is unusual.
+    Of a WebP it is only known that it is complete."""
+    return bool(library().hr_image_check(data, len(data)) == abi.OK)
 
 
 @dataclass(frozen=True, slots=True)
 class RenderJob:
-    """One image of those that `jpeg_render` makes of a JPEG. Boxes are (x, y, width, height).
+    """One image of those that `image_render` makes of a file. Boxes are (x, y, width, height).
 
     Attributes:
         crop, size, filter: the part of the file's image that is used, (width, height) that it is resized to
@@ -578,8 +578,8 @@ class RenderJob:
     output: int
 
 
-def jpeg_render(data: bytes, jobs: Sequence[RenderJob]) -> list[bool]:
-    """Makes images of a JPEG as Pillow gives them; whether native code made each of them.
+def image_render(data: bytes, jobs: Sequence[RenderJob]) -> list[bool]:
+    """Makes images of a file as Pillow gives them; whether native code made each of them.
 
     Raises:
         NativeError: no allowed decoder takes the file, or a box leaves its image.
@@ -594,5 +594,5 @@ def jpeg_render(data: bytes, jobs: Sequence[RenderJob]) -> list[bool]:
         struct.pillow_vertical_first, struct.decoders = given.pillow_vertical_first, given.decoders
         struct.pipeline = ctypes.pointer(given)
         struct.draws, struct.output = job.draws.ctypes.data, job.output
-    _check(library().hr_jpeg_render(data, len(data), structs, len(jobs)))
+    _check(library().hr_image_render(data, len(data), structs, len(jobs)))
     return [struct.code == abi.OK for struct in structs]

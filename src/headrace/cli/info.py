@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from headrace._native.decoders import missing_formats
 from headrace.cli.progress import failing
 from headrace.errors import printable
 
@@ -52,7 +53,7 @@ def _facts(found: PackInfo) -> list[tuple[str, str]]:
         ("shards", f"{found.shards:,} ({found.kind})"),
         ("bytes", f"{found.shard_bytes:,}, and {found.index_bytes:,} of the index"),
         ("of images", f"{found.image_bytes:,} (the pack is {overhead:+.1%})"),
-        ("formats", formats),
+        ("formats", f"{formats}; {missing}" if (missing := missing_formats()) else formats),
         ("entry points", f"{found.with_entries:,} samples"),
         ("restart markers", f"{found.with_restarts:.1%} of the JPEGs"),
         ("made", made),

@@ -258,15 +258,16 @@ def formats(subject: str, splits: Sequence[Split]) -> tuple[Finding, ...]:
 def _formats(found: Counter[str]) -> Finding:
     total = sum(found.values())
     slow = sum(count for kind, count in found.items() if kind.startswith("progressive"))
-    odd = sum(count for kind, count in found.items() if kind not in ("JPEG RGB", "JPEG L"))
+    native = ("JPEG ", "PNG ", "WEBP ", "progressive ")
+    odd = sum(count for kind, count in found.items() if not kind.startswith(native))
     remedies = []
     if slow > total / 20:
         remedies.append(
             "Progressive JPEGs decode more slowly: headrace pack --optimize rewrites them, same pixels."
         )
-    if odd - slow > total / 20:
+    if odd > total / 20:
         remedies.append(
-            "Images other than RGB or gray JPEGs are left to Pillow: headrace pack --reencode png keeps"
+            "Formats other than JPEG, PNG and WebP are left to Pillow: headrace pack --reencode png keeps"
             " pixels, --reencode jpeg makes them fast to decode, with loss."
         )
     value = ", ".join(f"{kind} {count:,}" for kind, count in found.most_common())

@@ -155,7 +155,7 @@ class NativeEngine:
     Args:
         plan: segment to run.
         threads, slots, meter: threads, memory and counts that the engines of one loader share.
-        decoder: names of JPEG decoders; see `headrace._native.decoders.decoder_bits`.
+        decoder: names of decoders; see `headrace._native.decoders.decoder_bits`.
     """
 
     def __init__(

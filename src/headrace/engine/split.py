@@ -14,6 +14,7 @@ import torch
 from PIL import Image, ImageOps
 from torch.utils.data import default_collate
 
+from headrace import lazy
 from headrace._native import abi
 from headrace._native.decoders import decoder_bits
 from headrace._torch_compat import pin_memory
@@ -42,7 +43,7 @@ class SplitPipelineFactory:
         plan: plan of the dataset; None in a spawned worker, which plans for itself: entry points and a pack's
             index may take gigabytes.
         options: arguments of `make_plan`.
-        decoder: names of JPEG decoders, as for `headrace.DataLoader`.
+        decoder: names of decoders, as for `headrace.DataLoader`.
     """
 
     plan: Plan | None
@@ -215,7 +216,11 @@ class NativeHead:
             return image  # which has no info
         if prefix.keeps_info and self._has_info(key, height, width):
             with source.open(key.sample) as file:
-                image.info = dict(Image.open(file).info)
+                opened = Image.open(file)
+                # What a JPEG's header says stays; other formats have more to say behind their pixels.
+                image.info = dict(
+                    (opened if opened.format == "JPEG" else lazy.open(file).convert(prefix.mode)).info
+                )
             if prefix.upright:
                 image.info = _upright_info(image.info)
         return image

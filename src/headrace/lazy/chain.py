@@ -187,6 +187,6 @@ def render(file: File, outputs: Sequence[Output]) -> list[bool]:
             )
         )
     try:
-        return ffi.jpeg_render(file.data, jobs)
+        return ffi.image_render(file.data, jobs)
     except NativeError:
         return [False] * len(jobs)  # whatever is wrong with the file, Pillow's result or error counts

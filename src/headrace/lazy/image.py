@@ -236,7 +236,7 @@ class LazyJpegFile(Recorded, JpegImageFile):  # type: ignore[metaclass]
         if self._chain is None and self.fp is not None and self._decodes_later():
             self.fp.seek(0)
             data = self.fp.read()
-            if ffi.jpeg_decodes(data):  # else Pillow may raise an error, which is to come now
+            if ffi.image_decodes(data):  # else Pillow may raise an error, which is to come now
                 chain = Chain.whole(File(data), self.mode, self.size)
                 self.tile = []
                 self.readonly = 0

@@ -129,7 +129,7 @@ def _native(files: Sequence[bytes], cores: int) -> NativeDecoding:
     own = ffi.decoder_names()[0]
 
     def decode(file: bytes) -> npt.NDArray[np.uint8]:
-        return ffi.jpeg_decode(file, own, (0, 0, WIDTH, HEIGHT))
+        return ffi.image_decode(file, own, (0, 0, WIDTH, HEIGHT))
 
     return NativeDecoding(
         per_core=_per_core(decode, files),

@@ -87,9 +87,9 @@ class Packed:
     ) -> Packed:
         """Examines the sample's image."""
         image, size, entries = sample.image, None, b""
-        if image.startswith(JPEG_START):
-            with suppress(NativeError):
-                size = ffi.jpeg_size(image)
+        with suppress(NativeError):
+            size = ffi.image_size(image)
+            if image.startswith(JPEG_START):
                 entries = ffi.jpeg_entry_points(image, 0)  # progressive, damaged, …: decoded as a whole
         width, height = size or _pillow_size(image)
         return cls(pieces, image_begin, sample, note, zlib.crc32(image), width, height, entries)

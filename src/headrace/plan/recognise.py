@@ -17,11 +17,12 @@ from torch.utils.data import ConcatDataset, IterableDataset, Subset
 from torchvision.datasets import DatasetFolder, ImageFolder, ImageNet
 from torchvision.datasets.folder import default_loader, pil_loader
 
+from headrace._native.decoders import native_formats
 from headrace.plan.arrays import COLOUR, read_colour_images
 from headrace.plan.explain import describe_callable, describe_object, located
 from headrace.records import EntryPoints, Mode
 from headrace.sources.arrays import ArraySource
-from headrace.sources.folder import ImageSource, concatenate, find_entry_points
+from headrace.sources.folder import EXTENSIONS, ImageSource, concatenate, find_entry_points
 from headrace.sources.image import ImageDataset
 from headrace.sources.pack import PackSource
 from headrace.sources.packed import PackedDataset
@@ -73,11 +74,9 @@ def recognise_source(dataset: Any) -> Recognised | Refusal:
     found = _recognise(dataset)
     if isinstance(found, Refusal) or isinstance(found.source, ArraySource):
         return found
-    total, jpegs = len(found.source), found.source.count_extensions()
-    counts = f"{jpegs:,} of {total:,} files are JPEG by extension"
-    if total and not jpegs:
-        return Refusal(found.what, f"{counts}: decoded by Pillow in worker processes instead")
-    note = counts if jpegs == total else f"{counts}; the others are decoded by Pillow"
+    note, known = _formats_note(found.source)
+    if len(found.source) and not known:
+        return Refusal(found.what, f"{note}: decoded by Pillow in worker processes instead")
     note += "; its loader converts to L" if found.mode == "L" else ""
     if isinstance(found.source, PackSource):
         entries = found.source.entries
@@ -86,6 +85,25 @@ def recognise_source(dataset: Any) -> Recognised | Refusal:
         return replace(found, note=note)
     beside, remark = find_entry_points(found.root, found.source)
     return replace(found, note=f"{note}; {remark}" if remark else note, entries=beside)
+
+
+def _formats_note(source: ImageSource | PackSource) -> tuple[str, int]:
+    """Which formats the files are of by their names, in words, and how many native code decodes of them.
+
+    Each file is decoded by what its bytes say; names say what to expect.
+    """
+    formats = native_formats()
+    counts: dict[str, int] = {}
+    for name in formats:  # most often, all are of the first
+        if sum(counts.values()) < len(source) and (count := source.count_extensions(EXTENSIONS[name])):
+            counts[name] = count
+    known = sum(counts.values())
+    if len(counts) > 1:
+        parts = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        note = f"of {len(source):,} files {parts} by extension"
+    else:
+        note = f"{known:,} of {len(source):,} files are {' or '.join(counts or formats)} by extension"
+    return (f"{note}; the others are decoded by Pillow" if 0 < known < len(source) else note), known
 
 
 def dataset_identity(dataset: Any) -> str:

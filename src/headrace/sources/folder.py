@@ -24,7 +24,13 @@ ENTRIES_FILE = ".headrace-entry-points.arrow"
 # Entries taken from the user's list at a time: bounds the transient Python objects to a few megabytes.
 CHUNK = 16384
 
-JPEG_EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif")
+# Names of files of the formats that native code decodes, by Pillow's names of these.
+EXTENSIONS = {
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "PNG": (".png",),
+    "WEBP": (".webp",),
+}
+JPEG_EXTENSIONS = EXTENSIONS["JPEG"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -136,7 +142,7 @@ class ImageSource:
         digest.update(b"\0".join(path[begin:] for path in paths))
         return digest.hexdigest()
 
-    def count_extensions(self, extensions: Sequence[str] = JPEG_EXTENSIONS) -> int:
+    def count_extensions(self, extensions: Sequence[str]) -> int:
         """How many paths end in one of `extensions` (ASCII, with the dot), upper and lower case alike."""
         total = 0
         for start in range(0, len(self), CHUNK):

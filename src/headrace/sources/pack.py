@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from headrace.errors import PackError
 from headrace.records import EntryPoints, Extents
-from headrace.sources.folder import JPEG_EXTENSIONS, joined_paths
+from headrace.sources.folder import joined_paths
 from headrace.sources.reading import read_part
 
 if TYPE_CHECKING:  # pyarrow, which it needs, is optional
@@ -113,7 +113,7 @@ class PackSource:
             digest.update("\0".join(keys).encode())
         return digest.hexdigest()
 
-    def count_extensions(self, extensions: Sequence[str] = JPEG_EXTENSIONS) -> int:
+    def count_extensions(self, extensions: Sequence[str]) -> int:
         """How many files end in one of `extensions`, upper and lower case alike."""
         return self.index.count_extensions(self.rows, extensions)
 

@@ -1,0 +1,74 @@
+#include <cstring>
+
+#include "../jpeg/own_frame.h"
+#include "../jpeg/own_tables.h"
+#include "codec.h"
+
+namespace headrace {
+namespace {
+
+// The table of JPEG decoders, tried in its order.
+class JpegCodec final : public Codec {
+ public:
+  explicit JpegCodec(int first) : first_(first) {
+    for (const jpeg::DecoderVariant& variant : jpeg::decoder_variants())
+      decoders_.push_back(variant.make());
+  }
+
+  Code open(const EncodedImage& file, Size* size) override;
+  Code check() override;
+  Code decode(uint32_t allowed, const Rect& rect, const ImageView& out, int32_t* decoder) override;
+  const jpeg::File* jpeg() const override { return &file_; }
+
+ private:
+  int first_;
+  std::vector<std::unique_ptr<jpeg::Decoder>> decoders_;
+  jpeg::own::Tables tables_;
+  jpeg::File file_;
+};
+
+Code JpegCodec::open(const EncodedImage& file, Size* size) {
+  file_.data = file.data;
+  file_.size = file.size;
+  file_.entries = file.entries;
+  const Code code = jpeg::parse_header(file.data, file.size, &file_.header);
+  *size = {file_.header.width, file_.header.height};
+  return code;
+}
+
+// A baseline file whose header defines what its scan names, and whose only scan has no markers but
+// its restarts and, as the file's last two bytes, the end. Takes a few microseconds.
+Code JpegCodec::check() {
+  const jpeg::Header& header = file_.header;
+  jpeg::own::Frame frame;
+  if (!jpeg::own::make_frame(header, &frame) || !header.ends_with_eoi) return Code::kUnsupported;
+  if (tables_.read(file_.data, header) != Code::kOk) return Code::kCorrupt;
+  const uint8_t* at = file_.data + header.scan_offset;
+  const uint8_t* const end = file_.data + file_.size - 2;  // the end marker
+  while (at < end) {
+    at = static_cast<const uint8_t*>(std::memchr(at, 0xFF, static_cast<size_t>(end - at)));
+    if (at == nullptr) return Code::kOk;
+    const bool restart = header.restart_interval > 0 && at[1] >= 0xD0 && at[1] <= 0xD7;
+    if (at[1] != 0 && !restart) return Code::kCorrupt;
+    at += 2;
+  }
+  return at == end ? Code::kOk : Code::kCorrupt;
+}
+
+Code JpegCodec::decode(uint32_t allowed, const Rect& rect, const ImageView& out, int32_t* decoder) {
+  Code code = Code::kUnsupported;
+  for (size_t i = 0; i < decoders_.size(); ++i) {
+    const int number = first_ + static_cast<int>(i);
+    if ((allowed >> number & 1u) == 0 || !decoders_[i]->supports(file_)) continue;
+    code = decoders_[i]->decode(file_, rect, out);
+    if (code == Code::kOk) *decoder = number;
+    if (code == Code::kOk || code == Code::kOutOfMemory) return code;
+  }
+  return code;
+}
+
+}  // namespace
+
+std::unique_ptr<Codec> make_jpeg_codec(int first) { return std::make_unique<JpegCodec>(first); }
+
+}  // namespace headrace
