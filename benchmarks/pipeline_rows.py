@@ -24,6 +24,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CROP = (v1.RandomResizedCrop(224), v1.RandomHorizontalFlip())
 END = (v1.ToTensor(), v1.Normalize(MEAN, STD))
 END_V2 = (v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD))
+CROP_TENSORS = (v2.ToImage(), v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip())
 CIFAR_IMAGES = 10_000
 
 Make = Callable[[Path], Dataset[Any]]
@@ -306,6 +307,9 @@ ROWS: tuple[Row, ...] = (
     Row("ConcatDataset of two folders", lambda folder: ConcatDataset(
         [datasets.ImageFolder(str(folder), v1.Compose([*CROP, *END]))] * 2), 5.5),
     Row("own transform only", folder_with(own_noise, v1.Resize((224, 224)), v1.ToTensor())),
+    Row("v2 on tensors", folder_with(*CROP_TENSORS, *END_V2[1:]), 4.0),
+    Row("v2 on tensors, ColorJitter with hue", folder_with(
+        *CROP_TENSORS, v2.ColorJitter(0.4, 0.4, 0.4, 0.1), *END_V2[1:]), 6.0),
     Row("decode_image, v2 on tensors", _decoded, 4.0),
     Row("Hugging Face dataset, with_transform", _hugging_face, 4.0, "datasets"),
     Row("albumentations, cv2", _albumentations, None, "albumentations"),

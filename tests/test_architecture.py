@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "cache": BASE,
     "remote": BASE | {"cache"},
     "sources": BASE | {"cache", "remote"},
-    "transforms": BASE | {"order", "_torch_compat"},
+    "transforms": BASE | {"order", "_native", "_torch_compat"},
     # What is planned depends on what the native library decodes.
     "plan": BASE | {"order", "sources", "transforms", "_native"},
     "packs": BASE | {"remote", "sources", "_native"},
@@ -123,7 +123,7 @@ BUDGETS = [
     # The random numbers of torch's DataLoader, without a seed, took some lines of loader, engine and order.
     Budget(("loader", "config", "build"), 900, now=1260),
     # More than was meant: each policy of torchvision's and timm's has a page of its own rules, and the user's
-    # own code is known by its bytecode alone.
+    # own code is known by its bytecode alone; and most have a second arithmetic, on tensors.
     Budget(("transforms",), 4100, now=4900),
     # What gray images, other formats and the reading of files need.
     Budget(("plan",), 1500, now=1950),
@@ -150,8 +150,8 @@ BUDGETS = [
 ]
 # More for the time being: recognition of code of one's own and of timm, before others make room for them.
 ALL_PYTHON = Budget(tuple(HOLDS), 28_000, now=40_000)
-# The steps of lazy images and those of timm; CMYK, one channel, orientation; PNG and WebP.
-NATIVE = 13_300
+# The steps of lazy images and those of timm; CMYK, one channel, orientation; PNG and WebP; torch's arithmetic.
+NATIVE = 13_650
 MAX_FILE, MAX_FUNCTION = 600, 60
 
 ARCHITECTURE = ROOT.parents[1] / "docs" / "architecture.md"

@@ -9,6 +9,7 @@
 #include "../tests/ops.h"
 #include "headrace.h"
 #include "outcome.h"
+#include "resize/resize.h"
 
 size_t inputs_decoded = 0;
 
@@ -17,7 +18,7 @@ namespace {
 constexpr size_t kPadding = 256;
 
 hr_op resize_op(const uint8_t* choices) {
-  const double size = 1 + choices[1] % 60, filter = choices[3] % 6;
+  const double size = 1 + choices[1] % 60, filter = choices[3] % (headrace::kLastFilter + 1);
   if (choices[0] % 2 == 0) return make_op("resize_shorter", {size, 0, filter});
   return random_resized_crop(1 + choices[1] % 60, 1 + choices[2] % 60, choices[3] % 6);
 }

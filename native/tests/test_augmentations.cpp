@@ -92,6 +92,10 @@ int colours_are_equal() {
         [=](auto& image, auto&) { return ops::adjust_saturation(image, factor), image; },
         [=](auto& image, auto&) { return ops::adjust_hue(image, hue), image; },
         [=](auto& image, auto&) { return ops::grayscale(image), image; },
+        [=](auto& image, auto&) { return ops::torch_grayscale(image), image; },
+        [=](auto& image, auto&) { return ops::kTorchColour.contrast(image, factor), image; },
+        [=](auto& image, auto&) { return ops::kTorchColour.saturation(image, factor), image; },
+        [=](auto& image, auto&) { return ops::kTorchColour.hue(image, hue), image; },
         [&](auto& image, auto&) { return ops::permute_channels(image, order), image; },
         [&](auto& image, auto&) { return ops::look_up(image, table), image; },
         [=](auto& image, auto& out) { return ops::adjust_sharpness(image, factor, out), out; },
@@ -113,6 +117,8 @@ void append(int step, double parameter, const int64_t counts[3][256], ops::Level
       return table->append_brightness(parameter * 2);
     case 4:
       return table->append_autocontrast(counts);
+    case 5:
+      return table->append_torch_autocontrast(counts);
     default:
       return table->append_equalize(counts);
   }
@@ -129,7 +135,7 @@ void fused_look_ups_are_equal() {
     ops::LevelTable fused;
     int64_t counts[3][256];
     for (int left = 1 + below(5); left > 0; --left) {
-      const int step = below(6);
+      const int step = below(7);
       const double parameter = uniform(0, 1);
       ops::count_levels(at_once, counts);
       append(step, parameter, counts, &fused);

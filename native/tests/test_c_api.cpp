@@ -113,7 +113,7 @@ std::vector<Flaw> op_flaws() {
     }
     flaws.push_back(param_flaw("a resize's size is out of range", shorter, 0, wrong));
   }
-  for (const double wrong : {-1.0, 6.0, 0.5}) {
+  for (const double wrong : {-1.0, 10.0, 0.5}) {
     flaws.push_back(param_flaw("a RandomResizedCrop's filter is unknown", box, 2, wrong));
     flaws.push_back(param_flaw("a resize's filter is unknown", shorter, 2, wrong));
   }

@@ -59,7 +59,7 @@ class Ops {
   double size() { return below(20) == 0 ? 1 << 20 : 1 + below(below(3) == 0 ? 5 : 300); }
 
   hr_op any() {
-    const double height = size(), width = size(), filter = below(6);
+    const double height = size(), width = size(), filter = below(headrace::kLastFilter + 1);
     switch (below(7)) {
       case 0:
         return any_box();

@@ -135,7 +135,7 @@ int resizes_are_equal(Random* random) {
     job.in_h = random->between(1, 150);
     job.out_w = random->between(1, 150);
     job.out_h = random->between(1, 150);
-    job.filter = static_cast<headrace::Filter>(random->below(6));
+    job.filter = static_cast<headrace::Filter>(random->below(headrace::kLastFilter + 1));
     job.window.w = random->between(1, job.out_w);
     job.window.h = random->between(1, job.out_h);
     job.window.x = random->between(0, job.out_w - job.window.w);

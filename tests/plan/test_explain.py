@@ -70,8 +70,8 @@ RICH = v2.Compose(
         v2.RandomResizedCrop(224),
         v2.ElasticTransform(),
         v2.ToImage(),
-        v2.Resize(100),
         v2.ToDtype(torch.float32),
+        v2.Resize(100),
     ]
 )
 

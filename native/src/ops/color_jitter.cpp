@@ -35,22 +35,28 @@ bool idle(const double* p, const double*) {
   return p[0] == 0 && p[3] == 0 && p[6] == 0 && p[9] == 0;
 }
 
+template <const ops::ColourArithmetic& by>
 Code pixels(const double* p, const double* v, Canvas* canvas) {
   const ImageView& image = canvas->image();
   for (int place = 0; place < kFactors; ++place) {
     const int which = as_int(v[place]);
     if (which < 0 || which >= kFactors || p[3 * which] == 0) continue;
     const double factor = v[kFactors + which];
+    Code code = Code::kOk;
     if (which == 0) ops::adjust_brightness(image, factor);
-    if (which == 1) ops::adjust_contrast(image, factor);
-    if (which == 2) ops::adjust_saturation(image, factor);
-    if (which == 3) ops::adjust_hue(image, std::clamp(factor, -0.5, 0.5));
+    if (which == 1) code = by.contrast(image, factor);
+    if (which == 2) by.saturation(image, factor);
+    if (which == 3) by.hue(image, std::clamp(factor, -0.5, 0.5));
+    if (code != Code::kOk) return code;
   }
   return Code::kOk;
 }
 
 }  // namespace
 
-const Op kColorJitter = {"color_jitter", check, draw, idle, nullptr, nullptr, pixels};
+const Op kColorJitter = {
+    "color_jitter", check, draw, idle, nullptr, nullptr, pixels<ops::kPillowColour>};
+const Op kTensorColorJitter = {"tensor_color_jitter",    check, draw, idle, nullptr, nullptr,
+                               pixels<ops::kTorchColour>};
 
 }  // namespace headrace

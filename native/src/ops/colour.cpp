@@ -62,6 +62,12 @@ void adjust_hue(const ImageView& image, double factor) {
   for (int y = 0; y < image.height; ++y) active_loops().shift_hue(image.row(y), image.width, shift);
 }
 
+const ColourArithmetic kPillowColour = {[](const ImageView& image, double factor) {
+                                          adjust_contrast(image, factor);
+                                          return Code::kOk;
+                                        },
+                                        adjust_saturation, adjust_hue};
+
 void grayscale(const ImageView& image) {
   for (int y = 0; y < image.height; ++y) active_loops().luma(image.row(y), image.width);
 }

@@ -1,6 +1,7 @@
-// The arithmetic of torchvision's augmentations on PIL images, bit for bit: what Pillow's C code
-// computes, on RGBX pixels. The fourth byte of a pixel is undefined before and after. No function
-// allocates, except through the buffers that a class below keeps from image to image.
+// The arithmetic of torchvision's augmentations, bit for bit: what Pillow's C code computes on
+// images, and torch on uint8 tensors. Pixels are RGBX. The fourth byte of a pixel is undefined
+// before and after. No function allocates, except through the buffers that a class below keeps from
+// image to image.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +32,20 @@ void permute_channels(const ImageView& image, const int order[3]);
 // ImageEnhance.Sharpness from `source` to `out` of the same size.
 void adjust_sharpness(const ImageView& source, double factor, const ImageView& out);
 
+// --- The same by torch, in place (torch_colour.cpp) ---------------------------------------------
+
+void torch_grayscale(const ImageView& image);
+
+// Adjustments in one arithmetic. Brightness is the same in both.
+struct ColourArithmetic {
+  // kUnsupported: torch's sum over so many pixels depends on the order of its additions.
+  Code (*contrast)(const ImageView& image, double factor);
+  void (*saturation)(const ImageView& image, double factor);
+  void (*hue)(const ImageView& image, double factor);  // [-0.5, 0.5]
+};
+extern const ColourArithmetic kPillowColour;
+extern const ColourArithmetic kTorchColour;
+
 // --- Look-ups (levels.cpp) ---------------------------------------------------------------------
 
 // A function of each channel's level. Consecutive look-ups are appended to one table and applied
@@ -46,6 +61,7 @@ struct LevelTable {
   void append_brightness(double factor);
   // Of an image whose histogram *before* this table was `counts`.
   void append_autocontrast(const int64_t counts[3][256]);
+  void append_torch_autocontrast(const int64_t counts[3][256]);
   void append_equalize(const int64_t counts[3][256]);
 };
 

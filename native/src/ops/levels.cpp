@@ -20,16 +20,33 @@ void count_after(const uint8_t (&table)[256], const int64_t (&counts)[256], int6
   for (int level = 0; level < 256; ++level) out[table[level]] += counts[level];
 }
 
-void append_autocontrast_of(uint8_t (&table)[256], const int64_t (&counts)[256]) {
+// The lowest and highest level once `table` has been applied; false: there is one level only.
+bool find_range(const uint8_t (&table)[256], const int64_t (&counts)[256], int* low, int* high) {
   int64_t present[256];
   count_after(table, counts, present);
+  *low = 0;
+  *high = 255;
+  while (*low < 255 && present[*low] == 0) ++*low;
+  while (*high > 0 && present[*high] == 0) --*high;
+  return *high > *low;
+}
+
+void append_autocontrast_of(uint8_t (&table)[256], const int64_t (&counts)[256]) {
   int low = 0, high = 255;
-  while (low < 255 && present[low] == 0) ++low;
-  while (high > 0 && present[high] == 0) --high;
-  if (high <= low) return;
+  if (!find_range(table, counts, &low, &high)) return;
   const double scale = 255.0 / (high - low), offset = -low * scale;
   append(table, [&](int level) {
     return std::min(std::max(static_cast<int>(level * scale + offset), 0), 255);
+  });
+}
+
+// torchvision's autocontrast of a uint8 tensor, in float32.
+void append_torch_autocontrast_of(uint8_t (&table)[256], const int64_t (&counts)[256]) {
+  int low = 0, high = 255;
+  if (!find_range(table, counts, &low, &high)) return;
+  const float step = static_cast<float>(high - low) * (1.0f / 255.0f);
+  append(table, [=](int level) {
+    return static_cast<int>(std::clamp(static_cast<float>(level - low) / step, 0.0f, 255.0f));
   });
 }
 
@@ -91,6 +108,10 @@ void LevelTable::append_brightness(double factor) {
 
 void LevelTable::append_autocontrast(const int64_t counts[3][256]) {
   for (int c = 0; c < 3; ++c) append_autocontrast_of(level[c], counts[c]);
+}
+
+void LevelTable::append_torch_autocontrast(const int64_t counts[3][256]) {
+  for (int c = 0; c < 3; ++c) append_torch_autocontrast_of(level[c], counts[c]);
 }
 
 void LevelTable::append_equalize(const int64_t counts[3][256]) {

@@ -31,6 +31,10 @@ Code autocontrast(const double*, const double*, Canvas* canvas) {
   return append_counted(&ops::LevelTable::append_autocontrast, canvas);
 }
 
+Code torch_autocontrast(const double*, const double*, Canvas* canvas) {
+  return append_counted(&ops::LevelTable::append_torch_autocontrast, canvas);
+}
+
 Code equalize(const double*, const double*, Canvas* canvas) {
   return append_counted(&ops::LevelTable::append_equalize, canvas);
 }
@@ -48,6 +52,7 @@ const Op kRandomInvert = look_up("random_invert", invert);
 const Op kRandomPosterize = look_up("random_posterize", posterize, check_posterize);
 const Op kRandomSolarize = look_up("random_solarize", solarize);
 const Op kRandomAutocontrast = look_up("random_autocontrast", autocontrast);
+const Op kRandomTensorAutocontrast = look_up("random_tensor_autocontrast", torch_autocontrast);
 const Op kRandomEqualize = look_up("random_equalize", equalize);
 
 }  // namespace headrace

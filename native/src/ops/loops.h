@@ -20,6 +20,13 @@ struct Loops {
   void (*look_up)(uint8_t* row, int width, const uint8_t levels[3][256]);
   uint64_t (*sum_luma)(const uint8_t* row, int width);
 
+  // The same in torch's arithmetic. rest: 1 - factor, which torch rounds once.
+  void (*torch_blend_level)(uint8_t* row, int width, float level, float factor, float rest);
+  void (*torch_blend_luma)(uint8_t* row, int width, float factor, float rest);
+  void (*torch_luma)(uint8_t* row, int width);
+  void (*torch_shift_hue)(uint8_t* row, int width, float shift);
+  uint64_t (*torch_sum_luma)(const uint8_t* row, int width);
+
   // Pixels 1 to width - 2 of `out`: `row` blended with its smoothed self.
   void (*sharpen)(const uint8_t* above, const uint8_t* row, const uint8_t* below, int width,
                   float factor, uint8_t* out);

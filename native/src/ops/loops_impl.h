@@ -9,59 +9,14 @@
 #include <cstring>
 
 #include "loops.h"
-
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
+#include "torch_loops_impl.h"
+#include "vectors.h"
 
 namespace headrace::ops {
 namespace {
 
-// As many pixels as a register holds, one to a lane, by the vector extension that GCC and Clang
-// share: one source for all instruction sets, and no loop that a compiler may fail to vectorize.
-#if defined(__AVX512F__)
-constexpr int kVectorBytes = 64;
-#elif defined(__AVX2__)
-constexpr int kVectorBytes = 32;
-#else
-constexpr int kVectorBytes = 16;
-#endif
-constexpr int kLanes = kVectorBytes / 4;
-using Ints = int32_t __attribute__((vector_size(kVectorBytes)));
-using Floats = float __attribute__((vector_size(kVectorBytes)));
-
-inline Floats to_float(Ints v) { return __builtin_convertvector(v, Floats); }
-inline Ints truncated(Floats v) { return __builtin_convertvector(v, Ints); }
-// Of a comparison, whose lanes are 0 or -1.
-inline Ints choose(Ints condition, Ints yes, Ints no) {
-  return (yes & condition) | (no & ~condition);
-}
-inline Ints larger(Ints a, Ints b) { return a > b ? a : b; }
-inline Ints smaller(Ints a, Ints b) { return a < b ? a : b; }
-
-inline Ints red(Ints p) { return p & 0xFF; }
-inline Ints green(Ints p) { return p >> 8 & 0xFF; }
-inline Ints blue(Ints p) { return p >> 16 & 0xFF; }
-inline Ints pixel_of(Ints r, Ints g, Ints b) { return r | g << 8 | b << 16; }
 inline Ints luma_of(Ints p) {
   return (red(p) * 19595 + green(p) * 38470 + blue(p) * 7471 + 0x8000) >> 16;
-}
-
-// Calls `change` with all pixels of a row, and writes what it returns in their place.
-template <typename Change>
-inline void for_each_pixel(uint8_t* row, int width, const Change& change) {
-  Ints pixels = {};
-  int x = 0;
-  for (; x + kLanes <= width; x += kLanes) {
-    std::memcpy(&pixels, row + 4 * x, kVectorBytes);
-    pixels = change(pixels);
-    std::memcpy(row + 4 * x, &pixels, kVectorBytes);
-  }
-  if (x == width) return;
-  const size_t rest = size_t{4} * (width - x);
-  std::memcpy(&pixels, row + 4 * x, rest);
-  pixels = change(pixels);
-  std::memcpy(row + 4 * x, &pixels, rest);
 }
 
 // Image.blend of one channel: from `level` towards `value`, clipped and truncated.
@@ -87,18 +42,7 @@ void luma(uint8_t* row, int width) {
 }
 
 uint64_t sum_luma(const uint8_t* row, int width) {
-  Ints sums = {}, pixels = {};  // of at most 2^20 pixels (kMaxEdge)
-  int x = 0;
-  for (; x + kLanes <= width; x += kLanes) {
-    std::memcpy(&pixels, row + 4 * x, kVectorBytes);
-    sums += luma_of(pixels);
-  }
-  pixels = Ints{};  // black adds nothing
-  std::memcpy(&pixels, row + 4 * x, size_t{4} * (width - x));
-  sums += luma_of(pixels);
-  uint64_t sum = 0;
-  for (int i = 0; i < kLanes; ++i) sum += static_cast<uint64_t>(sums[i]);
-  return sum;
+  return sum_pixels(row, width, [](Ints p) { return luma_of(p); });
 }
 
 void permute(uint8_t* row, int width, const int order[3]) {
@@ -445,8 +389,25 @@ void box_row(uint32_t* __restrict sums, const uint8_t* __restrict before,
 
 }  // namespace
 
-const Loops HEADRACE_LOOPS = {blend_level, blend_luma, luma,         permute,      shift_hue,
-                              look_up,     sum_luma,   sharpen,      nearest,      bilinear,
-                              bicubic,     gather,     convolve_row, gaussian_row, box_row};
+const Loops HEADRACE_LOOPS = {blend_level,
+                              blend_luma,
+                              luma,
+                              permute,
+                              shift_hue,
+                              look_up,
+                              sum_luma,
+                              torch_blend_level,
+                              torch_blend_luma,
+                              torch_luma,
+                              torch_shift_hue,
+                              torch_sum_luma,
+                              sharpen,
+                              nearest,
+                              bilinear,
+                              bicubic,
+                              gather,
+                              convolve_row,
+                              gaussian_row,
+                              box_row};
 
 }  // namespace headrace::ops

@@ -116,6 +116,8 @@ inline bool whole_between(double value, double low, double high) {
 
 inline bool is_edge(double value) { return whole_between(value, 1, kMaxEdge); }
 
+inline bool is_filter(double value) { return whole_between(value, 0, kLastFilter); }
+
 inline int as_int(double value) { return static_cast<int>(value); }
 
 }  // namespace headrace

@@ -35,23 +35,29 @@ bool idle(const double*, const double* v) {
          v[kChanged + kSaturation] == 0 && v[kChanged + kHue] == 0 && v[kPermuted] == 0;
 }
 
+template <const ops::ColourArithmetic& by>
 Code pixels(const double*, const double* v, Canvas* canvas) {
   if (!between(v[kFactors + kHue], -0.5, 0.5)) return Code::kUnsupported;
   const ImageView& image = canvas->image();
   const auto contrast = [&](bool first) {
-    if (v[kChanged + kContrast] != 0 && (v[kContrastFirst] != 0) == first)
-      ops::adjust_contrast(image, v[kFactors + kContrast]);
+    if (v[kChanged + kContrast] == 0 || (v[kContrastFirst] != 0) != first) return Code::kOk;
+    return by.contrast(image, v[kFactors + kContrast]);
   };
   if (v[kChanged + kBrightness] != 0) ops::adjust_brightness(image, v[kFactors + kBrightness]);
-  contrast(true);
-  if (v[kChanged + kSaturation] != 0) ops::adjust_saturation(image, v[kFactors + kSaturation]);
-  if (v[kChanged + kHue] != 0) ops::adjust_hue(image, v[kFactors + kHue]);
-  contrast(false);
+  Code code = contrast(true);
+  if (code != Code::kOk) return code;
+  if (v[kChanged + kSaturation] != 0) by.saturation(image, v[kFactors + kSaturation]);
+  if (v[kChanged + kHue] != 0) by.hue(image, v[kFactors + kHue]);
+  code = contrast(false);
+  if (code != Code::kOk) return code;
   return v[kPermuted] != 0 ? permute_channels(v + kChannels, canvas) : Code::kOk;
 }
 
 }  // namespace
 
-const Op kPhotometricDistort = {"photometric_distort", check, draw, idle, nullptr, nullptr, pixels};
+const Op kPhotometricDistort = {"photometric_distort",     check, draw, idle, nullptr, nullptr,
+                                pixels<ops::kPillowColour>};
+const Op kTensorPhotometricDistort = {
+    "tensor_photometric_distort", check, draw, idle, nullptr, nullptr, pixels<ops::kTorchColour>};
 
 }  // namespace headrace

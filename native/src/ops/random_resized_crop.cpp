@@ -15,7 +15,7 @@ enum : int { kHeight, kWidth, kFilter, kScale, kLogRatio = 5, kRatio = 7, kOther
 const char* check(const double* p) {
   if (!is_edge(p[kHeight]) || !is_edge(p[kWidth]))
     return "a RandomResizedCrop's size is out of range";
-  if (!whole_between(p[kFilter], 0, 5)) return "a RandomResizedCrop's filter is unknown";
+  if (!is_filter(p[kFilter])) return "a RandomResizedCrop's filter is unknown";
   if (!whole_between(p[kOtherFilter], -1, 5)) return "a RandomResizedCrop's filter is unknown";
   const bool positive = p[kScale] >= 0 && p[kRatio] > 0 && p[kRatio + 1] > 0;
   const bool finite = std::isfinite(static_cast<float>(p[kScale])) &&

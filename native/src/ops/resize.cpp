@@ -11,7 +11,7 @@ Rect whole(Size in) { return {0, 0, in.width, in.height}; }
 
 const char* check(const double* p) {
   if (!is_edge(p[0]) || !is_edge(p[1])) return "a resize's size is out of range";
-  return whole_between(p[2], 0, 5) ? nullptr : "a resize's filter is unknown";
+  return is_filter(p[2]) ? nullptr : "a resize's filter is unknown";
 }
 
 Size size(const double* p, const double*, Size) { return {as_int(p[1]), as_int(p[0])}; }
@@ -26,7 +26,7 @@ Code fold(const double* p, const double* v, Folder* folder) {
 const char* check_shorter(const double* p) {
   if (!is_edge(p[0])) return "a resize's size is out of range";
   if (!whole_between(p[1], 0, kMaxEdge)) return "a resize's max_size is out of range";
-  return whole_between(p[2], 0, 5) ? nullptr : "a resize's filter is unknown";
+  return is_filter(p[2]) ? nullptr : "a resize's filter is unknown";
 }
 
 // torchvision's rule: int(size * long / short), in double precision, truncated. Edges of 0, which

@@ -59,8 +59,10 @@ struct Lanczos {
 double filter_support(Filter filter) {
   switch (filter) {
     case Filter::kLanczos:
+    case Filter::kTorchLanczos:
       return Lanczos::kSupport;
     case Filter::kBicubic:
+    case Filter::kTorchBicubic:
       return Bicubic::kSupport;
     case Filter::kBox:
       return Box::kSupport;
@@ -93,11 +95,6 @@ struct Scale {
   double support;
 };
 
-int32_t to_fixed(double weight) {
-  const double scaled = weight * (1 << kWeightBits);
-  return static_cast<int32_t>((weight < 0 ? -0.5 : 0.5) + scaled);
-}
-
 // The weights of up to kBlock neighbouring outputs, tap by tap, so that the compiler can compute
 // several outputs at once.
 constexpr int kBlock = 16;
@@ -120,14 +117,14 @@ struct Block {
   }
 };
 
-// weights[tap * kBlock + i] of output i of the block; unrounded is scratch of the same size.
+// weights[tap * kBlock + i] of output i of the block; those of an output add up to 1.
 template <typename Kernel>
-void block_weights(const Scale& scale, const Block& block, double* unrounded, int32_t* weights) {
+void block_weights(const Scale& scale, const Block& block, double* weights) {
   const Kernel kernel;
   const double inverse = 1.0 / scale.stretch;
   double sums[kBlock] = {};
   for (int tap = 0; tap < block.longest; ++tap) {
-    double* row = unrounded + static_cast<size_t>(tap) * kBlock;
+    double* row = weights + static_cast<size_t>(tap) * kBlock;
     for (int i = 0; i < kBlock; ++i) {
       const double weight = kernel((tap + block.first[i] - block.center[i] + 0.5) * inverse);
       row[i] = tap < block.count[i] ? weight : 0.0;
@@ -136,18 +133,20 @@ void block_weights(const Scale& scale, const Block& block, double* unrounded, in
   }
   for (double& sum : sums) sum = sum == 0.0 ? 1.0 : sum;  // Pillow does not divide by 0
   for (int tap = 0; tap < block.longest; ++tap) {
-    const size_t start = static_cast<size_t>(tap) * kBlock;
-    for (int i = 0; i < kBlock; ++i) weights[start + i] = to_fixed(unrounded[start + i] / sums[i]);
+    double* row = weights + static_cast<size_t>(tap) * kBlock;
+    for (int i = 0; i < kBlock; ++i) row[i] /= sums[i];
   }
 }
 
-using BlockWeights = void (*)(const Scale&, const Block&, double*, int32_t*);
+using BlockWeights = void (*)(const Scale&, const Block&, double*);
 
 BlockWeights block_weights_of(Filter filter) {
   switch (filter) {
     case Filter::kLanczos:
+    case Filter::kTorchLanczos:
       return block_weights<Lanczos>;
     case Filter::kBicubic:
+    case Filter::kTorchBicubic:
       return block_weights<Bicubic>;
     case Filter::kBox:
       return block_weights<Box>;
@@ -158,14 +157,66 @@ BlockWeights block_weights_of(Filter filter) {
   }
 }
 
+// How many bits of fraction torch gives the weights of an axis: as many as leave the largest one
+// within 15 bits. `weights` is scratch for a block.
+int torch_weight_bits(const AxisJob& job, double* weights) {
+  const Scale scale(job);
+  const BlockWeights weights_of = block_weights_of(job.filter);
+  double largest = 0.0;
+  for (int start = 0; start < job.out; start += kBlock) {
+    const Block block(scale, start, job.out - start);
+    weights_of(scale, block, weights);
+    const size_t count = static_cast<size_t>(block.longest) * kBlock;
+    for (size_t i = 0; i < count; ++i) largest = std::max(largest, weights[i]);
+  }
+  int bits = 0;
+  while (bits < kWeightBits && static_cast<int>(0.5 + largest * (1 << (bits + 1))) < 1 << 15)
+    ++bits;
+  return bits;
+}
+
+// A weight in fixed point, of `bits` bits of fraction, in units of kWeightBits: the kernels then
+// give what they would for just so many bits.
+int32_t to_fixed(double weight, int bits) {
+  const auto rounded = static_cast<int32_t>((weight < 0 ? -0.5 : 0.5) + weight * (1 << bits));
+  return rounded * (1 << (kWeightBits - bits));
+}
+
+// The source position of each output in turn, from the first one of the window on; it may be past
+// the last pixel.
+class NearestPositions {
+ public:
+  explicit NearestPositions(const AxisJob& job)
+      : job_(job),
+        output_(job.window.first),
+        step_(static_cast<double>(static_cast<float>(job.in)) / job.out),
+        position_(step_ * 0.5) {
+    // Pillow adds up positions, so only walking there gives the same rounding.
+    for (int i = 0; i < job.window.first; ++i) position_ += step_;
+  }
+
+  int next() {
+    const auto output = static_cast<float>(output_++);
+    if (is_torchs(job_.filter)) {
+      const float scale = static_cast<float>(job_.in) / static_cast<float>(job_.out);
+      return std::min(static_cast<int>(output * scale), job_.in - 1);
+    }
+    const int position = static_cast<int>(position_);
+    position_ += step_;
+    return position;
+  }
+
+ private:
+  const AxisJob& job_;
+  int output_;
+  double step_, position_;
+};
+
 Span nearest_footprint(const AxisJob& job) {
-  // Pillow adds up positions, so only walking there gives the same rounding.
-  const double step = static_cast<double>(static_cast<float>(job.in)) / job.out;
-  double position = step * 0.5;
-  for (int i = 0; i < job.window.first; ++i) position += step;
-  const int first = std::min(static_cast<int>(position), job.in - 1);
-  for (int i = 1; i < job.window.count; ++i) position += step;
-  const int last = std::min(static_cast<int>(position), job.in - 1);
+  NearestPositions positions(job);
+  const int first = std::min(positions.next(), job.in - 1);
+  int last = first;
+  for (int i = 1; i < job.window.count; ++i) last = std::min(positions.next(), job.in - 1);
   return {first, last - first + 1};
 }
 
@@ -173,7 +224,7 @@ Span nearest_footprint(const AxisJob& job) {
 
 Span axis_footprint(const AxisJob& job) {
   if (job.in == job.out) return job.window;
-  if (job.filter == Filter::kNearest) return nearest_footprint(job);
+  if (is_nearest(job.filter)) return nearest_footprint(job);
   const Scale scale(job);
   const Span low = scale.span(scale.center(job.window.first));
   const Span high = scale.span(scale.center(job.window.first + job.window.count - 1));
@@ -181,11 +232,9 @@ Span axis_footprint(const AxisJob& job) {
 }
 
 void nearest_positions(const AxisJob& job, int origin, int32_t* positions) {
-  const double step = static_cast<double>(static_cast<float>(job.in)) / job.out;
-  double position = step * 0.5;
-  for (int i = 0; i < job.window.first; ++i) position += step;
-  for (int i = 0; i < job.window.count; ++i, position += step) {
-    const int source = static_cast<int>(position);
+  NearestPositions sources(job);
+  for (int i = 0; i < job.window.count; ++i) {
+    const int source = sources.next();
     positions[job.flip ? job.window.count - 1 - i : i] = source < job.in ? source - origin : -1;
   }
 }
@@ -193,13 +242,16 @@ void nearest_positions(const AxisJob& job, int origin, int32_t* positions) {
 // Fills first, count and weights, without the zeros at an output's ends; returns the largest count.
 int Axis::compute_weights(Span footprint, const Arrays& arrays) const {
   const Scale scale(job_);
+  const int bits = is_torchs(job_.filter) ? torch_weight_bits(job_, arrays.unrounded) : kWeightBits;
   const BlockWeights weights_of = block_weights_of(job_.filter);
   const int outputs = job_.window.count;
   int longest = 1;
   for (int start = 0; start < outputs; start += kBlock) {
     const int lanes = std::min(kBlock, outputs - start);
     const Block block(scale, job_.window.first + start, lanes);
-    weights_of(scale, block, arrays.unrounded, arrays.block);
+    weights_of(scale, block, arrays.unrounded);
+    for (size_t i = 0; i < static_cast<size_t>(block.longest) * kBlock; ++i)
+      arrays.block[i] = to_fixed(arrays.unrounded[i], bits);
     for (int i = 0; i < lanes; ++i) {
       const int32_t* column = arrays.block + i;
       int begin = 0, end = block.count[i];
@@ -253,7 +305,9 @@ Code Axis::prepare(const AxisJob& job, const ResizeKernels& kernels) {
   arrays.count = reserve<int32_t>(&count_, outputs);
   arrays.weights = reserve<int32_t>(&weights_, outputs * arrays.stride);
   arrays.block = reserve<int32_t>(&block_, arrays.stride * kBlock);
-  arrays.unrounded = reserve<double>(&unrounded_, arrays.stride * kBlock);
+  // torch's weights depend on those of the whole axis, which may have more taps than the window.
+  const auto widest = static_cast<size_t>(std::min<double>(reach, job.in));
+  arrays.unrounded = reserve<double>(&unrounded_, widest * kBlock);
   if (!arrays.first || !arrays.count || !arrays.weights || !arrays.block || !arrays.unrounded) {
     return Code::kOutOfMemory;
   }

@@ -36,11 +36,11 @@ struct AxisJob {
 // its window itself.
 Span axis_footprint(const AxisJob& job);
 
-// The taps of `job` for one variant of the kernels, counted from the start of axis_footprint(job).
+// the taps of `job` for one variant of the kernels, counted from the start of axis_footprint(job).
 // Reused from job to job.
 class Axis {
  public:
-  // Any filter but nearest, and job.in != job.out. kOk or kOutOfMemory.
+  // Any filter but the nearest ones, and job.in != job.out. kOk or kOutOfMemory.
   Code prepare(const AxisJob& job, const ResizeKernels& kernels);
 
   const AxisTaps& taps() const { return taps_; }

@@ -30,12 +30,13 @@ bool valid_axis(const AxisJob& axis) {
 
 bool valid(const ResizeJob& job) {
   return valid_axis(x_axis(job)) && valid_axis(y_axis(job)) && job.filter >= Filter::kNearest &&
-         job.filter <= Filter::kHamming;
+         static_cast<int>(job.filter) <= kLastFilter;
 }
 
 // Pillow 13 compares what the axes lose. Before it, only images over 100 times higher than wide
-// were shrunk vertically first, and that by Image.resize itself.
+// were shrunk vertically first, and that by Image.resize itself. torch never does.
 bool vertical_first(const ResizeJob& job, const PillowRules& rules) {
+  if (is_torchs(job.filter)) return false;
   const int64_t shrink_y = static_cast<int64_t>(job.in_h) - job.out_h;
   const int64_t shrink_x = static_cast<int64_t>(job.in_w) - job.out_w;
   if (shrink_y <= 0) return false;
@@ -116,7 +117,7 @@ Code Resizer::run(const ResizeJob& job, const PillowRules& rules, const Rect& fo
     copy_rows(job, source, out);
     return Code::kOk;
   }
-  if (job.filter == Filter::kNearest) {
+  if (is_nearest(job.filter)) {
     return nearest_rows(job, x_job, y_job, footprint, source, &state_->buffers, out);
   }
   const ResizeKernels& kernels = active_kernels();

@@ -1,5 +1,5 @@
-// Pillow's Image.resize, bit for bit, of a window of the result: separable, 8-bit fixed-point
-// coefficients of 22 bits, rounding to uint8 between the passes.
+// Pillow's Image.resize, or torch's, bit for bit, of a window of the result: separable, fixed-point
+// coefficients, rounding to uint8 between the passes.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,9 @@
 
 namespace headrace {
 
-// Values are PIL.Image.Resampling's, and part of the C ABI.
+// Part of the C ABI: the values of PIL.Image.Resampling, and then those of torch's resize of uint8
+// tensors, which rounds weights to 15 bits, goes horizontally first, and picks other nearest
+// pixels.
 enum class Filter : int32_t {
   kNearest = 0,
   kLanczos = 1,
@@ -18,7 +20,18 @@ enum class Filter : int32_t {
   kBicubic = 3,
   kBox = 4,
   kHamming = 5,
+  kTorchNearest = 6,
+  kTorchBilinear = 7,  // these antialiased
+  kTorchBicubic = 8,
+  kTorchLanczos = 9,
 };
+
+constexpr int kLastFilter = 9;
+
+inline bool is_torchs(Filter filter) { return filter >= Filter::kTorchNearest; }
+inline bool is_nearest(Filter filter) {
+  return filter == Filter::kNearest || filter == Filter::kTorchNearest;
+}
 
 // Which Pillow the result must equal: 13.0 changed the order of the passes (its PR 9549).
 struct PillowRules {

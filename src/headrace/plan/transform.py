@@ -105,6 +105,7 @@ class _Item:
         settled: what becomes of an image op where it stands.
         channels: channels of the image after it.
         on_tensor: whether it is called with a tensor, or makes one.
+        on_levels: whether it was read as an op on a uint8 tensor of the image's levels.
         reads: whether it is part of how files are read.
     """
 
@@ -115,6 +116,7 @@ class _Item:
     problem: str = ""
     channels: int = 3
     on_tensor: bool = False
+    on_levels: bool = False
     reads: bool = False
 
 
@@ -134,7 +136,7 @@ class _Images:
 
 def lower_transform(transform: Any, size: Extent = UNKNOWN, mode: Mode = "RGB") -> LoweredTransform:
     """What native code makes of `transform` (None for none) on images of `size`, and why not all of it."""
-    items = [] if transform is None else list(_read_all(transform))
+    items = [] if transform is None else _read_all(transform)
     images = _fold_reading(items, _Images(size, mode))
     _settle(items, images)
     _check_erasing(items)
@@ -257,31 +259,51 @@ def _keeps_images(item: _Item) -> bool:
 
 def lower_values(transform: Any, channels: int) -> tuple[PointwiseTable, tuple[Step, ...]] | None:
     """The table of a transform that has pointwise steps only, for images of 3 (RGB) or 1 (L) channels."""
-    items = list(_read_all(transform))
+    items = _read_all(transform)
     if any(item.problem or not isinstance(item.op, LevelOp) for item in items):
         return None
     table = build_table([item.transform for item in items], channels)
     return None if isinstance(table, str) else (table, tuple(map(_native_step, items)))
 
 
-def _read_all(transform: Any, depth: int = 0) -> Iterator[_Item]:
-    """The transforms inside containers, in the order in which they are called. Reading one runs code of other
-    people's, which may raise anything: it is Python then, and raises that for a sample, if at all."""
+def _read_all(transform: Any) -> list[_Item]:
+    """The transforms inside containers, in the order in which they are called."""
+    items: list[_Item] = []
+    for each in _flat(transform):
+        items.append(each if isinstance(each, _Item) else _read(each, items))
+    return items
+
+
+def _flat(transform: Any, depth: int = 0) -> Iterator[Any]:
+    """Transforms that aren't containers, and items for those that can't be read."""
     steps: Sequence[Any] = ()
     try:
         found = steps_of(transform) if depth < MAX_DEPTH else None
         if found is None:
-            yield _read(transform)
+            yield transform
         else:
             steps = found
     except Exception as error:
-        problem = f"can't be read: {type(error).__name__}: {error}"
-        yield _Item(transform, text=type(transform).__name__, problem=problem)
+        yield _unreadable(transform, error)
     for inner in steps:
-        yield from _read_all(inner, depth + 1)
+        yield from _flat(inner, depth + 1)
 
 
-def _read(transform: Any) -> _Item:
+def _unreadable(transform: Any, error: Exception) -> _Item:
+    problem = f"can't be read: {type(error).__name__}: {error}"
+    return _Item(transform, text=type(transform).__name__, problem=problem)
+
+
+def _read(transform: Any, before: Sequence[_Item]) -> _Item:
+    """Reading runs code of other people's, which may raise anything: it is Python then, and raises that for a
+    sample, if at all."""
+    try:
+        return _read_known(transform, before)
+    except Exception as error:
+        return _unreadable(transform, error)
+
+
+def _read_known(transform: Any, before: Sequence[_Item]) -> _Item:
     cls = find_op(type(transform))
     name = located(describe_callable(transform), transform)
     if cls is None:
@@ -289,11 +311,24 @@ def _read(transform: Any) -> _Item:
     change = find_change(transform)
     if change is not None:
         return _Item(transform, text=name, problem=change)
+    on_levels = False
     try:
-        op = cls.read(transform)
+        if issubclass(cls, ImageOp) and _gives_levels(before):
+            op: Op = cls.read_on_tensor(transform)
+            on_levels = True
+        else:
+            op = cls.read(transform)
     except NoNativeForm as verdict:
         return _Item(transform, text=name, problem=str(verdict))
-    return _Item(transform, op, text=str(op))
+    return _Item(transform, op, text=str(op), on_levels=on_levels)
+
+
+def _gives_levels(items: Sequence[_Item]) -> bool:
+    """Whether `items` make a uint8 tensor of the image's own levels."""
+    if not any(isinstance(item.op, ToTensor) for item in items):
+        return False
+    table = build_table([item.transform for item in items if isinstance(item.op, LevelOp)])
+    return isinstance(table, PointwiseTable) and table.values is None
 
 
 def _unknown_reason(transform: Any) -> str:
@@ -313,7 +348,8 @@ def _settle(items: Sequence[_Item], images: _Images) -> None:
         # All others leave an image an image, or raise an error for one (which the table's making finds out).
         item.on_tensor = on_tensor = on_tensor or isinstance(item.op, ToTensor)
         if isinstance(item.op, ImageOp) and not item.reads:
-            item.settled = item.op.settle(extent, on_tensor=on_tensor)
+            on_values = on_tensor and not (item.on_levels and channels == 3)
+            item.settled = item.op.settle(extent, on_tensor=on_values)
             item.problem = item.settled.problem or _channels_problem(item, channels)
             extent = item.settled.extent
             channels = item.op.channels(channels) or channels
@@ -333,7 +369,7 @@ def _channels_problem(item: _Item, channels: int) -> str:
     op = item.op
     assert isinstance(op, ImageOp)
     if item.on_tensor:
-        return ""  # no op works on tensors as on images but those that move pixels
+        return ""  # what works on tensors of one channel as on those of three moves pixels only
     if not op.channels(channels):
         return VARYING_CHANNELS
     return (op.gray_problem or _fill_problem(item.transform)) if channels == 1 else ""

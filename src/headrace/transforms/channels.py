@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from PIL import Image
-from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
 from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F  # noqa: N812  (torchvision's own name for it)
 from typing_extensions import Self
 
 from headrace.records import Draw
-from headrace.transforms.op import ImageOp
+from headrace.transforms.color_jitter import EACH_ADJUSTMENT
+from headrace.transforms.on_tensors import mean_problem, require_torch, through_tensor
+from headrace.transforms.op import Extent, ImageOp, Settled
 from headrace.transforms.reading import bounds, check_probability, check_range, made, number, range_text
 
 CHANNELS = ("channel that becomes red", "green", "blue")
@@ -33,6 +35,10 @@ class ChannelPermutation(ImageOp):
     @classmethod
     def read(cls, transform: Any) -> Self:  # noqa: ARG003  (it has no arguments)
         return cls()
+
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> Self:
+        return cls.read(transform)
 
     def params(self) -> tuple[float, ...]:
         return ()
@@ -87,6 +93,11 @@ class PhotometricDistort(ImageOp):
         ranges = (bounds(name, getattr(transform, name)) for name in names)
         return made(cls, number("p", transform.p), *ranges)
 
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> PhotometricDistort:
+        require_torch(EACH_ADJUSTMENT, transform)
+        return TensorPhotometricDistort.read(transform)
+
     def params(self) -> tuple[float, ...]:
         return (self.p, *self.brightness, *self.contrast, *self.saturation, *self.hue)
 
@@ -95,6 +106,9 @@ class PhotometricDistort(ImageOp):
         return not (brightness or contrast or hue or draw[9])
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
+        return self._distorted(image, draw)
+
+    def _distorted(self, image: Any, draw: Draw) -> Any:
         brightness, contrast, saturation, hue = draw[:4]
         if brightness:
             image = F.adjust_brightness(image, draw[4])
@@ -109,6 +123,21 @@ class PhotometricDistort(ImageOp):
         return permuted(image, draw[10:]) if draw[9] else image
 
 
-def permuted(image: Image.Image, channels: Draw) -> Any:
+@dataclass(frozen=True)
+class TensorPhotometricDistort(PhotometricDistort):
+    """The same of a uint8 tensor, in torchvision's own arithmetic."""
+
+    native = "tensor_photometric_distort"
+    parity = "torch"
+
+    def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
+        settled = super().settle(before, on_tensor=on_tensor)
+        return replace(settled, problem=settled.problem or mean_problem(before))
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        return through_tensor(image, lambda tensor: self._distorted(tensor, draw))
+
+
+def permuted(image: Any, channels: Draw) -> Any:
     """`image`, whose red, green and blue become those channels of it."""
     return v2.functional.permute_channels(image, torch.tensor([int(c) for c in channels]).tolist())

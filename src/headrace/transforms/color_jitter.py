@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from PIL import Image
 from torchvision import transforms as v1
-from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
 from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F  # noqa: N812  (torchvision's own name for it)
 from typing_extensions import Self
 
 from headrace.records import Draw
-from headrace.transforms.op import ImageOp
+from headrace.transforms.on_tensors import mean_problem, require_torch, through_tensor
+from headrace.transforms.op import Extent, ImageOp, Settled
 from headrace.transforms.reading import bounds, check_range, made, range_text
 
 Bounds = tuple[float, float]
@@ -68,19 +69,45 @@ class ColorJitter(ImageOp):
         pairs = zip(FACTORS, values, strict=True)
         return made(cls, *(None if value is None else bounds(name, value) for name, value in pairs))
 
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> ColorJitter:
+        require_torch(EACH_ADJUSTMENT, transform)
+        return TensorColorJitter.read(transform)
+
     def params(self) -> tuple[float, ...]:
         values = [getattr(self, name) for name in FACTORS]
         return tuple(number for value in values for number in ((0, 0, 0) if value is None else (1, *value)))
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
-        changed: Any = image
-        for which in self._order(draw):
-            changed = ADJUST[which](changed, draw[len(FACTORS) + which])
-        return changed
+        return self._adjusted(image, draw)
 
     def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
         return self.brightness is None and self.contrast is None and self.hue is None
 
+    def _adjusted(self, image: Any, draw: Draw) -> Any:
+        for which in self._order(draw):
+            image = ADJUST[which](image, draw[len(FACTORS) + which])
+        return image
+
     def _order(self, draw: Draw) -> Sequence[int]:
         places = (int(which) for which in draw[: len(FACTORS)])
         return [which for which in places if getattr(self, FACTORS[which]) is not None]
+
+
+@dataclass(frozen=True)
+class TensorColorJitter(ColorJitter):
+    """`ColorJitter` of a uint8 tensor, in torchvision's own arithmetic."""
+
+    native = "tensor_color_jitter"
+    parity = "torch"
+
+    def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
+        settled = super().settle(before, on_tensor=on_tensor)
+        unsure = "" if self.contrast is None else mean_problem(before)
+        return replace(settled, problem=settled.problem or unsure)
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        return through_tensor(image, lambda tensor: self._adjusted(tensor, draw))
+
+
+EACH_ADJUSTMENT = TensorColorJitter((0.3, 1.7), (0.3, 1.7), (0.3, 1.7), (-0.5, 0.5))

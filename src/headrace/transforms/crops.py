@@ -12,7 +12,7 @@ from torchvision.transforms import v2
 from typing_extensions import Self
 
 from headrace.records import Draw
-from headrace.transforms.op import NO_EFFECT, Extent, ImageOp, NoNativeForm, Settled
+from headrace.transforms.op import NO_EFFECT, TENSOR_PIXELS, Extent, ImageOp, NoNativeForm, Settled
 from headrace.transforms.reading import (
     MAX_SIZE,
     check_size,
@@ -22,6 +22,7 @@ from headrace.transforms.reading import (
     integer,
     made,
     pair,
+    tensor_fill,
 )
 
 # In the order of native code's PaddingMode.
@@ -61,6 +62,12 @@ class CenterCrop(ImageOp):
         # torchvision's pads with black, whatever attributes an object may have.
         padding = () if isinstance(transform, cls.matches) else _timms_padding(transform)
         return made(cls, *pair(transform.size), *padding)
+
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> Self:
+        if not isinstance(transform, cls.matches):
+            raise NoNativeForm(TENSOR_PIXELS)
+        return cls.read(transform)
 
     def params(self) -> tuple[float, ...]:
         return (self.height, self.width, PADDING_MODES.index(self.padding_mode), *self.fill)
@@ -211,6 +218,11 @@ class RandomCrop(ImageOp):
         if pads and mode == "constant":
             fill = colour(image_fill(transform.fill) if is_v2 else transform.fill, functional_of(transform))
         return made(cls, *pair(transform.size), padding, pad_if_needed, fill, mode)
+
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> Self:
+        op = cls.read(transform)
+        return replace(op, fill=tensor_fill(transform)) if op.may_pad else op
 
     def params(self) -> tuple[float, ...]:
         padding, mode = self.padding or (0, 0, 0, 0), PADDING_MODES.index(self.padding_mode)

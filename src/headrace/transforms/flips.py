@@ -29,6 +29,10 @@ class _Flip(ChanceOp):
     def read(cls, transform: Any) -> Self:
         return made(cls, probability(transform, as_tensor=True))
 
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> Self:
+        return cls.read(transform)
+
 
 @dataclass(frozen=True)
 class HorizontalFlip(_Flip):

@@ -16,11 +16,13 @@ from torchvision.transforms import v2
 from typing_extensions import Self
 
 from headrace.records import Draw
+from headrace.transforms.on_tensors import require_v2
 from headrace.transforms.op import ImageOp, NoNativeForm
 from headrace.transforms.reading import bounds, check_range, integer, made, range_text
 
 SIGMAS = 1024
 MOST_TAPS = 255
+OTHER_ORDER = "torch's convolution adds in another order on this machine"
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,15 @@ class GaussianBlur(ImageOp):
         size_x, size_y = (integer("kernel_size", size) for size in sizes)
         op = made(cls, size_x, size_y, bounds("sigma", transform.sigma), isinstance(transform, v2.Transform))
         if not torch_convolves_as_expected(op):
-            raise NoNativeForm("torch's convolution adds in another order on this machine")
+            raise NoNativeForm(OTHER_ORDER)
+        return op
+
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> Self:
+        require_v2(transform)
+        op = cls.read(transform)
+        if not torch_convolves_as_expected(op, contiguous=True):
+            raise NoNativeForm(OTHER_ORDER)
         return op
 
     @property
@@ -84,7 +94,11 @@ class GaussianBlur(ImageOp):
         return False
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
-        return self._functional.gaussian_blur(image, [self.size_x, self.size_y], [draw[0], draw[0]])
+        return self.blurred(image, draw[0])
+
+    def blurred(self, image: Any, sigma: float) -> Any:
+        """What torchvision makes of an image or a tensor."""
+        return self._functional.gaussian_blur(image, [self.size_x, self.size_y], [sigma, sigma])
 
     @property
     def _functional(self) -> Any:
@@ -114,12 +128,18 @@ def _kernel(size: int, sigma: float, *, is_v2: bool) -> torch.Tensor:
 
 
 @lru_cache(maxsize=16)
-def torch_convolves_as_expected(op: GaussianBlur) -> bool:
-    """Whether torchvision blurs noise as native code does: by a chain of multiply-adds."""
+def torch_convolves_as_expected(op: GaussianBlur, *, contiguous: bool = False) -> bool:
+    """Whether torchvision blurs noise as native code does: by a chain of multiply-adds.
+
+    Args:
+        contiguous: channel by channel in memory, as images that become tensors aren't.
+    """
     rng = np.random.default_rng(0)
     image = rng.integers(0, 256, (op.size_y // 2 + 24, op.size_x // 2 + 48, 3), dtype=np.uint8)
     for sigma in {op.sigmas[0].item(), op.sigmas[-1].item()}:
-        blurred = op.replay(Image.fromarray(image), (sigma, 0))
+        tensor = torch.from_numpy(image).permute(2, 0, 1)
+        tensor = tensor.contiguous() if contiguous else tensor
+        blurred = op.blurred(tensor, sigma).permute(1, 2, 0)
         kernel_x, kernel_y = (_kernel(size, sigma, is_v2=op.is_v2) for size in (op.size_x, op.size_y))
         products = (kernel_y[:, None] * kernel_x[None, :]).numpy()
         if not np.array_equal(np.asarray(blurred), _chained(image, products)):

@@ -13,6 +13,7 @@ from typing_extensions import Self
 
 from headrace.records import Draw
 from headrace.transforms.chance import ChanceOp, probability
+from headrace.transforms.on_tensors import require_torch, through_tensor
 from headrace.transforms.op import ImageOp, NoNativeForm
 from headrace.transforms.reading import made
 
@@ -38,6 +39,13 @@ class Grayscale(ImageOp):
         if type(channels) is not int or channels not in (1, 3):
             raise NoNativeForm(f"num_output_channels={channels!r} must be 1 or 3")
         return cls(channels)
+
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> Grayscale:
+        if cls.read(transform).num_output_channels == 1:
+            raise NoNativeForm("num_output_channels=1 has no native form on tensors")
+        require_torch(TensorGrayscale(3), transform)
+        return TensorGrayscale(3)
 
     def params(self) -> tuple[float, ...]:
         return ()
@@ -70,8 +78,39 @@ class RandomGrayscale(ChanceOp):
     def read(cls, transform: Any) -> Self:
         return made(cls, probability(transform, as_tensor=True))
 
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> RandomGrayscale:
+        require_torch(TensorGrayscale(3), transform)
+        return RandomTensorGrayscale(cls.read(transform).p)
+
     def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
         return not draw[0]
 
     def applied(self, image: Image.Image, draw: Draw) -> Any:
         return F.rgb_to_grayscale(image, num_output_channels=3)
+
+
+@dataclass(frozen=True)
+class TensorGrayscale(Grayscale):
+    """`Grayscale` of a uint8 tensor: torchvision's weights, truncated."""
+
+    native = "tensor_grayscale"
+    parity = "torch"
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        return _gray_by_torch(image)
+
+
+@dataclass(frozen=True)
+class RandomTensorGrayscale(RandomGrayscale):
+    """The same with probability `p`."""
+
+    native = "random_tensor_grayscale"
+    parity = "torch"
+
+    def applied(self, image: Image.Image, draw: Draw) -> Any:
+        return _gray_by_torch(image)
+
+
+def _gray_by_torch(image: Image.Image) -> Image.Image:
+    return through_tensor(image, lambda tensor: v2.functional.rgb_to_grayscale(tensor, 3))

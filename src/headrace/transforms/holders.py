@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -22,7 +22,7 @@ from headrace.transforms.chance import probability
 from headrace.transforms.changed import find_change
 from headrace.transforms.containers import COMPOSE
 from headrace.transforms.levels import Identity
-from headrace.transforms.op import UNKNOWN, Extent, ImageOp, NoNativeForm, Settled, flat
+from headrace.transforms.op import UNKNOWN, Extent, ImageOp, NoNativeForm, Op, Settled, flat
 from headrace.transforms.reading import check_probability, made, number
 
 MAX_DEPTH = 6
@@ -42,10 +42,18 @@ class Holder(ImageOp):
     def __post_init__(self) -> None:
         if len(list(flat(self.ops))) > MAX_INSIDE:
             raise ValueError(f"holds more than {MAX_INSIDE} transforms")
-        if any(op.parity == "pillow" for op in self.ops):
-            object.__setattr__(self, "parity", "pillow")
+        # On images some follow Pillow, on tensors some follow torch.
+        versions = {op.parity for op in self.ops} - {"exact"}
+        if versions:
+            object.__setattr__(self, "parity", versions.pop())
         problems = (f"{op} {op.gray_problem}" for op in self.ops if op.gray_problem)
         object.__setattr__(self, "gray_problem", next(problems, ""))
+
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> Self:
+        op = cls.read(transform)
+        assert isinstance(op, cls)
+        return replace(op, ops=read_inside(transform, on_tensor=True))
 
     def __str__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(str, self.ops))})"
@@ -239,13 +247,14 @@ class RandomOrder(Holder):
         return before if all(op.extent(before) == before for op in self.ops) else UNKNOWN
 
 
-def read_inside(holder: Any) -> tuple[ImageOp, ...]:
-    """The ops of the transforms that `holder` holds. Raises NoNativeForm where one of them has none."""
+def read_inside(holder: Any, *, on_tensor: bool = False) -> tuple[ImageOp, ...]:
+    """The ops of the transforms that `holder` holds, which are called with uint8 tensors where `on_tensor`.
+    Raises NoNativeForm where one of them has none."""
     _check_depth(holder, MAX_DEPTH)
-    return tuple(_read_inner(inner) for inner in holder.transforms)
+    return tuple(_read_inner(inner, on_tensor=on_tensor) for inner in holder.transforms)
 
 
-def _read_inner(transform: Any) -> ImageOp:
+def _read_inner(transform: Any, *, on_tensor: bool) -> ImageOp:
     name, cls = type(transform).__name__, type(transform)
     kind = Group if cls in COMPOSE else transforms.find_op(cls)
     if kind is None:
@@ -254,7 +263,10 @@ def _read_inner(transform: Any) -> ImageOp:
     if change is not None:
         raise NoNativeForm(f"holds {name}: {change}")
     try:
-        op = kind.read(transform)
+        if on_tensor and issubclass(kind, ImageOp):
+            op: Op = kind.read_on_tensor(transform)
+        else:
+            op = kind.read(transform)
     except NoNativeForm as verdict:
         raise NoNativeForm(f"holds {name}: {verdict}") from None
     if type(op) is Identity:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
@@ -13,6 +14,8 @@ from typing_extensions import Self
 
 from headrace.records import Draw
 from headrace.transforms.chance import ChanceOp, probability
+from headrace.transforms.on_tensors import require_torch, require_v2, through_tensor
+from headrace.transforms.op import NoNativeForm
 from headrace.transforms.reading import integer, made, number
 
 PROBABILITIES: tuple[dict[str, float], ...] = ({"p": 0.0}, {"p": 0.5}, {"p": 1.0})
@@ -28,6 +31,11 @@ class _PlainLookUp(ChanceOp):
     @classmethod
     def read(cls, transform: Any) -> Self:
         return made(cls, probability(transform, as_tensor=False))
+
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> ChanceOp:
+        require_v2(transform)
+        return cls.read(transform)  # the same on tensors
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,22 @@ class RandomAutocontrast(_PlainLookUp):
 
     def applied(self, image: Image.Image, draw: Draw) -> Any:
         return F.autocontrast(image)
+
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> ChanceOp:
+        require_torch(RandomTensorAutocontrast(1.0), transform)
+        return RandomTensorAutocontrast(cls.read(transform).p)
+
+
+@dataclass(frozen=True)
+class RandomTensorAutocontrast(RandomAutocontrast):
+    """The same of a uint8 tensor, in torchvision's own arithmetic."""
+
+    native = "random_tensor_autocontrast"
+    parity = "torch"
+
+    def applied(self, image: Image.Image, draw: Draw) -> Any:
+        return through_tensor(image, v2.functional.autocontrast)
 
 
 @dataclass(frozen=True)
@@ -89,6 +113,13 @@ class RandomPosterize(ChanceOp):
     def read(cls, transform: Any) -> Self:
         return made(cls, probability(transform, as_tensor=False), integer("bits", transform.bits))
 
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> Self:
+        require_v2(transform)
+        if type(transform.bits) is not int:
+            raise NoNativeForm(f"bits={transform.bits!r} isn't an int")
+        return cls.read(transform)
+
     def params(self) -> tuple[float, ...]:
         return (self.p, self.bits)
 
@@ -117,6 +148,14 @@ class RandomSolarize(ChanceOp):
     def read(cls, transform: Any) -> Self:
         threshold = number("threshold", transform.threshold)
         return made(cls, probability(transform, as_tensor=False), threshold)
+
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> Self:
+        require_v2(transform)
+        op = cls.read(transform)
+        if not 0 <= op.threshold <= 255:
+            raise NoNativeForm(f"threshold={op.threshold:g} isn't a level")
+        return replace(op, threshold=float(np.float32(op.threshold)))  # as torch compares
 
     def params(self) -> tuple[float, ...]:
         return (self.p, self.threshold)

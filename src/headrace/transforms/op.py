@@ -14,17 +14,21 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 import PIL
+import torch
 from PIL import Image
 
 from headrace.records import Draw
 
-# How the result compares with torchvision's on PIL images:
+# How the result compares with torchvision's, on PIL images but for the last:
 #   "exact"  the same bits, whatever the versions
 #   "pillow" the same bits as the installed Pillow gives: its resize is followed, which version 13 changed
-Parity = Literal["exact", "pillow"]
+#   "torch"  the bits that torch's own arithmetic gives on a uint8 tensor
+Parity = Literal["exact", "pillow", "torch"]
 
 NO_EFFECT = "changes nothing: the picture has that size already"
-TENSOR_PIXELS = "treats a tensor as torch does, which isn't what Pillow does; put it before the conversion"
+TENSOR_PIXELS = (
+    "is computed otherwise on tensors than on images, and not natively; put it before the conversion"
+)
 
 
 NO_GRAY = "isn't proven for images of one channel"
@@ -76,7 +80,8 @@ class Settled:
 
 
 class Op(ABC):
-    """A transform with its arguments. Subclasses are frozen dataclasses, listed in `headrace.transforms.OPS`.
+    """A transform with its arguments. Subclasses are frozen dataclasses, listed in `headrace.transforms.OPS`,
+    or read by one that is, for tensors.
 
     Attributes:
         matches: the exact classes that it is read from: a subclass may do anything.
@@ -114,8 +119,8 @@ class ImageOp(Op):
     Attributes:
         native: its name in native/src/ops.
         parity: see `Parity`.
-        tensor_problem: why it isn't run natively where it comes after the conversion to a tensor; empty: it
-            gives the same pixels there.
+        tensor_problem: why it isn't run natively on a tensor of other values than the levels of an RGB image;
+            empty: it gives what the conversion makes of its result on the image.
         gray_problem: why it isn't run natively on gray images, mode L; empty: on three equal channels it does
             to each what torchvision does to one, draws included.
     """
@@ -124,6 +129,11 @@ class ImageOp(Op):
     parity: ClassVar[Parity] = "exact"
     tensor_problem: ClassVar[str] = TENSOR_PIXELS
     gray_problem: ClassVar[str] = NO_GRAY
+
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> ImageOp:  # noqa: ARG003  (the default refuses all of them)
+        """The same of an object that is called with the image as a uint8 tensor [3, height, width]."""
+        raise NoNativeForm(TENSOR_PIXELS)
 
     @abstractmethod
     def params(self) -> tuple[float, ...]:
@@ -146,7 +156,7 @@ class ImageOp(Op):
         return before
 
     def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
-        """What becomes of the op on an image of `before`, or on the tensor made of one."""
+        """What becomes of the op on an image of `before`; or, `on_tensor`, a tensor of values made of it."""
         return Settled(self, self.extent(before), problem=self.tensor_problem if on_tensor else "")
 
     def output_size(self, height: int, width: int, draw: Draw) -> tuple[int, int]:
@@ -242,5 +252,8 @@ def parity_text(parity: Parity) -> str:
     """The words that `explain()` prints for a parity class."""
     if parity == "exact":
         return "exact"
+    if parity == "torch":
+        major, minor = torch.__version__.split(".")[:2]
+        return f"exact (torch {major}.{minor}, uint8)"
     major, minor = PIL.__version__.split(".")[:2]
     return f"exact (Pillow {major}.{minor})"

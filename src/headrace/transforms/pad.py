@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from PIL import Image
@@ -14,7 +14,15 @@ from typing_extensions import Self
 from headrace.records import Draw
 from headrace.transforms.crops import PADDING_MODES, TENSOR_PADDING, PaddingMode
 from headrace.transforms.op import Extent, ImageOp, NoNativeForm
-from headrace.transforms.reading import MAX_SIZE, colour, functional_of, image_fill, integer, made
+from headrace.transforms.reading import (
+    MAX_SIZE,
+    colour,
+    functional_of,
+    image_fill,
+    integer,
+    made,
+    tensor_fill,
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,10 @@ class Pad(ImageOp):
         if transform.padding_mode == "constant":
             fill = colour(image_fill(transform.fill) if is_v2 else transform.fill, functional_of(transform))
         return made(cls, _sides(transform.padding), transform.padding_mode, fill)
+
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> Self:
+        return replace(cls.read(transform), fill=tensor_fill(transform))
 
     def params(self) -> tuple[float, ...]:
         return (*self.padding, PADDING_MODES.index(self.padding_mode), *self.fill)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
 from torchvision.transforms import v2
-from typing_extensions import Self
 
 from headrace.records import Draw
-from headrace.transforms.op import Extent, ImageOp
+from headrace.transforms.on_tensors import check_result, tensor_filter_of, through_tensor
+from headrace.transforms.op import Extent, ImageOp, Parity
 from headrace.transforms.reading import (
     bounds,
     check_filter,
@@ -46,7 +46,7 @@ class RandomResizedCrop(ImageOp):
     native = "random_resized_crop"
     gray_problem = ""
     matches = (v1.RandomResizedCrop, v2.RandomResizedCrop)
-    parity = "pillow"
+    parity: ClassVar[Parity] = "pillow"
     tensor_problem = TENSOR_RESIZE
     draws = ("top", "left", "height", "width")
     examples = (
@@ -60,7 +60,7 @@ class RandomResizedCrop(ImageOp):
 
     def __post_init__(self) -> None:
         check_size(self.height, self.width)
-        check_filter(self.filter)
+        check_filter(self.filter, self.parity)
         check_range("scale", self.scale, lowest=0.0, exclusive=False)
         check_range("ratio", self.ratio, lowest=0.0, exclusive=True)
 
@@ -70,11 +70,13 @@ class RandomResizedCrop(ImageOp):
         return f"RandomResizedCrop({size}, scale {scale}, ratio {ratio}, {filter_})"
 
     @classmethod
-    def read(cls, transform: Any) -> Self:
+    def read(cls, transform: Any) -> RandomResizedCrop:
         """`antialias` says nothing about PIL images: Pillow always does it."""
-        height, width = pair(transform.size)
-        scale, ratio = bounds("scale", transform.scale), bounds("ratio", transform.ratio)
-        return made(cls, height, width, scale, ratio, filter_of(transform))
+        return made(RandomResizedCrop, *_arguments(transform), filter_of(transform))
+
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> RandomResizedCrop:
+        return made(TensorResizedCrop, *_arguments(transform), tensor_filter_of(transform))
 
     def params(self) -> tuple[float, ...]:
         # As torchvision computes it: the logarithm in float32.
@@ -88,3 +90,28 @@ class RandomResizedCrop(ImageOp):
         top, left, height, width = (int(value) for value in draw)
         size = [self.height, self.width]
         return F.resized_crop(image, top, left, height, width, size, mode_of(self.filter))
+
+
+@dataclass(frozen=True)
+class TensorResizedCrop(RandomResizedCrop):
+    """The same of a uint8 tensor, resized by torch, antialiased."""
+
+    parity = "torch"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_result(self.height, self.width)
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        top, left, height, width = (int(value) for value in draw)
+        size, mode = [self.height, self.width], mode_of(self.filter)
+        return through_tensor(
+            image,
+            lambda tensor: v2.functional.resized_crop(
+                tensor, top, left, height, width, size, mode, antialias=True
+            ),
+        )
+
+
+def _arguments(transform: Any) -> tuple[int, int, tuple[float, float], tuple[float, float]]:
+    return (*pair(transform.size), bounds("scale", transform.scale), bounds("ratio", transform.ratio))

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import PIL.Image
+import torch
 from PIL.Image import Resampling
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as functional_v1
 from torchvision.transforms.v2 import functional as functional_v2
 
-from headrace.transforms.op import NoNativeForm
+from headrace.transforms.op import NoNativeForm, Parity
 
 # Far beyond any image, and small enough that products of two sizes fit 64 bits.
 MAX_SIZE = 1 << 20
@@ -28,7 +29,17 @@ FILTERS = {
     InterpolationMode.HAMMING: Resampling.HAMMING,
     InterpolationMode.LANCZOS: Resampling.LANCZOS,
 }
+
+# Native code's numbers of torch's filters for uint8 tensors (native/src/resize/resize.h). Which pixels
+# 'nearest-exact' picks depends on the layout of the tensor.
+TENSOR_FILTERS = {
+    InterpolationMode.NEAREST: 6,
+    InterpolationMode.BILINEAR: 7,
+    InterpolationMode.BICUBIC: 8,
+    InterpolationMode.LANCZOS: 9,
+}
 MODES = {FILTERS[mode]: mode for mode in InterpolationMode if mode is not InterpolationMode.NEAREST_EXACT}
+TENSOR_MODES = {number: mode for mode, number in TENSOR_FILTERS.items()}
 
 _Made = TypeVar("_Made")
 
@@ -48,12 +59,19 @@ def functional_of(transform: Any) -> Any:
 
 def filter_of(transform: Any) -> int:
     """A value of `PIL.Image.Resampling`, 0 to 5, from the attribute `interpolation`."""
+    return int(FILTERS[interpolation_of(transform)])
+
+
+def interpolation_of(transform: Any) -> InterpolationMode:
+    """The attribute `interpolation`, whatever it is given as."""
     interpolation = transform.interpolation
     if isinstance(interpolation, str):
         interpolation = _named_mode(interpolation, functional_of(transform))
     if isinstance(interpolation, InterpolationMode):
-        return int(FILTERS[interpolation])
-    return integer("interpolation", interpolation)
+        return interpolation
+    number = integer("interpolation", interpolation)
+    made(check_filter, number)
+    return MODES[Resampling(number)]
 
 
 def _named_mode(name: str, functional: Any) -> InterpolationMode:
@@ -73,6 +91,25 @@ def colour(fill: Any, functional: Any) -> tuple[int, int, int]:
     except (TypeError, ValueError, OverflowError) as error:
         raise NoNativeForm(f"fill={fill!r} raises {type(error).__name__}: {error}") from None
     red, green, blue = padded.getpixel((0, 0))
+    return red, green, blue
+
+
+def tensor_fill(transform: Any) -> tuple[int, int, int]:
+    """The color that a transform of v2 pads uint8 tensors with, asked of torchvision; black where its mode
+    needs none."""
+    fill, mode = transform.fill, transform.padding_mode
+    if not isinstance(transform, v2.Transform) or isinstance(fill, dict):
+        raise NoNativeForm("pads tensors of different kinds differently")
+    if mode in ("reflect", "symmetric"):
+        raise NoNativeForm(
+            f"padding_mode={mode!r} raises an error for tensors that are smaller than the padding"
+        )
+    try:
+        pixel = torch.zeros(3, 1, 1, dtype=torch.uint8)
+        padded = functional_v2.pad(pixel, [1, 0, 0, 0], fill=fill, padding_mode=mode)
+        red, green, blue = padded[:, 0, 0].tolist()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise NoNativeForm(f"fill={fill!r} raises {type(error).__name__}: {error}") from None
     return red, green, blue
 
 
@@ -125,9 +162,11 @@ def check_size(height: int, width: int) -> None:
         raise ValueError(f"size {height}×{width} must be 1 to {MAX_SIZE} pixels each way")
 
 
-def check_filter(value: int) -> None:
-    """Raises ValueError for what isn't one of the filters that torchvision has names for."""
-    if value not in FILTERS.values():
+def check_filter(value: int, parity: Parity = "pillow") -> None:
+    """Raises ValueError for what is no filter of Pillow's that torchvision has a name for, or of torch's."""
+    if parity == "torch" and value not in TENSOR_MODES:
+        raise ValueError(f"filter {value} must be 6 to 9, one of torch's for tensors")
+    if parity != "torch" and value not in FILTERS.values():
         raise ValueError(
             f"filter {value} must be 0 to 5: nearest, lanczos, bilinear, bicubic, box or hamming"
         )
@@ -149,8 +188,8 @@ def check_probability(p: float) -> None:
 
 
 def filter_text(value: int) -> str:
-    """A filter's name."""
-    return Resampling(value).name.lower()
+    """The name of a filter of Pillow's or torch's."""
+    return str(mode_of(value).value)
 
 
 def range_text(value: tuple[float, float]) -> str:
@@ -159,5 +198,5 @@ def range_text(value: tuple[float, float]) -> str:
 
 
 def mode_of(value: int) -> InterpolationMode:
-    """torchvision's name for a value of `PIL.Image.Resampling`."""
-    return MODES[Resampling(value)]
+    """torchvision's name for a value of `PIL.Image.Resampling` or of `TENSOR_FILTERS`."""
+    return TENSOR_MODES[value] if value in TENSOR_MODES else MODES[Resampling(value)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from PIL import Image
 from torchvision import transforms as v1
@@ -12,7 +12,8 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
 
 from headrace.records import Draw
-from headrace.transforms.op import NO_EFFECT, UNKNOWN, Extent, ImageOp, NoNativeForm, Settled
+from headrace.transforms.on_tensors import check_result, tensor_filter_of, through_tensor
+from headrace.transforms.op import NO_EFFECT, UNKNOWN, Extent, ImageOp, NoNativeForm, Parity, Settled
 from headrace.transforms.reading import (
     MAX_SIZE,
     check_filter,
@@ -25,12 +26,12 @@ from headrace.transforms.reading import (
     pair,
 )
 
-TENSOR_RESIZE = "resizes a tensor as torch does, which isn't what Pillow does; put it before the conversion"
+TENSOR_RESIZE = "resizes a tensor other than uint8 RGB, and not natively; put it before the conversion"
 NOTHING_LEFT = "leaves nothing of the shorter edge"
 
 
 class _Resizing(ImageOp):
-    parity = "pillow"
+    parity: ClassVar[Parity] = "pillow"
     tensor_problem = TENSOR_RESIZE
 
     def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
@@ -64,23 +65,19 @@ class Resize(_Resizing):
 
     def __post_init__(self) -> None:
         check_size(self.height, self.width)
-        check_filter(self.filter)
+        check_filter(self.filter, self.parity)
 
     def __str__(self) -> str:
         return f"Resize({self.height}×{self.width}, {filter_text(self.filter)})"
 
     @classmethod
     def read(cls, transform: Any) -> Resize | ResizeShorter:
-        """Two sizes are exact, one is for the shorter edge. `antialias` says nothing about PIL images."""
-        if transform.size is None:
-            raise NoNativeForm("size=None makes the longer edge max_size: no native form")
-        sizes = list(transform.size) if isinstance(transform.size, Sequence) else [transform.size]
-        if len(sizes) == 1:
-            limit = None if transform.max_size is None else integer("max_size", transform.max_size)
-            return made(ResizeShorter, integer("size", sizes[0]), limit, filter_of(transform))
-        if transform.max_size is not None:
-            raise NoNativeForm("max_size beside two sizes: torchvision raises an error for it")
-        return made(Resize, *pair(sizes), filter_of(transform))
+        """`antialias` says nothing about PIL images."""
+        return _read(transform, filter_of(transform), Resize, ResizeShorter)
+
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> Resize | ResizeShorter:
+        return _read(transform, tensor_filter_of(transform), TensorResize, TensorResizeShorter)
 
     def params(self) -> tuple[float, ...]:
         return (self.height, self.width, self.filter)
@@ -111,7 +108,7 @@ class ResizeShorter(_Resizing):
 
     def __post_init__(self) -> None:
         check_size(self.size, self.size)
-        check_filter(self.filter)
+        check_filter(self.filter, self.parity)
         if self.max_size is not None and not self.size < self.max_size <= MAX_SIZE:
             raise ValueError(f"max_size ({self.max_size}) must be greater than size ({self.size})")
 
@@ -142,3 +139,50 @@ class ResizeShorter(_Resizing):
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
         return F.resize(image, [self.size], mode_of(self.filter), self.max_size)
+
+
+@dataclass(frozen=True)
+class TensorResize(Resize):
+    """A uint8 tensor, resized by torch, antialiased."""
+
+    parity = "torch"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_result(self.height, self.width)
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        size, mode = [self.height, self.width], mode_of(self.filter)
+        return through_tensor(image, lambda tensor: v2.functional.resize(tensor, size, mode, antialias=True))
+
+
+@dataclass(frozen=True)
+class TensorResizeShorter(ResizeShorter):
+    """The same of the shorter edge."""
+
+    parity = "torch"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_result(self.size, self.size)  # of a square image
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        size, limit, mode = [self.size], self.max_size, mode_of(self.filter)
+        return through_tensor(
+            image, lambda tensor: v2.functional.resize(tensor, size, mode, limit, antialias=True)
+        )
+
+
+def _read(
+    transform: Any, number: int, exact: type[Resize], shorter: type[ResizeShorter]
+) -> Resize | ResizeShorter:
+    """Two sizes are exact, one is for the shorter edge; `number` is the filter's."""
+    if transform.size is None:
+        raise NoNativeForm("size=None makes the longer edge max_size: no native form")
+    sizes = list(transform.size) if isinstance(transform.size, Sequence) else [transform.size]
+    if len(sizes) == 1:
+        limit = None if transform.max_size is None else integer("max_size", transform.max_size)
+        return made(shorter, integer("size", sizes[0]), limit, number)
+    if transform.max_size is not None:
+        raise NoNativeForm("max_size beside two sizes: torchvision raises an error for it")
+    return made(exact, *pair(sizes), number)
