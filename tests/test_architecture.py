@@ -150,7 +150,8 @@ BUDGETS = [
 ]
 # More for the time being: recognition of code of one's own and of timm, before others make room for them.
 ALL_PYTHON = Budget(tuple(HOLDS), 28_000, now=40_000)
-# The steps of lazy images and those of timm; CMYK, one channel, orientation; PNG and WebP; torch's arithmetic.
+# The steps of lazy images and those of timm; CMYK, one channel, orientation; PNG and WebP; torch's
+# arithmetic.
 NATIVE = 13_650
 MAX_FILE, MAX_FUNCTION = 600, 60
 

@@ -88,7 +88,7 @@ def test_crops_of_cmyk_equal_pillows(decoder: str, *, ycck: bool) -> None:
         for _ in range(CROPS_PER_PICTURE):
             x, y, w, h = rectangle(rng, width, height)
             try:
-                pixels = ffi.jpeg_decode(data, decoder, (x, y, w, h))
+                pixels = ffi.image_decode(data, decoder, (x, y, w, h))
             except NativeError:
                 assert decoder == "libjpeg-restart", f"{decoder} refused {width}×{height}, {save}"
                 continue

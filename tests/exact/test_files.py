@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -123,6 +124,33 @@ def test_upright_images_of_mixed_formats_equal_torchs_loader(tmp_path: Path) -> 
     dataset = ImageFolder(str(tmp_path), transforms.Compose([transforms.Lambda(upright), *STEPS.transforms]))
     loader = headrace.DataLoader(dataset, batch_size=7, num_workers=1)
     assert same(list(loader), list(TorchDataLoader(dataset, batch_size=7)))
+
+
+class Opened(Dataset[Any]):
+    """Files that the dataset opens itself."""
+
+    def __init__(self, folder: Path, transform: Any) -> None:
+        self.paths = sorted(path for path in folder.rglob("*.*") if path.is_file())
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        with Image.open(self.paths[index]) as image:
+            tensor: torch.Tensor = self.transform(image.convert("RGB"))
+        return tensor
+
+
+@pytest.mark.parametrize("lazy", [True, "tensors"])
+def test_a_dataset_that_opens_mixed_formats_equals_torchs_loader(tmp_path: Path, lazy: Any) -> None:
+    mixed_folder(tmp_path)
+    steps = [transforms.RandomResizedCrop((33, 40)), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
+    dataset = Opened(tmp_path, transforms.Compose(steps))
+    torch.manual_seed(4)
+    ours = list(headrace.DataLoader(dataset, batch_size=7, num_workers=2, lazy=lazy))
+    torch.manual_seed(4)
+    assert same(ours, list(TorchDataLoader(dataset, batch_size=7, num_workers=2)))
 
 
 def test_random_crops_of_mixed_formats_are_those_that_torchvision_makes(tmp_path: Path) -> None:

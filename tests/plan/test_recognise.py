@@ -15,6 +15,8 @@ from torchvision.datasets import DatasetFolder, ImageFolder, ImageNet
 from torchvision.datasets.folder import default_loader, pil_loader
 from torchvision.datasets.vision import StandardTransform
 
+from headrace._native import ffi
+from headrace._native.decoders import FORMATS, missing_formats
 from headrace.plan.recognise import Recognised, Refusal, recognise_source
 from headrace.sources.image import ImageDataset
 from support.images import image_folder
@@ -257,3 +259,16 @@ def test_files_of_other_formats_are_left_to_pillow_one_by_one(root: Path) -> Non
     assert recognised(dataset).note == (
         "of 12 files 9 JPEG, 1 PNG, 1 WEBP by extension; the others are decoded by Pillow"
     )
+
+
+def test_a_build_without_libpng_leaves_png_files_to_pillow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ffi, "decoder_names", lambda: (*FORMATS["JPEG"], "libwebp"))
+    assert missing_formats() == "built without libpng: PNG files are decoded by Pillow"
+    dataset = ImageFolder(image_folder(tmp_path, 5, ".png"))
+    assert refused(dataset).reason == (
+        "0 of 5 files are JPEG or WEBP by extension: decoded by Pillow in worker processes instead"
+    )
+    dataset.samples = [("a.jpg", 0), ("b.png", 0)]
+    assert recognised(dataset).note == "1 of 2 files are JPEG by extension; the others are decoded by Pillow"

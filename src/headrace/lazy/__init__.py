@@ -4,9 +4,17 @@ from collections.abc import Callable
 
 import torch
 
-from headrace.lazy.image import LazyImage, LazyJpegFile, install, open, uninstall
+from headrace.lazy.image import (
+    LazyImage,
+    LazyJpegFile,
+    LazyPngFile,
+    LazyWebpFile,
+    install,
+    open,
+    uninstall,
+)
 
-__all__ = ["LazyImage", "LazyJpegFile", "install", "open", "uninstall"]
+__all__ = ["LazyImage", "LazyJpegFile", "LazyPngFile", "LazyWebpFile", "install", "open", "uninstall"]
 
 
 def start_worker(*, tensors: bool, memory: Callable[[int], torch.Tensor] | None = None) -> None:

@@ -1,5 +1,5 @@
-"""What was recorded of an image: one crop of a JPEG, one resize, one window of the result, mirroring, and any
-other steps after that.
+"""What was recorded of an image: one crop of the file's, one resize, one window of the result, mirroring, and
+any other steps after that.
 
 The first part is arithmetic on rectangles. Native code then decodes only the pixels that the window needs,
 bit for bit as Pillow would have done it step by step.
@@ -10,14 +10,13 @@ from __future__ import annotations
 import io
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
-from PIL.JpegImagePlugin import JpegImageFile
 
 from headrace._native import ffi
 from headrace.errors import NativeError
@@ -43,18 +42,20 @@ FILTERS = frozenset(
 
 
 class File:
-    """A JPEG in memory.
+    """An image file in memory.
 
     Attributes:
         data: the whole file.
+        opener: Pillow's class for files of its format.
         waiting: what will want pixels of it, as far as is known.
         lock: held by whoever decodes it, or changes `waiting` or what is in there.
     """
 
-    __slots__ = ("data", "lock", "waiting")
+    __slots__ = ("data", "lock", "opener", "waiting")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, opener: Callable[..., Image.Image]) -> None:
         self.data = data
+        self.opener = opener
         self.lock = threading.RLock()
         self.waiting: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -70,11 +71,11 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The steps from a JPEG file to an image. Boxes are (left, top, width, height) in pixels.
+    """The steps from a file to an image. Boxes are (left, top, width, height) in pixels.
 
     Attributes:
-        file: the JPEG.
-        mode: "RGB", or "L" for a grayscale file that has not been converted.
+        file: the image file.
+        mode: "RGB", or the file's own where it has not been converted.
         crop: the part of the file's image that is used.
         size: (width, height) that the crop is resized to; the crop's own where nothing is resized.
         filter: of that resize, a value of `PIL.Image.Resampling`.
@@ -156,7 +157,7 @@ class Chain:
         return self._by_pillow()
 
     def _by_pillow(self) -> Image.Image:
-        with JpegImageFile(io.BytesIO(self.file.data)) as file:
+        with self.file.opener(io.BytesIO(self.file.data)) as file:
             image: Image.Image = file.convert(self.mode)
         left, top, width, height = self.crop
         image = image.crop((left, top, left + width, top + height))

@@ -1,6 +1,7 @@
 """Pillow images that postpone decoding.
 
-`Image.open` gives a `LazyJpegFile` for a JPEG once `install` was called. It reads the header as Pillow does,
+`Image.open` gives a `LazyJpegFile` for a JPEG once `install` was called, and a `LazyPngFile` or a
+`LazyWebpFile` where native code decodes such files. It reads the header as Pillow does,
 and the file's bytes when Pillow would decode them. `convert("RGB")`, `crop`, `resize`, `transpose`, `rotate`,
 `transform` with an affine or perspective matrix, `filter(GaussianBlur)`, `point` with a table and `copy` are
 recorded; whatever else is done to the image, the recorded chain is run first, and Pillow then works on
@@ -10,18 +11,28 @@ is not certain to decode without an error is decoded at once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from os import PathLike
 from typing import IO, Any, cast
 
-from PIL import Image, JpegImagePlugin
+from PIL import Image, ImageFile, JpegImagePlugin, features
 from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.WebPImagePlugin import WebPImageFile
 
 from headrace._native import ffi
+from headrace._native.decoders import native_formats
 from headrace.lazy.chain import FILTERS, Chain, File
 from headrace.lazy.steps import StandsFor, blur_of, is_size, point_of, warp_of
 from headrace.records import Draw
 from headrace.transforms.op import ImageOp
 from headrace.transforms.random_rotation import RandomRotation
+
+# Modes that Pillow gives files, from which native code makes what convert("RGB") would.
+FILE_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+
+Factory = Callable[[IO[bytes], str | bytes], ImageFile.ImageFile] | type[ImageFile.ImageFile]
+Accept = Callable[[bytes], bool]
 
 MIRRORED = {
     Image.Transpose.FLIP_LEFT_RIGHT: {"x": True},
@@ -94,9 +105,9 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
     def convert(self, mode: str | None = None, *args: Any, **kwargs: Any) -> Image.Image:
         """Pillow's convert(); "RGB" is recorded."""
         if mode == "RGB" and not args and not kwargs and "transparency" not in self.info:
-            chain = self._recorded(("RGB", "L"))
+            chain = self._recorded(FILE_MODES)
             if chain is not None:
-                return self._view(Chain.whole(chain.file, "RGB", self.size) if chain.mode == "L" else chain)
+                return self._view(chain if chain.mode == "RGB" else Chain.whole(chain.file, "RGB", self.size))
         return super().convert(mode, *args, **kwargs)
 
     def crop(self, box: tuple[float, float, float, float] | None = None) -> Image.Image:
@@ -145,8 +156,12 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
     ) -> Image.Image:
         """Pillow's transform(), which rotate() calls; affine and perspective matrices are recorded."""
         found = warp_of(size, method, data, resample, fillcolor)
+        info = self.info.copy()  # Pillow copies it before it reads the file, which may hold more
         warped = None if found is None else self.after(*found)
-        return super().transform(size, method, data, resample, fill, fillcolor) if warped is None else warped
+        if warped is None:
+            return super().transform(size, method, data, resample, fill, fillcolor)
+        warped.info = info
+        return warped
 
     def filter(self, filter: Any) -> Image.Image:
         """Pillow's filter(); a Gaussian blur is recorded."""
@@ -191,8 +206,10 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
 
     def _recorded(self, modes: tuple[str, ...] = ("RGB",)) -> Chain | None:
         """The chain that can go on; None where Pillow has to do what comes next to pixels."""
+        if self.mode not in modes:
+            return None
         self.load()
-        if self._chain is None or self._chain.mode not in modes:
+        if self._chain is None:
             return None
         limit = Image.MAX_IMAGE_PIXELS
         # Pillow warns of each crop of such an image.
@@ -225,63 +242,153 @@ class LazyImage(Recorded):
     __hash__ = None  # type: ignore[assignment]  # as Pillow's images
 
 
-class LazyJpegFile(Recorded, JpegImageFile):  # type: ignore[metaclass]
+class LazyFile(Recorded, ImageFile.ImageFile):  # type: ignore[metaclass]
+    """An image file that is decoded when its pixels are looked at; a base class for those of each format."""
+
+    _taken = False
+
+    def load(self) -> Any:
+        """Reads the file where Pillow would decode it, and closes it as Pillow does."""
+        if not self._taken and self.fp is not None and self._decodes_later():
+            self.fp.seek(0)
+            data = self.fp.read()
+            if ffi.image_decodes(data):  # else Pillow may raise an error, which is to come now
+                chain = Chain.whole(File(data, self.stands_for), self.mode, self.size)
+                self._finish(data)
+                self.tile = []
+                self.readonly = 0
+                self.__exit__()
+                self._chain, self._taken = chain, True
+        return super().load()
+
+    def _decodes_later(self) -> bool:
+        """Whether the pixels that Pillow would read now are those that native code makes of the file."""
+        raise NotImplementedError
+
+    def _finish(self, data: bytes) -> None:
+        """Does what Pillow does after it has decoded the file `data`."""
+
+
+class LazyJpegFile(LazyFile, JpegImageFile):  # type: ignore[metaclass]
     """A JPEG file that is decoded when its pixels are looked at. Made as `JpegImageFile` is."""
 
     stands_for = JpegImageFile
     __hash__ = None  # type: ignore[assignment]
-
-    def load(self) -> Any:
-        """Reads the file where Pillow would decode it, and closes it as Pillow does."""
-        if self._chain is None and self.fp is not None and self._decodes_later():
-            self.fp.seek(0)
-            data = self.fp.read()
-            if ffi.image_decodes(data):  # else Pillow may raise an error, which is to come now
-                chain = Chain.whole(File(data), self.mode, self.size)
-                self.tile = []
-                self.readonly = 0
-                self.__exit__()
-                self._chain = chain
-        return super().load()
 
     def _decodes_later(self) -> bool:
         drafted = bool(self.decoderconfig)
         return len(self.tile) == 1 and not drafted and self.mode in ("RGB", "L")
 
 
+class LazyPngFile(LazyFile, PngImageFile):  # type: ignore[metaclass]
+    """A PNG file that is decoded when its pixels are looked at. Made as `PngImageFile` is."""
+
+    stands_for = PngImageFile
+    __hash__ = None  # type: ignore[assignment]
+    _texts: dict[str, Any] | None = None
+
+    def _decodes_later(self) -> bool:
+        return len(self.tile) == 1 and not self.is_animated and self.mode in FILE_MODES
+
+    def _finish(self, data: bytes) -> None:
+        # Chunks behind the image data, of which some are texts. Native code has seen that they are whole.
+        assert self.fp is not None
+        assert self.png is not None
+        at = self.tile[0][2] - 8
+        while data[at + 4 : at + 8] == b"IDAT":
+            at += 12 + int.from_bytes(data[at : at + 4], "big")
+        self.fp.seek(at)
+        while True:
+            name, position, size = self.png.read()
+            if name == b"IEND":
+                break
+            try:
+                self.png.call(name, position, size)
+            except AttributeError:  # of no meaning to Pillow
+                self.private_chunks.append((name, self.fp.read(size), True))
+            self.fp.read(4)
+        self._texts = self.png.im_text
+        self.png.close()
+        self.png = None
+
+    @property
+    def text(self) -> dict[str, Any]:
+        """Pillow's texts, by their keywords."""
+        self.load()
+        return super().text if self._texts is None else self._texts
+
+
+class LazyWebpFile(LazyFile, WebPImageFile):  # type: ignore[metaclass]
+    """A WebP file that is decoded when its pixels are looked at. Made as `WebPImageFile` is."""
+
+    stands_for = WebPImageFile
+    __hash__ = None  # type: ignore[assignment]
+
+    def load(self) -> Any:
+        """Reads the file where Pillow would decode it, and closes it as Pillow does."""
+        if self._taken and self._chain is None:  # Pillow would decode the file again
+            return ImageFile.ImageFile.load(self)
+        return super().load()
+
+    def _decodes_later(self) -> bool:
+        return not self.is_animated
+
+    def _finish(self, _: bytes) -> None:
+        self.info["timestamp"] = self.info["duration"] = 0
+
+
 def open(fp: str | bytes | PathLike[str] | PathLike[bytes] | IO[bytes]) -> Image.Image:
-    """`PIL.Image.open` that postpones the decoding of JPEGs, for code outside of a loader.
+    """`PIL.Image.open` that postpones decoding, for code outside of a loader.
 
     Args:
         fp: a path, or a file opened for reading bytes.
 
     Returns:
-        A `LazyJpegFile` for a JPEG; what Pillow returns for everything else.
+        A `LazyJpegFile`, `LazyPngFile` or `LazyWebpFile` where native code decodes such files; what Pillow
+        returns for everything else.
 
     Raises:
         OSError, PIL.UnidentifiedImageError: as `PIL.Image.open`.
     """
     image = Image.open(fp)
-    if type(image) is not JpegImageFile:
+    lazy = next(
+        (each for each in (LazyJpegFile, LazyPngFile, LazyWebpFile) if type(image) is each.stands_for), None
+    )
+    if lazy is None:
         return image
     if isinstance(fp, (str, bytes, PathLike)):
         image.close()
-        return LazyJpegFile(fp)
+        return lazy(fp)
     fp.seek(0)
-    return LazyJpegFile(fp)
+    return lazy(fp)
 
 
 def install() -> None:
-    """From now on `PIL.Image.open` gives lazy images of JPEGs in this process."""
-    Image.register_open("JPEG", _lazy_factory, _accept)
+    """From now on `PIL.Image.open` gives lazy images in this process, of formats that native code decodes."""
+    for name, (lazy, _, begins) in _formats().items():
+        Image.register_open(name, lazy, begins)
 
 
 def uninstall() -> None:
     """From now on `PIL.Image.open` gives Pillow's own images again."""
-    Image.register_open("JPEG", JpegImagePlugin.jpeg_factory, _accept)
+    for name, (_, own, begins) in _formats().items():
+        Image.register_open(name, own, begins)
 
 
-def _lazy_factory(fp: IO[bytes], filename: str | bytes | None = None) -> JpegImageFile:
+def _formats() -> dict[str, tuple[Factory, Factory, Accept]]:
+    """What opens files lazily, what Pillow opens them with, and how they begin; by Pillow's names."""
+    known = native_formats()
+    all_formats: dict[str, tuple[Factory, Factory, Accept]] = {
+        "JPEG": (_lazy_jpeg, JpegImagePlugin.jpeg_factory, _begins_as_jpeg),
+        "PNG": (LazyPngFile, PngImageFile, _begins_as_png),
+        "WEBP": (LazyWebpFile, WebPImageFile, _begins_as_webp),
+    }
+    if not features.check("webp"):
+        del all_formats["WEBP"]
+    return {name: row for name, row in all_formats.items() if name in known}
+
+
+def _lazy_jpeg(fp: IO[bytes], filename: str | bytes | None = None) -> JpegImageFile:
     image = LazyJpegFile(fp, filename)
     if "mp" not in image.info:
         return image
@@ -289,8 +396,16 @@ def _lazy_factory(fp: IO[bytes], filename: str | bytes | None = None) -> JpegIma
     return JpegImagePlugin.jpeg_factory(fp, filename)  # several images in one file
 
 
-def _accept(prefix: bytes) -> bool:
+def _begins_as_jpeg(prefix: bytes) -> bool:
     return prefix.startswith(b"\xff\xd8\xff")
+
+
+def _begins_as_png(prefix: bytes) -> bool:
+    return prefix.startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def _begins_as_webp(prefix: bytes) -> bool:
+    return prefix[:4] == b"RIFF" and prefix[8:12] == b"WEBP" and prefix[12:16] in (b"VP8 ", b"VP8L", b"VP8X")
 
 
 def _inside(box: tuple[float, float, float, float] | None, size: tuple[int, int]) -> bool:
