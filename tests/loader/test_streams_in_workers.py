@@ -88,6 +88,56 @@ def test_an_epoch_that_is_broken_off_starts_the_streams_again() -> None:
     assert sum(len(of) for of, _ in batches) == sum(COUNTS)
 
 
+class Counted(data.IterableDataset[Any]):
+    """Its samples name the epoch and what the worker's generator draws."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.epoch += 1
+        return self.samples(self.epoch)
+
+    def samples(self, epoch: int) -> Iterator[Any]:
+        info = data.get_worker_info()
+        assert info is not None
+        for number in range(5):
+            yield torch.tensor([info.id, epoch, number, random.random()])
+
+
+def test_kept_workers_follow_epochs_that_are_broken_off_as_torchs_do() -> None:
+    seen = []
+    for kind in (headrace.DataLoader, data.DataLoader):
+        torch.manual_seed(3)
+        loader = kind(Counted(), 1, num_workers=2, persistent_workers=True, multiprocessing_context="fork")
+        broken_off = [next(iter(loader)) for _ in range(3)]
+        seen.append([*broken_off, *loader])
+    assert same(*seen)
+
+
+class FailingAtItsStart(data.IterableDataset[int]):
+    """Its second epoch can't be started."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        if self.epoch == 2:
+            raise ValueError("no second epoch")
+        return iter(range(10))
+
+
+def test_an_epoch_that_fails_to_start_gives_nothing_of_the_one_before() -> None:
+    loader = headrace.DataLoader(FailingAtItsStart(), 1, num_workers=1, persistent_workers=True)
+    next(iter(loader))
+    batches = iter(loader)
+    with pytest.raises(ValueError, match="no second epoch"):
+        next(batches)
+    assert list(batches) == []
+    assert [int(batch) for batch in loader] == list(range(10))
+
+
 def test_two_iterators_have_streams_of_their_own() -> None:
     loader = headrace.DataLoader(Shared(), 1, num_workers=1)
     pairs = [(a["number"].item(), b["number"].item()) for a, b in zip(loader, loader, strict=True)]

@@ -66,6 +66,7 @@ class IterableBatches:
     def _next_samples(self, request: Request, count: int) -> list[Any]:
         if request.seeding.key != self._epoch:
             self._epoch, self._ended = request.seeding.key, False
+            self._samples = iter(())  # where the dataset fails, nothing of an earlier epoch is left
             self._samples = iter(self.dataset)
         samples = [] if self._ended else list(islice(self._samples, count))
         if len(samples) < count:

@@ -74,6 +74,11 @@ class ProgressCell:
         """Whether the parent still waits for the request."""
         return request >= self._words[3]
 
+    @property
+    def ending(self) -> bool:
+        """Whether nothing is wanted any more, of this epoch or later ones."""
+        return self._words[3] == ALL
+
     def want_from(self, request: int) -> None:
         """Requests of lower numbers aren't wanted any more."""
         self._words[3] = request

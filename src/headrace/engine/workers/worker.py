@@ -206,18 +206,26 @@ class _Worker:
 
     def _answer(self, request: WorkerRequest) -> None:
         self._outbox.take_back(request.returned, request.retired)
-        if not self._cell.wanted(request.number):
+        if not self._cell.wanted(request.number) and not self._must_follow():
             return
         self._cell.start(request.number)
         try:
-            self._send(*self._packed(request))
+            made = self._made(request)
+            if self._cell.wanted(request.number):
+                ended = type(made) is EndOfStream
+                self._send(*self._outbox.pack(request.number, made, ended=ended))
         except Cancelled:
             pass
         except Exception as error:
             self._send(*self._outbox.pack(request.number, self._failure(error), failed=True))
         self._cell.done()  # not where the process is ending: a sample has called sys.exit()
 
-    def _packed(self, request: WorkerRequest) -> tuple[Message, list[int]]:
+    def _must_follow(self) -> bool:
+        """Whether batches are made that nobody wants any more. Where a dataset is in its stream, and what its
+        random numbers are, would else depend on how soon an epoch was broken off; torch makes them, too."""
+        return isinstance(self._guarded, IterableBatches) and not self._cell.ending
+
+    def _made(self, request: WorkerRequest) -> Any:
         if self._error is not None:
             raise self._error
         guarded = self._guarded
@@ -225,8 +233,7 @@ class _Worker:
         self._show_seed(request.request.seeding.base, guarded.dataset)
         guarded.quarantined = request.quarantined
         make: Callable[[Request], Any] = guarded.__getitems__ if request.batched else guarded.__getitem__
-        made = make(request.request)
-        return self._outbox.pack(request.number, made, ended=type(made) is EndOfStream)
+        return make(request.request)
 
     def _failure(self, error: Exception) -> WorkerFailure:
         if isinstance(error, RuntimeError) and FORKED_CUDA_SIGN in str(error):
