@@ -40,6 +40,7 @@ struct Request {
     pipeline.ops = ops;
     pipeline.op_count = 2;
     pipeline.height = pipeline.width = 8;
+    pipeline.channels = 3;
     pipeline.decoders = ~0U;
     data = file.data();
     source.count = 1;
@@ -61,7 +62,6 @@ struct Request {
   hr_op ops[2] = {make_op("random_resized_crop", {8, 8, 2, 0.5, 1, 0, 0, 1, 1}),
                   make_op("horizontal_flip", {0})};
   hr_pipeline pipeline = {};
-  pipeline.channels = 3;
   hr_source source = {};
   int64_t index = 0;
   uint8_t pixels[3 * 8 * 8] = {};
