@@ -115,6 +115,40 @@ def test_kept_workers_follow_epochs_that_are_broken_off_as_torchs_do() -> None:
     assert same(*seen)
 
 
+class OwnIterator(data.IterableDataset[int]):
+    """Is its own iterator, which each call of iter() starts again, and continues after an error."""
+
+    def __iter__(self) -> Iterator[int]:
+        self.number = 0
+        return self
+
+    def __next__(self) -> int:
+        self.number += 1
+        if self.number == 3:
+            raise ValueError("number 3")
+        if self.number > 7:
+            raise StopIteration
+        return self.number
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, None])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_that_is_its_own_iterator_is_started_once(workers: int, batch_size: int | None) -> None:
+    seen = []
+    for kind in (headrace.DataLoader, data.DataLoader):
+        loader = kind(OwnIterator(), batch_size, num_workers=workers)
+        batches, found = iter(loader), []
+        while len(found) < 20:
+            try:
+                found.append(next(batches))
+            except StopIteration:
+                break
+            except ValueError:
+                found.append("error")
+        seen.append(found)
+    assert same(*seen)
+
+
 class FailingAtItsStart(data.IterableDataset[int]):
     """Its second epoch can't be started."""
 

@@ -23,6 +23,7 @@ from headrace.engine.meter import Failures
 from headrace.engine.seeding import Seeding
 from headrace.engine.stream import BatchStream, HostBatch, PythonStream
 from headrace.engine.workers.deaths import STREAM_LOST
+from headrace.engine.workers.iterable import each_next
 from headrace.order.batches import IndexBatch
 from headrace.order.cursor import Cursor
 from headrace.order.progress import draw_seed
@@ -82,7 +83,7 @@ class CallerIterableStream(BatchStream):
 
     def __init__(self, config: LoaderConfig, *, pinned: bool) -> None:
         draw_seed(config.generator)
-        self._samples = iter(config.dataset)
+        self._samples = each_next(config.dataset)
         self._batch_size = config.samples_of_a_batch if config.batched else None
         self._drop_last = config.drop_last
         self._collate = config.collate_fn

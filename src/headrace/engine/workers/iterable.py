@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any
 
 from headrace.engine.error_policy import Request
@@ -13,6 +13,12 @@ from headrace.engine.workers.transport import collation
 
 class EndOfStream:
     """In place of a batch: the dataset of this worker has given all of its epoch."""
+
+
+def each_next(dataset: Any) -> Iterator[Any]:
+    """The samples of `dataset`, whose own iterator may start again when iter() is called with it, as where it
+    is the dataset itself: `islice` would do so for every batch. It may continue after an error."""
+    return map(next, repeat(iter(dataset)))
 
 
 class IterableBatches:
@@ -67,7 +73,7 @@ class IterableBatches:
         if request.seeding.key != self._epoch:
             self._epoch, self._ended = request.seeding.key, False
             self._samples = iter(())  # where the dataset fails, nothing of an earlier epoch is left
-            self._samples = iter(self.dataset)
+            self._samples = each_next(self.dataset)
         samples = [] if self._ended else list(islice(self._samples, count))
         if len(samples) < count:
             self._ended = True  # the dataset isn't asked again, as in torch
