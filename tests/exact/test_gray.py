@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
-from torch.utils.data import ConcatDataset
+from torch.utils.data import ConcatDataset, Dataset
 from torch.utils.data import DataLoader as TorchDataLoader
 from torchvision import datasets
 from torchvision import transforms as v1
@@ -20,6 +21,7 @@ from torchvision.transforms import v2
 
 import headrace
 import headrace.testing
+from headrace._native import ffi
 from support.jpegs import cmyk, image_folder, jpeg, picture
 from support.odd_files import saved
 
@@ -74,6 +76,58 @@ def check(
 def test_cmyk_files_of_a_folder_are_decoded_natively(folder: Path) -> None:
     loader = check(ImageFolder(str(folder), v1.Compose([*SIZED, v1.ToTensor()])))
     assert sum(loader.stats().decoded_by.values()) == FILES + 16
+
+
+@pytest.mark.skipif("libpng" not in ffi.decoder_names(), reason="this build has no libpng")
+def test_no_sample_of_a_folder_like_imagenet_needs_python(tmp_path: Path) -> None:
+    """JPEGs, 22 of them CMYK, and one PNG that is called a JPEG."""
+    image_folder(tmp_path, 30)
+    rng = np.random.default_rng(8)
+    for number in range(22):
+        write(tmp_path, f"cmyk{number}", cmyk(rng, 60 + number, 81 - number, ycck=number % 2 == 0))
+    write(tmp_path, "png", saved("PNG"))
+    steps = [v1.Resize(48), v1.CenterCrop(40), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.2] * 3)]
+    loader = check(ImageFolder(str(tmp_path), v1.Compose(steps)))
+    assert loader.stats().decoded_by["libpng"] == 1
+    steps = [v1.RandomResizedCrop(40), v1.RandomHorizontalFlip(), *steps[2:]]
+    random = headrace.DataLoader(ImageFolder(str(tmp_path), v1.Compose(steps)), 8, num_workers=2, seed=1)
+    for index, image in enumerate(torch.cat([images for images, _ in random])):
+        assert torch.equal(image, headrace.testing.replay(random, index, 0)), f"sample {index}"
+    assert random.stats().decoded_by["pillow"] == 0
+
+
+OTHER_FORMATS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    **{f"PNG {mode}": ("PNG", mode, {}) for mode in ("RGB", "RGBA", "L", "LA", "P", "1")},
+    "PNG I;16": ("PNG", "I;16", {}),
+    "PNG P, one colour transparent": ("PNG", "P", {"transparency": 3}),
+    "PNG RGB, one colour transparent": ("PNG", "RGB", {"transparency": (1, 2, 3)}),
+    "WebP": ("WEBP", "RGB", {}),
+    "WebP with alpha": ("WEBP", "RGBA", {"lossless": True}),
+    "TIFF": ("TIFF", "RGB", {}),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FORMATS)
+def test_files_of_other_formats_become_gray_as_pillow_makes_them(tmp_path: Path, name: str) -> None:
+    kind, mode, options = OTHER_FORMATS[name]
+    rng = np.random.default_rng(4)
+    image = picture(rng, 60, 50)
+    if mode == "I;16":
+        image = Image.fromarray(rng.integers(0, 65536, (50, 60), dtype=np.uint16))
+    elif mode in ("RGBA", "LA"):
+        image = image.convert(mode)
+        image.putalpha(picture(rng, 60, 50).convert("L"))
+    else:
+        image = image.convert(mode)
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    write(tmp_path, "a", file.getvalue())
+    dataset = ImageFolder(str(tmp_path), v1.Compose([*SIZED, v1.ToTensor()]), loader=gray_loader)
+    loader: headrace.DataLoader[Any] = headrace.DataLoader(dataset, num_workers=1)
+    assert loader.plan().native is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's advice on palettes
+        assert torch.equal(next(iter(loader))[0][0], dataset[0][0])
 
 
 ENDS: dict[str, list[Any]] = {
@@ -227,6 +281,38 @@ def test_arrays_in_memory_become_gray() -> None:
 def own(image: Image.Image) -> Image.Image:
     assert image.mode == "L"
     return ImageOps.invert(image)
+
+
+class Listed(Dataset[Any]):
+    """A dataset of the user's own, which opens its images itself."""
+
+    def __init__(self, folder: Path, transform: Any, mode: str, *, upright: bool = False) -> None:
+        self.paths = sorted(folder.rglob("*.jpg"))
+        self.transform, self.mode, self.upright = transform, mode, upright
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        image: Any = Image.open(self.paths[index])
+        image = ImageOps.exif_transpose(image) if self.upright else image
+        return self.transform(image.convert(self.mode)), index
+
+
+@pytest.mark.parametrize("lazy", [True, "tensors", False], ids=str)
+def test_datasets_that_open_gray_images_themselves(folder: Path, turned: Path, *, lazy: Any) -> None:
+    transform = v1.Compose([*SIZED, v1.ToTensor(), v1.Normalize((0.5,), (0.25,))])
+    to_gray = v1.Compose([v1.Resize((40, 40)), v1.Grayscale(), v1.ColorJitter((2, 2)), v1.PILToTensor()])
+    datasets_of = [
+        Listed(folder, transform, "L"),
+        Listed(folder, to_gray, "RGB"),
+        Listed(turned, transform, "L", upright=True),
+    ]
+    for dataset in datasets_of:
+        loader: headrace.DataLoader[Any] = headrace.DataLoader(dataset, 7, num_workers=1, lazy=lazy)
+        for found, expected in zip(loader, TorchDataLoader(dataset, 7), strict=True):
+            assert found[0].shape[1] == 1
+            assert all(map(torch.equal, found, expected))
 
 
 def oriented(orientation: int, number: int, *, big: bool = False, **save: Any) -> bytes:

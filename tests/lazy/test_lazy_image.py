@@ -24,8 +24,9 @@ from torchvision.transforms import functional
 
 from headrace import lazy
 from headrace.lazy.chain import Chain
+from headrace.lazy.image import Recorded
 from support import odd_jpegs, pngs
-from support.jpegs import JPEG_KINDS, RESTARTS, jpeg
+from support.jpegs import JPEG_KINDS, RESTARTS, jpeg, picture
 from support.odd_files import saved
 
 
@@ -71,7 +72,7 @@ def comparable(value: Any) -> Any:
 
 def random_chain(image: Image.Image, rng: random.Random) -> Image.Image:
     """One to five steps, most of them those that are recorded."""
-    image = image.convert("RGB")
+    image = image.convert(rng.choice(["RGB", "RGB", "L"]))
     for _ in range(rng.randint(1, 5)):
         step, (width, height) = rng.randrange(7), image.size
         if step == 0:
@@ -90,7 +91,7 @@ def random_chain(image: Image.Image, rng: random.Random) -> Image.Image:
             left, top = rng.uniform(0, 1.5), rng.uniform(0, 1.5)
             image = image.crop((left, top, image.width - 1.4, image.height - 0.6))
         else:
-            image = image.convert("RGB")
+            image = image.convert(rng.choice(["RGB", "L"]))
     return image
 
 
@@ -108,6 +109,47 @@ def test_chains_of_steps_give_the_pixels_of_pillow(kind: str, restarts: str) -> 
         assert comparable(ours) == comparable(theirs)
         assert ours == theirs
         assert theirs == ours
+
+
+@pytest.mark.parametrize("kind", ["4:2:0", "gray"])
+def test_gray_images_are_recorded(kind: str) -> None:
+    ours, theirs = both(jpeg(np.random.default_rng(3), kind, 90, 70))
+    found, expected = ours.convert("L"), theirs.convert("L")
+    for step in (
+        lambda image: image.crop((10, 5, 80, 61)),
+        lambda image: image.resize((33, 41), Image.Resampling.BICUBIC),
+        lambda image: image.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+        lambda image: image.transpose(Image.Transpose.ROTATE_90),
+        lambda image: image.convert("RGB"),
+        lambda image: image.resize((20, 21)),
+        lambda image: image.convert("L"),
+        lambda image: image.crop((0, 1, 12, 9)),
+    ):
+        found, expected = step(found), step(expected)
+        assert isinstance(found, Recorded)
+        assert found.chain is not None
+        assert found.mode == expected.mode
+        assert np.array_equal(np.asarray(found), np.asarray(expected))
+        assert found.chain is not None
+    assert comparable(found) == comparable(expected)
+
+
+@pytest.mark.parametrize("orientation", range(10))
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_exif_orientation_is_recorded_and_gives_what_pillow_gives(orientation: int, mode: str) -> None:
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[0x0112], exif[0x010F] = orientation, "maker"
+    picture(np.random.default_rng(orientation), 70, 41).save(file, "JPEG", exif=exif)
+    for turn in (
+        lambda image: ImageOps.exif_transpose(image.convert(mode)).resize((30, 20)),
+        lambda image: ImageOps.exif_transpose(image).convert(mode).crop((3, 4, 30, 40)),
+    ):
+        ours, theirs = both(file.getvalue())
+        found, expected = turn(ours), turn(theirs)
+        if orientation not in (5, 7):  # which Pillow does to pixels
+            assert isinstance(found, Recorded)
+            assert found.chain is not None
+        assert comparable(found) == comparable(expected)
 
 
 OF_JPEGS = ("bits", "layers", "layer", "quantization", "app", "applist")

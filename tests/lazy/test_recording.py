@@ -110,7 +110,7 @@ def test_every_known_transform_gives_what_it_gives_without_recording(name: str) 
     recorded = check(v1.Compose([v1.Resize((48, 50)), transform]), seeds=4)
     fails = isinstance(result(transform, 0)[0], type)
     # v2.CenterCrop pads by a function that nobody else can reach.
-    one_channel = ("v1.Grayscale 1", "v2.Grayscale 1")
+    one_channel = ("v1.Grayscale 1", "v2.Grayscale 1")  # which no tensor is made of
     assert recorded or fails or name in ("v2.CenterCrop 1", "v2.CenterCrop 3", *one_channel)
 
 

@@ -20,10 +20,11 @@ from PIL import Image
 
 from headrace._native import ffi
 from headrace.errors import NativeError
-from headrace.lazy.steps import MAX_STEPS, RGB_ROWS, Step, Store, native_form
+from headrace.lazy.steps import GRAY_ROWS, MAX_STEPS, RGB_ROWS, Step, Store, native_form
 from headrace.records import Draw
 from headrace.transforms.crops import RandomCrop
 from headrace.transforms.flips import HorizontalFlip, VerticalFlip
+from headrace.transforms.gray import Grayscale
 from headrace.transforms.op import ImageOp
 from headrace.transforms.resize import Resize
 
@@ -75,7 +76,8 @@ class Chain:
 
     Attributes:
         file: the image file.
-        mode: "RGB", or the file's own where it has not been converted.
+        mode: the file is decoded as Pillow's ``convert(mode)`` gives it: "RGB" or "L", or the file's own mode
+            where it has not been converted.
         crop: the part of the file's image that is used.
         size: (width, height) that the crop is resized to; the crop's own where nothing is resized.
         filter: of that resize, a value of `PIL.Image.Resampling`.
@@ -106,11 +108,24 @@ class Chain:
         """(width, height) of the result."""
         return self.steps[-1].size if self.steps else self.window[2:]
 
+    @property
+    def shown_mode(self) -> str:
+        """Mode of the result."""
+        return self.steps[-1].mode if self.steps else self.mode
+
     def after(self, op: ImageOp, draw: Draw) -> Chain | None:
         """The same with a further step; None where they are too many."""
         if len(self.steps) == MAX_STEPS:
             return None
-        return replace(self, steps=(*self.steps, Step.of(op, draw, self.shown)))
+        return replace(self, steps=(*self.steps, Step.of(op, draw, self.shown, self.shown_mode)))
+
+    def converted(self, mode: str) -> Chain | None:
+        """The same, converted to a mode."""
+        if mode == self.shown_mode:
+            return self
+        if mode == "L" and not self.steps and self.size == self.crop[2:]:
+            return replace(self, mode=mode)  # luma doesn't look at places
+        return self.after(Grayscale(1 if mode == "L" else 3), ())
 
     def cropped(self, left: int, top: int, right: int, bottom: int) -> Chain | None:
         """The same without what lies outside of a box that is inside the result and not empty."""
@@ -137,13 +152,14 @@ class Chain:
         return replace(self, flip_x=self.flip_x ^ x, flip_y=self.flip_y ^ y)
 
     def pixels(self) -> npt.NDArray[np.uint8] | None:
-        """uint8 [height, width, 3]; None where Pillow has to decode the file."""
-        if self.mode != "RGB":
+        """uint8 [height, width, 3], or [height, width] for L; None where Pillow has to decode the file."""
+        if self.mode not in ("RGB", "L"):
             return None
         width, height = self.shown
-        rgb = np.empty((height, width, 3), np.uint8)
-        made = render(self.file, [Output(self, RGB_ROWS, rgb.ctypes.data)])
-        return rgb if made[0] else None
+        gray = self.shown_mode == "L"
+        pixels = np.empty((height, width) if gray else (height, width, 3), np.uint8)
+        made = render(self.file, [Output(self, GRAY_ROWS if gray else RGB_ROWS, pixels.ctypes.data)])
+        return pixels if made[0] else None
 
     def image(self) -> Image.Image:
         """The result as an ordinary image.
@@ -153,7 +169,8 @@ class Chain:
         """
         pixels = self.pixels()
         if pixels is not None:
-            return Image.frombuffer("RGB", self.shown, pixels, "raw", "RGB", 0, 1)
+            mode = self.shown_mode
+            return Image.frombuffer(mode, self.shown, pixels, "raw", mode, 0, 1)
         return self._by_pillow()
 
     def _by_pillow(self) -> Image.Image:
@@ -169,9 +186,11 @@ class Chain:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         if self.flip_y:
             image = image.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
+        if self.steps:  # they carry gray as three equal channels
+            image = image.convert("RGB")
         for step in self.steps:
             image = step.op.replay(image, step.draw)
-        return image
+        return image.getchannel(0) if self.steps and self.shown_mode == "L" else image
 
 
 def render(file: File, outputs: Sequence[Output]) -> list[bool]:
@@ -179,7 +198,7 @@ def render(file: File, outputs: Sequence[Output]) -> list[bool]:
     jobs = []
     for output in outputs:
         chain = output.chain
-        pipeline, draws = native_form(chain.steps, chain.shown, output.store)
+        pipeline, draws = native_form(chain.steps, chain.shown, output.store, gray=chain.mode == "L")
         flips = (chain.flip_x, chain.flip_y)
         jobs.append(
             ffi.RenderJob(

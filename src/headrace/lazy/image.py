@@ -1,12 +1,12 @@
 """Pillow images that postpone decoding.
 
 `Image.open` gives a `LazyJpegFile` for a JPEG once `install` was called, and a `LazyPngFile` or a
-`LazyWebpFile` where native code decodes such files. It reads the header as Pillow does,
-and the file's bytes when Pillow would decode them. `convert("RGB")`, `crop`, `resize`, `transpose`, `rotate`,
-`transform` with an affine or perspective matrix, `filter(GaussianBlur)`, `point` with a table and `copy` are
-recorded; whatever else is done to the image, the recorded chain is run first, and Pillow then works on
-ordinary pixels. Results, exceptions and warnings are Pillow's, and come when Pillow's would come: a file that
-is not certain to decode without an error is decoded at once.
+`LazyWebpFile` where native code decodes such files. It reads the header as Pillow does, and the file's bytes
+when Pillow would decode them. `convert` to RGB and L, `crop`, `resize`, `transpose`, `rotate`, `transform`
+with an affine or perspective matrix, `filter(GaussianBlur)`, `point` with a table and `copy` are recorded;
+whatever else is done to the image, the recorded chain is run first, and Pillow then works on ordinary pixels.
+Results, exceptions and warnings are Pillow's, and come when Pillow's would come: a file that is not certain
+to decode without an error is decoded at once.
 """
 
 from __future__ import annotations
@@ -103,11 +103,14 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
         return super().copy() if chain is None else self._view(chain)
 
     def convert(self, mode: str | None = None, *args: Any, **kwargs: Any) -> Image.Image:
-        """Pillow's convert(); "RGB" is recorded."""
-        if mode == "RGB" and not args and not kwargs and "transparency" not in self.info:
+        """Pillow's convert(); "RGB" and "L" are recorded."""
+        if mode in ("RGB", "L") and not args and not kwargs and "transparency" not in self.info:
             chain = self._recorded(FILE_MODES)
+            if chain is not None and isinstance(self, LazyFile):
+                return self._view(Chain.whole(chain.file, mode, self.size))
+            chain = chain and chain.converted(mode)
             if chain is not None:
-                return self._view(chain if chain.mode == "RGB" else Chain.whole(chain.file, "RGB", self.size))
+                return self._view(chain)
         return super().convert(mode, *args, **kwargs)
 
     def crop(self, box: tuple[float, float, float, float] | None = None) -> Image.Image:
@@ -179,6 +182,9 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
         """What `op` makes of the image, recorded; None where that has to be done to pixels."""
         chain = self._recorded()
         before = self.size
+        # A colour that fills in would be an error for gray, or another level.
+        if self.mode == "L" and op is not TURN and (op.gray_problem or hasattr(op, "fill")):
+            chain = None
         chain = chain and chain.after(op, draw)
         if chain is None:
             return None
@@ -186,7 +192,7 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
 
     @property
     def chain(self) -> Chain | None:
-        """What is recorded of an RGB image; None: it has pixels, or is of another mode."""
+        """What is recorded of an RGB or L image; None: it has pixels, or is of another mode."""
         return self._recorded()
 
     @property
@@ -204,7 +210,7 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
         # Elsewhere it is an ordinary image.
         return _ordinary, (self.stands_for, self.__getstate__())
 
-    def _recorded(self, modes: tuple[str, ...] = ("RGB",)) -> Chain | None:
+    def _recorded(self, modes: tuple[str, ...] = ("RGB", "L")) -> Chain | None:
         """The chain that can go on; None where Pillow has to do what comes next to pixels."""
         if self.mode not in modes:
             return None
@@ -235,7 +241,7 @@ class LazyImage(Recorded):
     def __init__(self, chain: Chain, info: dict[Any, Any]) -> None:
         super().__init__()
         # As the authors of Pillow's plug-ins set them.
-        self._mode, self._size = chain.mode, chain.shown
+        self._mode, self._size = chain.shown_mode, chain.shown
         self.info = info
         self._chain = chain
 

@@ -115,7 +115,7 @@ def _equalize(img: Image.Image) -> Found:  # noqa: ARG001
 
 
 def _rgb_to_grayscale(img: Image.Image, num_output_channels: int = 1) -> Found:  # noqa: ARG001
-    return (Grayscale(3), ()) if num_output_channels == 3 else None
+    return (Grayscale(num_output_channels), ()) if num_output_channels in (1, 3) else None
 
 
 def _permute_channels(inpt: Image.Image, permutation: Any) -> Found:  # noqa: ARG001
@@ -208,7 +208,7 @@ def _source_of(image: Any) -> Any:
     """Where the pixels of an RGB image come from; None: it is of another kind."""
     if isinstance(image, Recorded):
         chain = image.chain
-        if chain is not None and chain.mode == "RGB":
+        if chain is not None and chain.shown_mode == "RGB":
             return chain
     if type(image) is Image.Image and image.mode == "RGB" and image.width and image.height:
         return Pixels(np.array(image))

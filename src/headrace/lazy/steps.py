@@ -56,17 +56,20 @@ class Step:
         op: what is done.
         draw: the numbers that a transform would have drawn for it.
         size: (width, height) of the result, in pixels.
+        mode: of the result: "RGB", or "L", which is carried as three equal channels.
     """
 
     op: ImageOp
     draw: Draw
     size: tuple[int, int]
+    mode: str
 
     @classmethod
-    def of(cls, op: ImageOp, draw: Draw, size: tuple[int, int]) -> Self:
-        """`op` on an image of `size` (width, height)."""
+    def of(cls, op: ImageOp, draw: Draw, size: tuple[int, int], mode: str) -> Self:
+        """`op` on an image of `size` (width, height) and of a mode."""
         height, width = op.output_size(size[1], size[0], draw)
-        return cls(op, draw, (width, height))
+        channels = op.channels(1 if mode == "L" else 3)
+        return cls(op, draw, (width, height), "L" if channels == 1 else "RGB")
 
 
 class PillowOp(ImageOp):
@@ -197,15 +200,19 @@ def is_color(color: Any) -> bool:
 
 
 def native_form(
-    steps: Sequence[Step], size: tuple[int, int], store: Store
+    steps: Sequence[Step], size: tuple[int, int], store: Store, *, gray: bool = False
 ) -> tuple[ffi.Pipeline, npt.NDArray[np.float64]]:
-    """The pipeline of `steps`, which end with an image of `size` (width, height), and its draws."""
+    """The pipeline of `steps`, which end with an image of `size` (width, height), and its draws.
+
+    Args:
+        gray: the image is decoded as ``convert("L")`` gives it.
+    """
     if not steps:
-        return _storing(size, store), _NO_DRAWS
+        return _storing(size, store, gray=gray), _NO_DRAWS
     draws = np.zeros((len(steps), abi.DRAWS))
     for row, step in zip(draws, steps, strict=True):
         row[: len(step.draw)] = step.draw
-    return _pipeline([_lowered(step.op) for step in steps], size, store), draws
+    return _pipeline([_lowered(step.op) for step in steps], size, store, gray=gray), draws
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,21 +224,24 @@ class Store:
         dtype: 0 uint8, 1 float16, 2 bfloat16, 3 float32.
         rows_of_pixels: whether the three values of a pixel lie side by side.
         keep: what the address is valid with.
+        channels: 3, or 1 for the first of three equal ones.
     """
 
     values: int | None
     dtype: int
     rows_of_pixels: bool
     keep: Any = None
+    channels: int = 3
 
 
 RGB_ROWS = Store(None, 0, True)
+GRAY_ROWS = Store(None, 0, True, channels=1)
 _NO_DRAWS = np.zeros((0, abi.DRAWS))
 
 
 @lru_cache(maxsize=64)
-def _storing(size: tuple[int, int], store: Store) -> ffi.Pipeline:
-    return _pipeline([], size, store)
+def _storing(size: tuple[int, int], store: Store, *, gray: bool) -> ffi.Pipeline:
+    return _pipeline([], size, store, gray=gray)
 
 
 @lru_cache(maxsize=256)
@@ -239,7 +249,7 @@ def _lowered(op: ImageOp) -> abi.Op:
     return ffi.op(op.native, op.params(), 0, op.data())
 
 
-def _pipeline(ops: Sequence[abi.Op], size: tuple[int, int], store: Store) -> ffi.Pipeline:
+def _pipeline(ops: Sequence[abi.Op], size: tuple[int, int], store: Store, *, gray: bool) -> ffi.Pipeline:
     return ffi.Pipeline(
         ops,
         size[1],
@@ -251,6 +261,8 @@ def _pipeline(ops: Sequence[abi.Op], size: tuple[int, int], store: Store) -> ffi
         decoders=_decoders(),
         max_pixels=0,
         pillow_vertical_first=pillow_resizes_vertically_first(),
+        channels=store.channels,
+        gray=gray,
     )
 
 
