@@ -40,7 +40,20 @@ _PLACES = {
 }
 
 
+def _version() -> str:
+    """Of the package that is installed."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("headrace")
+    except metadata.PackageNotFoundError:
+        return "0+unknown"  # its sources, which are not installed
+
+
 def __getattr__(name: str) -> typing.Any:
+    if name == "__version__":
+        globals()[name] = _version()
+        return globals()[name]
     if name not in _PLACES:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
     value = getattr(importlib.import_module(_PLACES[name]), name)

@@ -3,12 +3,17 @@
 
 import sys
 
+import headrace
+
 # Exit code of wrong usage.
 USAGE = 2
 
 
 def main() -> None:
     """The entry point of the console script."""
+    if sys.argv[1:] == ["--version"]:  # which needs nothing that the command is made of
+        sys.stdout.write(f"headrace {headrace.__version__}\n")
+        return
     try:
         from headrace.cli import main as run
     except ModuleNotFoundError as error:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from headrace.cli.top import roots
+from headrace.cli.watch import roots
 from headrace.export.watching import jobs
 from headrace.measure.processes import look
 from support.command import run_command
@@ -133,7 +133,7 @@ def top(*arguments: str) -> Result:
 
 def test_what_another_process_sees_is_what_stats_says(begin: Begin, tmp_path: Path) -> None:
     job = begin(TRAINING, str(image_folder(tmp_path / "images", 24, side=60)))
-    seen = top("--once", "--json", str(job.pid))
+    seen = top("--once", "--json", "-", str(job.pid))
     text = top(str(job.pid))
     stats = json.loads(job.finish())
 
@@ -171,7 +171,7 @@ sys.stdin.readline()
 print(json.dumps(loader.stats().to_json()), flush=True)
 """
     )
-    seen = top("--json", str(job.pid))
+    seen = top("--json", "-", str(job.pid))
     stats = json.loads(job.finish())
     [loader] = json.loads(seen.stdout)["ranks"][0]["loaders"]
     [epoch] = stats["epochs"]
@@ -217,7 +217,7 @@ def test_another_versions_answer_is_refused_with_the_way_out(
 def test_ranks_of_one_launcher_are_one_job(begin: Begin) -> None:
     job = begin(RANKS)
     children = {one.pid for one in look(job.pid).processes} - {job.pid}
-    seen = json.loads(top("--json", str(job.pid)).stdout)
+    seen = json.loads(top("--json", "-", str(job.pid)).stdout)
     assert [(one["rank"], one["local_rank"], one["world_size"]) for one in seen["ranks"]] == [
         (0, 0, 2),
         (1, 1, 2),
@@ -230,7 +230,7 @@ def test_ranks_of_one_launcher_are_one_job(begin: Begin) -> None:
 
 
 def test_without_a_job_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["headrace.cli.top"], "jobs", list)
+    monkeypatch.setattr(sys.modules["headrace.cli.watch"], "jobs", list)
     done = top()
     assert done.exit_code == 2
     assert "no running Headrace jobs found for this user" in done.stderr
@@ -243,12 +243,14 @@ def test_without_a_job_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_several_jobs_are_listed(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     pids = [begin(NO_LOADER).pid for _ in range(2)]
-    monkeypatch.setattr(sys.modules["headrace.cli.top"], "roots", lambda found: {pid: [pid] for pid in pids})
+    monkeypatch.setattr(
+        sys.modules["headrace.cli.watch"], "roots", lambda found: {pid: [pid] for pid in pids}
+    )
     done = top()
     assert done.exit_code == 0
     assert [line.split()[0] for line in done.stdout.splitlines()[:2]] == [str(pid) for pid in pids]
     assert "headrace top PID" in done.stdout
-    assert [row["pid"] for row in json.loads(top("--json").stdout)] == pids
+    assert [row["pid"] for row in json.loads(top("--json", "-").stdout)] == pids
 
 
 class Terminal:

@@ -4,8 +4,11 @@ A verb imports what does its work when it is called: torch alone takes seconds, 
 none of it.
 """
 
+from typing import Annotated
+
 import typer
 
+import headrace
 from headrace.cli.doctor import doctor
 from headrace.cli.index import index
 from headrace.cli.info import info
@@ -15,9 +18,25 @@ from headrace.cli.train import train
 from headrace.cli.tune import tune
 from headrace.cli.verify import verify
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Command-line tools for Headrace data loading."
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headrace {headrace.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end."),
+    ] = False,
+) -> None:
+    """Command-line tools for Headrace data loading."""
+
+
 app.command()(index)
 app.command()(pack)
 app.command()(verify)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ from rich.console import Console
 
 from headrace.cli.doctor_data import data
 from headrace.cli.doctor_run import run
-from headrace.cli.progress import failing
+from headrace.cli.progress import JsonFile, check_outputs, failing, give_json
 
 doctor = typer.Typer(invoke_without_command=True)
 doctor.command()(data)
@@ -28,7 +27,7 @@ def machine(
         list[Path] | None,
         typer.Option("--path", help="A folder or file whose storage is measured; give one for each."),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--json", help="Write the findings here.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Says what may starve a GPU, and what to do.
 
@@ -45,13 +44,13 @@ def machine(
     from headrace.doctor.text import print_checkup
     from headrace.measure.survey import survey
 
-    console = Console()
+    check_outputs(json_file)
     with failing("doctor", Console(stderr=True)):
         with Console(stderr=True).status("measuring") as status:
             measured = survey(paths or (), progress=status.update)
         checkup = examine(measured)
-        if out is not None:
-            out.write_text(json.dumps(checkup.to_json(), indent=1) + "\n")
-    print_checkup(console, checkup)
+        report = give_json(checkup.to_json(), json_file)
+    if report:
+        print_checkup(Console(), checkup)
     if not checkup.healthy:
         raise typer.Exit(BAD)

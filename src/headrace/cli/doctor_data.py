@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from headrace.cli.progress import BAD_RECORDS, failing, progress_bar
+from headrace.cli.progress import (
+    BAD_RECORDS,
+    JsonFile,
+    check_outputs,
+    failing,
+    give_json,
+    progress_bar,
+)
 
 if TYPE_CHECKING:
     from headrace.doctor.records import Checkup
@@ -26,9 +32,7 @@ def data(
         bool, typer.Option("--quick", help="Check names and sizes only; decode nothing.")
     ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: usable cores + 1.")] = None,
-    out: Annotated[
-        Path | None, typer.Option("--json", help="Write all findings here, and every name.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Explains why a data set isn't found, and lists its bad files.
 
@@ -44,16 +48,15 @@ def data(
     from headrace.doctor.text import print_checkup
     from headrace.measure.tree import look_at, with_surroundings
 
+    check_outputs(json_file)
     console = Console(stderr=True)
     with failing("doctor data", console):
-        if out is not None:
-            out.touch()  # fail now rather than in an hour
         place = with_surroundings(look_at(str(path), IMG_EXTENSIONS), IMG_EXTENSIONS)
         examine = _of_pack if place.kind == "pack" else _of_folder
         checkup = examine(place, quick, workers or usable_cores() + 1, console)
-        if out is not None:
-            out.write_text(json.dumps(checkup.to_json(), indent=1) + "\n")
-    print_checkup(Console(highlight=False), checkup)
+        report = give_json(checkup.to_json(), json_file)
+    if report:
+        print_checkup(Console(highlight=False), checkup)
     if not checkup.healthy:
         raise typer.Exit(BAD_RECORDS)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.progress import INTERRUPTED
+from headrace.cli.progress import INTERRUPTED, STANDARD_OUTPUT, JsonFile, check_outputs, give_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +29,7 @@ def run(
         bool, typer.Option("--try", help="Apply the top recommendation, run again and compare.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Don't show the script's own output.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the diagnosis here.")] = None,
+    json_file: JsonFile = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with charts here.")] = None,
 ) -> None:
     """Finds the bottleneck of a training script, which runs unmodified, and what to change.
@@ -43,7 +42,8 @@ def run(
     """
     from rich.console import Console
 
-    console = Console()
+    printed = json_file == STANDARD_OUTPUT
+    console, quiet = Console(stderr=printed), quiet or printed
     if not module and not Path(command[0]).is_file():
         raise typer.BadParameter(f"{command[0]} isn't a file; give a script, or -m and a module's name.")
     check_outputs(json_file, html)
@@ -59,24 +59,14 @@ def run(
     except KeyboardInterrupt as interrupt:
         console.print("interrupted: there is no diagnosis")
         raise typer.Exit(INTERRUPTED) from interrupt
-    if json_file is not None:
-        json_file.write_text(json.dumps(diagnosis.to_json(), indent=1) + "\n")
     if html is not None:
         html.write_text(diagnosis.to_html(), encoding="utf-8")
+    if not give_json(diagnosis.to_json(), json_file):
+        return
     print_diagnosis(console, diagnosis)
     for path in (json_file, html):
         if path is not None:
             console.print(f"wrote {path}", highlight=False, markup=False)
-
-
-def check_outputs(*paths: Path | None) -> None:
-    """Ends the command at once where a report couldn't be written after minutes of measuring."""
-    for path in paths:
-        try:
-            if path is not None:
-                path.touch()
-        except OSError as error:
-            raise typer.BadParameter(f"{path} can't be written: {error.strerror}.") from error
 
 
 def examined(job: Job, quiet: bool, console: Console) -> Diagnosis:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from headrace._native.decoders import missing_formats
-from headrace.cli.progress import failing
+from headrace.cli.progress import JsonFile, check_outputs, failing, give_json
 from headrace.errors import printable
 
 if TYPE_CHECKING:
@@ -22,15 +22,19 @@ BAR = 30  # characters of the longest bar of a histogram
 
 def info(
     pack: Annotated[str, typer.Argument(help="The folder that headrace pack made, or its URL.")],
+    json_file: JsonFile = None,
 ) -> None:
     """Describes what a pack holds and how it was made.
 
     Exit codes: 0; 2 wrong usage, or an index that can't be read.
     """
+    check_outputs(json_file)
     with failing("info", Console(stderr=True)):
         from headrace.packs.info import info as run
 
         found = run(pack)
+    if not give_json({**asdict(found), "path": str(found.path)}, json_file):
+        return
     console = Console(highlight=False, soft_wrap=True)
     for name, value in _facts(found):
         console.print(printable(f"{name:<16} {value}"), markup=False)
@@ -41,6 +45,8 @@ def info(
 
 
 def _facts(found: PackInfo) -> list[tuple[str, str]]:
+    from headrace._native.decoders import missing_formats
+
     formats = ", ".join(f"{name or 'none'} {count:,}" for name, count in found.formats)
     options = {name: value for name, value in found.made.items() if name not in NOT_OPTIONS}
     made = ", ".join(

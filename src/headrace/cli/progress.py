@@ -1,22 +1,15 @@
-"""What the verbs show while they work, and how they end."""
+"""What verbs have in common: what they show while they work, `--json`, and how they end."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
 
 from headrace.errors import printable
 
@@ -25,23 +18,50 @@ BAD_RECORDS = 1
 FAILED = 2
 INTERRUPTED = 130  # by Ctrl-C, as shells have it
 
+JsonFile = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="Write the result here as JSON; -: print it, and no report."),
+]
+STANDARD_OUTPUT = Path("-")
 
-class RateColumn(ProgressColumn):
-    """Samples per second."""
 
-    def render(self, task: Task) -> Text:
-        """The rate over the last seconds; nothing before one is known."""
-        speed = task.finished_speed or task.speed
-        return Text(f"{speed:,.0f}/s" if speed else "")
+def check_outputs(*paths: Path | None) -> None:
+    """Ends the command at once where a result couldn't be written after minutes of work."""
+    for path in paths:
+        try:
+            if path is not None and path != STANDARD_OUTPUT:
+                path.touch()
+        except OSError as error:
+            raise typer.BadParameter(f"{path} can't be written: {error.strerror}.") from error
+
+
+def give_json(value: Any, path: Path | None) -> bool:
+    """Writes `value` where `--json` says. Returns whether there is to be a report, too."""
+    if path is not None:
+        text = json.dumps(value, indent=1) + "\n"
+        if path == STANDARD_OUTPUT:
+            typer.echo(text, nl=False)
+            return False
+        path.write_text(text, encoding="utf-8")
+    return True
 
 
 @contextmanager
 def progress_bar(doing: str, console: Console) -> Iterator[Callable[[int, int], None]]:
     """A bar with count, rate and remaining time: call what this gives with (done, total)."""
-    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn())
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    rate = TextColumn("{task.fields[rate]}")
+    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task("", total=None, rate="")
+
+        def advance(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+            speed = bar.tasks[0].speed
+            bar.update(task, rate=f"{speed:,.0f}/s" if speed else "")
+
+        yield advance
 
 
 @contextmanager

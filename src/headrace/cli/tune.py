@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import json
 import runpy
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from headrace.cli.progress import STANDARD_OUTPUT, JsonFile, check_outputs, give_json
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,21 +35,28 @@ def tune(
         bool,
         typer.Option("--threads", help="Try worker threads, too: only for a dataset that is thread-safe."),
     ] = False,
-    out: Annotated[Path | None, typer.Option("--json", help="Write the figures here.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Finds the settings that make a loader fastest, for torch's DataLoader and for Headrace's.
 
     A script is run, unmodified, until it begins to iterate over its loader; options of the script itself come
     after a --.
     """
+    check_outputs(json_file)
+    printed = json_file == STANDARD_OUTPUT
+    with redirect_stdout(sys.stderr) if printed else nullcontext():  # what the script prints
+        report = _tried(_loader(target, args or [], number), seconds, threads)
+    if give_json(report.to_json(), json_file):
+        _print(Console(), report)
+
+
+def _tried(loader: Any, seconds: float, threads: bool) -> TuneReport:
     from headrace.loader import DataLoader
     from headrace.tuning.trials import tune as try_settings
 
-    console = Console()
-    loader = _loader(target, args or [], number)
     try:
-        with console.status("trying settings") as status:
-            report = try_settings(
+        with Console(stderr=True).status("trying settings") as status:
+            return try_settings(
                 loader,
                 DataLoader,
                 seconds=seconds,
@@ -57,9 +65,6 @@ def tune(
             )
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from error
-    _print(console, report)
-    if out is not None:
-        out.write_text(json.dumps(report.to_json(), indent=1) + "\n")
 
 
 def _print(console: Console, report: TuneReport) -> None:

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from headrace.cli.progress import BAD_RECORDS, failing, progress_bar
+from headrace.cli.progress import (
+    BAD_RECORDS,
+    JsonFile,
+    check_outputs,
+    failing,
+    give_json,
+    progress_bar,
+)
+
+if TYPE_CHECKING:
+    from headrace.packs.verify import Verdict
 
 
 def verify(
     pack: Annotated[str, typer.Argument(help="The folder that headrace pack made, or its URL.")],
     against: Annotated[str | None, typer.Option(help="What it was made from: compare with it.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: the usable cores.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Reads a whole pack and names every record that isn't as it was packed.
 
@@ -25,15 +37,21 @@ def verify(
     Exit codes: 0 all is well; 1 bad records were found, one line each; 2 wrong
     usage, or an index or source that can't be read.
     """
+    check_outputs(json_file)
     console = Console(stderr=True)
     with failing("verify", console), progress_bar("verifying", console) as progress:
         from headrace.packs.verify import verify as run
 
         verdict = run(pack, against=against, workers=workers, progress=progress)
+    if give_json(asdict(verdict), json_file):
+        _report(pack, verdict, console)
+    if verdict.problems:
+        raise typer.Exit(BAD_RECORDS)
+
+
+def _report(pack: str, verdict: Verdict, console: Console) -> None:
     for problem in verdict.problems:
         typer.echo(str(problem))
     for note in verdict.notes:
         console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
     typer.echo(f"{pack}: {verdict.samples:,} samples, {len(verdict.problems):,} problems")
-    if verdict.problems:
-        raise typer.Exit(BAD_RECORDS)
