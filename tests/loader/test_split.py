@@ -276,8 +276,9 @@ def test_threads_run_the_dataset_as_it_is(folder: Path) -> None:
     loader = headrace.DataLoader(dataset, 8, num_workers=2, worker_kind="thread")
     assert loader.explain().startswith("plan: python")
     assert same(list(loader), list(TorchDataLoader(dataset, 8)))
-    with pytest.raises(ConfigError, match="runs as Python, so nothing can be replayed"):
-        headrace.testing.replay(loader, 0)
+    assert torch.equal(headrace.testing.replay(loader, 0)[0], dataset[0][0])
+    with pytest.raises(ConfigError, match="Native code has no part in this loader"):
+        headrace.testing.draws(loader, 0)
 
 
 def test_what_python_drew_is_not_replayed_without_a_seed(folder: Path) -> None:

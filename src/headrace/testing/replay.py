@@ -1,13 +1,18 @@
-"""Samples that native code makes or begins, made again by Pillow, torchvision and the user's Python."""
+"""Samples of a loader, made again by Pillow, torchvision and the user's Python."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import IterableDataset
 from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
 
+from headrace.engine.error_policy import ErrorPolicyDataset
 from headrace.engine.lower import draws_of, lower_pipeline
 from headrace.engine.pillow import make_image, make_sample
 from headrace.engine.seeding import generators_kept, seed_generators, seed_of
@@ -57,39 +62,89 @@ def draws(
 
 
 def replay(loader: DataLoader[Any], index: int, epoch: int | None = None, occurrence: int = 0) -> Any:
-    """Sample `index` as torchvision makes it on a PIL image with the parameters that `draws` returns. Steps
-    that run as Python are called as in the loader, with the generators seeded alike.
+    """Sample `index` as torchvision makes it on a PIL image with the parameters that `draws` returns. What
+    runs as Python, steps or the whole dataset, is called as in the loader, with the generators seeded alike;
+    what it draws from a generator of its own, and what it asks of `get_worker_info()`, isn't replayed.
+
+    Args:
+        loader: of a map-style dataset.
+        index, epoch, occurrence: as for `draws`.
 
     Returns:
-        [channels, height, width] of the loader's dtype, on the CPU: bit for bit the row of its batch. Where
-        the transform ends in Python, whatever that gives.
+        Where native code has a part in the loader, the image, [channels, height, width] of the loader's
+        dtype, on the CPU: bit for bit the row of its batch; where the transform ends in Python, whatever that
+        gives. Where the dataset runs as Python or is gathered from memory, ``loader.dataset[index]``: the
+        whole sample before it is collated and cast.
 
     Raises:
-        ConfigError: as `draws`; or steps run as Python and the loader has no `seed`, so that nobody knows
-            what they drew.
-        SampleError: the sample can't be loaded.
+        ConfigError: the epoch's seed isn't known; or code drew random numbers of which nobody knows what they
+            were in the loader: without a `seed`, on threads, or in a dataset that makes whole batches. Or the
+            dataset is an `IterableDataset`, which has no sample of an index.
+        SampleError: the sample can't be loaded by native code. The user's code raises its own errors.
     """
-    plan, native = _native_part(loader)
-    if plan.find(TransformSegment) is not None and loader.seed is None:
-        raise ConfigError(
-            "Steps of this loader run as Python, and without a seed nobody knows what they drew for a sample."
-            f" Give the loader a seed to replay samples.\n{loader.explain()}"
-        )
+    plan = loader.plan()
+    native = plan.find(NativeSegment)
+    if native is None:
+        return _replay_python(loader, index, epoch, occurrence)
     key = SampleKey(*loader.random_key(epoch), index, occurrence)
     if native.batched:
         image = make_sample(native, lower_pipeline(native, decoders=0), key)
         return _with_values(image, plan.values, key)
-    sample = _replay_split(plan, native, key)
+    sample = _replay_split(plan, native, key, seeded=loader.seed is not None)
     if loader.dtype is not None and isinstance(sample, torch.Tensor) and sample.ndim == 3:
         sample = sample.to(loader.dtype)
     return sample
 
 
-def _replay_split(plan: Plan, head: NativeSegment, key: SampleKey) -> Any:
+def _replay_python(loader: DataLoader[Any], index: int, epoch: int | None, occurrence: int) -> Any:
+    if isinstance(loader.dataset, IterableDataset):
+        raise ConfigError(
+            "an IterableDataset decides itself which samples come: none has an index to replay."
+        )
+    on_threads = loader.worker_kind == "thread" and loader.num_workers > 0
+    whole = ErrorPolicyDataset(loader.dataset, loader.collate_fn, loader.on_error).takes_batches()
+    seed = None
+    if loader.seed is not None and not on_threads and not (whole and loader.batch_sampler is not None):
+        seed = seed_of(SampleKey(*loader.random_key(epoch), index, occurrence))
+    with _generators(seed):
+        return loader.dataset[index]
+
+
+@contextmanager
+def _generators(seed: int | None) -> Iterator[None]:
+    """Within this the generators are seeded for a sample, and are then put back.
+
+    Args:
+        seed: of the sample; None: it isn't known, so that nothing may be drawn.
+
+    Raises:
+        ConfigError: something was.
+    """
+    with generators_kept():
+        seed_generators(seed or 0)
+        before = _states()
+        yield
+        if seed is None and _states() != before:
+            raise ConfigError(
+                "Code that runs as Python drew random numbers for this sample, and nobody knows what it drew"
+                " in the loader. Give the loader a seed to replay samples (on threads, and in a dataset with"
+                " __getitems__, samples aren't seeded one by one and can't be replayed)."
+            )
+
+
+def _states() -> tuple[Any, ...]:
+    numpys: Any = np.random.get_state()
+    return (
+        torch.default_generator.get_state().numpy().tobytes(),
+        random.getstate(),
+        (numpys[1].tobytes(), *numpys[2:]),
+    )
+
+
+def _replay_split(plan: Plan, head: NativeSegment, key: SampleKey, *, seeded: bool) -> Any:
     sample: Any = make_image(head, lower_pipeline(head, decoders=0), key)
     middle, values = plan.find(TransformSegment), plan.values
-    with generators_kept():
-        seed_generators(seed_of(key))
+    with _generators(seed_of(key) if seeded else None):
         sample = run_suffix(sample, () if middle is None else middle.transforms)
         if values is None:
             return sample
@@ -132,5 +187,5 @@ def _native_part(loader: DataLoader[Any]) -> tuple[Plan, NativeSegment]:
     plan = loader.plan()
     native = plan.find(NativeSegment)
     if native is None:
-        raise ConfigError(f"This loader runs as Python, so nothing can be replayed:\n{loader.explain()}")
+        raise ConfigError(f"Native code has no part in this loader, and draws nothing:\n{loader.explain()}")
     return plan, native
