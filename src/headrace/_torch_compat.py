@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -48,6 +48,31 @@ def _show_worker_info(worker: int, workers: int, seed: int, dataset: Any) -> Non
     info = _WorkerInfo(worker, workers, seed, dataset)
     module: Any = torch.utils.data
     module.get_worker_info = lambda: info
+
+
+def _iterator_base() -> type:
+    """What torch's iterators of a DataLoader are instances of, for code that asks for it; where it is gone,
+    no such code is left."""
+    try:
+        from torch.utils.data.dataloader import _BaseDataLoaderIter
+    except ImportError:
+        return Iterator
+    return _BaseDataLoaderIter
+
+
+LoaderIteratorBase: Any = _iterator_base()
+
+
+def processes_of(iterator: Any) -> list[Any]:
+    """The worker processes of an iterator of torch's DataLoader; [] where there are none."""
+    return list(getattr(iterator, "_workers", ()))
+
+
+def shut_down(iterator: Any) -> None:
+    """Ends the worker processes of an iterator of torch's DataLoader. Without a way to, they end with it."""
+    end = getattr(iterator, "_shutdown_workers", None)
+    if end is not None:
+        end()
 
 
 def default_collate_functions() -> dict[Any, Callable[..., Any]]:

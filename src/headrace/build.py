@@ -22,7 +22,7 @@ from headrace.device.resident import Residence
 from headrace.engine.error_policy import ErrorPolicyDataset
 from headrace.engine.finish import BatchTransform, Cast
 from headrace.engine.gather import GatherStream
-from headrace.engine.iterator import InlineTransfer
+from headrace.engine.iterator import InlineTransfer, KeptWorkers
 from headrace.engine.native import READ_THREADS, NativeEngine
 from headrace.engine.native_stream import NativeEpoch, NativeStream
 from headrace.engine.prefetch import Coming, Prefetcher
@@ -38,8 +38,9 @@ from headrace.engine.workers.pool import Guard, PoolConfig
 from headrace.engine.workers.stream import StatefulWorkerStream, WorkerPools, WorkerStream
 from headrace.errors import ConfigError, assert_never
 from headrace.order.batches import IndexBatch, OrderedBatches
-from headrace.order.cursor import Cursor
-from headrace.order.progress import Batches, draw_seed
+from headrace.order.cursor import Cursor, draw_seed
+from headrace.order.progress import Batches
+from headrace.order.shard import detect_rank
 from headrace.plan import Plan, explain, make_plan
 from headrace.plan.planner import with_batch_transform
 from headrace.plan.segments import DatasetSegment, GatherSegment, NativeSegment, ValueSegment
@@ -130,6 +131,12 @@ def workers_of(config: LoaderConfig) -> Workers:
     return Workers("process", count, f"{given}; each has a copy of the dataset")
 
 
+def starts_processes(config: LoaderConfig, plan: Plan) -> bool:
+    """Whether an epoch is made by worker processes."""
+    on_threads = not config.streamed and workers_of(config).kind != "process"
+    return plan.runs_python and config.num_workers > 0 and not on_threads
+
+
 def why_no_init(config: LoaderConfig, plan: Plan) -> str:
     """Why nobody calls `worker_init_fn`, though the user passed one and asked for workers; or ""."""
     if config.worker_init_fn is None or config.num_workers == 0:
@@ -152,6 +159,25 @@ def drawing_text(config: LoaderConfig, *, seeded: bool) -> str:
         place = "drawn from this process's generators" if kind == "caller" else "seeded once for each worker"
         how = f"{place}, as by torch; with seed=… for each sample"
     return f"random numbers in Python: {how}\n"
+
+
+def sharing_text(batches: Batches, seed: int | None, *, rank_given: bool) -> str:
+    """Which sample comes when, and which share is this rank's; `seed` is None where one is drawn for each
+    epoch."""
+    order = f"order: {batches.identity()}"
+    if isinstance(batches, OrderedBatches) and batches.shuffles:
+        order += ", seed drawn by torch for each epoch" if seed is None else f", seed {seed}"
+    if not isinstance(batches, OrderedBatches):
+        why = ", as rank='auto' shares what nobody else does" if rank_given else ""
+        return f"{order}\nranks: left to it{why}"
+    shard = batches.shard
+    if shard.world_size == 1:
+        others = 1 if rank_given else detect_rank()[1]
+        return f"{order}\nranks: not shared" + (f", though there are {others}" if others > 1 else "")
+    return (
+        f"{order}\nranks: {shard.rank} of {shard.world_size}, global batches of {shard.global_batch},"
+        f" remainder {'dropped' if shard.drop_last else shard.remainder}"
+    )
 
 
 class StreamBuilder:
@@ -181,6 +207,15 @@ class StreamBuilder:
         """The next epoch gets new worker processes and threads."""
         self._processes, self._latest = WorkerPools(), None
         self._threads = self._shelf = None
+
+    def keeper(self) -> Any:
+        """What has worker processes that are kept for another epoch: the iterator that uses them now, or what
+        stands for one; None: there are none."""
+        if self._processes.idle is not None:
+            return KeptWorkers(self._processes.idle)
+        stream = None if self._latest is None else self._latest()
+        kept = stream is not None and stream.persistent
+        return self.runtime.latest() if kept and self.runtime.latest is not None else None
 
     def kept_key(self, config: LoaderConfig) -> tuple[int, int] | None:
         """Random key of another epoch by worker processes that were kept; None where there are none."""

@@ -17,7 +17,16 @@ from torch.utils.data import Dataset, IterableDataset, IterDataPipe, Sampler, Te
 from headrace._machine import available_memory, usable_cores
 from headrace._native import ffi
 from headrace._native.decoders import decoder_choice, missing_formats
-from headrace.build import EpochOrder, StreamBuilder, drawing_text, plan_of, why_no_init, workers_of
+from headrace.build import (
+    EpochOrder,
+    StreamBuilder,
+    drawing_text,
+    plan_of,
+    sharing_text,
+    starts_processes,
+    why_no_init,
+    workers_of,
+)
 from headrace.config import (
     DEFAULT_MEMORY_SHARE,
     Lazy,
@@ -29,7 +38,7 @@ from headrace.config import (
     WorkerKind,
 )
 from headrace.device.place import check_device, pinning_helps
-from headrace.engine.iterator import LoaderIterator
+from headrace.engine.iterator import LoaderIterator, stop_at_exit
 from headrace.engine.stream import BatchStream
 from headrace.engine.torch_stream import CallerIterableStream, TorchStream, WorkerInit, has_state
 from headrace.errors import ConfigError
@@ -208,8 +217,9 @@ class DataLoader(TorchDataLoader[T_co]):
         self._builder = StreamBuilder()
         self._identity: str | None = None  # of the dataset, once it is asked for
         self._in_torch = False
+        self._torchs_iterator: Any = None  # whose worker processes are kept
         self._length_told = False  # of an IterableDataset, by torch's own len()
-        self._warned_without_workers = False
+        self._warned = False
         left_open = prefetch_factor is None or isinstance(prefetch_factor, LeftOpen)
         super().__init__(
             dataset,
@@ -260,8 +270,20 @@ class DataLoader(TorchDataLoader[T_co]):
         """torch's name for a new iterator with new workers, which subclasses such as Ultralytics' call."""
         if self._in_torch:
             return super()._get_iterator()
-        self._builder.end_workers()
+        self._iterator = None
         return self._start_epoch()
+
+    @property
+    def _iterator(self) -> Any:
+        """torch's name for what has the worker processes that are kept; None: there are none. Clean-up code
+        of trainers calls its `_shutdown_workers()`, and sets None."""
+        return self._builder.keeper() if self._torchs_iterator is None else self._torchs_iterator
+
+    @_iterator.setter
+    def _iterator(self, iterator: Any) -> None:
+        self._torchs_iterator = iterator
+        if iterator is None:
+            self._builder.end_workers()
 
     def _torch_iterator(self) -> Any:
         """The iterator of torch's own loader, which calls `_get_iterator`."""
@@ -275,6 +297,7 @@ class DataLoader(TorchDataLoader[T_co]):
             self.worker_init_fn = given
 
     def _start_epoch(self) -> LoaderIterator:
+        stop_at_exit()
         config, builder = self._config(), self._builder
         plan, batches = builder.settle(config, plan_of(config)), self._batches()
         self._identity = None  # the dataset may have changed
@@ -284,7 +307,9 @@ class DataLoader(TorchDataLoader[T_co]):
         native = not plan.runs_python or plan.head is not None or kept is not None
         keyed = native or self.batch_transform is not None
         generators = self._generators()
-        cursor, indices = self._progress.begin(batches, self.generator, generators, kept, keyed=keyed)
+        cursor, indices = self._progress.begin(
+            batches, self.generator, generators, kept, keyed=keyed, lazily=self.num_workers == 0
+        )
         meter = builder.runtime.meter.begin_epoch(cursor.epoch)
         if isinstance(batches, StreamBatches) and not batches.resumable:
             stream = self._iterable_stream(config)
@@ -380,7 +405,8 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads and memory stay here; the copy makes its own, and has a place of its own in the epoch.
-        return {**self.__dict__, "_builder": StreamBuilder(), "_progress": self._progress.copy()}
+        own = {"_builder": StreamBuilder(), "_progress": self._progress.copy(), "_torchs_iterator": None}
+        return {**self.__dict__, **own}
 
     def plan(self) -> Plan:
         """Who runs what. Made for every epoch: a user may change the dataset's transform between epochs."""
@@ -391,7 +417,7 @@ class DataLoader(TorchDataLoader[T_co]):
         config = self._config()
         plan, batches = plan_of(config), self._batches()
         seed = self._progress.seed_of(batches)
-        sharing = _sharing_text(batches, seed, rank_given=self.rank is not None)
+        sharing = sharing_text(batches, seed, rank_given=self.rank is not None)
         source = remote_samples(self.dataset)
         remote = "" if source is None else f"\nremote: {source.access}"
         why = why_no_init(config, plan)
@@ -449,7 +475,7 @@ class DataLoader(TorchDataLoader[T_co]):
                 write_trace(file, list(recorder.events), dict(recorder.threads))
 
     def check_worker_number_rationality(self) -> None:
-        """Says nothing here: torch's own loader says it where workers are processes."""
+        """Does nothing yet: the first epoch warns where there are more worker processes than cores."""
 
     def _config(self) -> LoaderConfig:
         return LoaderConfig.of(self)
@@ -500,9 +526,13 @@ class DataLoader(TorchDataLoader[T_co]):
                 " share them, or world_size=1 to say that this is meant.",
                 stacklevel=4,
             )
+        if self._warned:
+            return
+        self._warned = True
+        if starts_processes(config, plan):
+            super().check_worker_number_rationality()
         why = why_no_init(config, plan)
-        if why and not self._warned_without_workers:
-            self._warned_without_workers = True
+        if why:
             warnings.warn(
                 f"worker_init_fn is not called: {why}. Leave it out; or do what it does in the dataset.",
                 stacklevel=4,
@@ -549,25 +579,6 @@ def _figures(loader: DataLoader[Any]) -> dict[str, Any]:
         waiting_seconds=0.0 if iterator is None else iterator.waiting_seconds,
         length=None if iterator is None else iterator.length,
         skipped=0 if iterator is None else iterator.skipped,
-    )
-
-
-def _sharing_text(batches: Batches, seed: int | None, *, rank_given: bool) -> str:
-    """Which sample comes when, and which share is this rank's; `seed` is None where one is drawn for each
-    epoch."""
-    order = f"order: {batches.identity()}"
-    if isinstance(batches, OrderedBatches) and batches.shuffles:
-        order += ", seed drawn by torch for each epoch" if seed is None else f", seed {seed}"
-    if not isinstance(batches, OrderedBatches):
-        why = ", as rank='auto' shares what nobody else does" if rank_given else ""
-        return f"{order}\nranks: left to it{why}"
-    shard = batches.shard
-    if shard.world_size == 1:
-        others = 1 if rank_given else detect_rank()[1]
-        return f"{order}\nranks: not shared" + (f", though there are {others}" if others > 1 else "")
-    return (
-        f"{order}\nranks: {shard.rank} of {shard.world_size}, global batches of {shard.global_batch},"
-        f" remainder {'dropped' if shard.drop_last else shard.remainder}"
     )
 
 

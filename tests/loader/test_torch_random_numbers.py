@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils import data
+from torchvision.datasets import ImageFolder
 
 import headrace
 from support.equal import same
@@ -165,6 +166,77 @@ def test_a_loader_left_in_the_middle_seeds_the_next_epoch_as_torch_does() -> Non
 
     ours = headrace.DataLoader(Drawing(), 4, num_workers=2)
     assert same(first_batches(ours), first_batches(data.DataLoader(Drawing(), 4, num_workers=2)))
+
+
+@pytest.mark.parametrize("received", [0, 1, 4])
+def test_kept_workers_go_on_drawing_as_torchs_after_an_epoch_that_was_left(received: int) -> None:
+    def after_leaving(kind: Any) -> list[Any]:
+        torch.manual_seed(5)
+        loader = kind(Drawing(), 2, num_workers=2, persistent_workers=True)
+        for _ in range(2):
+            for number, _batch in enumerate(loader, start=1):
+                if number > received:
+                    break
+        return list(loader)
+
+    assert same(after_leaving(headrace.DataLoader), after_leaving(data.DataLoader))
+
+
+class Draws(data.Sampler[int]):
+    """Draws the order when it is started, not when it is asked for the first index."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(N).tolist())
+
+
+ORDERS: dict[str, dict[str, Any]] = {
+    "shuffled": {"batch_size": 4, "shuffle": True},
+    "by a sampler": {"batch_size": 4, "sampler": Draws()},
+    "one by one, by a sampler": {"batch_size": None, "sampler": DrawingSampler()},
+    "in order": {"batch_size": 4},
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("kind", ["python", "gathered", "native"])
+def test_an_order_is_drawn_when_torch_draws_it(
+    kind: str, seed: int | None, order: str, workers: int, dataset: ImageFolder
+) -> None:
+    datasets = {"python": Drawing(), "gathered": data.TensorDataset(torch.zeros(N)), "native": dataset}
+    chosen: Any = data.Subset(datasets[kind], range(N)) if kind == "native" else datasets[kind]
+
+    def states(loader: Any) -> list[torch.Tensor]:
+        """Of the generator before an epoch, once it is started, and after the first batch."""
+        torch.manual_seed(5)
+        found = [torch.get_rng_state()]
+        iterator = iter(loader)
+        found.append(torch.get_rng_state())
+        next(iterator)
+        return [*found, torch.get_rng_state()]
+
+    arguments = ORDERS[order]
+    ours = states(headrace.DataLoader(chosen, num_workers=workers, seed=seed, **arguments))
+    theirs = states(data.DataLoader(chosen, num_workers=workers, **arguments))
+    if kind == "python" and workers == 0 and seed is not None:
+        assert torch.equal(ours[1], theirs[1])  # then torch's samples draw, and ours from other generators
+    else:
+        assert same(ours, theirs)
+
+
+def test_a_state_saved_before_the_first_batch_knows_the_order() -> None:
+    loader = headrace.DataLoader(data.TensorDataset(torch.arange(N)), 4, shuffle=True)
+    torch.manual_seed(5)
+    iterator = iter(loader)
+    state = loader.state_dict()
+    whole = list(iterator)
+    resumed = headrace.DataLoader(data.TensorDataset(torch.arange(N)), 4, shuffle=True)
+    resumed.load_state_dict(state)
+    assert same(list(resumed), whole)
 
 
 def test_nothing_of_the_callers_generators_is_touched_without_workers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
 import time
 from collections.abc import Iterator
@@ -40,6 +41,26 @@ class Slow(Numbers):
     def __getitem__(self, index: int) -> torch.Tensor:
         time.sleep(1.0 if index == 2 else 0.0)
         return torch.tensor(index)
+
+
+class OneWaits(Numbers):
+    """Sample 2 waits for sample 8 to be made."""
+
+    def __init__(self) -> None:
+        super().__init__(12)
+        self.made = multiprocessing.Event()
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 8:
+            self.made.set()
+        if index == 2:
+            assert self.made.wait(100)
+        return torch.tensor(index)
+
+
+def test_out_of_order_a_worker_that_is_held_up_holds_up_no_other() -> None:
+    loader = headrace.DataLoader(OneWaits(), batch_size=None, num_workers=2, in_order=False)
+    assert sorted(int(sample) for sample in loader) == list(range(12))
 
 
 def test_ready_says_whether_next_would_wait() -> None:

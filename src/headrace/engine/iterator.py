@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+from headrace._torch_compat import LoaderIteratorBase
 from headrace.device.prefetcher import DevicePrefetcher, Step
 from headrace.engine.meter import EpochMeter
 from headrace.engine.stream import BatchStream, HostBatch
+from headrace.engine.workers.pool import WorkerPool
 from headrace.order.cursor import Cursor
 from headrace.records import BatchKeys
+
+SHUT_DOWN = "this epoch's worker processes were shut down; start another epoch with iter(loader)."
+
+
+def stop_at_exit() -> None:
+    """For daemon threads that are in an epoch while the interpreter ends, which ends threads and processes
+    of loaders first: they stop here, as all daemon threads do a moment later, rather than raise what comes
+    of it, or start others."""
+    if threading.current_thread().daemon and not threading.main_thread().is_alive():
+        threading.Event().wait()
 
 
 class InlineTransfer:
@@ -44,8 +57,30 @@ class InlineTransfer:
         """Nothing is copied."""
 
 
-class LoaderIterator(Iterator[Any]):
-    """One epoch for the user.
+class KeptWorkers(LoaderIteratorBase):  # type: ignore[misc]
+    """In place of the iterator of an epoch that has ended, while its worker processes wait for another one.
+
+    Args:
+        pool: the processes.
+    """
+
+    def __init__(self, pool: WorkerPool) -> None:
+        self._pool = pool
+
+    def __next__(self) -> Any:
+        raise StopIteration
+
+    @property
+    def _workers(self) -> list[Any]:
+        return list(self._pool.processes)
+
+    def _shutdown_workers(self) -> None:
+        self._pool.close()
+
+
+class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
+    """One epoch for the user. Has what clean-up code asks of torch's iterators: their class, `_workers` and
+    `_shutdown_workers()`.
 
     Args:
         stream: batches on the host.
@@ -81,6 +116,9 @@ class LoaderIterator(Iterator[Any]):
         self._waits_since = 0.0
         self._copied = (0, 0.0)
 
+    def __iter__(self) -> LoaderIterator:
+        return self
+
     def __len__(self) -> int:
         if self.length is None:
             raise TypeError("the sampler of this loader has no len()")
@@ -115,6 +153,9 @@ class LoaderIterator(Iterator[Any]):
                 self._after_step(waited, start - self._asked if self._asked else 0.0)
             self._asked = start
             return batch
+        except Exception:
+            stop_at_exit()
+            raise
         finally:
             self._waits_since = 0.0
 
@@ -130,6 +171,17 @@ class LoaderIterator(Iterator[Any]):
             stream.close()
             self._transfer.close()
             self._meter.end(finished=False)
+
+    @property
+    def _workers(self) -> list[Any]:
+        return self._stream.processes
+
+    def _shutdown_workers(self) -> None:
+        self._stream.shut_down()
+        self.close()
+        if not self._cursor.finished:  # the end of what is left isn't that of the epoch
+            self._sent.clear()
+            self._sent.append(RuntimeError(SHUT_DOWN))
 
     @property
     def in_flight(self) -> int:

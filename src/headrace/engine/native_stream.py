@@ -85,7 +85,7 @@ class NativeStream(BatchStream):
         self._pending: deque[PendingBatch] = deque()
         self._user = plan.collate
         self._postprocess = host_postprocess(plan)
-        self._fill()
+        self._fill_ahead()
 
     def __next__(self) -> HostBatch:
         while True:
@@ -98,7 +98,7 @@ class NativeStream(BatchStream):
             self._wait(self._pending[0])
             pending = self._pending.popleft()  # in a forked child another than was waited for
             self._taken += 1
-            self._fill()
+            self._fill_ahead()
             self._look_ahead()
             try:
                 positions, targets = self._settle(pending)
@@ -149,6 +149,11 @@ class NativeStream(BatchStream):
     def in_flight(self) -> int:
         """Batches that are being made or wait to be taken."""
         return len(self._pending)
+
+    def _fill_ahead(self) -> None:
+        """Without threads, no sampler is asked before the user asks for a batch, as in torch."""
+        if self._engine.threads.decode_threads > 0:
+            self._fill()
 
     def _fill(self) -> None:
         slots, epoch = self._engine.slots, self._epoch

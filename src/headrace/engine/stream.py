@@ -60,8 +60,17 @@ class BatchStream(ABC):
         """Number of batches that are being made, or are made and wait to be taken."""
         return 0
 
+    @property
+    def processes(self) -> list[Any]:
+        """Worker processes that make the batches, by their number, and after their end as well."""
+        return []
+
     def close(self) -> None:  # noqa: B027  (there may be nothing to do)
         """Gives up what is in flight."""
+
+    def shut_down(self) -> None:
+        """As `close`; and worker processes end that would be kept for another epoch."""
+        self.close()
 
 
 class PythonStream(BatchStream):
@@ -163,6 +172,15 @@ class KeyedStream(BatchStream):
         """As the inner stream says."""
         return self._stream.in_flight
 
+    @property
+    def processes(self) -> list[Any]:
+        """As the inner stream says."""
+        return self._stream.processes
+
     def close(self) -> None:
         """Gives up what is in flight."""
         self._stream.close()
+
+    def shut_down(self) -> None:
+        """Ends worker processes, too."""
+        self._stream.shut_down()

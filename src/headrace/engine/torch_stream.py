@@ -15,6 +15,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from headrace import _torch_compat
 from headrace._torch_compat import pin_memory
 from headrace.config import Lazy, LoaderConfig
 from headrace.device.structure import batch_size
@@ -25,8 +26,7 @@ from headrace.engine.stream import BatchStream, HostBatch, PythonStream
 from headrace.engine.workers.deaths import STREAM_LOST
 from headrace.engine.workers.iterable import each_next
 from headrace.order.batches import IndexBatch
-from headrace.order.cursor import Cursor
-from headrace.order.progress import draw_seed
+from headrace.order.cursor import Cursor, draw_seed
 
 PLACEHOLDER = "headrace: this batch was received before the state was saved"
 WORKER_DIED = re.compile(r"DataLoader worker \(pid")  # torch's error begins like that, mostly
@@ -144,6 +144,16 @@ class TorchStream(BatchStream):
         self._taken = 0
         self._in_processes = in_processes
         self._lost_stream: RuntimeError | None = None
+
+    @property
+    def processes(self) -> list[Any]:
+        """Those of torch's iterator."""
+        return _torch_compat.processes_of(self._batches)
+
+    def shut_down(self) -> None:
+        """Ends worker processes, kept ones as well."""
+        _torch_compat.shut_down(self._batches)
+        self._batches = iter(())
 
     def __next__(self) -> HostBatch:
         if self._lost_stream is not None:

@@ -61,6 +61,7 @@ class OrderedBatches:
 
     def begin(self, cursor: Cursor) -> Iterator[IndexBatch]:
         """The batches from `cursor.start` on."""
+        cursor.draw_order()
         batch = self.shard.batch_size
         first, count = 0, max(1, CHUNK // batch) * batch
         while len(positions := self.shard.positions(self.order.size, cursor.start, first, count)):
@@ -146,19 +147,22 @@ class SampledBatches:
                 if next(iter(self.source), None) is not None:
                     stateful.load_state_dict(cursor.sampler_state)
                 return iter(())
-        source = iter(self.source)
-        for used in islice(source, skip):
-            counts.count(used if self.by_batches else [used])
-        batches: Iterator[Sequence[Any]]
-        if self.by_batches:
-            batches = source
-        elif self.batch_size is None:
-            batches = ([index] for index in source)
-        else:
-            batches = iter(BatchSampler(source, self.batch_size, self.drop_last))
+        batches = self._batches_after(skip, counts, lazily=cursor.lazily)
         if cursor.loaded:
             batches = chain(list(islice(batches, 1)), batches)
         return _counted(batches, counts, stateful, cursor)
+
+    def _batches_after(self, skip: int, counts: Occurrences, *, lazily: bool) -> Iterator[Sequence[Any]]:
+        if lazily and self.batch_size is not None and not (skip or self.by_batches):
+            return iter(BatchSampler(self.source, self.batch_size, self.drop_last))
+        source = iter(self.source)
+        for used in islice(source, skip):
+            counts.count(used if self.by_batches else [used])
+        if self.by_batches:
+            return source
+        if self.batch_size is None:
+            return ([index] for index in source)
+        return iter(BatchSampler(source, self.batch_size, self.drop_last))
 
     def position(self, cursor: Cursor) -> int:
         """Batches of the batch sampler, or samples of the sampler, that are done with."""

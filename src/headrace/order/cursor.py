@@ -24,7 +24,8 @@ class Cursor:
 
     Attributes:
         epoch: number of the epoch.
-        order_key, random_key: (seed, epoch) that the order and the random parameters depend on.
+        order: (seed, epoch) that the order depends on; None: its seed is what is yet to be drawn.
+        random_key: (seed, epoch) that the random parameters depend on.
         start: position at which the iterator started; see the `position` of `headrace.order.batches`.
         batches: number of batches that the user has received since.
         finished: whether the user has seen the epoch's end.
@@ -33,6 +34,9 @@ class Cursor:
         sampler_epoch: number that the user's sampler was told by `set_epoch`; None: it has none.
         sampler_state: of the user's stateful sampler, at `start`.
         sampler_states: the same after batch i since then; those that are passed are dropped.
+        undrawn: whether what torch's `RandomSampler` draws for an epoch is yet to be drawn.
+        lazily: whether samplers start and draw with the first batch rather than with the epoch, as in torch
+            without workers.
         base_seed: seed of the epoch's worker process 0.
         seeds_samples: whether the user's Python is seeded for each sample.
         counts: whether occurrences of a user's sampler are counted; where not, nothing depends on them.
@@ -41,7 +45,7 @@ class Cursor:
     """
 
     epoch: int
-    order_key: Key
+    order: Key | None
     random_key: Key
     start: int = 0
     batches: int = 0
@@ -51,10 +55,26 @@ class Cursor:
     sampler_epoch: int | None = None
     sampler_state: Any = None
     sampler_states: dict[int, Any] = field(default_factory=dict, repr=False)
+    undrawn: bool = False
+    lazily: bool = False
     base_seed: int = 0
     seeds_samples: bool = False
     counts: bool = True
     streams: dict[int, tuple[Any, bool]] = field(default_factory=dict, repr=False)
+
+    @property
+    def order_key(self) -> Key:
+        """(seed, epoch) that the order depends on."""
+        if self.order is None:
+            self.draw_order()
+        assert self.order is not None
+        return self.order
+
+    def draw_order(self) -> None:
+        """Draws from torch's default generator what torch's `RandomSampler` draws, unless that is done."""
+        if self.undrawn:
+            self.undrawn, seed = False, draw_seed(None)
+            self.order = self.order or (seed, 0)
 
     def copy(self) -> Cursor:
         """One at the same place, which moves by itself."""
@@ -67,6 +87,11 @@ class Cursor:
             self.sampler_state = self.sampler_states.pop(batches)
             for number in [n for n in self.sampler_states if n < batches]:
                 del self.sampler_states[number]
+
+
+def draw_seed(generator: torch.Generator | None) -> int:
+    """A seed from `generator`, None being torch's default one, as torch's DataLoader draws it."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
 def to_state(
@@ -130,7 +155,7 @@ def from_state(state: dict[str, Any], *, dataset: str, order: str, seed: int | N
         return None
     return Cursor(
         epoch=state["epoch"],
-        order_key=(state["order_seed"], state["order_epoch"]),
+        order=(state["order_seed"], state["order_epoch"]),
         random_key=(state["random_seed"], state["random_epoch"]),
         start=state["position"],
         loaded=True,

@@ -10,7 +10,7 @@ import torch
 
 from headrace.errors import ConfigError
 from headrace.order.batches import IndexBatch, OrderedBatches, SampledBatches, StreamBatches
-from headrace.order.cursor import Cursor, Key, from_state, generator_states, replayed, to_state
+from headrace.order.cursor import Cursor, Key, draw_seed, from_state, generator_states, replayed, to_state
 from headrace.order.permutation import key_of
 
 Batches = OrderedBatches | SampledBatches | StreamBatches
@@ -53,6 +53,7 @@ class Progress:
         kept: Key | None = None,
         *,
         keyed: bool = True,
+        lazily: bool = False,
     ) -> tuple[Cursor, Iterator[IndexBatch]]:
         """Begins an epoch: where it is, and its batches. torch's own draws from its generators are made, in
         the same order, so that whatever draws from them next gets what it would get with torch's loader.
@@ -63,6 +64,7 @@ class Progress:
             kept: random key of an epoch by workers kept from the one before: (their seed, epochs they have
                 made); None: there are none.
             keyed: whether anything but the user's Python draws by the samples' keys.
+            lazily: as of `Cursor`.
         """
         if self._loaded is not None and self._loaded_order != batches.identity():
             raise ConfigError(
@@ -74,6 +76,9 @@ class Progress:
         if self.seed is not None:
             kept = None
         cursor = self._cursor = loaded or self._new(batches, generator, generators, kept)
+        cursor.lazily = lazily
+        if not lazily:
+            cursor.draw_order()
         self._seed_workers(cursor, batches, kept)
         cursor.counts = keyed or cursor.seeds_samples
         self._batches = batches
@@ -107,13 +112,15 @@ class Progress:
             return Cursor(self.epoch, (0, 0), (0, 0))  # torch's loader draws for itself
         states = generator_states(generators) if isinstance(batches, SampledBatches) else ""
         random_key = (draw_seed(generator), 0) if kept is None else kept
-        order_drawn = draw_seed(None) if isinstance(batches, OrderedBatches) and batches.shuffles else 0
+        shuffles = isinstance(batches, OrderedBatches) and batches.shuffles
         seed = self.seed_of(batches)
+        unseeded = None if shuffles else (0, 0)
         cursor = Cursor(
             self.epoch,
-            order_key=(order_drawn, 0) if seed is None else (seed, self.epoch),
+            order=unseeded if seed is None else (seed, self.epoch),
             random_key=random_key if seed is None else (seed, self.epoch),
             generators=states,
+            undrawn=shuffles,
             base_seed=random_key[0],
         )
         if isinstance(batches, SampledBatches):
@@ -170,8 +177,3 @@ class Progress:
 
 def _shared(batches: Batches) -> bool:
     return isinstance(batches, OrderedBatches) and batches.shard.world_size > 1
-
-
-def draw_seed(generator: torch.Generator | None) -> int:
-    """A seed as torch's loader draws it at the start of an epoch; None: from torch's default generator."""
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())

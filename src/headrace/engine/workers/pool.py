@@ -138,6 +138,7 @@ class WorkerPool:
     Attributes:
         config: as given.
         batch_nbytes: size of the largest batch that has come, in bytes; 0: none has.
+        processes: the worker processes by their number, and after their end as well.
 
     Raises:
         ConfigError: something can't be pickled that must be, as workers don't start by fork.
@@ -146,6 +147,7 @@ class WorkerPool:
     def __init__(self, config: PoolConfig, seeding: Seeding, deaths: Deaths | None = None) -> None:
         self.config = config
         self.batch_nbytes = 0
+        self.processes: list[Any] = [None] * config.workers
         self._context = config.context or torch.multiprocessing
         self._method = self._context.get_start_method()
         self._seeding = seeding
@@ -263,14 +265,17 @@ class WorkerPool:
         return sum(self._nbytes.values()) + missing * self.batch_nbytes
 
     def cancel(self) -> None:
-        """Gives up what is in flight. A worker ends its batch after the sample that it is making."""
+        """Gives up what is in flight. A worker ends its batch after the sample that it is making; but where
+        samples aren't seeded, it makes all that it was asked for, as in torch: what its generators give next
+        must not depend on time."""
         if os.getpid() != self._members.pid or not self._close.alive:
             return
         self._batches = iter(())
         self._late_error = None
         first = next(self._numbers)
         for i, worker in enumerate(self._members.workers):
-            self._members.progress[i].want_from(first)
+            if self._seeding.by_sample:
+                self._members.progress[i].want_from(first)
             worker.requests.clear()
         for number in list(self._come):
             self._come.pop(number)(given=False)
@@ -316,13 +321,15 @@ class WorkerPool:
     # Requests and answers.
 
     def _next_worker(self) -> _Worker | None:
-        """Whose turn it is; None: the streams of all workers have ended."""
-        for _ in self._members.workers:
-            worker = self._members.workers[self._turn % self.config.workers]
-            if not worker.stream_ended:
-                return worker
-            self._turn += 1
-        return None
+        """Whose turn it is, or, where the order doesn't matter, who has least to do; None: the streams of all
+        workers have ended."""
+        workers, first = self._members.workers, self._turn % self.config.workers
+        at_work = [each for each in (*workers[first:], *workers[:first]) if not each.stream_ended]
+        if not at_work:
+            return None
+        chosen = at_work[0] if self.config.in_order else min(at_work, key=lambda each: len(each.requests))
+        self._turn = workers.index(chosen)
+        return chosen
 
     def _has_room(self) -> bool:
         waiting = len(self._waiting)
@@ -436,6 +443,7 @@ class WorkerPool:
             except BaseException:
                 channel.close()
                 raise
+        self.processes[number] = process
         worker = _Worker(process, channel)
         for file in (channel.fileno(), process.sentinel):
             self._watched[file] = worker
@@ -465,6 +473,7 @@ class WorkerPool:
 
     def _replace(self, worker: _Worker) -> None:
         """Another process in place of one that died, or that has closed its end."""
+        self._check()
         self._take(worker)
         number = self._members.workers.index(worker)
         self._unwatch(worker)

@@ -63,8 +63,7 @@ def end_processes(processes: list[Any], patience: float = LEAVING_SECONDS) -> No
                 getattr(process, end)()
         for process in processes:
             process.join(max(0.0, deadline - time.monotonic()))
-        for process in [process for process in processes if process.exitcode is not None]:
-            processes.remove(process)
-            process.close()
+        # Not closed: whoever has a process may still ask for its end. It closes its files itself.
+        processes = [process for process in processes if process.exitcode is None]
         if not processes:
             return

@@ -64,6 +64,21 @@ class WorkerStream(PythonStream):
         """What the workers make their dataset with; of a pool that is kept, that of its first epoch."""
         return self._pool.config.guard
 
+    @property
+    def persistent(self) -> bool:
+        """Whether the processes are there, and are kept for another epoch."""
+        return self._give_back is not None and self._pool.config.persistent and self._pool.usable
+
+    @property
+    def processes(self) -> list[Any]:
+        """The worker processes, by their number, and after their end as well."""
+        return list(self._pool.processes)
+
+    def shut_down(self) -> None:
+        """Ends the processes, those of a pool that would be kept as well."""
+        self._pool.close()
+        self.close()
+
     def close(self) -> None:
         """Gives up what is in flight, and the processes back."""
         give_back = self.__dict__.get("_give_back")
@@ -146,10 +161,14 @@ class WorkerPools:
         return kind(pool, failures, self._keep if persistent else WorkerPool.close)
 
     @property
+    def idle(self) -> WorkerPool | None:
+        """The worker processes that are kept and wait for another epoch."""
+        return self._idle if self._idle is not None and self._idle.usable else None
+
+    @property
     def kept_key(self) -> tuple[int, int] | None:
         """Random key of an epoch by workers that were kept; None: there are none."""
-        pool = self._idle
-        return pool.next_key if pool is not None and pool.usable else None
+        return None if self.idle is None else self.idle.next_key
 
     def _keep(self, pool: WorkerPool) -> None:
         if self._idle is None and pool.usable:
