@@ -43,6 +43,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import headrace
 from support.jpegs import image_folder
+from support.processes import processes_of
 from support.unknown import Jitter
 
 PICTURES = 24
@@ -169,21 +170,6 @@ def steady() -> dict[str, int]:
     while now != (now := held()):
         time.sleep(0.1)
     return now
-
-
-def processes_of(session: int) -> list[int]:
-    """Processes of a session, zombies left out."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == session and fields[0] != "Z":
-            found.append(int(entry))
-    return found
 
 
 def settle(condition: Callable[[], bool]) -> bool:
