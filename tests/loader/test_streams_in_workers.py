@@ -149,6 +149,40 @@ def test_a_dataset_that_is_its_own_iterator_is_started_once(workers: int, batch_
     assert same(*seen)
 
 
+class Uneven(data.IterableDataset[Any]):
+    """The first of three workers has fewer samples than the others; it can be resumed."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        info = data.get_worker_info()
+        assert info is not None
+        while self.given < (1, 4, 4)[info.id]:
+            self.given += 1
+            yield torch.tensor([info.id, self.given])
+        self.given = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.given = state["given"]
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("cut", [3, 4, 5, 6])
+def test_streams_are_resumed_in_order_after_one_has_ended(cut: int) -> None:
+    def loader() -> headrace.DataLoader[Any]:
+        return headrace.DataLoader(Uneven(), None, num_workers=3)
+
+    first, resumed = loader(), loader()
+    batches = iter(first)
+    before = [next(batches) for _ in range(cut)]
+    resumed.load_state_dict(first.state_dict())
+    assert same([*before, *resumed], list(data.DataLoader(Uneven(), None, num_workers=3)))
+
+
 class FailingAtItsStart(data.IterableDataset[int]):
     """Its second epoch can't be started."""
 

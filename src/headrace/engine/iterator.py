@@ -133,6 +133,7 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
             if made.stream is not None:
                 worker, state = made.stream
                 self._cursor.streams[worker] = state
+                self._cursor.turn = worker + 1
             self._cursor.received(made.taken)
             if self._ahead:
                 self._send_ahead()

@@ -120,7 +120,7 @@ class CallerIterableStream(BatchStream):
 def with_states(config: LoaderConfig, cursor: Cursor) -> LoaderConfig:
     """`config` with its stateful `IterableDataset` so that each batch comes with the state after it, and the
     first epoch resumes from `cursor`."""
-    turn = cursor.start % max(1, config.num_workers)
+    turn = (cursor.start if cursor.turn is None else cursor.turn) % max(1, config.num_workers)
     batch_size = getattr(config.batch_sampler, "batch_size", None)
     stream = StatefulIterable(config.dataset, batch_size, cursor.streams, turn)
     return replace(

@@ -42,6 +42,8 @@ class Cursor:
         counts: whether occurrences of a user's sampler are counted; where not, nothing depends on them.
         streams: by worker, (state of the user's stateful `IterableDataset` after the last batch received,
             whether it had then given all of its epoch).
+        turn: worker after the one that gave the last batch; None: there are no streams, or an older version
+            has saved the state. As some end before others, it doesn't follow from the position.
     """
 
     epoch: int
@@ -61,6 +63,7 @@ class Cursor:
     seeds_samples: bool = False
     counts: bool = True
     streams: dict[int, tuple[Any, bool]] = field(default_factory=dict, repr=False)
+    turn: int | None = None
 
     @property
     def order_key(self) -> Key:
@@ -123,6 +126,7 @@ def to_state(
         "sampler": (None if cursor is None else cursor.sampler_state,),
         "streams": tuple((worker, state) for worker, (state, _) in streams),
         "ended": tuple(worker for worker, (_, ended) in streams if ended),
+        "turn": None if cursor is None else cursor.turn,
     }
 
 
@@ -163,6 +167,7 @@ def from_state(state: dict[str, Any], *, dataset: str, order: str, seed: int | N
         sampler_epoch=state["sampler_epoch"],
         sampler_state=state["sampler"][0],
         streams={worker: (each, worker in state.get("ended", ())) for worker, each in state["streams"]},
+        turn=state.get("turn"),
     )
 
 
@@ -178,8 +183,9 @@ def _check(state: dict[str, Any]) -> None:
         "generators": _is_base64(state.get("generators")),
         "sampler": isinstance(state.get("sampler"), (tuple, list)) and len(state["sampler"]) == 1,
         "streams": _are_pairs(state.get("streams")),
+        "turn": state.get("turn") is None or _is_number(state["turn"]),
     }
-    wrong = [f"{name} is missing" for name in sound if name not in state]
+    wrong = [f"{name} is missing" for name in sound if name not in state and name != "turn"]
     wrong += [f"{name} is {state[name]!r:.100}" for name in sound if name in state and not sound[name]]
     if wrong:
         raise ConfigError(
