@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image, ImageFilter
-from torch.utils.data import ConcatDataset, Dataset
+from torch.utils.data import ConcatDataset, Dataset, default_collate
 from torchvision import datasets, models
 from torchvision import transforms as v1
 from torchvision.transforms import v2
@@ -39,12 +39,14 @@ class Row:
         make: the dataset over a folder of images.
         target: the ratio to torch's DataLoader that is aimed at; None: only not to be slower.
         needs: the package that the row imports besides torchvision.
+        collate: the loader's collate_fn.
     """
 
     name: str
     make: Make
     target: float | None = None
     needs: str | None = None
+    collate: Callable[[Any], Any] | None = None
 
 
 def folder_with(*transforms: Any) -> Make:
@@ -259,6 +261,14 @@ def _stack(crops: Sequence[Any]) -> torch.Tensor:
     return torch.stack([v1.functional.to_tensor(crop) for crop in crops])
 
 
+_cutmix_or_mixup = v2.RandomChoice([v2.CutMix(num_classes=1000), v2.MixUp(num_classes=1000)])
+
+
+def _mixed(batch: Any) -> Any:
+    """As torchvision's reference training script has it."""
+    return _cutmix_or_mixup(*default_collate(batch))
+
+
 ROWS: tuple[Row, ...] = (
     Row("RandomResizedCrop, flip", folder_with(*CROP, *END), 5.0),
     Row("the same, PNG", folder_as("PNG"), 2.0),
@@ -290,6 +300,9 @@ ROWS: tuple[Row, ...] = (
     Row("Pad, RandomCrop", folder_with(v1.Resize((224, 224)), v1.Pad(8), v1.RandomCrop(224), *END)),
     Row("Resize before RandomResizedCrop", folder_with(v1.Resize(256), *CROP, *END)),
     Row("Resize, TenCrop, stack", folder_with(v1.Resize(256), v1.TenCrop(224), v1.Lambda(_stack))),
+    Row("crop, CutMix or MixUp in collate_fn", folder_with(*CROP, *END), 4.0, collate=_mixed),
+    Row("RandomShortestSize, RandomCrop, v2", folder_with(
+        v2.RandomShortestSize([256, 288, 320]), v2.RandomCrop(224), v2.RandomHorizontalFlip(), *END_V2), 4.0),
     Row("SimCLR, one view", lambda folder: datasets.ImageFolder(str(folder), _simclr_view()), 20.0),
     Row("MoCo v2, two views", lambda folder: datasets.ImageFolder(
         str(folder), Views([_moco_view(), _moco_view()])), 5.0),

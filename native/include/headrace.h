@@ -77,6 +77,8 @@ typedef struct hr_pipeline {
   int32_t channels;              /* of every output: 3, or 1 for the first of three equal ones */
   int32_t gray;                  /* 1: files are decoded as convert("L") gives them, three times */
   int32_t upright;    /* 1: files are turned as Pillow's exif_transpose() does, before all ops */
+  int32_t views; /* images that a sample consists of, which the ops give one below the other and
+                  * which are stored one after the other, each of height / views; 0: one */
   int64_t max_pixels; /* images with more are HR_TOO_LARGE; 0: no limit */
   const void* table;  /* [channels][256] of dtype; NULL: the levels themselves (uint8 only) */
 } hr_pipeline;

@@ -66,6 +66,9 @@ const char* check_pipeline(const hr_pipeline* p) {
   if (p->height < 1 || p->width < 1 || p->height > kMaxEdge || p->width > kMaxEdge) {
     return "the pipeline's output size is out of range";
   }
+  if (p->views < 0 || (p->views > 0 && p->height % p->views != 0)) {
+    return "the pipeline's height isn't that of its views";
+  }
   if (p->dtype < 0 || p->dtype > 3) return "the pipeline's dtype is unknown";
   if (p->layout < 0 || p->layout > 1) return "the pipeline's layout is unknown";
   if (p->channels != 1 && p->channels != 3) return "the pipeline's channels must be 1 or 3";
@@ -295,7 +298,7 @@ int32_t hr_apply_ops(const hr_pipeline* pipeline, const hr_draw* draws, const ui
     headrace::ImageView rendered;
     code = runner.run(program, *pipeline, draws, &rendered);
     if (code != Code::kOk) return fail(code);
-    headrace::store_rows(rendered, headrace::output_at(*pipeline, output), 0, 0);
+    headrace::store_sample(rendered, *pipeline, output);
     return HR_OK;
   });
 }

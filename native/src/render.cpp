@@ -134,7 +134,7 @@ Code Renderer::finish(const Plan& plan, ImageView pixels, const hr_render_job& j
   ImageView rendered;
   code = runner_.run(program_, pipeline, job.draws, &rendered);
   if (code != Code::kOk) return code;
-  store_rows(rendered, output_at(pipeline, job.output), 0, 0);
+  store_sample(rendered, pipeline, job.output);
   return Code::kOk;
 }
 

@@ -1,5 +1,6 @@
 #include "sample.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "ops/kernels.h"
@@ -22,12 +23,9 @@ class StageTimer {
   int64_t start_;
 };
 
-SampleOutput output_of(const hr_request& request, int64_t position) {
-  const hr_pipeline& p = *request.pipeline;
-  const size_t bytes = static_cast<size_t>(p.channels) * static_cast<size_t>(p.height) *
-                       static_cast<size_t>(p.width) * dtype_size(static_cast<Dtype>(p.dtype));
-  return output_at(p,
-                   static_cast<uint8_t*>(request.output) + bytes * static_cast<size_t>(position));
+size_t bytes_of(const hr_pipeline& p) {
+  return static_cast<size_t>(p.channels) * static_cast<size_t>(p.height) *
+         static_cast<size_t>(p.width) * dtype_size(static_cast<Dtype>(p.dtype));
 }
 
 jpeg::EntryPoints entries_of(const hr_source& source, int64_t index, const Bytes& bytes,
@@ -78,6 +76,16 @@ SampleOutput output_at(const hr_pipeline& pipeline, void* data) {
           pipeline.channels};
 }
 
+void store_sample(const ImageView& rendered, const hr_pipeline& pipeline, void* data) {
+  const int views = std::max(1, pipeline.views), height = pipeline.height / views;
+  SampleOutput out = output_at(pipeline, data);
+  out.height = height;
+  for (int view = 0; view < views; ++view) {
+    store_rows(part_of(rendered, {0, view * height, rendered.width, height}), out, 0, 0);
+    out.data = static_cast<uint8_t*>(out.data) + bytes_of(pipeline) / static_cast<size_t>(views);
+  }
+}
+
 void SampleMaker::make(const hr_request& request, int64_t position, const Bytes& bytes,
                        Tally* tally) {
   hr_status status = {};
@@ -101,7 +109,9 @@ Code SampleMaker::produce(const hr_request& request, int64_t position, const Byt
     if (code != Code::kOk) return code;
   }
   const StageTimer timer(tally, kStore);
-  store_rows(rendered, output_of(request, position), 0, 0);
+  store_sample(
+      rendered, pipeline,
+      static_cast<uint8_t*>(request.output) + bytes_of(pipeline) * static_cast<size_t>(position));
   return Code::kOk;
 }
 

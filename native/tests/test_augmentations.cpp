@@ -242,6 +242,44 @@ int blurs_are_equal() {
   return compared;
 }
 
+// torch's arithmetic on uint8 tensors.
+int torch_is_equal() {
+  int compared = 0;
+  const float fill[3] = {1.5f, 128, 255};
+  for (int round = 0; round < 400; ++round) {
+    const Size size = any_size();
+    const double factor = uniform(0, 2);
+    const bool v2 = below(2) == 0, fused = below(2) == 0;
+    ops::Map map;
+    for (double& each : map.m) each = uniform(-2, 2);
+    map.m[2] = below(9) == 0 ? uniform(-1e12, 1e12) : uniform(-size.width, size.width);
+    const Filter filter = below(2) == 0 ? Filter::kNearest : Filter::kBilinear;
+    const float* outside = below(2) == 0 ? fill : nullptr;
+    const Change changes[] = {
+        [=](auto& image, auto&) { return ops::torch_saturation(image, factor, v2), image; },
+        [=](auto& image, auto& out) { return ops::torch_sharpness(image, factor, v2, out), out; },
+        [=](auto& image, auto& out) {
+          return ops::torch_affine(image, {map, filter, outside, v2, fused}, out), out;
+        },
+        [=](auto& image, auto& out) {
+          const ImageView images[] = {image, image, image};
+          const float weights[] = {0.25f, static_cast<float>(factor) / 4, 0.1f};
+          return ops::mix(images, weights, 3, out), out;
+        },
+        [=](auto& image, auto&) {
+          ops::LevelTable table;
+          int64_t counts[3][256];
+          ops::count_levels(image, counts);
+          ops::TorchLevels::append_autocontrast(counts, v2, &table);
+          CHECK(ops::TorchLevels::append_contrast(image, factor, v2, &table) == Code::kOk);
+          return ops::look_up(image, table), image;
+        },
+    };
+    for (const Change& change : changes) compared = compared_on_noise(size, size, change);
+  }
+  return compared;
+}
+
 int clipped(int value) { return std::min(std::max(value, 0), 255); }
 
 // A colour through HSV with the operations of Pillow's converters, in their precisions.
@@ -331,6 +369,7 @@ int main() {
   check_compared(colours_are_equal());
   check_compared(warps_are_equal());
   check_compared(blurs_are_equal());
+  check_compared(torch_is_equal());
   fused_look_ups_are_equal();
   hue_is_pillows();
   smooth_is_pillows();

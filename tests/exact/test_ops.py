@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, assume, event, given, settings
@@ -27,8 +26,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from headrace._native import ffi
-from headrace._native.decoders import pillow_resizes_vertically_first
-from headrace.engine.lower import draws_of, lower_ops
+from headrace.engine.lower import draws_of
 from headrace.lazy.steps import PillowOp
 from headrace.plan.pointwise import build_table, look_up
 from headrace.plan.transform import READ_SO, lower_transform
@@ -36,74 +34,12 @@ from headrace.records import Draw, Mode, SampleKey
 from headrace.transforms import OPS, RandomCrop, find_op
 from headrace.transforms.op import NO_EFFECT, Extent, ImageOp, LevelOp, flat, keep_info, replay
 from support.images import noise
+from support.op_cases import CASES, cases, joined, made, native, pipeline_of, read, same
 from support.same_numbers import stream, torchvision_drawing
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "draws.json"
 SEED, EPOCH = 20, 3
 SIZES = [(40, 33), (33, 40), (33, 33), (1, 1), (2, 9), (7, 1), (64, 61), (90, 17)]
-
-Case = tuple[type, dict[str, Any]]
-
-
-def cases(kind: type) -> dict[str, Case]:
-    """Every class with each of its examples, for ops of a kind."""
-    found: dict[str, Case] = {}
-    for op in (op for op in OPS if issubclass(op, kind)):
-        for cls in op.matches:
-            is_v2 = ".v2." in cls.__module__
-            examples = [*op.examples, *(op.v2_examples if is_v2 else ())]
-            api = "v2" if is_v2 else cls.__module__.partition(".")[0]
-            for number, example in enumerate(examples):
-                found[f"{api}.{cls.__name__} {number}"] = (cls, dict(example))
-    return found
-
-
-CASES = cases(ImageOp)
-
-
-def made(case: Case) -> Any:
-    cls, arguments = case
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return cls(**arguments)
-
-
-def read(transform: Any) -> ImageOp:
-    cls = find_op(type(transform))
-    assert cls is not None
-    op = cls.read(transform)
-    assert isinstance(op, ImageOp)
-    return op
-
-
-def pipeline_of(steps: Any, height: int = 1, width: int = 1) -> ffi.Pipeline:
-    return ffi.Pipeline(
-        lower_ops(steps),
-        height,
-        width,
-        dtype=0,
-        nhwc=True,
-        table=None,
-        keep=None,
-        decoders=0,
-        max_pixels=0,
-        pillow_vertical_first=pillow_resizes_vertically_first(),
-    )
-
-
-def native(steps: Any, image: Image.Image, key: SampleKey) -> Image.Image | None:
-    """`image` after `steps`; None where they are left to torchvision."""
-    drawn = pipeline_of(steps).draw(key, image.width, image.height)
-    if drawn is None:
-        return None
-    out = np.empty((drawn.height, drawn.width, 3), np.uint8)
-    pipeline = pipeline_of(steps, drawn.height, drawn.width)
-    done = pipeline.apply(np.asarray(image), drawn.values, out.ctypes.data)
-    return Image.fromarray(out) if done else None
-
-
-def same(left: Image.Image, right: Image.Image) -> bool:
-    return left.mode == right.mode and np.array_equal(np.asarray(left), np.asarray(right))
 
 
 def theirs(transform: Any, image: Image.Image, index: int, step: int = 0) -> Image.Image | None:
@@ -111,7 +47,7 @@ def theirs(transform: Any, image: Image.Image, index: int, step: int = 0) -> Ima
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return drawing(transform, index, itertools.count(step))(image)
+            return joined(drawing(transform, index, itertools.count(step))(image))
         except (ValueError, RuntimeError):
             return None
 
@@ -399,6 +335,20 @@ def test_level_ops_are_tables_and_show_their_arguments(name: str) -> None:
 def test_a_crop_larger_than_the_image_is_an_error_as_in_torchvision() -> None:
     with pytest.raises(ValueError, match=r"Required crop size \(50, 20\) is larger than input image size"):
         replay(noise(40, 40), [read(v1.RandomCrop((50, 20)))], [(0, 0)])
+
+
+@pytest.mark.parametrize("api", [v1, v2])
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
+def test_negative_padding_cuts_as_torchvision_does(api: Any, mode: str) -> None:
+    for padding in ((-3, -1, 0, -2), (-2, -2, -2, -2), (0, -9, 0, 0)):
+        transform = api.Pad(padding, padding_mode=mode)
+        image = noise(19, 14, 1)
+        found = native([read(transform)], image, SampleKey(0, 0, 0))
+        assert found is not None
+        assert same(found, transform(image))
+    mixed = api.Pad((-3, 4, 2, -1), padding_mode=mode)
+    lowered = lower_transform(v1.Compose([mixed, v1.CenterCrop(8), v1.ToTensor()]))
+    assert lowered.whole == (mode == "constant")
 
 
 def test_steps_and_draws_must_match() -> None:

@@ -84,6 +84,31 @@ class FakeTorch:
         assert count == 1
         return torch.tensor(FakeRandom(self.numbers).choices(range(len(weights)), weights.tolist()))
 
+    def _sample_dirichlet(self, params: torch.Tensor) -> torch.Tensor:
+        """By the method of native code: torch's own is written in C++, and draws from its generator there."""
+        gammas = [self._gamma(alpha) for alpha in params[0].double().tolist()]
+        shares = torch.tensor([[gamma / sum(gammas) for gamma in gammas]], dtype=params.dtype)
+        return shares.clamp(torch.finfo(params.dtype).tiny, 1 - 2.0**-24)
+
+    def _gamma(self, alpha: float) -> float:
+        if alpha == 1:
+            return -math.log(self._open_unit())
+        if alpha < 1:
+            factor = self._open_unit() ** (1 / alpha)
+            return self._gamma(alpha + 1) * factor
+        d = alpha - 1 / 3
+        c = 1 / math.sqrt(9 * d)
+        while True:
+            radius = math.sqrt(-2 * math.log(self._open_unit()))
+            normal = radius * math.cos(2 * math.pi * float(self._unit()))
+            root, u = 1 + c * normal, self._open_unit()
+            cube = root * root * root
+            if root > 0 and math.log(u) < normal * normal / 2 + d - d * cube + d * math.log(cube):
+                return d * cube
+
+    def _open_unit(self) -> float:
+        return float(self._unit()) + 2.0**-25
+
     def _below(self, n: int) -> int:
         return (next(self.numbers) * n) >> 32
 

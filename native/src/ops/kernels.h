@@ -104,6 +104,37 @@ void rotate(const ImageView& source, const Rotation& rotation, Filter filter, co
 Map plan_affine(int width, int height, double degrees, const double translate[2], double scale,
                 const double shear[2], const double* center, bool v2);
 
+// --- torch's arithmetic (torch_pixels.cpp) -----------------------------------------------------
+//
+// What torchvision's functional, or that of its v2, makes of uint8 tensors [3, height, width].
+
+// For look-ups; `counts` as for LevelTable.
+struct TorchLevels {
+  static void append_autocontrast(const int64_t counts[3][256], bool v2, LevelTable* table);
+  // `image` is what the table's look-ups make of it. kUnsupported: its mean depends on the order in
+  // which torch adds.
+  static Code append_contrast(const ImageView& image, double factor, bool v2, LevelTable* table);
+};
+
+void torch_saturation(const ImageView& image, double factor, bool v2);
+void torch_sharpness(const ImageView& source, double factor, bool v2, const ImageView& out);
+
+// map: plan_affine's for a center that is counted from the image's middle. filter: kNearest or
+// kBilinear. fill: nullptr for none, which torch tells from black. fused: whether the matrix
+// product that gives the grid is made of fused multiply-adds, which depends on the machine.
+struct TorchWarp {
+  Map map;
+  Filter filter;
+  const float* fill;
+  bool v2;
+  bool fused;
+};
+void torch_affine(const ImageView& source, const TorchWarp& warp, const ImageView& out);
+
+// The sum of `count` images of the size of `out`, each with its weight, truncated.
+constexpr int kMostMixed = 32;
+void mix(const ImageView* images, const float* weights, int count, const ImageView& out);
+
 // --- Blurs, from `source` to `out` of the same size (blur.cpp) ---------------------------------
 
 // Keeps rows from image to image; one instance serves one thread.

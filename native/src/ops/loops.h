@@ -9,6 +9,14 @@
 namespace headrace::ops {
 
 struct GaussianRow;
+struct GridRow;
+
+// value * factor + other * rest, as torchvision blends tensors.
+struct TorchBlend {
+  float factor;
+  float rest;  // 1 - factor
+  bool v2;     // of torchvision's API
+};
 
 struct Loops {
   // Rows of RGBX pixels, in place.
@@ -54,6 +62,31 @@ struct Loops {
   // `after` the next; rows at both ends count with `edge_weight`, in 24-bit fixed point.
   void (*box_row)(uint32_t* sums, const uint8_t* before, const uint8_t* last, const uint8_t* after,
                   int bytes, uint32_t weight, uint32_t edge_weight, uint8_t* out);
+
+  // torch's arithmetic on uint8 tensors (grid_loops_impl.h). Luma as v1 or v2 of torchvision
+  // computes it; pixels 1 to width - 2 of `out`, as `sharpen`; one row of a warp, which has 4 more
+  // pixels than `width` in no case; the sum of `count` rows of pixels with these weights,
+  // truncated.
+  uint64_t (*tensor_sum_luma)(const uint8_t* row, int width, bool v2);
+  void (*tensor_blend_luma)(uint8_t* row, int width, const TorchBlend& blend);
+  void (*tensor_sharpen)(const uint8_t* above, const uint8_t* row, const uint8_t* below, int width,
+                         const TorchBlend& blend, uint8_t* out);
+  using Grid = void (*)(const ImageView& source, const GridRow& row, int width, uint32_t* out);
+  Grid grid_bilinear;
+  Grid grid_nearest;
+  void (*mix_rows)(const uint8_t* const* rows, const float* weights, int count, int width,
+                   uint8_t* out);
+};
+
+// One row of torch's grid_sample of an affine grid.
+struct GridRow {
+  float theta[2][3];  // x and y of the source as shares of its half edges
+  float half[2];      // of the source's width and height
+  float first;        // the first column and this row, from the middle of the output
+  float y;
+  const float* fill;  // red, green, blue outside of the source; nullptr: black
+  bool v2;            // of torchvision's API
+  bool fused;         // the grid's matrix product rounds once where it adds a product
 };
 
 // What a Gaussian blur needs for one of its rows. Rows of floats have 4 for each pixel.

@@ -387,6 +387,8 @@ void box_row(uint32_t* __restrict sums, const uint8_t* __restrict before,
   }
 }
 
+#include "grid_loops_impl.h"
+
 }  // namespace
 
 const Loops HEADRACE_LOOPS = {blend_level,
@@ -408,6 +410,12 @@ const Loops HEADRACE_LOOPS = {blend_level,
                               gather,
                               convolve_row,
                               gaussian_row,
-                              box_row};
+                              box_row,
+                              tensor_sum_luma,
+                              tensor_blend_luma,
+                              tensor_sharpen,
+                              grid_bilinear,
+                              grid_nearest,
+                              mix_rows};
 
 }  // namespace headrace::ops

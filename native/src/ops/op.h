@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 
 #include "../geometry.h"
 #include "../image.h"
@@ -36,6 +37,13 @@ class Canvas {
 
   ops::Blur* blur() { return &blur_; }
 
+  // Memory for further images, by number, which nothing else writes to while an op runs; as
+  // `spare`.
+  ImageView extra(size_t number, int width, int height) {
+    while (extras_.size() <= number) extras_.emplace_back();
+    return extras_[number].reshape(width, height);
+  }
+
   // Memory for another image, of undefined pixels; data is nullptr where memory is short. It may be
   // asked for again until it is shown.
   ImageView spare(int width, int height) {
@@ -58,6 +66,7 @@ class Canvas {
   bool levels_wait_ = false;
   const float* data_ = nullptr;
   ops::Blur blur_;
+  std::deque<Image> extras_;
 };
 
 // Every function is given the op's parameters `p` and, but for check and draw, what was drawn, `v`;

@@ -5,6 +5,7 @@
 
 namespace headrace {
 
+extern const Op kAugMix;
 extern const Op kAutoAugment;
 extern const Op kCenterCrop;
 extern const Op kChannelPermutation;
@@ -14,6 +15,7 @@ extern const Op kGaussianBlur;
 extern const Op kGrayscale;
 extern const Op kGroup;
 extern const Op kHorizontalFlip;
+extern const Op kMultiCrop;
 extern const Op kPad;
 extern const Op kPhotometricDistort;
 extern const Op kPillowBlur;
@@ -31,15 +33,19 @@ extern const Op kRandomInvert;
 extern const Op kRandomOrder;
 extern const Op kRandomPerspective;
 extern const Op kRandomPosterize;
+extern const Op kRandomResize;
 extern const Op kRandomResizedCrop;
 extern const Op kRandomRotation;
 extern const Op kRandomSharpness;
+extern const Op kRandomShortestSize;
 extern const Op kRandomSolarize;
 extern const Op kRandomTensorAutocontrast;
 extern const Op kRandomTensorGrayscale;
+extern const Op kRandomZoomOut;
 extern const Op kResize;
 extern const Op kResizeKeepRatio;
 extern const Op kResizeShorter;
+extern const Op kScaleJitter;
 extern const Op kTensorColorJitter;
 extern const Op kTensorGrayscale;
 extern const Op kTensorPhotometricDistort;

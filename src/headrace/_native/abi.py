@@ -66,6 +66,7 @@ class Pipeline(Structure):
         ("channels", c_int32),
         ("gray", c_int32),
         ("upright", c_int32),
+        ("views", c_int32),
         ("max_pixels", c_int64),
         ("table", c_void_p),
     )

@@ -20,7 +20,7 @@ DTYPES = {torch.uint8: 0, torch.float16: 1, torch.bfloat16: 2, torch.float32: 3}
 def lower_pipeline(plan: NativeSegment, decoders: int) -> ffi.Pipeline:
     """The native form of `plan`; bit i of `decoders` allows decoder i."""
     table = plan.table
-    return ffi.Pipeline(
+    pipeline = ffi.Pipeline(
         lower_ops(plan.ops),
         plan.height,
         plan.width,
@@ -35,6 +35,8 @@ def lower_pipeline(plan: NativeSegment, decoders: int) -> ffi.Pipeline:
         gray=plan.mode == "L",
         upright=plan.upright,
     )
+    pipeline.struct.views = plan.views
+    return pipeline
 
 
 def lower_table(table: PointwiseTable, height: int, width: int, layout: Layout) -> ffi.Pipeline:

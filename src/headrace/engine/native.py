@@ -123,7 +123,7 @@ class PendingBatch:
     Attributes:
         indices: indices of the samples, int64 [n].
         occurrences: occurrences of the indices, [n]; see `headrace.order.batches.IndexBatch`.
-        images: the batch's tensor, which is being written, [n, channels, height, width].
+        images: the batch's tensor, which is being written, [n, *`NativeSegment.shape`].
         fallback: samples that Pillow makes, by position; None until native code has left them to it.
         lease: hold on the files that the samples are read from; None where they stay where they are.
         submitted_ns, made_ns: times in nanoseconds; see `headrace.records.BatchTimes`.
@@ -277,7 +277,7 @@ class NativeEngine:
         flat = memory[:nbytes].view(plan.dtype)
         if plan.layout == "NHWC":
             return flat.view(n, plan.height, plan.width, plan.channels).permute(0, 3, 1, 2)
-        return flat.view(n, plan.channels, plan.height, plan.width)
+        return flat.view(n, *plan.shape)
 
     def _begin_fallback(self, pending: PendingBatch, seed: int, epoch: int) -> None:
         pending.made_ns = time.perf_counter_ns()

@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import default_collate
 
-from headrace._torch_compat import pin_memory
+from headrace._torch_compat import default_collate_functions, pin_memory
 from headrace.device.postprocess import host_postprocess
 from headrace.engine.error_policy import MAX_REPLACEMENTS, cause_of, name_sample
 from headrace.engine.meter import Failures
@@ -84,6 +84,7 @@ class NativeStream(BatchStream):
         self._failures = failures
         self._pending: deque[PendingBatch] = deque()
         self._user = plan.collate
+        self._collates_first = self._user.collates_first and bool(default_collate_functions())
         self._postprocess = host_postprocess(plan)
         self._fill_ahead()
 
@@ -276,33 +277,50 @@ class NativeStream(BatchStream):
             if self._postprocess is not None:
                 images = self._postprocess.images(images, keys)
             labels = self._engine.plan.source.labels[indices]
-            if user.collate is not None:
-                changed = labels.tolist() if user.target_transform is None else targets_in(positions, targets)
-                batch = self._collate(images, changed, keys)
-            elif user.target_transform is not None:
-                # In tuples, as torch collates them: strings come as a tuple.
-                changed = [(target,) for target in targets_in(positions, targets)]
-                batch = [images, self._pin(default_collate(changed)[0])]
+            changed = labels.tolist() if user.target_transform is None else targets_in(positions, targets)
+            if user.collate is not None and not (self._collates_first and positions):
+                samples = [image.as_subclass(user.sample_type) for image in images.unbind()]
+                batch = self._collate(list(zip(samples, changed, strict=True)), keys)
             else:
-                batch = [images, self._pin(torch.from_numpy(labels))]
+                # In tuples, as torch collates them: strings come as a tuple.
+                collated = (
+                    torch.from_numpy(labels)
+                    if user.target_transform is None
+                    else default_collate([(target,) for target in changed])[0]
+                )
+                batch = [images, self._pin(collated)]
+                if user.collate is not None:
+                    batch = self._collate(as_samples(batch), keys)
         times = pending.submitted_ns, pending.made_ns
         return HostBatch(batch, len(positions), self._taken, keys=keys, times=times)
 
-    def _collate(self, images: torch.Tensor, targets: list[Any], keys: BatchKeys) -> Any:
+    def _collate(self, samples: list[Any], keys: BatchKeys) -> Any:
         """What the user's collate_fn makes, seeded as in `headrace.engine.error_policy`."""
-        user = self._user
-        assert user.collate is not None
-        samples = [image.as_subclass(user.sample_type) for image in images.unbind()]
+        collate = self._user.collate
+        assert collate is not None
         with generators_kept():
             if len(keys):
                 seed_generators(key_of(*keys[0]))
-            return self._pin(user.collate(list(zip(samples, targets, strict=True))))
+            return self._pin(collate(samples))
 
     def _pin(self, data: Any) -> Any:
         # Tensors that are pinned already are handed through.
         if not self._engine.slots.pinned:
             return data
         return pin_memory(data)
+
+
+class _Collated(NamedTuple):
+    """In place of a list's samples: what torch's `default_collate` would make of them."""
+
+    batch: list[Any]
+
+
+def as_samples(batch: list[Any]) -> list[Any]:
+    """What `default_collate` gives `batch` for."""
+    functions = default_collate_functions()
+    functions[_Collated] = lambda samples, *, collate_fn_map=None: samples[0].batch  # noqa: ARG005
+    return [_Collated(batch)]
 
 
 def targets_in(positions: list[int], targets: dict[int, Any]) -> list[Any]:

@@ -16,13 +16,14 @@ from headrace.transforms.op import flat, replay
 
 
 def make_sample(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> torch.Tensor:
-    """The sample of `key` as a tensor [channels, height, width].
+    """The sample of `key` as a tensor of `plan.shape`.
 
     Raises:
         SampleError: whatever kept torchvision's own loader or transforms from doing it, with index, path and
             cause.
     """
-    return look_up(make_image(plan, pipeline, key), plan.table)
+    values = look_up(make_image(plan, pipeline, key), plan.table)
+    return values if plan.views == 1 else torch.stack(values.chunk(plan.views, dim=1))
 
 
 def make_image(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> Image.Image:

@@ -32,6 +32,7 @@ from headrace.plan.segments import (
 )
 from headrace.plan.transform import IN_TABLE, LoweredTransform, lower_transform, sees_pixels_only
 from headrace.sources.arrays import ArraySource
+from headrace.transforms.own_code import collates_first
 
 Split = Literal["never", "ops", "always"]
 
@@ -78,8 +79,12 @@ def make_plan(
     if isinstance(table, str):
         problems += (Step(f"cast to {_name(dtype)}", table, refused=True),)
         table = lowered.table
+    problems += _view_problems(lowered, output)
+    if lowered.views > 1 and problems:
+        lowered = lower_transform(recognised.transform, recognised.size, several=False)
+        table = lowered.table
     user = _collate_segment(recognised, table, collate)
-    if collate is not None or problems:
+    if collate is not None or problems or lowered.views > 1:
         output = replace(output, device=None)  # a collate_fn gets what the transform gives, on the host
     if lowered.whole and table is not None and not problems:
         return Plan(tuple(_native_segments(recognised, lowered, table, user, output)))
@@ -162,10 +167,13 @@ def _native_segments(
 ) -> list[Segment]:
     """Native code writes whole batches; values are made there, or on the device after the copy."""
     assert lowered.table is not None
+    if user.collate is not None and collates_first(user.collate):
+        last = Step(user.steps[-1].text, "collates its samples first: called with the finished batch")
+        user = replace(user, steps=(*user.steps[:-1], last), collates_first=True)
     cast = _cast_steps(lowered.table.dtype, table.dtype)
     erasing = _erasing_step(lowered)
     native = _native_segment(recognised, lowered, batched=True)
-    shape = f"[N, {native.channels}, {native.height}, {native.width}] {output.layout}"
+    shape = f"[N, {', '.join(map(str, native.shape))}] {output.layout}"
     what = "batch" if user.collate is None else "images"
     if output.device is None:
         written = Step(f"{what}: {_name(table.dtype)} {shape}", "written in place", "exact")
@@ -240,6 +248,7 @@ def _native_segment(recognised: Recognised, lowered: LoweredTransform, *, batche
         mode=lowered.mode,
         upright=lowered.upright,
         channels=lowered.channels,
+        views=lowered.views,
         entries=recognised.entries,
         batched=batched,
     )
@@ -279,6 +288,13 @@ def _batching_problems(batch_size: int | None) -> tuple[Step, ...]:
         return ()
     reason = "batch_size=None turns batching off: there is no batch to write into"
     return (Step("batching", reason, refused=True),)
+
+
+def _view_problems(lowered: LoweredTransform, output: _Output) -> tuple[Step, ...]:
+    if lowered.views == 1 or (output.dtype is None and output.layout == "NCHW"):
+        return ()
+    reason = "dtype and memory_format are for batches of one image a sample"
+    return (Step(f"{lowered.views} images a sample", reason, refused=True),)
 
 
 def _copy_step(device: torch.device, final: torch.dtype) -> Step:

@@ -36,12 +36,11 @@ class PointwiseTable:
     channels: int = 3
 
 
-def run_suffix(image: Image.Image, transforms: Sequence[Callable[[Any], Any]]) -> Any:
-    """The user's own transforms, applied to `image` one after another."""
-    value: Any = image
+def run_suffix(image: Any, transforms: Sequence[Callable[[Any], Any]]) -> Any:
+    """The user's own transforms, applied to `image`, or a tuple of several, one after another."""
     for transform in transforms:
-        value = transform(value)
-    return value
+        image = transform(image)
+    return image
 
 
 def build_table(transforms: Sequence[Callable[[Any], Any]], channels: int = 3) -> PointwiseTable | str:
@@ -59,6 +58,35 @@ def build_table(transforms: Sequence[Callable[[Any], Any]], channels: int = 3) -
         return "treats pixels by their place or channels together: no table of levels can do that"
     is_identity = values.dtype == torch.uint8 and bool((values == torch.from_numpy(levels)).all())
     return PointwiseTable(None if is_identity else values, values.dtype, type(result), channels)
+
+
+def build_table_of_views(
+    views: int, transforms: Sequence[Callable[[Any], Any]], channels: int
+) -> PointwiseTable | str:
+    """The table of `transforms` that are called with a tuple of `views` images and give one tensor,
+    [views, channels, height, width]; or a reason why there is none."""
+
+    def of_one(image: Image.Image) -> Any:
+        result = run_suffix((image,) * views, transforms)
+        if not isinstance(result, torch.Tensor) or result.ndim != 4 or len(result) != views:
+            shown = list(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
+            raise ValueError(
+                f"{views} crops become {shown}, not one tensor [{views}, {channels}, height, width]"
+            )
+        return result[0]
+
+    table = build_table([of_one], channels)
+    if isinstance(table, str):
+        return table
+    levels = np.arange(LEVELS, dtype=np.uint8)
+    images = [
+        _image_of([np.roll(levels, 3 * i + c) for c in range(channels)], height=16) for i in range(views)
+    ]
+    expected = torch.stack([look_up(image, as_values(table)) for image in images])
+    result = _plain(run_suffix(tuple(images), transforms))
+    if result.shape != expected.shape or not torch.equal(_bits(result), _bits(expected)):
+        return "treats crops differently, or in another order: no table of levels can do that"
+    return table
 
 
 def cast_table(table: PointwiseTable, dtype: torch.dtype | None) -> PointwiseTable | str:

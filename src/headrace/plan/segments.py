@@ -50,6 +50,8 @@ class NativeSegment:
         ops: operations on 8-bit RGB, in order; gray is carried as three equal channels.
         channels: of every output image: 3 (RGB), or 1 (L).
         height, width: size of every output image in pixels; meaningless where it `varies`.
+        views: number of images that each sample consists of, one below the other until they are written;
+            `height` is that of all of them.
         table: value of each level of each channel, [channels, 256] of `dtype`; None for the level itself
             (uint8).
         dtype: dtype that native code writes: uint8, float16, bfloat16 or float32.
@@ -69,6 +71,7 @@ class NativeSegment:
     mode: Mode = "RGB"
     upright: bool = False
     channels: int = 3
+    views: int = 1
     table: torch.Tensor | None = field(default=None, repr=False)
     dtype: torch.dtype = torch.uint8
     layout: Layout = "NHWC"
@@ -91,8 +94,14 @@ class NativeSegment:
             )
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample: [channels, height, width]; [views, channels, height, width] where it has several."""
+        image = (self.channels, self.height // self.views, self.width)
+        return image if self.views == 1 else (self.views, *image)
+
+    @property
     def sample_nbytes(self) -> int:
-        """Memory of one image as native code writes it, in bytes."""
+        """Memory of one sample as native code writes it, in bytes."""
         return self.channels * self.height * self.width * self.dtype.itemsize
 
 
@@ -187,6 +196,8 @@ class CollateSegment:
     Attributes:
         target_transform: function of the label (an int) of each sample; None to keep the label.
         collate: function of the list of (image, target); None for torch's default collation.
+        collates_first: whether all that `collate` does with its list is to call torch's default collation
+            with it, whose result native code has already.
         sample_type: class of one sample's image before collation: `torch.Tensor`, or `tv_tensors.Image` where
             the user's transform ends in that. torch's own collation makes plain tensors of both.
     """
@@ -194,6 +205,7 @@ class CollateSegment:
     steps: tuple[Step, ...] = ()
     target_transform: Callable[[int], Any] | None = None
     collate: Callable[[list[Any]], Any] | None = None
+    collates_first: bool = False
     sample_type: type[torch.Tensor] = torch.Tensor
     where: Where = field(default="python", init=False)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from headrace.plan.explain import describe_callable, located
-from headrace.plan.pointwise import PointwiseTable, build_table
+from headrace.plan.pointwise import PointwiseTable, build_table, build_table_of_views
 from headrace.plan.segments import Step
 from headrace.records import Mode
 from headrace.transforms import find_op, known_base
@@ -49,6 +50,8 @@ READ_SO = "part of how files are read"
 NOT_FIRST = "turns the image after other steps; put it first"
 VARYING_CHANNELS = "gives images of one channel or of three, by chance"
 NOT_LAST = "erases before other steps; put it at the end"
+OF_SEVERAL = "comes after a crop into several images"
+NO_BATCHES_OF_SEVERAL = "makes several images of one, which these batches can't hold"
 OUT_OF_RANGE = "may erase with what uint8 doesn't hold"
 
 
@@ -59,8 +62,9 @@ class LoweredTransform:
     Attributes:
         mode, upright: how native code reads files; see `headrace.plan.segments.NativeSegment`.
         ops: operations that native code does on the decoded image; may be none.
-        extent: size of the image after them.
+        extent: size of the image after them; of several one below the other.
         channels: channels of the image after them: 3 (RGB) or 1 (L).
+        views: number of images that they make of one.
         middle: the user's transforms that follow, called one after another with a PIL image.
         tail: the user's transforms at the end that `table` and `erase` stand for; may be none.
         table: value of each level after `tail`; None where there is no tail.
@@ -74,6 +78,7 @@ class LoweredTransform:
     ops: tuple[ImageOp, ...]
     extent: Extent
     channels: int
+    views: int
     middle: tuple[Callable[[Any], Any], ...]
     tail: tuple[Callable[[Any], Any], ...]
     table: PointwiseTable | None
@@ -134,12 +139,18 @@ class _Images:
         return 1 if self.mode == "L" else 3
 
 
-def lower_transform(transform: Any, size: Extent = UNKNOWN, mode: Mode = "RGB") -> LoweredTransform:
-    """What native code makes of `transform` (None for none) on images of `size`, and why not all of it."""
+def lower_transform(
+    transform: Any, size: Extent = UNKNOWN, mode: Mode = "RGB", *, several: bool = True
+) -> LoweredTransform:
+    """What native code makes of `transform` (None for none) on images of `size`, and why not all of it.
+    Without `several`, crops that make several images of one stay Python."""
     items = [] if transform is None else _read_all(transform)
     images = _fold_reading(items, _Images(size, mode))
     _settle(items, images)
     _check_erasing(items)
+    for item in items:
+        if _views_of([item]) > 1 and not several:
+            item.problem = item.problem or NO_BATCHES_OF_SEVERAL
     if any(item.problem for item in items):
         return _split(items, images, None)
     table = _table_of_batches(items, images)
@@ -173,7 +184,10 @@ def _table_of_batches(items: Sequence[_Item], images: _Images) -> PointwiseTable
 def _table_of(items: Sequence[_Item]) -> PointwiseTable | Step:
     """The table of the pointwise transforms among `items`; or why there is none that erasing can follow."""
     levels = [item for item in items if isinstance(item.op, LevelOp)]
-    table = build_table([item.transform for item in levels if _in_table(item)], items[-1].channels)
+    transforms = [item.transform for item in levels if _in_table(item)]
+    views, channels = _views_of(items), items[-1].channels
+    made = build_table if views == 1 else partial(build_table_of_views, views)
+    table = made(transforms, channels)
     if isinstance(table, str):
         return Step(", ".join(item.text for item in levels), table, refused=True)
     erase = _erasing_of(items)
@@ -221,6 +235,7 @@ def _lowered(
         ops=_image_ops(head),
         extent=_extent(head, images),
         channels=head[-1].channels if head else images.channels,
+        views=_views_of(head),
         middle=tuple(item.transform for item in middle),
         tail=tuple(item.transform for item in tail),
         table=table,
@@ -253,8 +268,14 @@ def _works_on_values(item: _Item) -> bool:
 
 
 def _keeps_images(item: _Item) -> bool:
-    """Whether native code can do `item` where everything before it was done by it, on an image."""
-    return isinstance(item.op, (ImageOp, Identity, ExifTranspose)) and not item.problem
+    """Whether native code can do `item` where everything before it was done by it, from image to image."""
+    known = isinstance(item.op, (ImageOp, Identity, ExifTranspose))
+    return known and not item.problem and _views_of([item]) == 1
+
+
+def _views_of(items: Sequence[_Item]) -> int:
+    """The number of images that `items` make of one."""
+    return next((item.op.views for item in items if isinstance(item.op, ImageOp) and item.op.views > 1), 1)
 
 
 def lower_values(transform: Any, channels: int) -> tuple[PointwiseTable, tuple[Step, ...]] | None:
@@ -344,7 +365,7 @@ def _settle(items: Sequence[_Item], images: _Images) -> None:
     """Decides on each image op in its place, the first of them on `images`. After one with a problem the next
     is judged as if it had run."""
     extent, channels, on_tensor = images.size, images.channels, False
-    for item in items:
+    for i, item in enumerate(items):
         # All others leave an image an image, or raise an error for one (which the table's making finds out).
         item.on_tensor = on_tensor = on_tensor or isinstance(item.op, ToTensor)
         if isinstance(item.op, ImageOp) and not item.reads:
@@ -361,6 +382,8 @@ def _settle(items: Sequence[_Item], images: _Images) -> None:
             item.problem = NOT_FIRST
         elif isinstance(item.op, RandomErasing) and channels == 1:
             item.problem = NO_GRAY
+        if isinstance(item.op, (ImageOp, RandomErasing)) and _views_of(items[:i]) > 1:
+            item.problem = OF_SEVERAL
         item.channels = channels
 
 

@@ -8,10 +8,11 @@ against torchvision itself. docs/adding-a-transform.md says how to add one.
 from __future__ import annotations
 
 import sys
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from headrace.transforms.affine import RandomAffine
+from headrace.transforms.aug_mix import AugMix
 from headrace.transforms.channels import ChannelPermutation, PhotometricDistort
 from headrace.transforms.color_jitter import ColorJitter
 from headrace.transforms.containers import is_container
@@ -29,6 +30,7 @@ from headrace.transforms.look_ups import (
     RandomPosterize,
     RandomSolarize,
 )
+from headrace.transforms.multi_crop import MultiCrop
 from headrace.transforms.op import Op
 from headrace.transforms.own_code import plain_base
 from headrace.transforms.pad import Pad
@@ -37,6 +39,7 @@ from headrace.transforms.policies import AutoAugment, RandAugment, TrivialAugmen
 from headrace.transforms.random_erasing import RandomErasing
 from headrace.transforms.random_resized_crop import RandomResizedCrop
 from headrace.transforms.random_rotation import RandomRotation
+from headrace.transforms.random_sizes import RandomResize, RandomShortestSize, RandomZoomOut, ScaleJitter
 from headrace.transforms.resize import Resize, ResizeShorter
 from headrace.transforms.sharpness import RandomSharpness
 from headrace.transforms.timm_augment import TimmAugment
@@ -60,8 +63,13 @@ OPS: tuple[type[Op], ...] = (
     RandomResizedCrop,
     Resize,
     ResizeShorter,
+    RandomShortestSize,
+    RandomResize,
+    ScaleJitter,
+    RandomZoomOut,
     CenterCrop,
     RandomCrop,
+    MultiCrop,
     HorizontalFlip,
     VerticalFlip,
     RandomRotation,
@@ -87,6 +95,7 @@ OPS: tuple[type[Op], ...] = (
     RandAugment,
     AutoAugment,
     TrivialAugmentWide,
+    AugMix,
     TimmResizedCrop,
     ResizeKeepRatio,
     RandomCropOrPad,
@@ -101,7 +110,11 @@ OPS: tuple[type[Op], ...] = (
     RandomErasing,
 )
 
-_BY_CLASS: dict[type, type[Op]] = {cls: op for op in OPS for cls in op.matches} | {FunctionType: Lambda}
+FUNCTIONS = (FunctionType, BuiltinFunctionType)
+
+_BY_CLASS: dict[type, type[Op]] = {cls: op for op in OPS for cls in op.matches} | dict.fromkeys(
+    FUNCTIONS, Lambda
+)
 _BY_NAME: dict[str, type[Op]] = {name: op for op in OPS for name in op.matches_imported}
 
 

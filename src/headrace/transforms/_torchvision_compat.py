@@ -19,7 +19,7 @@ def augmentation_space(
     whether they may be negative.
 
     Args:
-        transform: a RandAugment, AutoAugment or TrivialAugmentWide.
+        transform: a RandAugment, AutoAugment, TrivialAugmentWide or AugMix.
 
     Raises:
         NoNativeForm: this torchvision doesn't tell.
@@ -27,7 +27,8 @@ def augmentation_space(
     found: dict[str, Any]
     try:
         if isinstance(transform, v2.Transform):
-            space = transform._AUGMENTATION_SPACE
+            every = getattr(transform, "all_ops", True)  # AugMix alone can leave out some
+            space = transform._AUGMENTATION_SPACE if every else transform._PARTIAL_AUGMENTATION_SPACE
             found = {name: (values(bins, *size), signed) for name, (values, signed) in space.items()}
         elif isinstance(transform, v1.TrivialAugmentWide):
             found = transform._augmentation_space(bins)
@@ -51,3 +52,8 @@ def policies_of(transform: Any) -> Any:
         return transform._policies if isinstance(transform, v2.Transform) else transform.policies
     except AttributeError as error:
         raise NoNativeForm(f"this torchvision doesn't tell its policies: {error}") from None
+
+
+def most_severe(transform: Any) -> Any:
+    """How many magnitudes an AugMix has for each operation; None: this torchvision doesn't tell."""
+    return getattr(transform, "_PARAMETER_MAX", None)

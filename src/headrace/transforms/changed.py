@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from torch import nn
@@ -15,7 +15,7 @@ LIBRARIES = ("torch", "torchvision", "timm")
 
 def find_change(transform: Any) -> str | None:
     """Why an instance may not do what its class does; None when nothing was changed on it."""
-    if type(transform) is FunctionType:
+    if isinstance(transform, (FunctionType, BuiltinFunctionType)):
         return None  # it is its code, whatever hangs on it
     attributes = vars(transform) if hasattr(transform, "__dict__") else {}
     called_otherwise = find_call_change(transform) if isinstance(transform, nn.Module) else None

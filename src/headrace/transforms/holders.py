@@ -271,7 +271,7 @@ def _read_inner(transform: Any, *, on_tensor: bool) -> ImageOp:
         raise NoNativeForm(f"holds {name}: {verdict}") from None
     if type(op) is Identity:
         return Group(())
-    if not isinstance(op, ImageOp):
+    if not isinstance(op, ImageOp) or op.views > 1:
         raise NoNativeForm(f"holds {name}, which native code runs at the end only")
     return op
 

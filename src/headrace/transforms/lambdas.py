@@ -9,15 +9,19 @@ from typing import Any
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
+from headrace import transforms
+from headrace.transforms.changed import find_change
+from headrace.transforms.containers import COMPOSE
 from headrace.transforms.gray import Grayscale
-from headrace.transforms.levels import Identity, Shown, ToRGB
+from headrace.transforms.levels import ConvertDtype, Identity, Normalize, Shown, ToRGB, ToTensor
 from headrace.transforms.op import NoNativeForm, Op
-from headrace.transforms.own_code import computes, conversion_of, hands_on, turns_upright
+from headrace.transforms.own_code import computes, conversion_of, hands_on, maps_images, turns_upright
 
 
 @dataclass(frozen=True)
 class Lambda(Shown):
-    """Arithmetic with the values of a tensor, such as `x * 2 - 1`."""
+    """Arithmetic with the values of a tensor, such as `x * 2 - 1`; or what is done to several images alike,
+    such as `torch.stack([to_tensor(crop) for crop in crops])`."""
 
     matches = (v1.Lambda, v2.Lambda)
     examples = (
@@ -28,7 +32,7 @@ class Lambda(Shown):
 
     @classmethod
     def read(cls, transform: Any) -> Op:  # type: ignore[override]
-        alone = type(transform) is FunctionType
+        alone = not isinstance(transform, cls.matches)
         function = transform if alone else transform.lambd
         name = getattr(function, "__qualname__", type(function).__qualname__)
         text = name if alone else f"{type(transform).__name__}({name})"
@@ -39,7 +43,7 @@ class Lambda(Shown):
             return ToRGB(text) if mode == "RGB" else Grayscale(1)
         if turns_upright(function):
             return ExifTranspose(text)
-        if computes(function):
+        if computes(function) or maps_images(function, _is_pointwise):
             return cls(text)
         raise NoNativeForm("no native form" if alone else f"calls {name}, which may do anything")
 
@@ -59,3 +63,13 @@ class ExifTranspose(Op):
     @classmethod
     def read(cls, transform: Any) -> ExifTranspose:
         raise NoNativeForm(f"{transform!r} is read as a function")
+
+
+def _is_pointwise(value: Any) -> bool:
+    """Whether `value`, a transform or the class of one, treats every level of an image by itself."""
+    cls = value if isinstance(value, type) else type(value)
+    if cls in COMPOSE and cls is not value and find_change(value) is None:
+        return all(map(_is_pointwise, value.transforms))
+    op = None if cls is FunctionType else transforms.find_op(cls)
+    known = op is not None and issubclass(op, (ToTensor, ConvertDtype, Normalize))
+    return known and (cls is value or find_change(value) is None)

@@ -123,10 +123,12 @@ class ImageOp(Op):
             empty: it gives what the conversion makes of its result on the image.
         gray_problem: why it isn't run natively on gray images, mode L; empty: on three equal channels it does
             to each what torchvision does to one, draws included.
+        views: number of images that it makes of one, which native code puts one below the other.
     """
 
     native: ClassVar[str]
     parity: ClassVar[Parity] = "exact"
+    views: int = 1
     tensor_problem: ClassVar[str] = TENSOR_PIXELS
     gray_problem: ClassVar[str] = NO_GRAY
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 import builtins
 import dis
 import inspect
-from collections.abc import Callable
-from types import CodeType, FunctionType
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import PIL.Image
+import torch
 from PIL import Image, ImageOps
 from torch import nn
+from torch.utils.data import default_collate
+from torchvision import transforms as v1
+from torchvision.transforms import v2
 
 from headrace._torch_compat import find_call_change
 from headrace.records import Mode
@@ -45,6 +49,27 @@ METHODS = {f"{name}{place}" for name in ("add", "sub", "mul", "div", "neg", "cla
 
 # What a module has imported is called in another way than what it has not, as in the cells of a notebook.
 CALLED_ALIKE = {"LOAD_METHOD": "LOAD_ATTR", "CALL_METHOD": "CALL_FUNCTION", "PUSH_NULL": ""}
+# Further instructions of functions that go through several images, and make a list or a tensor of results.
+LOOPS = {"GET_ITER", "FOR_ITER", "END_FOR", "POP_ITER", "POP_TOP", "SWAP", "COPY_FREE_VARS"}
+LOOPS |= {"BUILD_LIST", "BUILD_TUPLE", "LIST_APPEND", "MAKE_FUNCTION", "LOAD_CLOSURE", "KW_NAMES"}
+LOOPS |= {
+    "SET_FUNCTION_ATTRIBUTE",
+    "CALL_KW",
+    "CALL_FUNCTION",
+    "CALL_FUNCTION_KW",
+    "RERAISE",
+    "LIST_TO_TUPLE",
+}
+JUMPS = ("JUMP_", "LOAD_FAST", "STORE_FAST", "NOT_TAKEN")
+# Functions of torch and torchvision that they may call with whatever they have.
+CALLED = (
+    *(torch.stack, list, tuple, map, v1.functional.to_tensor, v1.functional.pil_to_tensor),
+    *(v1.functional.normalize, v1.functional.convert_image_dtype, v2.functional.to_image),
+    *(v2.functional.pil_to_tensor, v2.functional.to_dtype, v2.functional.normalize),
+)
+
+# What may read a function's variables without naming them.
+LOOKING_AROUND = {"locals", "vars", "eval", "exec", "dir", "_getframe", "currentframe", "stack", "super"}
 
 UNUSUAL = (
     inspect.CO_VARARGS
@@ -122,6 +147,114 @@ def computes(function: Any) -> bool:
     """Whether `function` of a tensor does arithmetic with numbers alone: every value by itself."""
     code = _plain_code(function)
     return code is not None and code.co_argcount == 1 and all(map(_is_arithmetic, dis.get_instructions(code)))
+
+
+def maps_images(function: Any, known: Callable[[Any], bool]) -> bool:
+    """Whether `function` of several images, or tensors, calls nothing but torch.stack, functions that treat
+    values one by one, and transforms for which `known` holds: it remembers nothing, and draws no numbers.
+
+    What it computes isn't known, such as which images it leaves out.
+    """
+    if function is torch.stack:
+        return True
+    if type(function) is not FunctionType or function.__code__.co_argcount != 1:
+        return False
+    code = function.__code__
+    if code.co_flags & UNUSUAL or code.co_kwonlyargcount or code.co_cellvars:
+        return False
+    return _only_maps(function, code, known)
+
+
+def _only_maps(function: FunctionType, code: CodeType, known: Callable[[Any], bool]) -> bool:
+    """The same of `code`, which is that of `function` or of a list comprehension inside of it."""
+    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+    if any(each.co_name != "<listcomp>" or each.co_flags & UNUSUAL or each.co_cellvars for each in inner):
+        return False
+    steps = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
+    place = 0
+    while place < len(steps):
+        step = steps[place]
+        place += 1
+        if step.opname in ("LOAD_GLOBAL", "LOAD_DEREF"):
+            value = _surroundings(function, step.opname).get(step.argval)
+            while place < len(steps) and steps[place].opname in ATTRIBUTES and isinstance(value, ModuleType):
+                value = getattr(value, steps[place].argval, None)
+                place += 1
+            if not (_is_plain(value) or any(value is each for each in CALLED) or known(value)):
+                return False
+        elif not (_only_moves(step) or _is_arithmetic(step)):
+            return False
+    return all(_only_maps(function, each, known) for each in inner)
+
+
+def _only_moves(step: dis.Instruction) -> bool:
+    if step.opname in NUMBERS:
+        return isinstance(step.argval, CodeType) or _is_plain(step.argval)
+    return step.opname in LOOPS or step.opname.startswith(JUMPS)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether `value` is a number, a name, a dtype, or several of those."""
+    if type(value) in (list, tuple):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (int, float, bool, str, torch.dtype)
+
+
+def collates_first(function: Any) -> bool:
+    """Whether all that `function` does with its only argument is to call torch's `default_collate` with it,
+    once at most: such as ``lambda samples: mixup(*default_collate(samples))``."""
+    if type(function) is not FunctionType:
+        return False
+    code = function.__code__
+    if code.co_argcount != 1 or code.co_kwonlyargcount or code.co_flags & UNUSUAL:
+        return False
+    samples = code.co_varnames[0]
+    if samples in code.co_cellvars or not LOOKING_AROUND.isdisjoint(code.co_names):
+        return False
+    idle = ("CACHE", "PUSH_NULL", "PRECALL")
+    steps = [each for each in dis.get_instructions(code) if each.opname not in idle]
+    uses = [place for place, step in enumerate(steps) if _names(step, samples)]
+    repeats = any(step.opname.startswith(("FOR_ITER", "JUMP_BACKWARD", "JUMP_ABSOLUTE")) for step in steps)
+    if len(uses) != 1 or repeats:
+        return False
+    use = uses[0]
+    called = steps[use + 1].opname in ("CALL", "CALL_FUNCTION", "CALL_METHOD") and steps[use + 1].arg == 1
+    alone = steps[use].opname.startswith("LOAD_FAST") and steps[use].argval == samples
+    return called and alone and _value_before(function, steps[:use]) is default_collate
+
+
+def _names(step: dis.Instruction, variable: str) -> bool:
+    """Whether an instruction is about a local variable, or about two of which it is one."""
+    if "FAST" not in step.opname:
+        return False
+    return variable in step.argval if isinstance(step.argval, tuple) else step.argval == variable
+
+
+def _value_before(function: FunctionType, steps: Sequence[dis.Instruction]) -> Any:
+    """What the last of `steps` leave on the stack, where that is a variable of the function's surroundings,
+    or what a module has; else None."""
+    attributes = []
+    place = len(steps) - 1
+    while place > 0 and steps[place].opname in ATTRIBUTES:
+        attributes.append(steps[place].argval)
+        place -= 1
+    if place < 0 or steps[place].opname not in ("LOAD_GLOBAL", "LOAD_DEREF"):
+        return None
+    value = _surroundings(function, steps[place].opname).get(steps[place].argval)
+    for name in reversed(attributes):
+        value = getattr(value, name, None) if isinstance(value, ModuleType) else None
+    return value
+
+
+def _surroundings(function: FunctionType, instruction: str) -> Mapping[str, Any]:
+    """The values that LOAD_GLOBAL, or else LOAD_DEREF, finds by name."""
+    if instruction == "LOAD_GLOBAL":
+        return {**vars(builtins), **function.__globals__}
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    try:
+        return {name: cell.cell_contents for name, cell in cells}
+    except ValueError:  # a cell that is empty still
+        return {}
 
 
 def _is_arithmetic(instruction: dis.Instruction) -> bool:

@@ -27,7 +27,8 @@ from headrace.transforms.reading import (
 
 @dataclass(frozen=True)
 class Pad(ImageOp):
-    """`padding` (left, top, right, bottom), in pixels, around the input; `fill` is for 'constant'."""
+    """`padding` (left, top, right, bottom), in pixels, around the input, which is cut where it is negative;
+    `fill` is for 'constant'."""
 
     padding: tuple[int, int, int, int]
     padding_mode: PaddingMode
@@ -44,12 +45,15 @@ class Pad(ImageOp):
         {"padding": (2, 5), "padding_mode": "edge"},
         {"padding": (1, 2, 3, 4), "padding_mode": "reflect"},
         {"padding": (9, 0, 1, 60), "padding_mode": "symmetric"},
+        {"padding": (-3, 2, 1, -2), "fill": 200},
     )
     v2_examples = ({"padding": 2, "fill": {Image.Image: 7, "others": 0}},)
 
     def __post_init__(self) -> None:
-        if not all(0 <= side <= MAX_SIZE for side in self.padding):
-            raise ValueError(f"padding {self.padding} must be 0 or more on each side")
+        if not all(-MAX_SIZE <= side <= MAX_SIZE for side in self.padding):
+            raise ValueError(f"padding {self.padding} must be up to {MAX_SIZE} on each side")
+        if self.padding_mode != "constant" and min(self.padding) < 0 < max(self.padding):
+            raise ValueError(f"padding {self.padding} with {self.padding_mode!r} mirrors what is left")
         if self.padding_mode not in PADDING_MODES:
             raise ValueError(f"padding_mode {self.padding_mode!r} must be one of {', '.join(PADDING_MODES)}")
 
@@ -74,7 +78,10 @@ class Pad(ImageOp):
 
     def extent(self, before: Extent) -> Extent:
         left, top, right, bottom = self.padding
-        return before.grown(top + bottom, left + right)
+        after = before.grown(top + bottom, left + right)
+        if after.height >= 1 and after.width >= 1:
+            return after
+        return Extent(max(1, after.height), max(1, after.width), exact=False)
 
     def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
         return False

@@ -128,31 +128,39 @@ class Policy(ImageOp):
 
     def _applied(self, image: Image.Image, step: Step) -> Any:
         functional: Any = v2.functional if self.is_v2 else v1.functional
-        magnitude, name = self._magnitude(step, image), step.name
-        if name == "Identity":
-            return image
-        if name.startswith(("Shear", "Translate")):
-            return self._moved(image, functional, name, magnitude)
-        if name == "Rotate":
-            return functional.rotate(image, magnitude, mode_of(self.filter), fill=list(self.fill))
-        factors = {"Brightness": "brightness", "Color": "saturation", "Contrast": "contrast"}
-        if name in factors or name == "Sharpness":
-            return getattr(functional, f"adjust_{factors.get(name, 'sharpness')}")(image, 1.0 + magnitude)
-        if name == "Posterize":
-            return functional.posterize(image, int(magnitude))
-        if name == "Solarize":
-            return functional.solarize(image, 255.0 * magnitude if self.is_v2 else magnitude)
-        return getattr(functional, name.lower())(image)
+        magnitude = self._magnitude(step, image)
+        return apply_operation(image, functional, step.name, magnitude, mode_of(self.filter), list(self.fill))
 
-    def _moved(self, image: Image.Image, functional: Any, name: str, magnitude: float) -> Any:
-        along = name[-1]
-        shears = name.startswith("Shear")
-        amount = math.degrees(math.atan(magnitude)) if shears else int(magnitude)
-        pair = [amount, 0] if along == "X" else [0, amount]
-        translate, shear = ([0, 0], [float(x) for x in pair]) if shears else (pair, [0.0, 0.0])
-        center = [0, 0] if shears else None
-        filter_ = mode_of(self.filter)
-        return functional.affine(image, 0.0, translate, 1.0, shear, filter_, list(self.fill), center)
+
+def apply_operation(
+    image: Any, functional: Any, name: str, magnitude: float, mode: InterpolationMode, fill: Any
+) -> Any:
+    """What torchvision's `functional` makes of `image` by one of the operations of its policies."""
+    if name == "Identity":
+        return image
+    if name.startswith(("Shear", "Translate")):
+        return _moved(image, functional, name, magnitude, mode, fill)
+    if name == "Rotate":
+        return functional.rotate(image, magnitude, mode, fill=fill)
+    factors = {"Brightness": "brightness", "Color": "saturation", "Contrast": "contrast"}
+    if name in factors or name == "Sharpness":
+        return getattr(functional, f"adjust_{factors.get(name, 'sharpness')}")(image, 1.0 + magnitude)
+    if name == "Posterize":
+        return functional.posterize(image, int(magnitude))
+    if name == "Solarize":
+        return functional.solarize(image, 255.0 * magnitude if functional is v2.functional else magnitude)
+    return getattr(functional, name.lower())(image)
+
+
+def _moved(
+    image: Any, functional: Any, name: str, magnitude: float, mode: InterpolationMode, fill: Any
+) -> Any:
+    shears = name.startswith("Shear")
+    amount = math.degrees(math.atan(magnitude)) if shears else int(magnitude)
+    pair = [amount, 0] if name.endswith("X") else [0, amount]
+    translate, shear = ([0, 0], [float(x) for x in pair]) if shears else (pair, [0.0, 0.0])
+    center = [0, 0] if shears else None
+    return functional.affine(image, 0.0, translate, 1.0, shear, mode, fill, center)
 
 
 @dataclass(frozen=True)

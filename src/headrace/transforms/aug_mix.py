@@ -1,0 +1,264 @@
+"""AugMix, in the arithmetic of torch on uint8 tensors, in which torchvision computes all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import InterpolationMode, v2
+from typing_extensions import Self
+
+from headrace.records import Draw
+from headrace.transforms._torchvision_compat import augmentation_space, most_severe
+from headrace.transforms.op import ImageOp, NoNativeForm
+from headrace.transforms.policies import TRANSLATIONS, Step, apply_operation
+from headrace.transforms.reading import filter_of, filter_text, integer, made, mode_of, number
+
+# As native code numbers them, which is the order in which torchvision chooses from them.
+OPERATIONS = (
+    *("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Posterize", "Solarize", "AutoContrast"),
+    *("Equalize", "Brightness", "Color", "Contrast", "Sharpness"),
+)
+BINS = 10
+MOST_DRAWS = 32
+DRAWN_DEPTH = 3
+NEAREST, BILINEAR = 0, 2
+# The largest translation, as a share of the edge.
+SHARE = 1 / 3.0
+
+Fill = tuple[float, float, float]
+Space = dict[str, tuple[tuple[float, ...], bool]]
+
+
+@dataclass(frozen=True)
+class AugMix(ImageOp):
+    """The image mixed with `width` copies of it, each changed by `depth` operations (0: by 1 to 3 of them).
+
+    Attributes:
+        filter: of operations that move pixels; `fill` is for those outside of the image.
+        severity: each operation has one of its first so many magnitudes.
+        alpha: parameter of the Dirichlet distributions that the weights are drawn from.
+        count: the first so many of `OPERATIONS` are chosen from.
+        magnitudes: of each of `OPERATIONS`; empty where it has none. Of translations: shares of the edge.
+        signed: the operations whose magnitudes may be negative.
+        fused: see `grid_is_fused`.
+    """
+
+    filter: int
+    fill: Fill | None
+    is_v2: bool
+    severity: int
+    width: int
+    depth: int
+    alpha: float
+    count: int
+    magnitudes: tuple[tuple[float, ...], ...]
+    signed: frozenset[str]
+    fused: bool
+
+    native = "aug_mix"
+    matches = (v1.AugMix, v2.AugMix)
+    draws = ("weights of the image and of each chain", "each operation, its magnitude and sign in one number")
+    examples = (
+        {},
+        {"severity": 10, "all_ops": False, "interpolation": InterpolationMode.NEAREST, "fill": 9},
+        {"severity": 7, "mixture_width": 2, "chain_depth": 4, "fill": [10, 200.5, 30], "alpha": 0.3},
+        {"mixture_width": 1, "chain_depth": 1, "alpha": 2.5, "fill": (77,)},
+    )
+
+    def __post_init__(self) -> None:
+        if self.filter not in (NEAREST, BILINEAR):
+            raise ValueError(f"filter {self.filter} must be nearest or bilinear")
+        if self.fill is not None and not all(0 <= level <= 255 for level in self.fill):
+            raise ValueError(f"fill {self.fill} must be levels of 0 to 255")
+        if not 1e-3 <= self.alpha <= 1e3:
+            raise ValueError(f"alpha ({self.alpha}) must be 0.001 to 1000")
+        numbers = 1 + self.width * (1 + self.most_depth)
+        if self.width < 1 or numbers > MOST_DRAWS:
+            raise ValueError(f"{self.width} chains of {self.most_depth} operations are too few or too many")
+        names = [f"weight {i}" for i in range(self.width + 1)]
+        steps = [f"operation {i}" for i in range(self.width * self.most_depth)]
+        object.__setattr__(self, "draws", (*names, *steps))
+
+    def __str__(self) -> str:
+        depth = f"{self.depth}" if self.depth else f"1–{DRAWN_DEPTH}"
+        how = f"severity {self.severity}, {filter_text(self.filter)}, fill {self.fill}"
+        return f"AugMix({self.width} chains of {depth} operations, {how})"
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        is_v2 = isinstance(transform, v2.Transform)
+        if most_severe(transform) != BINS:
+            raise NoNativeForm("this torchvision has other magnitudes")
+        if type(transform.alpha) is not float:
+            raise NoNativeForm(f"alpha={transform.alpha!r} isn't a float, which torch needs")
+        how = filter_of(transform), _fill(transform.fill), is_v2
+        integers = (integer(name, getattr(transform, name)) for name in ("severity", "mixture_width"))
+        depth = max(0, integer("chain_depth", transform.chain_depth))
+        magnitudes, signed, count = _space(transform)
+        fused = grid_is_fused(is_v2)
+        if fused is None:
+            raise NoNativeForm("torch computes in another order on this machine")
+        op = made(cls, *how, *integers, depth, transform.alpha, count, magnitudes, signed, fused)
+        if transform.interpolation not in (*v2_names(op.filter), mode_of(op.filter), op.filter):
+            raise NoNativeForm(f"interpolation={transform.interpolation!r} isn't one for tensors")
+        return op
+
+    @property
+    def most_depth(self) -> int:
+        """The most operations that a chain can have."""
+        return self.depth or DRAWN_DEPTH
+
+    def params(self) -> tuple[float, ...]:
+        signed = sum(1 << i for i, name in enumerate(OPERATIONS) if name in self.signed)
+        graded = sum(1 << i for i, magnitudes in enumerate(self.magnitudes) if magnitudes)
+        fill = self.fill or (0.0, 0.0, 0.0)
+        chains = (self.severity, self.width, self.depth, self.alpha, self.count)
+        return (self.filter, self.fill is not None, *fill, self.is_v2, *chains, signed, graded, self.fused)
+
+    def data(self) -> npt.NDArray[np.float32]:
+        return np.array([magnitudes or (0.0,) * BINS for magnitudes in self.magnitudes], np.float32)
+
+    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
+        return False
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        functional: Any = v2.functional if self.is_v2 else v1.functional
+        original = functional.pil_to_tensor(image)[None]
+        weights = torch.tensor(draw[: self.width + 1], dtype=torch.float32).view(-1, 1, 1, 1, 1)
+        mixed = weights[0] * original
+        for chain in range(self.width):
+            changed = original
+            for step in self._steps(draw, chain):
+                changed = self._applied(changed, step, functional)
+            mixed.add_(weights[1 + chain] * changed)
+        return functional.to_pil_image(mixed[0].to(torch.uint8))
+
+    def _steps(self, draw: Draw, chain: int) -> Iterator[Step]:
+        begin = 1 + self.width + chain * self.most_depth
+        for number_ in map(int, draw[begin : begin + self.most_depth]):
+            if number_ >= 0:
+                kind, place = divmod(number_ // 2, BINS)
+                yield Step(OPERATIONS[kind], place, bool(number_ % 2))
+
+    def _applied(self, pixels: torch.Tensor, step: Step, functional: Any) -> Any:
+        magnitudes = self.magnitudes[OPERATIONS.index(step.name)]
+        if step.name in TRANSLATIONS:
+            edge = pixels.shape[-1] if step.name == "TranslateX" else pixels.shape[-2]
+            magnitudes = tuple(torch.linspace(0.0, edge / 3.0, BINS).tolist())
+        magnitude = magnitudes[step.place] if magnitudes else 0.0
+        signed = -magnitude if step.negative else magnitude
+        fill = None if self.fill is None else list(self.fill)
+        return apply_operation(pixels, functional, step.name, signed, mode_of(self.filter), fill)
+
+
+def v2_names(filter_: int) -> tuple[str, ...]:
+    """What v2 takes for the filter besides torchvision's own value, where it takes names."""
+    return (mode_of(filter_).value,)
+
+
+def _fill(fill: Any) -> Fill | None:
+    """Of tensors: as torch takes it."""
+    if fill is None:
+        return None
+    levels = [number("fill", level) for level in (fill if isinstance(fill, (list, tuple)) else [fill])]
+    if len(levels) not in (1, 3):
+        raise NoNativeForm(f"fill={fill!r} isn't one level, or one for each channel")
+    red, green, blue = (levels * 3)[:3]
+    return red, green, blue
+
+
+def _space(transform: Any) -> tuple[tuple[tuple[float, ...], ...], frozenset[str], int]:
+    """torchvision's own magnitudes, which of them may be negative, and how many operations there are.
+    NoNativeForm: they aren't as expected."""
+    sizes = ((331, 640), (224, 993))
+    here, there = (augmentation_space(transform, BINS, size) for size in sizes)
+    if tuple(here) != OPERATIONS[: len(here)]:
+        raise NoNativeForm(f"this torchvision's operations are {', '.join(here)}")
+    edges = dict(zip(TRANSLATIONS, reversed(sizes[1]), strict=True))
+    magnitudes = []
+    for name, (values, _) in here.items():
+        expected = values
+        if name in TRANSLATIONS:
+            expected = torch.linspace(0.0, edges[name] / 3.0, BINS).double().numpy()
+            values = np.linspace(0.0, SHARE, BINS)
+        if not np.array_equal(expected, there[name][0]) or values.size not in (0, BINS):
+            raise NoNativeForm(f"this torchvision's magnitudes of {name} aren't as expected")
+        magnitudes.append(tuple(values.tolist()))
+    magnitudes += [()] * (len(OPERATIONS) - len(here))
+    signed = frozenset(name for name, (_, may_be_negative) in here.items() if may_be_negative)
+    return tuple(magnitudes), signed, len(here)
+
+
+@lru_cache(maxsize=2)
+def grid_is_fused(is_v2: bool) -> bool | None:
+    """Whether torch makes affine grids of fused multiply-adds, which depends on the machine. None:
+    torchvision's functions of tensors don't round where native code does.
+    """
+    functional: Any = v2.functional if is_v2 else v1.functional
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 37, 61), np.uint8)
+    tensor = torch.from_numpy(pixels)
+    for factor in (0.3, 1.7):
+        changed = functional.adjust_saturation(tensor, factor).numpy()
+        if not np.array_equal(changed, _saturated(pixels, factor, is_v2)):
+            return None
+    angles = (-7.3, 21.0, 0.4)
+    turned = [
+        functional.rotate(tensor[None], angle, InterpolationMode.BILINEAR)[0].numpy() for angle in angles
+    ]
+    for fused in (False, True):
+        expected = [_rotated(pixels, angle, fused=fused) for angle in angles]
+        if all(map(np.array_equal, turned, expected)):
+            return fused
+    return None
+
+
+Floats = npt.NDArray[np.float32]
+Pixels = npt.NDArray[np.uint8]
+
+
+def _fused(a: Any, b: Any, c: Any) -> Floats:
+    """a * b + c in float32, rounded once: the product is exact in double."""
+    return np.asarray(np.float64(a) * np.float64(b) + c).astype(np.float32)
+
+
+def _rotated(pixels: Pixels, angle: float, *, fused: bool) -> Pixels:
+    """`pixels` [3, height, width] sampled at an affine grid, bilinearly, black outside."""
+    _, height, width = pixels.shape
+    cosine, sine = np.cos(np.radians(-angle)), np.sin(np.radians(-angle))
+    x, y = (np.arange(edge, dtype=np.float32) - np.float32((edge - 1) / 2) for edge in (width, height))
+    places = []
+    for (along_x, along_y), edge in (((cosine, sine), width), ((-sine, cosine), height)):
+        theta = [np.float32(value) / np.float32(edge / 2) for value in (along_x, along_y)]
+        along, down = x * theta[0], y[:, None]
+        share = _fused(down, theta[1], along) if fused else down * theta[1] + along
+        places.append(_fused(share + np.float32(1), np.float32(edge / 2), np.float32(-0.5)))
+    left, top = (np.floor(place) for place in places)
+    west, north = places[0] - left, places[1] - top
+    padded = np.pad(pixels, ((0, 0), (64, 64), (64, 64))).astype(np.float32)
+    rows, columns = (place.astype(np.int64) + 64 for place in (top, left))
+    total = np.zeros(pixels.shape, np.float32)
+    for low, right in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        weight = (west if right else np.float32(1) - west) * (north if low else np.float32(1) - north)
+        total = _fused(padded[:, rows + low, columns + right], weight, total)
+    return np.rint(total).astype(np.uint8)
+
+
+def _saturated(pixels: Pixels, factor: float, is_v2: bool) -> Pixels:
+    red, green, blue = pixels.astype(np.float32)
+    scale, rest = np.float32(factor), np.float32(1.0 - factor)
+    weights = [np.float32(weight) for weight in (0.2989, 0.587, 0.114)]
+    if is_v2:
+        luma = np.floor(_fused(blue, weights[2], _fused(green, weights[1], red * weights[0])))
+        blended = _fused(luma, rest, pixels * scale)
+    else:
+        luma = np.floor(red * weights[0] + green * weights[1] + blue * weights[2])
+        blended = pixels * scale + luma * rest
+    return np.clip(blended, 0, 255).astype(np.uint8)
