@@ -28,7 +28,7 @@ CPP_FILES     = $(shell git ls-files -co --exclude-standard 'native/*.cpp' 'nati
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-long quick coverage check lint format tidy asan tsan native-test neon-test fuzz libfuzzer \
+.PHONY: help setup demo test test-long quick coverage check lint format tidy asan tsan native-test neon-test fuzz fuzz-chains libfuzzer \
         valgrind chaos soak lock audit docs docs-serve bench \
         bench-quick bench-peers stages crop-area pictures doctor-scenarios wheel wheel-check wheels sdist release-check clean distclean
 
@@ -128,6 +128,10 @@ asan: $(PACKAGE) ## Native tests, then $(MUTATIONS) mutated images for each targ
 FUZZ_SECONDS ?= 60
 fuzz: asan ## Hostile input: asan's, then the Python readers for $(FUZZ_SECONDS) s each (guided, where atheris is installed)
 	$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS) $(ARGS)
+
+PAIRS ?= 2000000
+fuzz-chains: $(PACKAGE) ## $(PAIRS) random chains of transforms on random images, compared with torchvision (20 minutes on two cores)
+	$(BIN)/python tests/fuzz/chains.py --pairs $(PAIRS) $(ARGS)
 
 # Undefined values aren't looked for: kernels multiply what lies beyond a row by zero, which memcheck takes for use.
 # Leaks are asan's: what a forked child forgets of its parent's pool is one on purpose.

@@ -26,7 +26,7 @@ extern "C" {
 
 /* Raised with every change of a struct or signature below; Python refuses a library of another
  * number. */
-#define HR_ABI_VERSION 14
+#define HR_ABI_VERSION 15
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
@@ -76,9 +76,9 @@ typedef struct hr_pipeline {
   uint32_t decoders;             /* bit i: decoder i of hr_decoder_name() may be used */
   int32_t channels;              /* of every output: 3, or 1 for the first of three equal ones */
   int32_t gray;                  /* 1: files are decoded as convert("L") gives them, three times */
-  int32_t upright;    /* 1: files are turned as Pillow's exif_transpose() does, before all ops */
-  int32_t views; /* images that a sample consists of, which the ops give one below the other and
-                  * which are stored one after the other, each of height / views; 0: one */
+  int32_t upright; /* 1: files are turned as Pillow's exif_transpose() does, before all ops */
+  int32_t views;   /* images that a sample consists of, which the ops give one below the other and
+                    * which are stored one after the other, each of height / views; 0: one */
   int64_t max_pixels; /* images with more are HR_TOO_LARGE; 0: no limit */
   const void* table;  /* [channels][256] of dtype; NULL: the levels themselves (uint8 only) */
 } hr_pipeline;

@@ -109,8 +109,8 @@ def test_every_known_transform_gives_what_it_gives_without_recording(name: str) 
         transform = cls(**arguments)
     recorded = check(v1.Compose([v1.Resize((48, 50)), transform]), seeds=4)
     fails = isinstance(result(transform, 0)[0], type)
-    # v2.CenterCrop pads by a function that nobody else can reach, AugMix works on tensors, several crops come in
-    # a tuple, and negative padding is a crop of pixels.
+    # v2.CenterCrop pads by a function that nobody else can reach, AugMix works on tensors, crops come in a
+    # tuple, and negative padding is a crop of pixels.
     others = (
         "v2.CenterCrop 1",
         "v2.CenterCrop 3",

@@ -189,3 +189,50 @@ def test_what_may_do_more_runs_as_it_is_written(cifar: Any, monkeypatch: pytest.
     assert "batching" in reason(cifar, batch_size=None)
     monkeypatch.setattr(datasets.CIFAR10, "__getitem__", lambda self, i: self.data[i])
     assert "its __getitem__ was replaced" in reason(cifar)
+
+
+GRAY = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "QMNIST")
+GRAY_END = (v1.ToTensor(), v1.Normalize((0.1307,), (0.3081,)))
+RANDOM = (v1.RandomCrop(28, padding=4), v1.RandomRotation(15), v1.ColorJitter(0.4, 0.4), v1.RandomInvert())
+
+
+@pytest.mark.parametrize("name", GRAY)
+def test_gray_images_are_transformed_as_by_torch(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = make_set(name, tmp_path, v1.Compose([v1.Resize(32), v1.CenterCrop(30), *GRAY_END]), monkeypatch)
+    ours, theirs = loaders(dataset)
+    assert same(list(ours), list(theirs))
+    dataset.target_transform = str
+    assert same(list(ours), list(theirs))
+    assert same(*(list(loader) for loader in loaders(Subset(dataset, [5, 5, 0]))))
+
+
+def test_random_transforms_of_gray_images_are_torchvisions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = make_set("MNIST", tmp_path, v1.Compose([*RANDOM, *GRAY_END]), monkeypatch)
+    loader = headrace.DataLoader(dataset, COUNT, seed=3, num_workers=2)
+    assert loader.plan().native is not None
+    ((images, _),) = loader
+    assert images.shape == (COUNT, 1, 28, 28)
+    for i, image in enumerate(images):
+        assert torch.equal(image, headrace.testing.replay(loader, i))
+
+
+def test_gray_images_stay_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = make_set("MNIST", tmp_path, v1.Compose([v1.CenterCrop(20), v1.ToTensor()]), monkeypatch)
+    native = make_plan(dataset).native
+    assert native is not None
+    assert np.shares_memory(native.source.images, dataset.data.numpy())  # type: ignore[union-attr]
+
+
+def test_a_step_of_the_users_own_gets_a_gray_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def invert(image: Any) -> Any:
+        assert image.mode == "L"
+        return ImageOps.invert(image)
+
+    dataset = make_set("MNIST", tmp_path, v1.Compose([v1.CenterCrop(20), invert, v1.ToTensor()]), monkeypatch)
+    ours = headrace.DataLoader(dataset, 5, num_workers=2)
+    assert ours.explain().startswith("plan: split")
+    assert same(list(ours), list(DataLoader(dataset, 5)))

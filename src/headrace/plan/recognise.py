@@ -18,7 +18,7 @@ from torchvision.datasets import DatasetFolder, ImageFolder, ImageNet
 from torchvision.datasets.folder import default_loader, pil_loader
 
 from headrace._native.decoders import native_formats
-from headrace.plan.arrays import COLOUR, read_colour_images
+from headrace.plan.arrays import COLOUR, GREY, read_colour_images, read_gray_images
 from headrace.plan.explain import describe_callable, describe_object, located
 from headrace.records import EntryPoints, Mode
 from headrace.sources.arrays import ArraySource
@@ -31,7 +31,7 @@ from headrace.transforms.op import UNKNOWN, Extent
 from headrace.transforms.own_code import reading_mode_of
 
 FOLDERS: tuple[type, ...] = (ImageFolder, DatasetFolder, ImageNet)
-KNOWN: tuple[type, ...] = (*FOLDERS, *COLOUR, ImageDataset, PackedDataset, Subset, ConcatDataset)
+KNOWN: tuple[type, ...] = (*FOLDERS, *COLOUR, *GREY, ImageDataset, PackedDataset, Subset, ConcatDataset)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +136,7 @@ def _recognise(dataset: Any) -> Recognised | Refusal:
         return Recognised(what, dataset.source, dataset.transform, dataset.target_transform)
     if type(dataset) in FOLDERS:
         return _recognise_folder(dataset)
-    if type(dataset) in COLOUR:
+    if type(dataset) in COLOUR or type(dataset) in GREY:
         return _recognise_arrays(dataset)
     known = next((base for base in type(dataset).__mro__ if base in KNOWN), None)
     if known is not None:
@@ -166,13 +166,15 @@ def _recognise_folder(dataset: Any) -> Recognised | Refusal:
 
 
 def _recognise_arrays(dataset: Any) -> Recognised | Refusal:
-    source = read_colour_images(dataset)
+    is_gray = type(dataset) in GREY
+    source = read_gray_images(dataset) if is_gray else read_colour_images(dataset)
     if isinstance(source, str):
         return Refusal(type(dataset).__name__, source)
     what, (height, width) = f"{type(dataset).__name__}(n={len(source)})", source.images.shape[1:3]
     note = f"{height}×{width} pixels each, in memory"
     size = Extent(height, width, exact=True)
-    return Recognised(what, source, dataset.transform, dataset.target_transform, note, size=size)
+    mode: Mode = "L" if is_gray else "RGB"
+    return Recognised(what, source, dataset.transform, dataset.target_transform, note, size=size, mode=mode)
 
 
 def _patched_reason(cls: type[Any]) -> str | None:

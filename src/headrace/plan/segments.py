@@ -95,7 +95,7 @@ class NativeSegment:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one sample: [channels, height, width]; [views, channels, height, width] where it has several."""
+        """Shape of one sample: [channels, height, width]; where it has several, [views, channels, …]."""
         image = (self.channels, self.height // self.views, self.width)
         return image if self.views == 1 else (self.views, *image)
 
