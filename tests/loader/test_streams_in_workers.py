@@ -137,7 +137,7 @@ def test_a_dataset_that_is_its_own_iterator_is_started_once(workers: int, batch_
     seen = []
     for kind in (headrace.DataLoader, data.DataLoader):
         loader = kind(OwnIterator(), batch_size, num_workers=workers)
-        batches, found = iter(loader), []
+        batches, found = iter(loader), list[Any]()
         while len(found) < 20:
             try:
                 found.append(next(batches))
