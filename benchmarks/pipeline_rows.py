@@ -26,6 +26,7 @@ END = (v1.ToTensor(), v1.Normalize(MEAN, STD))
 END_V2 = (v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD))
 CROP_TENSORS = (v2.ToImage(), v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip())
 CIFAR_IMAGES = 10_000
+WEB_SHARDS = 8
 
 Make = Callable[[Path], Dataset[Any]]
 
@@ -240,6 +241,23 @@ def _hugging_face(folder: Path) -> Any:
     return hf.Dataset.from_dict(table, features=features).with_transform(apply)
 
 
+def _web_dataset(folder: Path) -> Any:
+    import webdataset
+
+    samples = _listed(folder)
+    root = folder.parent / f"{folder.name}-shards"
+    shards = [root / f"{number}.tar" for number in range(WEB_SHARDS)]
+    if not shards[-1].exists():
+        root.mkdir(exist_ok=True)
+        for number, shard in enumerate(shards):
+            with webdataset.TarWriter(str(shard)) as writer:
+                for i, (path, label) in list(enumerate(samples))[number::WEB_SHARDS]:
+                    writer.write({"__key__": f"{i:08}", "jpg": Path(path).read_bytes(), "cls": label})
+    transform = v1.Compose([*CROP, *END])
+    dataset = webdataset.WebDataset([str(shard) for shard in shards], shardshuffle=False).decode("pil")
+    return dataset.to_tuple("jpg", "cls").map_tuple(transform, int).with_length(len(samples))
+
+
 def _albumentations(folder: Path) -> Any:
     import albumentations
     import cv2
@@ -323,7 +341,8 @@ ROWS: tuple[Row, ...] = (
     Row("v2 on tensors", folder_with(*CROP_TENSORS, *END_V2[1:]), 4.0),
     Row("v2 on tensors, ColorJitter with hue", folder_with(
         *CROP_TENSORS, v2.ColorJitter(0.4, 0.4, 0.4, 0.1), *END_V2[1:]), 6.0),
-    Row("decode_image, v2 on tensors", _decoded, 4.0),
+    Row("decode_image, v2 on tensors", _decoded),
     Row("Hugging Face dataset, with_transform", _hugging_face, 4.0, "datasets"),
+    Row("WebDataset, decode('pil')", _web_dataset, 3.0, "webdataset"),
     Row("albumentations, cv2", _albumentations, None, "albumentations"),
 )  # fmt: skip

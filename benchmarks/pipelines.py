@@ -39,8 +39,9 @@ def rate(folder: Path, row: Row, loader: str, workers: int, epochs: int) -> dict
     """Images per second of one loader in this process, and on which rung the pipeline runs."""
     torch.set_num_threads(1)
     dataset = row.make(folder)
+    shuffle = not isinstance(dataset, torch.utils.data.IterableDataset)
     options = {"num_workers": workers, "persistent_workers": workers > 0, "collate_fn": row.collate}
-    batches: Any = LOADERS[loader](dataset, BATCH_SIZE, shuffle=True, **options)
+    batches: Any = LOADERS[loader](dataset, BATCH_SIZE, shuffle=shuffle, **options)
     rates = []
     for _ in range(epochs + 1):
         start = time.perf_counter()

@@ -7,16 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils import worker
+from torchvision.transforms import functional
 from torchvision.transforms.v2 import functional as v2_functional
 
 from headrace import _torch_compat
-from headrace.lazy.pending import Pixels, Recording, is_pending, pending
 
 
 @pytest.fixture(autouse=True)
@@ -154,10 +153,16 @@ def test_a_kernel_of_torchvision_is_replaced_and_put_back(monkeypatch: pytest.Mo
     assert _torch_compat.replace_kernel(v2_functional.invert, Image.Image, lambda kernel: kernel) is None
 
 
-def test_without_wrappers_of_torch_an_image_is_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    pixels = Pixels(np.full((2, 3, 3), 7, np.uint8))
-    assert is_pending(pending(Recording(pixels)))
-    monkeypatch.setattr(torch.Tensor, "_make_wrapper_subclass", None, raising=False)
-    made = pending(Recording(pixels))
-    assert type(made) is torch.Tensor
-    assert made.tolist() == [[[7] * 3] * 2] * 3
+def test_a_function_of_torchvision_for_images_is_replaced_and_put_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    image = Image.new("RGB", (2, 2))
+    undo = _torch_compat.replace_pil_function("hflip", lambda original: lambda _: original)
+    assert undo is not None
+    assert functional.hflip(image)(image).size == (2, 2)
+    undo()
+    assert functional.hflip(image).size == (2, 2)
+    assert _torch_compat.replace_pil_function("nonsense", lambda original: original) is None
+    monkeypatch.setitem(sys.modules, "torchvision.transforms._functional_pil", None)
+    monkeypatch.delattr("torchvision.transforms._functional_pil")
+    assert _torch_compat.replace_pil_function("hflip", lambda original: original) is None

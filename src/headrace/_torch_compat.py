@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -102,28 +101,23 @@ def is_wrapper(tensor: torch.Tensor) -> bool:
     return bool(is_traceable_wrapper_subclass(tensor))
 
 
-def make_wrapper(
-    cls: type[torch.Tensor], shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
-) -> torch.Tensor | None:
-    """A CPU tensor of a subclass with `__torch_dispatch__`, without memory of its own; None: that is gone.
-    Code that asks for its memory past torch's dispatch, as `to_dlpack` does, gets a RuntimeError."""
-    make = getattr(torch.Tensor, "_make_wrapper_subclass", None)
-    forbid_memory = getattr(torch._C, "_set_throw_on_mutable_data_ptr", None)
-    if make is None or forbid_memory is None:  # without the latter such code would end the process
+def replace_pil_function(
+    name: str, build: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Callable[[], None] | None:
+    """Has torchvision's functions for images call what `build` makes of their implementation for PIL images.
+    The public functions, which user code may hold, compare, pickle or script, stay the same objects.
+
+    Returns:
+        What puts the implementation back; None: it is gone.
+    """
+    try:
+        from torchvision.transforms import _functional_pil as functions
+
+        original = getattr(functions, name)
+    except (ImportError, AttributeError):
         return None
-    tensor: torch.Tensor = make(cls, shape, strides=strides, dtype=dtype)
-    forbid_memory(tensor)
-    return tensor
-
-
-def without_overrides(function: Callable[..., Any], *arguments: Any) -> Any:
-    """`function` of torch's own, whatever subclasses of torch.Tensor make of it."""
-    guards = [
-        getattr(torch._C, name, nullcontext)
-        for name in ("DisableTorchFunctionSubclass", "_DisableTorchDispatch")
-    ]
-    with guards[0](), guards[1]():
-        return function(*arguments)
+    setattr(functions, name, build(original))
+    return functools.partial(setattr, functions, name, original)
 
 
 def replace_kernel(

@@ -44,7 +44,7 @@ from headrace.order.shard import detect_rank
 from headrace.plan import Plan, explain, make_plan
 from headrace.plan.planner import with_batch_transform
 from headrace.plan.segments import DatasetSegment, GatherSegment, NativeSegment, ValueSegment
-from headrace.records import LoaderStats
+from headrace.records import LazyCounts, LoaderStats
 from headrace.sources.remote import RemoteSamples
 from headrace.tuning.climb import Knob, ladder
 from headrace.tuning.self_tuning import SelfTuning
@@ -106,14 +106,14 @@ def plan_of(config: LoaderConfig) -> Plan:
 def plan_options(config: LoaderConfig) -> dict[str, Any]:
     """What the plan depends on besides the dataset: arguments of `make_plan`."""
     default = not config.batched and config.collate_fn is default_convert
-    tensors = config.lazy == "tensors" and config.num_workers > 0
+    recorded = config.lazy and config.num_workers > 0
     return {
         "batch_size": 1 if config.batched else None,
         "collate_fn": None if default else config.collate_fn,
         "dtype": config.dtype,
         "memory_format": config.memory_format,
         "device": config.device,
-        "split": "never" if config.worker_kind == "thread" else "ops" if tensors else "always",
+        "split": "never" if config.worker_kind == "thread" else "ops" if recorded else "always",
     }
 
 
@@ -180,6 +180,42 @@ def sharing_text(batches: Batches, seed: int | None, *, rank_given: bool) -> str
     )
 
 
+def python_text(config: LoaderConfig, plan: Plan, counts: LazyCounts | None, *, seeded: bool) -> str:
+    """The lines of `explain()` on the user's Python, where there is any; `counts` is of its first samples."""
+    if not plan.runs_python:
+        return ""
+    rung = rung_text(config, counts) if isinstance(plan.samples, DatasetSegment) else ""
+    return rung + drawing_text(config, seeded=seeded)
+
+
+def rung_text(config: LoaderConfig, counts: LazyCounts | None) -> str:
+    """The line of `explain()` that says what native code does for a dataset that runs as Python.
+
+    Args:
+        counts: of the first samples; None where none were made.
+    """
+    if not config.lazy:
+        rung = "Python (lazy=False)"
+    elif workers_of(config).kind != "process":
+        rung = "Python (images are lazy in worker processes only)"
+    elif counts is None:
+        rung = "known once worker processes have made samples"
+    else:
+        rung = _measured_rung(counts)
+    return f"rung: {rung}\n"
+
+
+def _measured_rung(counts: LazyCounts) -> str:
+    where, opened = "in the first batch of each worker", f"{counts.opened} images were opened lazily"
+    if counts.tensors:
+        made = f"native code made {counts.tensors} tensors of images"
+        return f"lazy images and tensors ({where} {made}, and {opened})"
+    if counts.opened:
+        why = "native code decodes them, but makes no tensors: no Compose goes from an image to float values"
+        return f"lazy images ({where} {opened}; {why})"
+    return f"Python ({where} PIL.Image.open opened no image that can be decoded later)"
+
+
 class StreamBuilder:
     """Makes the streams of batches of one loader, and keeps what they share from epoch to epoch: threads,
     memory, worker processes, tensors on the device, counts. A copy of the loader has its own.
@@ -202,6 +238,11 @@ class StreamBuilder:
 
     def __reduce__(self) -> tuple[type[StreamBuilder], tuple[()]]:
         return StreamBuilder, ()
+
+    @property
+    def lazy_counts(self) -> LazyCounts | None:
+        """How the first samples of the worker processes started last were made; None: not known."""
+        return self._processes.lazy_counts
 
     def end_workers(self) -> None:
         """The next epoch gets new worker processes and threads."""

@@ -18,7 +18,6 @@ OnError = Literal["raise", "skip", "replace"]
 WorkerKind = Literal["auto", "thread", "process"]
 OnWorkerDeath = Literal["respawn", "raise"]
 Resident = bool | Literal["auto"]
-Lazy = bool | Literal["tensors"]
 
 # Share of the available memory that batches may take unless the user says otherwise: other processes of the
 # job (one loader per GPU, up to 8 of them) and the page cache need the rest.
@@ -77,7 +76,7 @@ class LoaderConfig:
     resident: Resident = "auto"
     batch_transform: Callable[..., Any] | None = None
     on_worker_death: OnWorkerDeath = "respawn"
-    lazy: Lazy = True
+    lazy: bool = True
 
     @classmethod
     def of(cls, loader: TorchDataLoader[Any]) -> LoaderConfig:
@@ -91,8 +90,8 @@ class LoaderConfig:
         _check_choice("remainder", self.remainder, Remainder)
         if self.resident != "auto" and not isinstance(self.resident, bool):
             raise ConfigError(f"resident ({self.resident!r}) must be 'auto', True or False.")
-        if self.lazy != "tensors" and not isinstance(self.lazy, bool):
-            raise ConfigError(f"lazy ({self.lazy!r}) must be True, False or 'tensors'.")
+        if not isinstance(self.lazy, bool):
+            raise ConfigError(f"lazy ({self.lazy!r}) must be True or False.")
         if not _is_int(self.memory_budget) or self.memory_budget < 1:
             raise ConfigError(
                 f"memory_budget ({self.memory_budget!r}) must be a number of bytes, 1 or more; leave it unset"

@@ -20,8 +20,8 @@ from headrace._native.decoders import decoder_choice, missing_formats
 from headrace.build import (
     EpochOrder,
     StreamBuilder,
-    drawing_text,
     plan_of,
+    python_text,
     sharing_text,
     starts_processes,
     why_no_init,
@@ -29,7 +29,6 @@ from headrace.build import (
 )
 from headrace.config import (
     DEFAULT_MEMORY_SHARE,
-    Lazy,
     LeftOpen,
     LoaderConfig,
     OnError,
@@ -132,11 +131,10 @@ class DataLoader(TorchDataLoader[T_co]):
             "respawn" (the default): new ones are started and make the batches in flight again, the same ones
             in the same order; a sample that ends its process twice is an error, treated as `on_error` says.
             "raise": RuntimeError with the sample that was being made. See docs/workers.md.
-        lazy: whether `PIL.Image.open` postpones decoding in worker processes (the default), so
-            that a dataset that opens images itself decodes only the pixels that its crop leaves, natively.
-            Pixels, errors and random numbers stay the same. "tensors": torchvision's transforms postpone
-            their work as well, and batches are filled natively (experimental). False: neither. See
-            docs/lazy-images.md.
+        lazy: whether `PIL.Image.open` postpones decoding in worker processes, and torchvision's
+            transforms record what they do to them (the default): native code decodes only the pixels that a
+            crop leaves, and makes the tensor. Pixels, errors, random numbers and tensors stay the same.
+            False: Pillow and torchvision do everything. See docs/lazy-images.md.
 
     The order with shuffle=True is a keyed permutation (`headrace.order`); with a `generator`, `sampler` or
     `batch_sampler` of yours it is exactly torch's. `state_dict()` and `load_state_dict()` save and restore
@@ -194,7 +192,7 @@ class DataLoader(TorchDataLoader[T_co]):
         resident: Resident = "auto",
         batch_transform: Callable[..., Any] | None = None,
         on_worker_death: OnWorkerDeath = "respawn",
-        lazy: Lazy = True,
+        lazy: bool = True,
     ) -> None:
         self.memory_budget = (
             int(available_memory() * DEFAULT_MEMORY_SHARE) if memory_budget is None else memory_budget
@@ -423,7 +421,7 @@ class DataLoader(TorchDataLoader[T_co]):
         why = why_no_init(config, plan)
         uncalled = f"\nworker_init_fn: not called, as {why}" if why else ""
         seeded = self._progress.seed is not None
-        drawing = drawing_text(config, seeded=seeded) if plan.runs_python else ""
+        drawing = python_text(config, plan, self._builder.lazy_counts, seeded=seeded)
         return f"{explain(plan)}\n{sharing}\n{drawing}{self._resources(config, plan)}{uncalled}{remote}"
 
     def workers_text(self) -> str:

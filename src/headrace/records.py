@@ -369,6 +369,22 @@ class BatchTimes(NamedTuple):
     taken_ns: int = 0
 
 
+@dataclass(frozen=True)
+class LazyCounts:
+    """How samples of a dataset in Python came to be, in worker processes.
+
+    Attributes:
+        opened: image files that were opened and not decoded at once.
+        tensors: tensors that native code made of images.
+    """
+
+    opened: int
+    tensors: int
+
+    def __add__(self, other: LazyCounts) -> LazyCounts:
+        return LazyCounts(self.opened + other.opened, self.tensors + other.tensors)
+
+
 class TraceEvent(NamedTuple):
     """An interval in which a thread was busy, or waited.
 

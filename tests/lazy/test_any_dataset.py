@@ -273,9 +273,8 @@ def by_loader(folder: Path) -> dict[str, dict[str, Any]]:
     return {
         "torch": batches(DataLoader, folder),
         "lazy": batches(headrace.DataLoader, folder),
-        "lazy tensors": batches(headrace.DataLoader, folder, lazy="tensors"),
         "not lazy": batches(headrace.DataLoader, folder, lazy=False),
-        "lazy tensors, seed 7": batches(headrace.DataLoader, folder, seed=7, lazy="tensors"),
+        "lazy, seed 7": batches(headrace.DataLoader, folder, seed=7),
         "not lazy, seed 7": batches(headrace.DataLoader, folder, seed=7, lazy=False),
     }
 
@@ -283,9 +282,8 @@ def by_loader(folder: Path) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("name", MADE)
 def test_a_dataset_gives_the_same_batches_whatever_runs_natively(name: str, by_loader: Any) -> None:
     assert same(by_loader["lazy"][name], by_loader["torch"][name])
-    assert same(by_loader["lazy tensors"][name], by_loader["torch"][name])
     assert same(by_loader["not lazy"][name], by_loader["torch"][name])
-    assert same(by_loader["lazy tensors, seed 7"][name], by_loader["not lazy, seed 7"][name])
+    assert same(by_loader["lazy, seed 7"][name], by_loader["not lazy, seed 7"][name])
 
 
 class Stream(IterableDataset[Any]):
@@ -307,7 +305,7 @@ def test_an_iterable_dataset_gives_the_same_batches(folder: Path) -> None:
         torch.manual_seed(5)
         return list(loader(Stream(folder), 4, num_workers=1, **options))
 
-    wanted, ours = streamed(DataLoader), streamed(headrace.DataLoader, lazy="tensors")
+    wanted, ours = streamed(DataLoader), streamed(headrace.DataLoader)
     assert {kind for batch in ours for kind in batch[2]} == {"LazyJpegFile"}
     assert same([batch[:2] for batch in ours], [batch[:2] for batch in wanted])
     assert same(streamed(headrace.DataLoader, lazy=False), wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,6 @@ def test_batches_are_the_same_with_lazy_images_as_without(case: str, folder: Pat
     dataset = CASES[case](folder)
     with_pillow = batches(dataset, num_workers=0)
     assert same(batches(dataset, num_workers=2), with_pillow)
-    assert same(batches(dataset, num_workers=2, lazy="tensors"), with_pillow)
     assert same(batches(dataset, num_workers=2, lazy=False), with_pillow)
 
 
@@ -143,11 +143,59 @@ def test_damaged_files_are_reported_as_without_lazy_images(folder: Path, tmp_pat
         data = path.read_bytes()
         (tmp_path / f"{i}.jpg").write_bytes(data[: len(data) // 2] if i == 3 else data)
     messages = []
-    for lazy_images in ("tensors", True, False):
+    for lazy_images in (True, False):
         loader = headrace.DataLoader(Listed(tmp_path, AUGMENT), 2, num_workers=2, lazy=lazy_images)
         with pytest.raises(OSError, match="truncated") as caught:
             list(loader)
         messages.append(str(caught.value))
-    assert messages[0] == messages[1] == messages[2]
+    assert messages[0] == messages[1]
     skipping = headrace.DataLoader(Listed(tmp_path, AUGMENT), 2, num_workers=2, on_error="skip")
     assert [labels.tolist() for _, labels in skipping] == [[0, 1], [2], [4, 5]]
+
+
+NONE_OPENED = (
+    "rung: Python (in the first batch of each worker"
+    " PIL.Image.open opened no image that can be decoded later)"
+)
+
+
+def rung(loader: Any) -> str:
+    return next(line for line in loader.explain().splitlines() if line.startswith("rung: "))
+
+
+def test_explain_names_the_rung_of_a_dataset_and_what_its_first_samples_came_to(folder: Path) -> None:
+    def measured(transform: Any, **options: Any) -> str:
+        loader = headrace.DataLoader(Listed(folder, transform), 4, num_workers=2, **options)
+        assert rung(loader) == "rung: known once worker processes have made samples"
+        list(loader)
+        return rung(loader)
+
+    assert re.fullmatch(
+        r"rung: lazy images and tensors \(in the first batch of each worker native code made 8 tensors of"
+        r" images, and [67] images were opened lazily\)",  # the others are progressive
+        measured(AUGMENT),
+    )
+    assert measured(drawn_by_hand, collate_fn=list).startswith(
+        "rung: lazy images (in the first batch of each worker"
+    )
+    text = headrace.DataLoader(Texts(), 4, num_workers=1)
+    list(text)
+    assert rung(text) == NONE_OPENED
+
+
+def test_explain_says_why_images_are_not_lazy(folder: Path) -> None:
+    dataset = Listed(folder, AUGMENT)
+    assert rung(headrace.DataLoader(dataset, lazy=False, num_workers=2)) == "rung: Python (lazy=False)"
+    not_here = "rung: Python (images are lazy in worker processes only)"
+    assert rung(headrace.DataLoader(dataset, num_workers=0)) == not_here
+    assert rung(headrace.DataLoader(dataset, num_workers=2, worker_kind="thread")) == not_here
+    native = headrace.DataLoader(datasets.ImageFolder(str(folder), AUGMENT), num_workers=2)
+    assert "rung:" not in native.explain()
+
+
+class Texts(Dataset[Any]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> str:
+        return "the quick brown fox"

@@ -14,13 +14,12 @@ import torch
 from PIL import Image, ImageFilter, ImageOps
 from torchvision import transforms as v1
 from torchvision import tv_tensors
+from torchvision.transforms import _functional_pil, v2
 from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
-from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F2  # noqa: N812
 
 from headrace import lazy
-from headrace.lazy import recording
-from headrace.lazy.pending import is_pending, made
+from headrace.lazy import conversion, recording
 from headrace.transforms import OPS
 from headrace.transforms.op import ImageOp
 from support.jpegs import jpeg
@@ -66,7 +65,6 @@ def result(transform: Callable[[Any], Any], seed: int) -> Any:
 
 def comparable(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        value = made(value)
         return type(value), value.dtype, value.shape, value.stride(), value.numpy().tobytes()
     if isinstance(value, Image.Image):
         return value.mode, value.size, value.info, value.tobytes()
@@ -75,21 +73,16 @@ def comparable(value: Any) -> Any:
     return value
 
 
-def check(transform: Callable[[Any], Any], seeds: int = 6) -> list[Any]:
-    """Compares a transform with itself; gives the values that were recorded."""
+def check(transform: Callable[[Any], Any], seeds: int = 6) -> int:
+    """Compares a transform with itself; gives how many of its results were recorded, or made natively."""
     theirs = [result(transform, seed) for seed in range(seeds)]
+    before = conversion.made.count
     ours = with_recording(lambda: [result(transform, seed) for seed in range(seeds)])
-    values = [each[0] for each in ours]
-    waiting = [
-        is_pending(value) or (isinstance(value, lazy.LazyImage) and value.chain is not None)
-        for value in values
-    ]
-    # Before they are made: a batch of them, as collating makes it.
-    if values and all(map(is_pending, values)) and len({value.shape for value in values}) == 1:
-        assert torch.equal(torch.stack(values), torch.stack([each[0] for each in theirs]))
+    recorded = conversion.made.count - before
     for mine, other in zip(ours, theirs, strict=True):
+        recorded += isinstance(mine[0], lazy.LazyImage) and mine[0].chain is not None
         assert comparable(mine) == comparable(other)
-    return [value for value, waits in zip(values, waiting, strict=True) if waits]
+    return recorded
 
 
 EXAMPLES = {
@@ -148,12 +141,12 @@ def own_blur(image: Image.Image) -> Image.Image:
 
 def by_functions(image: Image.Image) -> Any:
     image = F.adjust_saturation(F.hflip(image), random.uniform(0, 2))
-    return F.normalize(F.to_tensor(F.adjust_hue(F.pad(image, 3, fill=9), 0.123456789)), MEAN, STD)
+    return F.adjust_hue(F.pad(image, 3, fill=9), 0.123456789)
 
 
 def by_functions_of_v2(image: Image.Image) -> Any:
     image = F2.permute_channels(F2.gaussian_blur(image, [5, 3], [1.37]), [2, 0, 1])
-    return F2.to_dtype(F2.to_image(F2.rotate(image, 12.5, expand=True)), torch.float16, scale=True)
+    return F2.rotate(image, 12.5, expand=True)
 
 
 def by_pillow(image: Image.Image) -> Any:
@@ -172,8 +165,6 @@ RECORDED: dict[str, Any] = {
     "RandomErasing in place": v1.Compose([v1.Resize((24, 24)), *END, v1.RandomErasing(0.8, inplace=True)]),
     "RandomErasing, v2": v2.Compose([v2.Resize((24, 24)), *END_V2, v2.RandomErasing(0.8, value=[1, 2, 3])]),
     "normalized in place": v1.Compose([v1.Resize((24, 24)), v1.ToTensor(), v1.Normalize(MEAN, STD, True)]),
-    "uint8": v1.Compose([v1.Resize((24, 24)), v1.PILToTensor()]),
-    "uint8, v2": v2.Compose([v2.Resize((24, 24)), v2.ToImage()]),
     "float16": v1.Compose([v1.Resize((24, 24)), v1.PILToTensor(), v1.ConvertImageDtype(torch.float16)]),
     "a pure tensor": v2.Compose([v2.Resize((24, 24)), *END_V2, v2.ToPureTensor()]),
     "a subclass in a class": OwnPreset(),
@@ -186,7 +177,7 @@ RECORDED: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_whole_pipelines_are_recorded_and_give_the_same(name: str) -> None:
-    assert len(check(RECORDED[name])) == 6
+    assert check(RECORDED[name]) == 6
 
 
 def to_numpy(image: Image.Image) -> Any:
@@ -194,22 +185,14 @@ def to_numpy(image: Image.Image) -> Any:
 
 
 NOT_RECORDED: dict[str, Any] = {
-    "a table that isn't pointwise": v1.Compose([*END, v1.GaussianBlur(3)]),
     "a tensor's own resize": v2.Compose([v2.ToImage(), v2.Resize((20, 20)), v2.ToDtype(torch.float32)]),
     "one channel": v1.Compose([v1.Grayscale(), v1.ToTensor()]),
-    "normalized after an erasing": v1.Compose([v1.ToTensor(), v1.RandomErasing(1), v1.Normalize(MEAN, STD)]),
-    "normalized by too many numbers": v1.Compose([v1.ToTensor(), v1.Normalize([0.5] * 4, [0.5] * 4)]),
-    "normalized as uint8": v1.Compose([v1.PILToTensor(), v1.Normalize(MEAN, STD)]),
-    "int64": v2.Compose([v2.ToImage(), v2.ToDtype(torch.int64)]),
     "a hue out of range": lambda image: F.adjust_hue(image, 0.7),
     "a factor that is negative": lambda image: F.adjust_brightness(image, -1.0),
     "a blur that reaches too far": v1.GaussianBlur(201),
     "a padding that is negative": lambda image: F.pad(image, [-3, 2], padding_mode="edge"),
     "a matrix that isn't one": lambda image: image.transform((9, 9), Image.Transform.AFFINE, "nonsense"),
     "NumPy": to_numpy,
-    "erased by too large a box": lambda image: F.erase(
-        F.to_tensor(image), 30, 30, 90, 90, torch.ones(3, 1, 1)
-    ),
 }
 
 
@@ -242,14 +225,14 @@ def test_warps_with_random_coefficients_give_pillows_pixels() -> None:
         size = random.randint(1, 70), random.randint(1, 70)
         return image.transform(size, method, data, filter, fillcolor=random.choice([None, (9, 8, 255)]))
 
-    assert len(check(warped, seeds=150)) == 150
+    assert check(warped, seeds=150) == 150
 
 
 def test_a_fill_or_dtype_for_a_class_of_images_is_found() -> None:
     fill = {Image.Image: 7, "others": 0}
     dtype = {tv_tensors.Image: torch.float32, "others": None}
     chain = [v2.Pad(4, fill=fill), v2.ToImage(), v2.ToDtype(dtype, scale=True), v2.Normalize(MEAN, STD)]
-    assert len(check(v2.Compose(chain))) == 6
+    check(v2.Compose(chain))
 
     def classes(image: Image.Image) -> Any:
         tensor, named = F.to_tensor(image), F2.to_image(image)
@@ -259,12 +242,6 @@ def test_a_fill_or_dtype_for_a_class_of_images_is_found() -> None:
         return [*found, isinstance(plain, lazy.LazyImage), isinstance(image, Image.Image)]
 
     check(classes)
-
-
-def test_images_of_other_formats_are_converted_natively_and_equally() -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
-    transform = v1.Compose([lambda _: Image.fromarray(pixels), *END])
-    assert len(check(transform)) == 6
 
 
 def test_later_changes_of_an_image_do_not_reach_the_tensor_made_of_it() -> None:
@@ -278,59 +255,10 @@ def test_later_changes_of_an_image_do_not_reach_the_tensor_made_of_it() -> None:
     check(changed)
 
 
-def test_a_function_that_records_keeps_its_name_and_is_put_back() -> None:
-    before = F.to_tensor, F.normalize, F2.to_image
-    names = with_recording(lambda: (F.to_tensor.__name__, F.normalize.__qualname__, F2.to_image.__name__))
-    assert names == ("to_tensor", "normalize", "to_image")
-    assert before == (F.to_tensor, F.normalize, F2.to_image)
-
-
-def test_an_ordinary_image_of_torchvision_wrapped_like_a_pending_one_is_an_ordinary_image() -> None:
-    def wrapped(image: Image.Image) -> Any:
-        pending = F2.to_image(image)
-        return made(tv_tensors.wrap(torch.ones(3, 4, 5), like=pending)) + 1
-
-    check(wrapped)
-
-
-@pytest.mark.parametrize("kind", ["v1", "v2", "v2, a tensor", "v2, normalized in place"])
-def test_what_changes_nothing_gives_the_tensor_itself_or_its_memory(kind: str) -> None:
-    def shared(image: Image.Image) -> Any:
-        tensor = F2.to_image(image) if kind == "v2" else F.to_tensor(image)
-        if kind == "v1":
-            other = F.convert_image_dtype(tensor, torch.float32)
-        elif kind == "v2, normalized in place":
-            tensor = F2.to_dtype(F2.to_image(image), torch.float32, scale=True)
-            other = F2.normalize(tensor, MEAN, STD, inplace=True)
-        else:
-            other = F2.to_dtype(tensor, tensor.dtype, scale=True)
-        is_same = other is tensor
-        other.zero_()
-        return [is_same, tensor, other]
-
-    check(shared)
-
-
-def test_numbers_that_change_later_are_read_at_every_call() -> None:
-    def normalized(numbers: Any) -> Any:
-        def twice(image: Image.Image) -> Any:
-            given, found = numbers([0.0, 0.0, 0.0]), []
-            for value in (0.1, 0.9):
-                given[:] = numbers([value] * 3)
-                found.append(F.normalize(F.to_tensor(image), given, [1.0] * 3))
-            return found
-
-        return twice
-
-    for numbers in (torch.tensor, np.array, list):
-        check(normalized(numbers))
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 256), (1, 4, 1), (3, 4, 256)])
-def test_numbers_for_columns_or_rows_are_not_taken_for_those_of_levels(shape: tuple[int, ...]) -> None:
-    numbers = torch.rand(shape, generator=torch.Generator().manual_seed(0))
-    for mean in (numbers, numbers.tolist()):
-        check(
-            lambda image, mean=mean: F.normalize(F.to_tensor(image.resize((256, 4))), mean, torch.ones(1)),  # type: ignore[misc]
-            seeds=2,
-        )
+def test_recording_ends_where_it_is_stopped() -> None:
+    holders = [v1.functional, _functional_pil, v1.Compose, v2.Compose, v1.GaussianBlur, v1.ToTensor]
+    before = [dict(vars(each)) for each in holders]
+    during = with_recording(lambda: [dict(vars(each)) for each in holders])
+    assert [dict(vars(each)) for each in holders] == before
+    changed = [now == then for now, then in zip(during, before, strict=True)]
+    assert changed == [True, False, False, False, False, True]

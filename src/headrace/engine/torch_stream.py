@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from headrace import _torch_compat
 from headrace._torch_compat import pin_memory
-from headrace.config import Lazy, LoaderConfig
+from headrace.config import LoaderConfig
 from headrace.device.structure import batch_size
 from headrace.engine.error_policy import STOPPED, ErrorPolicyDataset, Request
 from headrace.engine.meter import Failures
@@ -186,14 +186,14 @@ class WorkerInit:
     """Shows the user's dataset, not what is around it, to code in a worker that asks for it."""
 
     user_init: Callable[[int], None] | None
-    lazy: Lazy = False
+    lazy: bool = False
 
     def __call__(self, worker: int) -> None:
         """Called by torch as the worker starts."""
         if self.lazy and "PIL.Image" in sys.modules:
             from headrace import lazy
 
-            lazy.start_worker(tensors=self.lazy == "tensors")
+            lazy.start_worker()
         info = get_worker_info()
         if info is not None and isinstance(info.dataset, StatefulIterable):
             object.__setattr__(info, "dataset", info.dataset.dataset)  # torch means it to be read only

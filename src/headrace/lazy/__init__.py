@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-import torch
-
 from headrace.lazy.image import (
     LazyImage,
     LazyJpegFile,
@@ -13,22 +11,22 @@ from headrace.lazy.image import (
     open,
     uninstall,
 )
+from headrace.records import LazyCounts
 
 __all__ = ["LazyImage", "LazyJpegFile", "LazyPngFile", "LazyWebpFile", "install", "open", "uninstall"]
 
 
-def start_worker(*, tensors: bool, memory: Callable[[int], torch.Tensor] | None = None) -> None:
-    """For a worker process: images are opened lazily.
+def start_worker() -> Callable[[], LazyCounts]:
+    """For a worker process: images are opened lazily, and torchvision's transforms record what is done to
+    them.
 
-    Args:
-        tensors: whether torchvision's functions record as well, and return pending tensors.
-        memory: gives memory for batches of a number of bytes, uint8; the default is torch's.
+    Returns:
+        A function that says how samples were made since.
     """
-    install()
-    if not tensors:
-        return
-    from headrace.lazy import pending, recording
+    from headrace.lazy import conversion, image, recording  # what they bring takes long to import
 
+    install()
     recording.start()
-    if memory is not None:
-        pending.use_memory(memory)
+    opened, made = image.opened, conversion.made
+    first_opened, first_made = opened.count, made.count
+    return lambda: LazyCounts(opened.count - first_opened, made.count - first_made)

@@ -8,11 +8,10 @@ bit for bit as Pillow would have done it step by step.
 from __future__ import annotations
 
 import io
+import itertools
 import threading
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +28,7 @@ from headrace.transforms.op import ImageOp
 from headrace.transforms.resize import Resize
 
 Box = tuple[int, int, int, int]
+Pixels = npt.NDArray[np.uint8]
 
 FILTERS = frozenset(
     {
@@ -42,32 +42,74 @@ FILTERS = frozenset(
 )
 
 
+class Counter:
+    """A count of what was done in this process."""
+
+    count = 0
+
+
+class _Views:
+    """How many images are made of a file, judged by the file before it: there may be several views."""
+
+    def __init__(self) -> None:
+        self._file = 0
+        self._count = self._usual = 1
+
+    def left(self, file: int) -> int:
+        """How many images of a file, given by its number, are to be made, the one that is made now included;
+        0: it has as many as were expected. To be called for every image."""
+        if file != self._file:
+            self._file, self._usual, self._count = file, self._count, 0
+        self._count += 1
+        return max(0, self._usual - self._count + 1)
+
+
+_views = _Views()
+_numbers = itertools.count(1)
+
+
 class File:
-    """An image file in memory.
+    """An image file in memory, which is decoded as a whole where several images are made of it.
 
     Attributes:
         data: the whole file.
         opener: Pillow's class for files of its format.
-        waiting: what will want pixels of it, as far as is known.
-        lock: held by whoever decodes it, or changes `waiting` or what is in there.
+        size: (width, height) in pixels.
     """
 
-    __slots__ = ("data", "lock", "opener", "waiting")
+    __slots__ = ("_lock", "_number", "_pixels", "_work", "data", "opener", "size")
 
-    def __init__(self, data: bytes, opener: Callable[..., Image.Image]) -> None:
+    def __init__(self, data: bytes, size: tuple[int, int], opener: Callable[..., Image.Image]) -> None:
         self.data = data
+        self.size = size
         self.opener = opener
-        self.lock = threading.RLock()
-        self.waiting: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._number = next(_numbers)
+        self._pixels: Pixels | None = None
+        self._work = 0.0  # of decoding so far, where all of the file is 1
 
+    def pixels(self, crop: Box) -> Pixels | None:
+        """All of the image, uint8 [height, width, 3]: where it was decoded already, or should be rather than
+        `crop` alone. None: it should not, or native code can't."""
+        with self._lock:
+            left = _views.left(self._number)
+            if self._pixels is None and self._pays_off(crop, left):
+                self._pixels = self._decoded()
+            return self._pixels
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """Where the pixels of a chain are to be written, and how."""
+    def _pays_off(self, crop: Box, left: int) -> bool:
+        """Whether decoding all of the file is less work than one crop after another, `left` of them."""
+        width, height = self.size
+        # Half of the work is done for everything above the crop's lower edge, the other half for the crop.
+        work = ((crop[1] + crop[3]) * width + crop[2] * crop[3]) / (2 * width * height)
+        self._work += work
+        return work * left > 1 or self._work > (2 if left else 1)
 
-    chain: Chain
-    store: Store
-    address: int
+    def _decoded(self) -> Pixels | None:
+        width, height = self.size
+        rgb = np.empty((height, width, 3), np.uint8)
+        whole = Chain.whole(self, "RGB")
+        return rgb if _render(whole, RGB_ROWS, rgb.ctypes.data) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +140,10 @@ class Chain:
     steps: tuple[Step, ...] = ()
 
     @classmethod
-    def whole(cls, file: File, mode: str, size: tuple[int, int]) -> Chain:
-        """The whole image of a file, `size` being its (width, height)."""
-        box = (0, 0, *size)
-        return cls(file, mode, box, size, Image.Resampling.NEAREST, box)
+    def whole(cls, file: File, mode: str) -> Chain:
+        """The whole image of a file."""
+        box = (0, 0, *file.size)
+        return cls(file, mode, box, file.size, Image.Resampling.NEAREST, box)
 
     @property
     def shown(self) -> tuple[int, int]:
@@ -151,15 +193,37 @@ class Chain:
             return self.after(HorizontalFlip(1.0) if x else VerticalFlip(1.0), (1.0,))
         return replace(self, flip_x=self.flip_x ^ x, flip_y=self.flip_y ^ y)
 
-    def pixels(self) -> npt.NDArray[np.uint8] | None:
+    def pixels(self) -> Pixels | None:
         """uint8 [height, width, 3], or [height, width] for L; None where Pillow has to decode the file."""
         if self.mode not in ("RGB", "L"):
             return None
         width, height = self.shown
         gray = self.shown_mode == "L"
         pixels = np.empty((height, width) if gray else (height, width, 3), np.uint8)
-        made = render(self.file, [Output(self, GRAY_ROWS if gray else RGB_ROWS, pixels.ctypes.data)])
-        return pixels if made[0] else None
+        return pixels if self.write(GRAY_ROWS if gray else RGB_ROWS, pixels.ctypes.data) else None
+
+    def write(self, store: Store, address: int) -> bool:
+        """Writes the pixels to memory; whether native code could."""
+        pixels = self.file.pixels(self.crop) if self.mode == "RGB" else None
+        if pixels is None:
+            return _render(self, store, address)
+        left, top, width, height = self.crop
+        pipeline, draws = native_form(self._after_crop(), self.shown, store)
+        return pipeline.apply(pixels[top : top + height, left : left + width], draws, address)
+
+    def _after_crop(self) -> list[Step]:
+        """What is done to the crop, step by step."""
+        steps, (left, top, width, height) = [], self.window
+        if self.size != self.crop[2:]:
+            resize = Resize(self.size[1], self.size[0], self.filter)
+            steps.append(Step(resize, (), self.size, "RGB"))
+        if (width, height) != self.size:
+            steps.append(Step(RandomCrop(height, width), (top, left), (width, height), "RGB"))
+        if self.flip_x:
+            steps.append(Step(HorizontalFlip(1.0), (1.0,), (width, height), "RGB"))
+        if self.flip_y:
+            steps.append(Step(VerticalFlip(1.0), (1.0,), (width, height), "RGB"))
+        return [*steps, *self.steps]
 
     def image(self) -> Image.Image:
         """The result as an ordinary image.
@@ -193,20 +257,11 @@ class Chain:
         return image.getchannel(0) if self.steps and self.shown_mode == "L" else image
 
 
-def render(file: File, outputs: Sequence[Output]) -> list[bool]:
-    """Writes the pixels of several chains of one file; whether each was made by native code."""
-    jobs = []
-    for output in outputs:
-        chain = output.chain
-        pipeline, draws = native_form(chain.steps, chain.shown, output.store, gray=chain.mode == "L")
-        flips = (chain.flip_x, chain.flip_y)
-        jobs.append(
-            ffi.RenderJob(
-                *(chain.crop, chain.size, int(chain.filter), chain.window),
-                *(flips, pipeline, draws, output.address),
-            )
-        )
+def _render(chain: Chain, store: Store, address: int) -> bool:
+    """Decodes what a chain needs of its file; whether native code could."""
+    pipeline, draws = native_form(chain.steps, chain.shown, store, gray=chain.mode == "L")
+    geometry = (chain.crop, chain.size, int(chain.filter), chain.window, (chain.flip_x, chain.flip_y))
     try:
-        return ffi.image_render(file.data, jobs)
+        return ffi.image_render(chain.file.data, [ffi.RenderJob(*geometry, pipeline, draws, address)])[0]
     except NativeError:
-        return [False] * len(jobs)  # whatever is wrong with the file, Pillow's result or error counts
+        return False  # whatever is wrong with the file, Pillow's result or error counts

@@ -22,7 +22,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from headrace._native import ffi
 from headrace._native.decoders import native_formats
-from headrace.lazy.chain import FILTERS, Chain, File
+from headrace.lazy.chain import FILTERS, Chain, Counter, File
 from headrace.lazy.steps import StandsFor, blur_of, is_size, point_of, warp_of
 from headrace.records import Draw
 from headrace.transforms.op import ImageOp
@@ -45,6 +45,9 @@ TURNED = {
     Image.Transpose.ROTATE_270: 270.0,
 }
 TURN = RandomRotation((0.0, 360.0), Image.Resampling.NEAREST, True, None, (0, 0, 0))
+
+
+opened = Counter()  # files that weren't decoded at once
 
 
 class PendingPixels:
@@ -74,6 +77,8 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
     """An image with a recorded chain of steps in place of pixels, until those are asked for."""
 
     _chain: Chain | None = None
+    _used = False  # whether another image was made of it
+    _read = False  # whether an array was
     stands_for: type[Image.Image] = Image.Image
 
     @property
@@ -107,7 +112,7 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
         if mode in ("RGB", "L") and not args and not kwargs and "transparency" not in self.info:
             chain = self._recorded(FILE_MODES)
             if chain is not None and isinstance(self, LazyFile):
-                return self._view(Chain.whole(chain.file, mode, self.size))
+                return self._view(Chain.whole(chain.file, mode))
             chain = chain and chain.converted(mode)
             if chain is not None:
                 return self._view(chain)
@@ -180,11 +185,10 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
 
     def after(self, op: ImageOp, draw: Draw) -> LazyImage | None:
         """What `op` makes of the image, recorded; None where that has to be done to pixels."""
-        chain = self._recorded()
         before = self.size
         # A colour that fills in would be an error for gray, or another level.
-        if self.mode == "L" and op is not TURN and (op.gray_problem or hasattr(op, "fill")):
-            chain = None
+        refused = self.mode == "L" and op is not TURN and (op.gray_problem or hasattr(op, "fill"))
+        chain = None if refused else self._recorded()
         chain = chain and chain.after(op, draw)
         if chain is None:
             return None
@@ -197,7 +201,8 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        pixels = None if self._chain is None else self._chain.pixels()
+        pixels = None if self._read or self._chain is None else self._chain.pixels()
+        self._read = True  # at the second time it is decoded for good
         if pixels is None:
             return super().__array_interface__
         return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels.tobytes()}
@@ -217,11 +222,15 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
         self.load()
         if self._chain is None:
             return None
+        if self._used and self._chain.steps:  # done once, not again for each image that is made of it
+            _ = self.im
+            return None
         limit = Image.MAX_IMAGE_PIXELS
         # Pillow warns of each crop of such an image.
         return None if limit is not None and self.width * self.height > limit else self._chain
 
     def _view(self, chain: Chain, *, keeps_info: bool = True) -> LazyImage:
+        self._used = True
         info = (
             {}
             if not keeps_info
@@ -259,12 +268,13 @@ class LazyFile(Recorded, ImageFile.ImageFile):  # type: ignore[metaclass]
             self.fp.seek(0)
             data = self.fp.read()
             if ffi.image_decodes(data):  # else Pillow may raise an error, which is to come now
-                chain = Chain.whole(File(data, self.stands_for), self.mode, self.size)
+                chain = Chain.whole(File(data, self.size, self.stands_for), self.mode)
                 self._finish(data)
                 self.tile = []
                 self.readonly = 0
                 self.__exit__()
                 self._chain, self._taken = chain, True
+                opened.count += 1
         return super().load()
 
     def _decodes_later(self) -> bool:

@@ -1,16 +1,16 @@
-"""How torchvision's transforms come to record what they would do.
+"""How torchvision's transforms come to record what they would do to a lazy image.
 
-In worker processes three things are done when they start, and nothing else is looked for or replaced:
+In worker processes these are replaced when they start, and nothing else is looked for or replaced:
 
 - `PIL.Image.open` gives lazy images (`headrace.lazy.image`).
-- `torchvision.transforms.functional` gets a recording form of some functions. All of torchvision's
-  transforms look these functions up there when they are called, and so does code that calls
-  `F.adjust_hue(…)`. It makes no difference whether a transform is an attribute of the dataset or of one
-  inside of it, in a class of the user's, in a closure, in a `Compose`, or in a function that a Hugging Face
-  dataset calls. A function that user code has imported by its own name is the original, for which the image
-  is decoded.
-- The functions of `torchvision.transforms.v2`, which choose a kernel by the class of an image, get recording
-  kernels in the same way.
+- torchvision's implementations for PIL images, which `torchvision.transforms.functional` calls for an image,
+  get a recording form, and so do the kernels of `torchvision.transforms.v2` for that class. The public
+  functions stay what they are.
+- `GaussianBlur` of v1, which has no such implementation, records when it is called.
+- The `Compose` of v1 and v2 has native code make the tensor (`headrace.lazy.conversion`).
+
+Where a transform comes from makes no difference: an attribute of the dataset or of one inside of it, a class
+of the user's, a closure, or a function that a Hugging Face dataset calls.
 
 Transforms run as they are written. They draw their random numbers as before, from the generators that torch,
 NumPy and Python have in that worker; only then do they call one of these functions with a lazy image, which
@@ -28,26 +28,15 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torchvision import tv_tensors
-from torchvision.transforms import functional as v1
-from torchvision.transforms.v2 import functional as v2_functional
+from torch import nn
+from torchvision import transforms as v1
+from torchvision.transforms import v2
 
 from headrace import _torch_compat
+from headrace.lazy import conversion
 from headrace.lazy.image import Recorded
-from headrace.lazy.pending import (
-    DTYPES,
-    LEVELS,
-    Erased,
-    PendingImage,
-    PendingTensor,
-    Pixels,
-    Recording,
-    Table,
-    is_pending,
-    made,
-    pending,
-)
 from headrace.records import Draw
+from headrace.transforms.changed import find_change
 from headrace.transforms.channels import ChannelPermutation
 from headrace.transforms.color_jitter import ColorJitter
 from headrace.transforms.gaussian_blur import GaussianBlur, torch_convolves_as_expected
@@ -59,11 +48,9 @@ from headrace.transforms.sharpness import RandomSharpness
 
 Function = Callable[..., Any]
 Found = tuple[ImageOp, Draw] | None
-Order = Callable[..., tuple[bool, tuple[Any, ...]]]
 
 MAX_FACTOR = 1e4
 MAX_PADDING = 1 << 14
-MAX_TABLES = 64
 
 _FACTORS = (0.0, MAX_FACTOR)
 _BRIGHTNESS = ColorJitter(_FACTORS, None, None, None)
@@ -114,7 +101,7 @@ def _equalize(img: Image.Image) -> Found:  # noqa: ARG001
     return RandomEqualize(1.0), (1.0,)
 
 
-def _rgb_to_grayscale(img: Image.Image, num_output_channels: int = 1) -> Found:  # noqa: ARG001
+def _to_grayscale(img: Image.Image, num_output_channels: int = 1) -> Found:  # noqa: ARG001
     return (Grayscale(num_output_channels), ()) if num_output_channels in (1, 3) else None
 
 
@@ -171,16 +158,27 @@ STEPS: dict[str, Callable[..., Found]] = {
     "adjust_sharpness": _adjust_sharpness,
     "autocontrast": _autocontrast,
     "equalize": _equalize,
-    "gaussian_blur": _gaussian_blur,
     "pad": _pad,
-    "rgb_to_grayscale": _rgb_to_grayscale,
-    "to_grayscale": _rgb_to_grayscale,
+    "to_grayscale": _to_grayscale,
 }
-STEPS_V2: dict[str, Callable[..., Found]] = {
+KERNELS: dict[str, Callable[..., Found]] = {
     **STEPS,
     "gaussian_blur": _gaussian_blur_v2,
     "permute_channels": _permute_channels,
+    "rgb_to_grayscale": _to_grayscale,
 }
+
+
+def _recorded(image: Any, found: Callable[..., Found], *args: Any, **kwargs: Any) -> Image.Image | None:
+    """The lazy image after a step; None where it isn't recorded."""
+    if not isinstance(image, Recorded) or image.mode not in ("RGB", "L"):
+        return None
+    try:
+        step = found(image, *args, **kwargs)
+    except (TypeError, ValueError, NoNativeForm):
+        return None  # the original says what is wrong with its arguments
+    # The file is read only now, where the original reads it, and may raise an error.
+    return None if step is None else image.after(*step)
 
 
 def _recording_step(original: Function, found: Callable[..., Found]) -> Function:
@@ -188,170 +186,26 @@ def _recording_step(original: Function, found: Callable[..., Found]) -> Function
 
     @functools.wraps(original)
     def recorded(img: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(img, Recorded) and img.chain is not None:
-            try:
-                step = found(img, *args, **kwargs)
-            except (TypeError, ValueError, NoNativeForm):
-                step = None  # the original says what is wrong with its arguments
-            image = None if step is None else img.after(*step)
-            if image is not None:
-                return image
-        return original(img, *args, **kwargs)
+        image = _recorded(img, found, *args, **kwargs)
+        return original(img, *args, **kwargs) if image is None else image
 
     return recorded
 
 
-# --- tensors -----------------------------------------------------------------------------------------
+_GAUSSIAN_BLUR = v1.functional.gaussian_blur
 
 
-def _source_of(image: Any) -> Any:
-    """Where the pixels of an RGB image come from; None: it is of another kind."""
-    if isinstance(image, Recorded):
-        chain = image.chain
-        if chain is not None and chain.shown_mode == "RGB":
-            return chain
-    if type(image) is Image.Image and image.mode == "RGB" and image.width and image.height:
-        return Pixels(np.array(image))
-    return None
-
-
-def _recording_conversion(original: Function, table: Callable[[], Table | None], **how: Any) -> Function:
-    """`original` gives a tensor of an image; `how` is for `_tensor`."""
-
-    @functools.wraps(original)
-    def recorded(pic: Any, *args: Any, **kwargs: Any) -> Any:
-        levels = table() if not args and not kwargs else None
-        source = None if levels is None else _source_of(pic)
-        if source is None or levels is None:
-            return original(pic, *args, **kwargs)
-        return _tensor(source, levels, **how)
-
-    return recorded
-
-
-def _tensor(
-    source: Any, table: Table, *, kind: type[PendingTensor] = PendingTensor, rows_of_pixels: bool = False
-) -> torch.Tensor:
-    return pending(Recording(source, table, rows_of_pixels=rows_of_pixels), kind)
-
-
-def _unit_levels() -> Table | None:
-    """0 to 1, as `to_tensor` gives them."""
-    return table_of(_as_float, LEVELS, (torch.get_default_dtype(),))
-
-
-def _as_float(image: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return image.to(dtype=dtype).div(255)
-
-
-def _levels() -> Table:
-    return LEVELS
-
-
-_tables: dict[Any, Any] = {}
-_UNKNOWN = object()
-
-
-def table_of(function: Function, table: Table, args: tuple[Any, ...]) -> Table | None:
-    """The table of what `function`, which treats every value by itself, makes of an image of `table`.
-
-    None: it gives no table, or raises, or its arguments are of an unusual kind.
-    """
-    if not all(map(_is_fixed, args)):
-        return None
-    key = (function, table, tuple(tuple(each) if isinstance(each, list) else each for each in args))
-    found: Table | None = _tables.get(key, _UNKNOWN)
-    if found is not _UNKNOWN:
-        return found
-    try:
-        values = function(table.as_image(), *args)
-        fits = type(values) is torch.Tensor and tuple(values.shape) == (3, 1, 256) and values.dtype in DTYPES
-        found = Table(values.reshape(3, 256).contiguous()) if fits else None
-    except Exception:  # raised again by the original, called with the user's tensor
-        found = None
-    if len(_tables) >= MAX_TABLES:
-        _tables.clear()
-    _tables[key] = found
-    return found
-
-
-def _is_fixed(argument: Any) -> bool:
-    """Whether an argument is a number for all channels or one for each, or a setting: not what has another
-    value later (a tensor, an array), nor what treats columns or rows differently."""
-    if isinstance(argument, (list, tuple)):
-        return len(argument) in (1, 3) and all(type(each) in (int, float) for each in argument)
-    return type(argument) in (bool, torch.dtype)
-
-
-def _recording_values(original: Function, order: Order, of_values: Function | None = None) -> Function:
-    """`original` changes every value of a tensor by itself, as `of_values` does; `order` gives whether that
-    is in place, and the arguments. Without `of_values` it is `original`; with it, `original` gives a tensor
-    that shares the memory of its argument where others give the argument itself."""
-
-    @functools.wraps(original)
-    def recorded(image: Any, *args: Any, **kwargs: Any) -> Any:
-        changed = None
-        if is_pending(image) and not image.recording.erased:
-            try:
-                in_place, ordered = order(*args, **kwargs)
-            except TypeError:  # the original says what is wrong with its arguments
-                return original(image, *args, **kwargs)
-            same = image if of_values is None else pending(image.recording, type(image))
-            if ordered[0] is image.dtype:
-                return same
-            table = table_of(of_values or original, image.recording.table, ordered)
-            changed = _changed(image, table, same if in_place else None)
-        return original(image, *args, **kwargs) if changed is None else changed
-
-    return recorded
-
-
-def _changed(image: Any, table: Table | None, same: Any) -> Any:
-    """With another table; `same` is what comes of that in place, None: it is not in place."""
-    if table is None:
-        return None
-    if same is not None:
-        fits = table.dtype == image.recording.table.dtype
-        return same if fits and image.recording.change(table) else None
-    recording = image.recording.copy(table)
-    return None if recording is None else pending(recording, type(image))
-
-
-def _normalize_order(mean: Any, std: Any, inplace: bool = False) -> tuple[bool, tuple[Any, ...]]:
-    return inplace, (mean, std)
-
-
-def _convert_order(dtype: torch.dtype = torch.float) -> tuple[bool, tuple[Any, ...]]:
-    return False, (dtype,)
-
-
-def _to_dtype_order(dtype: torch.dtype = torch.float, scale: bool = False) -> tuple[bool, tuple[Any, ...]]:
-    return False, (dtype, scale)
-
-
-def _recording_erase(original: Function) -> Function:
-    @functools.wraps(original)
-    def recorded(img: Any, i: int, j: int, h: int, w: int, v: torch.Tensor, inplace: bool = False) -> Any:
-        if is_pending(img) and _erases(img, i, j, h, w, v):
-            box = Erased(i, j, h, w, v.clone())
-            if inplace and img.recording.change(erased=(box,)):
-                return img
-            recording = None if inplace else img.recording.copy(erased=(box,))
-            if recording is not None:
-                return pending(recording, type(img))
-        return original(img, i, j, h, w, v, inplace)
-
-    return recorded
-
-
-def _erases(image: torch.Tensor, top: Any, left: Any, height: Any, width: Any, value: Any) -> bool:
-    _, rows, columns = image.shape
-    whole = all(type(edge) is int for edge in (top, left, height, width))
-    if not whole or not (0 <= top <= top + height <= rows and 0 <= left <= left + width <= columns):
-        return False
-    if type(value) is not torch.Tensor or value.requires_grad or value.device.type != "cpu":
-        return False
-    return tuple(value.shape) in ((1, 1, 1), (3, 1, 1), (3, height, width))
+@functools.wraps(nn.Module.__call__)
+def _blur(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """`GaussianBlur.__call__` of v1: as it is written, but for the work on a lazy image's pixels."""
+    functional: Any = v1.functional
+    as_written = type(self) is v1.GaussianBlur and functional.gaussian_blur is _GAUSSIAN_BLUR
+    if not as_written or len(args) != 1 or kwargs or not isinstance(args[0], Recorded) or find_change(self):
+        return nn.Module.__call__(self, *args, **kwargs)
+    (image,) = args
+    sigma = self.get_params(self.sigma[0], self.sigma[1])
+    blurred = _recorded(image, _gaussian_blur, self.kernel_size, [sigma, sigma])
+    return _GAUSSIAN_BLUR(image, self.kernel_size, [sigma, sigma]) if blurred is None else blurred
 
 
 # --- start and stop ------------------------------------------------------------------------------------
@@ -360,20 +214,17 @@ _undo: list[Callable[[], Any]] = []
 
 
 def start() -> None:
-    """From now on torchvision's functions record in this process what they are called with."""
+    """From now on torchvision's transforms record in this process what is done to lazy images."""
     if _undo:
         return
     for name, found in STEPS.items():
-        _replace(v1, name, _recording_step(getattr(v1, name), found))
-    _replace(v1, "to_tensor", _recording_conversion(v1.to_tensor, _unit_levels))
-    _replace(v1, "pil_to_tensor", _recording_conversion(v1.pil_to_tensor, _levels, rows_of_pixels=True))
-    _replace(v1, "normalize", _recording_values(v1.normalize, _normalize_order))
-    _replace(v1, "convert_image_dtype", _recording_values(v1.convert_image_dtype, _convert_order))
-    _replace(v1, "erase", _recording_erase(v1.erase))
-    to_image = _recording_conversion(v2_functional.to_image, _levels, kind=PendingImage, rows_of_pixels=True)
-    _replace(v2_functional, "to_image", to_image)
-    _replace(v2_functional, "pil_to_tensor", v1.pil_to_tensor)
-    _replace_kernels()
+        _note(_torch_compat.replace_pil_function(name, functools.partial(_recording_step, found=found)))
+    for name, found in KERNELS.items():
+        build = functools.partial(_recording_step, found=found)
+        _note(_torch_compat.replace_kernel(getattr(v2.functional, name), Image.Image, build))
+    _replace_method(v1.GaussianBlur, "__call__", _blur)
+    _replace_method(v1.Compose, "__call__", conversion.composed(v1.Compose.__call__))
+    _replace_method(v2.Compose, "forward", conversion.composed(v2.Compose.forward))
 
 
 def stop() -> None:
@@ -382,48 +233,14 @@ def stop() -> None:
         _undo.pop()()
 
 
-def _replace(module: Any, name: str, function: Function) -> None:
-    _undo.append(functools.partial(setattr, module, name, getattr(module, name)))
-    setattr(module, name, function)
-
-
-def _replace_kernels() -> None:
-    """For v2."""
-    for name, found in STEPS_V2.items():
-        _replace_kernel(name, Image.Image, functools.partial(_recording_step, found=found))
-    # Sizes are asked of an image's shape.
-    for name in (name for name in dir(v2_functional) if not name.startswith("get_")):
-        _replace_kernel(name, tv_tensors.Image, _on_made)
-    for name, order in (("normalize", _normalize_order), ("to_dtype", _to_dtype_order)):
-        _replace_value_kernels(name, order)
-    _replace_kernel("erase", torch.Tensor, _recording_erase)
-    _replace_kernel("erase", tv_tensors.Image, _recording_erase)
-
-
-def _replace_kernel(name: str, cls: type, build: Callable[[Function], Function]) -> None:
-    undo = _torch_compat.replace_kernel(getattr(v2_functional, name), cls, build)
+def _note(undo: Callable[[], Any] | None) -> None:
     if undo is not None:
         _undo.append(undo)
 
 
-def _replace_value_kernels(name: str, order: Order) -> None:
-    """Of a function that treats every value of a tensor by itself."""
-
-    def for_tensors(kernel: Function) -> Function:
-        def for_images(on_made: Function) -> Function:
-            return _recording_values(on_made, order, kernel)
-
-        _replace_kernel(name, tv_tensors.Image, for_images)
-        return _recording_values(kernel, order)
-
-    _replace_kernel(name, torch.Tensor, for_tensors)
-
-
-def _on_made(kernel: Function) -> Function:
-    """`kernel` of torchvision's class of images, for pending ones as well."""
-
-    @functools.wraps(kernel)
-    def on_made(image: Any, *args: Any, **kwargs: Any) -> Any:
-        return kernel(made(image), *args, **kwargs)
-
-    return on_made
+def _replace_method(cls: Any, name: str, method: Function) -> None:
+    if name in vars(cls):
+        _undo.append(functools.partial(setattr, cls, name, vars(cls)[name]))
+    else:
+        _undo.append(functools.partial(delattr, cls, name))
+    setattr(cls, name, method)

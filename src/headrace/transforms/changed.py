@@ -25,7 +25,7 @@ def find_change(transform: Any) -> str | None:
     if replaced:
         return f"{', '.join(sorted(replaced))} replaced on this object"
     foreign = [
-        name for name in _working_methods(transform) if not _is_librarys(getattr(type(transform), name))
+        name for name in _working_methods(transform) if not is_librarys(getattr(type(transform), name))
     ]
     return f"{', '.join(foreign)} replaced on its class" if foreign else None
 
@@ -37,8 +37,9 @@ def _working_methods(transform: Any) -> list[str]:
     return [name for name in wanted if hasattr(type(transform), name)]
 
 
-def _is_librarys(method: Any) -> bool:
-    """By where its code is: `functools.wraps` gives a function the module's name of another one."""
+def is_librarys(method: Any) -> bool:
+    """Whether a function is a library's own, by where its code is: `functools.wraps` gives a function the
+    module's name of another one."""
     while hasattr(method, "__wrapped__"):
         if not _is_written_there(method):
             return False
@@ -48,4 +49,5 @@ def _is_librarys(method: Any) -> bool:
 
 def _is_written_there(function: Any) -> bool:
     names = getattr(function, "__globals__", {})
-    return str(names.get("__name__")).partition(".")[0] in LIBRARIES
+    # In worker processes Headrace stands around some of torchvision's methods (`headrace.lazy.recording`).
+    return str(names.get("__name__")).partition(".")[0] in (*LIBRARIES, "headrace")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -28,6 +28,7 @@ from headrace.engine.workers.start import Forked, SharedPickle
 from headrace.engine.workers.transport import Channel, Inbox, Message
 from headrace.engine.workers.worker import WorkerRequest, WorkerStart, run
 from headrace.order.batches import IndexBatch
+from headrace.records import LazyCounts
 
 Guard = Callable[[Any, Callable[[Any], Any], str], ErrorPolicyDataset | IterableBatches]
 
@@ -58,7 +59,7 @@ class PoolConfig:
         pinned: whether batches are moved to pinned memory.
         respawn: whether workers that die are replaced.
         persistent: whether the processes are kept for another epoch.
-        lazy: whether `PIL.Image.open` gives lazy images in the workers; "tensors": pending tensors as well.
+        lazy: whether images are lazy in the workers, and torchvision's transforms record what they do.
         streamed: whether the dataset is an `IterableDataset`: each worker has a stream of its own, and none
             can be replaced.
     """
@@ -78,7 +79,7 @@ class PoolConfig:
     pinned: bool = False
     respawn: bool = True
     persistent: bool = False
-    lazy: bool | Literal["tensors"] = False
+    lazy: bool = False
     streamed: bool = False
 
 
@@ -134,6 +135,7 @@ class WorkerPool:
         config: what the workers do.
         seeding: of the first epoch; workers are seeded when they start.
         deaths: of workers of this loader; it outlives the pool.
+        measured: called for each worker with how the samples of its first batch were made.
 
     Attributes:
         config: as given.
@@ -144,8 +146,15 @@ class WorkerPool:
         ConfigError: something can't be pickled that must be, as workers don't start by fork.
     """
 
-    def __init__(self, config: PoolConfig, seeding: Seeding, deaths: Deaths | None = None) -> None:
+    def __init__(
+        self,
+        config: PoolConfig,
+        seeding: Seeding,
+        deaths: Deaths | None = None,
+        measured: Callable[[LazyCounts], None] | None = None,
+    ) -> None:
         self.config = config
+        self._measured = measured
         self.batch_nbytes = 0
         self.processes: list[Any] = [None] * config.workers
         self._context = config.context or torch.multiprocessing
@@ -174,7 +183,7 @@ class WorkerPool:
             "guard": config.guard,
         }
         if config.lazy and self._method == "fork" and "PIL.Image" in sys.modules:
-            importlib.import_module("headrace.lazy")  # here once, rather than in every worker
+            importlib.import_module("headrace.lazy.recording")  # here once, rather than in every worker
         if config.pinned:
             device = torch.accelerator.current_device_index()
             self._members.pinning = ThreadPoolExecutor(1, "headrace-pin", _start_pinning, (device,))
@@ -395,6 +404,8 @@ class WorkerPool:
     def _arrived(self, worker: _Worker, message: Message) -> None:
         self._deaths.progress()
         self._nbytes[message.number] = message.nbytes
+        if message.lazy is not None and self._measured is not None:
+            self._measured(message.lazy)
         if not message.failed:
             self.batch_nbytes = max(self.batch_nbytes, message.nbytes)
         arrived: Any = _Arrived(worker.inbox, message)

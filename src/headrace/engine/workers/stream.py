@@ -13,6 +13,7 @@ from headrace.engine.torch_stream import PLACEHOLDER, IterableBatch
 from headrace.engine.workers.deaths import Deaths
 from headrace.engine.workers.pool import Guard, PoolConfig, WorkerPool
 from headrace.order.batches import IndexBatch
+from headrace.records import LazyCounts
 
 
 class WorkerStream(PythonStream):
@@ -124,9 +125,13 @@ class WorkerPools:
     dataset, transform and globals as they are when it starts; `persistent_workers=True` keeps them.
 
     Where an epoch starts while an iterator of an earlier one is still in use, it gets processes of its own.
+
+    Attributes:
+        lazy_counts: how the first samples of the processes started last were made; None: not known.
     """
 
     def __init__(self) -> None:
+        self.lazy_counts: LazyCounts | None = None
         self._idle: WorkerPool | None = None
         self._deaths = Deaths()
 
@@ -156,7 +161,8 @@ class WorkerPools:
             pool.close()
             pool = None
         if pool is None:
-            pool = WorkerPool(config, seeding, self._deaths)
+            self.lazy_counts = None
+            pool = WorkerPool(config, seeding, self._deaths, self._measured)
         pool.start_epoch(seeding, batches)
         return kind(pool, failures, self._keep if persistent else WorkerPool.close)
 
@@ -169,6 +175,9 @@ class WorkerPools:
     def kept_key(self) -> tuple[int, int] | None:
         """Random key of an epoch by workers that were kept; None: there are none."""
         return None if self.idle is None else self.idle.next_key
+
+    def _measured(self, counts: LazyCounts) -> None:
+        self.lazy_counts = counts if self.lazy_counts is None else self.lazy_counts + counts
 
     def _keep(self, pool: WorkerPool) -> None:
         if self._idle is None and pool.usable:

@@ -28,6 +28,7 @@ import numpy.typing as npt
 import torch
 
 from headrace.errors import ConfigError
+from headrace.records import LazyCounts
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -138,6 +139,7 @@ class Message:
         new: (segment, size in bytes) of segments that the parent doesn't know yet; their files come along.
         dropped: numbers of segments that the worker won't use again.
         ended: whether it says that the worker's `IterableDataset` has ended, and brings no batch.
+        lazy: how the samples of a worker's first batch were made; None for others.
     """
 
     number: int
@@ -147,6 +149,7 @@ class Message:
     new: Sequence[tuple[int, int]]
     dropped: Sequence[int]
     ended: bool = False
+    lazy: LazyCounts | None = None
 
     @property
     def nbytes(self) -> int:

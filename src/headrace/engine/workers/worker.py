@@ -9,9 +9,9 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -22,6 +22,7 @@ from headrace.engine.workers.iterable import EndOfStream, IterableBatches
 from headrace.engine.workers.progress import Cancelled, Progress, ProgressCell
 from headrace.engine.workers.transport import Channel, Message, Outbox, batch_memory, is_plain, use_outbox
 from headrace.errors import ConfigError
+from headrace.records import LazyCounts
 
 WATCH_SECONDS = 2.0  # between looks whether the parent lives
 INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
@@ -81,7 +82,7 @@ class WorkerStart:
     parts: Any
     on_error: str
     progress: Progress
-    lazy: bool | Literal["tensors"]
+    lazy: bool
 
 
 class WorkerTraceback(Exception):  # noqa: N818
@@ -155,7 +156,7 @@ class _Worker:
         self._seed: int | None = None
         self._guarded: ErrorPolicyDataset | IterableBatches | None = None
         self._error: Exception | None = None
-        self._is_pending: Callable[[Any], bool] = _never
+        self._lazy_counts: Callable[[], LazyCounts] | None = None  # of the first batch
 
     def serve(self) -> None:
         """Until the parent closes its end, or is gone."""
@@ -180,15 +181,11 @@ class _Worker:
         if start.lazy and "PIL.Image" in sys.modules:  # to import it for nothing would take a while
             from headrace import lazy
 
-            lazy.start_worker(tensors=start.lazy == "tensors", memory=batch_memory)
-            if start.lazy == "tensors":
-                from headrace.lazy.pending import is_pending
-
-                self._is_pending = is_pending
+            self._lazy_counts = lazy.start_worker()
         self._show_seed(start.seed, dataset)
         functions = _torch_compat.default_collate_functions()
         if torch.Tensor in functions:
-            functions[torch.Tensor] = partial(_stacked, functions[torch.Tensor], self._is_pending)
+            functions[torch.Tensor] = partial(_stacked, functions[torch.Tensor])
         use_outbox(self._outbox)
         guarded = guard(dataset, collate, start.on_error)
         guarded.progress = self._cell
@@ -213,7 +210,11 @@ class _Worker:
             made = self._made(request)
             if self._cell.wanted(request.number):
                 ended = type(made) is EndOfStream
-                self._send(*self._outbox.pack(request.number, made, ended=ended))
+                message, files = self._outbox.pack(request.number, made, ended=ended)
+                if self._lazy_counts is not None:
+                    message = replace(message, lazy=self._lazy_counts())
+                    self._lazy_counts = None
+                self._send(message, files)
         except Cancelled:
             pass
         except Exception as error:
@@ -258,29 +259,13 @@ class _Worker:
         return True
 
 
-def _never(value: Any) -> bool:  # noqa: ARG001
-    """No tensor is pending where there are no lazy images."""
-    return False
-
-
-def _stacked(
-    by_torch: Callable[..., Any],
-    is_pending: Callable[[Any], bool],
-    batch: list[Any],
-    *,
-    collate_fn_map: Any = None,
-) -> Any:
+def _stacked(by_torch: Callable[..., Any], batch: list[Any], *, collate_fn_map: Any = None) -> Any:
     """Default collation of tensors, straight into the memory that the batch is sent in."""
     first = batch[0]
     dtype, shape = first.dtype, first.shape
-    plain = all(
-        (is_pending(tensor) or is_plain(tensor)) and tensor.dtype is dtype and tensor.shape == shape
-        for tensor in batch
-    )
+    plain = all(is_plain(tensor) and tensor.dtype is dtype and tensor.shape == shape for tensor in batch)
     if not plain:
         return by_torch(batch, collate_fn_map=collate_fn_map)
-    if any(map(is_pending, batch)):
-        return torch.stack(batch)  # which takes that memory itself, and decodes into it
     nbytes = len(batch) * first.numel() * first.element_size()
     memory = batch_memory(nbytes).view(dtype)
     return torch.stack(batch, 0, out=memory.view(len(batch), *shape))

@@ -1,0 +1,53 @@
+"""User code drawn by chance gives the same with lazy images as without: values, errors, warnings, draws."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+import headrace
+from headrace import lazy
+from headrace.lazy import recording
+from support.lazy_programs import SAMPLES, Programs, collate, results
+
+# For a longer run by hand: HEADRACE_PROGRAMS=5000.
+COUNT = int(os.environ.get("HEADRACE_PROGRAMS", "60"))
+
+
+@pytest.fixture(autouse=True)
+def original() -> Iterator[None]:
+    yield
+    lazy.uninstall()
+    recording.stop()
+
+
+@settings(max_examples=COUNT, deadline=None, derandomize=COUNT == 60)
+@given(program=st.integers(0, 2**32 - 1))
+def test_a_program_gives_the_same_where_transforms_record(program: int) -> None:
+    wanted = results([program])
+    lazy.install()
+    recording.start()
+    try:
+        found = results([program])
+    finally:
+        lazy.uninstall()
+        recording.stop()
+    assert found == wanted
+
+
+def test_programs_give_the_same_by_both_loaders() -> None:
+    def batches(loader: type[DataLoader[Any]], **options: Any) -> list[Any]:
+        torch.manual_seed(0)
+        dataset = Programs(range(COUNT))
+        return list(loader(dataset, SAMPLES, collate_fn=collate, num_workers=1, **options))
+
+    wanted = batches(DataLoader)
+    assert batches(headrace.DataLoader) == wanted
+    assert batches(headrace.DataLoader, lazy=False) == wanted
