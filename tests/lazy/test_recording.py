@@ -255,6 +255,14 @@ def test_later_changes_of_an_image_do_not_reach_the_tensor_made_of_it() -> None:
     check(changed)
 
 
+def test_a_hue_of_a_gray_image_gives_the_image_itself() -> None:
+    def itself(image: Image.Image) -> Any:
+        gray = image.convert("L")
+        return F.adjust_hue(gray, 0.3) is gray
+
+    check(itself)
+
+
 def test_recording_ends_where_it_is_stopped() -> None:
     holders = [v1.functional, _functional_pil, v1.Compose, v2.Compose, v1.GaussianBlur, v1.ToTensor]
     before = [dict(vars(each)) for each in holders]

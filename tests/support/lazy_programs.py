@@ -311,6 +311,8 @@ _NAMES = {
     "headrace.lazy.image.LazyJpegFile": "PIL.JpegImagePlugin.JpegImageFile",
     "headrace.lazy.image.LazyImage": "PIL.Image.Image",
     "LazyJpegFile": "JpegImageFile",
+    "LazyPngFile": "PngImageFile",
+    "LazyWebpFile": "WebPImageFile",
     "LazyImage": "Image",
 }
 

@@ -83,7 +83,9 @@ def _adjust_saturation(img: Image.Image, saturation_factor: Any) -> Found:  # no
     return _jitter(2, _SATURATION, saturation_factor, *_FACTORS)
 
 
-def _adjust_hue(img: Image.Image, hue_factor: Any) -> Found:  # noqa: ARG001
+def _adjust_hue(img: Image.Image, hue_factor: Any) -> Found:
+    if img.mode == "L":
+        return None  # it is given back itself
     return _jitter(3, _HUE, hue_factor, -0.5, 0.5)
 
 
