@@ -92,10 +92,10 @@ struct Pipeline {
     pipeline.op_count = 2;
     pipeline.height = pipeline.width = kSize;
     pipeline.decoders = ~0U;
+    pipeline.channels = 3;
   }
   hr_op ops[2] = {random_resized_crop(kSize, kSize), make_op("horizontal_flip", {0.5})};
   hr_pipeline pipeline{};
-  pipeline.channels = 3;
 };
 
 struct World {
