@@ -246,6 +246,7 @@ class StreamBuilder:
 
     def end_workers(self) -> None:
         """The next epoch gets new worker processes and threads."""
+        self._processes.end_idle()
         self._processes, self._latest = WorkerPools(), None
         self._threads = self._shelf = None
 

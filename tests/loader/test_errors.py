@@ -189,8 +189,9 @@ def test_datasets_of_ours_that_run_as_python_name_the_file(tmp_path: Path) -> No
     assert loader.plan().native is None
     with pytest.raises(OSError, match="cannot identify") as caught:
         list(loader)
-    if hasattr(caught.value, "add_note"):  # Python 3.11
-        assert f"sample 0 ({path})" in str(caught.value.__notes__)
+    told = (str(caught.value), *getattr(caught.value, "__notes__", ()))
+    if len(told) > 1 or isinstance(caught.value, headrace.SampleError):  # Python 3.11 has notes
+        assert any("sample 0" in each and str(path) in each for each in told)
     loader = headrace.DataLoader(headrace.ImageDataset([path]), num_workers=0, on_error="skip")
     assert list(loader) == []
     assert loader.stats().failures[0].path == str(path)

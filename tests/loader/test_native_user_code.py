@@ -27,10 +27,10 @@ N = 48
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """JPEGs, and every fourth file a PNG, which Pillow decodes on threads of its own."""
+    """JPEGs, and every fourth file a BMP, which Pillow decodes on threads of its own."""
     root, rng = tmp_path_factory.mktemp("mixed"), np.random.default_rng(5)
     for i in range(N):
-        path = root / "ab"[i % 2] / f"{i:02}.{'jpg' if i % 4 else 'png'}"
+        path = root / "ab"[i % 2] / f"{i:02}.{'jpg' if i % 4 else 'bmp'}"
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(rng.integers(0, 256, (40, 48, 3), np.uint8)).save(path)
     return root

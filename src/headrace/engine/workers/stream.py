@@ -171,6 +171,12 @@ class WorkerPools:
         """The worker processes that are kept and wait for another epoch."""
         return self._idle if self._idle is not None and self._idle.usable else None
 
+    def end_idle(self) -> None:
+        """Ends the processes that are kept for another epoch."""
+        pool, self._idle = self._idle, None
+        if pool is not None:
+            pool.close()
+
     @property
     def kept_key(self) -> tuple[int, int] | None:
         """Random key of an epoch by workers that were kept; None: there are none."""
