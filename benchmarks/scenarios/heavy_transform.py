@@ -1,4 +1,4 @@
-"""Small CNN on pictures. Bottleneck: an elastic deformation costs far more than all else together.
+"""Small CNN on images. Bottleneck: an elastic deformation costs far more than all else together.
 
 Shows: both workers are busy all the time, most of it in one transform; the step waits.
 Fix: without it, with a cheaper one, or the same once for the whole batch.

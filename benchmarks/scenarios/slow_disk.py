@@ -1,4 +1,4 @@
-"""Small CNN on pictures. Bottleneck: the images lie on a mount that gives 8 MB/s to all readers together.
+"""Small CNN on images. Bottleneck: the images lie on a mount that gives 8 MB/s to all readers together.
 
 Nothing in this script is slow: give it a folder that `benchmarks/slow_mount.py` mounts.
 Shows: workers spend their time in read(), the cores are idle, more workers give nothing.

@@ -1,4 +1,4 @@
-"""Small CNN on pictures, in short epochs. Bottleneck: spawned workers, started again for each of them.
+"""Small CNN on images, in short epochs. Bottleneck: spawned workers, started again for each of them.
 
 Shows: every epoch begins with seconds of waiting while each worker imports torch; after that all is well.
 Fix: persistent_workers=True.

@@ -1,4 +1,4 @@
-"""Small CNN on pictures. Bottleneck: num_workers is left at 0, so that loading and training take turns.
+"""Small CNN on images. Bottleneck: num_workers is left at 0, so that loading and training take turns.
 
 Shows: loader and step alone are each nearly twice as fast as both together; one core is idle all the time.
 Fix: num_workers=2.

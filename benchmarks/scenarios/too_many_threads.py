@@ -1,4 +1,4 @@
-"""Small CNN on pictures. Bottleneck: 32 threads for the step, as on the machine that the script came from.
+"""Small CNN on images. Bottleneck: 32 threads for the step, as on the machine that the script came from.
 
 Shows: batches are ready, yet the step takes far longer than with as many threads as cores.
 Fix: --threads 1 (two workers need the other core), or as many as there are cores.

@@ -4,7 +4,7 @@ python exits.py WAY KIND METHOD FOLDER
 
 WAY: how it ends; KIND: what makes its batches; METHOD: how worker processes start, none where there
 are none; FOLDER: of images. It has a
-session of its own, prints "there" in the middle of its epoch, and goes on once it reads a line.
+session of its own, prints "there" in the middle of its epoch, and continues once it reads a line.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def in_a_thread(loader: headrace.DataLoader[Any], *, daemon: bool) -> None:
 
 
 def in_a_fork(loader: headrace.DataLoader[Any]) -> Iterator[Any]:
-    """A forked process begins an epoch of its own, and ends as an interpreter does; the epoch goes on."""
+    """A forked process begins an epoch of its own, and ends as an interpreter does; the epoch continues."""
     iterator = begin(loader)
     say_there()
     pid = os.fork()

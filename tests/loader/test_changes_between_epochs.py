@@ -335,10 +335,10 @@ def test_an_assigned_seed_takes_effect_at_the_next_epoch() -> None:
     for first in (1, None):
         loader = make(first)
         batches = iter(loader)
-        begun = [next(batches)]
+        received = [next(batches)]
         loader.seed = 2
         if first is not None:
-            assert same([*begun, *batches], list(make(first)))
+            assert same([*received, *batches], list(make(first)))
         assert "seed 2" in loader.explain()
         assert same(list(loader), second(2))
     loader.seed = None

@@ -91,7 +91,7 @@ double draw_gamma(double alpha, RandomStream* random) {
   }
   constexpr double kTwoPi = 6.283185307179586;
   const double d = alpha - 1.0 / 3.0, c = 1 / std::sqrt(9 * d);
-  for (int round = 0; round < 100; ++round) {  // a round in 20 is in vain
+  for (int round = 0; round < 100; ++round) {  // one in 20 is rejected
     const double radius = std::sqrt(-2 * std::log(open_unit(random)));
     const double normal = radius * std::cos(kTwoPi * unit(random));
     const double root = 1 + c * normal, cube = root * root * root;
