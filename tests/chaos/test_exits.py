@@ -41,7 +41,7 @@ KILLED, SOCKETS = ("SIGTERM", "os._exit"), "pymp-"
 # Python ends a daemon thread in the middle of torch's code, which then ends the process.
 LEFT_OUT = {("daemon thread", kind) for kind in ("caller", "native, caller", "gather")}
 DEFAULT = {
-    ("end", "kept", "spawn"),
+    ("end", "kept", "fork"),
     ("end", "native", "none"),
     ("sys.exit", "stream", "fork"),
     ("exception", "split", "fork"),

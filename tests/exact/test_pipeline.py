@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from headrace._native import ffi
 from support.jpegs import image_folder
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-PICTURES = 36
+IMAGES = 36
 
 # torchvision has the one that is left out for tensors only.
 PIL_FILTERS = [mode for mode in InterpolationMode if mode.name != "NEAREST_EXACT"]
@@ -26,30 +26,31 @@ PIL_FILTERS = [mode for mode in InterpolationMode if mode.name != "NEAREST_EXACT
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return image_folder(tmp_path_factory.mktemp("pictures"), PICTURES)
-
-
-@pytest.fixture(params=ffi.simd_names())
-def simd(request: pytest.FixtureRequest) -> Iterator[str]:
-    ffi.simd_force(request.param)
-    yield request.param
-    ffi.simd_force(None)
+    return image_folder(tmp_path_factory.mktemp("images"), IMAGES)
 
 
 def assert_equals_torchvision(folder: Path, transform: Any, epochs: int = 1, **settings: Any) -> None:
+    """With each of this machine's instruction sets."""
     dataset = ImageFolder(str(folder), transform)
     loader = headrace.DataLoader(dataset, batch_size=16, num_workers=2, seed=11, **settings)
     assert loader.plan().native is not None, loader.explain()
-    for epoch in range(epochs):
-        index = 0
-        for images, labels in loader:
-            for image, label in zip(images, labels.tolist(), strict=True):
-                expected = headrace.testing.replay(loader, index, epoch)
-                assert image.dtype == expected.dtype
-                assert torch.equal(image, expected), f"sample {index} of epoch {epoch} differs"
-                assert label == dataset.targets[index]
-                index += 1
-        assert index == len(dataset)
+    expected = [
+        [headrace.testing.replay(loader, index, epoch) for index in range(len(dataset))]
+        for epoch in range(epochs)
+    ]
+    try:
+        for simd in ffi.simd_names():
+            ffi.simd_force(simd)
+            loader = headrace.DataLoader(dataset, batch_size=16, num_workers=2, seed=11, **settings)
+            for epoch, samples in enumerate(expected):
+                batches = list(loader)
+                images = [image for batch, _ in batches for image in batch]
+                for index, (image, sample) in enumerate(zip(images, samples, strict=True)):
+                    assert image.dtype == sample.dtype
+                    assert torch.equal(image, sample), f"sample {index} of epoch {epoch} differs by {simd}"
+                assert [label for _, labels in batches for label in labels.tolist()] == dataset.targets
+    finally:
+        ffi.simd_force(None)
 
 
 FINISHES: dict[str, list[Any]] = {
@@ -65,13 +66,13 @@ FINISHES: dict[str, list[Any]] = {
 @pytest.mark.parametrize(
     "memory_format", [torch.contiguous_format, torch.channels_last], ids=["nchw", "nhwc"]
 )
-def test_training_recipe(folder: Path, finish: str, memory_format: torch.memory_format, simd: str) -> None:
+def test_training_recipe(folder: Path, finish: str, memory_format: torch.memory_format) -> None:
     steps = [v1.RandomResizedCrop(56), v1.RandomHorizontalFlip(), *FINISHES[finish]]
     assert_equals_torchvision(folder, v1.Compose(steps), epochs=2, memory_format=memory_format)
 
 
 @pytest.mark.parametrize("filter_", PIL_FILTERS, ids=lambda mode: mode.value)
-def test_every_filter(folder: Path, filter_: InterpolationMode, simd: str) -> None:
+def test_every_filter(folder: Path, filter_: InterpolationMode) -> None:
     steps = [v1.RandomResizedCrop((40, 64), interpolation=filter_), v1.PILToTensor()]
     assert_equals_torchvision(folder, v1.Compose(steps), epochs=2)
 
@@ -115,15 +116,15 @@ GEOMETRY: dict[str, Callable[[], list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", GEOMETRY)
-def test_geometry(folder: Path, name: str, simd: str) -> None:
+def test_geometry(folder: Path, name: str) -> None:
     assert_equals_torchvision(folder, v1.Compose([*GEOMETRY[name](), v1.ToTensor()]), epochs=2)
 
 
 def test_a_cast_that_the_user_asks_for(folder: Path) -> None:
     steps = [v1.RandomResizedCrop(32), v1.ToTensor(), v1.Normalize(MEAN, STD)]
     dataset = ImageFolder(str(folder), v1.Compose(steps))
-    as_is = headrace.DataLoader(dataset, batch_size=PICTURES, num_workers=1, seed=1)
-    cast = headrace.DataLoader(dataset, batch_size=PICTURES, num_workers=1, seed=1, dtype=torch.bfloat16)
+    as_is = headrace.DataLoader(dataset, batch_size=IMAGES, num_workers=1, seed=1)
+    cast = headrace.DataLoader(dataset, batch_size=IMAGES, num_workers=1, seed=1, dtype=torch.bfloat16)
     assert torch.equal(next(iter(as_is))[0].to(torch.bfloat16), next(iter(cast))[0])
 
 
@@ -146,7 +147,7 @@ def test_threads_and_batch_size_change_no_pixel(folder: Path, threads: int, batc
         loader = headrace.DataLoader(dataset, batch_size=batch_size, num_workers=threads, seed=5)
         return torch.cat([images for images, _ in loader])
 
-    assert torch.equal(epoch(threads, batch_size), epoch(1, PICTURES))
+    assert torch.equal(epoch(threads, batch_size), epoch(1, IMAGES))
 
 
 @pytest.mark.parametrize("decoder", [*ffi.decoder_names(), "pillow"])

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "headrace.ipynb"
 
@@ -15,6 +14,8 @@ NOTEBOOK = Path(__file__).parents[2] / "examples" / "headrace.ipynb"
 @pytest.mark.long
 @pytest.mark.filterwarnings("default")
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nbclient import NotebookClient  # what it imports takes seconds
+
     monkeypatch.setenv("PYTHONPATH", ":".join(path for path in sys.path if path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     notebook = nbformat.read(NOTEBOOK, as_version=4)

@@ -197,9 +197,9 @@ def test_a_process_ends_although_its_reads_never_do(folder: Path, faults: Faults
         import sys, headrace
         from torchvision import transforms
         from torchvision.datasets import ImageFolder
-        from headrace.engine import native
+        from headrace.engine import native, thread_pool
 
-        native.PATIENCE_AT_END = 0.2
+        native.PATIENCE_AT_END = thread_pool.PATIENCE_SECONDS = 0.2
         steps = transforms.Compose([transforms.Resize((24, 24)), transforms.PILToTensor()])
         dataset = ImageFolder(sys.argv[1], steps)
         # A batch for each of them.

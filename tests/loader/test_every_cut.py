@@ -55,9 +55,9 @@ def resumed_everywhere(make: Any, batches: int) -> None:
         (1, 11, True, True),
         (2, 8, False, True),
         (2, 11, False, True),
-        (2, 11, True, False),
+        pytest.param(2, 11, True, False, marks=pytest.mark.long),
         (3, 2, False, False),
-        (3, 2, True, True),
+        pytest.param(3, 2, True, True, marks=pytest.mark.long),
     ],
 )
 def test_streams_resume_at_every_cut(workers: int, n: int, drop_last: bool, persistent: bool) -> None:
@@ -83,7 +83,8 @@ KINDS = ("in order", "shuffled", "generator", "random", "stateful", "batches", "
     ("kind", "n", "workers"),
     [
         *((kind, n, 0) for kind in KINDS for n in (8, 11)),
-        *(("shuffled", 8, 2), ("generator", 11, 2), ("stateful", 11, 2), ("stateful batches", 8, 2)),
+        *(("shuffled", 8, 2), pytest.param("generator", 11, 2, marks=pytest.mark.long)),
+        *(("stateful", 11, 2), pytest.param("stateful batches", 8, 2, marks=pytest.mark.long)),
     ],
 )
 def test_samplers_resume_at_every_cut(kind: str, n: int, workers: int) -> None:

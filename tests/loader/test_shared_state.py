@@ -213,7 +213,7 @@ def wrong_samples(dataset: Samples, **arguments: Any) -> int:
     return sum(value != dataset.expected(index) for index, value in enumerate(received))
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", DATASETS)
 def test_no_sample_sees_another_ones_state(kind: type[Samples], workers: int, records: Path) -> None:
     assert wrong_samples(kind(SAMPLES, records), num_workers=workers) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -14,6 +15,7 @@ from torch.utils import data
 
 import headrace
 from support.equal import same
+from support.sampling import one_in
 
 COUNTS = (7, 3)
 
@@ -54,21 +56,21 @@ def events(loader: Any) -> list[Any]:
     return [*found, torch.rand(1)]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"drop_last": True},
+    {"batch_size": None},
+    {"persistent_workers": True},
+    {"prefetch_factor": 5},
+    {"generator": 5},
+    {"timeout": 60},
+]
+
+
+# One in three is each of the options, and each of the others.
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"drop_last": True},
-        {"batch_size": None},
-        {"persistent_workers": True},
-        {"prefetch_factor": 5},
-        {"generator": 5},
-        {"timeout": 60},
-    ],
-    ids=str,
+    ("options", "workers", "bad"), one_in(3, itertools.product(OPTIONS, [1, 2], [None, 2]))
 )
-@pytest.mark.parametrize("bad", [None, 2])
 def test_streams_in_workers_equal_torchs(options: dict[str, Any], workers: int, bad: int | None) -> None:
     seen = []
     for kind in (headrace.DataLoader, data.DataLoader):

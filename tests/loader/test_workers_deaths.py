@@ -88,7 +88,7 @@ def indices(batches: list[Any]) -> list[int]:
     return [int(index) for batch in batches for index in batch[0]]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_the_epoch_is_what_it_would_have_been(method: str, tmp_path: Path) -> None:
     expected = list(loader_of(Noisy(), shuffle=True))
     dataset = Noisy({0: killed, 33: exits} if method == "fork" else {17: killed}, tmp_path)

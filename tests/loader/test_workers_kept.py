@@ -149,7 +149,7 @@ def test_persistent_workers_keep_their_copy_as_in_torch() -> None:
 
 class Sleepy(Scaled):
     def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(0.01)
+        time.sleep(0.002)
         return super().__getitem__(index)
 
 

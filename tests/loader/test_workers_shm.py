@@ -30,7 +30,7 @@ import headrace
 
 class Rows(Dataset):
     def __len__(self):
-        return 48
+        return 24
     def __getitem__(self, index):
         return torch.full((1 << 19,), float(index))
 
@@ -49,7 +49,7 @@ def check(batches, options):
         for part in (batch[0], batch[1]["more"]) if isinstance(batch, (list, tuple)) else (batch,):
             expected = [4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3]
             assert [int(row[-1]) for row in part] == expected, (options, i)
-    assert i == 11
+    assert i == 5
 
 if __name__ == "__main__":
     for options in (

@@ -65,7 +65,7 @@ def scaled(value: float, by: float) -> float:
     return by * value
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.long), "forkserver"])
 def test_workers_get_the_dataset_pickled_once(method: str, tmp_path: Path) -> None:
     table = Table(tmp_path / "count")
     subset = Subset(table, range(60))
