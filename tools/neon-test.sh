@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The native tests that need no codec's library, built for AArch64 and run under qemu: what NEON kernels are tested by on
-# machines without them. Skips, with a message, where the cross compiler or qemu is missing
+# Builds the native tests that need no codec library for AArch64 and runs them under qemu, to test the NEON kernels on
+# x86-64 machines. Skips them with a message if the cross compiler or qemu is missing
 # (Debian: apt-get install g++-aarch64-linux-gnu qemu-user-static).
 #
 #     tools/neon-test.sh BUILD_FOLDER

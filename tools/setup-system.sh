@@ -1,34 +1,34 @@
 #!/usr/bin/env bash
-# What pip cannot bring: Python's venv module, and the headers of libjpeg-turbo, libpng and libwebp. Installs with
-# apt-get only what is missing, and says what to do where it can't. Where libpng or libwebp can't be had, Headrace
-# leaves PNG or WebP to Pillow. Run again, it finds everything and does nothing.
+# Installs what pip cannot: Python's venv module, and the headers of libjpeg-turbo, libpng and libwebp. Uses
+# apt-get for what is missing only, and prints what to do if that fails. Without libpng or libwebp, Headrace
+# leaves PNG or WebP to Pillow. Running it again does nothing.
 #   tools/setup-system.sh [python3]
 set -euo pipefail
 
 python=${1:-python3}
-missing=()  # what there is no building without
-wanted=()   # what Pillow can stand in for
+missing=()  # required
+wanted=()   # optional: Pillow decodes these formats instead
 
 die() {
   printf 'setup: %s\n' "$1" >&2
   exit 1
 }
 
-# Ends where something indispensable is missing.
+# Fails if something required is missing, otherwise prints a note and succeeds.
 without() {
   [ ${#missing[@]} -eq 0 ] || die "$1"
-  printf 'setup: %s\nsetup: built without these, Headrace leaves PNG and WebP to Pillow.\n' "$1" >&2
+  printf 'setup: %s\nsetup: without these packages, Pillow decodes PNG and WebP files.\n' "$1" >&2
   exit 0
 }
-command -v "$python" >/dev/null || die "$python is not on the PATH: install Python 3.10 or newer, or say PYTHON=/path/to/python3."
+command -v "$python" >/dev/null || die "$python is not on the PATH: install Python 3.10 or newer, or pass PYTHON=/path/to/python3."
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
-  die "$("$python" --version) is too old, Headrace needs 3.10 or newer: say PYTHON=/path/to/python3."
+  die "$("$python" --version) is too old, Headrace needs 3.10 or newer: pass PYTHON=/path/to/python3."
 
 compiler=${CXX:-}
 for name in c++ g++ clang++; do
   if [ -z "$compiler" ] && command -v "$name" >/dev/null; then compiler=$name; fi
 done
-[ -n "$compiler" ] || die "no C++ compiler on the PATH: apt-get install g++, or say CXX=/path/to/compiler."
+[ -n "$compiler" ] || die "no C++ compiler on the PATH: apt-get install g++, or pass CXX=/path/to/compiler."
 
 "$python" -c 'import ensurepip, venv' 2>/dev/null ||
   missing+=("$("$python" -c 'import sys; print("python{}.{}-venv".format(*sys.version_info))')")
