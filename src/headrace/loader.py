@@ -62,90 +62,89 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class DataLoader(TorchDataLoader[T_co]):
-    """A `torch.utils.data.DataLoader` that runs what it understands of the dataset in native threads.
+    """A `torch.utils.data.DataLoader` that runs the steps that it recognizes in native threads.
 
     An `ImageFolder` (or `DatasetFolder`, `ImageNet`, `headrace.ImageDataset`, a `Subset` of these, a
-    `ConcatDataset` of those with the same transform) with ordinary torchvision transforms is read, decoded,
-    cropped, resized, flipped and normalised without the GIL, straight into the batch's memory, bit for bit
-    as torchvision does it on PIL images. Everything else runs as torch runs it. `explain()` says which, and
-    why.
+    `ConcatDataset` of those with the same transform) with torchvision transforms is read, decoded and
+    transformed without the GIL, directly into the memory of the batch, with the pixels that torchvision
+    computes on PIL images, bit for bit. Everything else runs as in torch. `explain()` reports which steps run
+    natively, and why others do not.
 
-    All arguments of torch's DataLoader are taken, with torch's meaning. Those whose default differs, and
+    Takes all arguments of torch's DataLoader, with torch's meaning. The arguments whose default differs, and
     those that are new:
 
     Args:
-        num_workers: native decode threads, or worker processes where the dataset runs as Python. "auto" (the
-            default): the cores that this process may use by affinity and cgroup quota; 0 for an
-            `IterableDataset` (more would repeat its samples) and a `TensorDataset` (which a process would
-            only slow down). 0: everything in the calling thread, when it asks. The attribute is the number in
-            use; a loader that is made again from the attributes of another chooses for itself again.
-        pin_memory: "auto" (the default): page-locked batches where CUDA is available.
-        worker_init_fn: as in torch, where there are worker processes. `explain()` and a warning say where
-            there are none: native threads, and datasets gathered from memory, don't call it.
-        prefetch_factor: batches in flight are this × num_workers if given, else 4; fewer where
-            `memory_budget` says so.
-        memory_budget: bytes that batches in flight and batches still held may take together; the queue
-            shrinks rather than exceed it, down to one batch. Default: an eighth of the memory available when
-            the loader is made. Natively planned loaders only.
-        on_error: what happens to a sample that can't be loaded. "raise" (the default): `SampleError` with
-            index, path and cause. "skip": its batch is smaller. "replace": the next sample of the dataset
-            that loads takes its place. Skipped and replaced samples are listed in `stats().failures` and
+        num_workers: number of native decode threads, or of worker processes if the dataset runs as Python.
+            "auto" (the default) uses the cores that this process may use by affinity and cgroup quota, and 0
+            for an `IterableDataset` (more would repeat its samples) and a `TensorDataset` (which processes
+            would only slow down). With 0 everything runs in the calling thread, on demand. The attribute is
+            the number in use; a loader that is re-created from the attributes of another chooses again.
+        pin_memory: "auto" (the default) returns page-locked batches if CUDA is available.
+        worker_init_fn: as in torch, if there are worker processes. Native threads and datasets gathered from
+            memory do not call it, which `explain()` and a warning report.
+        prefetch_factor: batches in flight per worker. By default four batches are in flight, or two per
+            worker process; fewer if `memory_budget` requires it.
+        memory_budget: bytes that batches in flight and batches still referenced may take together. The queue
+            shrinks rather than exceed it, down to one batch. Default: an eighth of the memory that is
+            available when the loader is created.
+        on_error: what happens to a sample that cannot be loaded. "raise" (the default) raises `SampleError`
+            with index, path and cause; "skip" makes its batch smaller; "replace" puts the next sample of the
+            dataset that loads in its place. Skipped and replaced samples are listed in `stats().failures` and
             logged once each.
-        seed: 0 to 2**64 - 1: the order of an epoch depends on this and the epoch's number (see `set_epoch`)
-            alone, the random parameters of a sample on these and its index, also in your own code (some 8 µs
-            a sample). None (the default): seeds are drawn from torch's generator for every epoch, as torch
-            draws them, so that `torch.manual_seed` makes a run repeatable; with several ranks the order takes
-            0. Your own code draws what it would with torch's DataLoader; see docs/order.md.
-        rank: share the epoch with other processes, this one being number `rank`: each global batch of
-            batch_size * world_size samples is the same set whatever the world size, and a rank has every
-            world_size-th of them. "auto": rank and world size of torch.distributed, or of torchrun's
-            environment; a sampler or batch sampler of yours and an `IterableDataset` are left to share by
-            themselves. None (the default): not shared, as in torch; a shuffled loader warns where several
-            ranks would get the same samples. A number is refused together with a sampler that isn't one of
-            `headrace.order`, a batch sampler and an `IterableDataset`.
-        world_size: how many processes share the epoch; given with a `rank` that isn't "auto". 1 alone says
-            that every rank is meant to get every sample.
-        remainder: what becomes of samples at the epoch's end that don't divide by the world size. "pad" (the
-            default): some are repeated; "drop": left out; both as `DistributedSampler` does. "exact": every
-            sample once, for evaluation; some ranks may then get one batch fewer.
-        dtype: cast the images to this after the transform: torch.uint8, float16, bfloat16 or float32. None:
-            as they are.
+        seed: 0 to 2**64 - 1. With a seed, the order of an epoch depends on the seed and the number of the
+            epoch (see `set_epoch`) alone, and the random parameters of a sample on these and its index, also
+            in your own code (about 8 µs per sample). With None (the default) a seed is drawn from torch's
+            generator for every epoch, as torch does, so that `torch.manual_seed` makes a run repeatable; with
+            several ranks the order uses 0. Your own code then draws what it draws with torch's DataLoader;
+            see docs/order.md.
+        rank: number of this process among those that share the epoch. Each global batch of
+            batch_size * world_size samples contains the same samples whatever the world size, and each rank
+            gets every world_size-th of them. "auto" takes rank and world size from torch.distributed or from
+            torchrun's environment, and leaves sharding to your own sampler or batch sampler and to an
+            `IterableDataset`. None (the default) does not shard the epoch, as in torch; a shuffled loader
+            warns if several ranks would get the same samples. A number cannot be combined with a batch
+            sampler, an `IterableDataset`, or a sampler that is not one of `headrace.order`.
+        world_size: number of processes that share the epoch, given together with a number as `rank`.
+            `world_size=1` alone confirms that every rank is to get every sample.
+        remainder: what happens at the end of an epoch that the world size does not divide. "pad" (the
+            default) repeats samples and "drop" omits some, both as `DistributedSampler` does; "exact" returns
+            every sample once, for evaluation, and some ranks may then get one batch fewer.
+        dtype: type that images are cast to after the transform: torch.uint8, float16, bfloat16 or float32.
+            None (the default) keeps the type.
         memory_format: `torch.contiguous_format` (the default) or `torch.channels_last`, of the images.
-        worker_kind: where samples are made of a dataset that runs as Python. "auto" (the default) and
-            "process": in `num_workers` worker processes, as torch does it. "thread": on as many threads of
-            this process, which share the dataset, its module and all generators, so that nothing is seeded:
-            only for code that is thread-safe; docs/workers.md says what that takes.
-        device: where batches are wanted, as "cuda". They are copied there while the training step runs, and
-            what the transform does to values (`ToTensor`, `Normalize`, …) is done there, to the same bits;
-            see docs/feed.md. None (the default): batches stay where they are made.
+        worker_kind: where a dataset that runs as Python makes its samples. "auto" (the default) and "process"
+            mean `num_workers` worker processes, as in torch. "thread" means as many threads of this process,
+            which share the dataset, its module and all generators, so that nothing is seeded: only for
+            thread-safe code, see docs/workers.md.
+        device: device of the batches, for example "cuda". They are copied there while the training step runs,
+            and the pointwise end of the transform (`ToTensor`, `Normalize`, …) is computed there, with the
+            same bits; see docs/feed.md. With None (the default) batches stay on the CPU.
         resident: whether a dataset that is gathered from memory (a `TensorDataset`, torchvision's MNIST,
-            CIFAR and their like) lives on `device`, so that no batch has to be copied. "auto" (the default):
-            where it fits in an eighth of the device's free memory; True: whatever it takes; False: never.
+            CIFAR and similar) is kept on `device`, so that no batch has to be copied. "auto" (the default)
+            does so if it fits into an eighth of the device's free memory, True always, False never.
         batch_transform: called with each batch once it is on the device: `batch_transform(images, labels)`
-            for a batch of two, else `batch_transform(batch)`; v2.MixUp and v2.CutMix, for example. All
-            generators are seeded for it by (seed, epoch, first sample).
-        decoder: native decoders that may be used: "auto", or names joined by commas of "headrace" (our own),
-            "libjpeg-restart", "libjpeg-crop", "libjpeg-full" (for JPEG), "libpng" and "libwebp"; "pillow"
-            alone for none of them. All give the same pixels; what they refuse, Pillow decodes.
-        on_worker_death: what happens where a worker process is killed or exits in the middle of an epoch.
-            "respawn" (the default): new ones are started and make the batches in flight again, the same ones
-            in the same order; a sample that ends its process twice is an error, treated as `on_error` says.
-            "raise": RuntimeError with the sample that was being made. See docs/workers.md.
-        lazy: whether `PIL.Image.open` postpones decoding in worker processes, and torchvision's
-            transforms record what they do to them (the default): native code decodes only the pixels that a
-            crop leaves, and makes the tensor. Pixels, errors, random numbers and tensors stay the same.
-            False: Pillow and torchvision do everything. See docs/lazy-images.md.
+            for a batch of two parts, otherwise `batch_transform(batch)`; for example v2.MixUp or v2.CutMix.
+            All generators are seeded for it by (seed, epoch, first sample).
+        decoder: native decoders that may be used: "auto", or a comma-separated list of "headrace" (the
+            built-in JPEG decoder), "libjpeg-restart", "libjpeg-crop", "libjpeg-full", "libpng" and "libwebp";
+            "pillow" disables all of them. All return the same pixels; Pillow decodes what they reject.
+        on_worker_death: what happens if a worker process is killed or exits in the middle of an epoch.
+            "respawn" (the default) starts a new one, which repeats the batches in flight, with the same
+            samples in the same order; a sample that ends its process twice is an error, handled as `on_error`
+            says. "raise" raises RuntimeError with the current sample. See docs/workers.md.
+        lazy: whether `PIL.Image.open` postpones decoding in worker processes, where torchvision's transforms
+            then record what they do (the default): native code decodes only the pixels that a crop leaves,
+            and makes the tensor. Pixels, errors, random numbers and tensors are the same. With False, Pillow
+            and torchvision do everything. See docs/lazy-images.md.
 
-    The order with shuffle=True is a keyed permutation (`headrace.order`); with a `generator`, `sampler` or
-    `batch_sampler` of yours it is exactly torch's. `state_dict()` and `load_state_dict()` save and restore
-    the place in an epoch; see docs/order.md.
+    The order with shuffle=True is a keyed permutation (`headrace.order`); with your own `generator`,
+    `sampler` or `batch_sampler` it is exactly torch's. `state_dict()` and `load_state_dict()` save and
+    restore the position in an epoch; see docs/order.md.
 
     Batches are ordinary tensors. Their memory is reused for later batches only after the last tensor on it is
-    gone: holding on to batches is safe.
-
-    Order: batches come in the sampler's order, whatever thread finishes first. Threads: each iterator is for
-    one thread at a time. Fork: a loader and its iterators may be used in a forked child, which makes threads
-    of its own.
+    freed, so that holding on to batches is safe. They are returned in the sampler's order, whatever thread
+    finishes first. Use an iterator in one thread at a time. A forked child may use a loader and its
+    iterators, and starts threads of its own.
 
     Raises:
         ConfigError: an argument is invalid (a ValueError). torch's arguments raise torch's own errors.

@@ -97,7 +97,9 @@ def test_colors_are_for_terminals_of_users_who_want_them() -> None:
 def test_verbs_with_results_have_the_same_json_option() -> None:
     for verb in ("verify", "info", "tune", "top", "doctor", "doctor data", "doctor run"):
         text = " ".join(run_command(*verb.split(), "--help").stdout.replace("│", "").split())
-        assert "--json FILE Write the result here as JSON; -: print it, and no report." in text, verb
+        assert (
+            "--json FILE Write the result to this file as JSON; - prints it instead of the report." in text
+        ), verb
 
 
 def test_json_takes_the_place_of_the_report_on_standard_output(tmp_path: Path) -> None:

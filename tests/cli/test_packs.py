@@ -72,8 +72,8 @@ def test_errors_of_the_user_are_exit_code_2(folder: Path, tmp_path: Path) -> Non
 
 def test_help_says_what_is_lossy_and_which_codes_there_are() -> None:
     text = " ".join(run_command("pack", "--help").stdout.replace("│", " ").split())
-    assert "LOSSY: scale larger images down" in text
-    assert "LOSSY: of JPEGs re-encoded" in text
+    assert "LOSSY: scale images down to this longer side" in text
+    assert "LOSSY: JPEG quality of re-encoded images" in text
     assert "jpeg is LOSSY" in text
-    assert "Exit codes: 0 packed, or up to date; 2 wrong usage" in text
+    assert "Exit codes: 0 packed, or already up to date; 2 wrong usage" in text
     assert "1 bad records were found" in " ".join(run_command("verify", "--help").stdout.split())

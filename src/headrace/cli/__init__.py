@@ -1,7 +1,7 @@
-"""The `headrace` command: one file a verb.
+"""The `headrace` command: one file per verb.
 
-A verb imports what does its work when it is called: torch alone takes seconds, and `headrace --help` needs
-none of it.
+A verb imports what does its work only when it is called, because torch alone takes seconds to import and
+`headrace --help` needs none of it.
 """
 
 from typing import Annotated
@@ -18,7 +18,7 @@ from headrace.cli.train import train
 from headrace.cli.tune import tune
 from headrace.cli.verify import verify
 
-app = typer.Typer(no_args_is_help=True, add_completion=False)
+app = typer.Typer(no_args_is_help=True)
 
 
 def _print_version(wanted: bool) -> None:
@@ -31,7 +31,7 @@ def _print_version(wanted: bool) -> None:
 def options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """Command-line tools for Headrace data loading."""

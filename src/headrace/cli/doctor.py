@@ -1,4 +1,4 @@
-"""`headrace doctor`: what may starve the GPU on this machine, and what to do about it."""
+"""`headrace doctor`: data-loading bottlenecks of this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ doctor = typer.Typer(invoke_without_command=True)
 doctor.command()(data)
 doctor.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})(run)
 
-# Exit code: something is to be mended.
+# Exit code: something should be fixed.
 BAD = 1
 
 
@@ -29,14 +29,14 @@ def machine(
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Says what may starve a GPU, and what to do.
+    """Finds data-loading bottlenecks: of this machine, of a dataset (data) or of a training script (run).
 
-    Without a command, of this machine: usable cores, memory, /dev/shm, open
-    files, the rate of decoding, GPUs with their driver and connection, and with
-    --path the storage of the data, which is only read. It takes about 10 seconds.
+    Without a command it examines this machine: usable cores, memory, /dev/shm, open
+    files, decoding speed, GPUs with their driver and connection, and with
+    --path the storage of the data, which is only read. This takes about 10 seconds.
 
-    Exit codes: 0 nothing is bad; 1 something is to be mended; 2 wrong usage, or
-    a path that can't be read.
+    Exit codes: 0 nothing is bad; 1 something should be fixed; 2 wrong usage, or
+    a path that cannot be read.
     """
     if context.invoked_subcommand is not None:
         return

@@ -1,4 +1,4 @@
-"""`headrace doctor data`: problems of a data set."""
+"""`headrace doctor data`: problems of a dataset."""
 
 from __future__ import annotations
 
@@ -25,22 +25,20 @@ if TYPE_CHECKING:
 
 
 def data(
-    path: Annotated[
-        Path, typer.Argument(metavar="DIR|PACK", help="A folder of images, or one that headrace pack made.")
-    ],
+    path: Annotated[Path, typer.Argument(metavar="DIR|PACK", help="A folder of images, or a pack.")],
     quick: Annotated[
-        bool, typer.Option("--quick", help="Check names and sizes only; decode nothing.")
+        bool, typer.Option("--quick", help="Check names and sizes only, without decoding.")
     ] = False,
-    workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: usable cores + 1.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads. Default: usable cores + 1.")] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Explains why a data set isn't found, and lists its bad files.
+    """Explains why a dataset is not found, and lists its bad files.
 
     Checks what torchvision's ImageFolder and ImageNet depend on: the level of the
     folder, splits, classes, extensions, permissions and links. Then decodes every
     image, and reports damage, formats, sizes and duplicates.
 
-    Exit codes: 0 all is well; 1 something is bad; 2 wrong usage.
+    Exit codes: 0 no problems; 1 something is bad; 2 wrong usage.
     """
     from torchvision.datasets.folder import IMG_EXTENSIONS
 

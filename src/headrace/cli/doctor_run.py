@@ -28,17 +28,18 @@ def run(
     attempt: Annotated[
         bool, typer.Option("--try", help="Apply the top recommendation, run again and compare.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Don't show the script's own output.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Hide the script's own output.")] = False,
     json_file: JsonFile = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page with charts here.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with charts to this file.")] = None,
 ) -> None:
     """Finds the bottleneck of a training script, which runs unmodified, and what to change.
 
-    The script is stopped once all is measured: some ordinary steps, some on repeated batches, then its
-    loader alone. What it has learned by then is of no use. Options of the script come after its name.
+    The script is stopped once everything is measured: ordinary steps, steps on repeated batches, then its
+    loader alone. The weights it has learned by then are meaningless. Options of the script come after its
+    name.
 
-    Exit codes: 0 it was examined; 1 it failed, or made too few steps; 2 wrong
-    usage; 130 interrupted.
+    Exit codes: 0 examined; 1 the script failed, or took too few steps; 2 wrong
+    usage; 130 interrupted by Ctrl-C.
     """
     from rich.console import Console
 
@@ -57,7 +58,7 @@ def run(
         if attempt:
             diagnosis = with_attempt(diagnosis, job, quiet, console)
     except KeyboardInterrupt as interrupt:
-        console.print("interrupted: there is no diagnosis")
+        console.print("Interrupted: there is no diagnosis.")
         raise typer.Exit(INTERRUPTED) from interrupt
     if html is not None:
         html.write_text(diagnosis.to_html(), encoding="utf-8")
@@ -70,7 +71,7 @@ def run(
 
 
 def examined(job: Job, quiet: bool, console: Console) -> Diagnosis:
-    """The diagnosis of a job; ends the command where there is none."""
+    """The diagnosis of a job. Ends the command if there is none."""
     from headrace.doctor.diagnosis import diagnose
     from headrace.errors import HeadraceError
 

@@ -14,24 +14,24 @@ from headrace.cli.progress import failing, progress_bar
 def index(
     path: Annotated[
         Path,
-        typer.Argument(help="An image folder, a .tar file or a folder of them, or an LMDB."),
+        typer.Argument(help="An image folder, a .tar file, a folder of .tar files, or an LMDB."),
     ],
-    workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: the usable cores.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads. Default: usable cores.")] = None,
     every: Annotated[
-        int, typer.Option(min=0, help="Image folders: MCUs between entry points; 0: by size.")
+        int, typer.Option(min=0, help="For image folders: MCUs between entry points; 0 chooses by file size.")
     ] = 0,
 ) -> None:
-    """Makes crops of PATH's JPEGs cheaper, without changing a byte of them.
+    """Makes crops of the JPEGs in PATH cheaper, without changing a byte of them.
 
-    An image folder gets one file, .headrace-entry-points.arrow; loaders find
-    it by themselves. Run it again when files have changed: only those are read.
+    For an image folder it writes .headrace-entry-points.arrow, which loaders find
+    automatically. Run it again when files have changed: only those are read.
 
-    WebDataset shards and LMDBs get index.arrow, and are then read by
+    For WebDataset shards and LMDBs it writes index.arrow, for
     headrace.PackedDataset.
 
-    What can't be written there goes into the user's cache.
+    If the folder is read-only, the file is written to the user cache directory.
 
-    Exit codes: 0 indexed; 2 wrong usage, or a file that can't be read or written.
+    Exit codes: 0 indexed; 2 wrong usage, or a file that cannot be read or written.
     """
     console = Console(stderr=True)
     with failing("index", console), progress_bar("indexing", console) as progress:

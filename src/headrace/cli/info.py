@@ -1,4 +1,4 @@
-"""`headrace info`: what a pack holds."""
+"""`headrace info`: what a pack contains."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ BAR = 30  # characters of the longest bar of a histogram
 
 
 def info(
-    pack: Annotated[str, typer.Argument(help="The folder that headrace pack made, or its URL.")],
+    pack: Annotated[str, typer.Argument(help="A folder written by headrace pack, or its URL.")],
     json_file: JsonFile = None,
 ) -> None:
-    """Describes what a pack holds and how it was made.
+    """Describes what a pack contains and how it was made.
 
-    Exit codes: 0; 2 wrong usage, or an index that can't be read.
+    Exit codes: 0 described; 2 wrong usage, or an index that cannot be read.
     """
     check_outputs(json_file)
     with failing("info", Console(stderr=True)):
@@ -41,7 +41,7 @@ def info(
     _print_histogram(console, "longer side, pixels", found.sides)
     _print_histogram(console, "image, bytes", found.sizes)
     for key, why in found.made.get("kept", ()):
-        console.print(printable(f"kept as it was: {key}: {why}"), markup=False)
+        console.print(printable(f"kept unchanged: {key}: {why}"), markup=False)
 
 
 def _facts(found: PackInfo) -> list[tuple[str, str]]:
@@ -55,7 +55,7 @@ def _facts(found: PackInfo) -> list[tuple[str, str]]:
     overhead = (found.shard_bytes + found.index_bytes) / max(1, found.image_bytes) - 1
     return [
         ("samples", f"{found.samples:,} ({found.labelled:,} with a label)"),
-        ("classes", f"{len(found.classes):,}" if found.classes else "not known"),
+        ("classes", f"{len(found.classes):,}" if found.classes else "unknown"),
         ("shards", f"{found.shards:,} ({found.kind})"),
         ("bytes", f"{found.shard_bytes:,}, and {found.index_bytes:,} of the index"),
         ("of images", f"{found.image_bytes:,} (the pack is {overhead:+.1%})"),
@@ -70,5 +70,5 @@ def _print_histogram(console: Console, title: str, histogram: Histogram) -> None
     console.print(f"\n{title}")
     most = max((count for _, count in histogram), default=1)
     for limit, count in histogram:
-        name = f"≤ {limit:,}" if limit else "not known"
+        name = f"≤ {limit:,}" if limit else "unknown"
         console.print(f"{name:>14} {count:>12,} {'█' * round(BAR * count / most)}")

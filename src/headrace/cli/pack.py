@@ -1,4 +1,4 @@
-"""`headrace pack`: a data set in few large files."""
+"""`headrace pack`: a dataset in a few large files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MB = 1_000_000
 
-# Kept files that are named; the index knows the rest.
+# Unchanged images that are listed; the index has the rest.
 NAMED = 20
 
 
@@ -41,45 +41,49 @@ def pack(
     src: Annotated[
         str, typer.Argument(help="ImageFolder tree or pack (or its URL), ILSVRC2012 tar, WebDataset, LMDB.")
     ],
-    dest: Annotated[str, typer.Argument(help="The folder to make, or its URL (s3://, gs://, az://).")],
+    dest: Annotated[str, typer.Argument(help="The folder to create, or its URL (s3://, gs://, az://).")],
     format_: Annotated[Format, typer.Option("--format", help="tar: WebDataset shards.")] = Format.TAR,
     optimize: Annotated[
-        bool, typer.Option("--optimize", help="Rewrite JPEGs without loss: smaller, with restart markers.")
+        bool, typer.Option("--optimize", help="Rewrite JPEGs losslessly: smaller, with restart markers.")
     ] = False,
     strip: Annotated[
         bool, typer.Option("--strip", help="With --optimize: drop EXIF, ICC profiles and comments.")
     ] = False,
     reencode: Annotated[
-        Encoding | None, typer.Option(help="Images that aren't JPEGs; jpeg is LOSSY. Default: as they are.")
+        Encoding | None,
+        typer.Option(help="Re-encode images that are not JPEGs; jpeg is LOSSY. Default: keep."),
     ] = None,
     max_side: Annotated[
-        int | None, typer.Option(min=1, help="LOSSY: scale larger images down to this many pixels.")
+        int | None, typer.Option(min=1, help="LOSSY: scale images down to this longer side, in pixels.")
     ] = None,
     quality: Annotated[
-        int | None, typer.Option(min=1, max=100, help="LOSSY: of JPEGs re-encoded; default 95.")
+        int | None,
+        typer.Option(min=1, max=100, help="LOSSY: JPEG quality of re-encoded images. Default: 95."),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Threads; default: usable cores + 1. With --ray: cores a shard takes."),
+        typer.Option(min=1, help="Threads. Default: usable cores + 1. With --ray: cores per shard."),
     ] = None,
     shard_size: Annotated[
-        int, typer.Option(min=1, help="MB of the source in a shard, at most.")
+        int, typer.Option(min=1, help="MB of source files per shard, at most.")
     ] = DEFAULT_SHARD_SIZE // MB,
-    shuffle: Annotated[int | None, typer.Option(help="A seed: store samples in a random order.")] = None,
+    shuffle: Annotated[
+        int | None, typer.Option(help="Seed of a random order in which to store the samples.")
+    ] = None,
     ray: Annotated[
         str | None,
         typer.Option(metavar="ADDRESS", help="Build shards on a Ray cluster: auto, local, or its address."),
     ] = None,
 ) -> None:
-    """Packs a data set into few large files with an index, without changing a byte of its images.
+    """Packs a dataset into a few large files with an index, without changing a byte of its images.
 
-    DEST gets tar shards that every WebDataset reader opens, and index.arrow:
-    read it by headrace.PackedDataset. Interrupted, even by kill -9? Run the
-    same command again: it continues after the last finished shard. DEST has its
-    name only once it is complete.
+    Writes tar shards that any WebDataset reader can open, and index.arrow, to DEST;
+    read them with headrace.PackedDataset. If it is interrupted, even by kill -9, run
+    the same command again: it continues after the last finished shard. DEST
+    exists only once it is complete.
 
-    Exit codes: 0 packed, or up to date; 2 wrong usage, or a file that can't be read or
-    written; 130 ended by Ctrl-C.
+    Exit codes: 0 packed, or already up to date; 2 wrong usage, or a file that cannot be
+    read or written; 130 interrupted by Ctrl-C.
     """
     from headrace.packs.pack import pack as run
 
@@ -124,10 +128,10 @@ def _report(summary: PackSummary, console: Console) -> None:
     for note in summary.notes:
         console.print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
     if summary.kept:
-        console.print(f"{len(summary.kept):,} images are kept as they were:", style="yellow", highlight=False)
+        console.print(f"{len(summary.kept):,} images are kept unchanged:", style="yellow", highlight=False)
         for key, why in summary.kept[:NAMED]:
             console.print(printable(f"  {key}: {why}"), markup=False, highlight=False, soft_wrap=True)
         if len(summary.kept) > NAMED:
             console.print(
-                f"  and {len(summary.kept) - NAMED:,} more: headrace info names all", highlight=False
+                f"  and {len(summary.kept) - NAMED:,} more: headrace info lists all of them", highlight=False
             )

@@ -13,20 +13,24 @@ from rich.console import Console
 
 from headrace.errors import printable
 
-# Exit codes: 0 all is well, 1 bad records were found, 2 wrong usage, or files that can't be read or written.
+# Exit codes besides 0: bad records were found; wrong usage, or files that cannot be read or written; Ctrl-C.
 BAD_RECORDS = 1
 FAILED = 2
-INTERRUPTED = 130  # by Ctrl-C, as shells have it
+INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 JsonFile = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", help="Write the result here as JSON; -: print it, and no report."),
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="Write the result to this file as JSON; - prints it instead of the report.",
+    ),
 ]
 STANDARD_OUTPUT = Path("-")
 
 
 def check_outputs(*paths: Path | None) -> None:
-    """Ends the command at once where a result couldn't be written after minutes of work."""
+    """Ends the command immediately if a result could not be written after minutes of work."""
     for path in paths:
         try:
             if path is not None and path != STANDARD_OUTPUT:
@@ -36,7 +40,7 @@ def check_outputs(*paths: Path | None) -> None:
 
 
 def give_json(value: Any, path: Path | None) -> bool:
-    """Writes `value` where `--json` says. Returns whether there is to be a report, too."""
+    """Writes `value` to the file given by `--json`. Returns whether a report is to be printed, too."""
     if path is not None:
         text = json.dumps(value, indent=1) + "\n"
         if path == STANDARD_OUTPUT:
@@ -48,7 +52,7 @@ def give_json(value: Any, path: Path | None) -> bool:
 
 @contextmanager
 def progress_bar(doing: str, console: Console) -> Iterator[Callable[[int, int], None]]:
-    """A bar with count, rate and remaining time: call what this gives with (done, total)."""
+    """A bar with count, rate and remaining time. Yields a function to call with (done, total)."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     rate = TextColumn("{task.fields[rate]}")
@@ -66,7 +70,7 @@ def progress_bar(doing: str, console: Console) -> Iterator[Callable[[int, int], 
 
 @contextmanager
 def failing(verb: str, console: Console) -> Iterator[None]:
-    """Ends the command with exit code 2 and a message, where the body raises an error that a user can fix."""
+    """Ends the command with exit code 2 and a message if the body raises an error that a user can fix."""
     try:
         yield
     except (OSError, ValueError) as error:

@@ -14,15 +14,16 @@ from headrace.errors import ConfigError
 
 
 def top(
-    pid: Annotated[int | None, typer.Argument(help="Of the training process, or of torchrun.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
+    pid: Annotated[int | None, typer.Argument(help="Process ID of the training, or of torchrun.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and exit.")] = False,
     json_file: JsonFile = None,
     interval: Annotated[float, typer.Option(min=0.1, help="Refresh interval in seconds.")] = 1.0,
 ) -> None:
-    """Watches a running job: throughput, stall, queue, stages, processes, disk, GPUs. q ends it.
+    """Shows a running job: throughput, stall, queue, stages, processes, disk, GPUs. Press q to quit.
 
-    Without PID: your only running job, or a list if there are several. Exit codes: 0; 2: there is no such
-    job.
+    Without PID it shows your only running job, or a list if there are several.
+
+    Exit codes: 0 shown; 2 wrong usage, or no such job.
     """
     from headrace.cli.watch import Watch, choose, draw, print_jobs, show
 

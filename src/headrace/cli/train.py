@@ -1,4 +1,4 @@
-"""headrace train: the ImageNet recipe."""
+"""`headrace train`: the ImageNet recipe."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ FAILED, USAGE = 1, 2
 
 
 def train(**options: Any) -> None:
-    """Trains an image classifier, as ImageNet's are.
+    """Trains an image classifier with the usual ImageNet recipe.
 
     On one GPU: headrace train DATA --precision bf16 --channels-last
 
     On eight: torchrun --nproc-per-node=8 -m headrace train DATA --batch-size 2048 …
 
-    Ctrl-C, SIGTERM and SIGUSR1 end it after the current step, with a checkpoint. The same command with
+    Ctrl-C, SIGTERM and SIGUSR1 stop it after the current step, with a checkpoint. The same command with
     --resume auto resumes with the next image, also on another number of GPUs.
 
-    Exit codes: 0 trained; 75 stopped by SIGTERM or SIGUSR1, to be started again with --resume auto; 130
+    Exit codes: 0 trained; 75 stopped by SIGTERM or SIGUSR1: run it again with --resume auto; 130
     stopped by Ctrl-C; 2 wrong usage, or missing data; 1 any other error.
     """
     from headrace.recipes import train as run

@@ -1,4 +1,4 @@
-"""headrace tune: the settings that make a loader fastest."""
+"""`headrace tune`: the settings that make a loader fastest."""
 
 from __future__ import annotations
 
@@ -24,23 +24,25 @@ if TYPE_CHECKING:
 
 def tune(
     target: Annotated[
-        str, typer.Argument(help="A script, or FILE.py:NAME of a loader or of a function that makes one.")
+        str, typer.Argument(help="A script, or FILE.py:NAME of a loader or of a function that returns one.")
     ],
     args: Annotated[list[str] | None, typer.Argument(help="The script's own arguments.")] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="To measure each setting for.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds to measure each setting.")] = 3.0,
     number: Annotated[
-        int, typer.Option("--loader", min=1, help="Which of a script's loaders: the N-th it iterates over.")
+        int, typer.Option("--loader", min=1, help="Tune the N-th loader that the script iterates over.")
     ] = 1,
     threads: Annotated[
         bool,
-        typer.Option("--threads", help="Try worker threads, too: only for a dataset that is thread-safe."),
+        typer.Option("--threads", help="Also try worker threads: only for a thread-safe dataset."),
     ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Finds the settings that make a loader fastest, for torch's DataLoader and for Headrace's.
 
-    A script is run, unmodified, until it begins to iterate over its loader; options of the script itself come
+    A script runs, unmodified, until it starts to iterate over its loader. Options of the script itself come
     after a --.
+
+    Exit codes: 0 measured; 1 the script failed; 2 wrong usage, or no such loader; 130 interrupted by Ctrl-C.
     """
     check_outputs(json_file)
     printed = json_file == STANDARD_OUTPUT

@@ -1,4 +1,4 @@
-"""`headrace verify`: is a pack what was packed?"""
+"""`headrace verify`: whether a pack contains what was packed."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ if TYPE_CHECKING:
 
 
 def verify(
-    pack: Annotated[str, typer.Argument(help="The folder that headrace pack made, or its URL.")],
-    against: Annotated[str | None, typer.Option(help="What it was made from: compare with it.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: the usable cores.")] = None,
+    pack: Annotated[str, typer.Argument(help="A folder written by headrace pack, or its URL.")],
+    against: Annotated[
+        str | None, typer.Option(help="The source that it was made from: compare with it.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads. Default: usable cores.")] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Reads a whole pack and names every record that isn't as it was packed.
+    """Reads a whole pack and reports every record that differs from what was packed.
 
-    Shards' sizes, places and checksums of all images, and labels are compared
+    Sizes of shards, offsets and checksums of all images, and labels are compared
     with the index; with --against, keys, labels and fields also with the
     source, and images byte for byte, or pixel for pixel where the pack was made
     with --optimize or --reencode png.
 
-    Exit codes: 0 all is well; 1 bad records were found, one line each; 2 wrong
-    usage, or an index or source that can't be read.
+    Exit codes: 0 no problems; 1 bad records were found, one line each; 2 wrong
+    usage, or an index or source that cannot be read.
     """
     check_outputs(json_file)
     console = Console(stderr=True)

@@ -278,7 +278,7 @@ def single_threaded_workers(case: Case) -> Iterator[Candidate]:
 
 
 def less_contention(case: Case) -> Iterator[Candidate]:
-    """Cores that are left to the loader, where it is much slower beside the step than alone."""
+    """Cores that are left to the loader, where it is much slower during the step than alone."""
     if case.slowdown < MUCH_SLOWER or not case.costs.overlaps:
         return
     threads, cores = case.observation.threads, case.costs.cores
@@ -289,7 +289,7 @@ def less_contention(case: Case) -> Iterator[Candidate]:
         change=f"torch.set_num_threads({threads}) → {fewer}"
         if threads > fewer
         else "fewer processes beside it",
-        why=f"beside the step, loading takes {case.slowdown:.1f} times as long as alone: they compete for"
+        why=f"during the step, loading takes {case.slowdown:.1f} times as long as alone: they compete for"
         f" {cores} cores",
         evidence=(f"threads waited for a core for {case.run_delay:.0%} of their time",),
         lines=(f"-torch.set_num_threads({threads})", f"+torch.set_num_threads({fewer})")

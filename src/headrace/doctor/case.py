@@ -234,7 +234,7 @@ def where_it_stays(observation: Observation, phase: str = DEMAND) -> list[str]:
 
 
 def takes_turns(case: Case) -> bool:
-    """A thread of the training process makes the batches beside the step, and both suffer.
+    """A thread of the training process makes the batches during the step, and both suffer.
 
     Without workers the step should wait for all that loading costs: where it waits for less than half of
     that, another thread loads.

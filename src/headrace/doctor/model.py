@@ -52,12 +52,12 @@ class Costs:
         return max(self.supply, (self.demand_cpu + self.supply_cpu) / self.cores)
 
     def together(self, slowdown: float) -> float:
-        """The same where loading takes `slowdown` times as long beside the step as alone."""
+        """The same where loading takes `slowdown` times as long during the step as alone."""
         loading = slowdown * self.loading
         return max(self.demand, loading) if self.overlaps else self.demand + loading
 
     def slowdown(self, seconds: float) -> float:
-        """How many times as long loading must take beside the step, for a sample to take `seconds`: at least
+        """How many times as long loading must take during the step, for a sample to take `seconds`: at least
         1, and 1 where loading isn't the limit."""
         if not self.overlaps:
             return max(1.0, (seconds - self.demand) / self.supply)

@@ -17,7 +17,7 @@ class Finding:
     Attributes:
         name: what, as a short title: "shared memory", "empty classes".
         value: what was found, with its unit: "64 MB free at /dev/shm".
-        judgement: "good"; "note": worth knowing; "bad": something to mend; "unknown": it can't be found out.
+        judgement: "good"; "note": worth knowing; "bad": something to fix; "unknown": not measurable here.
         remedy: what to do, as the user would type or write it; empty where there is nothing to do.
         details: the same as numbers and names, for programs; JSON types only.
     """
@@ -167,7 +167,7 @@ class Advice:
     Attributes:
         cause: the kind of cause that it answers.
         summary: one line: "num_workers=4 → 12".
-        diff: lines as in a unified diff of the user's own call, each begun by "-", "+" or " ".
+        diff: lines as in a unified diff of the user's own call, each starting with "-", "+" or " ".
         predicted: times as fast as now; 1.0: no faster, or only memory.
         settings: how `--try` applies it: {"loader": {"num_workers": 12}}, {"threads": 2},
             {"worker_threads": 1}, {"headrace": true}; empty: only the user can.
@@ -271,7 +271,7 @@ class Diagnosis:
 
     @property
     def verdict(self) -> Cause:
-        """What to mend first, or "healthy"."""
+        """What to fix first, or "healthy"."""
         return self.causes[0]
 
     def rate(self, name: str) -> Rate:

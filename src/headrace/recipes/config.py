@@ -31,16 +31,16 @@ class Recipe:
     """
 
     data: Path
-    arch: str = _option("resnet50", MODEL, "Classifier of torchvision, or timm/NAME.")
+    arch: str = _option("resnet50", MODEL, "Name of a torchvision classifier, or timm/NAME.")
     epochs: int = _option(90, MODEL, "Passes over the training images.")
-    batch_size: int = _option(256, MODEL, "Images of one optimizer step, over all GPUs.")
+    batch_size: int = _option(256, MODEL, "Images per optimizer step, over all GPUs.")
     optimizer: str = _option("sgd", MODEL, "sgd (momentum 0.9, Nesterov) or adamw.")
     # Goyal et al. 2017, arXiv 1706.02677; Touvron et al. 2021, arXiv 2012.12877.
     lr: float | None = _option(
         None, MODEL, "Peak learning rate. Default: 0.1 × batch/256 for sgd, 1e-3 × batch/1024 for adamw."
     )
     weight_decay: float | None = _option(
-        None, MODEL, "Of all but biases and norms. Default: 1e-4 for sgd, 0.05 for adamw."
+        None, MODEL, "Weight decay, except of biases and norms. Default: 1e-4 for sgd, 0.05 for adamw."
     )
     warmup_epochs: float | None = _option(
         None, MODEL, "Epochs of linear warm-up before the cosine decay. Default: 5, or half of the epochs."
@@ -49,8 +49,8 @@ class Recipe:
     ema: float = _option(
         0.0, MODEL, "Decay per step of an average of the weights, which is evaluated instead; 0 disables it."
     )
-    size: int = _option(224, IMAGES, "Pixels of a crop's side.")
-    val_resize: int = _option(256, IMAGES, "Pixels of the shorter side before the validation crop.")
+    size: int = _option(224, IMAGES, "Side of a crop in pixels.")
+    val_resize: int = _option(256, IMAGES, "Shorter side before the validation crop, in pixels.")
     workers: int | None = _option(None, IMAGES, "Workers of each loader. Default: the loader decides.")
     precision: str = _option("fp32", MACHINE, "Autocast: fp32 (none), bf16, or fp16 with a GradScaler.")
     accumulate: int = _option(1, MACHINE, "Gradient-accumulation steps; the batch stays the same.")
@@ -58,17 +58,21 @@ class Recipe:
     channels_last: bool = _option(False, MACHINE, "Channels-last memory format: faster on GPUs.")
     compile: bool = _option(False, MACHINE, "Use torch.compile (slow first step).")
     deterministic: bool = _option(False, MACHINE, "Use deterministic algorithms; slower.")
-    device: str | None = _option(None, MACHINE, "Default: the accelerator if there is one, else the CPU.")
+    device: str | None = _option(
+        None, MACHINE, "Device. Default: the accelerator if there is one, else the CPU."
+    )
     out: Path = _option(OUT, RUN, "Folder of checkpoints and logs.")  # noqa: RUF009  # a Path is frozen
     resume: str = _option(
-        "never", RUN, "auto: from OUT/last.pt if it exists; FILE: from that; never: refuse an OUT with a run."
+        "never",
+        RUN,
+        "auto (resume OUT/last.pt if it exists), a checkpoint file, or never (refuse an OUT with a run).",
     )
     checkpoint_every: int = _option(
-        0, RUN, "Steps between checkpoints, besides one after each epoch; 0: none."
+        0, RUN, "Steps between checkpoints, in addition to one after each epoch; 0 disables them."
     )
-    log_every: int = _option(50, RUN, "Steps between lines of the log.")
+    log_every: int = _option(50, RUN, "Steps between log lines.")
     metrics_port: int | None = _option(
-        None, RUN, "Port of 127.0.0.1 for Prometheus; plus the rank's number on its machine."
+        None, RUN, "Port on 127.0.0.1 for Prometheus; the local rank is added to it."
     )
     seed: int = _option(0, RUN, "Random seed of weights, data order and augmentation.")
 

@@ -49,7 +49,7 @@ def advice(
     if recipe.precision == "fp32":
         lines.append("  --precision bf16: halves most activations, and is usually faster")
     if part % 2 == 0:
-        lines.append(f"  --accumulate {2 * recipe.accumulate}: {part // 2} images a pass, the same batch")
+        lines.append(f"  --accumulate {2 * recipe.accumulate}: {part // 2} images per pass, the same batch")
     if not recipe.checkpointing and not recipe.compile:
         lines.append("  --checkpointing: keeps the inputs of blocks only, and computes the rest twice")
     lines.append(f"  --batch-size {half}: another training; the default learning rate follows it")
