@@ -29,7 +29,7 @@ CPP_FILES     = $(shell git ls-files -co --exclude-standard 'native/*.cpp' 'nati
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-long quick coverage check lint format tidy asan tsan native-test neon-test fuzz fuzz-chains libfuzzer \
+.PHONY: help setup demo test test-long quick coverage check lint format tidy asan tsan native-test neon-test fuzz fuzz-chains fuzz-images libfuzzer \
         valgrind chaos soak lock audit docs docs-serve bench \
         bench-quick bench-peers stages crop-area pictures doctor-scenarios wheel wheel-check cross-wheel wheels sdist changelog release-check clean distclean
 
@@ -136,6 +136,10 @@ fuzz: asan ## Run asan, then fuzz the Python readers for $(FUZZ_SECONDS) s each 
 PAIRS ?= 2000000
 fuzz-chains: $(PACKAGE) ## Compare $(PAIRS) random chains of transforms with torchvision (20 minutes on two cores)
 	$(BIN)/python tests/fuzz/chains.py --pairs $(PAIRS) $(ARGS)
+
+FILES ?= 10000
+fuzz-images: $(PACKAGE) ## Compare $(FILES) random JPEG, PNG and WebP files, whole and in part, with Pillow (5 minutes)
+	$(BIN)/python tests/fuzz/images.py --count $(FILES) $(ARGS)
 
 # Undefined values are not checked: kernels multiply padding by zero, which memcheck reports as use.
 # Leaks are checked by asan: a forked child abandons its parent's pool on purpose, which valgrind would report.

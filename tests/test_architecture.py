@@ -64,7 +64,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"doctor", "examine", "export", "loader", "measure", "packs", "recipes", "sources", "tuning"}
     | {"_native"},
     "__main__": {"cli"},
-    "__init__": BASE | {"examine", "loader", "packs", "sources"},
+    "__init__": BASE | {"examine", "loader", "packs", "sources", "transforms"},
 }
 
 
@@ -151,9 +151,9 @@ BUDGETS = [
 ]
 # More for the time being: recognition of code of one's own and of timm, before others make room for them.
 ALL_PYTHON = Budget(tuple(HOLDS), 28_000, now=41_000)
-# The steps of lazy images and those of timm; CMYK, one channel, orientation; PNG and WebP; torch's arithmetic
-# for AugMix.
-NATIVE = 14_700
+# The steps of lazy images and those of timm; CMYK, one channel, orientation; PNG (by libdeflate, too) and WebP; torch's
+# arithmetic for AugMix.
+NATIVE = 14_970
 MAX_FILE, MAX_FUNCTION = 600, 60
 
 ARCHITECTURE = ROOT.parents[1] / "docs" / "architecture.md"

@@ -32,7 +32,7 @@ def main() -> None:
         assert all(torch.equal(images[i], headrace.testing.replay(loader, i)) for i in range(COUNT))
         decoded = {name: count for name, count in loader.stats().decoded_by.items() if count}
     assert sum(decoded.values()) == COUNT, decoded
-    assert (decoded.get("libpng"), decoded.get("libwebp"), decoded.get("pillow")) == (3, 3, None), decoded
+    assert (decoded.get("libdeflate"), decoded.get("libwebp"), decoded.get("pillow")) == (3, 3, None), decoded
     print(f"{COUNT} images decoded natively and equal to torchvision's: {decoded}")
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what pip cannot: Python's venv module, and the headers of libjpeg-turbo, libpng and libwebp. Uses
+# Installs what pip cannot: Python's venv module, and the headers of libjpeg-turbo, libpng, libdeflate and libwebp. Uses
 # apt-get for what is missing only, and prints what to do if that fails. Without libpng or libwebp, Headrace
 # leaves PNG or WebP to Pillow. Running it again does nothing.
 #   tools/setup-system.sh [python3]
@@ -37,6 +37,7 @@ has_header() {
 }
 has_header jpeglib.h || missing+=(libjpeg-dev)
 has_header png.h || wanted+=(libpng-dev)
+has_header libdeflate.h || wanted+=(libdeflate-dev)
 has_header webp/demux.h || wanted+=(libwebp-dev)
 
 packages=("${missing[@]}" "${wanted[@]}")

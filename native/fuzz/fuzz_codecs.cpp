@@ -76,13 +76,23 @@ struct Decoded {
   Image image;
   ImageView view;
 
-  void run(ImageDecoder* decoder, const Rect& rect) {
+  void run(ImageDecoder* decoder, const Rect& rect, uint32_t allowed = ~0u) {
     view = image.reshape(rect.w, rect.h);
     int32_t by = -1;
-    code = decoder->decode(~0u, rect, view, &by);
+    code = decoder->decode(allowed, rect, view, &by);
     if (code == Code::kOk && by < 0) fail("nobody decoded it");
   }
 };
+
+// All but the first decoder of PNG, which the others must equal.
+uint32_t others() {
+  uint32_t bits = 0, bit = 1;
+  for (const char* name : headrace::decoder_names()) {
+    if (std::strcmp(name, "libdeflate") != 0) bits |= bit;
+    bit <<= 1;
+  }
+  return bits;
+}
 
 }  // namespace
 
@@ -99,7 +109,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const Size found = kept.size();
   if (int64_t{found.width} * found.height > kMaxPixels) return 0;
   const Rect rect = choose_rectangle(choices.byte, found);
-  Decoded whole, part, again;
+  Decoded whole, part, again, other;
   part.run(&kept, rect);
   whole.run(&kept, {0, 0, found.width, found.height});
   again.run(&fresh, rect);
@@ -108,6 +118,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fail("pixels depend on other files");
   if (part.code == Code::kOk && whole.code == Code::kOk && !is_part(whole.view, rect, part.view))
     fail("a rectangle is not that part of the image");
+  other.run(&fresh, {0, 0, found.width, found.height}, others());
+  if (other.code == Code::kOk && whole.code != Code::kOk) fail("a decoder is not asked");
+  if (other.code == Code::kOk &&
+      !is_part(whole.view, {0, 0, found.width, found.height}, other.view))
+    fail("decoders differ");
   kept.check();
   inputs_decoded += whole.code == Code::kOk || part.code == Code::kOk;
   return 0;

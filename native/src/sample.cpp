@@ -121,11 +121,10 @@ Code SampleMaker::prepare(const hr_request& request, int64_t position, const Byt
   const hr_pipeline& pipeline = *request.pipeline;
   const int64_t index = request.indices[position];
   Code code = open_sample(request, index, bytes, &decoder_, &stored_size_, tally);
-  orientation_ = jpeg::Orientation();
-  if (code == Code::kOk && pipeline.upright != 0 && request.source->height == 0) {
-    const jpeg::File* file = decoder_.jpeg();
-    if (file == nullptr || !read_orientation(*file, &orientation_)) return Code::kUnsupported;
-  }
+  orientation_ = Orientation();
+  const bool upright = pipeline.upright != 0 && request.source->height == 0;
+  if (code == Code::kOk && upright && !decoder_.read_orientation(&orientation_))
+    return Code::kUnsupported;
   const Size seen = upright_size(stored_size_, orientation_);
   status->width = seen.width;
   status->height = seen.height;

@@ -5,7 +5,6 @@
 
 #include "codecs/image_decoder.h"
 #include "headrace.h"
-#include "jpeg/orientation.h"
 #include "program.h"
 #include "reader.h"
 #include "resize/store.h"
@@ -54,9 +53,9 @@ class SampleMaker {
 
   ImageDecoder decoder_;
   std::vector<hr_draw> draws_;
-  Size stored_size_ = {0, 0};      // of the image in the file at hand
-  jpeg::Orientation orientation_;  // of that image
-  Image stored_;                   // what is decoded before it is turned
+  Size stored_size_ = {0, 0};  // of the image in the file at hand
+  Orientation orientation_;    // of that image
+  Image stored_;               // what is decoded before it is turned
   Program program_;
   Runner runner_;
 };

@@ -19,6 +19,7 @@ import headrace.testing
 from headrace._native.decoders import FORMATS, native_formats
 from support import odd_jpegs, pngs
 from support.equal import same
+from support.images import decoded_as_png
 from support.jpegs import jpeg
 from support.odd_files import GOOD, ODD_FILES, saved
 
@@ -107,7 +108,7 @@ def test_gray_images_of_mixed_formats_equal_torchs_loader(tmp_path: Path) -> Non
     loader = headrace.DataLoader(dataset, batch_size=7, num_workers=1)
     assert loader.plan().native is not None
     assert same(list(loader), list(TorchDataLoader(dataset, batch_size=7)))
-    assert loader.stats().decoded_by["libpng"] > 0
+    assert decoded_as_png(loader) > 0
 
 
 def upright(image: Image.Image) -> Image.Image:

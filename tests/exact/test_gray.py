@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,11 @@ from torchvision.transforms import v2
 import headrace
 import headrace.testing
 from headrace._native import ffi
+from headrace._native.decoders import native_formats
+from support.images import decoded_as_png
 from support.jpegs import cmyk, image_folder, jpeg, picture
 from support.odd_files import saved
+from support.pngs import png
 
 FILES = 40
 SIZED: list[Any] = [v1.Resize(48), v1.CenterCrop((40, 44))]
@@ -88,7 +92,7 @@ def test_no_sample_of_a_folder_like_imagenet_needs_python(tmp_path: Path) -> Non
     write(tmp_path, "png", saved("PNG"))
     steps = [v1.Resize(48), v1.CenterCrop(40), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.2] * 3)]
     loader = check(ImageFolder(str(tmp_path), v1.Compose(steps)))
-    assert loader.stats().decoded_by["libpng"] == 1
+    assert decoded_as_png(loader) == 1
     steps = [v1.RandomResizedCrop(40), v1.RandomHorizontalFlip(), *steps[2:]]
     random = headrace.DataLoader(ImageFolder(str(tmp_path), v1.Compose(steps)), 8, num_workers=2, seed=1)
     for index, image in enumerate(torch.cat([images for images, _ in random])):
@@ -315,8 +319,8 @@ def test_datasets_that_open_gray_images_themselves(folder: Path, turned: Path, *
             assert all(map(torch.equal, found, expected))
 
 
-def oriented(orientation: int, number: int, *, big: bool = False, **save: Any) -> bytes:
-    """A JPEG that says how it is to be turned."""
+def oriented(orientation: int, number: int, *, big: bool = False, format: str = "JPEG", **save: Any) -> bytes:
+    """An image file that says how it is to be turned."""
     rng = np.random.default_rng(100 * number + orientation)
     width, height = (int(edge) for edge in rng.integers(1, 90, 2))
     exif = Image.Exif()
@@ -324,7 +328,7 @@ def oriented(orientation: int, number: int, *, big: bool = False, **save: Any) -
     exif[0x010F], exif[0x0112], exif[0x0132] = "maker", orientation, "2026:11:22 12:00:00"
     file = io.BytesIO()
     image = picture(rng, width, height)
-    (image.convert("L") if number % 3 == 0 else image).save(file, "JPEG", exif=exif, **save)
+    (image.convert("L") if number % 3 == 0 else image).save(file, format, exif=exif, **save)
     return file.getvalue()
 
 
@@ -359,6 +363,8 @@ def turned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for orientation in range(10):
         for number in range(4):
             write(root, f"{orientation}-{number}", oriented(orientation, number, big=number % 2 == 1))
+        for format in native_formats()[1:]:
+            write(root, f"{orientation}-{format}", oriented(orientation, 2, format=format))
     write(root, "none", jpeg(np.random.default_rng(5), "4:2:0", 60, 40))
     write(root, "cmyk", cmyk(np.random.default_rng(6), 33, 60, exif=ODD_EXIF["plain"]))
     return root
@@ -425,12 +431,51 @@ def first_of(dataset: ImageFolder) -> tuple[torch.Tensor | None, Exception | Non
         return None, error
 
 
-@pytest.mark.parametrize("name", [*ODD_EXIF, "XMP", "XMP and EXIF", "two segments"])
+def png_with(*chunks: tuple[bytes, bytes]) -> bytes:
+    return png(np.random.default_rng(7), 50, 30, before=chunks)
+
+
+def webp_with(**metadata: bytes) -> bytes:
+    return saved("WEBP", width=50, height=30, **metadata)
+
+
+PLAIN = ODD_EXIF["plain"].removeprefix(b"Exif\0\0")
+OTHER_METADATA: dict[str, Callable[[], bytes]] = {
+    "PNG, EXIF": lambda: png_with((b"eXIf", PLAIN)),
+    "PNG, EXIF with a header": lambda: png_with((b"eXIf", ODD_EXIF["plain"])),
+    "PNG, EXIF twice": lambda: png_with((b"eXIf", PLAIN), (b"eXIf", PLAIN)),
+    "PNG, EXIF behind the pixels": lambda: png(np.random.default_rng(7), 50, 30, after=[(b"eXIf", PLAIN)]),
+    "PNG, empty EXIF": lambda: png_with((b"eXIf", b"")),
+    "PNG, XMP": lambda: png_with((b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + XMP)),
+    "PNG, compressed XMP": lambda: png_with((b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + zlib.compress(XMP))),
+    "PNG, XMP in another text": lambda: png_with((b"tEXt", b"XML:com.adobe.xmp\0" + XMP)),
+    "PNG, a text called xmp": lambda: png_with((b"tEXt", b"xmp\0" + XMP)),
+    "PNG, a text called exif": lambda: png_with((b"tEXt", b"exif\0" + PLAIN.hex().encode())),
+    "PNG, a raw profile": lambda: png_with(
+        (b"tEXt", b"Raw profile type exif\0\nexif\n0\n" + ODD_EXIF["plain"].hex().encode())
+    ),
+    "PNG, a compressed raw profile": lambda: png_with(
+        (
+            b"zTXt",
+            b"Raw profile type exif\0\0" + zlib.compress(b"\nexif\n0\n" + ODD_EXIF["plain"].hex().encode()),
+        )
+    ),
+    "WebP, EXIF": lambda: webp_with(exif=PLAIN),
+    "WebP, EXIF with a header": lambda: webp_with(exif=ODD_EXIF["plain"]),
+    "WebP, odd EXIF": lambda: webp_with(exif=b"no TIFF at all"),
+    "WebP, XMP": lambda: webp_with(xmp=XMP),
+    "WebP, XMP and EXIF": lambda: webp_with(xmp=XMP, exif=PLAIN),
+}
+
+
+@pytest.mark.parametrize("name", [*ODD_EXIF, *OTHER_METADATA, "XMP", "XMP and EXIF", "two segments"])
 def test_odd_metadata_means_what_pillow_makes_of_it(tmp_path: Path, name: str) -> None:
     xmp = b"http://ns.adobe.com/xap/1.0/\0" + XMP
     plain = ODD_EXIF["another tag"]
     payloads = {"XMP": [xmp], "XMP and EXIF": [xmp, plain], "two segments": [plain, ODD_EXIF["65535"]]}
-    write(tmp_path, "a", with_segments(*payloads.get(name, [ODD_EXIF.get(name, b"")])))
+    other = OTHER_METADATA.get(name)
+    segments = payloads.get(name, [ODD_EXIF.get(name, b"")])
+    write(tmp_path, "a", with_segments(*segments) if other is None else other())
     dataset = ImageFolder(
         str(tmp_path), v1.Compose([ImageOps.exif_transpose, v1.CenterCrop(40), v1.ToTensor()])
     )

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
+
+import headrace
+from headrace._native.decoders import FORMATS
 
 
 def noise(height: int, width: int, seed: int = 0) -> Image.Image:
@@ -21,3 +25,9 @@ def image_folder(root: Path, count: int = 4, suffix: str = ".jpg") -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         noise(40 + i, 50 + i, i).save(folder / f"{i}{suffix}")
     return root
+
+
+def decoded_as_png(loader: headrace.DataLoader[Any]) -> int:
+    """How many samples a loader decoded by the decoders of PNG."""
+    decoded = loader.stats().decoded_by
+    return sum(count for name, count in decoded.items() if name in FORMATS["PNG"])

@@ -12,6 +12,7 @@
 #include "../image.h"
 #include "../jpeg/decoder.h"
 #include "../status.h"
+#include "orientation.h"
 
 namespace headrace {
 
@@ -44,8 +45,11 @@ class Codec {
   virtual Code decode(uint32_t allowed, const Rect& rect, const ImageView& out,
                       int32_t* decoder) = 0;
 
-  // The file that was opened last, where it is a JPEG: its header says more. nullptr: it isn't one.
-  virtual const jpeg::File* jpeg() const { return nullptr; }
+  // How the file that was opened last is to be turned. False where that is Pillow's to say.
+  virtual bool read_orientation(Orientation* orientation) const = 0;
+
+  // Whether red, green and blue of that file are equal everywhere for sure.
+  virtual bool is_gray() const { return false; }
 };
 
 // A row of the table of formats.
@@ -56,8 +60,8 @@ struct Format {
   bool (*begins)(const uint8_t* data, size_t size);
   // first: the number in decoder_names() of the first of its decoders.
   std::unique_ptr<Codec> (*make)(int first);
-  // Of the library that decodes; nullptr: none, or another place tells it.
-  std::string (*version)();
+  // Of the library behind each decoder; nullptr: none, or another place tells it.
+  std::vector<std::string> (*versions)();
 };
 
 // All formats that native code knows, those without a decoder in this build included.
@@ -69,11 +73,12 @@ const std::vector<const char*>& decoder_names();
 std::unique_ptr<Codec> make_jpeg_codec(int first);
 #ifdef HEADRACE_PNG
 std::unique_ptr<Codec> make_png_codec(int first);
-std::string png_version();
+std::vector<const char*> png_decoders();
+std::vector<std::string> png_versions();
 #endif
 #ifdef HEADRACE_WEBP
 std::unique_ptr<Codec> make_webp_codec(int first);
-std::string webp_version();
+std::vector<std::string> webp_versions();
 #endif
 
 }  // namespace headrace

@@ -21,9 +21,10 @@ class ImageDecoder {
 
   // As those of Codec, of a file whose open() was kOk.
   Code check() { return codec_->check(); }
-  const jpeg::File* jpeg() const { return codec_->jpeg(); }
-  // Whether red, green and blue are equal everywhere for sure.
-  bool is_gray() const { return jpeg() != nullptr && jpeg()->header.components == 1; }
+  bool read_orientation(Orientation* orientation) const {
+    return codec_->read_orientation(orientation);
+  }
+  bool is_gray() const { return codec_->is_gray(); }
   Code decode(uint32_t allowed, const Rect& rect, const ImageView& out, int32_t* decoder) {
     return codec_->decode(allowed, rect, out, decoder);
   }

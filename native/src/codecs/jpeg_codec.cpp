@@ -1,4 +1,5 @@
 #include <cstring>
+#include <string_view>
 
 #include "../jpeg/own_frame.h"
 #include "../jpeg/own_tables.h"
@@ -18,7 +19,8 @@ class JpegCodec final : public Codec {
   Code open(const EncodedImage& file, Size* size) override;
   Code check() override;
   Code decode(uint32_t allowed, const Rect& rect, const ImageView& out, int32_t* decoder) override;
-  const jpeg::File* jpeg() const override { return &file_; }
+  bool read_orientation(Orientation* orientation) const override;
+  bool is_gray() const override { return file_.header.components == 1; }
 
  private:
   int first_;
@@ -65,6 +67,25 @@ Code JpegCodec::decode(uint32_t allowed, const Rect& rect, const ImageView& out,
     if (code == Code::kOk || code == Code::kOutOfMemory) return code;
   }
   return code;
+}
+
+bool JpegCodec::read_orientation(Orientation* orientation) const {
+  constexpr uint8_t kApp1 = 0xE1;
+  constexpr std::string_view kExif("Exif\0\0", 6), kXmp("http://ns.adobe.com/xap/1.0/\0", 29);
+  OrientationTags tags;
+  // As parse_header() went through the same segments.
+  for (size_t at = 2; at < file_.header.sos_offset;) {
+    while (file_.data[at] == 0xFF) ++at;
+    const uint8_t marker = file_.data[at++];
+    if (jpeg::stands_alone(marker)) continue;
+    const size_t length = static_cast<size_t>(file_.data[at] << 8 | file_.data[at + 1]);
+    const std::string_view segment(reinterpret_cast<const char*>(file_.data) + at + 2, length - 2);
+    at += length;
+    if (marker != kApp1) continue;
+    if (segment.substr(0, kExif.size()) == kExif) tags.add_exif(segment.substr(kExif.size()));
+    if (segment.substr(0, kXmp.size()) == kXmp) tags.add_xmp(segment);
+  }
+  return tags.find(orientation);
 }
 
 }  // namespace

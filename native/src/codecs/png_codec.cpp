@@ -1,5 +1,5 @@
-// PNG by libpng, which inflates and unfilters; what its pixels mean is said here, as Pillow says
-// it.
+// PNG by libdeflate and code of our own, or by libpng; what pixels mean is said here, as Pillow
+// says it.
 #include <png.h>
 
 #include <csetjmp>
@@ -8,6 +8,9 @@
 #include "../pixels.h"
 #include "codec.h"
 #include "png_file.h"
+#ifdef HEADRACE_DEFLATE
+#include "png_image.h"
+#endif
 
 namespace headrace {
 namespace {
@@ -18,13 +21,30 @@ constexpr uint64_t kMaxMemory = uint64_t{1} << 30;
 // An IEND chunk, for libpng to find behind the image data, whatever else is there.
 constexpr uint8_t kEnd[] = {0, 0, 0, 0, 'I', 'E', 'N', 'D', 0xAE, 0x42, 0x60, 0x82};
 
+#ifdef HEADRACE_DEFLATE
+// The first `count` pixels of a row, which have 1, 2 or 4 bits each, a byte for each.
+void unpack(const uint8_t* row, int bits, size_t count, uint8_t* values) {
+  const size_t in_byte = 8 / static_cast<size_t>(bits);
+  for (size_t i = 0; i < count; ++i) {
+    const int shift = 8 - bits * (static_cast<int>(i % in_byte) + 1);
+    values[i] = static_cast<uint8_t>(row[i / in_byte] >> shift & ((1 << bits) - 1));
+  }
+}
+#endif
+
 class PngCodec final : public Codec {
  public:
-  explicit PngCodec(int number) : number_(number) {}
+  explicit PngCodec(int first) : libpng_(first + static_cast<int>(png_decoders().size()) - 1) {}
 
   Code open(const EncodedImage& file, Size* size) override;
   Code check() override;
   Code decode(uint32_t allowed, const Rect& rect, const ImageView& out, int32_t* decoder) override;
+  bool read_orientation(Orientation* orientation) const override {
+    return header_.orientation.find(orientation);
+  }
+  bool is_gray() const override {
+    return header_.color_type == png::kGray || header_.color_type == png::kGrayAlpha;
+  }
 
  private:
   struct Piece {
@@ -41,6 +61,9 @@ class PngCodec final : public Codec {
   }
   static void on_read(png_structp png, png_bytep to, size_t count);
 
+  Code decode_inflated(const Rect& rect, const ImageView& out);
+  Code decode_by_libpng(const Rect& rect, const ImageView& out);
+  void read_colors();
   void start();
   // These run under setjmp: nothing in them may have a destructor.
   Code read(const Rect& rect, const ImageView& out);
@@ -48,9 +71,13 @@ class PngCodec final : public Codec {
   Code read_interlaced(const Rect& rect, const ImageView& out);
   void convert(const uint8_t* row, const Rect& rect, uint8_t* rgbx) const;
 
-  int number_;
+  int libpng_;  // the number of its decoder, the last one of the format
   const uint8_t* data_ = nullptr;
   png::Header header_;
+  uint32_t colors_[256] = {};  // RGBX by the value of a pixel of at most 8 bits
+#ifdef HEADRACE_DEFLATE
+  png::ImageData image_data_;
+#endif
 
   png_structp png_ = nullptr;
   png_infop info_ = nullptr;
@@ -58,7 +85,6 @@ class PngCodec final : public Codec {
   bool warned_ = false;
   Piece pieces_[4] = {};  // what libpng gets to see: no chunk that says nothing about pixels
   int piece_ = 0;
-  uint32_t colors_[256] = {};  // RGBX by the value of a pixel of at most 8 bits
   Buffer rows_;
 };
 
@@ -72,7 +98,42 @@ Code PngCodec::open(const EncodedImage& file, Size* size) {
 Code PngCodec::check() { return png::data_is_intact(data_, header_) ? Code::kOk : Code::kCorrupt; }
 
 Code PngCodec::decode(uint32_t allowed, const Rect& rect, const ImageView& out, int32_t* decoder) {
-  if ((allowed >> number_ & 1u) == 0) return Code::kUnsupported;
+  read_colors();
+  Code code = Code::kUnsupported;
+#ifdef HEADRACE_DEFLATE
+  if ((allowed >> (libpng_ - 1) & 1u) != 0) {
+    code = decode_inflated(rect, out);
+    *decoder = libpng_ - 1;
+    if (code == Code::kOk || code == Code::kOutOfMemory) return code;
+  }
+#endif
+  if ((allowed >> libpng_ & 1u) == 0) return code;
+  *decoder = libpng_;
+  return decode_by_libpng(rect, out);
+}
+
+#ifdef HEADRACE_DEFLATE
+Code PngCodec::decode_inflated(const Rect& rect, const ImageView& out) {
+  const Code code = image_data_.open(data_, header_);
+  if (code != Code::kOk) return code;
+  const auto bits = static_cast<size_t>(png::bits_per_pixel(header_));
+  const auto right = static_cast<size_t>(rect.x + rect.w);
+  image_data_.unfilter(rect.y, rect.h, (bits * right + 7) / 8);
+  uint8_t* const values = rows_.reserve(right);
+  if (values == nullptr) return Code::kOutOfMemory;
+  for (int y = 0; y < rect.h; ++y) {
+    const uint8_t* row = image_data_.row(rect.y + y);
+    if (bits < 8) {
+      unpack(row, static_cast<int>(bits), right, values);
+      row = values;
+    }
+    convert(row, rect, out.row(y));
+  }
+  return Code::kOk;
+}
+#endif
+
+Code PngCodec::decode_by_libpng(const Rect& rect, const ImageView& out) {
   start();
   if (setjmp(escape_) != 0) {
     png_destroy_read_struct(&png_, &info_, nullptr);
@@ -80,11 +141,9 @@ Code PngCodec::decode(uint32_t allowed, const Rect& rect, const ImageView& out, 
   }
   png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, on_error, on_warning);
   if (png_ != nullptr) info_ = png_create_info_struct(png_);
-  Code code = info_ == nullptr ? Code::kOutOfMemory : read(rect, out);
+  const Code code = info_ == nullptr ? Code::kOutOfMemory : read(rect, out);
   png_destroy_read_struct(&png_, &info_, nullptr);
-  if (code == Code::kOk && warned_) code = Code::kCorrupt;
-  if (code == Code::kOk) *decoder = number_;
-  return code;
+  return code == Code::kOk && warned_ ? Code::kCorrupt : code;
 }
 
 void PngCodec::start() {
@@ -98,6 +157,10 @@ void PngCodec::start() {
   pieces_[2] = {data_ + header_.data_begin, header_.data_end - header_.data_begin};
   pieces_[3] = {kEnd, sizeof kEnd};
   piece_ = 0;
+}
+
+void PngCodec::read_colors() {
+  const bool palette = header_.color_type == png::kPalette;
   if (header_.bit_depth > 8 || (!palette && header_.bit_depth == 8)) return;
   std::memset(colors_, 0, sizeof colors_);
   const int count = palette ? static_cast<int>(header_.palette_size / 3) : 1 << header_.bit_depth;
@@ -203,6 +266,20 @@ void PngCodec::convert(const uint8_t* row, const Rect& rect, uint8_t* rgbx) cons
 
 std::unique_ptr<Codec> make_png_codec(int first) { return std::make_unique<PngCodec>(first); }
 
-std::string png_version() { return PNG_LIBPNG_VER_STRING; }
+std::vector<const char*> png_decoders() {
+#ifdef HEADRACE_DEFLATE
+  return {"libdeflate", "libpng"};
+#else
+  return {"libpng"};
+#endif
+}
+
+std::vector<std::string> png_versions() {
+#ifdef HEADRACE_DEFLATE
+  return {png::libdeflate_version(), PNG_LIBPNG_VER_STRING};
+#else
+  return {PNG_LIBPNG_VER_STRING};
+#endif
+}
 
 }  // namespace headrace

@@ -26,7 +26,7 @@ constexpr uint32_t kIhdr = type_of("IHDR"), kPlte = type_of("PLTE"), kIdat = typ
                    kChrm = type_of("cHRM"), kSrgb = type_of("sRGB"), kPhys = type_of("pHYs"),
                    kText = type_of("tEXt"), kZtxt = type_of("zTXt"), kItxt = type_of("iTXt"),
                    kIccp = type_of("iCCP"), kActl = type_of("acTL"), kFctl = type_of("fcTL"),
-                   kFdat = type_of("fdAT");
+                   kFdat = type_of("fdAT"), kExif = type_of("eXIf");
 
 uint32_t word(const uint8_t* at) {
   return uint32_t{at[0]} << 24 | uint32_t{at[1]} << 16 | uint32_t{at[2]} << 8 | at[3];
@@ -106,6 +106,24 @@ Code read_transparency(const Chunk& chunk, const Header& header) {
   }
 }
 
+std::string_view text_of(const Chunk& chunk, size_t size) {
+  return {reinterpret_cast<const char*>(chunk.data), size};
+}
+
+// Texts that Pillow's getexif() looks at. Compressed ones are not read here.
+void read_metadata(const Chunk& chunk, OrientationTags* orientation) {
+  const std::string_view keyword = text_of(chunk, chunk.keyword_size());
+  if (keyword == "exif" || keyword == "Raw profile type exif") orientation->add_unknown();
+  if (keyword != "XML:com.adobe.xmp" && keyword != "xmp") return;
+  const size_t flag = chunk.keyword_size() + 1;
+  const bool plain =
+      chunk.type == kText || (chunk.type == kItxt && flag < chunk.size && chunk.data[flag] == 0);
+  if (plain)
+    orientation->add_xmp(text_of(chunk, chunk.size));
+  else
+    orientation->add_unknown();
+}
+
 // Pillow keeps texts by their keywords beside what chunks mean to it: these would change that.
 bool is_misleading(const Chunk& chunk) {
   for (const char* name : {"transparency", "interlace", "bbox", "default_image"}) {
@@ -182,7 +200,11 @@ class Chunks {
       case kZtxt:
       case kItxt:
         text_ += chunk.size;  // Pillow has a limit for all texts together
+        read_metadata(chunk, &header_->orientation);
         return text_ <= kMaxText ? read_text(chunk) : Code::kUnsupported;
+      case kExif:
+        header_->orientation.add_exif(text_of(chunk, chunk.size));
+        return Code::kOk;
       case kIccp:
         return read_profile(chunk);
       case kGama:
@@ -241,6 +263,13 @@ Code parse_header(const uint8_t* data, size_t size, Header* header) {
   if (header->data_begin == 0) return Code::kCorrupt;
   const bool complete = header->color_type != kPalette || header->palette_begin != 0;
   return complete ? Code::kOk : Code::kUnsupported;
+}
+
+size_t chunk_size(const uint8_t* chunk) { return word(chunk); }
+
+int bits_per_pixel(const Header& header) {
+  constexpr int kChannels[] = {1, 0, 3, 1, 2, 0, 4};  // by color type
+  return header.bit_depth * kChannels[header.color_type];
 }
 
 bool data_is_intact(const uint8_t* data, const Header& header) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "../status.h"
+#include "orientation.h"
 
 namespace headrace::png {
 
@@ -29,6 +30,7 @@ struct Header {
   size_t palette_size = 0;   // of its content, in bytes
   size_t data_begin = 0;     // of the first IDAT chunk
   size_t data_end = 0;       // past the last one: nothing is between them
+  OrientationTags orientation;
 };
 
 // Reads all chunks from the signature to IEND, and the checksums of all but the image data's.
@@ -36,6 +38,11 @@ struct Header {
 // animated, or it holds a chunk that is not known to be harmless. kCorrupt: it is cut short or
 // damaged. Never reads past data + size.
 Code parse_header(const uint8_t* data, size_t size, Header* header);
+
+// Bytes of the content of the chunk at `chunk`.
+size_t chunk_size(const uint8_t* chunk);
+
+int bits_per_pixel(const Header& header);
 
 // Whether the checksums of the image data hold.
 bool data_is_intact(const uint8_t* data, const Header& header);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 
 #include "codec.h"
 
@@ -24,6 +25,24 @@ Code code_of(VP8StatusCode status) {
   }
 }
 
+OrientationTags orientation_of(WebPDemuxer* demuxer) {
+  constexpr std::string_view kStart("Exif\0\0", 6);
+  OrientationTags tags;
+  WebPChunkIterator chunk = {};
+  const auto content = [&] {
+    return std::string_view(reinterpret_cast<const char*>(chunk.chunk.bytes), chunk.chunk.size);
+  };
+  if (WebPDemuxGetChunk(demuxer, "EXIF", 1, &chunk)) {
+    const std::string_view exif = content();
+    const bool starts = exif.substr(0, kStart.size()) == kStart;
+    tags.add_exif(starts ? exif.substr(kStart.size()) : exif);
+  }
+  WebPDemuxReleaseChunkIterator(&chunk);
+  if (WebPDemuxGetChunk(demuxer, "XMP ", 1, &chunk)) tags.add_xmp(content());
+  WebPDemuxReleaseChunkIterator(&chunk);
+  return tags;
+}
+
 class WebpCodec final : public Codec {
  public:
   explicit WebpCodec(int number) : number_(number) {}
@@ -31,6 +50,9 @@ class WebpCodec final : public Codec {
   Code open(const EncodedImage& file, Size* size) override;
   Code check() override;
   Code decode(uint32_t allowed, const Rect& rect, const ImageView& out, int32_t* decoder) override;
+  bool read_orientation(Orientation* orientation) const override {
+    return orientation_.find(orientation);
+  }
 
  private:
   Rect area_for(const Rect& rect) const;
@@ -39,6 +61,7 @@ class WebpCodec final : public Codec {
   WebPData frame_ = {};  // the only frame, in the file's memory
   Size size_ = {0, 0};
   bool lossy_ = false;
+  OrientationTags orientation_;
   Image area_;
 };
 
@@ -59,6 +82,7 @@ Code WebpCodec::open(const EncodedImage& file, Size* size) {
     whole = frame.complete && frame.width == size_.width && frame.height == size_.height;
     WebPDemuxReleaseIterator(&frame);
   }
+  orientation_ = orientation_of(demuxer);
   WebPDemuxDelete(demuxer);
   if (!found || !whole) return Code::kUnsupported;
   WebPBitstreamFeatures features;
@@ -113,10 +137,10 @@ Code WebpCodec::decode(uint32_t allowed, const Rect& rect, const ImageView& out,
 
 std::unique_ptr<Codec> make_webp_codec(int first) { return std::make_unique<WebpCodec>(first); }
 
-std::string webp_version() {
+std::vector<std::string> webp_versions() {
   const int version = WebPGetDecoderVersion();
-  return std::to_string(version >> 16) + "." + std::to_string(version >> 8 & 0xFF) + "." +
-         std::to_string(version & 0xFF);
+  return {std::to_string(version >> 16) + "." + std::to_string(version >> 8 & 0xFF) + "." +
+          std::to_string(version & 0xFF)};
 }
 
 }  // namespace headrace

@@ -9,7 +9,7 @@ from headrace._native import ffi
 # What decodes each format, by Pillow's name of it. A build has the decoders whose libraries it found.
 FORMATS = {
     "JPEG": ("headrace", "libjpeg-restart", "libjpeg-crop", "libjpeg-full"),
-    "PNG": ("libpng",),
+    "PNG": ("libdeflate", "libpng"),
     "WEBP": ("libwebp",),
 }
 
@@ -23,7 +23,7 @@ def native_formats() -> tuple[str, ...]:
 def missing_formats() -> str:
     """A remark on the formats that this build leaves to Pillow as it lacks their library; empty: none."""
     missing = [format for format in FORMATS if format not in native_formats()]
-    without = " and ".join(FORMATS[format][0] for format in missing)
+    without = " and ".join(FORMATS[format][-1] for format in missing)
     return f"built without {without}: {' and '.join(missing)} files are decoded by Pillow" if missing else ""
 
 

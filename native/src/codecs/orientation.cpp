@@ -2,24 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string_view>
 
-namespace headrace::jpeg {
+namespace headrace {
 namespace {
 
-constexpr uint8_t kApp1 = 0xE1;
-constexpr std::string_view kExif("Exif\0\0", 6);
-constexpr std::string_view kXmp("http://ns.adobe.com/xap/1.0/\0", 29);
 constexpr int kTag = 0x0112;
 constexpr int kShort = 3;
-
-// What a file says of its orientation.
-struct Found {
-  int value = 0;  // of the EXIF tag; 0: none
-  bool has_exif = false;
-  bool unclear = false;
-  bool in_xmp = false;
-};
 
 // A TIFF file: numbers at places that have been checked.
 class Tiff {
@@ -40,63 +28,47 @@ class Tiff {
   bool big_;
 };
 
-void read_exif(std::string_view data, Found* found) {
+}  // namespace
+
+void OrientationTags::add_exif(std::string_view data) {
   // Pillow joins several segments; nobody writes them.
-  found->unclear |= found->has_exif;
-  found->has_exif = true;
+  unclear_ |= has_exif_;
+  has_exif_ = true;
   const std::string_view start = data.substr(0, 4);
   const bool known = start == std::string_view("II*\0", 4) || start == std::string_view("MM\0*", 4);
   if (data.size() < 8 || !known) {
-    found->unclear = true;
+    unclear_ = true;
     return;
   }
   const Tiff tiff(data);
   const size_t directory = tiff.number(4, 4);
   if (directory < 8 || directory > data.size() - 2) {
-    found->unclear = true;
+    unclear_ = true;
     return;
   }
   const size_t count = tiff.number(directory, 2), first = directory + 2;
   // Four bytes more say where the next directory is.
   if (12 * count + 4 > data.size() - first) {
-    found->unclear = true;
+    unclear_ = true;
     return;
   }
   for (size_t at = first; at < first + 12 * count; at += 12) {
     if (tiff.number(at, 2) != kTag) continue;
-    found->unclear |=
-        found->value != 0 || tiff.number(at + 2, 2) != kShort || tiff.number(at + 4, 4) != 1;
-    found->value = static_cast<int>(tiff.number(at + 8, 2));
-    if (found->value == 0) found->value = 1;  // as every other number that means nothing
+    unclear_ |= value_ != 0 || tiff.number(at + 2, 2) != kShort || tiff.number(at + 4, 4) != 1;
+    value_ = static_cast<int>(tiff.number(at + 8, 2));
+    if (value_ == 0) value_ = 1;  // as every other number that means nothing
   }
 }
 
-bool starts_with(std::string_view text, std::string_view start) {
-  return text.substr(0, start.size()) == start;
+void OrientationTags::add_xmp(std::string_view data) {
+  in_xmp_ |= data.find("tiff:Orientation") != std::string_view::npos;
 }
 
-}  // namespace
-
-bool read_orientation(const File& file, Orientation* orientation) {
-  Found found;
-  // As parse_header() went through the same segments.
-  for (size_t at = 2; at < file.header.sos_offset;) {
-    while (file.data[at] == 0xFF) ++at;
-    const uint8_t marker = file.data[at++];
-    if (stands_alone(marker)) continue;
-    const size_t length = static_cast<size_t>(file.data[at] << 8 | file.data[at + 1]);
-    const std::string_view segment(reinterpret_cast<const char*>(file.data) + at + 2, length - 2);
-    at += length;
-    if (marker != kApp1) continue;
-    if (starts_with(segment, kExif)) read_exif(segment.substr(kExif.size()), &found);
-    found.in_xmp |=
-        starts_with(segment, kXmp) && segment.find("tiff:Orientation") != std::string_view::npos;
-  }
-  if (found.unclear || (found.value == 0 && found.in_xmp)) return false;
-  const int value = found.value;
-  orientation->transposed = value >= 5 && value <= 8;
-  orientation->mirror_x = value == 2 || value == 3 || value == 7 || value == 8;
-  orientation->mirror_y = value == 3 || value == 4 || value == 6 || value == 7;
+bool OrientationTags::find(Orientation* orientation) const {
+  if (unclear_ || (value_ == 0 && in_xmp_)) return false;
+  orientation->transposed = value_ >= 5 && value_ <= 8;
+  orientation->mirror_x = value_ == 2 || value_ == 3 || value_ == 7 || value_ == 8;
+  orientation->mirror_y = value_ == 3 || value_ == 4 || value_ == 6 || value_ == 7;
   return true;
 }
 
@@ -126,4 +98,4 @@ void turn_upright(const ImageView& stored, const Orientation& orientation, const
   }
 }
 
-}  // namespace headrace::jpeg
+}  // namespace headrace

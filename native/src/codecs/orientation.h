@@ -1,11 +1,12 @@
 // Which way up an image is: EXIF's orientation tag, as Pillow's exif_transpose() follows it.
 #pragma once
 
+#include <string_view>
+
 #include "../geometry.h"
 #include "../image.h"
-#include "decoder.h"
 
-namespace headrace::jpeg {
+namespace headrace {
 
 // How a file's image is turned to stand upright: its rows become columns, and it is mirrored first.
 struct Orientation {
@@ -16,8 +17,25 @@ struct Orientation {
   bool as_stored() const { return !transposed && !mirror_x && !mirror_y; }
 };
 
-// False where the file's metadata isn't plain enough to be sure of what Pillow makes of it.
-bool read_orientation(const File& file, Orientation* orientation);
+// What a file's metadata say of its orientation, collected piece by piece.
+class OrientationTags {
+ public:
+  // EXIF data: a TIFF file.
+  void add_exif(std::string_view data);
+  // XMP data, which count where EXIF says nothing.
+  void add_xmp(std::string_view data);
+  // Metadata that Pillow may take an orientation from, and that aren't read here.
+  void add_unknown() { unclear_ = true; }
+
+  // False where the metadata aren't plain enough to be sure of what Pillow makes of them.
+  bool find(Orientation* orientation) const;
+
+ private:
+  int value_ = 0;  // of the EXIF tag; 0: none
+  bool has_exif_ = false;
+  bool unclear_ = false;
+  bool in_xmp_ = false;
+};
 
 // Of the upright image, whose size in the file is `stored`.
 Size upright_size(Size stored, const Orientation& orientation);
@@ -28,4 +46,4 @@ Rect in_file(Size stored_size, const Orientation& orientation, const Rect& rect)
 // `out`, whose pixels are those of `stored` turned.
 void turn_upright(const ImageView& stored, const Orientation& orientation, const ImageView& out);
 
-}  // namespace headrace::jpeg
+}  // namespace headrace
