@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torchvision.io
 from PIL import Image, ImageFilter
 from torch.utils.data import ConcatDataset, Dataset, default_collate
 from torchvision import datasets, models
@@ -167,17 +168,17 @@ def own_noise(image: Image.Image) -> Image.Image:
     return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
 
 
-def _decoded(folder: Path) -> Any:
-    import torchvision.io
+def load_tensor(path: str) -> torch.Tensor:
+    """A loader of one's own, which reads tensors."""
+    return torchvision.io.decode_image(path, mode="RGB")
 
+
+def _decoded(folder: Path) -> Any:
     transform = v2.Compose(
         [v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip(), *END_V2[1:]]
     )
 
-    def load(path: str) -> torch.Tensor:
-        return torchvision.io.decode_image(path, mode="RGB")
-
-    return datasets.ImageFolder(str(folder), transform, loader=load)
+    return datasets.ImageFolder(str(folder), transform, loader=load_tensor)
 
 
 def _cifar(folder: Path) -> Any:
@@ -341,7 +342,7 @@ ROWS: tuple[Row, ...] = (
     Row("v2 on tensors", folder_with(*CROP_TENSORS, *END_V2[1:]), 4.0),
     Row("v2 on tensors, ColorJitter with hue", folder_with(
         *CROP_TENSORS, v2.ColorJitter(0.4, 0.4, 0.4, 0.1), *END_V2[1:]), 6.0),
-    Row("decode_image, v2 on tensors", _decoded),
+    Row("decode_image, v2 on tensors", _decoded, 4.0),
     Row("Hugging Face dataset, with_transform", _hugging_face, 4.0, "datasets"),
     Row("WebDataset, decode('pil')", _web_dataset, 3.0, "webdataset"),
     Row("albumentations, cv2", _albumentations, None, "albumentations"),

@@ -10,6 +10,7 @@ if typing.TYPE_CHECKING:
     from headrace.packs.pack import pack
     from headrace.sources.image import ImageDataset
     from headrace.sources.packed import PackedDataset
+    from headrace.transforms.decode_image import decode_image
 
 __all__ = [
     "ConfigError",
@@ -21,6 +22,7 @@ __all__ = [
     "PackedDataset",
     "RemoteError",
     "SampleError",
+    "decode_image",
     "diagnose",
     "pack",
 ]
@@ -34,6 +36,7 @@ _PLACES = {
     ),
     "DataLoader": "headrace.loader",
     "ImageDataset": "headrace.sources.image",
+    "decode_image": "headrace.transforms.decode_image",
     "diagnose": "headrace.examine",
     "PackedDataset": "headrace.sources.packed",
     "pack": "headrace.packs.pack",

@@ -12,6 +12,7 @@ from headrace._native.decoders import pillow_resizes_vertically_first
 from headrace.plan.pointwise import PointwiseTable
 from headrace.plan.segments import Layout, NativeSegment
 from headrace.records import Draw, SampleKey
+from headrace.transforms.decode_image import DECODER
 from headrace.transforms.op import ImageOp, flat
 
 DTYPES = {torch.uint8: 0, torch.float16: 1, torch.bfloat16: 2, torch.float32: 3}
@@ -20,6 +21,8 @@ DTYPES = {torch.uint8: 0, torch.float16: 1, torch.bfloat16: 2, torch.float32: 3}
 def lower_pipeline(plan: NativeSegment, decoders: int) -> ffi.Pipeline:
     """The native form of `plan`; bit i of `decoders` allows decoder i."""
     table = plan.table
+    if plan.tensors:  # what this decoder refuses, torchvision's function makes other pixels of than Pillow
+        decoders &= 1 << ffi.decoder_names().index(DECODER)
     pipeline = ffi.Pipeline(
         lower_ops(plan.ops),
         plan.height,

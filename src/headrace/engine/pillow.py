@@ -11,7 +11,9 @@ from headrace.errors import SampleError
 from headrace.plan.pointwise import look_up
 from headrace.plan.segments import NativeSegment
 from headrace.records import SampleKey
+from headrace.sources.arrays import ArraySource
 from headrace.sources.source import load_image
+from headrace.transforms.decode_image import read_as_tensor
 from headrace.transforms.op import flat, replay
 
 
@@ -32,7 +34,7 @@ def make_image(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> I
     """
     path = plan.source.path(key.sample)
     try:
-        image = load_image(plan.source, key.sample, plan.mode, upright=plan.upright)
+        image = _read(plan, key.sample)
         draws = draws_of(pipeline, plan.ops, key, image.width, image.height)
         if draws is None:  # replaying it raises torchvision's own error
             draws = tuple((0.0,) * len(op.draws) for op in flat(plan.ops))
@@ -41,3 +43,10 @@ def make_image(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> I
         return image.getchannel(0) if plan.channels == 1 else image
     except Exception as error:  # Pillow and torchvision raise anything for a bad file: SyntaxError, …
         raise SampleError.at(key.sample, path, f"{type(error).__name__}: {error}") from error
+
+
+def _read(plan: NativeSegment, sample: int) -> Image.Image:
+    """As the dataset reads it."""
+    if plan.tensors and not isinstance(plan.source, ArraySource):
+        return read_as_tensor(plan.source.open(sample))
+    return load_image(plan.source, sample, plan.mode, upright=plan.upright)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 from torch.utils.data import default_collate
+from torchvision import transforms as v1
 
 from headrace.errors import ConfigError
 from headrace.plan.arrays import plan_gather
@@ -74,14 +75,15 @@ def make_plan(
     if isinstance(recognised, Refusal):
         head = Step(recognised.what, recognised.reason, refused=True)
         return Plan((DatasetSegment(steps=(head, *problems)),))
-    lowered = lower_transform(recognised.transform, recognised.size, recognised.mode)
+    transform = _as_on_images(recognised)
+    lowered = lower_transform(transform, recognised.size, recognised.mode)
     table = None if lowered.table is None else cast_table(lowered.table, dtype)
     if isinstance(table, str):
         problems += (Step(f"cast to {_name(dtype)}", table, refused=True),)
         table = lowered.table
     problems += _view_problems(lowered, output)
     if lowered.views > 1 and problems:
-        lowered = lower_transform(recognised.transform, recognised.size, several=False)
+        lowered = lower_transform(transform, recognised.size, several=False)
         table = lowered.table
     user = _collate_segment(recognised, table, collate)
     if collate is not None or problems or lowered.views > 1:
@@ -89,11 +91,19 @@ def make_plan(
     if lowered.whole and table is not None and not problems:
         return Plan(tuple(_native_segments(recognised, lowered, table, user, output)))
     only_decodes = not lowered.ops and table is None and not isinstance(recognised.source, ArraySource)
-    if split == "never" or (split == "ops" and only_decodes):
+    if split == "never" or (split == "ops" and only_decodes) or recognised.tensors:
         source = Step(recognised.what, recognised.note)
         as_written = (replace(step, parity="") for step in (source, *lowered.steps, *problems))
         return Plan((DatasetSegment(steps=tuple(as_written)),))
     return Plan(tuple(_split_segments(recognised, lowered, table, user, problems, output)))
+
+
+def _as_on_images(recognised: Recognised) -> Any:
+    """The transform of RGB images that does what the dataset's does with what its loader reads."""
+    if not recognised.tensors:
+        return recognised.transform
+    rest = [] if recognised.transform is None else [recognised.transform]
+    return v1.Compose([v1.PILToTensor(), *rest])
 
 
 def with_batch_transform(
@@ -247,6 +257,7 @@ def _native_segment(recognised: Recognised, lowered: LoweredTransform, *, batche
         width=lowered.extent.width,
         mode=lowered.mode,
         upright=lowered.upright,
+        tensors=recognised.tensors,
         channels=lowered.channels,
         views=lowered.views,
         entries=recognised.entries,

@@ -27,8 +27,9 @@ from headrace.sources.image import ImageDataset
 from headrace.sources.pack import PackSource
 from headrace.sources.packed import PackedDataset
 from headrace.sources.source import Source
+from headrace.transforms.decode_image import torchvision_decodes_as_pillow
 from headrace.transforms.op import UNKNOWN, Extent
-from headrace.transforms.own_code import reading_mode_of
+from headrace.transforms.own_code import reading_mode_of, reads_tensors
 
 FOLDERS: tuple[type, ...] = (ImageFolder, DatasetFolder, ImageNet)
 KNOWN: tuple[type, ...] = (*FOLDERS, *COLOUR, *GREY, ImageDataset, PackedDataset, Subset, ConcatDataset)
@@ -48,6 +49,7 @@ class Recognised:
         entries: the files' entry points; None: none.
         size: of its images.
         mode: "RGB" or "L": the dataset reads files as Pillow's ``convert(mode)`` gives them.
+        tensors: whether the transform gets uint8 tensors, as `torchvision.io.decode_image` reads files.
     """
 
     what: str
@@ -59,6 +61,7 @@ class Recognised:
     entries: EntryPoints | None = None
     size: Extent = UNKNOWN
     mode: Mode = "RGB"
+    tensors: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ def recognise_source(dataset: Any) -> Recognised | Refusal:
     if len(found.source) and not known:
         return Refusal(found.what, f"{note}: decoded by Pillow in worker processes instead")
     note += "; its loader converts to L" if found.mode == "L" else ""
+    note += "; its loader makes tensors of them" if found.tensors else ""
     if isinstance(found.source, PackSource):
         entries = found.source.entries
         return replace(found, note=f"{note}; {entries.indexed:,} have entry points", entries=entries)
@@ -152,7 +156,8 @@ def _recognise(dataset: Any) -> Recognised | Refusal:
 
 def _recognise_folder(dataset: Any) -> Recognised | Refusal:
     what = f"{type(dataset).__name__}(n={len(dataset.samples)})"
-    mode = _mode_of(dataset.loader)
+    tensors = reads_tensors(dataset.loader)
+    mode = "RGB" if tensors else _mode_of(dataset.loader)
     reason = _patched_reason(type(dataset)) or (_loader_reason(dataset.loader) if mode is None else None)
     if mode is None or reason is not None:
         return Refusal(what, reason or "")
@@ -160,9 +165,21 @@ def _recognise_folder(dataset: Any) -> Recognised | Refusal:
         source = ImageSource.from_samples(dataset.samples)
     except (TypeError, ValueError) as error:
         return Refusal(what, str(error))
+    problem = _tensors_problem(source) if tensors else ""
+    if problem:
+        return Refusal(what, problem)
     root = getattr(dataset, "root", None)
     at = os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
-    return Recognised(what, source, dataset.transform, dataset.target_transform, root=at, mode=mode)
+    transforms = dataset.transform, dataset.target_transform
+    return Recognised(what, source, *transforms, root=at, mode=mode, tensors=tensors)
+
+
+def _tensors_problem(source: ImageSource) -> str:
+    """Why files that decode_image reads can't be read natively; empty: they can."""
+    if not torchvision_decodes_as_pillow():
+        return "decode_image gives other pixels than native code with the torchvision that is installed"
+    others = len(source) - source.count_extensions(EXTENSIONS["JPEG"])
+    return f"decode_image may give any tensors for {others:,} files that aren't JPEGs" if others else ""
 
 
 def _recognise_arrays(dataset: Any) -> Recognised | Refusal:
@@ -251,10 +268,12 @@ def _recognise_concatenation(dataset: ConcatDataset[Any]) -> Recognised | Refusa
             return Refusal(
                 what, f"its data sets have several {name}s: native code needs the same object in all"
             )
+    if any(part.tensors != parts[0].tensors for part in parts):
+        return Refusal(what, "some of its data sets read files as tensors, others as images")
     if any(part.mode != parts[0].mode for part in parts):
         return Refusal(what, "some of its data sets convert images to RGB, others to L")
     source = sources[0] if len(sources) == 1 else concatenate(sources)
-    return Recognised(what, source, parts[0].transform, parts[0].target_transform, mode=parts[0].mode)
+    return replace(parts[0], what=what, source=source, note="", root=None, entries=None)
 
 
 def _as_indices(indices: Any) -> npt.NDArray[np.int64] | None:

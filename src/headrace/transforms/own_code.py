@@ -10,19 +10,25 @@ import builtins
 import dis
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import PIL.Image
 import torch
+import torchvision.io
 from PIL import Image, ImageOps
 from torch import nn
 from torch.utils.data import default_collate
 from torchvision import transforms as v1
+from torchvision.io import ImageReadMode, read_image
+from torchvision.io import decode_image as torchvisions_decode_image
 from torchvision.transforms import v2
 
+import headrace
 from headrace._torch_compat import find_call_change
 from headrace.records import Mode
+from headrace.transforms.decode_image import decode_image
 
 MODES: tuple[Mode, ...] = ("RGB", "L")
 
@@ -136,6 +142,14 @@ def reading_mode_of(function: Any) -> Mode | None:
     """The mode in the ``Image.open(path).convert(mode)`` that `function` of a path returns; None: it does
     anything else."""
     return next((mode for mode in MODES if _call_shape(function, mode) in READERS), None)
+
+
+def reads_tensors(function: Any) -> bool:
+    """Whether `function` of a path returns ``decode_image(path, mode="RGB")``: torchvision's, or ours."""
+    if type(function) is partial:
+        rgb = function.keywords in ({"mode": "RGB"}, {"mode": ImageReadMode.RGB})
+        return rgb and not function.args and any(function.func is each for each in DECODING)
+    return _call_shape(function) in TENSOR_READERS
 
 
 def turns_upright(function: Any) -> bool:
@@ -382,6 +396,44 @@ WRAPPERS = {_shape(each, any_name=True) for each in (_directly, _in_two_steps, _
 IDENTITIES = {_shape(lambda image: image)}
 CONVERSIONS = {_call_shape(lambda image: image.convert("RGB")), _call_shape(_converted_in_two_steps)}
 TURNERS = {_call_shape(lambda image: ImageOps.exif_transpose(image))}
+
+
+def _decoded_in_two_steps(path: Any) -> Any:
+    image = torchvision.io.decode_image(path, mode="RGB")
+    return image  # noqa: RET504
+
+
+DECODING = (decode_image, torchvision.io.decode_image, torchvision.io.read_image)
+TENSOR_READERS = {
+    _call_shape(each)
+    for each in (
+        lambda path: torchvision.io.decode_image(path, mode="RGB"),
+        lambda path: torchvision.io.decode_image(path, mode=ImageReadMode.RGB),
+        lambda path: torchvision.io.decode_image(path, mode=torchvision.io.ImageReadMode.RGB),
+        lambda path: torchvision.io.decode_image(path, "RGB"),
+        lambda path: torchvision.io.decode_image(path, ImageReadMode.RGB),
+        lambda path: torchvision.io.decode_image(path, torchvision.io.ImageReadMode.RGB),
+        lambda path: torchvision.io.read_image(path, mode=ImageReadMode.RGB),
+        lambda path: torchvision.io.read_image(path, mode=torchvision.io.ImageReadMode.RGB),
+        lambda path: torchvision.io.read_image(path, ImageReadMode.RGB),
+        lambda path: torchvision.io.read_image(path, torchvision.io.ImageReadMode.RGB),
+        lambda path: torchvisions_decode_image(path, mode="RGB"),
+        lambda path: torchvisions_decode_image(path, mode=ImageReadMode.RGB),
+        lambda path: torchvisions_decode_image(path, "RGB"),
+        lambda path: torchvisions_decode_image(path, ImageReadMode.RGB),
+        lambda path: read_image(path, mode=ImageReadMode.RGB),
+        lambda path: read_image(path, ImageReadMode.RGB),
+        lambda path: headrace.decode_image(path, mode="RGB"),
+        lambda path: headrace.decode_image(path, mode=ImageReadMode.RGB),
+        lambda path: headrace.decode_image(path, "RGB"),
+        lambda path: headrace.decode_image(path, ImageReadMode.RGB),
+        lambda path: decode_image(path, mode="RGB"),
+        lambda path: decode_image(path, mode=ImageReadMode.RGB),
+        lambda path: decode_image(path, "RGB"),
+        lambda path: decode_image(path, ImageReadMode.RGB),
+        _decoded_in_two_steps,
+    )
+}
 READERS = {
     _call_shape(each)
     for each in (

@@ -1,0 +1,130 @@
+"""`decode_image`: image files read as uint8 tensors, with the pixels of `torchvision.io.decode_image`."""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from functools import lru_cache
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+import torchvision.io
+from PIL import Image
+from torchvision.io import ImageReadMode
+
+from headrace._native import ffi
+from headrace.errors import NativeError
+
+# The decoder that takes nothing but what torchvision and Pillow make the same pixels of.
+DECODER = "headrace"
+RGB = ("RGB", ImageReadMode.RGB)
+JPEG = b"\xff\xd8\xff"
+
+
+def decode_image(
+    input: torch.Tensor | str | os.PathLike[str],
+    mode: str | ImageReadMode = ImageReadMode.UNCHANGED,
+    apply_exif_orientation: bool = False,
+) -> torch.Tensor:
+    """`torchvision.io.decode_image`, with usual JPEGs in mode "RGB" decoded natively to the same pixels.
+
+    An `ImageFolder` whose `loader` does nothing but call this function, or torchvision's, with ``mode="RGB"``
+    is planned natively, with transforms of `torchvision.transforms.v2` on its tensors.
+
+    Args:
+        input: a path, or the file's bytes as a uint8 tensor [n].
+        mode: "RGB" and so on, or an `ImageReadMode`; the file's own channels by default.
+        apply_exif_orientation: whether the image is turned as its EXIF data say.
+
+    Returns:
+        uint8 [channels, height, width]; whatever torchvision returns for other files.
+
+    Raises:
+        RuntimeError, KeyError, OSError: as torchvision's function.
+    """
+    if mode in RGB and not apply_exif_orientation and torchvision_decodes_as_pillow():
+        pixels = _decode_natively(input)
+        if pixels is not None:
+            return pixels
+    decoded: torch.Tensor = torchvision.io.decode_image(input, mode, apply_exif_orientation)
+    return decoded
+
+
+def _decode_natively(input: Any) -> torch.Tensor | None:
+    """uint8 [3, height, width]; None where torchvision has to say what the file is."""
+    try:
+        if isinstance(input, torch.Tensor):
+            if input.dtype != torch.uint8 or input.ndim != 1 or input.device.type != "cpu":
+                return None
+            data = input.numpy().tobytes()
+        else:
+            with open(input, "rb") as file:
+                data = file.read()
+        if not data.startswith(JPEG):
+            return None
+        width, height = ffi.image_size(data)
+        pixels = ffi.image_decode(data, DECODER, (0, 0, width, height))
+    except (NativeError, OSError, TypeError, ValueError):
+        return None
+    return torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+
+
+def read_as_tensor(file: BinaryIO) -> Image.Image:
+    """What torchvision's function makes of `file`, which is closed, in mode "RGB", as an image.
+
+    Raises:
+        ValueError: it isn't uint8 [3, height, width].
+        RuntimeError: torchvision can't decode it.
+    """
+    with file:
+        data = file.read()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the function is deprecated
+        tensor = torchvision.io.decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), "RGB")
+    if tensor.dtype != torch.uint8 or tensor.ndim != 3 or len(tensor) != 3:
+        raise ValueError(
+            f"decode_image gives {tensor.dtype} {list(tensor.shape)} for this file, not uint8"
+            " [3, height, width], which a native plan can't go on with: convert the file, or read it in a"
+            " Dataset of your own, which runs as Python"
+        )
+    return Image.fromarray(np.ascontiguousarray(tensor.permute(1, 2, 0).numpy()))
+
+
+@lru_cache
+def torchvision_decodes_as_pillow() -> bool:
+    """Whether the libjpeg that torchvision brings gives the pixels of Pillow's, for each subsampling."""
+    if DECODER not in ffi.decoder_names():
+        return False
+    rng = np.random.default_rng(0)
+    samples = rng.integers(0, 256, (13, 11, 3), dtype=np.uint8)
+    noise = Image.fromarray(samples).resize((150, 122), Image.Resampling.BICUBIC)
+    files = [_jpeg(noise, subsampling=each) for each in (0, 1, 2)]
+    files += [_jpeg(noise.convert("L")), _jpeg(noise.resize((3, 5)), subsampling=2)]
+    files.append(_with_halved_rows(_jpeg(noise.resize((160, 120)), subsampling=1)))
+    return all(map(_decoded_alike, files))
+
+
+def _jpeg(image: Image.Image, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=80, **options)
+    return file.getvalue()
+
+
+def _with_halved_rows(data: bytes) -> bytes:
+    """A 4:2:2 file of 160×120 pixels as a 4:4:0 file of 80×240: the blocks of an MCU are as many."""
+    at = data.index(b"\xff\xc0")
+    frame = bytearray(data[at : at + 19])
+    frame[5:9] = (240).to_bytes(2, "big") + (80).to_bytes(2, "big")
+    frame[11] = 0x12
+    return data[:at] + bytes(frame) + data[at + 19 :]
+
+
+def _decoded_alike(data: bytes) -> bool:
+    try:
+        theirs = np.asarray(read_as_tensor(io.BytesIO(data)))
+        ours = ffi.image_decode(data, DECODER, (0, 0, *ffi.image_size(data)))
+    except (NativeError, RuntimeError, ValueError):
+        return False
+    return np.array_equal(theirs, ours)
