@@ -435,7 +435,7 @@ def png_with(*chunks: tuple[bytes, bytes]) -> bytes:
     return png(np.random.default_rng(7), 50, 30, before=chunks)
 
 
-def webp_with(**metadata: bytes) -> bytes:
+def webp_with(**metadata: Any) -> bytes:
     return saved("WEBP", width=50, height=30, **metadata)
 
 

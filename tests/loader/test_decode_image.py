@@ -147,7 +147,7 @@ def test_without_a_transform_or_with_parts_of_a_dataset(folder: Path) -> None:
     loader = check(ConcatDataset([dataset, dataset]))
     assert loader.plan().native is not None
     images = ImageFolder(str(folder), v2.Compose([v2.PILToTensor(), CROPPED]))
-    mixed = headrace.DataLoader(ConcatDataset([dataset, images]), 5)
+    mixed: headrace.DataLoader[Any] = headrace.DataLoader(ConcatDataset([dataset, images]), 5)
     assert mixed.plan().native is None
     assert "several transforms" in mixed.explain() or "others as images" in mixed.explain()
 
