@@ -151,8 +151,8 @@ BUDGETS = [
 ]
 # More for the time being: recognition of code of one's own and of timm, before others make room for them.
 ALL_PYTHON = Budget(tuple(HOLDS), 28_000, now=41_000)
-# The steps of lazy images and those of timm; CMYK, one channel, orientation; PNG (by libdeflate, too) and WebP; torch's
-# arithmetic for AugMix.
+# The steps of lazy images and those of timm; CMYK, one channel, orientation; PNG by two libraries and
+# WebP; torch's arithmetic for AugMix.
 NATIVE = 14_970
 MAX_FILE, MAX_FUNCTION = 600, 60
 
