@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from headrace import _torch_compat
+from headrace._native.allocator import keep_freed_memory
 from headrace.engine.error_policy import FORKED_CUDA_SIGN, STOPPED, ErrorPolicyDataset, Request
 from headrace.engine.seeding import seed_worker
 from headrace.engine.workers.iterable import EndOfStream, IterableBatches
@@ -24,6 +25,7 @@ from headrace.engine.workers.transport import Channel, Message, Outbox, batch_me
 from headrace.errors import ConfigError
 from headrace.records import LazyCounts
 
+KEPT_NBYTES = 128 << 20  # of freed memory, for the tensors of the next batch
 WATCH_SECONDS = 2.0  # between looks whether the parent lives
 INTERRUPTED = 130  # exit code after Ctrl-C, as a shell has it
 FORKED_CUDA = (
@@ -176,6 +178,7 @@ class _Worker:
     def _set_up(self) -> None:
         start = self._start
         torch.set_num_threads(1)
+        keep_freed_memory(KEPT_NBYTES)
         dataset, collate, user_init, guard = start.parts.load()
         seed_worker(start.seed, start.worker)  # now, as torch does: to unpickle a dataset may draw
         if start.lazy and "PIL.Image" in sys.modules:  # to import it for nothing would take a while
