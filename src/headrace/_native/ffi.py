@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -222,6 +222,7 @@ class Pipeline:
             *(self._ops, len(ops), height, width, dtype, nhwc, pillow_vertical_first),
             *(decoders, channels, gray, upright, 1, max_pixels, table),
         )
+        self.pointer = ctypes.pointer(self.struct)
 
     def draw(self, key: SampleKey, width: int, height: int) -> Drawn | None:
         """What is drawn for the sample of `key`, of width × height pixels.
@@ -556,8 +557,7 @@ def image_decodes(data: bytes) -> bool:
     return bool(library().hr_image_check(data, len(data)) == abi.OK)
 
 
-@dataclass(frozen=True, slots=True)
-class RenderJob:
+class RenderJob(NamedTuple):
     """One image of those that `image_render` makes of a file. Boxes are (x, y, width, height).
 
     Attributes:
@@ -584,15 +584,14 @@ def image_render(data: bytes, jobs: Sequence[RenderJob]) -> list[bool]:
     Raises:
         NativeError: no allowed decoder takes the file, or a box leaves its image.
     """
-    structs = (abi.RenderJob * len(jobs))()
-    for struct, job in zip(structs, jobs, strict=True):
-        given = job.pipeline.struct
-        struct.crop, struct.window = job.crop, job.window
-        struct.width, struct.height = job.size
-        struct.filter = job.filter
-        struct.flip_x, struct.flip_y = job.flips
-        struct.pillow_vertical_first, struct.decoders = given.pillow_vertical_first, given.decoders
-        struct.pipeline = ctypes.pointer(given)
-        struct.draws, struct.output = job.draws.ctypes.data, job.output
+    structs = (abi.RenderJob * len(jobs))(*[_lowered(job) for job in jobs])
     _check(library().hr_image_render(data, len(data), structs, len(jobs)))
     return [struct.code == abi.OK for struct in structs]
+
+
+def _lowered(job: RenderJob) -> abi.RenderJob:
+    pipeline = job.pipeline
+    draws = job.draws.ctypes.data if len(job.draws) else None
+    rules = (pipeline.struct.pillow_vertical_first, pipeline.struct.decoders)
+    ends = (abi.OK, pipeline.pointer, draws, job.output)
+    return abi.RenderJob(job.crop, *job.size, job.filter, job.window, *job.flips, *rules, *ends)

@@ -11,7 +11,7 @@ import io
 import itertools
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -112,8 +112,7 @@ class File:
         return rgb if _render(whole, RGB_ROWS, rgb.ctypes.data) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(NamedTuple):
     """The steps from a file to an image. Boxes are (left, top, width, height) in pixels.
 
     Attributes:
@@ -143,7 +142,7 @@ class Chain:
     def whole(cls, file: File, mode: str) -> Chain:
         """The whole image of a file."""
         box = (0, 0, *file.size)
-        return cls(file, mode, box, file.size, Image.Resampling.NEAREST, box)
+        return cls(file, mode, box, file.size, Image.Resampling.NEAREST.value, box)
 
     @property
     def shown(self) -> tuple[int, int]:
@@ -159,14 +158,14 @@ class Chain:
         """The same with a further step; None where they are too many."""
         if len(self.steps) == MAX_STEPS:
             return None
-        return replace(self, steps=(*self.steps, Step.of(op, draw, self.shown, self.shown_mode)))
+        return self._replace(steps=(*self.steps, Step.of(op, draw, self.shown, self.shown_mode)))
 
     def converted(self, mode: str) -> Chain | None:
         """The same, converted to a mode."""
         if mode == self.shown_mode:
             return self
         if mode == "L" and not self.steps and self.size == self.crop[2:]:
-            return replace(self, mode=mode)  # luma doesn't look at places
+            return self._replace(mode=mode)  # luma doesn't look at places
         return self.after(Grayscale(1 if mode == "L" else 3), ())
 
     def cropped(self, left: int, top: int, right: int, bottom: int) -> Chain | None:
@@ -177,21 +176,21 @@ class Chain:
         x = self.shown[0] - right if self.flip_x else left
         y = self.shown[1] - bottom if self.flip_y else top
         if self.size != self.crop[2:]:
-            return replace(self, window=(self.window[0] + x, self.window[1] + y, width, height))
+            return self._replace(window=(self.window[0] + x, self.window[1] + y, width, height))
         inner = (self.crop[0] + x, self.crop[1] + y, width, height)
-        return replace(self, crop=inner, size=(width, height), window=(0, 0, width, height))
+        return self._replace(crop=inner, size=(width, height), window=(0, 0, width, height))
 
     def resized(self, size: tuple[int, int], filter: int) -> Chain | None:
         """The same, resized to (width, height)."""
         if self.steps or self.size != self.crop[2:] or self.flip_x or self.flip_y:
             return self.after(Resize(size[1], size[0], filter), ())
-        return replace(self, size=size, filter=filter, window=(0, 0, *size))
+        return self._replace(size=size, filter=filter, window=(0, 0, *size))
 
     def flipped(self, *, x: bool = False, y: bool = False) -> Chain | None:
         """The same, mirrored left to right (`x`) or top to bottom (`y`)."""
         if self.steps:
             return self.after(HorizontalFlip(1.0) if x else VerticalFlip(1.0), (1.0,))
-        return replace(self, flip_x=self.flip_x ^ x, flip_y=self.flip_y ^ y)
+        return self._replace(flip_x=self.flip_x ^ x, flip_y=self.flip_y ^ y)
 
     def pixels(self) -> Pixels | None:
         """uint8 [height, width, 3], or [height, width] for L; None where Pillow has to decode the file."""
@@ -260,7 +259,7 @@ class Chain:
 def _render(chain: Chain, store: Store, address: int) -> bool:
     """Decodes what a chain needs of its file; whether native code could."""
     pipeline, draws = native_form(chain.steps, chain.shown, store, gray=chain.mode == "L")
-    geometry = (chain.crop, chain.size, int(chain.filter), chain.window, (chain.flip_x, chain.flip_y))
+    geometry = (chain.crop, chain.size, chain.filter, chain.window, (chain.flip_x, chain.flip_y))
     try:
         return ffi.image_render(chain.file.data, [ffi.RenderJob(*geometry, pipeline, draws, address)])[0]
     except NativeError:

@@ -92,14 +92,14 @@ def _converted(image: Any, transforms: Sequence[Any], first: int) -> tuple[torch
     """The tensor of an image, and the place of the first transform that isn't part of it; None: it isn't made
     natively."""
     source = _source_of(image)
-    # On another device torchvision may put what it makes there, too.
-    elsewhere = source is None or torch.get_default_device().type != "cpu"
-    end, values = (first, None) if elsewhere else _values_of(transforms, first)
+    end, values = (first, None) if source is None else _values_of(transforms, first)
     if values is None:
         return None
     width, height = image.size
     strides = (1, 3 * width, 3) if values.store.rows_of_pixels else (height * width, width, 1)
     tensor = torch.empty_strided((3, height, width), strides, dtype=values.dtype)
+    if tensor.device.type != "cpu":  # torch's default; torchvision may put what it makes there, too
+        return None
     if isinstance(source, Chain):
         written = source.write(values.store, tensor.data_ptr())
     else:

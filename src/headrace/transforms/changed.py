@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -11,6 +12,8 @@ from headrace._torch_compat import find_call_change
 
 # Whose classes may be known; see `Op.matches_imported` for those that Headrace doesn't import.
 LIBRARIES = ("torch", "torchvision", "timm")
+# Those that make a module what it is, as far as it has them; of another object, the first.
+METHODS = ("__call__", "forward", "transform", "make_params", "get_params")
 
 
 def find_change(transform: Any) -> str | None:
@@ -21,20 +24,28 @@ def find_change(transform: Any) -> str | None:
     called_otherwise = find_call_change(transform) if isinstance(transform, nn.Module) else None
     if called_otherwise is not None:
         return called_otherwise
-    replaced = [name for name in attributes if callable(getattr(type(transform), name, None))]
+    kind: Any = type(transform)
+    methods = tuple(getattr(kind, name, None) for name in METHODS)
+    try:
+        return _find_replaced(kind, tuple(attributes), methods)
+    except TypeError:  # something in place of a method that can't be a key
+        return _find_replaced.__wrapped__(kind, tuple(attributes), methods)
+
+
+@lru_cache(maxsize=1024)
+def _find_replaced(kind: type, attributes: tuple[str, ...], methods: tuple[Any, ...]) -> str | None:
+    """The same as far as objects of a class with these attributes, and these `METHODS`, have it in common.
+    Asked for every transform of every sample."""
+    replaced = [name for name in attributes if callable(getattr(kind, name, None))]
     if replaced:
         return f"{', '.join(sorted(replaced))} replaced on this object"
+    working = METHODS if issubclass(kind, nn.Module) else METHODS[:1]
     foreign = [
-        name for name in _working_methods(transform) if not is_librarys(getattr(type(transform), name))
+        name
+        for name, method in zip(METHODS, methods, strict=True)
+        if name in working and method is not None and not is_librarys(method)
     ]
     return f"{', '.join(foreign)} replaced on its class" if foreign else None
-
-
-def _working_methods(transform: Any) -> list[str]:
-    """The methods that make a transform what it is, as far as it has them."""
-    names = ("__call__", "forward", "transform", "make_params", "get_params")
-    wanted = names if isinstance(transform, nn.Module) else ("__call__",)
-    return [name for name in wanted if hasattr(type(transform), name)]
 
 
 def is_librarys(method: Any) -> bool:
