@@ -200,7 +200,7 @@ stages: $(PACKAGE) ## Measure what each stage of a sample costs, in instructions
 crop-area: $(PACKAGE) ## Measure the time per image against the area of the crop, by decoder
 	$(BIN)/python benchmarks/crop_area.py --data $(DATA) $(ARGS)
 
-doctor-scenarios: $(PACKAGE) ## Run the doctor on scripts with known bottlenecks and count how often it is right
+doctor-scenarios: $(PACKAGE) ## Run the doctor on scripts with a known bottleneck or none, and count how often it is right
 	$(BIN)/python benchmarks/doctor.py --data $(DATA) $(ARGS)
 
 bench-quick: $(PACKAGE) ## Run the benchmark once on few images, to check that it works

@@ -1,7 +1,10 @@
 """What the scenarios train on: made below DATA once, from `pictures.py`'s photographs or from fixed seeds."""
 
+import contextlib
+import json
 import os
 import random
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,8 +26,10 @@ CLASSES = 10
 def ensure(data: Path, name: str) -> Path:
     """The folder or file of that name below `data`, made where it isn't there.
 
-    Raises KeyError for a name that isn't in `MAKERS`.
+    Raises KeyError for a name that isn't in `MAKERS`. The name "" is of nothing: the folder itself.
     """
+    if not name:
+        return data
     if name == "pictures":
         folder = data / f"pictures-{PICTURES}"
         pictures.ensure(folder, PICTURES, cache=data / "cache")
@@ -88,10 +93,64 @@ def _features(_data: Path, out: Path) -> None:
     torch.save((features, torch.randint(0, CLASSES, (FEATURES,), generator=generator)), out)
 
 
+def _png(data: Path, out: Path) -> None:
+    """400 of the pictures as PNG."""
+    for source in sorted(ensure(data, "pictures").glob("class_*/*.jpg"))[:400]:
+        folder = out / source.parent.name
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.open(source).convert("RGB").save(folder / f"{source.stem}.png", compress_level=6)
+
+
+def _traces(_data: Path, out: Path) -> None:
+    """24 files of 8 MB, each a random walk: (2,000,000,) float32."""
+    rng = np.random.default_rng(0)
+    out.mkdir()
+    for number in range(24):
+        np.save(out / f"trace-{number:02}.npy", rng.standard_normal(2_000_000, dtype=np.float32))
+
+
+def _events(_data: Path, out: Path) -> None:
+    """6,000 lines {"readings": [{"value": "0.123"}, …] (200), "label": 3}."""
+    rng = np.random.default_rng(0)
+    with out.open("w", encoding="utf-8") as file:
+        for _ in range(6000):
+            readings = [{"value": f"{value:.3f}"} for value in rng.random(200)]
+            file.write(json.dumps({"readings": readings, "label": int(rng.integers(10))}) + "\n")
+
+
+def _volumes(save: Callable[..., None], out: Path) -> None:
+    """200 archives: "volume" (64, 96, 96) int16, smooth with some noise; "label"."""
+    rng = np.random.default_rng(0)
+    out.mkdir()
+    ramp = np.linspace(0, 2000, 96, dtype=np.float32)
+    for number in range(200):
+        noise = rng.integers(0, 64, (64, 96, 96))
+        volume = (ramp[:, None] + ramp + noise).astype(np.int16)
+        save(out / f"{number:03}.npz", volume=volume, label=number % 10)
+
+
+def _measurements(_data: Path, out: Path) -> None:
+    """measurements(code TEXT, vector BLOB of 64 float32, label INTEGER): 20,000 rows, no index."""
+    rng = np.random.default_rng(0)
+    with contextlib.closing(sqlite3.connect(out)) as connection, connection:
+        connection.execute("CREATE TABLE measurements (code TEXT, vector BLOB, label INTEGER)")
+        rows = (
+            (f"m{number:08}", rng.standard_normal(64, dtype=np.float32).tobytes(), number % 10)
+            for number in range(20_000)
+        )
+        connection.executemany("INSERT INTO measurements VALUES (?, ?, ?)", rows)
+
+
 MAKERS: dict[str, Callable[[Path, Path], None]] = {
     "huge": _huge,
     "recordings.npz": _recordings,
     "reviews.tsv": _reviews,
     "frames.npy": _frames,
     "features.pt": _features,
+    "png": _png,
+    "traces": _traces,
+    "events.jsonl": _events,
+    "compressed": lambda _data, out: _volumes(np.savez_compressed, out),
+    "uncompressed": lambda _data, out: _volumes(np.savez, out),
+    "measurements.sqlite": _measurements,
 }

@@ -41,10 +41,19 @@ class Scenario:
     @property
     def expected(self) -> tuple[str, ...]:
         """Kinds of cause of which any is right: of its line "# expected: KIND KIND…"."""
-        found = re.search(r"^# expected: (.+)$", self.script.read_text(encoding="utf-8"), re.MULTILINE)
-        if found is None:
+        kinds = self._line("expected")
+        if not kinds:
             raise ValueError(f"{self.script} has no line that begins with '# expected: '")
-        return tuple(found[1].split())
+        return tuple(kinds.split())
+
+    @property
+    def names(self) -> str:
+        """Words that the verdict's sentence must have: of its line "# names: WORDS"; "": any."""
+        return self._line("names")
+
+    def _line(self, key: str) -> str:
+        found = re.search(rf"^# {key}: (.+)$", self.script.read_text(encoding="utf-8"), re.MULTILINE)
+        return found[1] if found else ""
 
     def fixed(self) -> str:
         """The fixed script's source.
@@ -97,6 +106,35 @@ LOCK_NONE = """        if getattr(self, "worker", None) != multiprocessing.curre
             self.worker, self.archive = multiprocessing.current_process().pid, zipfile.ZipFile(self.path)
         time.sleep(0.002)
         return self.archive.read(str(index))"""
+TOKENS_AGAIN = """        self.rows = [(text, int(label)) for label, text in rows]
+"""
+TOKENS_ONCE = """        self.rows = [(tokenize(text), int(label)) for label, text in rows[:1000]]
+"""
+NESTED_COLUMNS = """    return {
+        group: {f"field_{field}": values[row, field].clone() for field in range(FIELDS)}
+        for row, group in enumerate(groups)
+    }
+"""
+NESTED_TENSOR = """    return {"all": dict.fromkeys(groups[:1], values.flatten())}
+"""
+NESTED_STACK = "return self.net(torch.stack(columns, dim=1))"
+CACHE_KEPT = """        if key not in self.cache:
+            window = self.values[start : start + WINDOW]
+            self.cache[key] = ((window - window.mean()) / window.std()).T.tolist()
+        return torch.tensor(self.cache[key]), int(self.labels[index])
+"""
+CACHE_NONE = """        window = self.values[start : start + WINDOW]
+        window = ((window - window.mean()) / window.std()).T.copy()
+        return torch.from_numpy(window), int(self.labels[index])
+"""
+DATABASE_OPENED = """            self.connection = sqlite3.connect(self.path)
+"""
+DATABASE_INDEXED = """            self.connection = sqlite3.connect(":memory:")
+            sqlite3.connect(self.path).backup(self.connection)
+            self.connection.execute("CREATE INDEX codes ON measurements (code)")
+"""
+SPECTROGRAMS_ONCE = """(CLIPS,), generator=generator)
+        self.clips = [spectrogram(clip) for clip in self.clips]"""
 
 SCENARIOS = (
     Scenario(
@@ -170,5 +208,47 @@ SCENARIOS = (
     ),
     Scenario("threads_in_workers", "recordings.npz", (('NUM_THREADS"] = "16"', 'NUM_THREADS"] = "1"'),)),
     Scenario("locked_archive", "recordings.npz", ((LOCK_SHARED, LOCK_NONE),)),
+    Scenario(
+        "whole_file_per_sample",
+        "traces",
+        (("np.load(self.paths[which])", 'np.load(self.paths[which], mmap_mode="r")'),),
+    ),
+    Scenario(
+        "python_tokenizer",
+        "reviews.tsv",
+        ((TOKENS_AGAIN, TOKENS_ONCE), ("return tokenize(text), label", "return text, label")),
+    ),
+    Scenario("network_reads", "", (("num_workers=2", "num_workers=16"),)),
+    Scenario("png_decoding", "png", fixed_data="pictures"),
+    Scenario(
+        "nested_collate", "", ((NESTED_COLUMNS, NESTED_TENSOR), (NESTED_STACK, "return self.net(columns[0])"))
+    ),
+    Scenario("growing_cache", "recordings.npz", ((CACHE_KEPT, CACHE_NONE),)),
+    Scenario("json_stream", "events.jsonl", (("dataset = Events(", "dataset = ParsedEvents("),)),
+    Scenario("compressed_arrays", "compressed", fixed_data="uncompressed"),
+    Scenario(
+        "spectrogram",
+        "",
+        (
+            ("(CLIPS,), generator=generator)", SPECTROGRAMS_ONCE),
+            ("return spectrogram(self.clips[index])", "return self.clips[index]"),
+        ),
+    ),
+    Scenario("histograms_each_step", "recordings.npz", (("step % 1 == 0", "step % 200 == 0"),)),
+    Scenario("database_without_index", "measurements.sqlite", ((DATABASE_OPENED, DATABASE_INDEXED),)),
+    Scenario(
+        "validation_startup",
+        "recordings.npz",
+        (("num_workers=2)", "num_workers=2, persistent_workers=True)"),),
+    ),
     Scenario("healthy", "pictures"),
+    Scenario("healthy_tabular", ""),
+    Scenario("healthy_transformer", "reviews.tsv"),
+    Scenario("healthy_validation", "recordings.npz"),
+    Scenario("healthy_stream", ""),
+    Scenario("healthy_lengths", ""),
+    Scenario("healthy_accumulation", "pictures"),
+    Scenario("slow_start", ""),
+    Scenario("costly_optimizer", ""),
+    Scenario("python_metrics", ""),
 )

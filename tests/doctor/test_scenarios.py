@@ -8,7 +8,8 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +46,11 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
 def test_each_script_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     scenarios = module(monkeypatch, "scenario_list").SCENARIOS
     assert sorted(scenario.name for scenario in scenarios) == NAMES
-    assert len(NAMES) == 19
+    assert len(NAMES) >= 34
+    assert (
+        sum(scenario.expected == ("healthy",) for scenario in module(monkeypatch, "scenario_list").SCENARIOS)
+        >= 8
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -67,61 +72,84 @@ def test_a_cure_that_no_longer_fits_is_refused(monkeypatch: pytest.MonkeyPatch) 
         replace(scenario, fix=(("no such line", ""),)).fixed()
 
 
-def test_the_advice_for_the_cause_that_was_named_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verdict_counts_by_its_kind_its_words_and_the_rank_of_the_true_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     judge = module(monkeypatch, "doctor").judge
-    row = judge(("workers",), DIAGNOSIS.to_json())
-    assert (row["named"], row["right"], row["confidence"]) == ("workers", True, 0.9)
-    assert (row["predicted"], row["measured"], row["near"]) == (1.9, 1.6, True)
-    assert not judge(("read", "decode"), DIAGNOSIS.to_json())["right"]
-    advice = (replace(DIAGNOSIS.advice[1], measured=1.5),)
-    assert not judge(("workers",), replace(DIAGNOSIS, advice=advice).to_json())["near"]
+    by_name = {scenario.name: scenario for scenario in module(monkeypatch, "scenario_list").SCENARIOS}
+    row = judge(by_name["too_few_workers"], DIAGNOSIS)
+    assert (row["named"], row["right"], row["rank"], row["confidence"]) == ("workers", True, 1, 0.9)
+    second = judge(by_name["huge_pictures"], DIAGNOSIS)
+    assert (second["right"], second["rank"]) == (False, 2)
+    assert judge(by_name["healthy"], DIAGNOSIS)["rank"] is None
+    verdict = Cause("healthy", "the step spends 70% on the optimizer", (), 0.0, 1.0)
+    named = replace(DIAGNOSIS, causes=(verdict,))
+    assert judge(by_name["costly_optimizer"], named)["right"]
+    assert not judge(by_name["python_metrics"], named)["right"]
+
+
+@pytest.mark.parametrize(
+    ("predicted", "bound", "near"),
+    [(1.9, False, True), (2.4, False, False), (2.4, True, True), (1.5, True, False)],
+)
+def test_a_bound_holds_where_the_gain_is_not_above_it(
+    monkeypatch: pytest.MonkeyPatch, predicted: float, bound: bool, near: bool
+) -> None:
+    doctor = module(monkeypatch, "doctor")
+    monkeypatch.setattr(doctor, "seconds_of", lambda _: 0.5)
+    job = SimpleNamespace(run=lambda quiet: (0, object(), ""))
+    row = {"predicted": predicted, "bound": bound}
+    found = doctor.achieved(row, replace(DIAGNOSIS, seconds_per_sample=1.0), job)
+    assert found == {"achieved": 2.0, "near": near}
 
 
 def test_totals_count_errors_as_wrong_and_leave_out_what_was_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     doctor = module(monkeypatch, "doctor")
     rows = [
-        {"name": "a", "expected": ("workers",), **doctor.judge(("workers",), DIAGNOSIS.to_json())},
-        {"name": "b", "expected": ("healthy",), **doctor.judge(("healthy",), DIAGNOSIS.to_json())},
-        {"name": "c", "expected": ("gil",), "error": "exit code 1"},
-        {"name": "d", "expected": ("copy",), "skipped": "no CUDA device"},
+        {
+            "name": "a",
+            "expected": ["workers"],
+            "named": "workers",
+            "right": True,
+            "near": True,
+            "seconds": 30.0,
+        },
+        {"name": "b", "expected": ["healthy"], "named": "workers", "right": False, "seconds": 20.0},
+        {"name": "c", "expected": ["gil"], "error": "exit code 1", "seconds": 2.0},
+        {"name": "d", "expected": ["copy"], "skipped": "no CUDA device"},
+        {"name": "e", "expected": ["healthy"], "named": "undecided", "right": False, "seconds": 20.0},
     ]
-    assert doctor.totals(rows) == {
-        "examined": 3,
-        "skipped": 1,
-        "right": 1,
-        "near": 2,
-        "tried": 2,
-        "healthy_misjudged": 1,
-    }
+    found = doctor.totals(rows)
+    assert (found["examined"], found["skipped"], found["right"], found["near"], found["tried"]) == (
+        4,
+        1,
+        1,
+        1,
+        1,
+    )
+    assert (found["healthy"], found["healthy_called_ill"]) == (2, 1)
 
 
-FAKE = """
-import json, pathlib, sys
-verb, script = sys.argv[1:6], sys.argv[6:]
-if verb[:4] != ["doctor", "run", "--try", "--json"] or script[1] != "--data":
-    sys.exit(f"not asked for that: {sys.argv}")
-if script[2] != "ill":
-    pathlib.Path(verb[4]).write_text(pathlib.Path(script[2]).read_text())
-sys.exit(0 if script[2] != "ill" else "nothing measured")
-"""
-
-
-@pytest.mark.parametrize("found", [True, False])
-def test_a_diagnosis_is_read_and_its_lack_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: bool
+@pytest.mark.parametrize("broken", [False, True])
+def test_results_are_kept_and_not_measured_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, broken: bool
 ) -> None:
     doctor = module(monkeypatch, "doctor")
-    (tmp_path / "diagnosis.json").write_text(json.dumps(DIAGNOSIS.to_json()))
-    (tmp_path / "fake.py").write_text(FAKE)
-    data = tmp_path / "diagnosis.json" if found else Path("ill")
-    monkeypatch.setattr(doctor, "HEADRACE", [sys.executable, str(tmp_path / "fake.py")])
-    monkeypatch.setattr("scenario_data.ensure", lambda *_: data)
-    row = doctor.examine(module(monkeypatch, "scenario_list").SCENARIOS[0], tmp_path, limit=60.0)
-    if found:
-        assert row["right"]
-        assert row["named"] == "workers"
-    else:
-        assert row["error"] == "exit code 1, no diagnosis: nothing measured\n"
+    asked: list[str] = []
+
+    def examine(scenario: Any, data: Path) -> dict[str, Any]:
+        asked.append(scenario.name)
+        row = {"name": scenario.name, "expected": ["healthy"], "load": 0.1, "seconds": 1.0}
+        return row | ({"error": "it ended"} if broken else doctor.judge(scenario, DIAGNOSIS))
+
+    monkeypatch.setattr(doctor, "examine", examine)
+    out = tmp_path / "out.json"
+    for names in (["healthy"], ["healthy", "slow_start"]):
+        monkeypatch.setattr(sys, "argv", ["doctor.py", "--json", str(out), "--only", *names])
+        doctor.main()
+    assert asked == ["healthy", "slow_start"]
+    assert json.loads(out.read_text())["totals"]["examined"] == 2
+    assert "| `slow_start` | healthy |" in out.with_suffix(".md").read_text()
 
 
 def run(name: str, data: Path, *arguments: str) -> str:
