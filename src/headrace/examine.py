@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from headrace._machine import usable_cores
 from headrace.doctor.diagnosis import diagnose as judge
+from headrace.doctor.diagnosis import is_decided
 from headrace.doctor.records import Diagnosis
 from headrace.errors import ConfigError
 from headrace.loader import DataLoader
@@ -50,6 +51,8 @@ class Job:
         steps: number of steps of the actual phase; None: as many as take a few seconds.
         settings: to replace the script's own; see `headrace.measure.settings`.
         subject: "file.py:12" of the loader that the settings are for; "": any loader.
+        brief: measure the unchanged steps only; so it is with `settings`.
+        limit: seconds after which the script is ended, examined or not; None: no limit.
     """
 
     command: list[str]
@@ -57,6 +60,8 @@ class Job:
     steps: int | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     subject: str = ""
+    brief: bool = False
+    limit: float | None = None
 
     def run(self, *, quiet: bool) -> tuple[int, Observation | None, str]:
         """Runs the script in a process of its own until all is measured.
@@ -81,6 +86,9 @@ class Job:
                 )
                 outside = Outside(process.pid, folder)
                 try:
+                    status = process.wait(self.limit)
+                except subprocess.TimeoutExpired:
+                    process.kill()
                     status = process.wait()
                 finally:
                     process.wait()  # Ctrl-C reaches the script as well
@@ -94,7 +102,8 @@ class Job:
 def add_observed(observation: Observation, outside: Outside, folder: Path) -> None:
     """Adds what was seen from outside, and by the samplers."""
     observation.usage = outside.usage(observation.began)
-    observation.memory = dict(outside.memory())
+    observation.memory |= outside.memory()
+    observation.watching = outside.share
     observation.looks = read_counts(folder)
 
 
@@ -127,9 +136,8 @@ def diagnose(
         outside = Outside(os.getpid(), folder)
         try:
             with sampled(folder) as announce:
-                examination = Examination(
-                    observation, Goal(steps), announce, DataLoader, functools.partial(read_counts, folder)
-                )
+                counted = functools.partial(read_counts, folder)
+                examination = Examination(observation, Goal(steps), announce, DataLoader, counted, is_decided)
                 begin = functools.partial(type(loader).__iter__, loader)
                 made = True
                 while made:
@@ -153,10 +161,9 @@ def main() -> None:
     limit_threads(job.settings)
     try:
         with sampled(folder) as announce:
-            goal = Goal(job.steps, actual_only=bool(job.settings))
-            examination = Examination(
-                observation, goal, announce, DataLoader, functools.partial(read_counts, folder)
-            )
+            goal = Goal(job.steps, actual_only=job.brief or bool(job.settings))
+            counted = functools.partial(read_counts, folder)
+            examination = Examination(observation, goal, announce, DataLoader, counted, is_decided)
             with installed(examination, Replacement(job.settings, job.subject)):
                 run_script(job)
                 examination.script_ended()

@@ -309,18 +309,75 @@ def test_threads_of_libraries_in_workers_are_named_with_the_line_to_add() -> Non
 
 
 def busy(observation: Observation, others: float) -> Observation:
-    row = {"time": 1.0, "phase": ACTUAL, "cpu": 1.0, "disk_read": 0.0, "memory": 0, "workers_memory": 0}
-    observation.usage = [{**row, "others": others}]
+    for phase in observation.phases:
+        phase.others = others
     return observation
 
 
 def test_a_busy_machine_makes_no_verdict_certain() -> None:
-    assert diagnose(busy(made.too_few_workers(), 0.5)).verdict.confidence == 1.0
+    assert diagnose(busy(made.too_few_workers(), 0.5)).verdict.confidence == pytest.approx(1 - 0.5 / 8)
     diagnosis = diagnose(busy(made.too_few_workers(), 2.0))
     assert diagnosis.verdict.kind == "workers"
     assert diagnosis.verdict.confidence == pytest.approx(0.75)
     (note,) = diagnosis.notes
     assert note.startswith("other processes used 2.0 of 4 cores")
+
+
+@pytest.mark.parametrize("make", [made.healthy, made.too_few_workers])
+def test_nothing_is_certain_where_the_load_is_above_the_number_of_cores(
+    make: Callable[[], Observation],
+) -> None:
+    observation = make()
+    assert diagnose(observation).verdict.confidence == 1.0
+    observation.phases[0].load = 4.5
+    assert diagnose(observation).verdict.confidence < 1.0
+
+
+def test_a_step_that_others_hold_up_is_healthy() -> None:
+    # Two workers that give a batch every 40 ms alone wait for cores for half of their time beside the step.
+    observation = made.observation(
+        made.phase(ACTUAL, 0.03, 0.1, 0.1),
+        made.phase(DEMAND, 0, 0.1, 0.1),
+        made.phase(SUPPLY, 0.12, 0, 0.08),
+        made.phase("supply num_workers=4", 0.08, 0, 0.08, settings={"loader": {"num_workers": 4}}),
+        looks=[made.look(SUPPLY, {}, delay=3.0)] * 2,
+    )
+    assert diagnose(observation).verdict.kind == "workers"
+    diagnosis = diagnose(busy(observation, 3.0))
+    assert diagnosis.verdict.kind == "healthy"
+    assert diagnosis.verdict.confidence < 1.0
+    assert "on a free one, the script would reach about 320 samples/s" in diagnosis.notes[0]
+
+
+def test_workers_that_copy_the_memory_of_their_parent_are_found() -> None:
+    observation = made.healthy()
+    observation.memory = {"main_at_first": 5 * 10**8, "workers_at_first": 10**8, "allowed": 10**10}
+    for phase in observation.phases:  # all is copied by the time that the workers are measured
+        phase.worker_memory = [10**9, 10**9]
+    diagnosis = diagnose(observation)
+    assert diagnosis.verdict.kind == "memory"
+    assert "each since their first batch: 896 MB in all" in diagnosis.verdict.sentence
+    observation.memory["main_at_first"] = 4 * 10**9  # of which they copied a small part
+    assert diagnose(observation).verdict.kind == "healthy"
+
+
+def test_the_largest_part_of_the_step_is_named() -> None:
+    sentence = diagnose(parts_of_the_step(optimizer=0.7)).verdict.sentence
+    assert "spends 70% on the optimizer" in sentence
+
+
+def test_workers_of_a_validation_loop_that_start_each_time_are_kept() -> None:
+    observation = made.healthy()
+    seconds = observation.phases[0].seconds
+    arguments = {"num_workers": 2, "persistent_workers": False}
+    loop = Loop("train.py:60", "DataLoader(Val)", arguments, 4, 40, 1280, 1.5 * seconds, 0.5 * seconds)
+    loop.supplies = {"2": [0.1 * seconds / 1280, 0.0]}
+    observation.loops = [loop]
+    diagnosis = diagnose(observation)
+    assert diagnosis.verdict.kind == "validation"
+    assert diagnosis.advice[0].summary == "train.py:60: persistent_workers=True"
+    loop.arguments["persistent_workers"] = True
+    assert diagnose(observation).verdict.kind == "healthy"
 
 
 def test_causes_that_a_busy_machine_hides_are_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,6 +391,7 @@ def test_causes_that_a_busy_machine_hides_are_undecided(monkeypatch: pytest.Monk
         made.phase("supply num_workers=4", 0.01, 0, 0.02, settings={"loader": {"num_workers": 4}})
     )
     observation.phases[2] = made.phase(SUPPLY, 0.07, 0, 0.07)
+    observation = busy(observation, 3.9)
     diagnosis = diagnose(observation)
     assert diagnosis.verdict.kind == "undecided"
     assert len(diagnosis.causes) == 3

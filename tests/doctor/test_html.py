@@ -112,7 +112,7 @@ def test_figures_of_the_verdict_the_method_and_the_advice() -> None:
         "1,294 to 1,318",
         "predicted 3.1×, measured 2.9×",
         "upper bound 1.2×, if it cost nothing",
-        "Watching cost 0.4 %",
+        "Watching took 0.4 %",
         "6,120 samples",
     ):
         assert figure in text

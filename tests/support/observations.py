@@ -43,6 +43,7 @@ def look(
         "seconds": 4.0,
         "own_cpu_seconds": 0.02,
         "run_delay_seconds": delay,
+        "held_seconds": delay,
         "rounds": 800,
         "threads_wanting_gil": wanting,
         "stages": stages,

@@ -188,6 +188,7 @@ def without_a_stage(case: Case) -> Iterator[Candidate]:
         yield Candidate(
             kind=kind,
             gain=case.gain(after),
+            bound=case.bound(after),
             change=f"{stage.name}: {seconds} of a sample's {duration(whole)}",
             why=f"{stage.name} takes {share:.0%} of a sample's time in the loader",
             evidence=(by if stage.evidence else f"{seconds} as counted by Headrace",),
@@ -213,6 +214,7 @@ def irregular_costs(case: Case) -> Iterator[Candidate]:
         yield Candidate(
             kind=kind,
             gain=case.actual / max(floor, case.actual - seconds, 1e-9),
+            bound=case.actual / max(1e-9, case.actual - seconds),
             change=lines[0],
             why=f"{what} takes {seconds / case.actual:.0%} of the script's time",
             evidence=(*where_it_stays(case.observation, ACTUAL),),
@@ -228,8 +230,8 @@ def other_loops(case: Case) -> Iterator[Candidate]:
     for loop in case.observation.loops:
         now = int(loop.arguments.get("num_workers", 0))
         for workers, (seconds, cpu) in loop.supplies.items():
-            count = int(workers)
-            if count <= now:
+            count, stay = int(workers), loop.arguments.get("persistent_workers")
+            if count < now or (count == now and (stay or not now)):
                 continue
             cores = (loop.computes + loop.samples * cpu) / case.costs.cores
             after = max(loop.computes, loop.samples * seconds, cores)
@@ -238,7 +240,9 @@ def other_loops(case: Case) -> Iterator[Candidate]:
             yield Candidate(
                 kind="validation",
                 gain=gain,
-                change=f"{loop.where}: num_workers={now} → {count}, persistent_workers=True",
+                change=f"{loop.where}: "
+                + (f"num_workers={now} → {count}, " if count > now else "")
+                + "persistent_workers=True",
                 why=f"the loop at {loop.where} takes {share:.0%} of the script's time, and waits for its"
                 f" loader for {loop.waits / loop.seconds:.0%} of that",
                 evidence=(f"its loader: {loop.code}", f"with {count} workers: {1 / seconds:,.0f} samples/s"),
@@ -279,8 +283,8 @@ def single_threaded_workers(case: Case) -> Iterator[Candidate]:
 
 def less_contention(case: Case) -> Iterator[Candidate]:
     """Cores that are left to the loader, where it is much slower during the step than alone."""
-    if case.slowdown < MUCH_SLOWER or not case.costs.overlaps:
-        return
+    if case.slowdown < MUCH_SLOWER or not case.costs.overlaps or case.is_busy:
+        return  # on a busy machine, a note tells what others take
     threads, cores = case.observation.threads, case.costs.cores
     fewer = max(1, cores // 2)
     yield Candidate(

@@ -21,6 +21,13 @@ from headrace.measure.observed import ACTUAL, DEMAND, SUPPLY, Observation, Phase
 
 # Share of the step's time below which loading can't be told from noise.
 LOADING_THAT_MATTERS = 0.1
+# Steps that wait for less than this share of their time aren't starved: TensorFlow's profiler, too, calls a
+# program input-bound from 5 % on.
+STALL_THAT_MATTERS = 0.05
+# Share of the cores used by other processes from which on a verdict is less sure.
+OTHERS_THAT_MATTER = 0.25
+# Samples that other processes hold up on a busy machine take less than this, seconds.
+HELD_UP = 0.1
 # Share of the time of all samples held by those that take over ten times as long as the median one.
 STRAGGLERS_MATTER = 0.2
 
@@ -76,6 +83,7 @@ class Case:
         stragglers: as of `headrace.doctor.model.sample_durations`.
         run_delay: share of a process's time in which one of its threads waited for a core, at most.
         others: cores that other processes used meanwhile.
+        free: the costs on a machine without other processes: without the time that threads waited for a core.
     """
 
     observation: Observation
@@ -90,11 +98,24 @@ class Case:
     stragglers: dict[str, Any]
     run_delay: float
     others: float
+    free: Costs
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The loader's."""
         return self.observation.loader.arguments if self.observation.loader else {}
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether other processes take a part of the cores that matters."""
+        return self.others >= OTHERS_THAT_MATTER * self.costs.cores
+
+    @property
+    def starved(self) -> bool:
+        """Whether the step waits for data, and would do so on a free machine."""
+        if self.stall < STALL_THAT_MATTERS or not self.is_busy:
+            return self.stall >= STALL_THAT_MATTERS
+        return self.free.seconds - self.free.demand >= STALL_THAT_MATTERS * self.free.seconds
 
     @property
     def workers(self) -> int:
@@ -107,6 +128,10 @@ class Case:
         now = max(self.actual, self.costs.together(self.slowdown) + else_)
         return now / max(1e-9, after.together(self.slowdown) + else_ - saved)
 
+    def bound(self, after: Costs) -> float:
+        """Speed-up with other costs at best: without contention and what the model does not explain."""
+        return self.actual / max(1e-9, after.seconds + self.actual - self.steady)
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -115,6 +140,7 @@ class Candidate:
     Attributes:
         kind: of the cause that it answers; of `headrace.doctor.records.KINDS`.
         gain: times as fast as now.
+        bound: where it is `ideal`, times as fast as now at best.
         change: one line: "num_workers=4 → 12".
         why: the cause, as a sentence with figures.
         evidence: what was measured, a line each.
@@ -130,6 +156,7 @@ class Candidate:
     lines: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     ideal: bool = False
+    bound: float = 0.0
     where: str = ""
 
 
@@ -152,9 +179,6 @@ def case_of(observation: Observation) -> Case | None:
     steady = measured - min(0.95 * measured, sum(irregular.values()))
     costs = replace(costs, demand=costs.demand - irregular_share(observation, DEMAND) * costs.demand)
     slowdown = costs.slowdown(steady)
-    others = [
-        usage["others"] for usage in observation.usage if usage["phase"] == ACTUAL and "others" in usage
-    ]
     looks = [look for look in observation.looks if look["phase"] == ACTUAL and look["rounds"]]
     return Case(
         observation=observation,
@@ -168,8 +192,21 @@ def case_of(observation: Observation) -> Case | None:
         stages=tuple(stage_costs(observation)),
         stragglers=sample_durations(observation, ACTUAL),
         run_delay=max((look["run_delay_seconds"] / look["seconds"] for look in looks), default=0.0),
-        others=statistics.fmean(others) if others else 0.0,
+        others=statistics.fmean(phase.others for phase in observation.phases),
+        free=replace(
+            costs,
+            demand=costs.demand * on_core(observation, DEMAND, "main"),
+            supply=costs.supply * on_core(observation, SUPPLY, "worker" if costs.overlaps else "main"),
+        ),
     )
+
+
+def on_core(observation: Observation, phase: str, role: str) -> float:
+    """Share of a phase that remains without the time that a process of that role waited for cores."""
+    looks = [look for look in observation.looks if look["phase"] == phase and look["role"] == role]
+    seconds = sum(look["seconds"] for look in looks)
+    held = sum(look["held_seconds"] for look in looks)
+    return 1.0 - min(0.9, held / seconds) if seconds else 1.0
 
 
 def irregular_seconds(observation: Observation, actual: Phase) -> dict[str, float]:
@@ -248,4 +285,6 @@ def takes_turns(case: Case) -> bool:
 def has_stragglers(case: Case) -> bool:
     """Few samples hold much of the loading time."""
     slow = case.stragglers
+    if case.is_busy and (not slow["slowest"] or slow["slowest"][0][0] < HELD_UP):
+        return False
     return bool(slow["slow_count"]) and slow["slow_seconds"] >= STRAGGLERS_MATTER * slow["seconds"]

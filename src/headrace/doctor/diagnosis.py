@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import math
 import random
-import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from headrace.doctor.candidates import candidates
-from headrace.doctor.case import Candidate, Case, case_of, other_arguments
+from headrace.doctor.case import STALL_THAT_MATTERS, Candidate, Case, case_of, other_arguments
 from headrace.doctor.memory import FOR_MEMORY, GROWING, memory_findings
 from headrace.doctor.model import step_parts
 from headrace.doctor.records import KINDS, Advice, Cause, Diagnosis, Rate, Step, TimeShare, Usage
 from headrace.errors import HeadraceError
 from headrace.measure.observed import ACTUAL, DEMAND, EXAMINED, GAIN_THAT_COUNTS, SUPPLY, Observation, Phase
 
-# Steps that wait for less than this share of their time aren't starved: TensorFlow's profiler, too, calls a
-# program input-bound from 5 % on.
-STALL_THAT_MATTERS = 0.05
 # What a stage would bring if it cost nothing is a bound, and another loader is more than an argument: these
 # must promise more to come first.
 WEIGHT_OF_BOUNDS = 0.7
-RESAMPLINGS = 200
+RESAMPLINGS, QUICK_RESAMPLINGS = 200, 40
 LEAST_STEPS = 8  # of a script that ended by itself, to be judged at all
 LONG_FIRST_BATCH = 3.0  # seconds
 # Of its time, what a thread waits for a core where there are enough of them; and of the cores, what is all.
@@ -32,19 +28,21 @@ RUN_DELAY_THAT_MATTERS = 0.15
 NEARLY_ALL = 0.85
 MUCH_FASTER = 1.5  # a gain that no noise explains
 SEED = 7  # of the resampling: the same measurements give the same report
-# Share of the cores used by other processes from which on a verdict is less sure, and share of resamplings
-# that must agree for it then to be one.
-OTHERS_THAT_MATTER, DECIDED = 0.25, 0.6
+# Share of resamplings that must agree on a busy machine.
+DECIDED = 0.6
+CLEAR = 0.95  # share of the quick resamplings from which on probes aren't repeated
+MOST_UNDER_LOAD = 0.95  # confidence where the load average is above the number of cores
 # A step that reaches less of what it can do alone is held up by something, even if it doesn't wait.
 SLOWED = 0.75
 LEAST_SHARE = 0.02  # of the time, of a part that is reported
 PARTS = {
     "compile": "compiling the model",
     "checkpoint": "writing checkpoints",
-    "backward": "backward pass",
-    "forward": "forward pass",
+    "backward": "the backward pass",
+    "forward": "the forward pass",
+    "optimizer": "the optimizer",
     "read-back": "reading values back (.item(), .cpu())",
-    "gc": "garbage collector",
+    "gc": "the garbage collector",
     "step": "other code of the step",
 }
 ABOUT_LOADING = (
@@ -91,6 +89,7 @@ def diagnose(observation: Observation) -> Diagnosis:
         steps=steps(observation),
         usage=tuple(Usage(**usage) for usage in observation.usage),
         watching=watching(observation),
+        others=case.others,
         notes=(*observation.notes, *first_batch(case), *other_processes(case)),
     )
 
@@ -107,16 +106,9 @@ def first_batch(case: Case) -> list[str]:
 
 def other_processes(case: Case) -> list[str]:
     """That other processes took cores, and what the script would reach without them."""
-    if not is_busy(case):
+    if not case.is_busy:
         return []
-    ratio = {}
-    for phase in (DEMAND, SUPPLY):
-        looks = [look for look in case.observation.looks if look["phase"] == phase]
-        waited = sum(look["run_delay_seconds"] for look in looks)
-        ran = sum(look.get("cpu_seconds", 0.0) for look in looks)
-        ratio[phase] = ran / (ran + waited) if ran else 1.0
-    costs = case.costs
-    costs = replace(costs, demand=costs.demand * ratio[DEMAND], supply=costs.supply * ratio[SUPPLY])
+    costs = case.free
     used = f"other processes used {case.others:.1f} of {costs.cores} cores"
     free = f"on a free one, the script would reach about {1 / costs.seconds:,.0f} samples/s"
     return [f"{used}: rates are those of a busy machine; {free}"]
@@ -142,7 +134,9 @@ def rank(case: Case, found: Sequence[Candidate]) -> list[Candidate]:
     for candidate in found:
         if not candidate.kind or candidate.gain < GAIN_THAT_COUNTS:
             continue
-        if candidate.kind in ABOUT_LOADING and case.stall < STALL_THAT_MATTERS:
+        if candidate.kind in ABOUT_LOADING and not (case.starved or candidate.kind == "straggler"):
+            continue
+        if candidate.kind == "straggler" and case.stall < STALL_THAT_MATTERS:
             continue
         known = best.get(candidate.kind)
         if known is None or weight(candidate) > weight(known):
@@ -163,36 +157,49 @@ def weight(candidate: Candidate) -> float:
 
 def causes(observation: Observation, case: Case, ranked: Sequence[Candidate]) -> tuple[Cause, ...]:
     """With the confidence of the first: how often it stays the first when the measurements are resampled."""
-    firsts: Counter[str] = Counter()
-    generator = random.Random(SEED)
-    for _ in range(RESAMPLINGS):
-        other = case_of(resampled(observation, generator))
-        if other is not None:
-            order = rank(other, candidates(other))
-            firsts[order[0].kind if order else "healthy"] += 1
+    firsts = first_causes(observation, RESAMPLINGS)
     made = max(1, sum(firsts.values()))
-    # Other processes change from second to second: no resampling shows what they would do next.
-    most = 1.0 - 0.5 * min(1.0, case.others / case.costs.cores) if is_busy(case) else 1.0
-    sure = {kind: most * count / made for kind, count in firsts.items()}
+    sure = {kind: most_confidence(case) * count / made for kind, count in firsts.items()}
     found = [
         Cause(one.kind, one.why, one.evidence, cost=1 - 1 / one.gain, confidence=sure.get(one.kind, 0.0))
         for one in ranked
     ]
     if not found:
-        slowed = case.stall >= STALL_THAT_MATTERS or case.costs.demand < SLOWED * case.steady
+        slowed = case.starved or (not case.is_busy and case.costs.demand < SLOWED * case.steady)
         kind = unexplained if slowed else healthy
         found = [kind(case, sure.get("healthy", 0.0))]
-    elif is_busy(case) and len(found) > 1 and firsts[ranked[0].kind] < DECIDED * made:
+    elif case.is_busy and len(found) > 1 and firsts[ranked[0].kind] < DECIDED * made:
         found.insert(0, undecided(case, found))
-    growing = memory_cause(observation)
+    growing = memory_cause(case)
     if growing is not None:
         found.insert(0 if found[0].kind == "healthy" or growing.cost >= 1 else len(found), growing)
     return tuple(found)
 
 
-def is_busy(case: Case) -> bool:
-    """Whether other processes take a part of the cores that matters."""
-    return case.others >= OTHERS_THAT_MATTER * case.costs.cores
+def first_causes(observation: Observation, times: int) -> Counter[str]:
+    """How often each cause comes first when the measurements are resampled."""
+    firsts: Counter[str] = Counter()
+    generator = random.Random(SEED)
+    for _ in range(times):
+        other = case_of(resampled(observation, generator))
+        if other is not None:
+            order = rank(other, candidates(other))
+            firsts[order[0].kind if order else "healthy"] += 1
+    return firsts
+
+
+def is_decided(observation: Observation) -> bool:
+    """Whether one cause comes first in nearly all resamplings of what was measured so far."""
+    firsts = first_causes(observation, QUICK_RESAMPLINGS)
+    return max(firsts.values(), default=0) >= CLEAR * QUICK_RESAMPLINGS
+
+
+def most_confidence(case: Case) -> float:
+    """What other processes leave of the confidence: they change from second to second, which no resampling
+    shows; where more threads want to run than there are cores, it is never complete."""
+    most = 1.0 - 0.5 * min(1.0, case.others / case.costs.cores)
+    load = max(phase.load for phase in case.observation.phases)
+    return min(most, MOST_UNDER_LOAD) if load > case.costs.cores else most
 
 
 def undecided(case: Case, found: Sequence[Cause]) -> Cause:
@@ -208,22 +215,30 @@ def undecided(case: Case, found: Sequence[Cause]) -> Cause:
     )
 
 
-def memory_cause(observation: Observation) -> Cause | None:
+def memory_cause(case: Case) -> Cause | None:
     """Workers whose memory grows; its cost is the memory that they need in an epoch, as a share of what is
     free, and 1 if that is more than half."""
-    finding = next((one for one in memory_findings(observation) if one.name == GROWING), None)
+    finding = next((one for one in memory_findings(case.observation) if one.name == GROWING), None)
     if finding is None:
         return None
     share = finding.details["share"]
-    return Cause("memory", f"the workers grow by {finding.value}", (finding.remedy,), float(share > 0.5), 1.0)
+    return Cause(
+        "memory",
+        f"the workers grow by {finding.value}",
+        (finding.remedy,),
+        float(share > 0.5),
+        most_confidence(case),
+    )
 
 
 def healthy(case: Case, confidence: float) -> Cause:
     """Nothing starves the step."""
-    costs = case.costs
+    costs, parts = case.costs, step_parts(case.observation, ACTUAL)
+    part = max(parts, key=lambda key: parts[key], default="")
+    largest = f" and spends {parts[part]:.0%} on {part_name(part)}" if part and parts[part] >= 0.3 else ""
     return Cause(
         kind="healthy",
-        sentence=f"the step waits for {case.stall:.0%} of its time; its throughput is"
+        sentence=f"the step waits for {case.stall:.0%} of its time{largest}; its throughput is"
         f" {1 / case.steady:,.0f} samples/s, {1 / costs.demand:,.0f} with data at no cost",
         evidence=(f"the loader alone supplies {1 / costs.supply:,.0f} samples/s",),
         cost=max(0.0, 1 - costs.demand / case.steady),
@@ -322,7 +337,7 @@ def advice(case: Case, found: Sequence[Candidate], ranked: Sequence[Candidate]) 
             cause=one.kind or kinds[0],
             summary=one.change,
             diff=one.lines or diff(case, one),
-            predicted=one.gain,
+            predicted=max(one.gain, one.bound),
             settings=one.settings,
             ideal=one.ideal,
             where=one.where,
@@ -391,10 +406,14 @@ def time_shares(case: Case) -> tuple[TimeShare, ...]:
     sampled = max(1e-9, sum(parts.values()))
     own = max(0.0, 1 - sum(loop.computes for loop in observation.loops) / whole / sampled)
     for key, share in sorted(parts.items(), key=lambda part: -part[1]):
-        name = key.removeprefix("code:")
         if own * share >= LEAST_SHARE:
-            shares.append(TimeShare(PARTS.get(name, name), own * share))
+            shares.append(TimeShare(part_name(key), own * share))
     return tuple(shares)
+
+
+def part_name(key: str) -> str:
+    """A part of the step, as of `headrace.measure.stages`, for readers."""
+    return PARTS.get(key, key.removeprefix("code:"))
 
 
 def steps(observation: Observation) -> tuple[Step, ...]:
@@ -408,10 +427,8 @@ def steps(observation: Observation) -> tuple[Step, ...]:
 
 
 def watching(observation: Observation) -> float:
-    """Seconds of the training process's processor time that watching took, per second of the actual phase."""
-    shares = [
-        look["own_cpu_seconds"] / look["seconds"]
-        for look in observation.looks
-        if look["phase"] == ACTUAL and look["seconds"] > 0
-    ]
-    return statistics.fmean(shares) if shares else 0.0
+    """Share of the cores' time that watching took in the actual phase, in all processes."""
+    actual = observation.phase(ACTUAL)
+    inside = sum(look["own_cpu_seconds"] for look in observation.looks if look["phase"] == ACTUAL)
+    whole = max(1e-9, actual.ended - actual.began) if actual else 1.0
+    return float(inside / whole + observation.watching) / observation.cores

@@ -8,6 +8,9 @@ from headrace.measure.observed import ACTUAL, SUPPLY, Observation
 
 # Growth of all workers in a phase that is more than noise: in bytes, and as a share of what they had.
 LEAST_GROWTH, NOISE = 8e6, 0.02
+# Growth of one worker since its first batch that is more than what any worker needs: in bytes, and as a share
+# of the memory of the process that it was forked from.
+LEAST_COPIED, COPIED = 100e6, 0.25
 MUCH = 0.8  # of what is allowed
 GROWING = "workers that grow"
 FOR_MEMORY = (
@@ -74,26 +77,34 @@ def _prefetched(observation: Observation) -> list[Finding]:
 
 
 def _growth(observation: Observation) -> list[Finding]:
-    grown, samples = 0.0, 0.0
-    # A young worker grows a little in any case: one that leaks still grows when the loader is measured alone.
-    for name in (ACTUAL, SUPPLY):
-        phase = observation.phase(name)
-        if phase is None or len(phase.worker_memory) != 2:
-            return []
-        first, last = phase.worker_memory
-        if last - first < max(LEAST_GROWTH, NOISE * first):
-            return []
-        grown += last - first
-        samples += sum(phase.samples)
-    loader = observation.loader
+    """Workers that keep growing, also when the loader is measured alone, or that have copied what they were
+    forked with."""
+    loader, phases = observation.loader, [observation.phase(name) for name in (ACTUAL, SUPPLY)]
     assert loader is not None
-    per_sample = grown / samples
-    whole = per_sample * (loader.samples or 0)
-    epoch = f": {size(whole)} in an epoch" if whole else ""
+    measured = [phase for phase in phases if phase is not None and len(phase.worker_memory) == 2]
+    workers = loader.arguments.get("num_workers") or 0
+    if len(measured) < len(phases) or not workers:
+        return []
+    grown = [phase.worker_memory[1] - phase.worker_memory[0] for phase in measured]
+    firsts = [phase.worker_memory[0] for phase in measured]
+    whole = per_sample = 0.0
+    if all(growth >= max(LEAST_GROWTH, NOISE * first) for growth, first in zip(grown, firsts, strict=True)):
+        per_sample = sum(grown) / sum(sum(phase.samples) for phase in measured)
+        whole = per_sample * (loader.samples or 0)
+        epoch = f": {size(whole)} in an epoch" if whole else ""
+        value = f"{size(per_sample * 1000)} for every 1,000 samples{epoch}"
+    else:
+        ahead = workers * (loader.arguments.get("prefetch_factor") or 2) * loader.batch_nbytes
+        at_first = observation.memory.get("workers_at_first", measured[1].worker_memory[1])
+        copied = (measured[1].worker_memory[1] - at_first - ahead) / workers
+        if copied < max(LEAST_COPIED, COPIED * observation.memory.get("main_at_first", 0)):
+            return []
+        whole = copied * workers
+        value = f"{size(copied)} each since their first batch: {size(whole)} in all"
     return [
         Finding(
             name=GROWING,
-            value=f"{size(per_sample * 1000)} for every 1,000 samples{epoch}",
+            value=value,
             judgement="bad",
             remedy="keep paths, labels and other records in NumPy arrays or tensors instead of Python lists"
             " and dicts (a forked worker copies a page of memory as soon as it changes the reference count of"

@@ -211,7 +211,6 @@ class Usage:
         time: seconds since the script began.
         phase: of the examination, "" outside of all.
         cpu: cores in use, by its processes: 1.7.
-        others: cores in use by all other processes of the machine.
         disk_read: bytes per second that its processes had read from storage, not from the page cache.
         memory: bytes resident (USS) of all of them.
         workers_memory: bytes (USS) of the workers alone.
@@ -227,7 +226,6 @@ class Usage:
     workers_memory: int
     gpu: float | None = None
     gpu_memory: int | None = None
-    others: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -248,7 +246,8 @@ class Diagnosis:
         seconds_per_sample: as the script is, starts of epochs included.
         memory: findings on memory.
         steps, usage: over time.
-        watching: seconds that watching cost, per second of the actual phase.
+        watching: share of the cores' time that watching took in the actual phase, in all processes.
+        others: cores that other processes of the machine used, on average.
         notes: what couldn't be measured, and why.
     """
 
@@ -267,6 +266,7 @@ class Diagnosis:
     steps: tuple[Step, ...] = field(default=(), repr=False)
     usage: tuple[Usage, ...] = field(default=(), repr=False)
     watching: float = 0.0
+    others: float = 0.0
     notes: tuple[str, ...] = ()
 
     @property

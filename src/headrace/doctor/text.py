@@ -51,7 +51,8 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     _rows(console, [("  · ", line) for line in verdict.evidence])
     console.print()
     command = " ".join(diagnosis.command)
-    _rows(console, [("command  ", command), ("loader   ", diagnosis.loader), ("used at  ", diagnosis.where)])
+    for lead, code in (("command", command), ("loader", diagnosis.loader), ("used at", diagnosis.where)):
+        console.print(_text(f"{lead:<7}  {code}"), soft_wrap=True)
     _print_time(console, diagnosis)
     _print_rates(console, diagnosis)
     _print_stages(console, diagnosis)
@@ -71,7 +72,7 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
         _heading(console, "Notes")
         _rows(console, [("  · ", note) for note in diagnosis.notes])
     if diagnosis.watching:
-        console.print(_text(f"\nWatching cost {percent(diagnosis.watching)} of the step's time.", "dim"))
+        console.print(_text(f"\nWatching took {percent(diagnosis.watching)} of the cores' time.", "dim"))
 
 
 def _text(text: str, style: str = "") -> Text:

@@ -9,6 +9,7 @@ own settings and with others.
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 import threading
 import time
@@ -35,7 +36,7 @@ from headrace.measure.observed import (
     Observation,
     Phase,
 )
-from headrace.measure.processes import Times, children_memory, times, wait_until_quiet
+from headrace.measure.processes import Times, children_memory, own_memory, times, wait_until_quiet
 from headrace.measure.settings import name_of, with_settings
 from headrace.measure.subject import (
     batch_samples,
@@ -52,16 +53,18 @@ from headrace.measure.subject import (
 
 WARM_STEPS = 3  # the first ones allocate, compile and choose kernels
 WARM_SECONDS = 8.0  # to use up what was ready before the first step
-LEAST_STEPS, LEAST_SECONDS, MOST_SECONDS = 20, 4.0, 30.0
-DEMAND_SECONDS, SUPPLY_SECONDS, SLOW_SUPPLY_SECONDS = 2.0, 2.0, 10.0
+LEAST_STEPS, LEAST_SECONDS, MOST_SECONDS = 20, 4.0, 20.0
+DEMAND_SECONDS, SUPPLY_SECONDS, SLOW_SUPPLY_SECONDS = 2.0, 2.0, 6.0
 KEPT_BATCHES = 4
 PROFILED_STEPS = 6
 # Numbers of workers are tried upwards until so many in a row brought less than GAIN_THAT_COUNTS.
 TRIES_IN_VAIN = 2
 # A loader that supplies so many times the demand needs no other settings.
 AMPLE = 1.5
-# No further settings are tried so long after the first one: the causes that need none are known by then.
-MOST_TRIALS_SECONDS = 40.0
+# Nothing more is tried so long after the examination began, which is to take a minute at most.
+LAST_TRIAL_SECONDS = 40.0
+# On a machine of which other processes use this share of the cores, probes are repeated.
+BUSY_SHARE = 0.25
 # Share of the workers' processor time that threads of OpenMP, OpenCV and the like must take to be a cause.
 NATIVE_THAT_MATTERS = 0.15
 # Share of the time that waiting for another loader, as of validation, must take to be examined.
@@ -129,6 +132,7 @@ class Examination:
         announce: called with the name of each phase that begins.
         headrace: Headrace's DataLoader, to be tried in the place of torch's; None: it is not tried.
         counted: returns what the samplers have counted so far.
+        decided: whether an observation on a busy machine suffices to tell the first cause from the second.
     """
 
     def __init__(
@@ -138,6 +142,7 @@ class Examination:
         announce: Callable[[str], None],
         headrace: type[DataLoader[Any]] | None,
         counted: Callable[[], list[dict[str, Any]]] = list,
+        decided: Callable[[Observation], bool] = lambda _: True,
     ) -> None:
         self.observation = observation
         self.busy = False  # with loaders of its own
@@ -145,11 +150,11 @@ class Examination:
         self._announce = announce
         self._headrace = headrace
         self._counted = counted
+        self._decided = decided
         self._giving: list[Watched] = []  # whose batches the script is working on
         self._began = observation.began = time.perf_counter()
         self._watched: dict[int, Watched] = {}
         self._over = False
-        self._trials_began: float | None = None
 
     def iterate(self, loader: DataLoader[Any], begin: Callable[[], Iterator[Any]]) -> WatchedIterator:
         """What the script gets in the place of iter(loader), which `begin` is."""
@@ -223,6 +228,9 @@ class Examination:
         except StopIteration:
             return
         self._enter(watched)
+        if not self.observation.memory:
+            own = own_memory(os.getpid())
+            self.observation.memory = {"main_at_first": own, "workers_at_first": children_memory()}
         seconds = time.perf_counter() - began
         watched.loop.loops += 1
         watched.loop.waits += seconds
@@ -293,18 +301,38 @@ class Examination:
         self._note_loops(watched)
         if not self._goal.actual_only:
             wait_until_quiet()
-            yield from self._demand(watched, {})
-            threads, cores = torch.get_num_threads(), usable_cores()
-            if threads > cores:
-                torch.set_num_threads(cores)
-                yield from self._demand(watched, {"threads": cores})
-                torch.set_num_threads(threads)
+            began = self._now()
+            yield from self._demands(watched)
             if torch.accelerator.is_available():
                 yield from self._profiled(watched)
             self._measure_supplies(watched, inner)
+            while not self._is_settled(began):
+                began = self._now()
+                yield from self._demands(watched)
+                self._measure_supplies(watched, None)
         self._over = True
         self.observation.ended = EXAMINED
         self._end()
+
+    def _is_settled(self, began: float) -> bool:
+        """Whether probes need not be repeated: the machine is free, one cause is ahead, or the time does not
+        suffice for another round, as long as the last one, which began then."""
+        busy = [phase.others for phase in self.observation.phases]
+        if 2 * self._now() - began > LAST_TRIAL_SECONDS or sum(busy) < BUSY_SHARE * usable_cores() * len(
+            busy
+        ):
+            return True
+        self.observation.looks = self._counted()
+        return self._decided(self.observation)
+
+    def _demands(self, watched: Watched) -> Iterator[Any]:
+        """The step alone; where its operators use more threads than there are cores, also with fewer."""
+        yield from self._demand(watched, {})
+        threads, cores = torch.get_num_threads(), usable_cores()
+        if threads > cores:
+            torch.set_num_threads(cores)
+            yield from self._demand(watched, {"threads": cores})
+            torch.set_num_threads(threads)
 
     def _demand(self, watched: Watched, settings: dict[str, Any]) -> Iterator[Any]:
         phase = self._begin_phase(watched, name_of(DEMAND, settings), settings)
@@ -343,9 +371,11 @@ class Examination:
     def _measure_supplies(self, watched: Watched, inner: Iterator[Any] | None) -> None:
         with self._own_work():
             before = own_stages(watched.loader)
-            supply = self._supply(watched, {}, watched.begin, inner)
-            if self.observation.loader is not None:
-                self.observation.loader.stages = stages_between(before, own_stages(watched.loader))
+            self._supply(watched, {}, watched.begin, inner)
+            supply = self.observation.phase(SUPPLY)
+            if self.observation.loader is None or supply is None:
+                return
+            self.observation.loader.stages = stages_between(before, own_stages(watched.loader))
             demand = self.observation.phase(DEMAND) or self.observation.phase(ACTUAL)
             wanted = sum(demand.samples) / max(1e-9, sum(demand.computes)) if demand else 0.0
             if supply.samples_per_second < AMPLE * wanted:
@@ -419,12 +449,9 @@ class Examination:
         return 0.0 if phase is None else phase.samples_per_second
 
     def _try(self, watched: Watched, settings: dict[str, Any], kind: str = SUPPLY) -> Phase | None:
-        if self._trials_began is None:
-            self._trials_began = self._now()
-        if self._now() - self._trials_began > MOST_TRIALS_SECONDS:
-            self.observation.notes.append(
-                f"{name_of('the loader', settings)} was not tried: it took too long"
-            )
+        if self._now() > LAST_TRIAL_SECONDS:
+            note = f"{name_of('the loader', settings)} was not tried: the others took too long"
+            self.observation.notes += [note] if note not in self.observation.notes else []
             return None
         try:
             with warnings.catch_warnings():
@@ -522,10 +549,16 @@ class Examination:
         if phase.name in (ACTUAL, SUPPLY):
             phase.worker_memory.append(children_memory())
         phase.cpu_seconds, phase.worker_cpu_seconds = spent.own, spent.children
+        phase.others = max(0.0, spent.machine - spent.own - spent.children) / max(1e-9, spent.wall)
+        phase.load = os.getloadavg()[0]
         self._announce("")
         if self.observation.loader is None:  # it is the first that has been measured, and the only one
             self.observation.loader = self._describe(watched)
-        self.observation.phases.append(phase)
+        known = next((one for one in self.observation.phases if one.name == phase.name), None)
+        if known is None or phase.name.startswith(LOOP):
+            self.observation.phases.append(phase)
+        else:
+            known.extend(phase)
 
 
 class WatchedIterator(Iterator[Any]):

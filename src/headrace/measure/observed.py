@@ -40,6 +40,8 @@ class Phase:
         epochs_ended: epochs that ended in the phase.
         worker_memory: bytes of the worker processes' own (USS) when the phase began and ended; only of the
             actual phase and the supply.
+        others: cores that other processes of the machine used meanwhile.
+        load: the machine's load average when the phase ended.
     """
 
     name: str
@@ -55,6 +57,20 @@ class Phase:
     worker_cpu_seconds: float = 0.0
     epochs_ended: int = 0
     worker_memory: list[int] = field(default_factory=list)
+    others: float = 0.0
+    load: float = 0.0
+
+    def extend(self, later: Phase) -> None:
+        """Adds another round of the same phase."""
+        rounds = self.ended - self.began, later.ended - later.began
+        self.others = (self.others * rounds[0] + later.others * rounds[1]) / max(1e-9, sum(rounds))
+        self.load = max(self.load, later.load)
+        self.ended = self.began + sum(rounds)
+        for name in ("waits", "computes", "samples", "startups", "steps_at"):
+            getattr(self, name).extend(getattr(later, name))
+        for name in ("cpu_seconds", "worker_cpu_seconds", "epochs_ended"):
+            setattr(self, name, getattr(self, name) + getattr(later, name))
+        self.worker_memory[1:] = later.worker_memory[1:]
 
     @property
     def seconds(self) -> float:
@@ -171,7 +187,9 @@ class Observation:
         looks: counts of the stack samplers, one dict per process and phase; see `headrace.measure.sampler`.
         usage: what was seen from outside, several times a second: dicts with the fields of `Usage`.
         device: None: there is none, or it wasn't profiled.
-        memory: of the processes: see `headrace.measure.outside`.
+        memory: bytes: see `headrace.measure.outside`; and, as "main_at_first" and "workers_at_first", of the
+            training process and of all workers after the first batch.
+        watching: processor seconds per second that watching from outside took.
         began: the moment that times count from, by `time.perf_counter()`.
         ended: EXAMINED; "script ended": before everything was measured; or the error that ended it.
         notes: what couldn't be measured, and why.
@@ -187,6 +205,7 @@ class Observation:
     usage: list[dict[str, Any]] = field(default_factory=list)
     device: DeviceFacts | None = None
     memory: dict[str, Any] = field(default_factory=dict)
+    watching: float = 0.0
     began: float = 0.0
     ended: str = "script ended"
     notes: list[str] = field(default_factory=list)

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace._machine import available_memory, shared_memory
 from headrace.measure.nvml import gpus
-from headrace.measure.processes import TreeLook, busy_seconds, look, own_memory
+from headrace.measure.processes import TreeLook, look, own_memory
 from headrace.measure.sampler import read_phase
 
 INTERVAL_SECONDS = 0.5
@@ -32,8 +32,9 @@ class Outside:
         self._rows: list[dict[str, Any]] = []
         self._uss: dict[int, tuple[int, int]] = {}
         self._count_at = 0.0
-        self._before: tuple[float, float, int, float] | None = None
+        self._before: tuple[float, float, int] | None = None
         self._memory = {"allowed": available_memory(), "shm_total": 0, "shm_free": 0}
+        self.share = 0.0  # processor seconds per second that watching takes
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-outside", daemon=True)
         self._thread.start()
@@ -56,16 +57,18 @@ class Outside:
         return dict(self._memory)
 
     def _run(self) -> None:
+        began = time.perf_counter()
         while not self._stopping.wait(INTERVAL_SECONDS):
             tree = look(self._pid)
             if not tree.processes:
                 return
             self._note(tree)
+            self.share = time.thread_time() / (time.perf_counter() - began)
 
     def _note(self, tree: TreeLook) -> None:
         cpu = sum(process.cpu_seconds for process in tree.processes)
         read = sum(process.read_bytes or 0 for process in tree.processes)
-        busy, phase = busy_seconds(), read_phase(self._folder)
+        phase = read_phase(self._folder)
         own = self._own_memory(tree)
         if (space := shared_memory()) is not None:
             least = min(self._memory["shm_free"] or space.free, space.free)
@@ -73,7 +76,7 @@ class Outside:
         pids = {process.pid for process in tree.processes}
         gpu, gpu_memory = busiest_gpu(pids) if self._gpus else (None, None)
         if self._before is not None:
-            then, cpu_then, read_then, busy_then = self._before
+            then, cpu_then, read_then = self._before
             seconds = tree.clock - then
             self._rows.append(
                 {
@@ -81,7 +84,6 @@ class Outside:
                     "phase": phase,
                     # A worker that has ended takes its count with it.
                     "cpu": max(0.0, cpu - cpu_then) / seconds,
-                    "others": max(0.0, busy - busy_then - max(0.0, cpu - cpu_then)) / seconds,
                     "disk_read": max(0, read - read_then) / seconds,
                     "memory": sum(own.values()),
                     "workers_memory": sum(own.values()) - own[self._pid],
@@ -89,7 +91,7 @@ class Outside:
                     "gpu_memory": gpu_memory,
                 }
             )
-        self._before = tree.clock, cpu, read, busy
+        self._before = tree.clock, cpu, read
 
     def _own_memory(self, tree: TreeLook) -> dict[int, int]:
         """Bytes of each process's own, by PID."""

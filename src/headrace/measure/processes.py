@@ -109,16 +109,19 @@ def _read_bytes(process: Any) -> int | None:
 
 
 def own_memory(pid: int) -> int:
-    """Bytes that would be free without this process (USS); 0: it has ended, or isn't this user's."""
-    psutil = require("psutil", "doctor")
+    """Bytes that a process has written and shares with no other; 0: it has ended, or isn't this user's.
+
+    Pages of files, which were only read, don't count: the system takes them back when it needs to.
+    """
     try:
-        return int(psutil.Process(pid).memory_full_info().uss)
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
         return 0
+    return 1024 * int(text.partition("Private_Dirty:")[2].split()[0])
 
 
 def children_memory() -> int:
-    """Bytes that would be free without this process's descendants (USS)."""
+    """The same of all of this process's descendants."""
     children = require("psutil", "doctor").Process().children(recursive=True)
     return sum(own_memory(child.pid) for child in children)
 
@@ -133,11 +136,12 @@ def busy_seconds() -> float:
 
 class Times(NamedTuple):
     """Seconds: wall time by `time.perf_counter()`; processor time of this process; that of its descendants,
-    including those that ended and were waited for."""
+    including those that ended and were waited for; that of all processes of the machine."""
 
     wall: float
     own: float
     children: float
+    machine: float
 
     def since(self, earlier: Times) -> Times:
         """The differences."""
@@ -155,7 +159,7 @@ def times() -> Times:
         except psutil.NoSuchProcess:
             continue
         children += used.user + used.system
-    return Times(time.perf_counter(), time.process_time(), children)
+    return Times(time.perf_counter(), time.process_time(), children, busy_seconds())
 
 
 def wait_until_quiet(*, at_most: float = 10.0) -> bool:

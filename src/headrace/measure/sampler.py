@@ -80,6 +80,7 @@ class Counts:
         own_cpu_seconds: processor time that the sampler took.
         cpu_seconds: processor time of the process's other threads.
         run_delay_seconds: time that these waited for a core, summed over them.
+        held_seconds: the same of the thread that waited longest.
         native_cpu_seconds: processor time of threads that Python does not know, as those of OpenMP or OpenCV.
         native_threads: number of such threads that used any.
         gc_seconds: time in Python's garbage collector.
@@ -97,6 +98,7 @@ class Counts:
     own_cpu_seconds: float = 0.0
     cpu_seconds: float = 0.0
     run_delay_seconds: float = 0.0
+    held_seconds: float = 0.0
     native_cpu_seconds: float = 0.0
     native_threads: int = 0
     gc_seconds: float = 0.0
@@ -218,15 +220,18 @@ class Sampler:
         (own, before), self._mark = self._mark, self._marks()
         counts.own_cpu_seconds += self._mark[0] - own
         known = {thread.native_id for thread in threading.enumerate()}
-        native = 0
+        native, longest = 0, 0.0
         for thread, (cpu, delay) in self._mark[1].items():
             cpu_before, delay_before = before.get(thread, (0.0, 0.0))
             used = max(0.0, cpu - cpu_before)
             counts.cpu_seconds += used
-            counts.run_delay_seconds += max(0.0, delay - delay_before)
+            waited = max(0.0, delay - delay_before)
+            counts.run_delay_seconds += waited
+            longest = max(longest, waited)
             if thread not in known and used > NATIVE_THREAD_SECONDS:
                 counts.native_cpu_seconds += used
                 native += 1
+        counts.held_seconds += longest
         counts.native_threads = max(counts.native_threads, native)
         counts.libraries = [name for name in THREADED if name in sys.modules]
         with open(self._path, "ab", buffering=0) as file:
