@@ -37,7 +37,7 @@ from headrace.examine import Job
 from scenario_list import SCENARIOS, Scenario
 
 NEAR = 0.15
-LIMIT_SECONDS = 150.0
+LIMIT_SECONDS = 200.0
 
 
 def examine(scenario: Scenario, data: Path) -> dict[str, Any]:

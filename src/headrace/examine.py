@@ -72,7 +72,8 @@ class Job:
         Returns:
             (exit status; what was observed, None: it ended too early; the output, if quiet).
         """
-        with TemporaryDirectory(prefix="headrace-doctor-") as name:
+        # Workers of a script that was ended may write on for a moment while the folder is removed.
+        with TemporaryDirectory(prefix="headrace-doctor-", ignore_cleanup_errors=True) as name:
             folder = Path(name)
             (folder / JOB).write_text(json.dumps(asdict(self)))
             threads = self.settings.get("threads")

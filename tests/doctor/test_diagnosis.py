@@ -357,6 +357,7 @@ def test_workers_that_copy_the_memory_of_their_parent_are_found() -> None:
     diagnosis = diagnose(observation)
     assert diagnosis.verdict.kind == "memory"
     assert "each since their first batch: 896 MB in all" in diagnosis.verdict.sentence
+    assert "records in arrays" in diagnosis.advice[0].summary
     observation.memory["main_at_first"] = 4 * 10**9  # of which they copied a small part
     assert diagnose(observation).verdict.kind == "healthy"
 

@@ -42,7 +42,6 @@ def look(
         "phase": phase,
         "seconds": 4.0,
         "own_cpu_seconds": 0.02,
-        "run_delay_seconds": delay,
         "held_seconds": delay,
         "rounds": 800,
         "threads_wanting_gil": wanting,

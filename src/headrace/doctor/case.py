@@ -191,7 +191,7 @@ def case_of(observation: Observation) -> Case | None:
         unexplained=max(0.0, steady - costs.together(slowdown)),
         stages=tuple(stage_costs(observation)),
         stragglers=sample_durations(observation, ACTUAL),
-        run_delay=max((look["run_delay_seconds"] / look["seconds"] for look in looks), default=0.0),
+        run_delay=max((look["held_seconds"] / look["seconds"] for look in looks), default=0.0),
         others=statistics.fmean(phase.others for phase in observation.phases),
         free=replace(
             costs,

@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.doctor.candidates import candidates
 from headrace.doctor.case import STALL_THAT_MATTERS, Candidate, Case, case_of, other_arguments
-from headrace.doctor.memory import FOR_MEMORY, GROWING, memory_findings
+from headrace.doctor.memory import FOR_MEMORY, GROWING, LESS_GROWTH, LESS_GROWTH_LINES, memory_findings
 from headrace.doctor.model import step_parts
 from headrace.doctor.records import KINDS, Advice, Cause, Diagnosis, Rate, Step, TimeShare, Usage
 from headrace.errors import HeadraceError
@@ -72,13 +72,15 @@ def diagnose(observation: Observation) -> Diagnosis:
         raise HeadraceError(too_little(observation))
     found = candidates(case)
     ranked = rank(case, found)
+    named = causes(observation, case, ranked)
     loader = observation.loader
     return Diagnosis(
         command=tuple(observation.command),
         loader=loader.code,
         where=loader.where,
-        causes=causes(observation, case, ranked),
-        advice=advice(case, found, ranked),
+        causes=named,
+        # What answers the verdict comes first.
+        advice=tuple(sorted(advice(case, found, ranked), key=lambda one: one.cause != named[0].kind)),
         rates=rates(observation),
         stall=case.stall,
         stages=case.stages,
@@ -349,9 +351,12 @@ def advice(case: Case, found: Sequence[Candidate], ranked: Sequence[Candidate]) 
 
 def saving_memory(case: Case) -> tuple[Advice, ...]:
     """Arguments of the loader by which it takes less, where it takes too much."""
-    changes = (finding.details.get("change") for finding in memory_findings(case.observation))
+    findings = memory_findings(case.observation)
+    changes = (finding.details.get("change") for finding in findings)
     found = (other_arguments(case, "memory", 1.0, "", **change) for change in changes if change)
-    return tuple(Advice("memory", one.change, diff(case, one), 1.0) for one in found)
+    grows = any(finding.name == GROWING for finding in findings)
+    growth = (Advice("memory", LESS_GROWTH, LESS_GROWTH_LINES, 1.0),) if grows else ()
+    return (*growth, *(Advice("memory", one.change, diff(case, one), 1.0) for one in found))
 
 
 def diff(case: Case, candidate: Candidate) -> tuple[str, ...]:

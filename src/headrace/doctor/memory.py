@@ -13,6 +13,12 @@ LEAST_GROWTH, NOISE = 8e6, 0.02
 LEAST_COPIED, COPIED = 100e6, 0.25
 MUCH = 0.8  # of what is allowed
 GROWING = "workers that grow"
+LESS_GROWTH = "records in arrays instead of Python lists and dicts"
+LESS_GROWTH_LINES = (
+    " records = np.array(records)  # a forked worker copies each page of Python objects that it reads",
+    " gc.freeze()  # before the loader starts its workers",
+    " and no cache in the dataset, or fewer workers",
+)
 FOR_MEMORY = (
     "in this order: autocast to bfloat16, a smaller batch with gradient accumulation, activation"
     " checkpointing (torch.utils.checkpoint), fewer batches in flight to the device"

@@ -54,7 +54,8 @@ from headrace.measure.subject import (
 WARM_STEPS = 3  # the first ones allocate, compile and choose kernels
 WARM_SECONDS = 8.0  # to use up what was ready before the first step
 LEAST_STEPS, LEAST_SECONDS, MOST_SECONDS = 20, 4.0, 20.0
-DEMAND_SECONDS, SUPPLY_SECONDS, SLOW_SUPPLY_SECONDS = 2.0, 2.0, 6.0
+DEMAND_SECONDS, SLOW_DEMAND_SECONDS = 2.0, 8.0
+SUPPLY_SECONDS, SLOW_SUPPLY_SECONDS = 2.0, 6.0
 KEPT_BATCHES = 4
 PROFILED_STEPS = 6
 # Numbers of workers are tried upwards until so many in a row brought less than GAIN_THAT_COUNTS.
@@ -106,8 +107,7 @@ class Watched:
         begin: its own iter().
         where: it is iterated over, for the first time.
         times: when its phase began.
-        loop: all that was spent on it so far.
-        others_before: of the other loaders, when its actual phase began.
+        loop: what was spent on it since the actual phase of any loader began, or since it was first used.
     """
 
     loader: DataLoader[Any]
@@ -120,7 +120,6 @@ class Watched:
     steps: int = 0
     times: Times = field(default_factory=times)
     loop: Loop = field(default_factory=lambda: Loop("", "", {}))
-    others_before: dict[int, Loop] = field(default_factory=dict)
 
 
 class Examination:
@@ -245,7 +244,8 @@ class Examination:
                 yield from self._rest(watched, inner)
             elif watched.phase.name == "warm-up" and self._is_warm(watched):
                 self._begin_phase(watched, ACTUAL)
-                watched.others_before = {key: replace(one.loop) for key, one in self._watched.items()}
+                for one in self._watched.values():
+                    one.loop = Loop(one.loop.where, one.loop.code, one.loop.arguments)
             asked = time.perf_counter()
             try:
                 batch = self._next(inner)
@@ -338,7 +338,8 @@ class Examination:
         phase = self._begin_phase(watched, name_of(DEMAND, settings), settings)
         samples = [batch_samples(batch, watched.loader.batch_size) for batch in watched.kept]
         for number in itertools.count():
-            if self._now() - phase.began >= DEMAND_SECONDS and number >= 2 * KEPT_BATCHES:
+            seconds = self._now() - phase.began
+            if seconds >= (DEMAND_SECONDS if number >= 2 * KEPT_BATCHES else SLOW_DEMAND_SECONDS):
                 break
             which = number % len(watched.kept)
             batch = clone(watched.kept[which])  # its time is neither waited for nor computed
@@ -385,13 +386,8 @@ class Examination:
 
     def _note_loops(self, watched: Watched) -> None:
         """Records what was spent on other loaders in the phase that has just ended."""
-        for key, one in self._watched.items():
-            before = watched.others_before.get(key, Loop("", "", {}))
-            spent = replace(one.loop, supplies={})
-            for name in ("loops", "batches", "samples", "waits", "computes"):
-                setattr(spent, name, getattr(one.loop, name) - getattr(before, name))
-            if one is not watched and spent.batches:
-                self.observation.loops.append(spent)
+        others = (one.loop for one in self._watched.values() if one is not watched)
+        self.observation.loops += [replace(loop) for loop in others if loop.batches]
 
     def _supply_loop(self, loop: Loop) -> None:
         """The loader of a loop alone, as it is and with a worker per core, if waiting for it matters."""

@@ -79,8 +79,7 @@ class Counts:
         rounds: number of looks.
         own_cpu_seconds: processor time that the sampler took.
         cpu_seconds: processor time of the process's other threads.
-        run_delay_seconds: time that these waited for a core, summed over them.
-        held_seconds: the same of the thread that waited longest.
+        held_seconds: time that the one of these that waited longest waited for a core.
         native_cpu_seconds: processor time of threads that Python does not know, as those of OpenMP or OpenCV.
         native_threads: number of such threads that used any.
         gc_seconds: time in Python's garbage collector.
@@ -97,7 +96,6 @@ class Counts:
     rounds: int = 0
     own_cpu_seconds: float = 0.0
     cpu_seconds: float = 0.0
-    run_delay_seconds: float = 0.0
     held_seconds: float = 0.0
     native_cpu_seconds: float = 0.0
     native_threads: int = 0
@@ -225,9 +223,7 @@ class Sampler:
             cpu_before, delay_before = before.get(thread, (0.0, 0.0))
             used = max(0.0, cpu - cpu_before)
             counts.cpu_seconds += used
-            waited = max(0.0, delay - delay_before)
-            counts.run_delay_seconds += waited
-            longest = max(longest, waited)
+            longest = max(longest, delay - delay_before)
             if thread not in known and used > NATIVE_THREAD_SECONDS:
                 counts.native_cpu_seconds += used
                 native += 1
