@@ -3,6 +3,7 @@
 Both loaders are given the same dataset, so the same transforms. Each measurement is a fresh process; rounds
 go through all rows, so that a slow minute of the machine affects all of them alike. The first pass
 of a process warms up; the median of the others counts. Rows whose package is missing are named and skipped.
+With --peers (`make bench-peers` fills that folder) DALI's own augmentations are measured where it has them.
 
     python benchmarks/pipelines.py --data data                     (about 40 minutes)
     python benchmarks/pipelines.py --rows 'crop, RandAugment' --repetitions 1
@@ -26,7 +27,7 @@ from rich.table import Table
 import headrace
 import machine
 import pictures
-from pipeline_rows import ROWS, Row
+from pipeline_rows import DALI, ROWS, Row
 
 HERE = Path(__file__).resolve().parent
 BATCH_SIZE = 64
@@ -54,8 +55,11 @@ def rate(folder: Path, row: Row, loader: str, workers: int, epochs: int) -> dict
 
 def run(folder: Path, row: Row, loader: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """The same in a process of its own; {"error": …} where that fails."""
-    command = [sys.executable, __file__, "--one", row.name, loader, "--folder", str(folder)]
-    command += ["--workers", str(arguments.workers), "--epochs", str(arguments.epochs)]
+    command = [sys.executable, __file__, "--one", row.name, loader]
+    if loader == "dali":
+        command = [str(dali_python(arguments.peers)), str(HERE / "dali_rows.py"), "--row", row.name]
+    command += ["--folder", str(folder), "--workers", str(arguments.workers)]
+    command += ["--epochs", str(arguments.epochs)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_PER_RUN, check=False)
     except subprocess.TimeoutExpired:
@@ -67,27 +71,43 @@ def run(folder: Path, row: Row, loader: str, arguments: argparse.Namespace) -> d
     return result
 
 
-def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]:
-    """By row: rates of each loader, one entry a repetition; or the reason why the row was skipped."""
-    found: dict[str, dict[str, Any]] = {name: {"torch": [], "headrace": []} for name in arguments.rows}
+def dali_python(peers: Path) -> Path:
+    """The interpreter of DALI's environment."""
+    return peers / "dali" / "bin" / "python"
+
+
+def rows_to_measure(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """By row: an empty list for each loader, or the reason why the row is skipped."""
+    found: dict[str, dict[str, Any]] = {}
     for name in arguments.rows:
         needs = BY_NAME[name].needs
+        found[name] = {loader: [] for loader in LOADERS}
+        if arguments.peers is not None and name in DALI:
+            found[name]["dali"] = []
         if needs is not None and importlib.util.find_spec(needs) is None:
-            found[name]["skipped"] = f"{needs} is not installed"
+            found[name] = {"skipped": f"{needs} is not installed"}
+    return found
+
+
+def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]:
+    """By row: rates of each loader, one entry a repetition; or the reason why the row was skipped."""
+    found = rows_to_measure(arguments)
     console = Console(stderr=True)
     for repetition in range(arguments.repetitions):
-        for name in arguments.rows:
-            for loader in LOADERS:
-                if "skipped" in found[name]:
+        for name, rates in found.items():
+            for loader in (*LOADERS, "dali"):
+                if "skipped" in rates or loader not in rates:
                     continue
                 console.print(f"{repetition + 1}/{arguments.repetitions} {name}: {loader}")
                 result = run(folder, BY_NAME[name], loader, arguments)
                 if "error" in result:
-                    found[name]["skipped"] = f"{loader}: {result['error']}"
+                    console.print(f"{loader}: {result['error']}")
+                    rates["without" if loader == "dali" else "skipped"] = f"{loader}: {result['error']}"
+                    rates.pop("dali", None)
                     continue
-                found[name][loader].append(statistics.median(result["rates"]))
+                rates[loader].append(statistics.median(result["rates"]))
                 if loader == "headrace":
-                    found[name]["explain"] = result["explain"]
+                    rates["explain"] = result["explain"]
     return found
 
 
@@ -99,22 +119,24 @@ def ratio(rates: dict[str, Any]) -> list[float]:
 
 def show(found: dict[str, dict[str, Any]]) -> None:
     table = Table(title="images per second", title_justify="left")
-    for heading in ("pipeline", "torch", "headrace", "ratio", "range", "aimed at"):
+    for heading in ("pipeline", "torch", "headrace", "ratio", "range", "aimed at", "DALI", "ratio to DALI"):
         table.add_column(heading, justify="left" if heading == "pipeline" else "right")
     ratios = []
     for name, rates in found.items():
         if "skipped" in rates or not rates["torch"]:
-            table.add_row(name, "", "", rates.get("skipped", "not run"), "", "")
+            table.add_row(name, "", "", rates.get("skipped", "not run"))
             continue
         each = ratio(rates)
         ratios.append(statistics.median(each))
         torchs, ours = (f"{statistics.median(rates[loader]):,.0f}" for loader in LOADERS)
         target = BY_NAME[name].target
         spread = f"{each[0]:.2f} to {each[-1]:.2f}"
-        table.add_row(
-            name, torchs, ours, f"{ratios[-1]:.2f}", spread, "≥ 1" if target is None else f"≥ {target:g}"
-        )
-    console = Console(width=130)
+        aim, dali = "≥ 1" if target is None else f"≥ {target:g}", ("", "")
+        if rates.get("dali"):
+            rate_of_dali = statistics.median(rates["dali"])
+            dali = f"{rate_of_dali:,.0f}", f"{statistics.median(rates['headrace']) / rate_of_dali:.2f}"
+        table.add_row(name, torchs, ours, f"{ratios[-1]:.2f}", spread, aim, *dali)
+    console = Console(width=150)
     console.print(table)
     if ratios:
         console.print(
@@ -130,7 +152,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    ratios = {name: ratio(found) for name, found in result["pipelines"].items() if found["torch"]}
+    ratios = {name: ratio(found) for name, found in result["pipelines"].items() if found.get("torch")}
     names = sorted(ratios, key=lambda name: statistics.median(ratios[name]))
     # In the chart, "the same" does not follow what it refers to.
     labels = ["RandomResizedCrop, flip, v2" if name == "the same, v2" else name for name in names]
@@ -166,6 +188,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=3, help="processes for each row and loader (3)")
     parser.add_argument("--rows", nargs="+", choices=BY_NAME, default=list(BY_NAME), metavar="ROW")
     parser.add_argument("--out", type=Path, default=HERE / "work", help="pipelines.json goes here")
+    parser.add_argument("--peers", type=Path, help="folder with DALI's environment")
     parser.add_argument("--draw", type=Path, metavar="FILE.json", help="only draw recorded ratios")
     parser.add_argument("--one", nargs=2, metavar=("ROW", "LOADER"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)

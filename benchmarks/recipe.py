@@ -2,6 +2,7 @@
 
     python benchmarks/recipe.py digits --data DIR [--seeds 3] [--json FILE]
     python benchmarks/recipe.py stamps --data DIR …
+    python benchmarks/recipe.py digits --data DIR --augment RandAugment …
 
 Trains the same network on the same pictures with both loaders, from several seeds, each run in a fresh
 process. The loaders draw other crops from the same distribution, so that accuracies agree within noise and
@@ -29,9 +30,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torchvision import transforms
 
 from headrace.recipes import Recipe, train
 from headrace.recipes import data as recipe_data
+from headrace.recipes.data import datasets
 from learning_sets import make
 from machine import Clock, describe
 
@@ -79,14 +82,22 @@ def torch_loader(recipe: Recipe, dataset: Any, world_size: int, _: torch.device)
     )
 
 
-def one(name: str, folder: Path, loader: str, seed: int, workers: int) -> dict[str, Any]:
+def augmented_datasets(recipe: Recipe) -> tuple[Any, Any]:
+    """The recipe's, RandAugment after crop and flip of the training images."""
+    train_set, val_set = datasets(recipe)
+    train_set.transform.transforms.insert(2, transforms.RandAugment())
+    return train_set, val_set
+
+
+def one(args: argparse.Namespace, folder: Path, loader: str, seed: int) -> dict[str, Any]:
     """A run in this process."""
     if loader == "torch":
         recipe_data.train_loader = torch_loader  # type: ignore[assignment]
+    if args.augment:
+        recipe_data.datasets = augmented_datasets
+    settings = {**SAME, **SETTINGS[args.name], "workers": args.workers}
     with tempfile.TemporaryDirectory() as out:
-        recipe = Recipe(
-            data=folder, out=Path(out), seed=seed, workers=workers, device="cpu", **{**SAME, **SETTINGS[name]}
-        )
+        recipe = Recipe(data=folder, out=Path(out), seed=seed, device="cpu", **settings)
         start = time.perf_counter()
         outcome = train(recipe)
         seconds = time.perf_counter() - start
@@ -131,20 +142,21 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder in which the sets are kept")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2, help="of each loader")
+    parser.add_argument("--augment", choices=["RandAugment"], help="after crop and flip")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--one", nargs=2, metavar=("LOADER", "SEED"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.data.mkdir(parents=True, exist_ok=True)
     folder = make(args.name, args.data / args.name)
     if args.one:
-        print(json.dumps(one(args.name, folder, args.one[0], int(args.one[1]), args.workers)))
+        print(json.dumps(one(args, folder, args.one[0], int(args.one[1]))))
         return
     rows: list[dict[str, Any]] = []
     result = {
         "machine": describe(),
         "torch": torch.__version__,
         "set": args.name,
-        "settings": {**SAME, **SETTINGS[args.name], "workers": args.workers},
+        "settings": {**SAME, **SETTINGS[args.name], "workers": args.workers, "augment": args.augment},
         "runs": rows,
     }
     for seed in range(args.seeds):

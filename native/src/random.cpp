@@ -1,6 +1,10 @@
 #include "random.h"
 
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
 #include <utility>
+#include <vector>
 
 namespace headrace {
 namespace {
@@ -40,6 +44,37 @@ float RandomStream::uniform(float low, float high) {
 
 int RandomStream::below(int n) {
   return static_cast<int>((static_cast<uint64_t>(next()) * static_cast<uint64_t>(n)) >> 32);
+}
+
+// Of Marsaglia and Tsang, "A simple method for generating gamma variables" (2000).
+double RandomStream::gamma(double alpha) {
+  if (alpha == 1) return -std::log(open_unit());
+  if (alpha < 1) {
+    const double factor = std::pow(open_unit(), 1 / alpha);
+    return gamma(alpha + 1) * factor;
+  }
+  constexpr double kTwoPi = 6.283185307179586;
+  const double d = alpha - 1.0 / 3.0, c = 1 / std::sqrt(9 * d);
+  for (int round = 0; round < 100; ++round) {  // one in 20 is rejected
+    const double radius = std::sqrt(-2 * std::log(open_unit()));
+    const double normal = radius * std::cos(kTwoPi * unit());
+    const double root = 1 + c * normal, cube = root * root * root;
+    const double u = open_unit();
+    if (root > 0 && std::log(u) < normal * normal / 2 + d - d * cube + d * std::log(cube))
+      return d * cube;
+  }
+  return d;
+}
+
+void RandomStream::shares(double alpha, int count, float* out) {
+  std::vector<double> gammas;
+  double sum = 0;
+  for (int i = 0; i < count; ++i) {
+    gammas.push_back(std::max(DBL_MIN, gamma(alpha)));
+    sum += gammas.back();
+  }
+  std::transform(gammas.begin(), gammas.end(), out,
+                 [sum](double each) { return static_cast<float>(each / sum); });
 }
 
 void RandomStream::shuffle(int* numbers, int n) {

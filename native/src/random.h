@@ -29,10 +29,18 @@ class RandomStream {
   // In [0, n), n > 0, without bias that 2^-32 could show: the high half of a 32 × 32 bit product.
   int below(int n);
 
+  // As Python's random.random: 24 random bits, in [0, 1).
+  double unit() { return static_cast<double>(uniform(0.0f, 1.0f)); }
+
+  // `count` shares that add up to 1, of a Dirichlet distribution whose parameters are all `alpha`.
+  void shares(double alpha, int count, float* out);
+
   // Any order of the n numbers is as likely as any other (Fisher and Yates, from the end).
   void shuffle(int* numbers, int n);
 
  private:
+  double open_unit() { return unit() + 0x1p-25; }  // in (0, 1)
+  double gamma(double alpha);
   void refill();
 
   uint32_t key_[2];

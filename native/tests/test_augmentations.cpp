@@ -99,6 +99,10 @@ int colours_are_equal() {
         [&](auto& image, auto&) { return ops::permute_channels(image, order), image; },
         [&](auto& image, auto&) { return ops::look_up(image, table), image; },
         [=](auto& image, auto& out) { return ops::adjust_sharpness(image, factor, out), out; },
+        [=](auto& image, auto& out) {
+          ops::adjust_sharpness(image, 0, out);
+          return ops::blend(image, 0.5 + hue, out), out;
+        },
     };
     for (const Change& change : changes) compared = compared_on_noise(size, size, change);
   }
@@ -118,7 +122,7 @@ void append(int step, double parameter, const int64_t counts[3][256], ops::Level
     case 4:
       return table->append_autocontrast(counts);
     case 5:
-      return table->append_torch_autocontrast(counts);
+      return table->append_torch_autocontrast(counts, parameter < 0.5);
     default:
       return table->append_equalize(counts);
   }
@@ -270,8 +274,8 @@ int torch_is_equal() {
           ops::LevelTable table;
           int64_t counts[3][256];
           ops::count_levels(image, counts);
-          ops::TorchLevels::append_autocontrast(counts, v2, &table);
-          CHECK(ops::TorchLevels::append_contrast(image, factor, v2, &table) == Code::kOk);
+          table.append_torch_autocontrast(counts, v2);
+          CHECK(table.append_torch_contrast(image, factor, v2) == Code::kOk);
           return ops::look_up(image, table), image;
         },
     };

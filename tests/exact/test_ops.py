@@ -34,7 +34,7 @@ from headrace.records import Draw, Mode, SampleKey
 from headrace.transforms import OPS, RandomCrop, find_op
 from headrace.transforms.op import NO_EFFECT, Extent, ImageOp, LevelOp, flat, keep_info, replay
 from support.images import noise
-from support.op_cases import CASES, cases, joined, made, native, pipeline_of, read, same
+from support.op_cases import CASES, cases, joined, made, native, native_drawn, pipeline_of, read, same
 from support.same_numbers import stream, torchvision_drawing
 from support.sampling import one_in
 
@@ -342,14 +342,27 @@ def test_a_crop_larger_than_the_image_is_an_error_as_in_torchvision() -> None:
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
 def test_negative_padding_cuts_as_torchvision_does(api: Any, mode: str) -> None:
     for padding in ((-3, -1, 0, -2), (-2, -2, -2, -2), (0, -9, 0, 0)):
-        transform = api.Pad(padding, padding_mode=mode)
         image = noise(19, 14, 1)
-        found = native([read(transform)], image, SampleKey(0, 0, 0))
-        assert found is not None
-        assert same(found, transform(image))
+        size = (19 + padding[1] + padding[3], 14 + padding[0] + padding[2])  # leaves RandomCrop no choice
+        for transform in (
+            api.Pad(padding, padding_mode=mode),
+            api.RandomCrop(size, padding, padding_mode=mode),
+        ):
+            found = native([read(transform)], image, SampleKey(0, 0, 0))
+            assert found is not None
+            assert same(found, transform(image))
     mixed = api.Pad((-3, 4, 2, -1), padding_mode=mode)
     lowered = lower_transform(v1.Compose([mixed, v1.CenterCrop(8), v1.ToTensor()]))
     assert lowered.whole == (mode == "constant")
+
+
+def test_corners_on_a_line_are_left_to_torchvision() -> None:
+    op = read(v2.RandomPerspective(1.0, 1.0))
+    image, draw = noise(2, 11, 1), (1.0, 0.0, 0.0, 10.0, 1.0, 6.0, 0.0, 1.0, 0.0)
+    assert native_drawn(op, image, draw) is None
+    nearly = (1.0, 0.0, 0.0, 10.0, 1.0, 6.0, 1.0, 1.0, 1.0)
+    found = native_drawn(op, image, nearly)
+    assert found is None or same(Image.fromarray(found), replay(image, [op], [nearly]))
 
 
 def test_steps_and_draws_must_match() -> None:

@@ -4,57 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
-import torch
-from PIL import Image
 from torchvision import transforms as v1
-from torchvision.transforms import autoaugment, v2
+from torchvision.transforms import v2
 
-from headrace._native import abi, ffi
-from headrace.engine.lower import draws_of, lower_ops
+from headrace.engine.lower import draws_of
 from headrace.plan.transform import lower_transform
-from headrace.records import Draw, SampleKey
-from headrace.transforms import find_op
+from headrace.records import SampleKey
 from headrace.transforms.op import replay
 from headrace.transforms.policies import CHOICES, OPERATIONS, Policy, RandAugment, TrivialAugmentWide
+from support import op_cases
 from support.images import noise
+from support.op_cases import native_drawn, operations_of_torchvision, pipeline_of
 
 SAMPLES = 4000
 
 
 def read(transform: Any) -> Policy:
-    kind = find_op(type(transform))
-    assert kind is not None
-    op = kind.read(transform)
+    op = op_cases.read(transform)
     assert isinstance(op, Policy)
     return op
-
-
-def pipeline_of(op: Policy, height: int, width: int) -> ffi.Pipeline:
-    return ffi.Pipeline(
-        lower_ops([op]),
-        height,
-        width,
-        dtype=0,
-        nhwc=True,
-        table=None,
-        keep=None,
-        decoders=0,
-        max_pixels=0,
-        pillow_vertical_first=True,
-    )
-
-
-def native(op: Policy, image: Image.Image, draw: Draw) -> Any:
-    """The pixels of `image` after `op`; None where they are left to torchvision."""
-    out = np.empty((image.height, image.width, 3), np.uint8)
-    values = np.zeros((1, abi.DRAWS))
-    values[0, : len(draw)] = draw
-    pipeline = pipeline_of(op, image.height, image.width)
-    return out if pipeline.apply(np.asarray(image), values, out.ctypes.data) else None
 
 
 @pytest.mark.parametrize("api", [v1, v2])
@@ -67,7 +38,7 @@ def test_each_magnitude_of_each_operation_is_torchvisions(api: Any, interpolatio
         for place in range(31 if op.space.magnitudes[kind] else 1):
             for negative in range(1 + (name in op.space.signed)):
                 draw = (kind, place, negative)
-                found = native(op, image, draw)
+                found = native_drawn(op, image, draw)
                 assert found is not None
                 expected = replay(image, [op], [draw])
                 assert np.array_equal(found, np.asarray(expected)), (name, place, negative)
@@ -81,7 +52,7 @@ def test_translations_of_all_edges_are_torchvisions(bins: int, place: int) -> No
     for width in [*range(1, 400), *range(400, 4000, 37), 662, 993, 3310]:
         draw = (kind, place, width % 2, *[0] * 27)
         image = noise(1, width, width)
-        found = native(op, image, draw)
+        found = native_drawn(op, image, draw)
         left += found is None
         expected = replay(image, [op], [draw])
         assert found is None or np.array_equal(found, np.asarray(expected)), width
@@ -95,37 +66,19 @@ POLICIES = [
 ]
 
 
-def operations_of_torchvision(transform: Any, api: Any) -> Counter[tuple[str, bool]]:
-    """What `transform` itself applies to many images, and whether with a negative magnitude."""
-    seen: Counter[tuple[str, bool]] = Counter()
-
-    def apply(*arguments: Any, **options: Any) -> Any:
-        image, name, magnitude = arguments[-3:]
-        seen[name, magnitude < 0] += 1
-        return image
-
-    where = (autoaugment, "_apply_op") if api is v1 else (type(transform), "_apply_image_or_video_transform")
-    image = noise(4, 4, 0)
-    torch.manual_seed(0)
-    with mock.patch.object(*where, apply):  # type: ignore[call-overload]
-        for _ in range(SAMPLES):
-            transform(image)
-    return seen
-
-
 @pytest.mark.parametrize("api", [v1, v2])
 @pytest.mark.parametrize("number", range(len(POLICIES)))
 def test_operations_are_as_frequent_as_torchvisions(api: Any, number: int) -> None:
     transform = POLICIES[number](api)
     op = read(transform)
-    pipeline = pipeline_of(op, 4, 4)
+    pipeline = pipeline_of([op], 4, 4)
     ours: Counter[tuple[str, bool]] = Counter()
     for index in range(SAMPLES):
         draws = draws_of(pipeline, [op], SampleKey(1, 0, index), 4, 4)
         assert draws is not None
         for step in op.steps(draws[0]):
             ours[step.name, step.negative and op._magnitude(step, noise(4, 4, 0)) < 0] += 1
-    theirs = operations_of_torchvision(transform, api)
+    theirs = operations_of_torchvision(transform, noise(4, 4, 0), SAMPLES)
     assert set(ours) == set(theirs)
     for operation, count in theirs.items():
         # Five standard deviations of the difference of two counts.

@@ -41,6 +41,16 @@ POLICIES: dict[str, Any] = {
         text: lambda text=text: auto_augment.auto_augment_transform(text, dict(PARAMS))
         for text in ("original-mstd0.5", "originalr", "v0", "v0r-mstd1", "3a")
     },
+    **{
+        text: lambda text=text: auto_augment.augment_and_mix_transform(text, dict(PARAMS))
+        for text in (
+            "augmix-m5-w4-d2",
+            "augmix",
+            "augmix-m7-w2-a0.4-mstd0.5",
+            "augmix-d2-b1",
+            "augmix-w1-d1",
+        )
+    },
     "one filter": lambda: auto_augment.rand_augment_transform("rand-m9-n4", {**PARAMS, "interpolation": 0}),
     "all operations": lambda: auto_augment.RandAugment(
         [auto_augment.AugmentOp(name, 1.0, 8, PARAMS) for name in auto_augment.NAME_TO_OP], 4
@@ -109,6 +119,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "rand": {"auto_augment": "rand-m9-mstd0.5-inc1", "interpolation": "bicubic"},
     "DeiT III": {"auto_augment": "3a", "color_jitter": 0.3, "interpolation": "bicubic"},
     "original": {"auto_augment": "original-mstd0.5"},
+    "AugMix": {"auto_augment": "augmix-m5-w4-d2", "interpolation": "random", "re_prob": 0.3},
     "SimCLR-like": {"color_jitter_prob": 0.8, "grayscale_prob": 0.2, "gaussian_blur_prob": 0.5},
     "rkrc": {"train_crop_mode": "rkrc"},
     "rkrr": {"train_crop_mode": "rkrr", "interpolation": "random"},
@@ -140,6 +151,7 @@ def test_what_the_factory_makes_is_native(name: str, tmp_path: Path) -> None:
 def test_erased_boxes_are_timms_for_the_same_numbers(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     transform = random_erasing.RandomErasing(0.6, min_area=0.01, mode=mode, max_count=1, device="cpu")
     erase = RandomErasing.read(transform)
+    torch.manual_seed(0)  # now and then two of its numbers are equal
     erased = 0
     for index in range(200):
         height, width = 3 + index % 40, 3 + index % 31

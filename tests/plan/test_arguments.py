@@ -97,6 +97,7 @@ def test_scale_and_ratio(api: Any) -> None:
         ((3, 4), (3, 4, 3, 4)),
         ([1, 2, 3, 4], (1, 2, 3, 4)),
         ((0, 0, 0, 4), (0, 0, 0, 4)),
+        ((-1, 0, 2, -4), (-1, 0, 2, -4)),
     ],
 )
 def test_padding(api: Any, padding: Any, sides: Any) -> None:
@@ -168,7 +169,11 @@ def test_probabilities(api: Any, p: Any) -> None:
         (v2.Resize(5, interpolation=6), "filter 6 must be 0 to 5"),
         (v1.CenterCrop((7, 0)), "size 7×0 must be"),
         (v1.CenterCrop((7.5, 8)), "size=7.5 isn't an int"),
-        (v1.RandomCrop(7, padding=-1), r"padding \(-1, -1, -1, -1\) must be 0 or more"),
+        (
+            v1.RandomCrop(7, padding=-1, pad_if_needed=True),
+            r"-1\) and pad_if_needed cut the image",
+        ),
+        (v2.RandomCrop(7, (1, -1), padding_mode="edge"), r"padding \(1, -1, 1, -1\) with 'edge' mirrors"),
         (v1.RandomCrop(7, padding=(1, 2, 3)), "padding of 3 values: torchvision takes 1, 2 or 4"),
         (v1.RandomCrop(7, padding=1.5), "padding=1.5 isn't an int"),
         (

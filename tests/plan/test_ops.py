@@ -37,8 +37,8 @@ SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
         (RandomResizedCrop, (5, 5, SCALE, (1.0, float("inf")), 2), r"ratio \(1.0, inf\) must be"),
         (RandomResizedCrop, (5, 5, (float("nan"), 1.0), RATIO, 2), r"scale \(nan, 1.0\) must be"),
         (ResizeShorter, (5, 5, 2), r"max_size \(5\) must be greater than size \(5\)"),
-        (RandomCrop, (5, 5, (0, 0, -1, 0)), r"padding \(0, 0, -1, 0\) must be 0 or more on each side"),
-        (RandomCrop, (5, 5, (1, 1)), r"padding \(1, 1\) must be \(left, top, right, bottom\)"),
+        (RandomCrop, (5, 5, (0, 0, -1, 0), True), r"padding \(0, 0, -1, 0\) and pad_if_needed cut the image"),
+        (RandomCrop, (5, 5, (1, 1)), r"padding \(1, 1\) must be four sides"),
         (RandomCrop, (5, 5, None, True, (0, 0, 256)), r"fill .* must be three levels of 0 to 255"),
         (
             RandomCrop,

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from typing import Any
+from unittest import mock
 
 import numpy as np
+import numpy.typing as npt
+import torch
 from PIL import Image
+from torchvision.transforms import autoaugment, v2
 
-from headrace._native import ffi
+from headrace._native import abi, ffi
 from headrace._native.decoders import pillow_resizes_vertically_first
 from headrace.engine.lower import lower_ops
-from headrace.records import SampleKey
+from headrace.records import Draw, SampleKey
 from headrace.transforms import OPS, find_op
 from headrace.transforms.op import ImageOp
 
@@ -76,6 +81,34 @@ def native(steps: Any, image: Image.Image, key: SampleKey) -> Image.Image | None
     pipeline = pipeline_of(steps, drawn.height, drawn.width)
     done = pipeline.apply(np.asarray(image), drawn.values, out.ctypes.data)
     return Image.fromarray(out) if done else None
+
+
+def native_drawn(op: ImageOp, image: Image.Image, draw: Draw) -> npt.NDArray[np.uint8] | None:
+    """`image` after `op` with the numbers of `draw`, in its size; None where it is left to torchvision."""
+    out = np.empty((image.height, image.width, 3), np.uint8)
+    values = np.zeros((1, abi.DRAWS))
+    values[0, : len(draw)] = draw
+    pipeline = pipeline_of([op], image.height, image.width)
+    return out if pipeline.apply(np.asarray(image), values, out.ctypes.data) else None
+
+
+def operations_of_torchvision(transform: Any, image: Image.Image, count: int) -> Counter[tuple[str, bool]]:
+    """What a policy of torchvision's applies when called `count` times, and whether with a negative
+    magnitude."""
+    seen: Counter[tuple[str, bool]] = Counter()
+
+    def apply(*arguments: Any, **options: Any) -> Any:
+        image, name, magnitude = arguments[-3:]
+        seen[name, magnitude < 0] += 1
+        return image
+
+    is_v2 = isinstance(transform, v2.Transform)
+    where = (type(transform), "_apply_image_or_video_transform") if is_v2 else (autoaugment, "_apply_op")
+    torch.manual_seed(0)
+    with mock.patch.object(*where, apply):
+        for _ in range(count):
+            transform(image)
+    return seen
 
 
 def same(left: Image.Image, right: Image.Image) -> bool:

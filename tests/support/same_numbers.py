@@ -47,6 +47,34 @@ def stream(seed: int, epoch: int, index: int, step: int) -> Iterator[int]:
         block += 1
 
 
+def shares(alphas: Sequence[float], unit: Callable[[], float]) -> list[float]:
+    """Of a Dirichlet distribution, by the method of native code; `unit` gives numbers in [0, 1)."""
+    gammas = [gamma(alpha, unit) for alpha in alphas]
+    return [each / sum(gammas) for each in gammas]
+
+
+def gamma(alpha: float, unit: Callable[[], float]) -> float:
+    """Of a gamma distribution (Marsaglia and Tsang, 2000)."""
+
+    def open_unit() -> float:
+        return unit() + 2.0**-25
+
+    if alpha == 1:
+        return -math.log(open_unit())
+    if alpha < 1:
+        factor = open_unit() ** (1 / alpha)
+        return gamma(alpha + 1, unit) * factor
+    d = alpha - 1 / 3
+    c = 1 / math.sqrt(9 * d)
+    while True:
+        radius = math.sqrt(-2 * math.log(open_unit()))
+        normal = radius * math.cos(2 * math.pi * unit())
+        root, u = 1 + c * normal, open_unit()
+        cube = root * root * root
+        if root > 0 and math.log(u) < normal * normal / 2 + d - d * cube + d * math.log(cube):
+            return d * cube
+
+
 class FakeTorch:
     """torch as torchvision's transforms see it, its random numbers taken from a stream."""
 
@@ -86,28 +114,9 @@ class FakeTorch:
 
     def _sample_dirichlet(self, params: torch.Tensor) -> torch.Tensor:
         """By the method of native code: torch's own is written in C++, and draws from its generator there."""
-        gammas = [self._gamma(alpha) for alpha in params[0].double().tolist()]
-        shares = torch.tensor([[gamma / sum(gammas) for gamma in gammas]], dtype=params.dtype)
-        return shares.clamp(torch.finfo(params.dtype).tiny, 1 - 2.0**-24)
-
-    def _gamma(self, alpha: float) -> float:
-        if alpha == 1:
-            return -math.log(self._open_unit())
-        if alpha < 1:
-            factor = self._open_unit() ** (1 / alpha)
-            return self._gamma(alpha + 1) * factor
-        d = alpha - 1 / 3
-        c = 1 / math.sqrt(9 * d)
-        while True:
-            radius = math.sqrt(-2 * math.log(self._open_unit()))
-            normal = radius * math.cos(2 * math.pi * float(self._unit()))
-            root, u = 1 + c * normal, self._open_unit()
-            cube = root * root * root
-            if root > 0 and math.log(u) < normal * normal / 2 + d - d * cube + d * math.log(cube):
-                return d * cube
-
-    def _open_unit(self) -> float:
-        return float(self._unit()) + 2.0**-25
+        values = shares(params[0].double().tolist(), lambda: float(self._unit()))
+        tensor = torch.tensor([values], dtype=params.dtype)
+        return tensor.clamp(torch.finfo(params.dtype).tiny, 1 - 2.0**-24)
 
     def _below(self, n: int) -> int:
         return (next(self.numbers) * n) >> 32
@@ -163,7 +172,16 @@ class StreamNumpy:
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
 
-    def choice(self, values: Sequence[Any], size: int, replace: bool, p: Any) -> list[Any]:
+    def dirichlet(self, alphas: Sequence[float]) -> list[float]:
+        return shares(alphas, StreamRandom(self.numbers).random)
+
+    def beta(self, a: float, b: float) -> float:
+        return self.dirichlet([a, b])[0]
+
+    def randint(self, low: int, high: int) -> int:
+        return low + ((next(self.numbers) * (high - low)) >> 32)
+
+    def choice(self, values: Sequence[Any], size: int, replace: bool, p: Any = None) -> list[Any]:
         if p is None:
             return [values[(next(self.numbers) * len(values)) >> 32] for _ in range(size)]
         assert not replace

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
-#include <cstring>
 
 #include "headrace.h"
 #include "kernels.h"
@@ -79,46 +78,19 @@ int64_t data_count(const double*) { return int64_t{kKinds} * kMagnitudes; }
 
 bool has_bit(double bits, int kind) { return (as_int(bits) >> kind & 1) != 0; }
 
-// In (0, 1).
-double open_unit(RandomStream* random) { return unit(random) + 0x1p-25; }
-
-// Of Marsaglia and Tsang, "A simple method for generating gamma variables" (2000).
-double draw_gamma(double alpha, RandomStream* random) {
-  if (alpha == 1) return -std::log(open_unit(random));
-  if (alpha < 1) {
-    const double factor = std::pow(open_unit(random), 1 / alpha);
-    return draw_gamma(alpha + 1, random) * factor;
-  }
-  constexpr double kTwoPi = 6.283185307179586;
-  const double d = alpha - 1.0 / 3.0, c = 1 / std::sqrt(9 * d);
-  for (int round = 0; round < 100; ++round) {  // one in 20 is rejected
-    const double radius = std::sqrt(-2 * std::log(open_unit(random)));
-    const double normal = radius * std::cos(kTwoPi * unit(random));
-    const double root = 1 + c * normal, cube = root * root * root;
-    const double u = open_unit(random);
-    if (root > 0 && std::log(u) < normal * normal / 2 + d - d * cube + d * std::log(cube))
-      return d * cube;
-  }
-  return d;
-}
-
-// Shares that add up to 1, as torch's Dirichlet distribution rounds them.
-void draw_shares(double alpha, int count, RandomStream* random, float* shares) {
-  double gammas[HR_DRAWS], sum = 0;
-  for (int i = 0; i < count; ++i) {
-    gammas[i] = std::max(DBL_MIN, draw_gamma(alpha, random));
-    sum += gammas[i];
-  }
+// torch's Dirichlet distribution gives neither 0 nor 1.
+void bound(float* shares, int count) {
   for (int i = 0; i < count; ++i)
-    shares[i] = std::min(std::max(static_cast<float>(gammas[i] / sum), FLT_MIN),
-                         std::nextafter(1.0f, 0.0f));
+    shares[i] = std::min(std::max(shares[i], FLT_MIN), std::nextafter(1.0f, 0.0f));
 }
 
 Code draw(const double* p, RandomStream* random, Size, double* v) {
   const int width = as_int(p[kWidth]), most = most_depth(p);
   float both[2], shares[HR_DRAWS];
-  draw_shares(p[kAlpha], 2, random, both);
-  draw_shares(p[kAlpha], width, random, shares);
+  random->shares(p[kAlpha], 2, both);
+  random->shares(p[kAlpha], width, shares);
+  bound(both, 2);
+  bound(shares, width);
   *v++ = static_cast<double>(both[0]);
   for (int i = 0; i < width; ++i) *v++ = static_cast<double>(shares[i] * both[1]);
   for (int i = 0; i < width; ++i, v += most) {
@@ -178,16 +150,10 @@ Code translation(double share, int edge, double* pixels) {
 
 Code look_up(int kind, double magnitude, bool v2, Canvas* canvas) {
   if (kind == kEqualize) return append_counted(&ops::LevelTable::append_equalize, canvas);
-  if (kind == kAutoContrast) {
-    int64_t counts[3][256];
-    ops::LevelTable* levels = canvas->levels();
-    ops::count_levels(canvas->unfinished(), counts);
-    ops::TorchLevels::append_autocontrast(counts, v2, levels);
-    return Code::kOk;
-  }
+  if (kind == kAutoContrast) return append_torch_autocontrast(v2, canvas);
   if (kind == kContrast) {
     const ImageView& image = canvas->image();
-    return ops::TorchLevels::append_contrast(image, 1.0 + magnitude, v2, canvas->levels());
+    return canvas->levels()->append_torch_contrast(image, 1.0 + magnitude, v2);
   }
   if (kind == kPosterize && !whole_between(magnitude, 0, 8)) return Code::kUnsupported;
   ops::LevelTable* levels = canvas->levels();
@@ -233,38 +199,20 @@ Code apply(const double* p, int code, Canvas* canvas) {
   }
 }
 
-// --- all of it ---
-
-void copy_image(const ImageView& from, const ImageView& to) {
-  for (int y = 0; y < from.height; ++y)
-    std::memcpy(to.row(y), from.row(y), size_t{4} * static_cast<size_t>(from.width));
-}
-
 Code pixels(const double* p, const double* v, Canvas* canvas) {
   const int width = as_int(p[kWidth]), depth = most_depth(p);
-  const Size size = {canvas->image().width, canvas->image().height};
   ImageView images[ops::kMostMixed];
-  float weights[ops::kMostMixed];
-  for (int i = 0; i <= width; ++i) {
-    weights[i] = static_cast<float>(v[i]);
-    if (!between(v[i], 0, 1)) return Code::kUnsupported;
-    images[i] = canvas->extra(static_cast<size_t>(i), size.width, size.height);
-    if (images[i].data == nullptr) return Code::kOutOfMemory;
-  }
-  copy_image(canvas->image(), images[0]);
   const double* codes = v + 1 + width;
-  for (int chain = 1; chain <= width; ++chain, codes += depth) {
-    if (chain > 1) copy_image(images[0], canvas->image());
-    for (int step = 0; step < depth; ++step) {
+  const Code code = change_copies(width, canvas, images, [&](int chain) {
+    for (int step = chain * depth; step < (chain + 1) * depth; ++step) {
       if (codes[step] == -1) continue;
       if (!whole_between(codes[step], 0, 2 * kMagnitudes * kKinds - 1)) return Code::kUnsupported;
-      const Code code = apply(p, as_int(codes[step]), canvas);
-      if (code != Code::kOk) return code;
+      const Code applied = apply(p, as_int(codes[step]), canvas);
+      if (applied != Code::kOk) return applied;
     }
-    copy_image(canvas->image(), images[chain]);
-  }
-  ops::mix(images, weights, width + 1, canvas->image());
-  return Code::kOk;
+    return Code::kOk;
+  });
+  return code == Code::kOk ? mix_images(images, v, width + 1, canvas) : code;
 }
 
 }  // namespace

@@ -72,6 +72,11 @@ void grayscale(const ImageView& image) {
   for (int y = 0; y < image.height; ++y) active_loops().luma(image.row(y), image.width);
 }
 
+void blend(const ImageView& first, double factor, const ImageView& second) {
+  for (int y = 0; y < first.height; ++y)
+    active_loops().blend_rows(first.row(y), second.row(y), first.width, static_cast<float>(factor));
+}
+
 void permute_channels(const ImageView& image, const int order[3]) {
   if (order[0] == 0 && order[1] == 1 && order[2] == 2) return;
   for (int y = 0; y < image.height; ++y) active_loops().permute(image.row(y), image.width, order);

@@ -22,7 +22,7 @@ const char* apply_check(const double* p) {
 }
 
 Code apply_draw(const double* p, RandomStream* random, Size, double* v) {
-  const auto unit = static_cast<double>(random->uniform(0.0f, 1.0f));
+  const auto unit = random->unit();
   v[0] = unit < p[0] || (p[1] != 0 && unit == p[0]);
   return Code::kOk;
 }
@@ -46,7 +46,7 @@ const char* choice_check(const double* p) {
 
 Code choice_draw(const double* p, RandomStream* random, Size, double* v) {
   const int last = as_int(p[kCount]) - 1;
-  const auto unit = static_cast<double>(random->uniform(0.0f, 1.0f));
+  const auto unit = random->unit();
   if (p[kWeighted] == 0) {
     v[0] = static_cast<int>(unit * p[kCount]);
     return Code::kOk;

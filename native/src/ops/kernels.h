@@ -32,19 +32,18 @@ void permute_channels(const ImageView& image, const int order[3]);
 // ImageEnhance.Sharpness from `source` to `out` of the same size.
 void adjust_sharpness(const ImageView& source, double factor, const ImageView& out);
 
-// --- The same by torch, in place (torch_colour.cpp) ---------------------------------------------
-
-void torch_grayscale(const ImageView& image);
-
 // Adjustments in one arithmetic. Brightness is the same in both.
 struct ColourArithmetic {
-  // kUnsupported: torch's sum over so many pixels depends on the order of its additions.
+  // kUnsupported: as LevelTable::append_torch_contrast.
   Code (*contrast)(const ImageView& image, double factor);
   void (*saturation)(const ImageView& image, double factor);
   void (*hue)(const ImageView& image, double factor);  // [-0.5, 0.5]
 };
 extern const ColourArithmetic kPillowColour;
 extern const ColourArithmetic kTorchColour;
+
+// From `first` towards `second`, which becomes the result, as Image.blend. factor: 0 to 1.
+void blend(const ImageView& first, double factor, const ImageView& second);
 
 // --- Look-ups (levels.cpp) ---------------------------------------------------------------------
 
@@ -61,8 +60,11 @@ struct LevelTable {
   void append_brightness(double factor);
   // Of an image whose histogram *before* this table was `counts`.
   void append_autocontrast(const int64_t counts[3][256]);
-  void append_torch_autocontrast(const int64_t counts[3][256]);
   void append_equalize(const int64_t counts[3][256]);
+  // torch's, of uint8 tensors, in torchvision's v1 or v2; `image` is what the table makes of it.
+  // kUnsupported: its mean, which depends on the order in which torch adds, may change a level.
+  void append_torch_autocontrast(const int64_t counts[3][256], bool v2);
+  Code append_torch_contrast(const ImageView& image, double factor, bool v2);
 };
 
 void count_levels(const ImageView& image, int64_t counts[3][256]);
@@ -108,14 +110,7 @@ Map plan_affine(int width, int height, double degrees, const double translate[2]
 //
 // What torchvision's functional, or that of its v2, makes of uint8 tensors [3, height, width].
 
-// For look-ups; `counts` as for LevelTable.
-struct TorchLevels {
-  static void append_autocontrast(const int64_t counts[3][256], bool v2, LevelTable* table);
-  // `image` is what the table's look-ups make of it. kUnsupported: its mean depends on the order in
-  // which torch adds.
-  static Code append_contrast(const ImageView& image, double factor, bool v2, LevelTable* table);
-};
-
+void torch_grayscale(const ImageView& image);  // v2's
 void torch_saturation(const ImageView& image, double factor, bool v2);
 void torch_sharpness(const ImageView& source, double factor, bool v2, const ImageView& out);
 

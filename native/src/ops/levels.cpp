@@ -41,12 +41,15 @@ void append_autocontrast_of(uint8_t (&table)[256], const int64_t (&counts)[256])
 }
 
 // torchvision's autocontrast of a uint8 tensor, in float32.
-void append_torch_autocontrast_of(uint8_t (&table)[256], const int64_t (&counts)[256]) {
+void append_torch_autocontrast_of(uint8_t (&table)[256], const int64_t (&counts)[256], bool v2) {
   int low = 0, high = 255;
   if (!find_range(table, counts, &low, &high)) return;
-  const float step = static_cast<float>(high - low) * (1.0f / 255.0f);
+  const auto range = static_cast<float>(high - low);
+  const float share = range * (1.0f / 255.0f);
+  const float scale = 1.0f / range * 255.0f;  // v1: torch divides a number by a tensor in this way
   append(table, [=](int level) {
-    return static_cast<int>(std::clamp(static_cast<float>(level - low) / step, 0.0f, 255.0f));
+    const auto above = static_cast<float>(level - low);
+    return static_cast<int>(std::clamp(v2 ? above / share : above * scale, 0.0f, 255.0f));
   });
 }
 
@@ -110,8 +113,8 @@ void LevelTable::append_autocontrast(const int64_t counts[3][256]) {
   for (int c = 0; c < 3; ++c) append_autocontrast_of(level[c], counts[c]);
 }
 
-void LevelTable::append_torch_autocontrast(const int64_t counts[3][256]) {
-  for (int c = 0; c < 3; ++c) append_torch_autocontrast_of(level[c], counts[c]);
+void LevelTable::append_torch_autocontrast(const int64_t counts[3][256], bool v2) {
+  for (int c = 0; c < 3; ++c) append_torch_autocontrast_of(level[c], counts[c], v2);
 }
 
 void LevelTable::append_equalize(const int64_t counts[3][256]) {

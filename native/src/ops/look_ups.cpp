@@ -32,7 +32,7 @@ Code autocontrast(const double*, const double*, Canvas* canvas) {
 }
 
 Code torch_autocontrast(const double*, const double*, Canvas* canvas) {
-  return append_counted(&ops::LevelTable::append_torch_autocontrast, canvas);
+  return append_torch_autocontrast(true, canvas);
 }
 
 Code equalize(const double*, const double*, Canvas* canvas) {

@@ -22,18 +22,18 @@ struct Loops {
   // Rows of RGBX pixels, in place.
   void (*blend_level)(uint8_t* row, int width, int level, float factor);
   void (*blend_luma)(uint8_t* row, int width, float factor);
+  void (*blend_rows)(const uint8_t* from, uint8_t* to, int width, float factor);  // into `to`
   void (*luma)(uint8_t* row, int width);
   void (*permute)(uint8_t* row, int width, const int order[3]);
   void (*shift_hue)(uint8_t* row, int width, int shift);
   void (*look_up)(uint8_t* row, int width, const uint8_t levels[3][256]);
   uint64_t (*sum_luma)(const uint8_t* row, int width);
 
-  // The same in torch's arithmetic. rest: 1 - factor, which torch rounds once.
-  void (*torch_blend_level)(uint8_t* row, int width, float level, float factor, float rest);
-  void (*torch_blend_luma)(uint8_t* row, int width, float factor, float rest);
+  // The same in torch's arithmetic; luma as v1 or v2 of torchvision computes it.
+  void (*torch_blend_luma)(uint8_t* row, int width, const TorchBlend& blend);
   void (*torch_luma)(uint8_t* row, int width);
   void (*torch_shift_hue)(uint8_t* row, int width, float shift);
-  uint64_t (*torch_sum_luma)(const uint8_t* row, int width);
+  uint64_t (*torch_sum_luma)(const uint8_t* row, int width, bool v2);
 
   // Pixels 1 to width - 2 of `out`: `row` blended with its smoothed self.
   void (*sharpen)(const uint8_t* above, const uint8_t* row, const uint8_t* below, int width,
@@ -63,14 +63,10 @@ struct Loops {
   void (*box_row)(uint32_t* sums, const uint8_t* before, const uint8_t* last, const uint8_t* after,
                   int bytes, uint32_t weight, uint32_t edge_weight, uint8_t* out);
 
-  // torch's arithmetic on uint8 tensors (grid_loops_impl.h). Luma as v1 or v2 of torchvision
-  // computes it; pixels 1 to width - 2 of `out`, as `sharpen`; one row of a warp, which has 4 more
-  // pixels than `width` in no case; the sum of `count` rows of pixels with these weights,
-  // truncated.
-  uint64_t (*tensor_sum_luma)(const uint8_t* row, int width, bool v2);
-  void (*tensor_blend_luma)(uint8_t* row, int width, const TorchBlend& blend);
-  void (*tensor_sharpen)(const uint8_t* above, const uint8_t* row, const uint8_t* below, int width,
-                         const TorchBlend& blend, uint8_t* out);
+  // torch's arithmetic on uint8 tensors: as `sharpen`; one row of a warp; the sum of `count` rows
+  // of pixels with these weights, truncated.
+  void (*torch_sharpen)(const uint8_t* above, const uint8_t* row, const uint8_t* below, int width,
+                        const TorchBlend& blend, uint8_t* out);
   using Grid = void (*)(const ImageView& source, const GridRow& row, int width, uint32_t* out);
   Grid grid_bilinear;
   Grid grid_nearest;

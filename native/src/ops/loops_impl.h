@@ -9,7 +9,6 @@
 #include <cstring>
 
 #include "loops.h"
-#include "torch_loops_impl.h"
 #include "vectors.h"
 
 namespace headrace::ops {
@@ -37,6 +36,18 @@ void blend_luma(uint8_t* row, int width, float factor) {
   for_each_pixel(row, width, [=](Ints p) { return blend_pixels(luma_of(p), p, factor); });
 }
 
+// Image.blend: `to` becomes what lies `factor` of the way from `from` to it.
+void blend_rows(const uint8_t* from, uint8_t* to, int width, float factor) {
+  for (int x = 0; x < width; x += kLanes) {
+    Ints a, b;
+    std::memcpy(&a, from + 4 * x, kVectorBytes);
+    std::memcpy(&b, to + 4 * x, kVectorBytes);
+    b = pixel_of(blend(red(a), red(b), factor), blend(green(a), green(b), factor),
+                 blend(blue(a), blue(b), factor));
+    std::memcpy(to + 4 * x, &b, size_t{4} * std::min(kLanes, width - x));
+  }
+}
+
 void luma(uint8_t* row, int width) {
   for_each_pixel(row, width, [](Ints p) { return luma_of(p) * 0x10101; });
 }
@@ -54,6 +65,16 @@ void permute(uint8_t* row, int width, const int order[3]) {
 // round(value * (1 - share / 65025)), where `share` is a product of two numbers up to 255.
 inline Ints faded(Ints value, Ints share) {
   return truncated(to_float(value * (65025 - share)) * (1 / 65025.0f) + 0.5f);
+}
+
+// The pixel of a sixth of the circle of hues: its highest channel, those that fall or rise along
+// the sixth, and the lowest. Sextant 6 is 0.
+inline Ints in_sextant(Ints sextant, Ints high, Ints falling, Ints rising, Ints least) {
+  const Ints in0 = (sextant == 0) | (sextant == 6), in1 = sextant == 1, in2 = sextant == 2;
+  const Ints in3 = sextant == 3, in4 = sextant == 4, in5 = sextant == 5;
+  return pixel_of(choose(in0 | in5, high, choose(in1, falling, choose(in4, rising, least))),
+                  choose(in1 | in2, high, choose(in3, falling, choose(in0, rising, least))),
+                  choose(in3 | in4, high, choose(in5, falling, choose(in2, rising, least))));
 }
 
 // To HSV and back, with the hue moved by `shift`.
@@ -80,11 +101,7 @@ inline Ints with_hue_shifted(Ints p, int shift) {
   const Ints least = faded(high, saturation * 255);
   const Ints falling = faded(high, saturation * rest);
   const Ints rising = faded(high, saturation * (255 - rest));
-  const Ints in0 = (sextant == 0) | (sextant == 6), in1 = sextant == 1, in2 = sextant == 2;
-  const Ints in3 = sextant == 3, in4 = sextant == 4, in5 = sextant == 5;
-  return pixel_of(choose(in0 | in5, high, choose(in1, falling, choose(in4, rising, least))),
-                  choose(in1 | in2, high, choose(in3, falling, choose(in0, rising, least))),
-                  choose(in3 | in4, high, choose(in5, falling, choose(in2, rising, least))));
+  return in_sextant(sextant, high, falling, rising, least);
 }
 
 void shift_hue(uint8_t* row, int width, int shift) {
@@ -141,8 +158,10 @@ struct PairSums {
 // near enough to .5 for that to matter.
 inline Ints smoothed(Ints sum) { return (sum + 6) * 5042 >> 16; }  // (sum + 6) / 13
 
-void sharpen(const uint8_t* above, const uint8_t* row, const uint8_t* below, int width,
-             float factor, uint8_t* out) {
+// Pixels 1 to width - 2 of `out`: blend(smoothed, level) of each channel of `row`.
+template <typename Blend>
+inline void sharpen_row(const uint8_t* above, const uint8_t* row, const uint8_t* below, int width,
+                        uint8_t* out, const Blend& blend) {
   for (int x = 1; x < width - 1; x += kLanes) {
     PairSums sums;
     for (const uint8_t* line : {above + 4 * x, row + 4 * x, below + 4 * x}) {
@@ -152,11 +171,17 @@ void sharpen(const uint8_t* above, const uint8_t* row, const uint8_t* below, int
     }
     Ints p;
     std::memcpy(&p, row + 4 * x, kVectorBytes);
-    p = pixel_of(blend(smoothed(sums.red_blue & 0xFFFF), red(p), factor),
-                 blend(smoothed(sums.green), green(p), factor),
-                 blend(smoothed(sums.red_blue >> 16 & 0xFFFF), blue(p), factor));
+    p = pixel_of(blend(smoothed(sums.red_blue & 0xFFFF), red(p)),
+                 blend(smoothed(sums.green), green(p)),
+                 blend(smoothed(sums.red_blue >> 16 & 0xFFFF), blue(p)));
     std::memcpy(out + 4 * x, &p, std::min<size_t>(kVectorBytes, size_t{4} * (width - 1 - x)));
   }
+}
+
+void sharpen(const uint8_t* above, const uint8_t* row, const uint8_t* below, int width,
+             float factor, uint8_t* out) {
+  sharpen_row(above, row, below, width, out,
+              [=](Ints smooth, Ints level) { return blend(smooth, level, factor); });
 }
 
 inline bool is_inside(const ImageView& source, double x, double y) {
@@ -387,35 +412,14 @@ void box_row(uint32_t* __restrict sums, const uint8_t* __restrict before,
   }
 }
 
-#include "grid_loops_impl.h"
+#include "torch_loops_impl.h"
 
 }  // namespace
 
-const Loops HEADRACE_LOOPS = {blend_level,
-                              blend_luma,
-                              luma,
-                              permute,
-                              shift_hue,
-                              look_up,
-                              sum_luma,
-                              torch_blend_level,
-                              torch_blend_luma,
-                              torch_luma,
-                              torch_shift_hue,
-                              torch_sum_luma,
-                              sharpen,
-                              nearest,
-                              bilinear,
-                              bicubic,
-                              gather,
-                              convolve_row,
-                              gaussian_row,
-                              box_row,
-                              tensor_sum_luma,
-                              tensor_blend_luma,
-                              tensor_sharpen,
-                              grid_bilinear,
-                              grid_nearest,
-                              mix_rows};
+const Loops HEADRACE_LOOPS = {
+    blend_level,  blend_luma, blend_rows,       luma,          permute,         shift_hue,
+    look_up,      sum_luma,   torch_blend_luma, torch_luma,    torch_shift_hue, torch_sum_luma,
+    sharpen,      nearest,    bilinear,         bicubic,       gather,          convolve_row,
+    gaussian_row, box_row,    torch_sharpen,    grid_bilinear, grid_nearest,    mix_rows};
 
 }  // namespace headrace::ops

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "ops.h"
 #include "pixel_op.h"
 
@@ -9,16 +7,7 @@ namespace {
 // Places of the parameters; sides in pixels, of which negative ones are cut off.
 enum : int { kLeft, kTop, kRight, kBottom, kMode, kFill };
 
-const char* check(const double* p) {
-  for (const int side : {kLeft, kTop, kRight, kBottom}) {
-    if (!whole_between(p[side], -kMaxEdge, kMaxEdge)) return "padding is out of range";
-  }
-  // What is mirrored is the rest of the image then, of which a window shows more.
-  const auto range = std::minmax_element(p + kLeft, p + kMode);
-  if (p[kMode] != 0 && *range.first < 0 && *range.second > 0)
-    return "an image is padded with its own pixels, and cut";
-  return check_padding(p[kMode], p + kFill);
-}
+const char* check(const double* p) { return check_sides(p + kLeft, p[kMode], p + kFill); }
 
 Size size(const double* p, const double*, Size in) {
   return {in.width + as_int(p[kLeft]) + as_int(p[kRight]),

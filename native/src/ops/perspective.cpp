@@ -36,6 +36,8 @@ bool idle(const double*, const double* v) { return v[0] == 0; }
 // How far torch's solution may be from the exact one, in units of what a coefficient can be, where
 // none of them is larger than that: ten times what was met in 4,000 random samples.
 constexpr double kError = 1e-12;
+// Beyond, corners are so close to a line that the error would hide a coefficient.
+constexpr double kLargest = 1e4;
 
 // Solves 8 equations with 8 unknowns, `a` of 9 columns; false: they have no single solution.
 bool solve(long double (&a)[8][9], long double (&x)[8]) {
@@ -81,6 +83,7 @@ bool coefficients(Size size, const double* ends, double* low, double* high) {
   double largest = 1;  // the closer corners are to a line, the larger, and the larger the error
   for (int i = 0; i < 8; ++i)
     largest = std::max(largest, std::fabs(static_cast<double>(x[i])) / units[i]);
+  if (!(largest <= kLargest)) return false;
   for (int i = 0; i < 8; ++i) {
     const double error = kError * units[i] * largest * largest;
     const auto exact = static_cast<double>(x[i]);

@@ -2,23 +2,21 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
+#include <functional>
 
 #include "kernels.h"
 #include "op.h"
 
 namespace headrace {
 
-// As Python's random.random and random.uniform compute, of 24 random bits.
-inline double unit(RandomStream* random) {
-  return static_cast<double>(random->uniform(0.0f, 1.0f));
-}
-
+// As Python's random.uniform.
 inline double uniform(RandomStream* random, double low, double high) {
-  return low + (high - low) * unit(random);
+  return low + (high - low) * random->unit();
 }
 
 // 1 or 0, as torch.rand(1) < p says.
-inline double happens(RandomStream* random, double p) { return unit(random) < p ? 1 : 0; }
+inline double happens(RandomStream* random, double p) { return random->unit() < p ? 1 : 0; }
 
 // One of two filters; `other` is -1 where there is none.
 inline double draw_filter(double filter, double other, RandomStream* random) {
@@ -67,6 +65,17 @@ inline const char* check_padding(double mode, const double* fill) {
   return check_fill(fill);
 }
 
+// sides: left, top, right and bottom in pixels, of which negative ones are cut off.
+inline const char* check_sides(const double* sides, double mode, const double* fill) {
+  for (int i = 0; i < 4; ++i)
+    if (!whole_between(sides[i], -kMaxEdge, kMaxEdge)) return "padding is out of range";
+  // What is mirrored is the rest of the image then, of which a window shows more.
+  const auto range = std::minmax_element(sides, sides + 4);
+  if (mode != 0 && *range.first < 0 && *range.second > 0)
+    return "an image is padded with its own pixels, and cut";
+  return check_padding(mode, fill);
+}
+
 inline void read_fill(const double* fill, uint8_t out[3]) {
   for (int c = 0; c < 3; ++c) out[c] = static_cast<uint8_t>(fill[c]);
 }
@@ -76,12 +85,56 @@ inline const char* check_warp(double filter, const double* fill) {
   return known ? check_fill(fill) : "a warp's filter must be nearest, bilinear or bicubic";
 }
 
-// A look-up that depends on how many pixels have each level.
-inline Code append_counted(void (ops::LevelTable::*append)(const int64_t[3][256]), Canvas* canvas) {
+// A look-up that depends on how many pixels have each level: append(table, counts).
+template <typename Append>
+Code append_counted(const Append& append, Canvas* canvas) {
   int64_t counts[3][256];
   ops::LevelTable* levels = canvas->levels();
   ops::count_levels(canvas->unfinished(), counts);
-  (levels->*append)(counts);
+  std::invoke(append, levels, counts);
+  return Code::kOk;
+}
+
+// The same of uint8 tensors, in torchvision's v1 or v2.
+inline Code append_torch_autocontrast(bool v2, Canvas* canvas) {
+  return append_counted(
+      [v2](ops::LevelTable* table, const int64_t(&counts)[3][256]) {
+        table->append_torch_autocontrast(counts, v2);
+      },
+      canvas);
+}
+
+// images[0] becomes the image, and the next `count` what change(0), change(1), … make of it, each
+// of the image itself; `images` has room for kMostMixed.
+template <typename Change>
+Code change_copies(int count, Canvas* canvas, ImageView* images, const Change& change) {
+  const Size size = {canvas->image().width, canvas->image().height};
+  const auto copy = [&](const ImageView& from, const ImageView& to) {
+    for (int y = 0; y < size.height; ++y)
+      std::memcpy(to.row(y), from.row(y), size_t{4} * static_cast<size_t>(size.width));
+  };
+  for (int i = 0; i <= count; ++i) {
+    images[i] = canvas->extra(static_cast<size_t>(i), size.width, size.height);
+    if (images[i].data == nullptr) return Code::kOutOfMemory;
+  }
+  copy(canvas->image(), images[0]);
+  for (int i = 0; i < count; ++i) {
+    if (i > 0) copy(images[0], canvas->image());
+    const Code code = change(i);
+    if (code != Code::kOk) return code;
+    copy(canvas->image(), images[i + 1]);
+  }
+  return Code::kOk;
+}
+
+// The image becomes the sum of `count` images with these weights, 0 to 1 each.
+inline Code mix_images(const ImageView* images, const double* weights, int count, Canvas* canvas) {
+  float rounded[ops::kMostMixed];
+  for (int i = 0; i < count; ++i) {
+    if (!between(weights[i], 0, 1)) return Code::kUnsupported;
+    rounded[i] = static_cast<float>(weights[i]);
+  }
+  ops::mix(images, rounded, count, canvas->image());
   return Code::kOk;
 }
 

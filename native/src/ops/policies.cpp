@@ -202,9 +202,7 @@ int64_t auto_data(const double* p) { return rand_data(p) + int64_t{6} * as_int(p
 
 Code auto_draw(const double* p, RandomStream* random, Size, double* v) {
   v[0] = random->below(as_int(p[kCount]));
-  for (int i = 1; i <= 4; ++i)
-    v[i] = p[kIsV2] != 0 || i <= 2 ? static_cast<double>(random->uniform(0.0f, 1.0f))
-                                   : random->below(2);
+  for (int i = 1; i <= 4; ++i) v[i] = p[kIsV2] != 0 || i <= 2 ? random->unit() : random->below(2);
   return Code::kOk;
 }
 

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <initializer_list>
 
 #include "ops.h"
 #include "pixel_op.h"
@@ -7,15 +6,16 @@
 namespace headrace {
 namespace {
 
-// Places of the parameters. v: top and left of the window, in the padded image.
+// Places of the parameters; sides in pixels, of which negative ones are cut off. v: top and left of
+// the window, in the padded image.
 enum : int { kHeight, kWidth, kLeft, kTop, kRight, kBottom, kPadIfNeeded, kMode, kFill };
 
 const char* check(const double* p) {
   if (!is_edge(p[kHeight]) || !is_edge(p[kWidth])) return "a crop's size is out of range";
-  for (const int side : {kLeft, kTop, kRight, kBottom}) {
-    if (!whole_between(p[side], 0, kMaxEdge)) return "a crop's padding is out of range";
-  }
-  return check_padding(p[kMode], p + kFill);
+  // What was cut off isn't padded again.
+  if (p[kPadIfNeeded] != 0 && *std::min_element(p + kLeft, p + kPadIfNeeded) < 0)
+    return "a crop's padding is negative, and more where it is needed";
+  return check_sides(p + kLeft, p[kMode], p + kFill);
 }
 
 struct Padding {

@@ -39,12 +39,12 @@ Code draw(const double* p, RandomStream* random, Size in, double* v) {
   const double ratio =
       std::max(ratio_h, ratio_w) * p[kLongest] + std::min(ratio_h, ratio_w) * (1.0 - p[kLongest]);
   double factor_h = 1, factor_w = 1;
-  if (p[kScaleChance] > 0 && unit(random) < p[kScaleChance]) {
+  if (p[kScaleChance] > 0 && random->unit() < p[kScaleChance]) {
     factor_h = uniform(random, p[kScale], p[kScale + 1]);
     if (p[kScaleIsArea] != 0) factor_h = 1.0 / std::sqrt(factor_h);
     factor_w = factor_h;
   }
-  if (p[kAspectChance] > 0 && unit(random) < p[kAspectChance]) {
+  if (p[kAspectChance] > 0 && random->unit() < p[kAspectChance]) {
     const double aspect = std::sqrt(std::exp(uniform(random, p[kLogAspect], p[kLogAspect + 1])));
     factor_h /= aspect;
     factor_w *= aspect;

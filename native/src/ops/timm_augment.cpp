@@ -1,4 +1,4 @@
-// timm's RandAugment and AutoAugment: Pillow operations of random magnitudes.
+// timm's RandAugment, AutoAugment and AugMix: Pillow operations of random magnitudes.
 #include <algorithm>
 #include <cmath>
 
@@ -47,7 +47,8 @@ enum : int {
 // to the magnitude. kMost: their upper bound. kRows: how many policies there are, or operations.
 // kSteps: how many operations are applied. kPolicies: 1 where a policy is chosen, whose operations
 // are applied one after another; 0: each of them is chosen. kWeighted: they have weights, and none
-// is chosen twice. kKeepsNoBits: Pillow posterizes to 0 bits; 0: it raises an error for them.
+// is chosen twice. kKeepsNoBits: Pillow posterizes to 0 bits; 0: it raises an error for them. The
+// last four are AugMix's.
 // data: of each operation its kind, the greatest random number by which it is applied, and its
 // magnitude; then the weights.
 // v, of each operation that is applied: kind, argument, filter.
@@ -64,6 +65,10 @@ enum : int {
   kPolicies,
   kWeighted,
   kKeepsNoBits,
+  kWidth,
+  kDepth,
+  kAlpha,
+  kBlended,
 };
 
 constexpr int kMostRows = 256;
@@ -91,8 +96,8 @@ int64_t data_count(const double* p) {
 
 // As Python's random.gauss.
 double gauss(RandomStream* random, double mean, double deviation) {
-  const double angle = unit(random) * 6.283185307179586;
-  const double radius = std::sqrt(-2.0 * std::log(1.0 - unit(random)));
+  const double angle = random->unit() * 6.283185307179586;
+  const double radius = std::sqrt(-2.0 * std::log(1.0 - random->unit()));
   return mean + std::cos(angle) * radius * deviation;
 }
 
@@ -103,7 +108,7 @@ double clamped(double value, double low, double high) {
 // What a magnitude means to an operation, as an argument of Pillow's.
 double argument(const double* p, int kind, double magnitude, RandomStream* random) {
   const double level = magnitude / 10.0;
-  const auto negated = [random](double value) { return unit(random) > 0.5 ? -value : value; };
+  const auto negated = [random](double value) { return random->unit() > 0.5 ? -value : value; };
   switch (kind) {
     case kShearX:
     case kShearY:
@@ -174,7 +179,7 @@ void choose(const double* p, const float* weights, RandomStream* random, int* ro
     }
     double sum = 0;
     for (int row = 0; row < count; ++row) sum += taken[row] ? 0 : static_cast<double>(weights[row]);
-    double left = unit(random) * sum;
+    double left = random->unit() * sum;
     int last = -1;
     for (int row = 0; row < count && (last < 0 || left >= 0); ++row) {
       if (taken[row]) continue;
@@ -286,8 +291,8 @@ Code apply(const double* p, int kind, double amount, double filter, Canvas* canv
   }
 }
 
-Code pixels(const double* p, const double* v, Canvas* canvas) {
-  for (int i = 0; i < as_int(p[kSteps]); ++i, v += 3) {
+Code apply_steps(const double* p, const double* v, int steps, Canvas* canvas) {
+  for (int i = 0; i < steps; ++i, v += 3) {
     if (!whole_between(v[0], 0, kKinds - 1) || !between(v[1], -kMaxEdge, kMaxEdge))
       return Code::kUnsupported;
     const Code code = apply(p, as_int(v[0]), v[1], v[2], canvas);
@@ -296,8 +301,74 @@ Code pixels(const double* p, const double* v, Canvas* canvas) {
   return Code::kOk;
 }
 
+Code pixels(const double* p, const double* v, Canvas* canvas) {
+  return apply_steps(p, v, as_int(p[kSteps]), canvas);
+}
+
+// --- timm_aug_mix: kWidth chains of kDepth operations (0: 1 to 3, drawn), mixed with shares that
+// kAlpha is the parameter of, and the image blended towards that. kBlended: each chain's image is
+// blended into the image instead. v: how far towards the mixture; the chains' shares, or how far
+// towards each; then the operations of each chain, as above.
+
+constexpr int kMostDrawn = 3;  // where the depth is drawn
+constexpr double kWhole[] = {1};
+
+int most_depth(const double* p) { return p[kDepth] > 0 ? as_int(p[kDepth]) : kMostDrawn; }
+
+const char* check_mix(const double* p) {
+  if (!whole_between(p[kWidth], 1, HR_DRAWS) || !whole_between(p[kDepth], 0, HR_DRAWS) ||
+      1 + p[kWidth] * (1 + 3 * most_depth(p)) > HR_DRAWS)
+    return "AugMix has too many chains";
+  if (!between(p[kAlpha], 1e-3, 1e3)) return "AugMix's alpha must be 0.001 to 1000";
+  if (p[kPolicies] != 0 || p[kWeighted] != 0) return "AugMix's operations are all equally likely";
+  return check(p);
+}
+
+Code draw_mix(const double* p, const float* data, RandomStream* random, Size, double* v) {
+  const int width = as_int(p[kWidth]), most = most_depth(p);
+  float shares[HR_DRAWS], both[2];
+  random->shares(p[kAlpha], width, shares);
+  random->shares(p[kAlpha], 2, both);
+  v[0] = static_cast<double>(both[0]);
+  float left = 1;  // of what the chains before the last ones leave
+  for (int i = width - 1; i >= 0; --i) {
+    const float share = p[kBlended] != 0 ? shares[i] * both[0] / left : shares[i];
+    v[1 + i] = std::min(1.0, static_cast<double>(share));
+    left *= 1 - share;
+  }
+  double* step = v + 1 + width;
+  for (int chain = 0; chain < width; ++chain, step += 3 * most) {
+    const int depth = p[kDepth] > 0 ? most : 1 + random->below(kMostDrawn);
+    int rows[HR_DRAWS];
+    for (int i = 0; i < depth; ++i) rows[i] = random->below(as_int(p[kRows]));
+    for (int i = 0; i < depth; ++i)
+      draw_step(p, data + ptrdiff_t{3} * rows[i], random, step + ptrdiff_t{3} * i);
+  }
+  return Code::kOk;
+}
+
+Code mix_pixels(const double* p, const double* v, Canvas* canvas) {
+  const int width = as_int(p[kWidth]), depth = most_depth(p);
+  ImageView images[ops::kMostMixed];
+  for (int i = 0; i <= width; ++i)
+    if (!between(v[i], 0, 1)) return Code::kUnsupported;
+  Code code = change_copies(width, canvas, images, [&](int chain) {
+    return apply_steps(p, v + 1 + width + ptrdiff_t{3} * chain * depth, depth, canvas);
+  });
+  if (code != Code::kOk) return code;
+  if (p[kBlended] == 0) {
+    code = mix_images(images + 1, v + 1, width, canvas);
+    ops::blend(images[0], v[0], canvas->image());
+    return code;
+  }
+  for (int i = 1; i <= width; ++i) ops::blend(images[i - 1], v[i], images[i]);
+  return mix_images(images + width, kWhole, 1, canvas);
+}
+
 }  // namespace
 
+const Op kTimmAugMix = {"timm_aug_mix", check_mix,  nullptr, nullptr,    nullptr,
+                        nullptr,        mix_pixels, nullptr, data_count, draw_mix};
 const Op kTimmAugment = {"timm_augment", check,  nullptr, idle,       nullptr,
                          nullptr,        pixels, nullptr, data_count, draw};
 

@@ -11,9 +11,14 @@ namespace {
 
 // Integers up to this are exact in float32, however they are added up.
 constexpr uint64_t kExact = uint64_t{1} << 24;
+// torch adds in 16 chains or more. In an image of this many pixels no chain exceeds kExact, so that
+// only the additions that join chains and threads round: fewer than kJoined.
+constexpr int64_t kMostSummed = int64_t{1} << 20;
+constexpr double kJoined = 64;
 
 TorchBlend blend_by(double factor, bool v2) {
-  return {static_cast<float>(factor), static_cast<float>(1.0 - factor), v2};
+  const double bounded = std::clamp(factor, -1e6, 1e6);  // all is clipped beyond
+  return {static_cast<float>(bounded), static_cast<float>(1.0 - bounded), v2};
 }
 
 float blended(float value, float other, const TorchBlend& blend) {
@@ -25,9 +30,12 @@ uint8_t clipped(float value) {
   return static_cast<uint8_t>(std::min(std::max(value, 0.0f), 255.0f));
 }
 
-template <typename Step>
-void append(LevelTable* table, int channel, const Step& step) {
-  for (uint8_t& level : table->level[channel]) level = clipped(step(static_cast<float>(level)));
+// How far torch's sum of integers may be from theirs, which is `sum`.
+double rounding_of(uint64_t sum) {
+  if (sum <= kExact) return 0;
+  int exponent;
+  std::frexp(static_cast<double>(sum), &exponent);
+  return kJoined * std::ldexp(1.0, exponent - 25);
 }
 
 void copy_clipped(const uint8_t* from, const uint8_t levels[256], uint8_t* to) {
@@ -36,44 +44,49 @@ void copy_clipped(const uint8_t* from, const uint8_t levels[256], uint8_t* to) {
 
 }  // namespace
 
-void TorchLevels::append_autocontrast(const int64_t counts[3][256], bool v2, LevelTable* table) {
-  for (int c = 0; c < 3; ++c) {
-    int low = 255, high = 0;
-    for (int level = 0; level < 256; ++level) {
-      if (counts[c][level] == 0) continue;
-      low = std::min<int>(low, table->level[c][level]);
-      high = std::max<int>(high, table->level[c][level]);
-    }
-    if (low >= high) continue;
-    const auto minimum = static_cast<float>(low), range = static_cast<float>(high - low);
-    if (v2) {
-      const float share = range * static_cast<float>(1.0 / 255.0);
-      append(table, c, [=](float v) { return (v - minimum) / share; });
-    } else {
-      const float scale = 1.0f / range * 255.0f;  // torch divides a number by a tensor in this way
-      append(table, c, [=](float v) { return (v - minimum) * scale; });
-    }
-  }
-}
-
-Code TorchLevels::append_contrast(const ImageView& image, double factor, bool v2,
-                                  LevelTable* table) {
+Code LevelTable::append_torch_contrast(const ImageView& image, double factor, bool v2) {
+  const int64_t count = int64_t{image.width} * image.height;
+  if (count > kMostSummed) return Code::kUnsupported;
   uint64_t sum = 0;
   for (int y = 0; y < image.height; ++y)
-    sum += active_loops().tensor_sum_luma(image.row(y), image.width, v2);
-  if (sum > kExact) return Code::kUnsupported;
-  const float mean = static_cast<float>(sum) /
-                     static_cast<float>(static_cast<int64_t>(image.width) * image.height);
+    sum += active_loops().torch_sum_luma(image.row(y), image.width, v2);
+  const double exact = static_cast<double>(sum), error = rounding_of(sum);
+  const float low = static_cast<float>(exact - error) / static_cast<float>(count);
+  const float high = static_cast<float>(exact + error) / static_cast<float>(count);
   const TorchBlend blend = blend_by(factor, v2);
-  for (int c = 0; c < 3; ++c) append(table, c, [&](float v) { return blended(v, mean, blend); });
+  for (auto& channel : level) {
+    for (uint8_t& each : channel) {
+      const auto value = static_cast<float>(each);
+      each = clipped(blended(value, low, blend));
+      if (each != clipped(blended(value, high, blend))) return Code::kUnsupported;
+    }
+  }
   return Code::kOk;
+}
+
+void torch_grayscale(const ImageView& image) {
+  for (int y = 0; y < image.height; ++y) active_loops().torch_luma(image.row(y), image.width);
 }
 
 void torch_saturation(const ImageView& image, double factor, bool v2) {
   const TorchBlend blend = blend_by(factor, v2);
   for (int y = 0; y < image.height; ++y)
-    active_loops().tensor_blend_luma(image.row(y), image.width, blend);
+    active_loops().torch_blend_luma(image.row(y), image.width, blend);
 }
+
+const ColourArithmetic kTorchColour = {
+    [](const ImageView& image, double factor) {
+      LevelTable table;
+      const Code code = table.append_torch_contrast(image, factor, true);
+      if (code == Code::kOk) look_up(image, table);
+      return code;
+    },
+    [](const ImageView& image, double factor) { torch_saturation(image, factor, true); },
+    [](const ImageView& image, double factor) {
+      const auto shift = static_cast<float>(factor);
+      for (int y = 0; y < image.height; ++y)
+        active_loops().torch_shift_hue(image.row(y), image.width, shift);
+    }};
 
 void torch_sharpness(const ImageView& source, double factor, bool v2, const ImageView& out) {
   const int last_x = source.width - 1, last_y = source.height - 1;
@@ -93,8 +106,8 @@ void torch_sharpness(const ImageView& source, double factor, bool v2, const Imag
       for (int x = 0; x <= last_x; ++x) copy_clipped(row + 4 * x, edge, to + 4 * x);
       continue;
     }
-    active_loops().tensor_sharpen(source.row(y - 1), row, source.row(y + 1), source.width, blend,
-                                  to);
+    active_loops().torch_sharpen(source.row(y - 1), row, source.row(y + 1), source.width, blend,
+                                 to);
     for (const int x : {0, last_x}) copy_clipped(row + 4 * x, edge, to + 4 * x);
   }
 }

@@ -42,7 +42,7 @@ from headrace.transforms.random_rotation import RandomRotation
 from headrace.transforms.random_sizes import RandomResize, RandomShortestSize, RandomZoomOut, ScaleJitter
 from headrace.transforms.resize import Resize, ResizeShorter
 from headrace.transforms.sharpness import RandomSharpness
-from headrace.transforms.timm_augment import TimmAugment
+from headrace.transforms.timm_augment import TimmAugment, TimmAugMix
 from headrace.transforms.timm_sizes import ResizeKeepRatio, TimmResizedCrop
 
 __all__ = [
@@ -100,6 +100,7 @@ OPS: tuple[type[Op], ...] = (
     ResizeKeepRatio,
     RandomCropOrPad,
     TimmAugment,
+    TimmAugMix,
     ToTensor,
     ToPureTensor,
     ConvertDtype,

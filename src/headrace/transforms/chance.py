@@ -9,10 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 from torchvision.transforms import v2
+from typing_extensions import Self
 
 from headrace.records import Draw
 from headrace.transforms.op import ImageOp
 from headrace.transforms.reading import check_probability, made, number
+
+PROBABILITIES: tuple[dict[str, float], ...] = ({"p": 0.0}, {"p": 0.5}, {"p": 1.0})
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,25 @@ class ChanceOp(ImageOp):
     @abstractmethod
     def applied(self, image: Image.Image, draw: Draw) -> Any:
         """What torchvision makes of the image where the op is applied."""
+
+
+@dataclass(frozen=True)
+class PlainChanceOp(ChanceOp):
+    """One whose only argument is `p`.
+
+    Attributes:
+        as_tensor: see `probability`.
+    """
+
+    as_tensor: ClassVar[bool] = False
+    examples = PROBABILITIES
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}(p {self.p:g})"
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        return made(cls, probability(transform, as_tensor=cls.as_tensor))
 
 
 def probability(transform: Any, *, as_tensor: bool) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -30,6 +31,16 @@ PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
 PADDING_MODES: tuple[str, ...] = get_args(PaddingMode)
 
 TENSOR_PADDING = "may pad a tensor, after normalisation rather than before; put it before the conversion"
+
+
+def check_padding(padding: Sequence[int], padding_mode: str) -> None:
+    """Raises ValueError for sides (left, top, right, bottom) that no image is padded with natively."""
+    if len(padding) != 4 or not all(-MAX_SIZE <= side <= MAX_SIZE for side in padding):
+        raise ValueError(f"padding {padding} must be four sides of up to {MAX_SIZE}")
+    if padding_mode not in PADDING_MODES:
+        raise ValueError(f"padding_mode {padding_mode!r} must be one of {', '.join(PADDING_MODES)}")
+    if padding_mode != "constant" and min(padding) < 0 < max(padding):
+        raise ValueError(f"padding {padding} with {padding_mode!r} mirrors what is left")
 
 
 @dataclass(frozen=True)
@@ -143,7 +154,8 @@ class RandomCropOrPad(ImageOp):
 class RandomCrop(ImageOp):
     """A window of height × width at a random place of the padded input.
 
-    The padded input is the input with `padding` (left, top, right, bottom) around it; with `pad_if_needed` a
+    The padded input is the input with `padding` (left, top, right, bottom) around it, which is cut where that
+    is negative; with `pad_if_needed` a
     padded width that is still short of `width` by d gets d further columns on *both* sides; height likewise.
     All of it is one padding of the original pixels with `padding_mode`; `fill` (red, green, blue) is for
     'constant'. A padded input smaller than the window is an error of the sample.
@@ -172,19 +184,18 @@ class RandomCrop(ImageOp):
         {"size": (50, 60), "padding": 2, "pad_if_needed": True, "padding_mode": "edge"},
         {"size": (90, 200), "pad_if_needed": True, "padding_mode": "reflect"},
         {"size": (90, 200), "pad_if_needed": True, "padding_mode": "symmetric"},
+        {"size": 20, "padding": (-4, 9, 8, -3), "fill": 7},
+        {"size": (15, 10), "padding": (-1, 0, -2, 0), "padding_mode": "reflect"},
     )
     v2_examples = ({"size": 45, "padding": 9, "fill": {Image.Image: 7, "others": 0}},)
 
     def __post_init__(self) -> None:
         check_size(self.height, self.width)
-        if self.padding is not None and not all(0 <= p <= MAX_SIZE for p in self.padding):
-            raise ValueError(f"padding {self.padding} must be 0 or more on each side")
-        if self.padding is not None and len(self.padding) != 4:
-            raise ValueError(f"padding {self.padding} must be (left, top, right, bottom)")
+        check_padding((0, 0, 0, 0) if self.padding is None else self.padding, self.padding_mode)
+        if self.pad_if_needed and min(self.padding or (0,)) < 0:
+            raise ValueError(f"padding {self.padding} and pad_if_needed cut the image, and pad it again")
         if len(self.fill) != 3 or not all(0 <= f <= 255 for f in self.fill):
             raise ValueError(f"fill {self.fill} must be three levels of 0 to 255")
-        if self.padding_mode not in PADDING_MODES:
-            raise ValueError(f"padding_mode {self.padding_mode!r} must be one of {', '.join(PADDING_MODES)}")
 
     def __str__(self) -> str:
         extras = [] if self.padding is None else [f"padding {self.padding}"]
@@ -203,7 +214,7 @@ class RandomCrop(ImageOp):
         is_v2 = isinstance(transform, v2.Transform)
         padding = None
         if transform.padding is not None:
-            padding = _padding_v2(transform.padding) if is_v2 else _padding_v1(transform.padding)
+            padding = _padding_v2(transform.padding) if is_v2 else sides_of(transform.padding)
         mirrors = transform.padding_mode in ("reflect", "symmetric")
         if not is_v2 and transform.pad_if_needed and padding is not None and mirrors:
             # v1 pads up to three times: the second padding mirrors the first one's pixels.
@@ -222,6 +233,8 @@ class RandomCrop(ImageOp):
     @classmethod
     def read_on_tensor(cls, transform: Any) -> Self:
         op = cls.read(transform)
+        if min(op.padding or (0,)) < 0:
+            raise NoNativeForm(f"padding {op.padding} cuts a tensor, which not every mode can")
         return replace(op, fill=tensor_fill(transform)) if op.may_pad else op
 
     def params(self) -> tuple[float, ...]:
@@ -236,7 +249,7 @@ class RandomCrop(ImageOp):
         left, top, right, bottom = self.padding or (0, 0, 0, 0)
         step = self
         # On a tensor even padding by nothing may raise an error for its fill.
-        if not on_tensor and not left + top + right + bottom:
+        if not on_tensor and not any((left, top, right, bottom)):
             step = replace(step, padding=None)
         padded = before.grown(top + bottom, left + right)
         if step.pad_if_needed and padded.holds(step.height, step.width):
@@ -290,18 +303,13 @@ def _padded(image: Image.Image, crop: CenterCrop) -> Image.Image:
     return padded
 
 
-def _padding_v1(padding: Any) -> tuple[int, int, int, int]:
-    """As the user gave it."""
-    if not isinstance(padding, (tuple, list)):
-        padding = [padding]
-    sides = [integer("padding", p) for p in padding]
-    if len(sides) == 1:
-        return (sides[0], sides[0], sides[0], sides[0])
-    if len(sides) == 2:
-        return (sides[0], sides[1], sides[0], sides[1])
-    if len(sides) == 4:
-        return (sides[0], sides[1], sides[2], sides[3])
-    raise NoNativeForm(f"padding of {len(sides)} values: torchvision takes 1, 2 or 4")
+def sides_of(padding: Any) -> tuple[int, int, int, int]:
+    """(left, top, right, bottom) of one number for all sides, two for those along each axis, or four."""
+    sides = [integer("padding", p) for p in (padding if isinstance(padding, (tuple, list)) else [padding])]
+    if len(sides) not in (1, 2, 4):
+        raise NoNativeForm(f"padding of {len(sides)} values: torchvision takes 1, 2 or 4")
+    left, top, right, bottom = sides * (4 // len(sides))
+    return left, top, right, bottom
 
 
 def _padding_v2(padding: Any) -> tuple[int, int, int, int]:

@@ -12,22 +12,14 @@ from torchvision.transforms import v2
 from typing_extensions import Self
 
 from headrace.records import Draw
-from headrace.transforms.chance import ChanceOp, probability
-from headrace.transforms.reading import made
+from headrace.transforms.chance import PlainChanceOp
 
 
 @dataclass(frozen=True)
-class _Flip(ChanceOp):
+class _Flip(PlainChanceOp):
+    as_tensor = True
     tensor_problem = ""
     draws = ("1: flipped, 0: not",)
-    examples = ({"p": 0.0}, {"p": 0.5}, {"p": 1.0})
-
-    def __str__(self) -> str:
-        return f"{type(self).__name__}(p {self.p:g})"
-
-    @classmethod
-    def read(cls, transform: Any) -> Self:
-        return made(cls, probability(transform, as_tensor=True))
 
     @classmethod
     def read_on_tensor(cls, transform: Any) -> Self:

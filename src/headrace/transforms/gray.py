@@ -12,10 +12,9 @@ from torchvision.transforms import v2
 from typing_extensions import Self
 
 from headrace.records import Draw
-from headrace.transforms.chance import ChanceOp, probability
+from headrace.transforms.chance import PROBABILITIES, PlainChanceOp
 from headrace.transforms.on_tensors import require_torch, through_tensor
 from headrace.transforms.op import ImageOp, NoNativeForm
-from headrace.transforms.reading import made
 
 
 @dataclass(frozen=True)
@@ -63,20 +62,14 @@ class Grayscale(ImageOp):
 
 
 @dataclass(frozen=True)
-class RandomGrayscale(ChanceOp):
+class RandomGrayscale(PlainChanceOp):
     """The same with probability `p`."""
 
     native = "random_grayscale"
     gray_problem = ""
+    as_tensor = True
     matches = (v1.RandomGrayscale, v2.RandomGrayscale)
-    examples = ({}, {"p": 0.0}, {"p": 0.5}, {"p": 1.0})
-
-    def __str__(self) -> str:
-        return f"RandomGrayscale(p {self.p:g})"
-
-    @classmethod
-    def read(cls, transform: Any) -> Self:
-        return made(cls, probability(transform, as_tensor=True))
+    examples = ({}, *PROBABILITIES)
 
     @classmethod
     def read_on_tensor(cls, transform: Any) -> RandomGrayscale:

@@ -13,25 +13,14 @@ from torchvision.transforms import v2
 from typing_extensions import Self
 
 from headrace.records import Draw
-from headrace.transforms.chance import ChanceOp, probability
+from headrace.transforms.chance import PROBABILITIES, ChanceOp, PlainChanceOp, probability
 from headrace.transforms.on_tensors import require_torch, require_v2, through_tensor
 from headrace.transforms.op import NoNativeForm
 from headrace.transforms.reading import integer, made, number
 
-PROBABILITIES: tuple[dict[str, float], ...] = ({"p": 0.0}, {"p": 0.5}, {"p": 1.0})
-
 
 @dataclass(frozen=True)
-class _PlainLookUp(ChanceOp):
-    examples = PROBABILITIES
-
-    def __str__(self) -> str:
-        return f"{type(self).__name__}(p {self.p:g})"
-
-    @classmethod
-    def read(cls, transform: Any) -> Self:
-        return made(cls, probability(transform, as_tensor=False))
-
+class _PlainLookUp(PlainChanceOp):
     @classmethod
     def read_on_tensor(cls, transform: Any) -> ChanceOp:
         require_v2(transform)

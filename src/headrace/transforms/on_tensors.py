@@ -24,6 +24,7 @@ from headrace.transforms.reading import TENSOR_FILTERS, interpolation_of, mode_o
 
 Pixels = npt.NDArray[np.uint8]
 
+MOST_SUMMED = 1 << 20
 OTHER_PIXELS = "this torch gives other pixels for uint8 tensors on this machine than native code"
 
 # Heights and widths before and after: shrunk and enlarged, by whole numbers and others, a lot and a little.
@@ -99,9 +100,9 @@ def require_v2(transform: Any) -> None:
 
 def mean_problem(before: Extent) -> str:
     """Why the mean of an image's luma isn't certain; empty: it is."""
-    # Beyond, float32 rounds the sum, and the order of torch's additions shows.
-    exact = before.exact and before.height * before.width * 255 <= 1 << 24
-    return "" if exact else "takes the mean of an image that may have more than 65,793 pixels"
+    # Beyond, native code can't say which of torch's additions round.
+    known = before.exact and before.height * before.width <= MOST_SUMMED
+    return "" if known else f"takes the mean of an image that may have more than {MOST_SUMMED:,} pixels"
 
 
 @lru_cache

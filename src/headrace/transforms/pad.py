@@ -12,17 +12,9 @@ from torchvision.transforms import v2
 from typing_extensions import Self
 
 from headrace.records import Draw
-from headrace.transforms.crops import PADDING_MODES, TENSOR_PADDING, PaddingMode
-from headrace.transforms.op import Extent, ImageOp, NoNativeForm
-from headrace.transforms.reading import (
-    MAX_SIZE,
-    colour,
-    functional_of,
-    image_fill,
-    integer,
-    made,
-    tensor_fill,
-)
+from headrace.transforms.crops import PADDING_MODES, TENSOR_PADDING, PaddingMode, check_padding, sides_of
+from headrace.transforms.op import Extent, ImageOp
+from headrace.transforms.reading import colour, functional_of, image_fill, made, tensor_fill
 
 
 @dataclass(frozen=True)
@@ -50,12 +42,7 @@ class Pad(ImageOp):
     v2_examples = ({"padding": 2, "fill": {Image.Image: 7, "others": 0}},)
 
     def __post_init__(self) -> None:
-        if not all(-MAX_SIZE <= side <= MAX_SIZE for side in self.padding):
-            raise ValueError(f"padding {self.padding} must be up to {MAX_SIZE} on each side")
-        if self.padding_mode != "constant" and min(self.padding) < 0 < max(self.padding):
-            raise ValueError(f"padding {self.padding} with {self.padding_mode!r} mirrors what is left")
-        if self.padding_mode not in PADDING_MODES:
-            raise ValueError(f"padding_mode {self.padding_mode!r} must be one of {', '.join(PADDING_MODES)}")
+        check_padding(self.padding, self.padding_mode)
 
     def __str__(self) -> str:
         kind = f"fill {self.fill}" if self.padding_mode == "constant" else self.padding_mode
@@ -67,7 +54,7 @@ class Pad(ImageOp):
         fill = (0, 0, 0)
         if transform.padding_mode == "constant":
             fill = colour(image_fill(transform.fill) if is_v2 else transform.fill, functional_of(transform))
-        return made(cls, _sides(transform.padding), transform.padding_mode, fill)
+        return made(cls, sides_of(transform.padding), transform.padding_mode, fill)
 
     @classmethod
     def read_on_tensor(cls, transform: Any) -> Self:
@@ -88,12 +75,3 @@ class Pad(ImageOp):
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
         return F.pad(image, list(self.padding), fill=self.fill, padding_mode=self.padding_mode)
-
-
-def _sides(padding: Any) -> tuple[int, int, int, int]:
-    """(left, top, right, bottom)."""
-    sides = [integer("padding", p) for p in (padding if isinstance(padding, (tuple, list)) else [padding])]
-    if len(sides) not in (1, 2, 4):
-        raise NoNativeForm(f"padding of {len(sides)} values: torchvision takes 1, 2 or 4")
-    left, top, right, bottom = sides * (4 // len(sides))
-    return left, top, right, bottom

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from PIL import Image
+from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
-from torchvision.transforms import v2
 from typing_extensions import Self
 
 from headrace.records import Draw
@@ -71,7 +71,7 @@ class RandomShortestSize(_Resizing):
     matches = (v2.RandomShortestSize,)
     examples = (
         {"min_size": 30},
-        {"min_size": [9, 20, 35], "max_size": 40, "interpolation": "bicubic"},
+        {"min_size": [9, 20, 35], "max_size": 40, "interpolation": InterpolationMode.BICUBIC},
         {"min_size": (300, 20), "max_size": 2},
     )
 
@@ -109,7 +109,7 @@ class RandomResize(_Resizing):
 
     native = "random_resize"
     matches = (v2.RandomResize,)
-    examples = ({"min_size": 9, "max_size": 70}, {"min_size": 31, "max_size": 32, "interpolation": "nearest"})
+    examples = ({"min_size": 9, "max_size": 70}, {"min_size": 31, "max_size": 32, "interpolation": 0})
 
     def __post_init__(self) -> None:
         super().__post_init__()

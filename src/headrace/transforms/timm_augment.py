@@ -1,4 +1,4 @@
-"""timm's RandAugment, AutoAugment and 3-Augment: Pillow operations of random magnitudes.
+"""timm's RandAugment, AutoAugment, 3-Augment and AugMix: Pillow operations of random magnitudes.
 
 What timm does with a magnitude differs between its versions: each operation of the user's object is asked for
 its argument, run on a small image, and must agree with what is written here.
@@ -6,6 +6,7 @@ its argument, run on a small image, and must agree with what is written here.
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 import sys
@@ -41,7 +42,8 @@ ENHANCERS: dict[str, Any] = {
 }
 NO_FILTER = -1.0
 UNIFORM = -1.0
-MOST_ROWS, MOST_STEPS = 256, 10
+MOST_ROWS, MOST_STEPS, MOST_DRAWS = 256, 10, 32
+DRAWN_DEPTH = 3
 PROBES = (0.0, 2.5, 7.0, 10.0)
 
 
@@ -56,6 +58,11 @@ class Shared(NamedTuple):
     most: float
     translation: float
     fraction: float
+
+    def params(self) -> tuple[float, ...]:
+        """As native code takes them."""
+        filters = (*self.filters, NO_FILTER)
+        return (*filters[:2], *self.fill, *self[2:])
 
 
 class Operation(NamedTuple):
@@ -116,34 +123,125 @@ class TimmAugment(ImageOp):
         return made(cls, shared, read, steps, policies, weights)
 
     def params(self) -> tuple[float, ...]:
-        filters = (*self.shared.filters, NO_FILTER)
-        return (
-            *(filters[0], filters[1], *self.shared.fill),
-            *self.shared[2:],
-            *(len(self.rows), self.steps, self.policies, self.weights is not None, _posterizes_to_nothing()),
-        )
+        how = (self.steps, self.policies, self.weights is not None, _posterizes_to_nothing())
+        return (*self.shared.params(), len(self.rows), *how)
 
     def data(self) -> npt.NDArray[np.float32]:
         nothing = Operation("Nothing", 1.0, 0.0)
         per_row = self.steps if self.policies else 1
-        padded = (op for row in self.rows for op in (*row, *[nothing] * (per_row - len(row))))
-        values = [(OPERATIONS.index(op.name), op.p, op.magnitude) for op in padded]
-        return np.array([*np.ravel(values), *(self.weights or ())], np.float32)
+        padded = [op for row in self.rows for op in (*row, *[nothing] * (per_row - len(row)))]
+        return np.concatenate([_rows(padded), np.array(self.weights or (), np.float32)])
 
     def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
         new = ("Brightness", "Contrast")  # they blend with a new image
-        return not any(name.startswith(new) for name, *_ in self.applied(draw))
-
-    def applied(self, draw: Draw) -> Iterator[tuple[str, float, int]]:
-        """(name, argument, filter) of each operation."""
-        for i in range(self.steps):
-            kind, argument, filter_ = draw[3 * i : 3 * i + 3]
-            yield OPERATIONS[int(kind)], argument, int(filter_)
+        return not any(name.startswith(new) for name, *_ in _drawn(draw))
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
-        for name, argument, filter_ in self.applied(draw):
-            image = apply_operation(image, name, argument, filter_, self.shared.fill)
-        return image
+        return _apply_drawn(image, draw, self.shared)
+
+
+@dataclass(frozen=True)
+class TimmAugMix(ImageOp):
+    """The image blended towards a mixture of `width` copies of it, each changed by `depth` of `operations`
+    (0: by 1 to 3 of them).
+
+    Attributes:
+        alpha: parameter of the Dirichlet and beta distributions that the weights are drawn from.
+        blended: the copies are blended into the image one after another instead.
+    """
+
+    shared: Shared
+    operations: tuple[Operation, ...]
+    width: int
+    depth: int
+    alpha: float
+    blended: bool
+
+    native = "timm_aug_mix"
+    matches = ()
+    matches_imported = ("timm.data.auto_augment.AugMixAugment",)
+    draws = ("weight of the mixture", "weights of its parts", "of each step: operation, argument, filter")
+    examples = ()  # made by timm's factory: see the tests
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.operations) <= MOST_ROWS:
+            raise ValueError(f"{len(self.operations)} operations: too few or too many")
+        if not all(each in WARP_FILTERS for each in self.shared.filters) or len(self.shared.filters) > 2:
+            raise ValueError(f"filters {self.shared.filters} must be one or two that Pillow warps with")
+        if not 1e-3 <= self.alpha <= 1e3:
+            raise ValueError(f"alpha ({self.alpha}) must be 0.001 to 1000")
+        if self.width < 1 or 1 + self.width * (1 + 3 * self.most_depth) > MOST_DRAWS:
+            raise ValueError(f"{self.width} chains of {self.most_depth} operations are too few or too many")
+        steps = ("operation", "its argument", "filter") * (self.width * self.most_depth)
+        weights = (f"weight of chain {i + 1}" for i in range(self.width))
+        object.__setattr__(self, "draws", (type(self).draws[0], *weights, *steps))
+
+    def __str__(self) -> str:
+        depth = f"{self.depth}" if self.depth else f"1–{DRAWN_DEPTH}"
+        filters = " or ".join(map(filter_text, self.shared.filters))
+        return f"timm's AugMix({self.width} chains of {depth} operations, {filters}, fill {self.shared.fill})"
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        if not transform.ops:
+            raise NoNativeForm("there are no operations")
+        shared = _shared(transform.ops[0])
+        operations = tuple(_operation(op, shared) for op in transform.ops)
+        width, depth = integer("width", transform.width), max(0, integer("depth", transform.depth))
+        alpha = number("alpha", transform.alpha)
+        op = made(cls, shared, operations, width, depth, alpha, bool(transform.blended))
+        if not _mixes(transform, op):
+            raise NoNativeForm("this timm mixes otherwise than expected")
+        return op
+
+    @property
+    def most_depth(self) -> int:
+        """The most operations that a chain can have."""
+        return self.depth or DRAWN_DEPTH
+
+    def params(self) -> tuple[float, ...]:
+        how = (0, False, False, _posterizes_to_nothing())
+        mixture = (self.width, self.depth, self.alpha, self.blended)
+        return (*self.shared.params(), len(self.operations), *how, *mixture)
+
+    def data(self) -> npt.NDArray[np.float32]:
+        return _rows(self.operations)
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        chains = np.reshape(draw[1 + self.width :], (self.width, -1))
+        changed = [_apply_drawn(image, tuple(chain), self.shared) for chain in chains.tolist()]
+        return self.mixed(image, changed, draw[1 : 1 + self.width], draw[0])
+
+    def mixed(
+        self, image: Image.Image, changed: Sequence[Image.Image], weights: Sequence[float], weight: float
+    ) -> Image.Image:
+        """What timm makes of the image and its changed copies."""
+        if self.blended:
+            for other, part in zip(changed, weights, strict=True):
+                image = Image.blend(image, other, part)
+            return image
+        total = np.zeros_like(image, np.float32)
+        for other, part in zip(changed, weights, strict=True):
+            total += np.float32(part) * np.asarray(other, np.float32)
+        return Image.blend(image, Image.fromarray(np.clip(total, 0, 255).astype(np.uint8)), weight)
+
+
+def _rows(operations: Sequence[Operation]) -> npt.NDArray[np.float32]:
+    """As native code takes them."""
+    values = [(OPERATIONS.index(op.name), op.p, op.magnitude) for op in operations]
+    return np.array(values, np.float32).ravel()
+
+
+def _drawn(draw: Draw) -> Iterator[tuple[str, float, int]]:
+    """(name, argument, filter) of each operation."""
+    for kind, argument, filter_ in zip(draw[::3], draw[1::3], draw[2::3], strict=True):
+        yield OPERATIONS[int(kind)], argument, int(filter_)
+
+
+def _apply_drawn(image: Image.Image, draw: Draw, shared: Shared) -> Image.Image:
+    for name, argument, filter_ in _drawn(draw):
+        image = apply_operation(image, name, argument, filter_, shared.fill)
+    return image
 
 
 def arguments(name: str, magnitude: float, shared: Shared) -> tuple[float, ...]:
@@ -245,8 +343,7 @@ def _agrees(op: Any, magnitude: float, shared: Shared) -> bool:
     expected = arguments(op.name, magnitude, shared)
     if (len(theirs), len(expected)) != (0, 0) and not (len(theirs) == 1 and theirs[0] in expected):
         return False
-    pixels = np.arange(7 * 5 * 3, dtype=np.uint32).reshape(5, 7, 3) * 40503 % 251
-    image = Image.fromarray(pixels.astype(np.uint8))
+    image = _probe_image()
     for filter_ in shared.filters:
         random.seed(0)
         given = _bytes(op.aug_fn, image, *theirs, **{**op.kwargs, "resample": filter_})
@@ -259,6 +356,28 @@ def _agrees(op: Any, magnitude: float, shared: Shared) -> bool:
         if given != _bytes(apply_operation, image, op.name, argument, filter_, shared.fill):
             return False
     return True
+
+
+def _mixes(transform: Any, op: TimmAugMix) -> bool:
+    """Whether the object mixes an image with copies of it as `op` does."""
+    probe = copy.copy(transform)
+    probe.ops = [lambda image: image.point([level & 0xC0 for level in range(256)] * 3)]
+    image, weight = _probe_image(), np.float32(0.37)
+    changed = [probe.ops[0](image)] * op.width
+    weights = np.linspace(0.1, 0.6, op.width, dtype=np.float32)
+    with _generator_kept():
+        if op.blended:
+            theirs = probe._apply_blended(image, weights, weight)
+            weights = probe._calc_blended_weights(weights, weight)
+        else:
+            theirs = probe._apply_basic(image, weights, weight)
+    ours = op.mixed(image, changed, weights.tolist(), float(weight))
+    return bool(theirs.size == ours.size and theirs.tobytes() == ours.tobytes())
+
+
+def _probe_image() -> Image.Image:
+    pixels = np.arange(7 * 5 * 3, dtype=np.uint32).reshape(5, 7, 3) * 40503 % 251
+    return Image.fromarray(pixels.astype(np.uint8))
 
 
 def _bytes(function: Callable[..., Image.Image], *inputs: Any, **options: Any) -> bytes | None:
@@ -275,13 +394,14 @@ def _posterizes_to_nothing() -> bool:
 
 
 class _generator_kept:  # noqa: N801  (used as a function)
-    """Python's generator is afterwards as it was."""
+    """Python's generator and NumPy's are afterwards as they were."""
 
     def __enter__(self) -> None:
-        self._state = random.getstate()
+        self._states = random.getstate(), np.random.get_state()
 
     def __exit__(self, *_: object) -> None:
-        random.setstate(self._state)
+        random.setstate(self._states[0])
+        np.random.set_state(self._states[1])
 
 
 def _choice(transform: Any) -> tuple[int, tuple[float, ...] | None]:
