@@ -113,7 +113,7 @@ def totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "tried": sum("near" in row for row in examined),
         "healthy": len(examined) - len(ill),
         "healthy_called_ill": sum(
-            row.get("named") not in ("healthy", "undecided") for row in examined if row not in ill
+            row.get("named", "healthy") not in ("healthy", "undecided") for row in examined if row not in ill
         ),
         "longest_seconds": max((row["seconds"] for row in examined), default=0.0),
         "most_watching": max((row.get("watching", 0.0) for row in examined), default=0.0),

@@ -28,10 +28,12 @@ class Masks(Dataset):
 
 
 def count_confusions(predicted, masks):
-    counts = [[0] * CLASSES for _ in range(CLASSES)]
+    counts, missed = [[0] * CLASSES for _ in range(CLASSES)], [0] * CLASSES
     for guess, truth in zip(predicted.flatten().tolist(), masks.flatten().tolist(), strict=True):
         counts[truth][guess] += 1
-    return counts
+        if guess != truth:
+            missed[truth] += 1
+    return counts, missed
 
 
 def main():
@@ -43,7 +45,7 @@ def main():
 
     torch.set_num_threads(1)
     loader = DataLoader(Masks(), args.batch_size, num_workers=1, persistent_workers=True)
-    model = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, CLASSES, 3, padding=1))
+    model = nn.Conv2d(1, CLASSES, 3, padding=1)
     optimizer = torch.optim.Adam(model.parameters())
     for epoch in range(args.epochs):
         start, seen = time.perf_counter(), 0

@@ -345,6 +345,7 @@ def test_a_step_that_others_hold_up_is_healthy() -> None:
     assert diagnose(observation).verdict.kind == "workers"
     diagnosis = diagnose(busy(observation, 3.0))
     assert diagnosis.verdict.kind == "healthy"
+    assert "waits for 23% of its time (other processes hold it up)" in diagnosis.verdict.sentence
     assert diagnosis.verdict.confidence < 1.0
     assert "on a free one, the script would reach about 320 samples/s" in diagnosis.notes[0]
 

@@ -40,7 +40,7 @@ class Reads(Dataset[torch.Tensor]):
         return SAMPLES
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        compute(0.001)
+        compute(0.0002)
         return torch.tensor(list(SlowFile().read()))
 
 

@@ -237,10 +237,11 @@ def healthy(case: Case, confidence: float) -> Cause:
     """Nothing starves the step."""
     costs, parts = case.costs, step_parts(case.observation, ACTUAL)
     part = max(parts, key=lambda key: parts[key], default="")
+    held_up = " (other processes hold it up)" if case.stall >= STALL_THAT_MATTERS else ""
     largest = f" and spends {parts[part]:.0%} on {part_name(part)}" if part and parts[part] >= 0.3 else ""
     return Cause(
         kind="healthy",
-        sentence=f"the step waits for {case.stall:.0%} of its time{largest}; its throughput is"
+        sentence=f"the step waits for {case.stall:.0%} of its time{held_up}{largest}; its throughput is"
         f" {1 / case.steady:,.0f} samples/s, {1 / costs.demand:,.0f} with data at no cost",
         evidence=(f"the loader alone supplies {1 / costs.supply:,.0f} samples/s",),
         cost=max(0.0, 1 - costs.demand / case.steady),
