@@ -4,6 +4,7 @@ Each file is decoded whole and in three rectangles, by each decoder that takes i
 `convert("RGB")`. Sizes are from 1×1 and 1×N to 300×300, a few are larger.
 
     python tests/fuzz/images.py --count 10000
+    python tests/fuzz/images.py --folder Pillow/Tests/images         (those files instead)
 """
 
 from __future__ import annotations
@@ -111,6 +112,11 @@ def webp_file(rng: np.random.Generator) -> bytes:
     return saved(picture(rng), "WEBP", **options)
 
 
+SIGNATURES: dict[str, Callable[[bytes], bool]] = {
+    "JPEG": lambda data: data.startswith(b"\xff\xd8\xff"),
+    "PNG": lambda data: data.startswith(b"\x89PNG\r\n\x1a\n"),
+    "WEBP": lambda data: data[:4] == b"RIFF" and data[8:12] == b"WEBP",
+}
 MAKERS: dict[str, Callable[[np.random.Generator], bytes]] = {
     "JPEG": jpeg_file,
     "PNG": png_file,
@@ -169,21 +175,52 @@ def run(count: int, seed: int) -> Counter[str]:
     return found
 
 
+def run_folder(folder: Path) -> Counter[str]:
+    """The same of the files in a folder that begin as those of these formats; "FORMAT left to Pillow" counts
+    those that no decoder takes as a whole. What Pillow can't open must not be decoded."""
+    found: Counter[str] = Counter()
+    for number, path in enumerate(sorted(path for path in folder.rglob("*") if path.is_file())):
+        data = path.read_bytes()
+        format = next((name for name, begins in SIGNATURES.items() if begins(data)), None)
+        if format is None:
+            continue
+        try:
+            taken = compare(data, format, np.random.default_rng([1, number]))
+        except NativeError:
+            taken = set()
+        except Exception as error:
+            if type(error) is ValueError and "other pixels" in str(error):
+                raise ValueError(f"{path}: {error}") from error
+            taken = {name for name in FORMATS[format] if _decodes(data, name)}
+            if taken:
+                raise ValueError(f"{path}: {taken} take it, Pillow raises {error!r}") from error
+        found.update([format, *(f"{format} {name}" for name in taken or ["left to Pillow"])])
+    return found
+
+
+def _decodes(data: bytes, decoder: str) -> bool:
+    try:
+        ffi.image_decode(data, decoder, (0, 0, *ffi.image_size(data)))
+    except (NativeError, ValueError):
+        return False
+    return True
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, help="of files to compare in place of generated ones")
     arguments = parser.parse_args()
     start = time.monotonic()
-    found = run(arguments.count, arguments.seed)
+    found = run_folder(arguments.folder) if arguments.folder else run(arguments.count, arguments.seed)
     for name, number in sorted(found.items()):
         sys.stdout.write(f"{name:<24} {number:>6,}\n")
     seconds = time.monotonic() - start
-    sys.stdout.write(
-        f"{arguments.count:,} files, each whole and in {CROPS} parts: no difference ({seconds:.0f} s)\n"
-    )
+    files = sum(found[name] for name in FORMATS)
+    sys.stdout.write(f"{files:,} files, each whole and in {CROPS} parts: no difference ({seconds:.0f} s)\n")
 
 
 if __name__ == "__main__":
