@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import itertools
 import threading
+import zlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -64,6 +65,12 @@ class _Views:
         return max(0, self._usual - self._count + 1)
 
 
+def _chunk(name: bytes, content: bytes) -> bytes:
+    checksum = zlib.crc32(name + content)
+    return len(content).to_bytes(4, "big") + name + content + checksum.to_bytes(4, "big")
+
+
+_NUMBERS = _chunk(b"PLTE", bytes(level for level in range(256) for _ in range(3)))
 _views = _Views()
 _numbers = itertools.count(1)
 
@@ -105,6 +112,19 @@ class File:
         self._work += work
         return work * left > 1 or self._work > (2 if left else 1)
 
+    def indices(self) -> bytes:
+        """A PNG file with a palette, whose entries are replaced by their numbers: what is decoded as gray
+        from it are the pixels themselves."""
+        data, parts, at = self.data, [self.data[:8]], 8
+        while data[at + 4 : at + 8] != b"IDAT":
+            end = at + 12 + int.from_bytes(data[at : at + 4], "big")
+            if data[at + 4 : at + 8] == b"PLTE":
+                parts.append(_NUMBERS)
+            elif data[at + 4 : at + 8] != b"tRNS":
+                parts.append(data[at:end])
+            at = end
+        return b"".join((*parts, data[at:]))
+
     def _decoded(self) -> Pixels | None:
         width, height = self.size
         rgb = np.empty((height, width, 3), np.uint8)
@@ -118,7 +138,7 @@ class Chain(NamedTuple):
     Attributes:
         file: the image file.
         mode: the file is decoded as Pillow's ``convert(mode)`` gives it: "RGB" or "L", or the file's own mode
-            where it has not been converted.
+            where it has not been converted. "P": of a PNG, the numbers of palette entries.
         crop: the part of the file's image that is used.
         size: (width, height) that the crop is resized to; the crop's own where nothing is resized.
         filter: of that resize, a value of `PIL.Image.Resampling`.
@@ -193,11 +213,11 @@ class Chain(NamedTuple):
         return self._replace(flip_x=self.flip_x ^ x, flip_y=self.flip_y ^ y)
 
     def pixels(self) -> Pixels | None:
-        """uint8 [height, width, 3], or [height, width] for L; None where Pillow has to decode the file."""
-        if self.mode not in ("RGB", "L"):
+        """uint8 [height, width, 3], or [height, width] for L and P; None: Pillow has to decode the file."""
+        if self.mode not in ("RGB", "L", "P"):
             return None
         width, height = self.shown
-        gray = self.shown_mode == "L"
+        gray = self.shown_mode != "RGB"
         pixels = np.empty((height, width) if gray else (height, width, 3), np.uint8)
         return pixels if self.write(GRAY_ROWS if gray else RGB_ROWS, pixels.ctypes.data) else None
 
@@ -258,9 +278,10 @@ class Chain(NamedTuple):
 
 def _render(chain: Chain, store: Store, address: int) -> bool:
     """Decodes what a chain needs of its file; whether native code could."""
-    pipeline, draws = native_form(chain.steps, chain.shown, store, gray=chain.mode == "L")
+    pipeline, draws = native_form(chain.steps, chain.shown, store, gray=chain.mode != "RGB")
+    data = chain.file.indices() if chain.mode == "P" else chain.file.data
     geometry = (chain.crop, chain.size, chain.filter, chain.window, (chain.flip_x, chain.flip_y))
     try:
-        return ffi.image_render(chain.file.data, [ffi.RenderJob(*geometry, pipeline, draws, address)])[0]
+        return ffi.image_render(data, [ffi.RenderJob(*geometry, pipeline, draws, address)])[0]
     except NativeError:
         return False  # whatever is wrong with the file, Pillow's result or error counts

@@ -86,6 +86,8 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
         """Pillow's pixels; decoded now where they have not been."""
         if self._chain is not None:
             self.im = self._chain.image().im
+            if self.mode == "P":
+                Image.Image.load(self)  # puts in the palette
         return super().im
 
     @im.setter
@@ -104,7 +106,7 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
 
     def copy(self) -> Image.Image:
         """A copy, not decoded either."""
-        chain = self._recorded()
+        chain = self._movable()
         return super().copy() if chain is None else self._view(chain)
 
     def convert(self, mode: str | None = None, *args: Any, **kwargs: Any) -> Image.Image:
@@ -113,7 +115,7 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
             chain = self._recorded(FILE_MODES)
             if chain is not None and isinstance(self, LazyFile):
                 return self._view(Chain.whole(chain.file, mode))
-            chain = chain and chain.converted(mode)
+            chain = chain and (None if self.mode == "P" else chain.converted(mode))
             if chain is not None:
                 return self._view(chain)
         return super().convert(mode, *args, **kwargs)
@@ -121,7 +123,7 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
     def crop(self, box: tuple[float, float, float, float] | None = None) -> Image.Image:
         """Pillow's crop(); recorded where the box lies inside the image."""
         # Pillow finds fault with arguments before it reads the file.
-        chain = self._recorded() if _inside(box, self.size) else None
+        chain = self._movable() if _inside(box, self.size) else None
         if chain is not None and box is not None:
             chain = chain.cropped(*(round(edge) for edge in box))
         return super().crop(box) if chain is None else self._view(chain)
@@ -136,17 +138,18 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
         """Pillow's resize(); recorded where it is of the whole image."""
         filter = Image.Resampling.BICUBIC if resample is None else resample
         if reducing_gap is None and box is None and filter in FILTERS and is_size(size):
-            chain, wanted = self._recorded(), (size[0], size[1])
+            chain, wanted = self._movable(), (size[0], size[1])
             if chain is not None and wanted != self.size:
-                chain = chain.resized(wanted, int(filter))
-            if chain is not None:
+                # As Pillow: numbers of palette entries are never mixed.
+                chain = chain.resized(wanted, int(Image.Resampling.NEAREST if self.mode == "P" else filter))
+            if chain is not None and not (self.mode == "P" and chain.steps):
                 return self._view(chain)
         return super().resize(size, resample, box, reducing_gap)
 
     def transpose(self, method: Image.Transpose) -> Image.Image:
         """Pillow's transpose(); mirroring and quarter turns are recorded."""
         if method in MIRRORED:
-            chain = self._recorded()
+            chain = self._movable()
             chain = chain and chain.flipped(**MIRRORED[Image.Transpose(method)])
             if chain is not None:
                 return self._view(chain)
@@ -229,6 +232,10 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
         # Pillow warns of each crop of such an image.
         return None if limit is not None and self.width * self.height > limit else self._chain
 
+    def _movable(self) -> Chain | None:
+        """The chain where what comes next only moves pixels: those of a palette as well."""
+        return self._recorded(("RGB", "L", "P"))
+
     def _view(self, chain: Chain, *, keeps_info: bool = True) -> LazyImage:
         self._used = True
         info = (
@@ -236,7 +243,10 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
             if not keeps_info
             else {key: value.copy() if isinstance(value, list) else value for key, value in self.info.items()}
         )
-        return LazyImage(chain, info)
+        view = LazyImage(chain, info)
+        if chain.shown_mode == "P" and self.palette is not None:
+            view.palette = self.palette.copy()
+        return view
 
 
 class LazyImage(Recorded):
