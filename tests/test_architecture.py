@@ -151,8 +151,9 @@ BUDGETS = [
     ),
     Budget(("recipes",), 700, now=1000),
 ]
-# More for the time being: recognition of code of one's own and of timm, before others make room for them.
-ALL_PYTHON = Budget(tuple(HOLDS), 28_000, now=41_000)
+# More for the time being: recognition of code of one's own and of timm, loaders that read tensors and lazy
+# masks, before others make room for them.
+ALL_PYTHON = Budget(tuple(HOLDS), 28_000, now=41_330)
 # The steps of lazy images and those of timm; CMYK, one channel, orientation; PNG by two libraries and
 # WebP; torch's arithmetic for AugMix.
 NATIVE = 14_910
