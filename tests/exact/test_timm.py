@@ -147,6 +147,30 @@ def test_what_the_factory_makes_is_native(name: str, tmp_path: Path) -> None:
         assert torch.equal(images, expected)
 
 
+@pytest.mark.parametrize("mode", ["batch", "pair", "elem"])
+def test_timms_mixing_collate_gets_native_samples(mode: str, tmp_path: Path) -> None:
+    mixup = timm_data.FastCollateMixup(mixup_alpha=0.8, cutmix_alpha=1.0, num_classes=10, mode=mode)
+    transform = timm_data.create_transform(
+        40, is_training=True, use_prefetcher=True, auto_augment="augmix-m5"
+    )
+    dataset = datasets.ImageFolder(str(image_folder(tmp_path, 6)), transform)
+    states = []
+
+    def collate(samples: list[Any]) -> Any:
+        states.append(np.random.get_state())
+        return mixup(samples)
+
+    loader = headrace.DataLoader(dataset, 6, num_workers=2, seed=0, collate_fn=collate)
+    assert loader.explain().count("native") > 2
+    ((images, targets),) = loader
+    samples = [(headrace.testing.replay(loader, i), dataset.targets[i]) for i in range(6)]
+    np.random.set_state(states[0])
+    expected = mixup(samples)
+    assert images.dtype == torch.uint8
+    assert torch.equal(images, expected[0])
+    assert torch.equal(targets, expected[1])
+
+
 @pytest.mark.parametrize("mode", ["const", "rand", "pixel"])
 def test_erased_boxes_are_timms_for_the_same_numbers(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     transform = random_erasing.RandomErasing(0.6, min_area=0.01, mode=mode, max_count=1, device="cpu")
