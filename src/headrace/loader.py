@@ -558,8 +558,8 @@ class DataLoader(TorchDataLoader[T_co]):
         batch = config.samples_of_a_batch * plan.native.sample_nbytes
         left_out = f"; {missing}" if (missing := missing_formats()) else ""
         return (
-            f"threads: {settings['decode_threads']} decode, {settings['read_threads']} more to read ahead"
-            " once reads block\n"
+            f"threads: {settings['decode_threads']} decode;"
+            f" {settings['read_threads']} read ahead if reads block\n"
             f"memory: up to {settings['depth']} batches in flight of {batch / 1e6:.1f} MB"
             f"{', pinned' if self.pin_memory else ''}; budget {self.memory_budget / 1e6:,.0f} MB\n"
             f"decoders: {', '.join(decoder_choice(self.decoder))} ({ffi.simd_active()}){left_out}\n"

@@ -284,7 +284,7 @@ class LoaderStats:
         lines = [*_stage_table(self.stages), *_epoch_table(self.epochs[-PRINTED_EPOCHS:])]
         decoders = ", ".join(f"{name} {count:,}" for name, count in self.decoded_by.items() if count)
         lines += [
-            f"{self.batches:,} batches, {self.samples:,} samples; decoded by: {decoders or 'nothing yet'}",
+            f"{self.batches:,} batches, {self.samples:,} samples{decoders and f'; decoded by: {decoders}'}",
             f"memory: {self.memory_used / 1e6:,.0f} of {self.memory_allowed / 1e6:,.0f} MB allowed,"
             f" {self.in_flight} batches in flight; {self.decode_threads} decode and {self.read_threads}"
             " read threads",

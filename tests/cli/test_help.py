@@ -94,6 +94,30 @@ def test_colors_are_for_terminals_of_users_who_want_them() -> None:
     assert "\x1b" not in piped.stdout + piped.stderr
 
 
+@pytest.mark.parametrize(
+    ("typed", "completed"), [("pa", "pack"), ("pack --ree", "--reencode"), ("doctor da", "data")]
+)
+def test_the_shell_completes_commands_and_options(typed: str, completed: str) -> None:
+    words = f"headrace {typed}"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; sys.argv[0] = 'headrace'; import headrace.cli; headrace.cli.main()",
+        ],
+        env={
+            **os.environ,
+            "_HEADRACE_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(words.count(" ")),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == [completed]
+
+
 def test_verbs_with_results_have_the_same_json_option() -> None:
     for verb in ("verify", "info", "tune", "top", "doctor", "doctor data", "doctor run"):
         text = " ".join(run_command(*verb.split(), "--help").stdout.replace("│", "").split())

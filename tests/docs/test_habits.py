@@ -19,7 +19,7 @@ def types() -> list[str]:
 
 @pytest.mark.parametrize("name", FRAGMENTS)
 def test_a_fragment_has_a_topic_a_type_and_a_text(name: str) -> None:
-    assert re.fullmatch(rf"\+[a-z0-9-]+\.({'|'.join(types())})\.md", name)
+    assert re.fullmatch(rf"\+[a-z0-9_-]+\.({'|'.join(types())})\.md", name)
     text = (ROOT / "changes" / name).read_text(encoding="utf-8")
     assert text.strip()
     assert not text.lstrip().startswith(("-", "*", "#")), "towncrier makes it an item of a list"

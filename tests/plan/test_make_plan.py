@@ -203,7 +203,7 @@ def test_info_is_kept_unless_all_steps_see_only_pixels(
 
 def test_other_datasets_are_python() -> None:
     told = python(make_plan(TensorDataset(torch.zeros(3)), collate_fn=list))
-    assert told.reasons[0].startswith("TensorDataset: a dataset of its own kind")
+    assert told.reasons[0].startswith("TensorDataset: not a type that native code reads")
 
 
 def test_no_batching_is_python_and_every_reason_is_given(folder: ImageFolder) -> None:

@@ -18,7 +18,8 @@ from headrace.cli.train import train
 from headrace.cli.tune import tune
 from headrace.cli.verify import verify
 
-app = typer.Typer(no_args_is_help=True)
+# Unexpected errors are printed as Python prints them: typer would add a hundred lines of source and boxes.
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _print_version(wanted: bool) -> None:

@@ -6,8 +6,9 @@ import importlib.util
 import inspect
 import runpy
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext, redirect_stdout
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,11 +16,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from headrace.cli.progress import STANDARD_OUTPUT, JsonFile, check_outputs, give_json
+from headrace.cli.progress import INTERRUPTED, STANDARD_OUTPUT, JsonFile, check_outputs, give_json
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from headrace.tuning.trials import TuneReport
+
+SCRIPT_FAILED = 1
 
 
 def tune(
@@ -46,10 +49,29 @@ def tune(
     """
     check_outputs(json_file)
     printed = json_file == STANDARD_OUTPUT
-    with redirect_stdout(sys.stderr) if printed else nullcontext():  # what the script prints
+    prints = redirect_stdout(sys.stderr) if printed else nullcontext()
+    with prints, _errors_of(target.partition(":")[0]):
         report = _tried(_loader(target, args or [], number), seconds, threads)
     if give_json(report.to_json(), json_file):
         _print(Console(), report)
+
+
+@contextmanager
+def _errors_of(script: str) -> Iterator[None]:
+    """Ends the command with the traceback that Python would print for an error of the script: without the
+    frames of this command. Its own errors pass."""
+    try:
+        yield
+    except (typer.BadParameter, typer.Exit):
+        raise
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        frames, place = error.__traceback__, Path(script).resolve()
+        while frames is not None and Path(frames.tb_frame.f_code.co_filename).resolve() != place:
+            frames = frames.tb_next
+        traceback.print_exception(type(error), error, frames)
+        raise typer.Exit(SCRIPT_FAILED) from None
 
 
 def _tried(loader: Any, seconds: float, threads: bool) -> TuneReport:

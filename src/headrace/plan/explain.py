@@ -48,7 +48,7 @@ def _title(plan: Plan) -> str:
         case GatherSegment():
             return "plan: gather (the data is in memory: no workers, whatever num_workers says)"
         case DatasetSegment():
-            return "plan: python (the dataset runs as it is written)"
+            return "plan: python (the dataset's own code makes the samples)"
         case _:
             return assert_never(samples)
 

@@ -186,14 +186,14 @@ def _native_segments(
     shape = f"[N, {', '.join(map(str, native.shape))}] {output.layout}"
     what = "batch" if user.collate is None else "images"
     if output.device is None:
-        written = Step(f"{what}: {_name(table.dtype)} {shape}", "written in place", "exact")
+        written = Step(f"{what}: {_name(table.dtype)} {shape}", "written directly into the batch", "exact")
         steps = (*native.steps, *lowered.table_steps, *cast, written)
         native = replace(native, steps=steps, table=table.values, dtype=table.dtype, layout=output.layout)
         after = ValueSegment(
             steps=lowered.erase_steps, table=None, erasing=erasing, memory_format=output.memory_format
         )
         return [native, *_if_any(after), *_if_any(user)]
-    written = Step(f"{what}: uint8 {shape}", "written in place", "exact")
+    written = Step(f"{what}: uint8 {shape}", "written directly into the batch", "exact")
     final = Step(f"images: {_name(table.dtype)} {shape}", "overlapped with the training step", "exact")
     values = ValueSegment(
         steps=(

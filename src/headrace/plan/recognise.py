@@ -150,7 +150,7 @@ def _recognise(dataset: Any) -> Recognised | Refusal:
         return Refusal(what, "an IterableDataset decides itself what comes next: nothing can be read ahead")
     return Refusal(
         what,
-        "a dataset of its own kind; native code reads ImageFolder, headrace.ImageDataset and PackedDataset",
+        "not a type that native code reads: ImageFolder, headrace.ImageDataset, PackedDataset, …",
     )
 
 

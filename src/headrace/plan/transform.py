@@ -44,7 +44,7 @@ MAX_DEPTH = 32
 
 NO_NATIVE_FORM = "no native form"
 PER_SAMPLE = "runs as Python, sample by sample"
-IN_TABLE = "in the table of 256 levels per channel"
+IN_TABLE = "fused into a lookup table of 256 levels"
 ERASED = "drawn by sample, written into the batch"
 READ_SO = "part of how files are read"
 NOT_FIRST = "turns the image after other steps; put it first"

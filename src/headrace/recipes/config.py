@@ -58,14 +58,10 @@ class Recipe:
     channels_last: bool = _option(False, MACHINE, "Channels-last memory format: faster on GPUs.")
     compile: bool = _option(False, MACHINE, "Use torch.compile (slow first step).")
     deterministic: bool = _option(False, MACHINE, "Use deterministic algorithms; slower.")
-    device: str | None = _option(
-        None, MACHINE, "Device. Default: the accelerator if there is one, else the CPU."
-    )
+    device: str | None = _option(None, MACHINE, "Device. Default: the accelerator, or else the CPU.")
     out: Path = _option(OUT, RUN, "Folder of checkpoints and logs.")  # noqa: RUF009  # a Path is frozen
     resume: str = _option(
-        "never",
-        RUN,
-        "auto (resume OUT/last.pt if it exists), a checkpoint file, or never (refuse an OUT with a run).",
+        "never", RUN, "auto (from OUT/last.pt if it exists), a file, or never (reject an OUT that has a run)."
     )
     checkpoint_every: int = _option(
         0, RUN, "Steps between checkpoints, in addition to one after each epoch; 0 disables them."

@@ -91,14 +91,14 @@ class SelfTuning:
         """For explanations: what is being done, or was found."""
         tuner = self._tuner
         if tuner is None:
-            return "not begun"
+            return "not started"
         if not tuner.knobs:
             return "off: all settings were given"
         settings = ", ".join(f"{WORDS[name]} {value}" for name, value in tuner.settings.items())
         if tuner.history:
             how = f"{'trying' if tuner.climbing else 'settled at'}"
             return f"{how} {settings} ({len(tuner.history)} measurements)"
-        return f"begun with {settings}" + (", found in an earlier run" if self._from_cache else "")
+        return f"started with {settings}" + (", found in an earlier run" if self._from_cache else "")
 
 
 def _tune(stream: weakref.ref[Tunable], settings: Settings) -> None:
