@@ -161,4 +161,4 @@ def test_warnings_of_pillow_are_not_the_users(folder: Path) -> None:
 def test_help_names_the_codes() -> None:
     done = examine("--help")
     words = " ".join(done.stdout.replace("│", " ").split())
-    assert "0 all is well; 1 something is bad; 2 wrong usage" in words
+    assert "0 no problems; 1 something is bad; 2 wrong usage" in words
