@@ -3,6 +3,9 @@
 Every run is a fresh process on files that were just read once (warm). Rates are the median of the
 repetitions; the spread is from the slowest to the fastest. Time is that of `headrace.pack`, from listing the
 files to the renamed folder: writing to the disk included, starting Python not.
+
+`python benchmarks/packing.py --records 10000000` measures memory instead: of listing so many generated
+samples, of putting them into a random order, and of writing the index of a pack that has them.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -60,15 +65,70 @@ def child(src: str, dest: str, workers: int, optimize: bool) -> None:
     print(json.dumps(run_once(src, dest, workers, optimize)))
 
 
+def memory(count: int, place: Path) -> None:
+    """Prints the largest memory of this process up to the end of each step towards an index of `count`
+    samples: what it allocated itself, and that with the files that it maps, which the system may drop."""
+    from headrace._native.ffi import ImageFacts
+    from headrace.packs.records import Record, Records, Sample, make_plan
+    from headrace.packs.rows import Encoded, Packed, Part, Rows, part_path, write_index
+    from headrace.sources.pack_index import PackAbout, Shard
+
+    begin, image, most = time.perf_counter(), bytes(100), 0
+
+    def watch() -> None:
+        nonlocal most
+        while True:
+            lines = Path("/proc/self/status").read_text().splitlines()
+            own = next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
+            most = max(most, own * 1024)
+            time.sleep(0.1)
+
+    def report(step: str) -> None:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        seconds = time.perf_counter() - begin
+        print(f"{step:<16} {most / 1e6:>9,.0f} MB {peak / 1e6:>9,.0f} MB {seconds:>8,.0f} s", flush=True)
+
+    threading.Thread(target=watch, daemon=True).start()
+    time.sleep(0.2)
+    print(f"{'':<16} {'allocated':>12} {'with files':>12} {'time':>10}")
+    report("started")
+    names = ((f"n{i % 1000:08}/n{i % 1000:08}_{i}", i) for i in range(count))
+    records = Records(Record(key, 110_000, 10**18 + i, i % 1000, (f"{key}.JPEG",)) for key, i in names)
+    report("listed")
+    plan = make_plan(records, 500_000_000, shuffle=0)
+    report("ordered")
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        part_path(Path(folder), 0).parent.mkdir()
+        for shard in range(plan.shards):
+            rows = Rows(shard)
+            for i, record in enumerate(plan.of(shard)):
+                sample = Sample(record.key, "jpg", image, record.number)
+                facts = ImageFacts(0, 500, 400, bytes(100))
+                rows.add(Packed(Encoded((image,), 0, sample), facts), 110_000 * i)
+            rows.write(part_path(Path(folder), shard), 500_000_000)
+        report("rows written")
+        parts = [Part.read(part_path(Path(folder), shard)) for shard in range(plan.shards)]
+        shards = tuple(Shard(f"shard-{i:06}.tar", 500_000_000) for i in range(plan.shards))
+        index = write_index(Path(folder), [part for part in parts if part], PackAbout("tar", shards), None)
+        report("index written")
+        print(f"the index has {index.stat().st_size / 1e6:,.0f} MB, entry points of 100 bytes included")
+
+
 def main() -> None:
     """Measures all rows, going round them, and prints a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="an ImageFolder tree of JPEGs")
+    parser.add_argument("folder", type=Path, nargs="?", help="an ImageFolder tree of JPEGs")
+    parser.add_argument("--records", type=int, help="measure the memory of so many generated samples")
     parser.add_argument("--place", type=Path, default=tempfile.gettempdir(), help="where packs are written")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--out", type=Path, help="a JSON file for all runs")
     arguments = parser.parse_args()
+    if arguments.records is not None:
+        memory(arguments.records, arguments.place)
+        return
+    if arguments.folder is None:
+        parser.error("give a folder, or --records")
     rows = [(optimize, workers) for optimize in (False, True) for workers in arguments.workers]
     runs: dict[tuple[bool, int], list[dict[str, float]]] = {row: [] for row in rows}
     for _ in range(arguments.repetitions):

@@ -26,7 +26,7 @@ extern "C" {
 
 /* Raised with every change of a struct or signature below; Python refuses a library of another
  * number. */
-#define HR_ABI_VERSION 15
+#define HR_ABI_VERSION 16
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
@@ -215,13 +215,24 @@ HR_API int32_t hr_apply_ops(const hr_pipeline* pipeline, const hr_draw* draws, c
 HR_API int32_t hr_look_up(const hr_pipeline* pipeline, const uint8_t* levels, int64_t count,
                           void* output);
 
+typedef struct hr_image_facts {
+  uint32_t checksum; /* CRC-32 of the file, as zlib's */
+  int32_t width;     /* in pixels, from the header */
+  int32_t height;
+  uint64_t entries_end;
+} hr_image_facts;
+
 /* Single operations, for tests and tools. */
-/* Entry points of a JPEG, packed, into out[capacity]; *out_size bytes, 0 where the file needs none.
- * every: MCUs from one to the next; 0: the fewest that keep them within 2 % of the file.
- * HR_UNSUPPORTED, HR_CORRUPT: the own decoder doesn't take this file. HR_TOO_LARGE: more than
- * `capacity` bytes. */
-HR_API int32_t hr_jpeg_entry_points(const uint8_t* data, uint64_t size, int32_t every, uint8_t* out,
-                                    uint64_t capacity, uint64_t* out_size);
+/* What the index of a pack holds of image files, into facts[count] and entries[capacity], where the
+ * packed entry points of file i begin at those of file i - 1's end (0 for the first) and end at
+ * facts[i].entries_end. A file that native code doesn't read, or that is damaged, has width and
+ * height 0 and no entry points; a JPEG that needs none, or that the own decoder doesn't take, has
+ * none.
+ * every: MCUs from one entry point to the next; 0: the fewest that keep them within 2 % of the
+ * file. HR_TOO_LARGE: the entry points need more than `capacity` bytes. */
+HR_API int32_t hr_index_images(const uint8_t* const* files, const uint64_t* sizes, int64_t count,
+                               int32_t every, hr_image_facts* facts, uint8_t* entries,
+                               uint64_t capacity);
 /* The same picture, coefficient for coefficient, as a baseline JPEG in out[capacity], *out_size
  * bytes. restart_interval: MCUs from one restart marker to the next, at most 65535; 0: no markers;
  * -1: the largest number up to 4 that divides the MCUs of a row. optimize: Huffman tables made for
@@ -231,8 +242,6 @@ HR_API int32_t hr_jpeg_entry_points(const uint8_t* data, uint64_t size, int32_t 
 HR_API int32_t hr_jpeg_transcode(const uint8_t* data, uint64_t size, int32_t restart_interval,
                                  int32_t optimize, int32_t copy_markers, uint8_t* out,
                                  uint64_t capacity, uint64_t* out_size);
-/* From the header of a file of any format that native code decodes. */
-HR_API int32_t hr_image_size(const uint8_t* data, uint64_t size, int32_t* width, int32_t* height);
 /* RGBX pixels of the rectangle, rows 4 × w bytes apart, by one decoder. `entries` may be NULL.
  * `data` and `entries` must be readable for 256 bytes past their ends. */
 HR_API int32_t hr_image_decode(int32_t decoder, const uint8_t* data, uint64_t size,

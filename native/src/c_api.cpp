@@ -7,9 +7,11 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "codecs/image_decoder.h"
 #include "cpu.h"
+#include "crc32.h"
 #include "error.h"
 #include "headrace.h"
 #include "jpeg/entry_points.h"
@@ -57,6 +59,19 @@ constexpr char kForked[] =
 headrace::Renderer& this_threads_renderer() {
   thread_local headrace::Renderer renderer;
   return renderer;
+}
+
+// Empty where the file needs or has none; `padded` holds a copy of it meanwhile.
+Code entry_points(const uint8_t* data, uint64_t size, int every, headrace::Buffer* padded,
+                  std::vector<uint8_t>* out) {
+  headrace::jpeg::File file;
+  uint8_t* copy = padded->reserve(size);
+  if (copy == nullptr) return Code::kOutOfMemory;
+  std::memcpy(copy, data, size);
+  file.data = copy;
+  file.size = size;
+  const Code code = headrace::jpeg::parse_header(copy, size, &file.header);
+  return code == Code::kOk ? headrace::jpeg::build_entry_points(file, every, out) : code;
 }
 
 const char* check_pipeline(const hr_pipeline* p) {
@@ -324,40 +339,32 @@ int32_t hr_look_up(const hr_pipeline* pipeline, const uint8_t* levels, int64_t c
   });
 }
 
-int32_t hr_image_size(const uint8_t* data, uint64_t size, int32_t* width, int32_t* height) {
+int32_t hr_index_images(const uint8_t* const* files, const uint64_t* sizes, int64_t count,
+                        int32_t every, hr_image_facts* facts, uint8_t* entries, uint64_t capacity) {
   return guarded([&]() -> int32_t {
-    if (data == nullptr || width == nullptr || height == nullptr)
+    if (files == nullptr || sizes == nullptr || facts == nullptr || entries == nullptr)
       return fail(Code::kInvalidArgument);
+    if (count < 0 || every < 0) return fail(Code::kInvalidArgument);
     thread_local headrace::ImageDecoder image;
-    const Code code = image.open({data, size, {}});
-    if (code != Code::kOk) return fail(code);
-    *width = image.size().width;
-    *height = image.size().height;
-    return HR_OK;
-  });
-}
-
-int32_t hr_jpeg_entry_points(const uint8_t* data, uint64_t size, int32_t every, uint8_t* out,
-                             uint64_t capacity, uint64_t* out_size) {
-  return guarded([&]() -> int32_t {
-    if (data == nullptr || out == nullptr || out_size == nullptr || every < 0)
-      return fail(Code::kInvalidArgument);
     headrace::Buffer padded;
-    uint8_t* copy = padded.reserve(size);
-    if (copy == nullptr) return fail(Code::kOutOfMemory);
-    std::memcpy(copy, data, size);
-    headrace::jpeg::File file;
-    file.data = copy;
-    file.size = size;
-    Code code = headrace::jpeg::parse_header(copy, size, &file.header);
-    if (code != Code::kOk) return fail(code);
-    std::vector<uint8_t> entries;
-    code = headrace::jpeg::build_entry_points(file, every, &entries);
-    if (code != Code::kOk) return fail(code);
-    if (entries.size() > capacity)
-      return fail(Code::kTooLarge, "the entry points don't fit the memory given");
-    std::copy(entries.begin(), entries.end(), out);
-    *out_size = entries.size();
+    std::vector<uint8_t> found;
+    uint64_t used = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      if (files[i] == nullptr) return fail(Code::kInvalidArgument);
+      found.clear();
+      facts[i] = {headrace::crc32(files[i], sizes[i]), 0, 0, 0};
+      if (image.open({files[i], sizes[i], {}}) == Code::kOk) {
+        facts[i].width = image.size().width;
+        facts[i].height = image.size().height;
+        const Code code = entry_points(files[i], sizes[i], every, &padded, &found);
+        if (code == Code::kOutOfMemory) return fail(code);
+      }
+      if (found.size() > capacity - used)
+        return fail(Code::kTooLarge, "the entry points don't fit the memory given");
+      std::copy(found.begin(), found.end(), entries + used);
+      used += found.size();
+      facts[i].entries_end = used;
+    }
     return HR_OK;
   });
 }

@@ -378,32 +378,36 @@ void look_ups() {
   CHECK(hr_look_up(&request.pipeline, levels[0][0], 0, values) == HR_OK);
 }
 
-void single_operations() {
+void facts_of_images() {
   const Request request;
-  const uint8_t* data = request.data;
-  const uint64_t size = request.size;
-  int32_t width = 0, height = 0;
-  REFUSED(hr_image_size(nullptr, size, &width, &height), kPlain);
-  REFUSED(hr_image_size(data, size, nullptr, &height), kPlain);
-  REFUSED(hr_image_size(data, size, &width, nullptr), kPlain);
-  FAILS(hr_image_size(data, 3, &width, &height), HR_UNSUPPORTED, hr_describe(HR_UNSUPPORTED));
-  FAILS(hr_image_size(data, 100, &width, &height), HR_CORRUPT, hr_describe(HR_CORRUPT));
-  CHECK(hr_image_size(data, size, &width, &height) == HR_OK && width == 40 && height == 30);
-
+  const uint8_t* const files[3] = {request.data, request.data, request.data};
+  const uint64_t sizes[3] = {request.size, 100, 3};
+  hr_image_facts facts[3];
   std::vector<uint8_t> out(1000);
-  uint64_t used = 0;
-  const auto entries = [&](const uint8_t* from, int32_t every, uint8_t* to, uint64_t* out_size) {
-    return hr_jpeg_entry_points(from, size, every, to, out.size(), out_size);
-  };
-  REFUSED(entries(nullptr, 1, out.data(), &used), kPlain);
-  REFUSED(entries(data, -1, out.data(), &used), kPlain);
-  REFUSED(entries(data, 1, nullptr, &used), kPlain);
-  REFUSED(entries(data, 1, out.data(), nullptr), kPlain);
-  CHECK(entries(data, 1, out.data(), &used) == HR_OK && used > 20);
-  FAILS(hr_jpeg_entry_points(data, size, 1, out.data(), used - 1, &used), HR_TOO_LARGE,
-        "the entry points don't fit the memory given");
-  FAILS(hr_jpeg_entry_points(data, 100, 1, out.data(), 1000, &used), HR_CORRUPT,
-        hr_describe(HR_CORRUPT));
+  REFUSED(hr_index_images(nullptr, sizes, 3, 1, facts, out.data(), 1000), kPlain);
+  REFUSED(hr_index_images(files, nullptr, 3, 1, facts, out.data(), 1000), kPlain);
+  REFUSED(hr_index_images(files, sizes, -1, 1, facts, out.data(), 1000), kPlain);
+  REFUSED(hr_index_images(files, sizes, 3, -1, facts, out.data(), 1000), kPlain);
+  REFUSED(hr_index_images(files, sizes, 3, 1, nullptr, out.data(), 1000), kPlain);
+  REFUSED(hr_index_images(files, sizes, 3, 1, facts, nullptr, 1000), kPlain);
+  const uint8_t* const none[1] = {nullptr};
+  REFUSED(hr_index_images(none, sizes, 1, 1, facts, out.data(), 1000), kPlain);
+
+  CHECK(hr_index_images(files, sizes, 3, 1, facts, out.data(), 1000) == HR_OK);
+  CHECK(facts[0].width == 40 && facts[0].height == 30 && facts[0].entries_end > 20);
+  for (int damaged = 1; damaged < 3; ++damaged) {
+    CHECK(facts[damaged].width == 0 && facts[damaged].height == 0);
+    CHECK(facts[damaged].entries_end == facts[0].entries_end);
+    CHECK(facts[damaged].checksum != facts[0].checksum);
+  }
+  FAILS(hr_index_images(files, sizes, 3, 1, facts, out.data(), facts[0].entries_end - 1),
+        HR_TOO_LARGE, "the entry points don't fit the memory given");
+  CHECK(hr_index_images(files, sizes, 0, 1, facts, out.data(), 0) == HR_OK);
+  const uint8_t digits[] = "123456789";  // the check value of every list of CRCs
+  const uint8_t* const check[1] = {digits};
+  const uint64_t length = 9;
+  CHECK(hr_index_images(check, &length, 1, 0, facts, out.data(), 1000) == HR_OK);
+  CHECK(facts[0].checksum == 0xCBF43926);
 }
 
 void transcoding() {
@@ -499,7 +503,7 @@ int main() {
   images_in_memory();
   ops_by_name();
   look_ups();
-  single_operations();
+  facts_of_images();
   transcoding();
   rectangles();
   tables_end();

@@ -105,7 +105,7 @@ def test_crops_equal_pillows_with_entry_points(kind: str, simd: str) -> None:
     while crops < CROPS:
         width, height = (int(n) for n in rng.integers(1, 300, 2))
         data = jpeg(rng, kind, width, height)
-        entries = ffi.jpeg_entry_points(data, int(rng.integers(1, 9)))
+        entries = ffi.index_images([data], int(rng.integers(1, 9)))[0].entries
         assert entries
         whole = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
         for _ in range(CROPS_PER_PICTURE):
@@ -118,7 +118,7 @@ def test_crops_equal_pillows_with_entry_points(kind: str, simd: str) -> None:
 def test_damaged_entry_points_give_the_right_pixels_or_none() -> None:
     rng = np.random.default_rng(3)
     data = jpeg(rng, "4:2:0", 300, 200)
-    entries = ffi.jpeg_entry_points(data, 4)
+    entries = ffi.index_images([data], 4)[0].entries
     whole = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
     for length in (1, 15, 16, 17, len(entries) - 1):
         assert np.array_equal(ffi.image_decode(data, "headrace", (0, 0, 300, 200), entries[:length]), whole)
@@ -157,8 +157,9 @@ def test_a_file_that_was_cut_short_is_refused_wherever_the_crop_lies(decoder: st
 
 def test_what_is_no_jpeg_is_refused() -> None:
     for data in (b"", b"\xff", b"\xff\xd8", b"\xff\xd8\xff\xd9", b"GIF89a", bytes(1000)):
+        assert ffi.index_images([data])[0][1:] == (0, 0, b"")
         with pytest.raises(NativeError):
-            ffi.image_size(data)
+            ffi.image_decode(data, "libjpeg-full", (0, 0, 1, 1))
 
 
 def test_a_rectangle_outside_the_image_is_an_error_not_a_crash() -> None:

@@ -53,9 +53,8 @@ def rectangles(width: int, height: int) -> list[tuple[int, int, int, int]]:
 def takers(data: bytes, name: str) -> set[str]:
     """The decoders that take the file, all of its rectangles compared with Pillow's pixels."""
     expected = by_pillow(data)
-    try:
-        width, height = ffi.image_size(data)
-    except NativeError:
+    _, width, height, _ = ffi.index_images([data])[0]
+    if not width:
         return set()
     if width * height > (Image.MAX_IMAGE_PIXELS or 0):
         return set()  # what a loader leaves to Pillow

@@ -25,6 +25,7 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "hr_source": abi.Source,
     "hr_request": abi.Request,
     "hr_stats": abi.Stats,
+    "hr_image_facts": abi.ImageFacts,
 }
 SCALARS = {
     ctypes.c_int32: "int32_t",

@@ -32,7 +32,6 @@ def recipe(**values: Any) -> Recipe:
         ({"lr": 0.0}, r"--lr \(0\.0\) must be above 0"),
         ({"ema": 1.0}, r"--ema \(1\.0\) must be in \[0, 1\)"),
         ({"val_resize": 200}, r"--val-resize \(200\) must be at least --size \(224\)"),
-        ({"compile": True, "checkpointing": True}, "--checkpointing can't be combined with --compile"),
     ],
 )
 def test_invalid_values_are_refused(values: dict[str, Any], message: str) -> None:

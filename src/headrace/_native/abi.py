@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-ABI_VERSION = 15
+ABI_VERSION = 16
 STAGES = 5
 DECODERS = 8
 PARAMS = 24
@@ -143,10 +143,21 @@ class RenderJob(Structure):
     )
 
 
-# hr_status, as an array that numpy reads.
+class ImageFacts(Structure):
+    """hr_image_facts."""
+
+    _fields_ = (
+        ("checksum", c_uint32),
+        ("width", c_int32),
+        ("height", c_int32),
+        ("entries_end", c_uint64),
+    )
+
+
 # Never a code of the library's: what a status holds until the sample is dealt with.
 UNDECIDED = -1
 
+# hr_status, as an array that numpy reads.
 STATUS = np.dtype(
     [("code", "i4"), ("sys_errno", "i4"), ("decoder", "i4"), ("width", "i4"), ("height", "i4")], align=True
 )
@@ -188,8 +199,10 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "hr_apply_ops": (c_int32, (POINTER(Pipeline), c_void_p, c_void_p, c_int32, c_int32, c_void_p)),
     "hr_look_up": (c_int32, (POINTER(Pipeline), c_void_p, c_int64, c_void_p)),
-    "hr_image_size": (c_int32, (c_void_p, c_uint64, POINTER(c_int32), POINTER(c_int32))),
-    "hr_jpeg_entry_points": (c_int32, (c_void_p, c_uint64, c_int32, c_void_p, c_uint64, POINTER(c_uint64))),
+    "hr_index_images": (
+        c_int32,
+        (c_void_p, c_void_p, c_int64, c_int32, POINTER(ImageFacts), c_void_p, c_uint64),
+    ),
     "hr_jpeg_transcode": (
         c_int32,
         (c_void_p, c_uint64, c_int32, c_int32, c_int32, c_void_p, c_uint64, POINTER(c_uint64)),

@@ -7,16 +7,7 @@ import json
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from ctypes import (
-    POINTER,
-    byref,
-    c_float,
-    c_int32,
-    c_uint8,
-    c_uint64,
-    c_void_p,
-    cast,
-)
+from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_uint8, c_uint64, c_void_p, cast
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
@@ -64,10 +55,6 @@ def _load() -> Any:
         function = getattr(lib, name)
         function.restype = restype
         function.argtypes = argtypes
-    # It takes a microsecond: to let another thread run meanwhile, and to wait for it, takes longer.
-    quick = ctypes.PyDLL(str(path)).hr_image_size
-    quick.restype, quick.argtypes = abi.FUNCTIONS["hr_image_size"]
-    lib.hr_image_size = quick
     found = lib.hr_abi_version()
     if found != abi.ABI_VERSION:
         raise NativeError(
@@ -456,32 +443,45 @@ class Batch:
         return np.flatnonzero(self.statuses["code"] == abi.UNDECIDED)
 
 
-def image_size(data: bytes) -> tuple[int, int]:
-    """(width, height) from the header of an image file.
+class ImageFacts(NamedTuple):
+    """What the index of a pack holds of an image file.
 
-    Raises:
-        NativeError: native code doesn't decode such a file, or it is damaged.
+    Attributes:
+        checksum: CRC-32 of the file, as zlib's.
+        width, height: size in pixels; 0 where native code doesn't read such a file, or it is damaged.
+        entries: packed entry points of a JPEG; empty where it needs none, or the own decoder doesn't take it.
     """
-    width, height = c_int32(), c_int32()
-    _check(library().hr_image_size(data, len(data), byref(width), byref(height)))
-    return width.value, height.value
+
+    checksum: int
+    width: int
+    height: int
+    entries: bytes
 
 
-def jpeg_entry_points(data: bytes, every: int) -> bytes:
-    """Packed entry points of a JPEG, one every `every` MCUs; empty where it needs none.
+def index_images(images: Sequence[bytes], every: int = 0) -> list[ImageFacts]:
+    """The facts of image files, in one call, during which other Python threads run.
 
-    Raises:
-        NativeError: not a JPEG that the own decoder takes.
+    Args:
+        every: MCUs from one entry point to the next; 0: as few as keep a file's entry points within 2 % of
+            its size, 4 at least.
     """
-    blocks = 0
-    if every > 0:
-        width, height = image_size(data)
-        blocks = (width // 8 + 1) * (height // 8 + 1)
-    # Within 2 % of the file with `every` 0, else no larger than an entry of 10 bytes a block.
-    out = np.empty(1024 + max(len(data) // 50, 10 * blocks), np.uint8)
-    size = c_uint64()
-    _check(library().hr_jpeg_entry_points(data, len(data), every, out.ctypes.data, len(out), byref(size)))
-    return out[: size.value].tobytes()
+    facts = (abi.ImageFacts * len(images))()
+    files, sizes = (c_char_p * len(images))(*images), (c_uint64 * len(images))(*map(len, images))
+    entries = np.empty(sum(1024 + len(image) // 50 for image in images), np.uint8)
+    while True:
+        code = library().hr_index_images(
+            files, sizes, len(images), every, facts, entries.ctypes.data, len(entries)
+        )
+        if code != abi.TOO_LARGE:  # never with `every` 0
+            break
+        entries = np.empty(4 * len(entries), np.uint8)
+    _check(code)
+    found, begin = [], 0
+    for each in facts:
+        packed = entries[begin : each.entries_end].tobytes()
+        found.append(ImageFacts(each.checksum, each.width, each.height, packed))
+        begin = each.entries_end
+    return found
 
 
 def jpeg_transcode(

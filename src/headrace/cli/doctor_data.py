@@ -104,19 +104,11 @@ def open_pack(path: str) -> tuple[PackIndex, Split]:
     """
     import numpy as np
 
-    from headrace._arrow import pa
-    from headrace.errors import PackError
     from headrace.measure.images import Images, Split
     from headrace.sources.pack_index import FILE_NAME, PackIndex
 
     index = PackIndex(Path(path) / FILE_NAME)
-    try:
-        index.batch.validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise PackError(
-            f"{index.path} is damaged: {error}. Make it again by headrace index or pack."
-        ) from None
-    keys, extensions = index.batch["key"].to_pylist(), index.batch["extension"].to_pylist()
+    keys, extensions = (index.checked(index.batch[name]).to_pylist() for name in ("key", "extension"))
     labels = index.numbers("label").astype(np.int32)
     images = Images(
         [f"{key}.{extension}" for key, extension in zip(keys, extensions, strict=True)],
@@ -140,13 +132,7 @@ def decode_pack(index: PackIndex, split: Split, *, workers: int, progress: Progr
     def read(split: Split, row: int) -> bytes | None:
         try:
             return pack.image(row)
-        except (
-            OSError,
-            IndexError,
-            ValueError,
-            OverflowError,
-            MemoryError,
-        ) as error:  # verify reports it, too
+        except (OSError, IndexError, ValueError, OverflowError, MemoryError) as error:  # as verify reports
             split.images.reasons[row] = str(error)
             return None
 

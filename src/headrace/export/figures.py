@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from headrace.records import EpochStats, LoaderStats
@@ -29,54 +29,24 @@ def figures(
         length: batches of the epoch; None where it isn't known.
         skipped: batches of the epoch before the state that it resumed from.
     """
-    failures = stats.failures
+    failures, epoch = stats.failures, stats.epochs[-1] if stats.epochs else None
+    counted = asdict(replace(stats, epochs=(), failures=()))
     return {
+        **{name: value for name, value in counted.items() if name not in ("waits", "epochs", "failures")},
         "dataset": dataset,
         "batch_size": batch_size,
-        "batches": stats.batches,
-        "samples": stats.samples,
-        "startup_seconds": stats.startup_seconds,
-        "stall_seconds": stats.stall_seconds,
         "waiting_seconds": waiting_seconds,
-        "epochs_begun": stats.epochs_begun,
-        "epoch": {
-            **_epoch(stats.epochs[-1]),
-            "length": length,
-            "skipped": skipped,
-        }
-        if stats.epochs
-        else None,
-        "stages": [
-            {
-                "name": stage.name,
-                "samples": stage.samples,
-                "seconds": stage.seconds,
-                "bytes": stage.bytes,
-                "threads": stage.threads,
-            }
-            for stage in stats.stages
-        ],
+        "epoch": None if epoch is None else {**_epoch(epoch), "length": length, "skipped": skipped},
         "skipped": sum(failure.action == "skipped" for failure in failures),
         "replaced": sum(failure.action == "replaced" for failure in failures),
-        "memory_used": stats.memory_used,
-        "memory_allowed": stats.memory_allowed,
-        "in_flight": stats.in_flight,
-        "decode_threads": stats.decode_threads,
-        "read_threads": stats.read_threads,
-        "remote": None if stats.remote is None else asdict(stats.remote),
     }
 
 
 def _epoch(epoch: EpochStats) -> dict[str, Any]:
-    queue = epoch.queue
+    queue, plain = epoch.queue, asdict(replace(epoch, stages=()))
+    del plain["stages"], plain["queue"]
     return {
-        "number": epoch.number,
-        "state": epoch.state,
-        "batches": epoch.batches,
-        "samples": epoch.samples,
-        "seconds": epoch.seconds,
-        "startup_seconds": epoch.startup_seconds,
-        "stall_seconds": epoch.stall_seconds,
+        **plain,
         "stall_share": epoch.stall_share,
         "samples_per_second": epoch.samples_per_second,
         "depth": queue.depth,

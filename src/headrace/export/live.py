@@ -1,24 +1,10 @@
 """Lets `headrace top` look at a running job from outside; see "Watching a running job" in docs/stats.md.
 
 A job that iterates over a `headrace.DataLoader` listens on a Unix socket in Linux's abstract namespace, and
-one daemon thread answers each connection with one line of JSON: what its loaders have counted. Why so:
-
-- *It costs a step nothing.* Loaders count anyway; the thread sleeps in accept() until somebody asks. A file
-  or a shared page that is rewritten every second would cost something whether or not anybody looks, and would
-  be old just when a loader hangs. Reading another process's memory needs ptrace and its interpreter's layout.
-- *Nothing lies in the file system.* No folder has to be made, checked for owner, mode and planted links,
-  agreed on between environments (TMPDIR and XDG_RUNTIME_DIR differ between a batch job and a login, and the
-  latter's folder goes away at logout), or cleaned after a job that was killed: the kernel frees the name with
-  the process.
-- *Only the user that the job runs as is answered.* An abstract socket has no file mode, so both sides ask the
-  kernel who the other is (SO_PEERCRED): the job hangs up on another user, root included, and `top` doesn't
-  believe another user's socket that bears such a name. Containers that share the host's network share the
-  names, too; for them the rule is the same. Nothing is ever read from a connection, so that nothing can be
-  changed through it, and what is answered are counts, ranks and the class of the dataset: no paths, no
-  arguments, no data.
-- *Who is refused costs little.* After each connection the thread sleeps for PAUSE seconds: another user
-  who does nothing but connect takes ten short slices of the interpreter's time a second, and keeps `top` out,
-  but no more.
+one daemon thread answers each connection with one line of JSON: what its loaders have counted. The thread
+sleeps in accept() until somebody asks, and the kernel frees the name with the process. Both sides ask the
+kernel who the other is (SO_PEERCRED), as such a socket has no file mode. Nothing is ever read from a
+connection, so that nothing can be changed through it.
 
 A forked child closes what it inherited, and listens again once it iterates itself. Loaders are kept by weak
 references. Whatever goes wrong (no such sockets here, no thread to be had) is logged at the level DEBUG, and

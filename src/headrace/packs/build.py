@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -26,13 +26,14 @@ from headrace.packs.destinations import (
 from headrace.packs.inputs import open_input
 from headrace.packs.lmdb import TRANSACTION_BYTES, LmdbShards
 from headrace.packs.pack import PackRequest, PackSummary
-from headrace.packs.records import Input, Plan, Progress, Record, in_order, make_plan
-from headrace.packs.rows import Packed, write_index
+from headrace.packs.records import Input, Plan, Progress, Record, Records, in_order, make_plan
+from headrace.packs.rows import Encoded, Packed, write_index
 from headrace.packs.tar import TarShards
 from headrace.remote.client import is_url
 from headrace.sources.pack_index import FILE_NAME, PackAbout, PackIndex
 
-Work = Sequence[tuple[int, Sequence[Record]]]
+# Numbers of shards, and what each of them holds.
+Work = Sequence[tuple[int, Records]]
 
 # Threads beyond the cores: at any time one waits for the disk, or for the interpreter's lock; of reads from
 # a store (True), each waits for the network.
@@ -85,7 +86,11 @@ def run(request: PackRequest, progress: Progress | None) -> PackSummary:
             else:
                 cores = request.workers or (1 if ray is not None else usable_cores())
                 job = Job(source, request.changes, destination, cores + beyond, made["headrace"])
-                build(job, missing, ray, cores, report)
+                if ray is not None:
+                    build_on_ray(job, missing, ray, cores, report)
+                else:
+                    for shard, records in missing:
+                        job.build(shard, records, report)
             shards.complete()
             parts = destination.parts(shards, plan)
             kept = [note for part in parts for note in part.notes]
@@ -160,7 +165,7 @@ def write_shards(
     source: Input,
     changes: Changes,
     shards: Shards,
-    work: Iterable[tuple[int, Sequence[Record]]],
+    work: Work,
     workers: int,
     progress: Callable[[int], None],
 ) -> None:
@@ -168,8 +173,12 @@ def write_shards(
     were written since the last call. Raises PackError.
     """
 
-    def prepare(chunk: tuple[int, Sequence[Record]]) -> list[Packed]:
-        return [_prepared(source, changes, shards, record) for record in chunk[1]]
+    def encode(record: Record) -> Encoded:
+        sample, note = changes.apply(source.read(record))
+        return Encoded(*shards.encode(sample), sample, note)
+
+    def prepare(chunk: tuple[int, Records]) -> list[Packed]:
+        return Packed.of([encode(record) for record in chunk[1]])
 
     with closing(in_order(prepare, _chunks(work), workers)) as stream:
         for shard, chunks in groupby(stream, key=lambda pair: pair[0][0]):
@@ -179,21 +188,15 @@ def write_shards(
                     progress(len(samples))
 
 
-def _prepared(source: Input, changes: Changes, shards: Shards, record: Record) -> Packed:
-    sample, note = changes.apply(source.read(record))
-    pieces, image_begin = shards.encode(sample)
-    return Packed.of(pieces, image_begin, sample, note)
-
-
-def _chunks(work: Iterable[tuple[int, Sequence[Record]]]) -> Iterator[tuple[int, Sequence[Record]]]:
+def _chunks(work: Work) -> Iterator[tuple[int, Records]]:
     """`work`, with each shard cut into bounded parts."""
     for shard, records in work:
         first, filled = 0, 0
-        for number, record in enumerate(records):
-            if number - first == CHUNK or (number > first and filled + record.size > CHUNK_BYTES):
+        for number, size in enumerate(records.ordered_sizes()):
+            if number - first == CHUNK or (number > first and filled + size > CHUNK_BYTES):
                 yield shard, records[first:number]
                 first, filled = number, 0
-            filled += record.size
+            filled += size
         yield shard, records[first:]
 
 
@@ -223,7 +226,7 @@ class Job:
     threads: int
     version: str
 
-    def build(self, shard: int, records: Sequence[Record], progress: Callable[[int], None]) -> None:
+    def build(self, shard: int, records: Records, progress: Callable[[int], None]) -> None:
         """Makes one shard. Raises PackError and RemoteError."""
         with self.destination.building() as folder:
             shards = TarShards(folder)
@@ -231,22 +234,13 @@ class Job:
             self.destination.keep(folder, shard)
 
 
-def build(job: Job, work: Work, ray: str | None, cores: int, progress: Callable[[int], None]) -> None:
-    """Makes shards: one after the other in this process, or as tasks of the Ray cluster at the address `ray`,
-    each of which takes `cores`.
+def build_on_ray(job: Job, work: Work, address: str, cores: int, progress: Callable[[int], None]) -> None:
+    """Makes shards as tasks of the Ray cluster at `address`, each of which takes `cores`.
 
     Raises:
         ConfigError: Ray isn't installed, or no cluster answers.
         PackError, RemoteError: a shard can't be built; what is finished is kept.
     """
-    if ray is not None:
-        _build_on_ray(job, work, ray, cores, progress)
-        return
-    for shard, records in work:
-        job.build(shard, records, progress)
-
-
-def _build_on_ray(job: Job, work: Work, address: str, cores: int, progress: Callable[[int], None]) -> None:
     with _cluster(address) as ray:
         task = ray.remote(_build).options(
             num_cpus=cores, max_retries=RETRIES, scheduling_strategy="SPREAD", name="headrace pack"
@@ -270,7 +264,7 @@ def _build_on_ray(job: Job, work: Work, address: str, cores: int, progress: Call
                 ray.cancel(each, force=True)
 
 
-def _build(job: Job, shard: int, records: Sequence[Record]) -> None:
+def _build(job: Job, shard: int, records: Records) -> None:
     version = ffi.build_info()["version"]
     if version != job.version:
         raise PackError(f"{socket.gethostname()} has Headrace {version}, and {job.version} is wanted there.")

@@ -12,7 +12,7 @@ from typing import Any
 from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes
 
 from headrace.errors import PackError, RemoteError, printable
-from headrace.packs.records import Input, Record, Sample
+from headrace.packs.records import Input, Record, Records, Sample
 from headrace.remote.store import Found, Store
 
 # Kinds of left-out files that a note names.
@@ -34,15 +34,15 @@ class FolderInput(Input):
         self.classes = tuple(as_text(name) for name in self._folders)
         self._left_out: Counter[str] = Counter()
 
-    def records(self) -> list[Record]:
+    def records(self) -> Records:
         """See `Input`."""
         self._left_out.clear()
-        return [
+        return Records(
             record
             for label, folder in enumerate(self._folders)
             for below, names in self._tree.walk(folder)
             for record in self._of_folder(below, names, label)
-        ]
+        )
 
     def read(self, record: Record) -> Sample:
         """See `Input`."""
@@ -57,7 +57,7 @@ class FolderInput(Input):
         total = sum(self._left_out.values())
         return [f"{total:,} files that ImageFolder ignores were left out: {', '.join(kinds + rest)}"]
 
-    def modified_ns(self, records: Sequence[Record]) -> int | None:
+    def modified_ns(self, records: Records) -> int | None:
         """See `Input`."""
         return self._tree.modified_ns(records)
 
@@ -114,16 +114,16 @@ class DiskTree:
                 raise PackError(f"{printable(path)} is a pipe, socket, device or folder.")
             infos.append(info)
         size, stamp = sum(info.st_size for info in infos), max(info.st_mtime_ns for info in infos)
-        return Record(as_text(key), size, stamp, (label, *paths))
+        return Record(as_text(key), size, stamp, label, tuple(paths))
 
-    def modified_ns(self, records: Sequence[Record]) -> int:
+    def modified_ns(self, records: Records) -> int:
         """The time of the latest modification of `records`, in nanoseconds since 1970."""
-        return max(record.stamp for record in records)
+        return records.last_stamp
 
     def read(self, record: Record) -> Sample:
         """What `record` described. Raises PackError where it can't be read or has changed."""
-        image = os.path.join(self._root, record.place[1])
-        contents = [_read(os.path.join(self._root, name), record.size) for name in record.place[1:]]
+        image = os.path.join(self._root, record.names[0])
+        contents = [_read(os.path.join(self._root, name), record.size) for name in record.names]
         return _sample(record, contents, image)
 
 
@@ -170,20 +170,20 @@ class StoreTree:
         """See `DiskTree`."""
         found = [self._found[path] for path in paths]
         versions = "\0".join(each.version for each in found).encode()
-        stamp = int.from_bytes(hashlib.sha256(versions).digest()[:8], "big")
-        return Record(as_text(key), sum(each.size for each in found), stamp, (label, *paths))
+        stamp = int.from_bytes(hashlib.sha256(versions).digest()[:8], "big", signed=True)
+        return Record(as_text(key), sum(each.size for each in found), stamp, label, tuple(paths))
 
-    def modified_ns(self, records: Sequence[Record]) -> int:
+    def modified_ns(self, records: Records) -> int:
         """See `DiskTree`."""
-        return max(self._found[path].modified_ns for record in records for path in record.place[1:])
+        return max(self._found[path].modified_ns for record in records for path in record.names)
 
     def read(self, record: Record) -> Sample:
         """See `DiskTree`."""
         try:
-            contents = [self._store.read(name) for name in record.place[1:]]
+            contents = [self._store.read(name) for name in record.names]
         except RemoteError as error:
             raise PackError(str(error)) from error
-        return _sample(record, contents, self._store.at(record.place[1]))
+        return _sample(record, contents, self._store.at(record.names[0]))
 
 
 def _unlisted(store: Store) -> StoreTree:
@@ -196,10 +196,10 @@ def _sample(record: Record, contents: list[bytes], place: str) -> Sample:
     """The sample of the files that `record` names, its image at `place`. Raises PackError."""
     if sum(map(len, contents)) != record.size:
         raise PackError(f"{printable(place)} has changed while it was packed: run it again.")
-    label, image, *others = record.place
+    image, *others = record.names
     extensions = [as_text(extension_of(name)) for name in others]
     fields = tuple(zip(extensions, contents[1:], strict=True))
-    return Sample(record.key, as_text(extension_of(image)), contents[0], label, fields)
+    return Sample(record.key, as_text(extension_of(image)), contents[0], record.number, fields)
 
 
 def _no_classes(root: str) -> PackError:

@@ -15,7 +15,7 @@ import torch
 
 from headrace.errors import PackError
 from headrace.packs.folders import extension_of, stem_of
-from headrace.packs.records import Input, Record, Sample
+from headrace.packs.records import Input, Record, Records, Sample
 from headrace.sources.reading import read_part
 from headrace.sources.tar_index import read_members
 
@@ -43,24 +43,24 @@ class IlsvrcInput(Input):
         self._path = path
         self.kind = path.name.partition(".")[0]
 
-    def records(self) -> list[Record]:
+    def records(self) -> Records:
         """See `Input`."""
         images = sorted(self._of_train() if self.kind == TRAIN else self._of_val())
         self.classes = tuple(sorted({wnid for wnid, *_ in images}))
-        labels = {wnid: label for label, wnid in enumerate(self.classes)}
+        self._labels = {wnid: label for label, wnid in enumerate(self.classes)}
         stamp = self._path.stat().st_mtime_ns
-        return [
-            Record(f"{wnid}/{stem_of(name)}", size, stamp, (labels[wnid], extension_of(name), offset))
+        return Records(
+            Record(f"{wnid}/{stem_of(name)}", size, stamp, offset, (wnid, name))
             for wnid, name, offset, size in images
-        ]
+        )
 
     def read(self, record: Record) -> Sample:
         """See `Input`."""
-        label, extension, offset = record.place
-        image = read_part(self._path, offset, record.size)
+        wnid, name = record.names
+        image = read_part(self._path, record.number, record.size)
         if len(image) != record.size:
             raise PackError(f"{self._path} ends in the middle of {record.key}: download it again.")
-        return Sample(record.key, extension, image, label)
+        return Sample(record.key, extension_of(name), image, self._labels[wnid])
 
     def _of_train(self) -> Iterator[_Place]:
         """A tar file of tar files, one a class."""

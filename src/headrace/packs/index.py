@@ -14,10 +14,10 @@ from headrace._arrow import pa
 from headrace._files import whole_file
 from headrace._machine import usable_cores
 from headrace._native import ffi
-from headrace.errors import NativeError, PackError
+from headrace.errors import PackError
 from headrace.packs.lmdb import LmdbInput, image_begin, parse_value
 from headrace.packs.records import Record, Sample, in_order
-from headrace.packs.rows import Packed, Part, Rows, naming, part_path, write_index
+from headrace.packs.rows import Encoded, Packed, Part, Rows, naming, part_path, write_index
 from headrace.sources.entry_index import READ_ERRORS, SCHEMA, EntryIndex
 from headrace.sources.folder import JPEG_EXTENSIONS, index_places
 from headrace.sources.pack import read_extent
@@ -149,11 +149,7 @@ def _row(root: bytes, name: bytes, known: dict[bytes, Row], every: int) -> Row |
             data = file.read()
     except OSError:
         return None
-    try:
-        entries = ffi.jpeg_entry_points(data, every)
-    except NativeError:
-        entries = b""  # not a JPEG of the kind that has any: decoded as a whole
-    return name, len(data), info.st_mtime_ns, entries
+    return name, len(data), info.st_mtime_ns, ffi.index_images([data], every)[0].entries
 
 
 def _only_batch(path: Path) -> pa.RecordBatch:
@@ -261,7 +257,7 @@ def _packed(shard: Path, sample: TarSample) -> tuple[Packed, int] | None:
     begin = image.offset - sample.offset
     content = data[begin : begin + image.size]
     found = Sample(sample.key, image.extension, content, label_of(sample, shard))
-    return Packed.of((data,), begin, found), sample.offset
+    return Packed.of([Encoded((data,), begin, found)])[0], sample.offset
 
 
 def _summary(target: Path) -> IndexSummary:
@@ -290,7 +286,7 @@ def _write_lmdb_index(
         begin = image_begin(sample.image)
         if not value.startswith(sample.image, begin):
             raise PackError(f"{file}: the value of {record.key} is msgpack of a form that can't be indexed.")
-        return Packed.of((value,), begin, sample)
+        return Packed.of([Encoded((value,), begin, sample)])[0]
 
     rows = Rows(0)
     for done, (_, each) in enumerate(in_order(packed, records, workers), start=1):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from headrace.packs.changes import Changes, Encoding, encoded
 from headrace.packs.folders import DiskTree, FolderInput, StoreTree, stem_of
 from headrace.packs.ilsvrc import TRAIN, VAL, IlsvrcInput
 from headrace.packs.lmdb import LmdbInput
-from headrace.packs.records import Input, Record, Sample
+from headrace.packs.records import Input, Record, Records, Sample
 from headrace.packs.stored import StoredPack
 from headrace.remote.client import is_url
 from headrace.sources.image import ImageDataset
@@ -57,20 +58,20 @@ class SamplesInput(Input):
         self._tree = DiskTree("")
         self._samples = [(os.path.abspath(os.fsdecode(path)), int(label)) for path, label in samples]
 
-    def records(self) -> list[Record]:
+    def records(self) -> Records:
         """See `Input`."""
         if not self._samples:
-            return []
+            return Records()
         paths = [path for path, _ in self._samples]
         root = os.path.commonpath([os.path.dirname(path) for path in paths])
         if isinstance(self._root, (str, os.PathLike)):
             root = os.path.commonpath([root, os.path.abspath(self._root)])
         counts = Counter(map(stem_of, paths))
-        records = []
-        for path, label in self._samples:
-            stem = stem_of(path) if counts[stem_of(path)] == 1 else path
-            records.append(self._tree.record(os.path.relpath(stem, root), label, [path]))
-        return records
+        stems = (stem_of(path) if counts[stem_of(path)] == 1 else path for path in paths)
+        return Records(
+            self._tree.record(os.path.relpath(stem, root), label, [path])
+            for stem, (path, label) in zip(stems, self._samples, strict=True)
+        )
 
     def read(self, record: Record) -> Sample:
         """See `Input`."""
@@ -91,18 +92,18 @@ class ImagesInput(Input):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._dataset, self._encoding, self._quality)
 
-    def modified_ns(self, records: Sequence[Record]) -> None:
+    def modified_ns(self, records: Records) -> None:
         """None: the images are those that the dataset returns."""
 
-    def records(self) -> list[Record]:
+    def records(self) -> Records:
         """See `Input`. Sizes aren't known before the images are encoded: all are taken to be as the first."""
         count = len(self._dataset)
         size = len(self._sample("0", 0).image) if count else 0
-        return [Record(f"{i:08}", size, 0, i) for i in range(count)]
+        return Records(Record(f"{i:08}", size, 0, i) for i in range(count))
 
     def read(self, record: Record) -> Sample:
         """See `Input`."""
-        return self._sample(record.key, record.place)
+        return self._sample(record.key, record.number)
 
     def _sample(self, key: str, index: int) -> Sample:
         try:
@@ -145,28 +146,33 @@ class PackInput(Input):
         # Each process maps the index itself.
         return type(self), self._arguments
 
-    def records(self) -> list[Record]:
+    def records(self) -> Records:
         """See `Input`."""
-        index, stamps = self._pack.index, self._pack.stamps()
-        keys: list[str] = index.checked(index.batch["key"]).to_pylist()
-        numbers, sizes = (index.numbers(name).tolist() for name in ("shard", "sample_size"))
-        if numbers and max(numbers) >= len(stamps):
+        index = self._pack.index
+        if index.numbers("shard").max(initial=0) >= max(1, len(index.about.shards)):
             raise PackError(f"{index.path} is damaged: rows are in none of its shards. Make it again.")
-        if len(set(keys)) < len(keys):
-            # WebDataset requires unique keys within a shard only.
-            stems = [Path(shard.name).stem for shard in index.about.shards]
-            keys = [f"{stems[shard]}/{key}" for shard, key in zip(numbers, keys, strict=True)]
-        rows = enumerate(zip(keys, sizes, numbers, strict=True))
-        return [Record(key, size, stamps[shard], row) for row, (key, size, shard) in rows]
+        records = Records(self._records([""] * len(index.about.shards)))
+        if records.repeated_key() is None:
+            return records
+        # WebDataset requires unique keys within a shard only.
+        return Records(self._records([f"{Path(shard.name).stem}/" for shard in index.about.shards]))
+
+    def _records(self, prefixes: Sequence[str]) -> Iterator[Record]:
+        """The record of each row; its key is prefixed by that of its shard."""
+        index, stamps = self._pack.index, self._pack.stamps()
+        shards, sizes = (map(int, index.numbers(name)) for name in ("shard", "sample_size"))
+        keys = chain.from_iterable(index.keys(None))
+        for row, (key, shard, size) in enumerate(zip(keys, shards, sizes, strict=True)):
+            yield Record(prefixes[shard] + key, size, stamps[shard], row)
 
     def read(self, record: Record) -> Sample:
         """See `Input`."""
         try:
-            return replace(self._pack.sample(record.place), key=record.key)
+            return replace(self._pack.sample(record.number), key=record.key)
         except RemoteError as error:
             raise PackError(str(error)) from error
 
-    def modified_ns(self, records: Sequence[Record]) -> int | None:
+    def modified_ns(self, records: Records) -> int | None:
         """See `Input`."""
         return super().modified_ns(records) if self._pack.store is None else None
 

@@ -6,7 +6,7 @@ import importlib
 import io
 import mmap
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from headrace.errors import ConfigError, PackError
-from headrace.packs.records import JPEG_START, PILLOW_ERRORS, Input, Plan, Record, Sample
+from headrace.packs.records import JPEG_START, PILLOW_ERRORS, Input, Plan, Record, Records, Sample
 from headrace.packs.rows import Packed, Part, Rows, part_path
 from headrace.sources.pack_index import Shard
 
@@ -93,8 +93,12 @@ def kind_of(image: bytes) -> str:
         return "bin"
 
 
-def value_places(path: Path, transaction: Any, keys: Sequence[bytes]) -> npt.NDArray[np.uint64]:
-    """The byte of the file `path` at which the value of each of `keys` begins.
+def _key(record: Record) -> bytes:
+    return bytes.fromhex(record.names[0])
+
+
+def value_places(path: Path, transaction: Any, keys: Iterable[bytes], count: int) -> npt.NDArray[np.uint64]:
+    """The byte of the file `path` at which the value of each of `count` `keys` begins.
 
     Args:
         transaction: on that file, with buffers=True.
@@ -102,7 +106,7 @@ def value_places(path: Path, transaction: Any, keys: Sequence[bytes]) -> npt.NDA
     Raises:
         PackError: a value isn't found there.
     """
-    begins = np.empty(len(keys), np.uint64)
+    begins = np.empty(count, np.uint64)
     with open(path, "rb") as file:
         base = _mapped_at(os.fstat(file.fileno()).st_ino)
         for i, key in enumerate(keys):
@@ -134,8 +138,6 @@ class LmdbShards:
         plan: what it will hold.
     """
 
-    kind = "lmdb"
-
     def __init__(self, folder: Path, plan: Plan) -> None:
         self.folder = folder
         self._plan = plan
@@ -166,7 +168,7 @@ class LmdbShards:
             def add(samples: Sequence[Packed]) -> None:
                 nonlocal number
                 for packed in samples:
-                    transaction.put(b"%d" % number, *packed.pieces)
+                    transaction.put(b"%d" % number, *packed.encoded.pieces)
                     rows.add(packed, 0)
                     number += 1
 
@@ -180,13 +182,16 @@ class LmdbShards:
         if self._entries() == count:
             with self._transaction() as transaction:
                 transaction.put(b"__len__", packb(count))
-                transaction.put(b"__keys__", packb([b"%d" % i for i in range(count)]))
+                keys = bytearray(optional("msgpack").Packer().pack_array_header(count))
+                for number in range(count):
+                    keys += packb(b"%d" % number)
+                transaction.put(b"__keys__", keys)
 
     def begins(self) -> npt.NDArray[np.uint64] | None:
         """Where every value begins in the file."""
-        keys = [b"%d" % i for i in range(len(self._plan.records))]
+        count = len(self._plan.records)
         with self._transaction(write=False) as transaction:
-            return value_places(self._path, transaction, keys)
+            return value_places(self._path, transaction, (b"%d" % i for i in range(count)), count)
 
     def shards(self, parts: Sequence[Part]) -> tuple[Shard, ...]:
         """What the index says of the file."""
@@ -247,23 +252,22 @@ class LmdbInput(Input):
         # An LMDB is opened once in a process, and not sent.
         return type(self), (self._file,)
 
-    def records(self) -> list[Record]:
+    def records(self) -> Records:
         """See `Input`."""
         try:
-            return self._records()
+            return Records(self._records())
         except (optional("lmdb").Error, ValueError) as error:
             raise PackError(f"{self._file} is damaged: {error}.") from error
 
-    def _records(self) -> list[Record]:
+    def _records(self) -> Iterator[Record]:
         stamp = os.stat(self._file).st_mtime_ns
         with self._env.begin(buffers=True) as transaction:
-            records = []
-            for key in self._keys(transaction):
+            for number, key in enumerate(self._keys(transaction)):
                 value = transaction.get(key)
                 if value is None:
                     raise PackError(f"{self._file} has no {key!r}, which its __keys__ or __len__ promise.")
-                records.append(Record(key.decode("utf-8", "backslashreplace"), len(value), stamp, key))
-        return records
+                text = key.decode("utf-8", "backslashreplace")
+                yield Record(text, len(value), stamp, number, (key.hex(),))  # a key may be any bytes
 
     def read(self, record: Record) -> Sample:
         """See `Input`."""
@@ -272,13 +276,13 @@ class LmdbInput(Input):
     def value(self, record: Record) -> bytes:
         """What the LMDB holds of a sample."""
         with self._env.begin() as transaction:
-            value: bytes = transaction.get(record.place)
+            value: bytes = transaction.get(_key(record))
         return value
 
-    def places(self, records: Sequence[Record]) -> npt.NDArray[np.uint64]:
+    def places(self, records: Records) -> npt.NDArray[np.uint64]:
         """[n]: where the value of each record begins in the file."""
         with self._env.begin(buffers=True) as transaction:
-            return value_places(self._file, transaction, [record.place for record in records])
+            return value_places(self._file, transaction, map(_key, records), len(records))
 
     def _keys(self, transaction: Any) -> list[bytes]:
         """In the order that the usual scripts go by."""

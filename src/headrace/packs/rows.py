@@ -8,10 +8,10 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,8 @@ from PIL import Image
 from headrace._arrow import pa
 from headrace._files import whole_file
 from headrace._native import ffi
-from headrace.errors import NativeError, PackError, printable
-from headrace.packs.records import JPEG_START, PILLOW_ERRORS, Sample
+from headrace.errors import PackError, printable
+from headrace.packs.records import PILLOW_ERRORS, Sample
 from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, rows_batch, write_batch
 
 # Metadata of a part: what its shard is, as JSON.
@@ -58,46 +58,45 @@ def naming(path: Path) -> Iterator[None]:
         raise PackError(f"{path} can't be written: {error.strerror or error}.") from error
 
 
-@dataclass(frozen=True)
-class Packed:
-    """A sample in the form that its shard holds, and what the index holds of its image.
+class Encoded(NamedTuple):
+    """A sample in the form that its shard holds.
 
     Attributes:
         pieces: bytes in the shard, to be joined.
         image_begin: offset of the image in these bytes.
         sample: the sample.
         note: reason why an image that was to be changed is kept as it was; None: it isn't.
-        checksum: CRC-32 of the image's bytes.
-        width, height: size of the image in pixels; 0: it can't be opened.
-        entries: packed entry points of the image; empty: none.
     """
 
     pieces: tuple[bytes, ...]
     image_begin: int
     sample: Sample
-    note: str | None
-    checksum: int
-    width: int
-    height: int
-    entries: bytes
-
-    @classmethod
-    def of(
-        cls, pieces: tuple[bytes, ...], image_begin: int, sample: Sample, note: str | None = None
-    ) -> Packed:
-        """Examines the sample's image."""
-        image, size, entries = sample.image, None, b""
-        with suppress(NativeError):
-            size = ffi.image_size(image)
-            if image.startswith(JPEG_START):
-                entries = ffi.jpeg_entry_points(image, 0)  # progressive, damaged, …: decoded as a whole
-        width, height = size or _pillow_size(image)
-        return cls(pieces, image_begin, sample, note, zlib.crc32(image), width, height, entries)
+    note: str | None = None
 
     @property
     def size(self) -> int:
         """The number of bytes in the shard."""
         return sum(map(len, self.pieces))
+
+
+class Packed(NamedTuple):
+    """A sample as its shard holds it, and what the index holds of its image; 0 × 0 pixels: it can't be
+    opened."""
+
+    encoded: Encoded
+    image: ffi.ImageFacts
+
+    @classmethod
+    def of(cls, samples: Sequence[Encoded]) -> list[Packed]:
+        """Examines the images of all samples, natively at once."""
+        images = [each.sample.image for each in samples]
+        packed = []
+        for encoded, facts in zip(samples, ffi.index_images(images), strict=True):
+            if not facts.width:  # a format that native code leaves to Pillow
+                width, height = _pillow_size(encoded.sample.image)
+                facts = facts._replace(width=width, height=height)
+            packed.append(cls(encoded, facts))
+        return packed
 
 
 def _pillow_size(image: bytes) -> tuple[int, int]:
@@ -118,12 +117,13 @@ class Rows:
 
     def add(self, packed: Packed, begin: int) -> None:
         """Adds a sample whose bytes begin at `begin` in the shard."""
-        sample, image = packed.sample, begin + packed.image_begin
-        place = (self._shard, image, len(sample.image), packed.checksum, begin, packed.size)
-        size = (packed.width, packed.height, packed.entries)
+        encoded, image = packed
+        sample = encoded.sample
+        place = (self._shard, begin + encoded.image_begin, len(sample.image), image.checksum)
+        size = (begin, encoded.size, image.width, image.height, image.entries)
         self._rows.append((sample.key, sample.extension, sample.label, *place, *size))
-        if packed.note is not None:
-            self.note(sample.key, packed.note)
+        if encoded.note is not None:
+            self.note(sample.key, encoded.note)
 
     def note(self, key: str, why: str) -> None:
         """Adds a remark on the sample `key`."""

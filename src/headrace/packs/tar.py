@@ -122,8 +122,6 @@ class TarShards:
         folder: they go there, and their rows into its folder `parts`.
     """
 
-    kind = "tar"
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
@@ -150,8 +148,8 @@ class TarShards:
                 nonlocal size
                 for packed in samples:
                     rows.add(packed, size)
-                    size += packed.size
-                file.writelines(piece for packed in samples for piece in packed.pieces)
+                    size += packed.encoded.size
+                file.writelines(piece for packed in samples for piece in packed.encoded.pieces)
 
             yield add
             file.write(END)

@@ -41,19 +41,19 @@ class Comparison:
         self._source = source
         self._changed = any(made.get(name) for name in ("optimize", "reencode", "max_side"))
         self._lossy = bool(made.get("max_side")) or made.get("reencode") == "jpeg"
-        self._records = {record.key: record for record in source.records()}
-        self._seen: set[str] = set()
+        self._records = source.records()
+        self._seen = bytearray(len(self._records))  # 1 where the pack has the record
         self._not_compared: list[str] = []
         self.classes_differ = bool(source.classes) and index.about.classes != source.classes
 
     def differences(self, packed: Sample) -> Iterator[str]:
         """What differs in one sample of the pack. Called by several threads at once. Raises PackError."""
-        record = self._records.get(packed.key)
-        if record is None:
+        number = self._records.find(packed.key)
+        if number is None:
             yield "isn't in the source"
             return
-        self._seen.add(packed.key)
-        original = self._source.read(record)
+        self._seen[number] = 1
+        original = self._source.read(self._records[number])
         if original.label != packed.label:
             yield f"has label {packed.label}, and in the source {original.label}"
         if _other(original) != _other(packed):
@@ -63,7 +63,7 @@ class Comparison:
 
     def missing(self) -> list[str]:
         """Keys of the source that the pack lacks, once all of its samples were compared."""
-        return [key for key in self._records if key not in self._seen]
+        return [record.key for record, seen in zip(self._records, self._seen, strict=True) if not seen]
 
     def notes(self) -> list[str]:
         """What could not be compared, for users."""

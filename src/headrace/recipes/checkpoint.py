@@ -15,7 +15,7 @@ VERSION = 1
 LAST, BEST, PREEMPTED = "last.pt", "best.pt", "preempted"
 # Options that may differ when a run is resumed: where and how, but not what is trained.
 MAY_CHANGE = {
-    *("data", "out", "accumulate", "checkpointing", "channels_last", "compile", "workers", "deterministic"),
+    *("data", "out", "accumulate", "channels_last", "compile", "workers", "deterministic"),
     *("device", "resume", "checkpoint_every", "log_every", "metrics_port"),
 }
 

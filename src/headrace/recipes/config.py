@@ -54,7 +54,6 @@ class Recipe:
     workers: int | None = _option(None, IMAGES, "Workers of each loader. Default: the loader decides.")
     precision: str = _option("fp32", MACHINE, "Autocast: fp32 (none), bf16, or fp16 with a GradScaler.")
     accumulate: int = _option(1, MACHINE, "Gradient-accumulation steps; the batch stays the same.")
-    checkpointing: bool = _option(False, MACHINE, "Activation checkpointing: less memory, a third more time.")
     channels_last: bool = _option(False, MACHINE, "Channels-last memory format: faster on GPUs.")
     compile: bool = _option(False, MACHINE, "Use torch.compile (slow first step).")
     deterministic: bool = _option(False, MACHINE, "Use deterministic algorithms; slower.")
@@ -85,10 +84,6 @@ class Recipe:
         self.require("label_smoothing", 0 <= self.label_smoothing < 1, "must be in [0, 1)")
         self.require("ema", 0 <= self.ema < 1, "must be in [0, 1); 0.999 averages over 1,000 steps")
         self.require("val_resize", self.val_resize >= self.size, f"must be at least --size ({self.size})")
-        if self.compile and self.checkpointing:
-            raise headrace.ConfigError(
-                "--checkpointing can't be combined with --compile, which decides itself what is recomputed."
-            )
 
     def require(self, name: str, holds: bool, rule: str) -> None:
         """Raises ConfigError, which says what the attribute `name` must be, unless `holds`."""

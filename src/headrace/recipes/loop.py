@@ -22,8 +22,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 import headrace
 from headrace.export import MetricsServer
-from headrace.recipes import checkpoint, data, memory, model, ranks
+from headrace.recipes import checkpoint, data, model, ranks
 from headrace.recipes.config import DTYPES, Recipe
+
+CPU_ALLOCATOR = "DefaultCPUAllocator"
 
 
 @dataclass(frozen=True)
@@ -53,24 +55,25 @@ def train(recipe: Recipe) -> Outcome:
 
     Raises:
         ConfigError: the recipe can't be run here; the message says why.
-        OutOfMemory: a step doesn't fit; the message says what would help.
-        HeadraceError: the loss is not a number any more.
+        HeadraceError: the memory doesn't suffice, or the loss is not a number any more.
     """
     device = ranks.choose_device(recipe.device)
     with warnings.catch_warnings(), ranks.process_group(device), ranks.StopSignal() as stop:
         if recipe.precision == "fp16":
             # The scaler skips first steps, until the scale fits, but not those of the schedule.
             warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
-        trainer = None
         try:
-            trainer = Trainer(recipe, device, stop)
-            return trainer.run()
+            return Trainer(recipe, device, stop).run()
         except (RuntimeError, MemoryError) as error:
-            if not memory.is_out_of_memory(error):
+            # torch's own error on the CPU is a RuntimeError like any other.
+            if not (isinstance(error, (torch.OutOfMemoryError, MemoryError)) or CPU_ALLOCATOR in str(error)):
                 raise
-            module = None if trainer is None else trainer.module
-            text = memory.advice(error, recipe, device, ranks.world()[1], module)
-            raise memory.OutOfMemory(text) from error
+            reason = str(error).partition("\n")[0][:300] or type(error).__name__
+            raise headrace.HeadraceError(
+                f"Out of memory on {device}: {reason}\nWhat helps, cheapest first: --precision bf16;"
+                f" --accumulate {2 * recipe.accumulate}; a smaller --batch-size, --size or --arch; ending"
+                " other processes that use the memory."
+            ) from error
 
 
 class Trainer:
@@ -102,8 +105,6 @@ class Trainer:
         if recipe.channels_last:
             self.module = self.module.to(memory_format=torch.channels_last)
         self.average = model.make_average(recipe, self.module)
-        if recipe.checkpointing:
-            model.checkpoint_blocks(recipe.arch, self.module)  # not the average's: it has no backward pass
         self.optimizer = model.make_optimizer(recipe, self.module)
         self.scheduler = model.make_scheduler(recipe, self.optimizer, self.steps_per_epoch)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")

@@ -1,12 +1,11 @@
-"""Models of torchvision or timm, activation checkpointing for them, and what optimizes them."""
+"""Models of torchvision or timm, and what optimizes them."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,6 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torch.utils.checkpoint import checkpoint
 from torchvision import models
 
 import headrace
@@ -63,53 +61,6 @@ def _timm(name: str) -> Callable[[int], nn.Module]:
             f"--arch {TIMM}{name} isn't a model of timm; `timm.list_models()` lists them."
         )
     return lambda classes: timm.create_model(name, num_classes=classes)
-
-
-def checkpoint_blocks(arch: str, model: nn.Module) -> None:
-    """Lets blocks keep only their input in the forward pass; the backward pass recomputes the rest. Raises
-    ConfigError if the blocks of `arch` aren't known. A later copy of the model would share their weights.
-    """
-    if arch.startswith(TIMM):
-        model.set_grad_checkpointing()  # type: ignore[operator]
-    elif isinstance(model, models.ResNet):
-        for stage in (model.layer1, model.layer2, model.layer3, model.layer4):
-            for block in stage:
-                _checkpoint(block)
-    elif isinstance(model, models.VisionTransformer):
-        for block in model.encoder.layers:
-            _checkpoint(block)
-    else:
-        raise headrace.ConfigError(
-            f"--checkpointing: the blocks of {arch} aren't known; torchvision's ResNets and Vision"
-            " Transformers, and timm's models, have it."
-        )
-
-
-def _checkpoint(block: nn.Module) -> None:
-    forward: Callable[..., Any] = block.forward
-    norms: list[Any] = [module for module in block.modules() if isinstance(module, nn.BatchNorm2d)]
-
-    @contextmanager
-    def counted_already() -> Iterator[None]:
-        """Keeps running statistics unchanged: the second pass over a batch must not count it twice."""
-        before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
-        for norm in norms:
-            # Not track_running_stats=False: the second pass must save as many tensors as the first.
-            norm.momentum, norm.num_batches_tracked = 0.0, None
-        try:
-            yield
-        finally:
-            for norm, (momentum, batches) in zip(norms, before, strict=True):
-                norm.momentum, norm.num_batches_tracked = momentum, batches
-
-    def checkpointed(x: torch.Tensor) -> Any:
-        if not torch.is_grad_enabled():
-            return forward(x)
-        return checkpoint(
-            forward, x, use_reentrant=False, context_fn=lambda: (nullcontext(), counted_already())
-        )
-
-    block.forward = checkpointed
 
 
 def make_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:

@@ -53,7 +53,7 @@ class PackSource:
         Raises:
             PackError: a shard is missing, or isn't as long as the index says.
         """
-        return cls(*pack_fields(index, [os.fsencode(file) for file in _shard_files(index)]))
+        return cls(**pack_fields(index, [os.fsencode(file) for file in _shard_files(index)]))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -118,28 +118,19 @@ class PackSource:
         return self.index.count_extensions(self.rows, extensions)
 
 
-Fields = tuple[
-    "PackIndex",
-    None,
-    npt.NDArray[np.uint8],
-    npt.NDArray[np.uint64],
-    Extents,
-    npt.NDArray[np.int64],
-    EntryPoints,
-]
-
-
-def pack_fields(index: PackIndex, shards: Sequence[bytes]) -> Fields:
+def pack_fields(index: PackIndex, shards: Sequence[bytes]) -> dict[str, Any]:
     """The fields of a `PackSource` of all samples of `index`, whose shards are the files or URLs `shards`."""
     data, begins, ends = index.entries()
-    return (
-        index,
-        None,
-        *joined_paths(shards),
-        Extents(index.numbers("shard"), index.numbers("offset"), index.numbers("size")),
-        index.numbers("label"),
-        EntryPoints(data, begins, ends, None),
-    )
+    paths, offsets = joined_paths(shards)
+    return {
+        "index": index,
+        "rows": None,
+        "paths": paths,
+        "offsets": offsets,
+        "extents": Extents(index.numbers("shard"), index.numbers("offset"), index.numbers("size")),
+        "labels": index.numbers("label"),
+        "entries": EntryPoints(data, begins, ends, None),
+    }
 
 
 def read_extent(path: Path, offset: int, size: int) -> bytes:

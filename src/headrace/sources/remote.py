@@ -124,7 +124,7 @@ class RemotePackSource(RemoteSamples, PackSource):
         folder = at.rsplit("/", 1)[0]
         urls = [f"{folder}/{shard.name}".encode() for shard in index.about.shards]
         has_checksums = index.about.made.get("checksums") is not False
-        return cls(*pack_fields(index, urls), access, "" if has_checksums else etag)
+        return cls(**pack_fields(index, urls), access=access, version="" if has_checksums else etag)
 
     @cached_property
     def _sizes(self) -> npt.NDArray[np.uint64]:

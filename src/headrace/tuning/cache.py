@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+from headrace._files import cache_folder, whole_file
 
 log = logging.getLogger("headrace")
 
@@ -18,9 +18,8 @@ MOST_ENTRIES = 500
 
 
 def cache_file() -> Path:
-    """``$XDG_CACHE_HOME/headrace/tuning.json``; ``~/.cache`` where that isn't set."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "headrace" / "tuning.json"
+    """Of all settings of this user."""
+    return cache_folder() / "tuning.json"
 
 
 def key_of(parts: Mapping[str, Any]) -> str:
@@ -45,10 +44,8 @@ def save(key: str, entry: dict[str, Any]) -> None:
     path = cache_file()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(kept, file, indent=1)
-        os.replace(name, path)
+        with whole_file(path, contended=True) as file:
+            file.write(json.dumps(kept, indent=1).encode())
     except OSError as error:
         log.info("the settings found can't be kept in %s: %s", path, error)
 
