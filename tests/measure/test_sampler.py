@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import multiprocessing
 import os
 import pickle
 import sys
@@ -123,11 +124,14 @@ def test_follows_workers_however_they_start(folder: Path, method: str) -> None:
 
 
 def test_persistent_workers_follow_the_phases(folder: Path) -> None:
+    before = set(multiprocessing.active_children())
     loader = DataLoader(Computes(), 4, num_workers=1, persistent_workers=True, multiprocessing_context="fork")
     for phase in ("actual", "supply"):
         announce_phase(folder, phase)
         assert len(list(loader)) == SAMPLES // 4
-    del loader  # ends its workers
+    (worker,) = set(multiprocessing.active_children()) - before
+    del loader  # ends its worker, but later where the sampler looks at a frame of the iterator just then
+    worker.join()
     counts = {line["phase"]: line for line in counts_of(folder, "worker")}
     assert counts.keys() == {"actual", "supply"}
     # A phase ends at a look: some samples are counted with their neighbours'.
