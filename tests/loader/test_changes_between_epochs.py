@@ -203,6 +203,24 @@ def test_a_changed_number_of_workers_takes_effect(workers: int) -> None:
     assert next(iter(loader)).tolist() == [-1] * 4
 
 
+@pytest.mark.parametrize("changes", [(0, 2, 0), (2, 0, 1)], ids=str)
+def test_native_threads_follow_a_changed_number_of_workers(
+    dataset: ImageFolder, changes: tuple[int, ...]
+) -> None:
+    expected = list(data.DataLoader(dataset, batch_size=4))
+    loader = headrace.DataLoader(dataset, batch_size=4, num_workers=changes[0])
+    unfinished = [iter(loader)]
+    received = [next(unfinished[0])]
+    for workers in changes[1:]:
+        loader.num_workers = workers
+        assert same(list(loader), expected)
+        unfinished.append(iter(loader))
+        assert same(next(unfinished[-1]), expected[0])
+    assert same([*received, *unfinished[0]], expected)
+    decoded = sum(loader.stats().decoded_by.values())
+    assert decoded >= 3 * len(dataset)
+
+
 @pytest.mark.parametrize("name", ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset"])
 def test_what_torch_refuses_to_set_is_refused(name: str) -> None:
     for make in (data.DataLoader, headrace.DataLoader):

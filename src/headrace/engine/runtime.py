@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from functools import partial
 
 import torch
@@ -30,16 +31,20 @@ class Runtime:
         self.meter = Meter()
         self.failures = Failures()
         self.latest: weakref.ref[LoaderIterator] | None = None
-        self._threads: NativeThreads | None = None
+        # Those of the caller's own thread (0 of them) and others: a pool can't change from one to the other.
+        self._threads: dict[bool, NativeThreads] = {}
+        # They end with the loader, not when the next collection finds a cycle that they are part of.
+        self._known: weakref.WeakSet[NativeThreads] = weakref.WeakSet()
+        self.meter.native = partial(_stats_of, self._known)
         self._slots: Slots | None = None
 
     def threads_for(self, count: int) -> NativeThreads:
-        """The native threads, made at the first use, `count` of them."""
-        if self._threads is None:
-            self._threads = NativeThreads(count)
-            # They end with the loader, not when the next collection finds a cycle that they are part of.
-            self.meter.native = partial(_stats_of, weakref.ref(self._threads))
-        return self._threads
+        """The native threads, made at the first use, `count` of them; 0: whoever asks does their work."""
+        threads = self._threads.get(count == 0)
+        if threads is None:
+            threads = self._threads[count == 0] = NativeThreads(count)
+            self._known.add(threads)
+        return threads
 
     def slots_for(self, nbytes: int, *, pinned: bool, keep: int) -> Slots:
         """The memory for batches, replaced where its size changes."""
@@ -60,7 +65,7 @@ class Runtime:
             budget: bytes allowed.
             held: bytes of batches that aren't in slots of this runtime.
         """
-        meter, slots, native = self.meter, self._slots, self._native_stats()
+        meter, slots, native = self.meter, self._slots, _stats_of(self._known)
         iterator = self.latest() if self.latest is not None else None
         decoded = dict(native.decoded_by) if native is not None else {}
         with meter.lock:
@@ -85,10 +90,8 @@ class Runtime:
                 read_threads=0 if native is None else native.read_threads,
             )
 
-    def _native_stats(self) -> NativeStats | None:
-        return None if self._threads is None else self._threads.stats()
 
-
-def _stats_of(threads: weakref.ref[NativeThreads]) -> NativeStats | None:
-    found = threads()
-    return None if found is None else found.stats()
+def _stats_of(threads: Iterable[NativeThreads]) -> NativeStats | None:
+    """Totals of native threads; None where none have been started in this process."""
+    found = [stats for each in threads if (stats := each.stats()) is not None]
+    return sum(found[1:], found[0]) if found else None
