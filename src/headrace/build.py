@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from headrace.device.place import pinning_helps, resolve_device
 from headrace.device.postprocess import Postprocess, in_turn
 from headrace.device.prefetcher import DevicePrefetcher
 from headrace.device.resident import Residence
+from headrace.engine.caller_stream import CallerStream
 from headrace.engine.error_policy import ErrorPolicyDataset
 from headrace.engine.finish import BatchTransform, Cast
 from headrace.engine.gather import GatherStream
@@ -29,13 +30,12 @@ from headrace.engine.prefetch import Coming, Prefetcher
 from headrace.engine.runtime import Runtime
 from headrace.engine.seeding import Seeding
 from headrace.engine.split import ApplyTable, SplitPipelineFactory
-from headrace.engine.stream import BatchStream, KeyedStream
+from headrace.engine.stream import BatchStream, KeyedBatches
 from headrace.engine.thread_pool import ThreadPool
 from headrace.engine.thread_stream import PLACING_AVAILABLE, SlotsByPath, ThreadEpoch, ThreadStream
-from headrace.engine.torch_stream import CallerIterableStream, CallerStream, with_states
 from headrace.engine.workers.iterable import IterableBatches
 from headrace.engine.workers.pool import Guard, PoolConfig
-from headrace.engine.workers.stream import StatefulWorkerStream, WorkerPools, WorkerStream
+from headrace.engine.workers.stream import WorkerPools, WorkerStream
 from headrace.errors import ConfigError, assert_never
 from headrace.order.batches import IndexBatch, OrderedBatches
 from headrace.order.cursor import Cursor, draw_seed
@@ -282,23 +282,22 @@ class StreamBuilder:
     def stream(self, config: LoaderConfig, plan: Plan, order: EpochOrder) -> BatchStream:
         """The batches of one epoch."""
         self.tuning.forget_stream()
-        native = plan.native
-        if native is not None:
-            return self._native_stream(config, plan, native, order)
-
-        def make(indices: Iterator[IndexBatch]) -> BatchStream:
-            samples = plan.samples
-            match samples:
-                case GatherSegment():
-                    return GatherStream(plan, indices, pinned=config.pin_memory)
-                case NativeSegment() | DatasetSegment():
-                    return self._python_stream(config, plan, order.cursor, indices)
-                case _:
-                    return assert_never(samples)
-
-        if config.batch_transform is None or config.streamed or not config.in_order:
-            return make(order.indices)
-        return KeyedStream(make, order.indices, order.cursor.random_key, config.samples)
+        if plan.native is not None:
+            return self._native_stream(config, plan, plan.native, order)
+        keyed = None
+        if config.batch_transform is not None and config.in_order and not config.streamed:
+            keyed = KeyedBatches(order.indices, order.cursor.random_key, config.samples)
+            order = replace(order, indices=keyed)
+        samples = plan.samples
+        match samples:
+            case GatherSegment():
+                stream: BatchStream = GatherStream(plan, order.indices, pinned=config.pin_memory)
+            case NativeSegment() | DatasetSegment():
+                stream = self._python_stream(config, plan, order)
+            case _:
+                return assert_never(samples)
+        stream.keyed = keyed
+        return stream
 
     def transfer(self, config: LoaderConfig, plan: Plan) -> InlineTransfer | DevicePrefetcher:
         """What takes the batches of the stream made last to the device, and does there what is left to do."""
@@ -385,12 +384,11 @@ class StreamBuilder:
         what = f"{explain(plan)}\nbatches of {config.samples_of_a_batch}"
         self.tuning.begin(what, start, knobs)
 
-    def _python_stream(
-        self, config: LoaderConfig, plan: Plan, cursor: Cursor, indices: Iterator[IndexBatch]
-    ) -> BatchStream:
+    def _python_stream(self, config: LoaderConfig, plan: Plan, order: EpochOrder) -> BatchStream:
+        cursor, indices = order.cursor, order.indices
         self._split = None if plan.head is None else plan
         if config.streamed:
-            return self._stateful_stream(config, cursor)
+            return self._iterable_stream(config, cursor, resumable=order.batches.resumable)
         guard: Any = ErrorPolicyDataset
         if self._split is not None:
             guard = SplitPipelineFactory(plan, plan_options(config), config.decoder)
@@ -402,33 +400,41 @@ class StreamBuilder:
             case "thread":
                 return self._thread_stream(config, indices)
             case "caller":
-                return CallerStream(
-                    guard(config.dataset, config.collate_fn, config.on_error),
-                    indices,
-                    seeding,
-                    config.samples,
-                    batched=config.batched,
-                    pinned=config.pin_memory and pinning_helps(),
-                    failures=self.runtime.failures,
-                )
+                return self._caller_stream(config, guard, seeding, indices)
             case _:
                 return assert_never(workers.kind)
 
-    def iterable_stream(self, config: LoaderConfig, kind: type[WorkerStream] = WorkerStream) -> WorkerStream:
-        """An epoch of an `IterableDataset` by worker processes."""
-        key = self.kept_key(config) or (draw_seed(config.generator), 0)
-        guard = partial(IterableBatches, batch_size=config.samples_of_a_batch, drop_last=config.drop_last)
-        requests = repeat(IndexBatch((), np.empty(0, np.int64)))
-        seeding = Seeding(key, key[0], by_sample=False)
-        return self._process_stream(config, guard, seeding, requests, kind)
-
-    def _stateful_stream(self, config: LoaderConfig, cursor: Cursor) -> BatchStream:
-        stateful = with_states(config, cursor)
-        if config.num_workers == 0:
-            return CallerIterableStream(stateful, pinned=config.pin_memory and pinning_helps())
+    def _iterable_stream(self, config: LoaderConfig, cursor: Cursor, *, resumable: bool) -> BatchStream:
+        """An epoch of an `IterableDataset`, whose seeds are drawn as torch draws them."""
+        workers = config.num_workers
         if cursor.start:  # workers that stay know nothing of the state to resume from
             self.end_workers()
-        return self.iterable_stream(stateful, StatefulWorkerStream)
+        key = (self.kept_key(config) if workers else None) or (draw_seed(config.generator), 0)
+        guard = partial(
+            IterableBatches,
+            batch_size=config.samples_of_a_batch,
+            drop_last=config.drop_last,
+            states=cursor.streams if resumable else None,
+        )
+        seeding = Seeding(key, key[0], by_sample=False)
+        requests = repeat(IndexBatch((), np.empty(0, np.int64)))
+        if workers == 0:
+            return self._caller_stream(config, guard, seeding, requests)
+        turn = (cursor.start if cursor.turn is None else cursor.turn) % workers
+        return self._process_stream(config, guard, seeding, requests, turn)
+
+    def _caller_stream(
+        self, config: LoaderConfig, guard: Guard, seeding: Seeding, indices: Iterator[IndexBatch]
+    ) -> CallerStream:
+        return CallerStream(
+            guard(config.dataset, config.collate_fn, config.on_error),
+            indices,
+            seeding,
+            0 if config.streamed else config.samples,
+            batched=config.batched,
+            pinned=config.pin_memory and pinning_helps(),
+            failures=self.runtime.failures,
+        )
 
     def _process_stream(
         self,
@@ -436,10 +442,10 @@ class StreamBuilder:
         guard: Guard,
         seeding: Seeding,
         indices: Iterator[IndexBatch],
-        kind: type[WorkerStream] = WorkerStream,
+        turn: int = 0,
     ) -> WorkerStream:
         pool = pool_config(config, guard)
-        stream = self._processes.start_epoch(pool, seeding, indices, self.runtime.failures, kind)
+        stream = self._processes.start_epoch(pool, seeding, indices, self.runtime.failures, turn)
         self._latest = weakref.ref(stream)
         started_for = stream.guard  # workers that stay keep their plan
         self._split = started_for.plan if isinstance(started_for, SplitPipelineFactory) else None

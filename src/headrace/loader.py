@@ -39,7 +39,8 @@ from headrace.config import (
 from headrace.device.place import check_device, pinning_helps
 from headrace.engine.iterator import LoaderIterator, stop_at_exit
 from headrace.engine.stream import BatchStream
-from headrace.engine.torch_stream import CallerIterableStream, TorchStream, WorkerInit, has_state
+from headrace.engine.torch_stream import LazyWorkerInit, TorchStream
+from headrace.engine.workers.iterable import has_state
 from headrace.errors import ConfigError
 from headrace.export import live
 from headrace.export.figures import figures
@@ -216,7 +217,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._identity: str | None = None  # of the dataset, once it is asked for
         self._in_torch = False
         self._torchs_iterator: Any = None  # whose worker processes are kept
-        self._length_told = False  # of an IterableDataset, by torch's own len()
+        self._samples_told: int | None = None  # of an IterableDataset, by len()
         self._warned = False
         left_open = prefetch_factor is None or isinstance(prefetch_factor, LeftOpen)
         super().__init__(
@@ -287,7 +288,8 @@ class DataLoader(TorchDataLoader[T_co]):
         """The iterator of torch's own loader, which calls `_get_iterator`."""
         given = self.worker_init_fn
         self._in_torch = True
-        self.worker_init_fn = WorkerInit(given, lazy=self.lazy)
+        if self.lazy:
+            self.worker_init_fn = LazyWorkerInit(given)
         try:
             return super().__iter__()
         finally:
@@ -309,8 +311,8 @@ class DataLoader(TorchDataLoader[T_co]):
             batches, self.generator, generators, kept, keyed=keyed, lazily=self.num_workers == 0
         )
         meter = builder.runtime.meter.begin_epoch(cursor.epoch)
-        if isinstance(batches, StreamBatches) and not batches.resumable:
-            stream = self._iterable_stream(config)
+        if isinstance(batches, StreamBatches) and not batches.resumable and self._needs_torch():
+            stream: BatchStream = TorchStream(self._torch_iterator(), in_processes=self.num_workers > 0)
         else:
             seeded = self._progress.seed_of(batches) is not None
             stream = builder.stream(config, plan, EpochOrder(cursor, indices, batches, seeded))
@@ -318,31 +320,29 @@ class DataLoader(TorchDataLoader[T_co]):
         transfer = builder.transfer(config, plan)
         after_step = builder.tuning.after_step if plan.native is not None else None
         iterator = LoaderIterator(stream, cursor, self._length(batches), skipped, meter, transfer, after_step)
+        if not isinstance(stream, TorchStream):  # which warns itself
+            iterator.samples_told = self._samples_told
         builder.runtime.latest = weakref.ref(iterator)
         live.publish(self, _figures)
         return iterator
 
-    def _iterable_stream(self, config: LoaderConfig) -> BatchStream:
-        """An epoch of an `IterableDataset` without a state: in this thread or in workers as torch would make
-        it, but by torch where more is needed: pipes, a warning of more samples than len() had promised."""
-        own = self._own_samplers.are_followed(self.sampler, self.batch_sampler)
-        left = self._length_told or isinstance(self.dataset, IterDataPipe)
-        if self.num_workers == 0 and own and not left and not self.timeout:
-            return CallerIterableStream(config, pinned=self.pin_memory and pinning_helps())
-        if self.num_workers > 0 and own and not left:
-            return self._builder.iterable_stream(config)
-        return TorchStream(self._torch_iterator(), in_processes=self.num_workers > 0)
+    def _needs_torch(self) -> bool:
+        """Whether an `IterableDataset` is left to torch's loader: torch seeds and shards an `IterDataPipe`
+        itself, and follows a subclass's own sampler."""
+        followed = self._own_samplers.are_followed(self.sampler, self.batch_sampler)
+        return isinstance(self.dataset, IterDataPipe) or not followed
 
     def __len__(self) -> int:
         batches = self._batches()
-        if not isinstance(batches, OrderedBatches):
-            told = super().__len__()
-            self._length_told = isinstance(batches, StreamBatches)
-            return told
-        length = batches.length()
-        if length is None:
-            raise TypeError("the order of this loader has no end, and so no len()")
-        return length
+        if isinstance(batches, OrderedBatches):
+            length = batches.length()
+            if length is None:
+                raise TypeError("the order of this loader has no end, and so no len()")
+            return length
+        told = super().__len__()
+        if isinstance(batches, StreamBatches):
+            self._samples_told = len(self.dataset)  # type: ignore[arg-type]
+        return told
 
     def set_epoch(self, epoch: int) -> None:
         """The number of the next epoch; it goes up by one with every iter() by itself. Passed on to a sampler

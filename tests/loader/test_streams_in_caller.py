@@ -1,4 +1,7 @@
-"""An `IterableDataset` without workers is taken in the calling thread, just as by torch's loader."""
+"""An `IterableDataset` without workers is taken in the calling thread, just as by torch's loader.
+
+Lengths and StopIteration are treated the same with workers.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ import pytest
 from torch.utils import data
 
 import headrace
+from headrace.engine.caller_stream import CallerStream
+from headrace.engine.workers.stream import WorkerStream
 from support.equal import same
 
 
@@ -56,12 +61,44 @@ def test_streams_in_the_caller_equal_torchs(options: dict[str, Any], count: int,
     assert same(seen(ours), seen(data.DataLoader(Counting(count, bad), **arguments)))
 
 
-def test_more_samples_than_a_length_said_are_warned_of_as_by_torch() -> None:
-    loader = headrace.DataLoader(Sized(12), batch_size=1)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_more_batches_than_a_length_said_are_warned_of_as_by_torch(workers: int) -> None:
+    loader = headrace.DataLoader(Sized(12), batch_size=1, num_workers=workers)
     assert len(seen(loader)) == 24
     assert len(loader) == 2
-    with pytest.warns(UserWarning, match="was reported to be 2"):
+    with pytest.warns(UserWarning, match="was reported to be 2") as warned:
         assert len(list(loader)) == 12
+    assert {warning.filename for warning in warned} == {__file__}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_length_that_is_asked_for_leaves_the_stream_to_headrace(workers: int) -> None:
+    loader = headrace.DataLoader(Sized(2), batch_size=1, num_workers=workers)
+    assert len(loader) == 2
+    batches = iter(loader)
+    assert type(batches._stream) is (WorkerStream if workers else CallerStream)
+    assert len(list(batches)) == 2
+
+
+class Stopping(data.IterableDataset[int]):
+    """Its __iter__ raises StopIteration, as a bare next() in it may."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([next(iter(()))])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dataset_whose_iter_stops_is_blamed_itself(workers: int) -> None:
+    loader = headrace.DataLoader(Stopping(), 4, num_workers=workers)
+    with pytest.raises(RuntimeError, match="the dataset's __iter__ raised StopIteration"):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("dataset", [Counting(8), [1, 2]], ids=["stream", "map"])
+def test_a_worker_init_fn_that_stops_is_blamed_itself(dataset: Any) -> None:
+    loader = headrace.DataLoader(dataset, num_workers=1, worker_init_fn=lambda _: next(iter(())))
+    with pytest.raises(RuntimeError, match="worker_init_fn raised StopIteration"):
+        next(iter(loader))
 
 
 def test_a_collate_function_that_stops_does_not_end_the_epoch() -> None:

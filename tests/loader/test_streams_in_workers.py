@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import random
 import signal
@@ -233,3 +234,41 @@ def test_the_death_of_a_streams_worker_ends_the_epoch_with_an_error() -> None:
         list(batches)
     with pytest.raises(RuntimeError, match="can't be replaced"):
         next(batches)
+
+
+class OneEmpty(data.IterableDataset[int]):
+    """The second worker has nothing; the first waits for each sample until `go` is set."""
+
+    def __init__(self, go: Any) -> None:
+        self.go = go
+
+    def __iter__(self) -> Iterator[int]:
+        info = data.get_worker_info()
+        assert info is not None
+        if info.id == 0:
+            yield 0
+            self.go.wait(60)
+            yield 1
+
+
+def test_a_worker_whose_stream_has_ended_ends_before_the_epoch() -> None:
+    go = multiprocessing.get_context("fork").Event()
+    batches = iter(headrace.DataLoader(OneEmpty(go), None, num_workers=2, multiprocessing_context="fork"))
+    assert next(batches) == 0
+    idle = batches._workers[1]
+    while idle.is_alive():  # it is let go when the loader looks at what has come
+        batches._stream.ready()
+        idle.join(0.01)
+    assert idle.exitcode == 0
+    go.set()
+    assert list(batches) == [1]
+
+
+def test_kept_workers_stay_when_their_stream_has_ended() -> None:
+    loader = headrace.DataLoader(Shared(), 1, num_workers=2, persistent_workers=True)
+    pids = []
+    for _ in range(2):
+        batches = iter(loader)
+        assert len(list(batches)) == sum(COUNTS)
+        pids.append([worker.pid for worker in batches._workers])
+    assert pids[0] == pids[1]

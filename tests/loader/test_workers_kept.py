@@ -429,3 +429,17 @@ def test_a_loader_that_is_dropped_takes_its_processes_along(in_a_cycle: bool) ->
     if in_a_cycle:
         gc.collect()
     assert not own & set(multiprocessing.active_children())
+
+
+def test_kept_processes_end_with_a_loader_that_is_dropped() -> None:
+    others = set(multiprocessing.active_children())
+    loader = loader_of(Scaled(), persistent_workers=True)
+    list(loader)
+    own = set(multiprocessing.active_children()) - others
+    assert own
+    gc.disable()
+    try:
+        del loader
+        assert not own & set(multiprocessing.active_children())
+    finally:
+        gc.enable()

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, Subset, get_worker_info
 
 from headrace._torch_compat import pin_memory
 from headrace.engine.seeding import Seeding, generators_kept, sample_seeds, seed_generators
-from headrace.engine.workers.progress import ProgressCell
+from headrace.engine.workers.progress import NONE, ProgressCell
 from headrace.engine.workers.transport import collation
 from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
@@ -21,8 +21,7 @@ from headrace.records import SampleFailure
 # A bad sample is replaced by the next one of the dataset that loads; so many bad ones in a row mean that
 # something else is wrong.
 MAX_REPLACEMENTS = 16
-NOT_THE_END = "a sample raised StopIteration, which would have ended the epoch without a word"
-STOPPED = "collate_fn raised StopIteration, which would have ended the epoch without a word"
+STOPPED = "{} raised StopIteration, which would have ended the epoch without a word"
 FORKED_CUDA_SIGN = "Cannot re-initialize CUDA in forked subprocess"  # in the message of torch's error
 EMPTY = "headrace: every sample of this batch was skipped"
 
@@ -172,7 +171,7 @@ class ErrorPolicyDataset(Dataset[Any]):
     def _name(self, error: Exception, index: Any) -> None:
         """Notes on `error` which sample raised it. Raises another one in place of StopIteration."""
         if isinstance(error, StopIteration):
-            named = RuntimeError(NOT_THE_END)
+            named = RuntimeError(STOPPED.format("a sample"))
             name_sample(named, index, self._path(index))
             raise named from error
         name_sample(error, index, self._path(index))
@@ -181,15 +180,20 @@ class ErrorPolicyDataset(Dataset[Any]):
         cause, path = cause_of(error), self._path(index)
         if self.on_error == "replace":
             for other in _others(index, len(self.dataset)):
-                if self.progress is not None:
-                    self.progress.stand_in(other)
+                self._note_stand_in(other)
                 try:
                     self._check(other)
                     sample = make(other, *arguments)
                 except Exception:
                     continue
+                finally:
+                    self._note_stand_in(NONE)
                 return Replaced(sample, SampleFailure(index, path, cause, "replaced"))
         return Failed(SampleFailure(index, path, cause, "skipped"))
+
+    def _note_stand_in(self, index: int) -> None:
+        if self.progress is not None:
+            self.progress.stand_in(index)
 
     def _draw(self, index: Any, seed: int | None) -> Any:
         if seed is not None:

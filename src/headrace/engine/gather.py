@@ -9,7 +9,6 @@ import torch
 
 from headrace.device.pointwise import BITS
 from headrace.device.postprocess import host_postprocess
-from headrace.engine.seeding import batch_keys
 from headrace.engine.stream import BatchStream, HostBatch
 from headrace.order.batches import IndexBatch
 from headrace.plan.segments import Plan
@@ -25,23 +24,14 @@ class GatherStream(BatchStream):
         plan: plan that has a `GatherSegment`.
         batches: in order.
         pinned: page-locked batches, of tensors on the host.
-        key: (seed, epoch) of the batches' keys; None: they have none.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        batches: Iterator[IndexBatch],
-        *,
-        pinned: bool,
-        key: tuple[int, int] | None = None,
-    ) -> None:
+    def __init__(self, plan: Plan, batches: Iterator[IndexBatch], *, pinned: bool) -> None:
         gather = plan.gather
         assert gather is not None
         self._gather = gather
         self._batches = batches
         self._pinned = pinned
-        self._key = key
         self._taken = 0
         self._postprocess = host_postprocess(plan)
 
@@ -54,12 +44,11 @@ class GatherStream(BatchStream):
             rows = plan.rows[rows]
         rows = torch.where(rows < 0, rows + len(plan.tensors[0]), rows)
         gathered = [_take(tensor, rows) for tensor in plan.tensors]
-        keys = None if self._key is None else batch_keys(self._key, batch, plan.samples)
-        if self._postprocess is not None:
-            gathered[0] = self._postprocess.images(gathered[0], keys)
+        if self._postprocess is not None:  # a table: nothing that draws, and needs keys, is gathered
+            gathered[0] = self._postprocess.images(gathered[0], None)
         if self._pinned:
             gathered = [t.pin_memory() if t.device.type == "cpu" else t for t in gathered]
-        return HostBatch(gathered, len(rows), self._taken, keys=keys)
+        return HostBatch(gathered, len(rows), self._taken)
 
     def ready(self) -> int:
         """Always one: a batch is a copy of rows, made when it is asked for."""

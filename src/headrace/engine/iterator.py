@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,12 @@ from headrace.order.cursor import Cursor
 from headrace.records import BatchKeys
 
 SHUT_DOWN = "this epoch's worker processes were shut down; start another epoch with iter(loader)."
+
+TOO_LONG = (
+    "the length of this loader's IterableDataset was reported to be {told} samples, but it has given {taken}"
+    " batches. Correct its __len__(); in worker processes, let each give its own share of the samples only:"
+    " torch.utils.data.get_worker_info() tells which worker it is."
+)
 
 
 def stop_at_exit() -> None:
@@ -91,7 +98,13 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
         transfer: way to the device where the user wants the batches.
         after_step: function called with the seconds waited for a batch, and the seconds since the one before
             was asked for; the tuner uses it.
+
+    Attributes:
+        samples_told: number of samples that len() reported of an `IterableDataset`; more batches than that
+            are warned of. None: it wasn't asked for.
     """
+
+    samples_told: int | None = None
 
     def __init__(
         self,
@@ -135,6 +148,8 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
                 self._cursor.streams[worker] = state
                 self._cursor.turn = worker + 1
             self._cursor.received(made.taken)
+            if self.samples_told is not None and made.taken > self.samples_told:
+                warnings.warn(TOO_LONG.format(told=self.samples_told, taken=made.taken), stacklevel=2)
             if self._ahead:
                 self._send_ahead()
             waited = time.perf_counter() - start
@@ -217,7 +232,12 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
             self._count_copies(0)
             self._meter.end(finished=True)
             raise
-        return made, time.perf_counter_ns(), self._transfer.send(made.data, made.keys)
+        return self._send(made)
+
+    def _send(self, made: HostBatch) -> tuple[HostBatch, int, Any]:
+        taken_ns, keyed = time.perf_counter_ns(), self._stream.keyed
+        keys = made.keys if keyed is None else keyed.keys_of(made.taken)
+        return made, taken_ns, self._transfer.send(made.data, keys)
 
     def _send_ahead(self) -> None:
         while len(self._sent) < self._ahead and self._stream.ready():
@@ -228,4 +248,4 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
             except Exception as error:  # for a batch that is asked for later
                 self._sent.append(error)
                 return
-            self._sent.append((made, time.perf_counter_ns(), self._transfer.send(made.data, made.keys)))
+            self._sent.append(self._send(made))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from headrace.device.structure import batch_size
 from headrace.engine.error_policy import EMPTY, BatchWithFailures
 from headrace.engine.meter import Failures
 from headrace.engine.seeding import batch_keys
+from headrace.engine.workers.iterable import ResumableBatch
 from headrace.order.batches import IndexBatch
 from headrace.records import BatchKeys
 
@@ -38,7 +39,13 @@ class HostBatch:
 
 
 class BatchStream(ABC):
-    """Makes the batches of one epoch, in order, several ahead where it can."""
+    """Makes the batches of one epoch, in order, several ahead where it can.
+
+    Attributes:
+        keyed: gives the keys of batches that come without; None: their keys aren't needed.
+    """
+
+    keyed: KeyedBatches | None = None
 
     @abstractmethod
     def __next__(self) -> HostBatch:
@@ -74,7 +81,7 @@ class BatchStream(ABC):
 
 
 class PythonStream(BatchStream):
-    """A stream of batches that `ErrorPolicyDataset` makes.
+    """A stream of batches that the user's Python makes.
 
     Args:
         failures: record of samples that are skipped or replaced.
@@ -86,13 +93,16 @@ class PythonStream(BatchStream):
 
     def __next__(self) -> HostBatch:
         while True:
-            data = record_failures(self._next(), self._failures)
+            data, stream = self._next(), None
+            if isinstance(data, ResumableBatch):
+                data, stream = data.data, (data.worker, data.state)
+            data = record_failures(data, self._failures)
             if not is_empty(data):
-                return HostBatch(data, batch_size(data), self._taken)
+                return HostBatch(data, batch_size(data), self._taken, stream)
 
     @abstractmethod
     def _next(self) -> Any:
-        """The next batch as the dataset made it; counts it."""
+        """The next batch as `ErrorPolicyDataset` or `IterableBatches` made it; counts it."""
 
 
 def record_failures(batch: Any, failures: Failures) -> Any:
@@ -109,11 +119,19 @@ def is_empty(data: Any) -> bool:
     return isinstance(data, str) and data == EMPTY
 
 
-class NotedBatches(Iterator[IndexBatch]):
-    """Hands `batches` through, and remembers them until they are asked for by number, the first being 1."""
+class KeyedBatches(Iterator[IndexBatch]):
+    """Hands `batches` to a stream that takes them in order, and remembers them until they have come.
 
-    def __init__(self, batches: Iterator[IndexBatch]) -> None:
+    Args:
+        batches: indices of the batches of the epoch.
+        key: (seed, epoch) of the random parameters.
+        samples: length of the dataset; 0 where it isn't known.
+    """
+
+    def __init__(self, batches: Iterator[IndexBatch], key: tuple[int, int], samples: int) -> None:
         self._batches = batches
+        self._key = key
+        self._samples = samples
         self._handed = 0
         self._noted: dict[int, IndexBatch] = {}
 
@@ -123,64 +141,9 @@ class NotedBatches(Iterator[IndexBatch]):
         self._noted[self._handed] = batch
         return batch
 
-    def take(self, number: int) -> IndexBatch:
-        """Batch `number`; it and those before it are then forgotten."""
+    def keys_of(self, number: int) -> BatchKeys:
+        """The keys of batch `number`, the first being 1; it and those before it are then forgotten."""
         batch = self._noted[number]
         for passed in [n for n in self._noted if n <= number]:
             del self._noted[passed]
-        return batch
-
-
-class KeyedStream(BatchStream):
-    """The stream of `make`, its batches with their keys.
-
-    Args:
-        make: makes a stream that takes its batches in order from what it is given.
-        batches: indices of the batches of the epoch.
-        key: (seed, epoch) of the random parameters.
-        samples: length of the dataset; 0 where it isn't known.
-    """
-
-    def __init__(
-        self,
-        make: Callable[[Iterator[IndexBatch]], BatchStream],
-        batches: Iterator[IndexBatch],
-        key: tuple[int, int],
-        samples: int,
-    ) -> None:
-        self._noted = NotedBatches(batches)
-        self._stream = make(self._noted)
-        self._key = key
-        self._samples = samples
-
-    def __next__(self) -> HostBatch:
-        made = next(self._stream)
-        made.keys = batch_keys(self._key, self._noted.take(made.taken), self._samples)
-        return made
-
-    def ready(self) -> int:
-        """As the inner stream says."""
-        return self._stream.ready()
-
-    @property
-    def depth(self) -> int:
-        """As the inner stream says."""
-        return self._stream.depth
-
-    @property
-    def in_flight(self) -> int:
-        """As the inner stream says."""
-        return self._stream.in_flight
-
-    @property
-    def processes(self) -> list[Any]:
-        """As the inner stream says."""
-        return self._stream.processes
-
-    def close(self) -> None:
-        """Gives up what is in flight."""
-        self._stream.close()
-
-    def shut_down(self) -> None:
-        """Ends worker processes, too."""
-        self._stream.shut_down()
+        return batch_keys(self._key, batch, self._samples)

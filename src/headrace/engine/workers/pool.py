@@ -199,13 +199,14 @@ class WorkerPool:
 
     # What a stream of batches asks.
 
-    def start_epoch(self, seeding: Seeding, batches: Iterator[IndexBatch]) -> None:
-        """Gives up what is in flight, and asks for `batches`; `seeding` is that of their samples."""
+    def start_epoch(self, seeding: Seeding, batches: Iterator[IndexBatch], turn: int = 0) -> None:
+        """Gives up what is in flight, and asks for `batches`, the first of them by worker number `turn`;
+        `seeding` is that of their samples."""
         self.cancel()
         self._seeding = seeding
         self._epochs += 1
         self._batches, self._late_error = batches, None
-        self._turn = 0
+        self._turn = turn
         for worker in self._members.workers:
             worker.stream_ended = False
         self._deaths.start_epoch(self.config.workers)
@@ -372,8 +373,8 @@ class WorkerPool:
         dead: list[_Worker] = []
         events = self._poll.poll(1000 * max(0.0, seconds))
         for file, event in events:
-            worker = self._watched[file]
-            if worker.asked_to_end:
+            worker = self._watched.get(file)
+            if worker is None:  # it was let go for what its other file has brought
                 continue
             if event & select.POLLOUT and worker.channel.unsent:
                 worker.channel.flush()
@@ -387,7 +388,7 @@ class WorkerPool:
             self._replace(worker)
 
     def _take(self, worker: _Worker) -> bool:
-        """Takes what the worker has sent. False: it has ended."""
+        """Takes what the worker has sent. False: it has ended, without having been let go."""
         messages, more = worker.channel.receive()
         for message in messages:
             worker.inbox.register(message, worker.channel.files(len(message.new)))
@@ -399,6 +400,9 @@ class WorkerPool:
                 del self._waiting[message.number]
             else:
                 self._arrived(worker, message)
+        if worker.stream_ended and not worker.requests and not self.config.persistent:
+            self._let_go(worker)
+            return True
         return more and (bool(messages) or worker.process.exitcode is None)
 
     def _arrived(self, worker: _Worker, message: Message) -> None:
@@ -466,10 +470,15 @@ class WorkerPool:
         if self.config.persistent:
             return
         for worker in self._members.workers:
-            if not worker.requests and not worker.asked_to_end:
-                worker.asked_to_end = True
-                self._unwatch(worker)
-                worker.channel.close()
+            if not worker.requests:
+                self._let_go(worker)
+
+    def _let_go(self, worker: _Worker) -> None:
+        """Has a worker end that has nothing more to do; as in torch it isn't waited for."""
+        if not worker.asked_to_end:
+            worker.asked_to_end = True
+            self._unwatch(worker)
+            worker.channel.close()
 
     def _unwatch(self, worker: _Worker) -> None:
         for file in (worker.channel.fileno(), worker.process.sentinel):

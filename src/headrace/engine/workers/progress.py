@@ -54,16 +54,16 @@ class ProgressCell:
             Cancelled: the request isn't wanted any more.
         """
         words = self._words
+        request = words[0]
         for place, index in enumerate(indices, first):
-            if words[3] > words[0]:
+            if words[3] > request:
                 raise Cancelled
-            words[2] = NONE
             words[1] = place
             yield index
         words[1] = NONE
 
     def stand_in(self, index: int) -> None:
-        """Another sample is tried in place of the one noted."""
+        """Another sample is tried in place of the one noted; NONE: that is over."""
         self._words[2] = index
 
     def done(self) -> None:

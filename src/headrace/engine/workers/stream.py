@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from headrace.device.structure import batch_size
 from headrace.engine.meter import Failures
 from headrace.engine.seeding import Seeding
-from headrace.engine.stream import HostBatch, PythonStream
-from headrace.engine.torch_stream import PLACEHOLDER, IterableBatch
+from headrace.engine.stream import PythonStream
 from headrace.engine.workers.deaths import Deaths
 from headrace.engine.workers.pool import Guard, PoolConfig, WorkerPool
 from headrace.order.batches import IndexBatch
@@ -107,31 +105,16 @@ class WorkerStream(PythonStream):
         return batch
 
 
-class StatefulWorkerStream(WorkerStream):
-    """Batches of an `IterableDataset` that has a state, each with the state of its worker after it."""
-
-    def __next__(self) -> HostBatch:
-        while True:
-            batch: IterableBatch = self._next()
-            if isinstance(batch.data, str) and batch.data == PLACEHOLDER:
-                self._taken -= 1
-                continue
-            size = batch_size(batch.data)
-            return HostBatch(batch.data, size, self._taken, (batch.worker, batch.state))
-
-
 class WorkerPools:
     """The worker processes of one loader. They end with their epoch, as in torch, so that each epoch sees
     dataset, transform and globals as they are when it starts; `persistent_workers=True` keeps them.
 
     Where an epoch starts while an iterator of an earlier one is still in use, it gets processes of its own.
-
-    Attributes:
-        lazy_counts: how the first samples of the processes started last were made; None: not known.
     """
 
     def __init__(self) -> None:
-        self.lazy_counts: LazyCounts | None = None
+        # By worker. A pool adds to it, and doesn't keep this object, which keeps the pool.
+        self._lazy_counts: list[LazyCounts] = []
         self._idle: WorkerPool | None = None
         self._deaths = Deaths()
 
@@ -141,7 +124,7 @@ class WorkerPools:
         seeding: Seeding,
         batches: Iterator[IndexBatch],
         failures: Failures,
-        kind: type[WorkerStream] = WorkerStream,
+        turn: int = 0,
     ) -> WorkerStream:
         """One epoch.
 
@@ -150,7 +133,7 @@ class WorkerPools:
             seeding: what the random numbers of its samples depend on.
             batches: samples of each batch.
             failures: where skipped and replaced samples are recorded.
-            kind: class of the stream.
+            turn: number of the worker that makes the first of them.
 
         Raises:
             ConfigError: something can't be pickled that must be.
@@ -161,10 +144,16 @@ class WorkerPools:
             pool.close()
             pool = None
         if pool is None:
-            self.lazy_counts = None
-            pool = WorkerPool(config, seeding, self._deaths, self._measured)
-        pool.start_epoch(seeding, batches)
-        return kind(pool, failures, self._keep if persistent else WorkerPool.close)
+            self._lazy_counts = []
+            pool = WorkerPool(config, seeding, self._deaths, self._lazy_counts.append)
+        pool.start_epoch(seeding, batches, turn)
+        return WorkerStream(pool, failures, self._keep if persistent else WorkerPool.close)
+
+    @property
+    def lazy_counts(self) -> LazyCounts | None:
+        """How the first samples of the processes started last were made; None: not known."""
+        counts = self._lazy_counts
+        return sum(counts[1:], counts[0]) if counts else None
 
     @property
     def idle(self) -> WorkerPool | None:
@@ -181,9 +170,6 @@ class WorkerPools:
     def kept_key(self) -> tuple[int, int] | None:
         """Random key of an epoch by workers that were kept; None: there are none."""
         return None if self.idle is None else self.idle.next_key
-
-    def _measured(self, counts: LazyCounts) -> None:
-        self.lazy_counts = counts if self.lazy_counts is None else self.lazy_counts + counts
 
     def _keep(self, pool: WorkerPool) -> None:
         if self._idle is None and pool.usable:

@@ -13,16 +13,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from headrace import _torch_compat
 from headrace._native.allocator import keep_freed_memory
 from headrace.engine.error_policy import FORKED_CUDA_SIGN, STOPPED, ErrorPolicyDataset, Request
-from headrace.engine.seeding import seed_worker
+from headrace.engine.seeding import Seeding, seed_worker
 from headrace.engine.workers.iterable import EndOfStream, IterableBatches
 from headrace.engine.workers.progress import Cancelled, Progress, ProgressCell
 from headrace.engine.workers.transport import Channel, Message, Outbox, batch_memory, is_plain, use_outbox
 from headrace.errors import ConfigError
+from headrace.order.batches import IndexBatch
 from headrace.records import LazyCounts
 
 KEPT_NBYTES = 128 << 20  # of freed memory, for the tensors of the next batch
@@ -54,6 +56,36 @@ class WorkerRequest:
     quarantined: Mapping[Any, str] = field(default_factory=dict)
     returned: Sequence[int] = ()
     retired: Sequence[int] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Flat and of plain types: pickle would take longer for the objects inside than for a small batch.
+        batch, seeding = self.request.batch, self.request.seeding
+        indices: Any = batch.indices
+        packed = type(indices) is np.ndarray and indices.dtype == np.int64 and indices.ndim == 1
+        return _unpacked, (
+            packed,
+            indices.tobytes() if packed else indices,
+            np.asarray(batch.occurrences, np.int64).tobytes(),
+            (seeding.key, seeding.base, seeding.by_sample),
+            (self.request.samples, self.batched, self.quarantined, self.returned, self.retired),
+            self.number,
+        )
+
+
+def _unpacked(
+    packed: bool,
+    indices: Any,
+    occurrences: bytes,
+    seeding: tuple[tuple[int, int], int, bool],
+    rest: tuple[int, bool, Mapping[Any, str], Sequence[int], Sequence[int]],
+    number: int,
+) -> WorkerRequest:
+    """Undoes `WorkerRequest.__reduce__`; the arrays can't be written."""
+    listed = np.frombuffer(indices, np.int64) if packed else indices
+    batch = IndexBatch(listed, np.frombuffer(occurrences, np.int64))
+    samples, batched, quarantined, returned, retired = rest
+    request = Request(batch, Seeding(*seeding), samples)
+    return WorkerRequest(number, request, batched, quarantined, returned, retired)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +148,7 @@ class WorkerFailure:
         lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         trace = f"\nin DataLoader worker process {worker}\n{lines}"
         if isinstance(error, StopIteration):
-            error = RuntimeError(STOPPED)
+            error = RuntimeError(STOPPED.format("collate_fn"))
         try:
             pickled: bytes | None = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
             if type(pickle.loads(pickled or b"")) is not type(error):
@@ -194,8 +226,11 @@ class _Worker:
         guarded.progress = self._cell
         if "cv2" in sys.modules:
             sys.modules["cv2"].setNumThreads(0)  # each worker would use all cores
-        if user_init is not None:
-            user_init(start.worker)
+        try:
+            if user_init is not None:
+                user_init(start.worker)
+        except StopIteration as error:
+            raise RuntimeError(STOPPED.format("worker_init_fn")) from error
         self._guarded = guarded
 
     def _show_seed(self, seed: int, dataset: Any) -> None:
