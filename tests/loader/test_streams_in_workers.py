@@ -6,6 +6,7 @@ import itertools
 import multiprocessing
 import os
 import random
+import select
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -272,3 +273,18 @@ def test_kept_workers_stay_when_their_stream_has_ended() -> None:
         assert len(list(batches)) == sum(COUNTS)
         pids.append([worker.pid for worker in batches._workers])
     assert pids[0] == pids[1]
+
+
+def test_a_worker_that_dies_after_all_of_its_stream_does_no_harm() -> None:
+    go = multiprocessing.get_context("fork").Event()
+    batches = iter(
+        headrace.DataLoader(
+            OneEmpty(go), None, num_workers=2, prefetch_factor=1, multiprocessing_context="fork"
+        )
+    )
+    empty = batches._stream._pool._members.workers[1]
+    assert select.select([empty.channel], [], [], 60)[0]  # it has sent the end of its stream
+    empty.process.kill()
+    empty.process.join()
+    go.set()
+    assert list(batches) == [0, 1]

@@ -494,7 +494,10 @@ class WorkerPool:
     def _replace(self, worker: _Worker) -> None:
         """Another process in place of one that died, or that has closed its end."""
         self._check()
-        self._take(worker)
+        if not worker.asked_to_end:
+            self._take(worker)
+        if worker.asked_to_end:  # the last that it has sent is the end of its stream
+            return
         number = self._members.workers.index(worker)
         self._unwatch(worker)
         worker.process.join(WATCH_SECONDS)
