@@ -484,6 +484,15 @@ def index_images(images: Sequence[bytes], every: int = 0) -> list[ImageFacts]:
     return found
 
 
+def image_size(data: bytes) -> tuple[int, int]:
+    """(width, height) of an image file. Raises NativeError where native code doesn't read it."""
+    for part in (data[:4096], data):  # nearly always the beginning is enough
+        _, width, height, _ = index_images([part])[0]
+        if width:
+            return width, height
+    raise NativeError("native code doesn't decode such a file, or it is damaged")
+
+
 def jpeg_transcode(
     data: bytes, *, restart_interval: int = -1, optimize: bool = True, copy_markers: bool = True
 ) -> bytes:
