@@ -449,7 +449,7 @@ class ImageFacts(NamedTuple):
     Attributes:
         checksum: CRC-32 of the file, as zlib's.
         width, height: size in pixels; 0 where native code doesn't read such a file, or it is damaged.
-        entries: packed entry points of a JPEG; empty where it needs none, or the own decoder doesn't take it.
+        entries: packed entry points; empty where it needs none, or the own decoder doesn't take it.
     """
 
     checksum: int
@@ -459,29 +459,23 @@ class ImageFacts(NamedTuple):
 
 
 def index_images(images: Sequence[bytes], every: int = 0) -> list[ImageFacts]:
-    """The facts of image files, in one call, during which other Python threads run.
-
-    Args:
-        every: MCUs from one entry point to the next; 0: as few as keep a file's entry points within 2 % of
-            its size, 4 at least.
-    """
+    """The facts of image files, in one call, during which other Python threads run. `every`: MCUs between
+    entry points; 0: the fewest, 4 at least, that keep a file's entry points within 2 % of its size."""
     facts = (abi.ImageFacts * len(images))()
     files, sizes = (c_char_p * len(images))(*images), (c_uint64 * len(images))(*map(len, images))
     entries = np.empty(sum(1024 + len(image) // 50 for image in images), np.uint8)
     while True:
-        code = library().hr_index_images(
-            files, sizes, len(images), every, facts, entries.ctypes.data, len(entries)
-        )
+        room = entries.ctypes.data, len(entries)
+        code = library().hr_index_images(files, sizes, len(images), every, facts, *room)
         if code != abi.TOO_LARGE:  # never with `every` 0
             break
         entries = np.empty(4 * len(entries), np.uint8)
     _check(code)
-    found, begin = [], 0
-    for each in facts:
-        packed = entries[begin : each.entries_end].tobytes()
-        found.append(ImageFacts(each.checksum, each.width, each.height, packed))
-        begin = each.entries_end
-    return found
+    begins = [0, *(each.entries_end for each in facts)]
+    return [
+        ImageFacts(each.checksum, each.width, each.height, entries[begin : each.entries_end].tobytes())
+        for each, begin in zip(facts, begins, strict=False)
+    ]
 
 
 def image_size(data: bytes) -> tuple[int, int]:
