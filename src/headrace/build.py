@@ -388,7 +388,7 @@ class StreamBuilder:
         cursor, indices = order.cursor, order.indices
         self._split = None if plan.head is None else plan
         if config.streamed:
-            return self._iterable_stream(config, cursor, resumable=order.batches.resumable)
+            return self._iterable_stream(config, cursor)
         guard: Any = ErrorPolicyDataset
         if self._split is not None:
             guard = SplitPipelineFactory(plan, plan_options(config), config.decoder)
@@ -404,17 +404,17 @@ class StreamBuilder:
             case _:
                 return assert_never(workers.kind)
 
-    def _iterable_stream(self, config: LoaderConfig, cursor: Cursor, *, resumable: bool) -> BatchStream:
+    def _iterable_stream(self, config: LoaderConfig, cursor: Cursor) -> BatchStream:
         """An epoch of an `IterableDataset`, whose seeds are drawn as torch draws them."""
         workers = config.num_workers
-        if cursor.start:  # workers that stay know nothing of the state to resume from
+        if cursor.loaded:  # workers that stay know nothing of the state to resume from
             self.end_workers()
         key = (self.kept_key(config) if workers else None) or (draw_seed(config.generator), 0)
         guard = partial(
             IterableBatches,
             batch_size=config.samples_of_a_batch,
             drop_last=config.drop_last,
-            states=cursor.streams if resumable else None,
+            states=cursor.streams,
         )
         seeding = Seeding(key, key[0], by_sample=False)
         requests = repeat(IndexBatch((), np.empty(0, np.int64)))

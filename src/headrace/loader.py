@@ -311,7 +311,9 @@ class DataLoader(TorchDataLoader[T_co]):
             batches, self.generator, generators, kept, keyed=keyed, lazily=self.num_workers == 0
         )
         meter = builder.runtime.meter.begin_epoch(cursor.epoch)
-        if isinstance(batches, StreamBatches) and not batches.resumable and self._needs_torch():
+        if isinstance(batches, StreamBatches) and self._needs_torch():
+            if cursor.start:
+                raise ConfigError("A replaced sampler, or an IterDataPipe without a state, can't be resumed.")
             stream: BatchStream = TorchStream(self._torch_iterator(), in_processes=self.num_workers > 0)
         else:
             seeded = self._progress.seed_of(batches) is not None
@@ -328,9 +330,10 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _needs_torch(self) -> bool:
         """Whether an `IterableDataset` is left to torch's loader: torch seeds and shards an `IterDataPipe`
-        itself, and follows a subclass's own sampler."""
+        itself (one with a state isn't left to it), and follows a subclass's own sampler."""
         followed = self._own_samplers.are_followed(self.sampler, self.batch_sampler)
-        return isinstance(self.dataset, IterDataPipe) or not followed
+        pipe = isinstance(self.dataset, IterDataPipe) and not has_state(self.dataset)
+        return pipe or not followed
 
     def __len__(self) -> int:
         batches = self._batches()
@@ -492,8 +495,7 @@ class DataLoader(TorchDataLoader[T_co]):
                     f"rank ({rank!r}): the epoch can't be shared among ranks with an IterableDataset,"
                     " which must do that itself. rank='auto' leaves that to it."
                 )
-            followed = own.are_followed(self.sampler, self.batch_sampler)
-            return StreamBatches(self.num_workers, followed and has_state(self.dataset))
+            return StreamBatches(self.num_workers)
         if rank == "auto":
             place = detect_rank()
         else:

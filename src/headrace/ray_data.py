@@ -238,9 +238,8 @@ class _BatchMaker:
             ConfigError: levels are wanted of a batch that hasn't any.
         """
         config = self._for(max((len(batch.indices) for batch in batches), default=1))
-        order = EpochOrder(
-            Cursor(key[1], key, key, seeds_samples=True), iter(batches), StreamBatches(0, resumable=False)
-        )
+        cursor = Cursor(key[1], key, key, seeds_samples=True)
+        order = EpochOrder(cursor, iter(batches), StreamBatches(0))
         stream = self._builder.stream(config, self._plan, order)
         transfer = self._builder.transfer(config, self._plan)
         try:

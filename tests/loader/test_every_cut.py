@@ -11,7 +11,13 @@ from torch.utils.data import BatchSampler
 
 import headrace
 from support.equal import same
-from support.stateful import CountedStream, StatefulSampler
+from support.stateful import (
+    ByIterator,
+    ByIteratorAndDataset,
+    CountedStream,
+    StartingOver,
+    StatefulSampler,
+)
 
 
 class Numbers(data.Dataset[int]):
@@ -74,6 +80,14 @@ def test_streams_resume_at_every_cut(workers: int, n: int, drop_last: bool, pers
 
 def test_samples_of_a_stream_that_are_not_batched_resume_at_every_cut() -> None:
     resumed_everywhere(lambda: headrace.DataLoader(CountedStream(5), None, num_workers=0), 5)
+
+
+@pytest.mark.parametrize(("workers", "batch_size", "batches"), [(0, 4, 6), (0, None, 23), (2, 4, 6)])
+@pytest.mark.parametrize("dataset", [ByIterator, ByIteratorAndDataset, StartingOver])
+def test_streams_whose_iterators_have_the_state_resume_at_every_cut(
+    dataset: Any, workers: int, batch_size: int | None, batches: int
+) -> None:
+    resumed_everywhere(lambda: headrace.DataLoader(dataset(), batch_size, num_workers=workers), batches)
 
 
 KINDS = ("in order", "shuffled", "generator", "random", "stateful", "batches", "stateful batches")

@@ -13,73 +13,22 @@ from torch.utils import data
 import headrace
 from headrace.errors import ConfigError
 from support.equal import same
-
-N = 23
+from support.stateful import (
+    ByGenerator,
+    ByIterator,
+    ByIteratorAndDataset,
+    IteratedSampler,
+    ItsOwnIterator,
+    N,
+    StartingOver,
+    StatefulIterator,
+    WithoutState,
+    own_range,
+)
 
 
 def untouched(samples: list[Any]) -> list[Any]:
     return samples
-
-
-def own_range() -> range:
-    """The samples of this worker."""
-    info = data.get_worker_info()
-    return range(N) if info is None else range(info.id, N, info.num_workers)
-
-
-class StatefulIterator(Iterator[int]):
-    """Has the state, rather than the dataset."""
-
-    def __init__(self) -> None:
-        self.place = 0
-
-    def __next__(self) -> int:
-        if self.place >= len(own_range()):
-            raise StopIteration
-        self.place += 1
-        return own_range()[self.place - 1]
-
-    def state_dict(self) -> dict[str, int]:
-        return {"place": self.place}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.place = state["place"]
-
-
-class ByIterator(data.IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return StatefulIterator()
-
-
-class WithoutState(data.IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(own_range())
-
-
-class ByGenerator(data.IterableDataset[int]):
-    """Has the state itself, and is a generator."""
-
-    def __init__(self) -> None:
-        self.place, self.resumed = 0, 0
-
-    def __iter__(self) -> Iterator[int]:
-        self.place, self.resumed = self.resumed, 0
-        for sample in own_range()[self.place :]:
-            self.place += 1
-            yield sample
-
-    def state_dict(self) -> dict[str, int]:
-        return {"place": self.place}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.resumed = state["place"]
-
-
-class ItsOwnIterator(data.IterableDataset[int], StatefulIterator):  # type: ignore[misc]
-    """Is its own iterator."""
-
-    def __iter__(self) -> Iterator[int]:
-        return self
 
 
 class Drawing(data.Dataset[Any]):
@@ -88,16 +37,6 @@ class Drawing(data.Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[int, float]:
         return index, torch.rand(()).item()
-
-
-class StatefulSampler(data.Sampler[int]):
-    """Its iterators have a state, it has none."""
-
-    def __len__(self) -> int:
-        return N
-
-    def __iter__(self) -> Iterator[int]:
-        return StatefulIterator()
 
 
 def rest_and_resumed(make: Any, received: int) -> tuple[list[Any], list[Any]]:
@@ -116,7 +55,9 @@ def rest_and_resumed(make: Any, received: int) -> tuple[list[Any], list[Any]]:
 @pytest.mark.parametrize("received", [0, 1, 4])
 @pytest.mark.parametrize("workers", [0, 3])
 @pytest.mark.parametrize("batch_size", [None, 4])
-@pytest.mark.parametrize("dataset", [ByGenerator, ItsOwnIterator])
+@pytest.mark.parametrize(
+    "dataset", [ByGenerator, ByIterator, ByIteratorAndDataset, ItsOwnIterator, StartingOver]
+)
 def test_a_stream_with_a_state_resumes(
     dataset: Any, batch_size: int | None, workers: int, received: int
 ) -> None:
@@ -128,11 +69,39 @@ def test_a_stream_with_a_state_resumes(
     assert rest
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("dataset", [ByIterator, WithoutState])
-def test_a_stream_without_a_state_of_its_own_resumes_between_epochs_only(dataset: Any, workers: int) -> None:
+class StateForTrainers(WithoutState):
+    """Its state is asked for with arguments, by a loader of the same library."""
+
+    def state_dict(self, samples: int) -> dict[str, int]:
+        return {"samples": samples}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        raise AssertionError(state)
+
+
+class SometimesStateful(WithoutState):
+    """The iterator of the first worker has a state, that of the second has none."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = data.get_worker_info()
+        return StatefulIterator() if info is not None and info.id == 0 else iter(own_range())
+
+
+@pytest.mark.parametrize(
+    ("dataset", "workers"),
+    [
+        (WithoutState, 0),
+        (WithoutState, 2),
+        (StateForTrainers, 0),
+        (StateForTrainers, 2),
+        (SometimesStateful, 2),
+    ],
+)
+def test_a_stream_without_a_state_resumes_between_epochs_only(dataset: Any, workers: int) -> None:
     loader = headrace.DataLoader(dataset(), 4, num_workers=workers)
-    next(iter(loader))
+    batches = iter(loader)
+    for _ in range(2):
+        next(batches)
     with pytest.raises(ConfigError, match="unless it has state_dict"):
         loader.state_dict()
     whole = list(loader)
@@ -141,8 +110,49 @@ def test_a_stream_without_a_state_of_its_own_resumes_between_epochs_only(dataset
     assert same(list(other), whole)
 
 
+def test_a_state_of_an_iterator_is_not_lost_where_iterators_have_none_by_now() -> None:
+    loader = headrace.DataLoader(ByIterator(), 4, num_workers=0)
+    next(iter(loader))
+    state = loader.state_dict()
+    other = headrace.DataLoader(ByIterator(with_state=False), 4, num_workers=0)
+    other.load_state_dict(state)
+    with pytest.raises(ConfigError, match="has no load_state_dict"):
+        iter(other)
+
+
+class Failing(StatefulIterator):
+    """Its sixth sample can't be made, those after it can."""
+
+    def __next__(self) -> int:
+        sample = super().__next__()
+        if self.place == 6:
+            raise ValueError("the sixth")
+        return sample
+
+
+class FailingStream(data.IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return Failing()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stream_with_a_state_continues_after_an_error_as_with_torch(workers: int) -> None:
+    seen = []
+    for kind in (headrace.DataLoader, data.DataLoader):
+        batches, found = iter(kind(FailingStream(), 4, num_workers=workers)), list[Any]()
+        while True:
+            try:
+                found.append(next(batches))
+            except StopIteration:
+                break
+            except ValueError:
+                found.append("error")
+        seen.append(found)
+    assert same(*seen)
+
+
 @pytest.mark.parametrize("workers", [0, 3])
-@pytest.mark.parametrize("sampler", [StatefulSampler(), None])
+@pytest.mark.parametrize("sampler", [IteratedSampler(), None])
 def test_samples_that_draw_resume_with_a_seed(sampler: Any, workers: int) -> None:
     def make() -> Any:
         shuffle = None if sampler else True

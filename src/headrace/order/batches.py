@@ -39,8 +39,6 @@ class IndexBatch:
 class OrderedBatches:
     """Batches of one rank's share of an order: arithmetic, so that an epoch can start at any position."""
 
-    resumable = True
-
     def __init__(self, order: Order, shard: Shard) -> None:
         self.order = order
         self.shard = shard
@@ -105,8 +103,6 @@ class SampledBatches:
         drop_last: as in torch.
         by_batches: whether `source` is a batch sampler.
     """
-
-    resumable = True
 
     def __init__(
         self, source: Iterable[Any], samples: int, batch_size: int | None, drop_last: bool, by_batches: bool
@@ -186,14 +182,12 @@ class StreamBatches:
 
     Args:
         workers: processes that the dataset runs in.
-        resumable: whether it has a state.
     """
 
     positions_per_batch = 1
 
-    def __init__(self, workers: int, resumable: bool) -> None:
+    def __init__(self, workers: int) -> None:
         self.workers = max(1, workers)
-        self.resumable = resumable
 
     def identity(self) -> str:
         """What must be the same where a state is loaded: a state is that of one worker's dataset."""

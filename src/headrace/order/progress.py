@@ -152,10 +152,11 @@ class Progress:
             batches = self._batches
         if cursor is not None and cursor.finished:
             cursor = None
-        elif cursor is not None and not batches.resumable:
+        elif cursor is not None and cursor.stateless and isinstance(batches, StreamBatches):
             raise ConfigError(
                 "The place in an IterableDataset can't be saved unless it has state_dict() and"
-                " load_state_dict(). Give it these, or save between epochs."
+                " load_state_dict(), or what its __iter__() returns has them. Give it these, or save between"
+                " epochs."
             )
         epoch, position = (self.epoch, 0) if cursor is None else (cursor.epoch, batches.position(cursor))
         return to_state(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice, repeat
 from typing import Any
@@ -14,6 +15,10 @@ from headrace._torch_compat import pin_memory
 from headrace.engine.error_policy import STOPPED, Request
 from headrace.engine.workers.progress import ProgressCell
 from headrace.engine.workers.transport import collation
+from headrace.errors import ConfigError
+
+# Keys of a state where the dataset and its iterator both have one.
+DATASET, ITERATOR = "headrace.dataset", "headrace.iterator"
 
 
 class EndOfStream:
@@ -22,12 +27,12 @@ class EndOfStream:
 
 @dataclass(frozen=True)
 class ResumableBatch:
-    """A batch of a dataset that can be resumed.
+    """A batch of a stream that can be resumed.
 
     Attributes:
         data: the user's batch.
         worker: number of the worker that made it; 0 for the caller's process.
-        state: (state of the dataset after it, whether it had then given all of its epoch).
+        state: (state of the stream after it, whether it had then given all of its epoch).
     """
 
     data: Any
@@ -39,9 +44,85 @@ class ResumableBatch:
         return replace(self, data=pin_memory(self.data))
 
 
-def has_state(dataset: Any) -> bool:
-    """Whether `dataset` can be resumed: it has state_dict() and load_state_dict()."""
-    return hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
+def has_state(stream: Any) -> bool:
+    """Whether `stream` can be resumed: it has load_state_dict(), and state_dict() without arguments (that of
+    some libraries' datasets takes some)."""
+    if not (hasattr(stream, "load_state_dict") and hasattr(stream, "state_dict")):
+        return False
+    try:
+        inspect.signature(stream.state_dict).bind()
+    except TypeError:
+        return False
+    except ValueError:  # a builtin, whose signature isn't known
+        return True
+    return True
+
+
+class Samples:
+    """The samples of one epoch of an `IterableDataset`, and its state, where the dataset or the iterator that
+    its __iter__() returns has one.
+
+    Args:
+        dataset: the user's.
+        resumed: (state, whether the epoch had ended) after which to continue; None: from the epoch's start.
+
+    Raises:
+        RuntimeError: the dataset's __iter__() has raised StopIteration.
+        ConfigError: the state is that of an iterator, and the iterator has none now.
+    """
+
+    def __init__(self, dataset: Any, resumed: tuple[Any, bool] | None) -> None:
+        state, self._ended = (None, False) if resumed is None else resumed
+        self._dataset = dataset
+        self._dataset_has_state = has_state(dataset)
+        # iter() of a dataset that is its own iterator may start it over, and so comes before its state.
+        own = hasattr(type(dataset), "__next__")
+        iterator: Any = self._started() if own else None
+        state = self._load_dataset(state)
+        if not own and not self._ended:  # where it has ended, its state is that of the next epoch's start
+            iterator = self._started()
+        self._iterator = iterator
+        self._iterator_has_state = iterator is not dataset and has_state(iterator)
+        if state is not None and not self._ended:
+            if not self._iterator_has_state:
+                raise ConfigError(
+                    f"The state can't be resumed from: it is that of an iterator of {type(dataset).__name__},"
+                    f" and {type(iterator).__name__} has no load_state_dict()."
+                )
+            iterator.load_state_dict(state)
+
+    def take(self, count: int) -> list[Any]:
+        """The next `count` samples, fewer at the end of the epoch. May continue after an error."""
+        # islice() of the iterator itself would call its iter(), and where it is the dataset, start it over.
+        each_next = map(next, repeat(self._iterator))
+        samples = [] if self._ended else list(islice(each_next, count))
+        if len(samples) < count:
+            self._ended = True  # the dataset isn't asked again, as in torch
+        return samples
+
+    def state(self) -> tuple[Any, bool] | None:
+        """(the state now, whether the epoch has ended); None: there is no state."""
+        if not (self._dataset_has_state or self._iterator_has_state):
+            return None
+        state = self._dataset.state_dict() if self._dataset_has_state else None
+        if self._iterator_has_state:
+            of_iterator = self._iterator.state_dict()
+            state = {DATASET: state, ITERATOR: of_iterator} if self._dataset_has_state else of_iterator
+        return copy.deepcopy(state), self._ended
+
+    def _started(self) -> Any:
+        try:
+            return iter(self._dataset)
+        except StopIteration as error:
+            raise RuntimeError(STOPPED.format("the dataset's __iter__")) from error
+
+    def _load_dataset(self, state: Any) -> Any:
+        """Gives the dataset its part of a state; returns that of the iterator, or None."""
+        if state is None or not self._dataset_has_state:
+            return state
+        both = isinstance(state, dict) and state.keys() == {DATASET, ITERATOR}
+        self._dataset.load_state_dict(state[DATASET] if both else state)
+        return state[ITERATOR] if both else None
 
 
 class IterableBatches:
@@ -54,8 +135,7 @@ class IterableBatches:
         on_error: not followed: nobody knows what a dataset that fails would have given next.
         batch_size: samples of a batch.
         drop_last: whether a last batch of fewer samples is left out.
-        states: states that the first epoch resumes from, by worker, as in `ResumableBatch`; batches are then
-            of that class. None: the dataset has no state.
+        states: states that the first epoch resumes from, by worker, as in `ResumableBatch`.
 
     Attributes:
         progress, quarantined: not used; which sample is being made isn't known.
@@ -72,16 +152,15 @@ class IterableBatches:
         *,
         batch_size: int,
         drop_last: bool,
-        states: Mapping[int, tuple[Any, bool]] | None = None,
+        states: Mapping[int, tuple[Any, bool]],
     ) -> None:
         self.dataset = dataset
         self._collate = collate
         self._batch_size = batch_size
         self._drop_last = drop_last
-        self._states = None if states is None else dict(states)
+        self._states = dict(states)
         self._epoch: tuple[int, int] | None = None
-        self._samples: Iterator[Any] = iter(())
-        self._ended = False
+        self._samples: Samples | None = None
 
     def __getitem__(self, request: Request) -> Any:
         """The next sample, converted; `EndOfStream` where there is none."""
@@ -101,33 +180,17 @@ class IterableBatches:
         """Starts the dataset for the epoch of `key`, unless that is done."""
         if key == self._epoch:
             return
-        self._epoch, self._ended = key, False
-        self._samples = iter(())  # where the dataset fails, nothing of an earlier epoch is left
-        worker = _worker()
-        if self._states is not None and worker in self._states:
-            state, self._ended = self._states.pop(worker)
-            self.dataset.load_state_dict(state)
-            if self._ended:  # its state is that of the next epoch's start
-                return
-        try:
-            samples = iter(self.dataset)
-        except StopIteration as error:
-            raise RuntimeError(STOPPED.format("the dataset's __iter__")) from error
-        # Not the iterator itself, which may start again when iter() is called with it, as where it is the
-        # dataset: `islice` would do so for every batch. It may continue after an error.
-        self._samples = map(next, repeat(samples))
+        self._epoch = key
+        self._samples = None  # where the dataset fails, nothing of an earlier epoch is left
+        self._samples = Samples(self.dataset, self._states.pop(_worker(), None))
 
     def _next_samples(self, request: Request, count: int) -> list[Any]:
         self.start(request.seeding.key)
-        samples = [] if self._ended else list(islice(self._samples, count))
-        if len(samples) < count:
-            self._ended = True  # the dataset isn't asked again, as in torch
-        return samples
+        return [] if self._samples is None else self._samples.take(count)
 
     def _with_state(self, batch: Any) -> Any:
-        if self._states is None:
-            return batch
-        return ResumableBatch(batch, _worker(), (copy.deepcopy(self.dataset.state_dict()), self._ended))
+        state = None if self._samples is None else self._samples.state()
+        return batch if state is None else ResumableBatch(batch, _worker(), state)
 
 
 def _worker() -> int:

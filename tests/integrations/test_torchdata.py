@@ -1,0 +1,146 @@
+"""A state resumes with `headrace.DataLoader` as with torchdata: the same batches, cut by cut."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import data
+
+import headrace
+from headrace.errors import ConfigError
+from support.equal import same
+from support.stateful import (
+    ByGenerator,
+    ByIterator,
+    CountedStream,
+    IteratedSampler,
+    N,
+    StartingOver,
+    StatefulSampler,
+    WithoutState,
+)
+
+torchdata = pytest.importorskip("torchdata.stateful_dataloader")
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # by torchdata, with the newest torch
+]
+
+
+class Numbers(data.Dataset[int]):
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def random_sampler() -> Any:
+    return data.RandomSampler(range(N), generator=torch.Generator().manual_seed(3))
+
+
+KINDS: dict[str, Callable[[], dict[str, Any]]] = {
+    "in order": lambda: {"dataset": Numbers()},
+    "random sampler": lambda: {"dataset": Numbers(), "sampler": random_sampler()},
+    "stateful sampler": lambda: {"dataset": Numbers(), "sampler": StatefulSampler(N)},
+    "sampler with stateful iterators": lambda: {"dataset": Numbers(), "sampler": IteratedSampler()},
+    "state of the dataset": lambda: {"dataset": ByGenerator()},
+    "state of the dataset, reset at its end": lambda: {"dataset": CountedStream(N)},
+    "state of the iterator": lambda: {"dataset": ByIterator()},
+    "its own iterator": lambda: {"dataset": StartingOver()},
+}
+
+
+def make(kind: str, loader: Any, workers: int, batch_size: int | None) -> Any:
+    return loader(batch_size=batch_size, num_workers=workers, **KINDS[kind]())
+
+
+def cut_and_resumed(make_loader: Callable[[], Any], cut: int) -> tuple[list[Any], list[Any]]:
+    """All batches of an epoch with a break after `cut` of them, and those of an epoch without."""
+    torch.manual_seed(1)
+    loader = make_loader()
+    batches = iter(loader)
+    before = [next(batches) for _ in range(cut)]
+    state = copy.deepcopy(loader.state_dict())
+    whole = [*before, *batches]
+    resumed = make_loader()
+    resumed.load_state_dict(state)
+    return [*before, *resumed], whole
+
+
+@pytest.mark.parametrize(("workers", "batch_size"), [(0, 4), (0, None), (2, 4)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_epoch_with_a_break_is_that_of_torchdata(kind: str, workers: int, batch_size: int | None) -> None:
+    batches = len(list(make(kind, headrace.DataLoader, workers, batch_size)))
+    for cut in (0, 1, 2, batches - 1):
+        found = []
+        for loader in (headrace.DataLoader, torchdata.StatefulDataLoader):
+            broken, whole = cut_and_resumed(lambda: make(kind, loader, workers, batch_size), cut)  # noqa: B023
+            assert same(broken, whole), (loader, cut)
+            found.append(broken)
+        assert same(*found), cut
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["in order", "random sampler"])
+def test_after_the_last_batch_nothing_is_left_and_after_the_end_a_whole_epoch_as_in_torchdata(
+    kind: str, workers: int
+) -> None:
+    for loader in (headrace.DataLoader, torchdata.StatefulDataLoader):
+        first = make(kind, loader, workers, 4)
+        batches, states = 0, []
+        for _ in first:
+            batches += 1
+            states = [copy.deepcopy(first.state_dict())]
+        states.append(first.state_dict())
+        left = []
+        for state in states:
+            resumed = make(kind, loader, workers, 4)
+            resumed.load_state_dict(state)
+            left.append(len(list(resumed)))
+        assert left == [0, batches], loader
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_that_was_loaded_is_given_back_until_the_epoch_starts(workers: int) -> None:
+    for loader in (headrace.DataLoader, torchdata.StatefulDataLoader):
+        first = make("state of the dataset, reset at its end", loader, workers, 4)
+        next(iter(first))
+        state = first.state_dict()
+        assert json.loads(json.dumps(state))
+        other = make("state of the dataset, reset at its end", loader, workers, 4)
+        other.load_state_dict(state)
+        assert other.state_dict() == state, loader
+
+
+# Where they differ, as docs/order.md says.
+
+
+def test_torchdata_repeats_a_stream_without_a_state_and_headrace_refuses() -> None:
+    theirs, whole = cut_and_resumed(
+        lambda: torchdata.StatefulDataLoader(WithoutState(), batch_size=4, num_workers=0), 2
+    )
+    assert same(theirs, whole)
+    with pytest.raises(ConfigError, match="unless it has state_dict"):
+        cut_and_resumed(lambda: headrace.DataLoader(WithoutState(), batch_size=4, num_workers=0), 2)
+
+
+def test_another_number_of_workers_resumes_with_headrace_alone() -> None:
+    for loader, works in ((headrace.DataLoader, True), (torchdata.StatefulDataLoader, False)):
+        first = make("in order", loader, 0, 4)
+        batches = iter(first)
+        next(batches)
+        other = make("in order", loader, 2, 4)
+        other.load_state_dict(first.state_dict())
+        if works:
+            assert same(list(other), list(batches))
+        else:
+            with pytest.raises(AssertionError):
+                iter(other)
