@@ -95,6 +95,21 @@ def test_images_of_all_sizes_are_torchs(api: str) -> None:
     assert left < 10
 
 
+@pytest.mark.parametrize("api", APIS)
+def test_contrast_of_one_colour_is_torchs_to_the_last_value(api: str) -> None:
+    """torch rounds once less in values that fill a vector than in the few that are left over."""
+    op = read(APIS[api].AugMix(severity=10))
+    compared, rng = 0, np.random.default_rng(0)
+    for colour in [(151, 241, 63), *rng.integers(0, 256, (400, 3)).tolist()]:
+        size = [(22, 35), (7, 3), (3, 5)][compared % 3]
+        image = Image.fromarray(np.full((*size, 3), colour, np.uint8))
+        draw = alone(op, "Contrast", int(rng.integers(BINS)) if compared else 1, 1)
+        found = native_drawn(op, image, draw)
+        assert found is None or np.array_equal(found, np.asarray(replay(image, [op], [draw]))), colour
+        compared += found is not None
+    assert compared > 200
+
+
 def test_every_instruction_set_mixes_alike(simd: str) -> None:
     op = read(v1.AugMix())
     rng = np.random.default_rng(0)

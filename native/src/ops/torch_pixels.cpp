@@ -54,11 +54,15 @@ Code LevelTable::append_torch_contrast(const ImageView& image, double factor, bo
   const float low = static_cast<float>(exact - error) / static_cast<float>(count);
   const float high = static_cast<float>(exact + error) / static_cast<float>(count);
   const TorchBlend blend = blend_by(factor, v2);
+  // torch does not fuse the values at an image's end that fill no vector.
+  const TorchBlend unfused{blend.factor, blend.rest, false};
   for (auto& channel : level) {
     for (uint8_t& each : channel) {
       const auto value = static_cast<float>(each);
       each = clipped(blended(value, low, blend));
-      if (each != clipped(blended(value, high, blend))) return Code::kUnsupported;
+      for (const float mean : {low, high})
+        for (const TorchBlend& rounding : {blend, unfused})
+          if (each != clipped(blended(value, mean, rounding))) return Code::kUnsupported;
     }
   }
   return Code::kOk;
