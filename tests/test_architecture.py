@@ -127,9 +127,8 @@ BUDGETS = [
     Budget(("transforms",), 4100, now=5630),
     # What gray images, other formats, several crops of one and the reading of files need.
     Budget(("plan",), 1500, now=2000),
-    # More than was meant: it records torchvision's functions one by one, and needs to find no transforms. The
-    # most frequent transforms draw in less time.
-    Budget(("lazy",), 1500, now=1680),
+    # More than was meant: it records torchvision's functions one by one, and needs to find no transforms.
+    Budget(("lazy",), 1500),
     # Batches of the caller's, of an IterableDataset too, are made without torch's loader, which took longer.
     # Iterators have the names that clean-up code asks torch's for.
     # Streams resume by the state of the dataset, of its iterator, or of both.

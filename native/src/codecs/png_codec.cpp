@@ -117,7 +117,7 @@ Code PngCodec::decode_inflated(const Rect& rect, const ImageView& out) {
   const Code code = image_data_.open(data_, header_);
   if (code != Code::kOk) return code;
   const auto bits = static_cast<size_t>(png::bits_per_pixel(header_));
-  const auto right = static_cast<size_t>(rect.x + rect.w);
+  const auto right = static_cast<size_t>(rect.x) + static_cast<size_t>(rect.w);
   image_data_.unfilter(rect.y, rect.h, (bits * right + 7) / 8);
   uint8_t* const values = rows_.reserve(right);
   if (values == nullptr) return Code::kOutOfMemory;

@@ -6,8 +6,7 @@ In worker processes these are replaced when they start, and nothing else is look
 - torchvision's implementations for PIL images, which `torchvision.transforms.functional` calls for an image,
   get a recording form, and so do the kernels of `torchvision.transforms.v2` for that class. The public
   functions stay what they are.
-- `GaussianBlur` of v1, which has no such implementation, records when it is called, and the most frequent
-  transforms draw in less time (`headrace.lazy.quick`).
+- `GaussianBlur` of v1, which has no such implementation, records when it is called.
 - The `Compose` of v1 and v2 has native code make the tensor (`headrace.lazy.conversion`).
 
 Where a transform comes from makes no difference: an attribute of the dataset or of one inside of it, a class
@@ -36,7 +35,6 @@ from torchvision.transforms import v2
 from headrace import _torch_compat
 from headrace.lazy import conversion
 from headrace.lazy.image import Recorded
-from headrace.lazy.quick import QUICK, calling
 from headrace.records import Draw
 from headrace.transforms.changed import find_change
 from headrace.transforms.channels import ChannelPermutation
@@ -226,8 +224,6 @@ def start() -> None:
     for name, found in KERNELS.items():
         build = functools.partial(_recording_step, found=found)
         _note(_torch_compat.replace_kernel(getattr(v2.functional, name), Image.Image, build))
-    for cls, quick in QUICK.items():
-        _replace_method(cls, "__call__", calling(cls, quick))
     _replace_method(v1.GaussianBlur, "__call__", _blur)
     _replace_method(v1.Compose, "__call__", conversion.composed(v1.Compose.__call__))
     _replace_method(v2.Compose, "forward", conversion.composed(v2.Compose.forward))
