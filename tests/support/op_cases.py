@@ -103,9 +103,9 @@ def operations_of_torchvision(transform: Any, image: Image.Image, count: int) ->
         return image
 
     is_v2 = isinstance(transform, v2.Transform)
-    where = (type(transform), "_apply_image_or_video_transform") if is_v2 else (autoaugment, "_apply_op")
+    owner: Any = type(transform) if is_v2 else autoaugment
     torch.manual_seed(0)
-    with mock.patch.object(*where, apply):
+    with mock.patch.object(owner, "_apply_image_or_video_transform" if is_v2 else "_apply_op", apply):
         for _ in range(count):
             transform(image)
     return seen
