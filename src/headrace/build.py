@@ -199,7 +199,7 @@ def rung_text(config: LoaderConfig, counts: LazyCounts | None) -> str:
     elif workers_of(config).kind != "process":
         rung = "Python (images are lazy in worker processes only)"
     elif counts is None:
-        rung = "known once worker processes have made samples"
+        rung = "not known yet; call explain() again after the first batch"
     else:
         rung = _measured_rung(counts)
     return f"rung: {rung}\n"

@@ -166,7 +166,7 @@ def rung(loader: Any) -> str:
 def test_explain_names_the_rung_of_a_dataset_and_what_its_first_samples_came_to(folder: Path) -> None:
     def measured(transform: Any, **options: Any) -> str:
         loader = headrace.DataLoader(Listed(folder, transform), 4, num_workers=2, **options)
-        assert rung(loader) == "rung: known once worker processes have made samples"
+        assert rung(loader) == "rung: not known yet; call explain() again after the first batch"
         list(loader)
         return rung(loader)
 

@@ -146,3 +146,17 @@ def test_an_op_keeps_its_data() -> None:
     others = [np.full(1000, -1, np.float32) for _ in range(100)]
     assert [op.data[999] for op in ops] == list(range(50))
     assert len(others) == 100
+
+
+def test_a_library_of_another_build_is_refused_by_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler (cc)")
+    source, library = tmp_path / "old.c", tmp_path / "old.so"
+    source.write_text("int hr_abi_version(void) { return 1; }\n")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    monkeypatch.setattr(ffi, "_find", lambda: library)
+    with pytest.raises(NativeError, match=r"old.so has version 1 of the interface, .*: reinstall headrace"):
+        ffi._load.__wrapped__()

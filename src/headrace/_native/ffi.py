@@ -51,16 +51,16 @@ def _load() -> Any:
             " libwebp7, libwebpdemux2), or the package was built on another kind of machine. Reinstall it:"
             " pip install --force-reinstall --no-cache-dir headrace."
         ) from error
+    found = lib.hr_abi_version()
+    if found != abi.ABI_VERSION:
+        raise NativeError(
+            f"The native library {path} has version {found} of the interface, the package at"
+            f" {Path(__file__).parents[1]} {abi.ABI_VERSION}: reinstall headrace (pip install .)."
+        )
     for name, (restype, argtypes) in abi.FUNCTIONS.items():
         function = getattr(lib, name)
         function.restype = restype
         function.argtypes = argtypes
-    found = lib.hr_abi_version()
-    if found != abi.ABI_VERSION:
-        raise NativeError(
-            f"The native library {path} speaks version {found} of the interface, this package"
-            f" {abi.ABI_VERSION}. They come from different builds: reinstall headrace."
-        )
     return lib
 
 

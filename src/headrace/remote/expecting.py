@@ -69,7 +69,7 @@ class Expecting:
         """Ends the epoch, complete or not, and drops what was announced and not claimed; a forked child drops
         nothing. Returns the position that the next epoch may begin at.
         """
-        if self._loop.pid == os.getpid() and not self._ended and not self._loop.loop.is_closed():
+        if self._loop.pid == os.getpid() and not self._ended and not self._loop.ended:
             self._ended = True
             self._loop.start(self._drop())
         being_announced = 0 if self.work.done() else PIECE

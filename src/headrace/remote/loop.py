@@ -26,9 +26,14 @@ QUIET_SECONDS = 0.02
 
 
 class Loop:
-    """An event loop in a daemon thread, of the process that made it."""
+    """An event loop in a daemon thread, of the process that made it.
+
+    Attributes:
+        ended: whether nothing more may be started, as the process ends.
+    """
 
     def __init__(self) -> None:
+        self.ended = False
         self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="headrace-remote", daemon=True)
@@ -44,17 +49,19 @@ class Loop:
 
     def end(self) -> None:
         """Cancels what is under way and ends the thread."""
-        if self.pid != os.getpid() or self.loop.is_closed():
+        if self.pid != os.getpid() or self.ended:
             return
+        self.ended = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(END_SECONDS)
-        await_store_threads()
+        await_store_threads()  # some may still hand results to the loop
+        if not self._thread.is_alive():
+            self.loop.close()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
         self.loop.run_until_complete(self._cancel())
-        self.loop.close()
 
     async def _cancel(self) -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}

@@ -363,7 +363,7 @@ class Records:
         return Record(f"{object_key(url, self._options)}\0{version}", size, None)
 
     def _end(self, lease: Lease) -> None:
-        if not self._loop.loop.is_closed():
+        if not self._loop.ended:
             self._loop.start(self._release(lease))
 
     async def _release(self, lease: Lease) -> None:
