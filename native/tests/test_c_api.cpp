@@ -121,11 +121,11 @@ std::vector<Flaw> op_flaws() {
   flaws.push_back(param_flaw(bounds, box, 4, 1e300));  // not as a float32
   flaws.push_back(param_flaw(bounds, box, 5, -1e300));
   flaws.push_back(param_flaw(bounds, box, 7, 0));
-  for (const double wrong : {-1.0, most}) {
+  for (const double wrong : {-1.0, most})
     flaws.push_back(param_flaw("a resize's max_size is out of range", shorter, 1, wrong));
+  for (const double wrong : {-most, 0.5, most})
     for (const int side : {2, 3, 4, 5})
-      flaws.push_back(param_flaw("a crop's padding is out of range", crop, side, wrong));
-  }
+      flaws.push_back(param_flaw("padding is out of range", crop, side, wrong));
   for (const double wrong : {-1.0, 4.0})
     flaws.push_back(param_flaw("a padding mode is unknown", crop, 7, wrong));
   for (const double wrong : {-1.0, 256.0, 0.5})
