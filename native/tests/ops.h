@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "headrace.h"
+#include "ops/op.h"
 
 inline hr_op make_op(const char* name, const std::vector<double>& params) {
   hr_op op = {};
-  op.id = hr_op_id(name);
+  op.id = headrace::find_op_id(name);
   if (op.id < 0) {
     std::fprintf(stderr, "there is no op %s\n", name);
     std::_Exit(1);
