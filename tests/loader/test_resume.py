@@ -119,6 +119,22 @@ def test_python_epochs_without_a_seed_go_on_with_the_same_samples(kind: str) -> 
     assert same([batch[0] for batch in got], [batch[0] for batch in expected])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_length_is_that_of_a_whole_epoch_wherever_an_epoch_resumes(kind: str) -> None:
+    def make() -> headrace.DataLoader:
+        return headrace.DataLoader(Noisy(N), num_workers=0, **{"batch_size": 4, **KINDS[kind]()})
+
+    whole = len(list(make()))
+    first, second = make(), make()
+    batches = iter(first)
+    next(batches)
+    next(batches)
+    second.load_state_dict(first.state_dict())
+    resumed = iter(second)
+    assert [len(first), len(batches), len(second), len(resumed)] == [whole] * 4
+    assert (len(list(resumed)), len(second)) == (whole - 2, whole)
+
+
 @pytest.mark.parametrize("stop", [4, 30, 31])
 def test_unbatched_samples_resume_exactly(stop: int) -> None:
     expected, got = run(lambda: headrace.DataLoader(Noisy(N), None, True, num_workers=0, seed=5), stop)

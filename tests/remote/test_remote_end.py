@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,35 +12,81 @@ import pytest
 
 from support import object_stores as stores
 
-# A thread that keeps the interpreter busy lets obstore's wait for it, one of them with the last result in
-# hand; how long, the switch interval says. Six of ten such processes were aborted before the end waited.
-SCRIPT = """
-import sys, threading
+CLIENT = """
+import sys, threading, time
 from headrace.remote.client import ObstoreClient
 from headrace.remote.loop import loop
+options = {"endpoint": sys.argv[1], "access_key_id": "a", "secret_access_key": "b", "region": "r"}
+client = ObstoreClient("s3://bucket", options)
+"""
+# A thread that keeps the interpreter busy lets obstore's wait for it, one of them with the last result in
+# hand; how long, the switch interval says. Six of ten such processes were aborted before the end waited.
+AMID_WORK = """
 def spin():
     while True: pass
 sys.setswitchinterval(0.02)
 threading.Thread(target=spin, daemon=True).start()
-options = {"endpoint": sys.argv[1], "access_key_id": "a", "secret_access_key": "b", "region": "r"}
-client = ObstoreClient("s3://bucket", options)
 begun = [loop().start(client.get("name", 0, 1)) for _ in range(int(sys.argv[2]))]
 if len(begun) == 1:
     assert begun[0].exception(60) is not None
 """
+# The interpreter takes a second to end, in which obstore's threads start.
+FIRST_REQUEST = """
+class Slow:
+    def __del__(self, sleep=time.sleep): sleep(1)
+kept = Slow()
+loop().start(client.get("name", 0, 1))
+"""
+# New threads run late, as on a busy machine.
+LATE_THREADS = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+struct start { void* (*run)(void*); void* argument; };
+static void* run_late(void* given) {
+  const struct start start = *(struct start*)given;
+  free(given);
+  usleep(300000);
+  return start.run(start.argument);
+}
+int pthread_create(pthread_t* thread, const pthread_attr_t* with, void* (*run)(void*), void* argument) {
+  int (*create)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  create = dlsym(RTLD_NEXT, "pthread_create");
+  struct start* start = malloc(sizeof *start);
+  *start = (struct start){run, argument};
+  return create(thread, with, run_late, start);
+}
+"""
+
+
+def check_end(script: str, *arguments: str, preload: str = "") -> None:
+    """It ends by itself, and prints nothing."""
+    pytest.importorskip("obstore")
+    nobody = f"http://127.0.0.1:{stores.free_port()}"
+    source = str(Path(__file__).parents[2] / "src")
+    ended = subprocess.run(
+        [sys.executable, "-c", CLIENT + script, nobody, *arguments],
+        env={**os.environ, "PYTHONPATH": source, "LD_PRELOAD": preload},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("requests", [1, 30])
 def test_a_process_ends_by_itself_right_after_a_request_or_amid_many(requests: int) -> None:
-    pytest.importorskip("obstore")
-    nobody = f"http://127.0.0.1:{stores.free_port()}"
-    source = str(Path(__file__).parents[2] / "src")
     for _ in range(5 if requests == 1 else 1):
-        ended = subprocess.run(
-            [sys.executable, "-c", SCRIPT, nobody, str(requests)],
-            env={**os.environ, "PYTHONPATH": source},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert (ended.returncode, ended.stderr) == (0, "")
+        check_end(AMID_WORK, str(requests))
+
+
+def test_a_process_ends_by_itself_while_the_threads_of_its_first_request_start(tmp_path: Path) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler (cc) to delay threads with")
+    source, library = tmp_path / "late.c", tmp_path / "late.so"
+    source.write_text(LATE_THREADS)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    check_end(FIRST_REQUEST, preload=str(library))

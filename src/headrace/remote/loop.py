@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,9 +30,11 @@ class Loop:
 
     Attributes:
         ended: whether nothing more may be started, as the process ends.
+        last: what is awaited at the end, after everything else was cancelled; None: nothing.
     """
 
     def __init__(self) -> None:
+        self.last: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.ended = False
         self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
@@ -68,6 +70,8 @@ class Loop:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self.last is not None:
+            await self.last()
 
 
 def loop() -> Loop:
