@@ -37,7 +37,7 @@ from headrace.engine.workers.iterable import IterableBatches
 from headrace.engine.workers.pool import Guard, PoolConfig
 from headrace.engine.workers.stream import WorkerPools, WorkerStream
 from headrace.errors import ConfigError, assert_never
-from headrace.order.batches import IndexBatch, OrderedBatches
+from headrace.order.batches import IndexBatch, OrderedBatches, SampledBatches
 from headrace.order.cursor import Cursor, draw_seed
 from headrace.order.progress import Batches
 from headrace.order.shard import detect_rank
@@ -121,10 +121,10 @@ def workers_of(config: LoaderConfig) -> Workers:
     """The workers that the user asked for: processes, unless threads are asked for by name."""
     count = config.num_workers
     if count == 0:
-        here = "num_workers=0"
-        if config.workers_given is None:
-            here = "a process would take longer to send a row than to pick it"
-        return Workers("caller", 0, here)
+        if config.workers_given is not None:
+            return Workers("caller", 0, "num_workers=0")
+        of_rows = "a process would take longer to send a row than to pick it"
+        return Workers("caller", 0, "the default for an IterableDataset" if config.streamed else of_rows)
     given = "one for each usable core" if config.workers_given is None else f"num_workers={count}"
     if config.worker_kind == "thread":
         return Workers("thread", count, f"{given}, worker_kind='thread'; they share the dataset's state")
@@ -150,14 +150,14 @@ def drawing_text(config: LoaderConfig, *, seeded: bool) -> str:
     """The line of `explain()` that says what random numbers of the user's Python depend on."""
     kind = workers_of(config).kind
     if config.streamed:
-        how = "as torch seeds an IterableDataset"
+        how = "seeded as torch seeds an IterableDataset"
     elif kind == "thread":
-        how = "not seeded, threads share the generators"
+        how = "not seeded, because threads share the generators"
     elif seeded:
-        how = "seeded for each sample by its key"
+        how = "seeded for each sample by seed, epoch and index"
     else:
-        place = "drawn from this process's generators" if kind == "caller" else "seeded once for each worker"
-        how = f"{place}, as by torch; with seed=… for each sample"
+        place = "drawn from this process's generators" if kind == "caller" else "seeded once per worker"
+        how = f"{place}, as in torch; pass seed=… to seed them for each sample"
     return f"random numbers in Python: {how}\n"
 
 
@@ -168,12 +168,16 @@ def sharing_text(batches: Batches, seed: int | None, *, rank_given: bool) -> str
     if isinstance(batches, OrderedBatches) and batches.shuffles:
         order += ", seed drawn by torch for each epoch" if seed is None else f", seed {seed}"
     if not isinstance(batches, OrderedBatches):
-        why = ", as rank='auto' shares what nobody else does" if rank_given else ""
-        return f"{order}\nranks: left to it{why}"
+        whom = "sampler" if isinstance(batches, SampledBatches) else "dataset"
+        why = "; rank='auto' changes nothing there" if rank_given else ""
+        return f"{order}\nranks: left to the {whom}{why}"
     shard = batches.shard
     if shard.world_size == 1:
         others = 1 if rank_given else detect_rank()[1]
-        return f"{order}\nranks: not shared" + (f", though there are {others}" if others > 1 else "")
+        each = "this process gets every sample"
+        if others > 1:
+            each = f"each of {others} gets every sample; pass rank='auto' to share them"
+        return f"{order}\nranks: not shared, {each}"
     return (
         f"{order}\nranks: {shard.rank} of {shard.world_size}, global batches of {shard.global_batch},"
         f" remainder {'dropped' if shard.drop_last else shard.remainder}"
@@ -184,36 +188,32 @@ def python_text(config: LoaderConfig, plan: Plan, counts: LazyCounts | None, *, 
     """The lines of `explain()` on the user's Python, where there is any; `counts` is of its first samples."""
     if not plan.runs_python:
         return ""
-    rung = rung_text(config, counts) if isinstance(plan.samples, DatasetSegment) else ""
-    return rung + drawing_text(config, seeded=seeded)
+    images = images_text(config, plan, counts) if isinstance(plan.samples, DatasetSegment) else ""
+    return images + drawing_text(config, seeded=seeded)
 
 
-def rung_text(config: LoaderConfig, counts: LazyCounts | None) -> str:
-    """The line of `explain()` that says what native code does for a dataset that runs as Python.
+def images_text(config: LoaderConfig, plan: Plan, counts: LazyCounts | None) -> str:
+    """The line of `explain()` that says what native code does for a dataset whose own code makes the samples.
 
     Args:
         counts: of the first samples; None where none were made.
     """
+    by_pillow = "Pillow decodes those that the dataset opens"
     if not config.lazy:
-        rung = "Python (lazy=False)"
-    elif workers_of(config).kind != "process":
-        rung = "Python (images are lazy in worker processes only)"
+        images = f"{by_pillow}, because of lazy=False"
+    elif not starts_processes(config, plan):
+        images = f"{by_pillow}; native code does so in worker processes (num_workers=1 or more)"
     elif counts is None:
-        rung = "not known yet; call explain() again after the first batch"
+        images = "not known yet; call explain() again after the first batch"
+    elif counts.tensors:
+        seen = f"{counts.opened} images, {counts.tensors} tensors in the first batch of each worker"
+        images = f"native code decodes and transforms them, and writes the tensors ({seen})"
+    elif counts.opened:
+        why = "Python makes the tensors, because no Compose converts an image to a float tensor"
+        images = f"native code decodes them; {why} ({counts.opened} images in the first batch of each worker)"
     else:
-        rung = _measured_rung(counts)
-    return f"rung: {rung}\n"
-
-
-def _measured_rung(counts: LazyCounts) -> str:
-    where, opened = "in the first batch of each worker", f"{counts.opened} images were opened lazily"
-    if counts.tensors:
-        made = f"native code made {counts.tensors} tensors of images"
-        return f"lazy images and tensors ({where} {made}, and {opened})"
-    if counts.opened:
-        why = "native code decodes them, but makes no tensors: no Compose goes from an image to float values"
-        return f"lazy images ({where} {opened}; {why})"
-    return f"Python ({where} PIL.Image.open opened no image that can be decoded later)"
+        images = "the dataset opened none that native code decodes, in the first batch of each worker"
+    return f"images: {images}\n"
 
 
 class StreamBuilder:

@@ -437,8 +437,8 @@ class DataLoader(TorchDataLoader[T_co]):
             return f"none, batches are made when they are asked for{where}"
         if plan.native is not None:
             return f"{self.num_workers} decode threads; {self.tuning}"
-        if config.streamed:
-            return f"{self.num_workers} processes: an IterableDataset decides itself what comes next"
+        if config.streamed and self.num_workers > 0:
+            return f"{self.num_workers} processes: each iterates over its own copy of the dataset"
         return str(workers_of(config))
 
     @property

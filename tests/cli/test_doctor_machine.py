@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from headrace._machine import FileLimit
+from headrace._native import ffi
+from headrace.errors import NativeError
 from support.command import run_command
 
 
@@ -47,6 +49,17 @@ def test_something_bad_is_an_exit_code_and_a_remedy(monkeypatch: pytest.MonkeyPa
     assert done.exit_code == 1, done.stderr
     assert "open files" in done.stdout
     assert "--ulimit nofile=65536" in done.stdout
+
+
+def test_a_native_library_of_another_build_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_another_build() -> None:
+        raise NativeError("interface 1 and 2: reinstall headrace")
+
+    monkeypatch.setattr(ffi, "library", of_another_build)
+    done = run_command("doctor")
+    assert done.exit_code == 1, done.stderr
+    assert "no usable native library" in done.stdout
+    assert "interface 1 and 2: reinstall headrace" in " ".join(done.stdout.split())
 
 
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:

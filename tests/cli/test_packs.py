@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace._native import ffi
+from headrace.errors import NativeError
 from support.command import run_command
 from support.jpegs import image_folder
 
@@ -68,6 +70,17 @@ def test_errors_of_the_user_are_exit_code_2(folder: Path, tmp_path: Path) -> Non
         assert done.exit_code == 2
         assert message in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_a_native_library_of_another_build_is_no_traceback(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_another_build() -> None:
+        raise NativeError("reinstall headrace")
+
+    monkeypatch.setattr(ffi, "library", of_another_build)
+    done = run_command("pack", folder, tmp_path / "pack")
+    assert (done.exit_code, done.stdout, done.stderr) == (2, "", "headrace pack: reinstall headrace\n")
 
 
 def test_help_says_what_is_lossy_and_which_codes_there_are() -> None:

@@ -153,44 +153,45 @@ def test_damaged_files_are_reported_as_without_lazy_images(folder: Path, tmp_pat
     assert [labels.tolist() for _, labels in skipping] == [[0, 1], [2], [4, 5]]
 
 
-NONE_OPENED = (
-    "rung: Python (in the first batch of each worker"
-    " PIL.Image.open opened no image that can be decoded later)"
-)
+NONE_OPENED = "images: the dataset opened none that native code decodes, in the first batch of each worker"
 
 
-def rung(loader: Any) -> str:
-    return next(line for line in loader.explain().splitlines() if line.startswith("rung: "))
+def images_line(loader: Any) -> str:
+    return next(line for line in loader.explain().splitlines() if line.startswith("images: "))
 
 
-def test_explain_names_the_rung_of_a_dataset_and_what_its_first_samples_came_to(folder: Path) -> None:
+def test_explain_says_what_native_code_did_for_the_first_samples_of_a_dataset(folder: Path) -> None:
     def measured(transform: Any, **options: Any) -> str:
         loader = headrace.DataLoader(Listed(folder, transform), 4, num_workers=2, **options)
-        assert rung(loader) == "rung: not known yet; call explain() again after the first batch"
+        assert images_line(loader) == "images: not known yet; call explain() again after the first batch"
         list(loader)
-        return rung(loader)
+        return images_line(loader)
 
     assert re.fullmatch(
-        r"rung: lazy images and tensors \(in the first batch of each worker native code made 8 tensors of"
-        r" images, and [67] images were opened lazily\)",  # the others are progressive
+        r"images: native code decodes and transforms them, and writes the tensors \([67] images, 8 tensors in"
+        r" the first batch of each worker\)",  # the others are progressive
         measured(AUGMENT),
     )
     assert measured(drawn_by_hand, collate_fn=list).startswith(
-        "rung: lazy images (in the first batch of each worker"
+        "images: native code decodes them; Python makes the tensors, because no Compose converts"
     )
     text = headrace.DataLoader(Texts(), 4, num_workers=1)
     list(text)
-    assert rung(text) == NONE_OPENED
+    assert images_line(text) == NONE_OPENED
 
 
 def test_explain_says_why_images_are_not_lazy(folder: Path) -> None:
     dataset = Listed(folder, AUGMENT)
-    assert rung(headrace.DataLoader(dataset, lazy=False, num_workers=2)) == "rung: Python (lazy=False)"
-    not_here = "rung: Python (images are lazy in worker processes only)"
-    assert rung(headrace.DataLoader(dataset, num_workers=0)) == not_here
-    assert rung(headrace.DataLoader(dataset, num_workers=2, worker_kind="thread")) == not_here
+    switched_off = images_line(headrace.DataLoader(dataset, lazy=False, num_workers=2))
+    assert switched_off == "images: Pillow decodes those that the dataset opens, because of lazy=False"
+    not_here = (
+        "images: Pillow decodes those that the dataset opens; native code does so in worker processes"
+        " (num_workers=1 or more)"
+    )
+    assert images_line(headrace.DataLoader(dataset, num_workers=0)) == not_here
+    assert images_line(headrace.DataLoader(dataset, num_workers=2, worker_kind="thread")) == not_here
     native = headrace.DataLoader(datasets.ImageFolder(str(folder), AUGMENT), num_workers=2)
-    assert "rung:" not in native.explain()
+    assert "images: " not in native.explain()
 
 
 class Texts(Dataset[Any]):

@@ -111,7 +111,7 @@ def test_rank_auto_shares_what_nobody_else_does(monkeypatch: pytest.MonkeyPatch)
     sampler: Any = DistributedSampler(Numbers(), 2, 1, shuffle=False)
     loader = headrace.DataLoader(Numbers(), 5, sampler=sampler, rank="auto", num_workers=0)
     assert [batch.tolist() for batch in loader] == [list(range(1 + 10 * i, 10 * i + 11, 2)) for i in range(3)]
-    assert "ranks: left to it, as rank='auto' shares what nobody else does" in loader.explain()
+    assert "ranks: left to the sampler; rank='auto' changes nothing there" in loader.explain()
     assert [int(sample) for sample in headrace.DataLoader(Stream(), rank="auto")] == [0, 1, 2]
     assert len(headrace.DataLoader(Numbers(), 5, rank="auto")) == 3
     with pytest.raises(ConfigError, match="the epoch can't be shared among ranks"):

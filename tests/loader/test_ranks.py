@@ -132,7 +132,9 @@ def test_ranks_are_found_when_asked_for(two_ranks: None) -> None:
 
 def test_nobody_is_sharded_or_given_duplicates_unawares(two_ranks: None) -> None:
     loader = headrace.DataLoader(Numbers(N), 5, True, num_workers=0)
-    assert "ranks: not shared, though there are 2" in loader.explain()
+    assert (
+        "ranks: not shared, each of 2 gets every sample; pass rank='auto' to share them" in loader.explain()
+    )
     with pytest.warns(UserWarning, match="Each of 2 ranks gets every sample .* rank='auto' .* world_size=1"):
         assert len(list(loader)) == 6
     for other in (
@@ -146,13 +148,12 @@ def test_nobody_is_sharded_or_given_duplicates_unawares(two_ranks: None) -> None
 
 def test_explain_tells_order_and_ranks(dataset: ImageFolder) -> None:
     loader = headrace.DataLoader(dataset, 5, True)
-    assert (
-        "order: Shuffled of 30, seed drawn by torch for each epoch\nranks: not shared\n" in loader.explain()
-    )
+    order = "order: Shuffled of 30, seed drawn by torch for each epoch\n"
+    assert order + "ranks: not shared, this process gets every sample\n" in loader.explain()
     sampler: Any = DistributedSampler(dataset, 2, 1)
     loader = headrace.DataLoader(dataset, 5, sampler=sampler)
     expected = "order: sampler torch.utils.data.distributed.DistributedSampler of 15, num_replicas 2\n"
-    assert expected + "ranks: left to it\n" in loader.explain()
+    assert expected + "ranks: left to the sampler\n" in loader.explain()
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ class Stream(IterableDataset[int]):
 
 
 def test_a_stream_has_no_sample_of_an_index() -> None:
-    with pytest.raises(ConfigError, match="an IterableDataset decides itself"):
+    with pytest.raises(ConfigError, match="an IterableDataset itself decides"):
         replay(headrace.DataLoader(Stream()), 0)
 
 

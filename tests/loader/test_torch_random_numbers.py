@@ -302,8 +302,8 @@ def test_explain_says_how_user_code_is_seeded() -> None:
         return headrace.DataLoader(Drawing(), 4, **arguments).explain()
 
     label = "random numbers in Python: "
-    assert label + "drawn from this process's generators, as by torch" in text(num_workers=0)
-    assert label + "seeded once for each worker, as by torch" in text(num_workers=2)
-    assert label + "seeded for each sample by its key" in text(num_workers=2, seed=1)
+    assert label + "drawn from this process's generators, as in torch" in text(num_workers=0)
+    assert label + "seeded once per worker, as in torch" in text(num_workers=2)
+    assert label + "seeded for each sample by seed, epoch and index" in text(num_workers=2, seed=1)
     assert label + "not seeded" in text(num_workers=2, worker_kind="thread")
     assert label not in headrace.DataLoader(data.TensorDataset(torch.zeros(3))).explain()

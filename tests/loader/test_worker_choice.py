@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import headrace
 from headrace._machine import usable_cores
@@ -22,6 +23,13 @@ class Places(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return os.getpid(), threading.get_native_id()
+
+
+class Stream(IterableDataset[int]):
+    """Three numbers."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
 
 
 def places(**arguments: Any) -> set[tuple[int, int]]:
@@ -77,6 +85,13 @@ def test_the_workers_are_explained_before_the_first_epoch() -> None:
     assert "workers: 3 threads: num_workers=3, worker_kind='thread'; they share" in loader.explain()
     loader = headrace.DataLoader(Places(), num_workers=0)
     assert "workers: none: num_workers=0" in loader.explain()
+
+
+def test_the_workers_of_a_stream_are_explained() -> None:
+    assert "workers: none: the default for an IterableDataset" in headrace.DataLoader(Stream()).explain()
+    assert "workers: none: num_workers=0" in headrace.DataLoader(Stream(), num_workers=0).explain()
+    several = headrace.DataLoader(Stream(), num_workers=2).explain()
+    assert "workers: 2 processes: each iterates over its own copy of the dataset" in several
 
 
 @pytest.mark.parametrize("kind", ["fibre", None, 3])

@@ -20,8 +20,9 @@ from torchvision.transforms import v2
 from headrace.errors import ConfigError
 from headrace.plan import Plan, make_plan
 from headrace.plan.pointwise import look_up, run_suffix
+from headrace.plan.recognise import NOT_GATHERED
 from headrace.plan.segments import NativeSegment, TransformSegment, ValueSegment
-from headrace.plan.transform import PER_SAMPLE
+from headrace.plan.transform import NO_NATIVE_FORM
 from headrace.transforms import CenterCrop, ResizeShorter
 from headrace.transforms.op import replay
 from support.images import image_folder
@@ -142,7 +143,7 @@ def test_an_unknown_step_runs_between_prefix_and_table(folder: ImageFolder) -> N
     folder.target_transform = abs
     plan = make_plan(folder, dtype=torch.float16, memory_format=torch.channels_last, collate_fn=my_collate)
     told, end = head(plan), values(plan)
-    assert plan.reasons == (f"ElasticTransform: no native form; {PER_SAMPLE}",)
+    assert plan.reasons == (f"ElasticTransform: {NO_NATIVE_FORM}",)
     assert told.ops == (ResizeShorter(9, None, 2),)
     assert told.varies
     assert not told.keeps_info
@@ -203,7 +204,7 @@ def test_info_is_kept_unless_all_steps_see_only_pixels(
 
 def test_other_datasets_are_python() -> None:
     told = python(make_plan(TensorDataset(torch.zeros(3)), collate_fn=list))
-    assert told.reasons[0].startswith("TensorDataset: not a type that native code reads")
+    assert told.reasons == (f"TensorDataset: {NOT_GATHERED}",)
 
 
 def test_no_batching_is_python_and_every_reason_is_given(folder: ImageFolder) -> None:

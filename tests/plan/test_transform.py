@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 
 import headrace
 from headrace import transforms as ops
-from headrace.plan.transform import IN_TABLE, PER_SAMPLE, LoweredTransform, lower_transform
+from headrace.plan.transform import AFTER_PYTHON, IN_TABLE, NO_NATIVE_FORM, LoweredTransform, lower_transform
 from support.jpegs import image_folder
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -124,13 +124,13 @@ def test_all_that_isnt_known_is_named_with_its_place() -> None:
     assert not result.whole
     assert result.middle == tuple(transforms[:-1])
     notes = [(step.text, step.reason, step.refused) for step in result.steps]
-    assert notes[0] == ("ElasticTransform", f"no native form; {PER_SAMPLE}", True)
+    assert notes[0] == ("ElasticTransform", NO_NATIVE_FORM, True)
     assert notes[1][0].startswith("MyCrop (")
-    assert notes[1][1].startswith("a subclass of CenterCrop, which may do anything; runs as Python")
+    assert notes[1][1] == "a subclass of CenterCrop, which may do anything"
     line = blur.__code__.co_firstlineno
     assert notes[2][0].startswith("blur (")
     assert notes[2][0].endswith(f"test_transform.py:{line})")
-    assert notes[3] == ("CenterCrop(8×8)", PER_SAMPLE, False)
+    assert notes[3] == ("CenterCrop(8×8)", AFTER_PYTHON, False)
     assert "<lambda> (" in notes[4][0]
     assert notes[5] == ("ToTensor()", IN_TABLE, False)
 
@@ -168,21 +168,21 @@ def compiled() -> Any:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (hooked, "has forward hooks; runs"),
-        (patched, "transform replaced on this object; runs"),
-        (compiled, "is compiled; runs"),
+        (hooked, "has forward hooks"),
+        (patched, "transform replaced on this object"),
+        (compiled, "is compiled"),
     ],
 )
 def test_an_object_that_was_tampered_with_isnt_its_class(make: Any, reason: str) -> None:
     found = refused(v1.Compose([make(), v1.ToTensor()]))
-    assert found["CenterCrop"].startswith(reason)
+    assert found["CenterCrop"] == reason
 
 
 @pytest.mark.parametrize(("cls", "method"), [(v1.CenterCrop, "forward"), (v2.CenterCrop, "transform")])
 def test_a_class_that_was_tampered_with(cls: Any, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cls, method, lambda _self, image, *_: image)
     found = refused(v1.Compose([cls(8), v1.ToTensor()]))
-    assert found["CenterCrop"].startswith(f"{method} replaced on its class; runs")
+    assert found["CenterCrop"] == f"{method} replaced on its class"
 
 
 @pytest.mark.parametrize("cls", [v1.CenterCrop, v1.ToTensor])
@@ -269,7 +269,7 @@ def test_an_object_without_its_attributes() -> None:
 def test_a_tampered_container() -> None:
     compose = v2.Compose([v1.CenterCrop(8), v1.ToTensor()])
     compose.register_forward_pre_hook(lambda *_: None)
-    assert refused(compose)["Compose"].startswith("has forward hooks; runs as Python")
+    assert refused(compose)["Compose"] == "has forward hooks"
 
 
 def test_a_container_of_itself_ends() -> None:

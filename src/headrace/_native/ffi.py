@@ -54,8 +54,8 @@ def _load() -> Any:
     found = lib.hr_abi_version()
     if found != abi.ABI_VERSION:
         raise NativeError(
-            f"The native library {path} has version {found} of the interface, the package at"
-            f" {Path(__file__).parents[1]} {abi.ABI_VERSION}: reinstall headrace (pip install .)."
+            f"The native library {path} and the Python files in {Path(__file__).parents[1]} are of different"
+            f" builds (interface {found} and {abi.ABI_VERSION}): reinstall headrace (pip install .)."
         )
     for name, (restype, argtypes) in abi.FUNCTIONS.items():
         function = getattr(lib, name)

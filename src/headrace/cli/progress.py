@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from headrace.errors import printable
+from headrace.errors import NativeError, printable
 
 # Exit codes besides 0: bad records were found; wrong usage, or files that cannot be read or written; Ctrl-C.
 BAD_RECORDS = 1
@@ -73,7 +73,7 @@ def failing(verb: str, console: Console) -> Iterator[None]:
     """Ends the command with exit code 2 and a message if the body raises an error that a user can fix."""
     try:
         yield
-    except (OSError, ValueError) as error:
+    except (NativeError, OSError, ValueError) as error:
         message = "\n".join(map(printable, f"headrace {verb}: {error}".split("\n")))
         console.print(message, style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(FAILED) from None

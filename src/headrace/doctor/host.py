@@ -159,7 +159,7 @@ def decoding_findings(decoding: Decoding, cores: float) -> tuple[Finding, ...]:
         pillow = Finding("Pillow", value, "good", details=details)
     native = decoding.native
     if native is None:
-        return (pillow, Finding("Headrace", "no native library", "bad", decoding.native_missing))
+        return (pillow, Finding("Headrace", "no usable native library", "bad", decoding.native_missing))
     share = native.together / (native.per_core * cores)
     remedy = ""
     if share < TOGETHER:

@@ -19,7 +19,7 @@ from typing import Any
 from headrace.errors import assert_never
 from headrace.plan.segments import DatasetSegment, GatherSegment, NativeSegment, Plan, TransformSegment
 
-HEADINGS = ("step", "where", "parity", "reason")
+HEADINGS = ("step", "where", "vs torchvision", "reason")
 
 # Wide enough for the longest common step; longer ones are wrapped.
 STEP_WIDTH = 60
@@ -27,14 +27,15 @@ REASON_WIDTH = 56
 
 
 def explain(plan: Plan) -> str:
-    """A table with one row per step: the step, where it runs, how exact it is and why; or what refuses."""
+    """A table with one row per step: the step, where it runs, how exact it is and why; and what to change
+    for all of it to be native."""
     steps = plan.steps()
     lines = [_title(plan), ""]
-    # r3 := Step(r2) would repeat what the order of the rows says already.
-    lines += _table([(f"r{i} := {s.text}", where, s.parity, s.reason) for i, (where, s) in enumerate(steps)])
-    if plan.runs_python:
-        refused = (f"r{i} {step.text}" for i, (_, step) in enumerate(steps) if step.refused)
-        lines += ["", f"refused: not native because of {', '.join(refused)}"]
+    lines += _table([(step.text, where, step.parity, step.reason) for where, step in steps])
+    refused = [step.text for _, step in steps if step.refused]
+    # A dataset that is the user's own code is no failure: nothing has to change, and its row says what may.
+    if refused and not steps[0][1].refused:
+        lines += ["", f"to run all of it natively, change: {', '.join(refused)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -46,7 +47,7 @@ def _title(plan: Plan) -> str:
         case NativeSegment():
             return _split_title(samples, plan.find(TransformSegment))
         case GatherSegment():
-            return "plan: gather (the data is in memory: no workers, whatever num_workers says)"
+            return "plan: gather (the data is in memory: no workers are needed, num_workers has no effect)"
         case DatasetSegment():
             return "plan: python (the dataset's own code makes the samples)"
         case _:
@@ -56,8 +57,8 @@ def _title(plan: Plan) -> str:
 def _split_title(head: NativeSegment, middle: TransformSegment | None) -> str:
     work = "reads, decodes and transforms" if head.ops else "reads and decodes"
     count = 0 if middle is None else len(middle.transforms)
-    steps = "1 step runs" if count == 1 else f"{count} steps run" if count else "batches are made"
-    return f"plan: split (native code {work}; {steps} as Python in worker processes)"
+    rest = "1 step runs as Python" if count == 1 else f"{count} steps run as Python"
+    return f"plan: split (native code {work}; {rest if count else 'Python makes the batches'})"
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
@@ -75,8 +76,8 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    # A step's later lines start below its name, not below "r3 :=".
-    indent = " " * 6 if ":=" in text else ""
+    # The second line of a step is no step of its own.
+    indent = "    " if width == STEP_WIDTH else ""
     return textwrap.wrap(text, width, subsequent_indent=indent, break_on_hyphens=False) or [""]
 
 

@@ -93,8 +93,9 @@ def make_plan(
     only_decodes = not lowered.ops and table is None and not isinstance(recognised.source, ArraySource)
     if split == "never" or (split == "ops" and only_decodes) or recognised.tensors:
         source = Step(recognised.what, recognised.note)
-        as_written = (replace(step, parity="") for step in (source, *lowered.steps, *problems))
-        return Plan((DatasetSegment(steps=tuple(as_written)),))
+        steps = (*lowered.steps, *problems)  # what native code would do with them doesn't matter here
+        as_written = (replace(step, parity="", reason=step.reason if step.refused else "") for step in steps)
+        return Plan((DatasetSegment(steps=(source, *as_written)),))
     return Plan(tuple(_split_segments(recognised, lowered, table, user, problems, output)))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torchvision
-from torch.utils.data import ConcatDataset, IterableDataset, Subset
+from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 from torchvision.datasets import DatasetFolder, ImageFolder, ImageNet
 from torchvision.datasets.folder import default_loader, pil_loader
 
@@ -33,6 +33,13 @@ from headrace.transforms.own_code import reading_mode_of, reads_tensors
 
 FOLDERS: tuple[type, ...] = (ImageFolder, DatasetFolder, ImageNet)
 KNOWN: tuple[type, ...] = (*FOLDERS, *COLOUR, *GREY, ImageDataset, PackedDataset, Subset, ConcatDataset)
+
+STREAMED = "an IterableDataset itself decides which sample comes next: runs as written"
+NOT_GATHERED = "runs as written: rows are gathered natively for the default collate_fn and batching only"
+OTHER_CLASS = (
+    "runs as written: native code replaces known classes only. For image files with integer labels,"
+    " headrace.ImageDataset is one"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,12 +153,11 @@ def _recognise(dataset: Any) -> Recognised | Refusal:
     if known is not None:
         return _refuse_subclass(dataset, known)
     what = located(describe_object(dataset), dataset)
+    if type(dataset) is TensorDataset:
+        return Refusal(what, NOT_GATHERED)
     if isinstance(dataset, IterableDataset):
-        return Refusal(what, "an IterableDataset decides itself what comes next: nothing can be read ahead")
-    return Refusal(
-        what,
-        "not a type that native code reads: ImageFolder, headrace.ImageDataset, PackedDataset, …",
-    )
+        return Refusal(what, STREAMED)
+    return Refusal(what, OTHER_CLASS)
 
 
 def _recognise_folder(dataset: Any) -> Recognised | Refusal:
@@ -227,7 +233,7 @@ def _refuse_subclass(dataset: Any, known: type) -> Refusal:
     )
     does = f" that overrides {', '.join(overridden)}" if overridden else ""
     what = located(cls.__qualname__, cls)
-    return Refusal(what, f"a subclass of {known.__name__}{does}: what it makes of a sample isn't known")
+    return Refusal(what, f"a subclass of {known.__name__}{does} may return anything: runs as written")
 
 
 def _is_code(member: Any) -> bool:

@@ -42,8 +42,10 @@ from headrace.transforms.random_erasing import RandomErasing
 # Deeper than anyone nests by hand; a list that contains itself ends here instead of never.
 MAX_DEPTH = 32
 
-NO_NATIVE_FORM = "no native form"
-PER_SAMPLE = "runs as Python, sample by sample"
+NO_NATIVE_FORM = "no native implementation"
+AS_PYTHON = "runs as Python"
+AFTER_PYTHON = "follows a step that runs as Python"
+BEFORE_PYTHON = "precedes a step that runs as Python"
 IN_TABLE = "fused into a lookup table of 256 levels"
 ERASED = "drawn by sample, written into the batch"
 READ_SO = "part of how files are read"
@@ -241,7 +243,7 @@ def _lowered(
         table=table,
         erase=_erasing_of(tail),
         op_steps=tuple(map(_native_step, head)),
-        middle_steps=tuple(map(_python_step, middle)),
+        middle_steps=tuple(_python_steps(middle)),
         table_steps=tuple(_native_step(item) for item in tail if isinstance(item.op, LevelOp)),
         erase_steps=tuple(_native_step(item) for item in tail if isinstance(item.op, RandomErasing)),
         refusal=refusal,
@@ -437,9 +439,13 @@ def _native_step(item: _Item) -> Step:
     return Step(item.text, ERASED if isinstance(item.op, RandomErasing) else IN_TABLE, "exact")
 
 
-def _python_step(item: _Item) -> Step:
-    reason = f"{item.problem}; {PER_SAMPLE}" if item.problem else PER_SAMPLE
-    return Step(item.text, reason, refused=bool(item.problem))
+def _python_steps(middle: Sequence[_Item]) -> Iterator[Step]:
+    """In words: its problem, or where a step without one stands beside those that have one."""
+    reason = BEFORE_PYTHON if any(item.problem for item in middle) else AS_PYTHON
+    for item in middle:
+        if item.problem:
+            reason = AFTER_PYTHON
+        yield Step(item.text, item.problem or reason, refused=bool(item.problem))
 
 
 FUNCTIONS = (v1.Lambda, v2.Lambda)

@@ -99,7 +99,7 @@ def replay(loader: DataLoader[Any], index: int, epoch: int | None = None, occurr
 def _replay_python(loader: DataLoader[Any], index: int, epoch: int | None, occurrence: int) -> Any:
     if isinstance(loader.dataset, IterableDataset):
         raise ConfigError(
-            "an IterableDataset decides itself which samples come: none has an index to replay."
+            "an IterableDataset itself decides which samples come: none has an index to replay."
         )
     on_threads = loader.worker_kind == "thread" and loader.num_workers > 0
     whole = ErrorPolicyDataset(loader.dataset, loader.collate_fn, loader.on_error).takes_batches()

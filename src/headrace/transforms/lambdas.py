@@ -45,7 +45,7 @@ class Lambda(Shown):
             return ExifTranspose(text)
         if computes(function) or maps_images(function, _is_pointwise):
             return cls(text)
-        raise NoNativeForm("no native form" if alone else f"calls {name}, which may do anything")
+        raise NoNativeForm("no native implementation" if alone else f"calls {name}, which may do anything")
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,8 @@ from headrace.records import Draw
 #   "torch"  the bits that torch's own arithmetic gives on a uint8 tensor
 Parity = Literal["exact", "pillow", "torch"]
 
-NO_EFFECT = "changes nothing: the picture has that size already"
-TENSOR_PIXELS = (
-    "is computed otherwise on tensors than on images, and not natively; put it before the conversion"
-)
+NO_EFFECT = "changes nothing: the image has that size already"
+TENSOR_PIXELS = "runs natively on images only, whose pixels differ from a tensor's: put it before ToImage"
 
 
 NO_GRAY = "isn't proven for images of one channel"

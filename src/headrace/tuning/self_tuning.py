@@ -91,7 +91,7 @@ class SelfTuning:
         """For explanations: what is being done, or was found."""
         tuner = self._tuner
         if tuner is None:
-            return "not started"
+            return "starts with the first epoch"
         if not tuner.knobs:
             return "off: all settings were given"
         settings = ", ".join(f"{WORDS[name]} {value}" for name, value in tuner.settings.items())
