@@ -64,7 +64,8 @@ demo: $(PACKAGE) ## Compare torch's DataLoader and Headrace on real JPEGs
 	$(BIN)/python examples/demo.py --data $(DATA)
 
 # Tests run in parallel; those of one xdist_group run in one process, one after the other.
-PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+# One process more than cores, because many tests wait for other processes.
+PYTEST = $(BIN)/python -m pytest -n $(shell expr $(JOBS) + 1) --dist loadgroup
 
 test: $(PACKAGE) ## Run all tests except those of test-long: under 6 minutes on two cores
 	$(PYTEST) $(ARGS)

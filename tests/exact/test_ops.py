@@ -163,7 +163,7 @@ def test_ops_that_treat_gray_differently_are_left_to_torchvision() -> None:
         assert name not in names
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(4, CASES))
 def test_the_draws_of_an_op_are_its_own(name: str) -> None:
     """They depend on seed, epoch, sample, occurrence and the step's number, and on nothing else."""
     op = read(made(CASES[name]))

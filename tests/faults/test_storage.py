@@ -25,10 +25,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_storage_that_fails(library: Path, tmp_path: Path) -> None:
-    cases = sorted(map(str, HERE.glob("cases_*.py")))
+@pytest.mark.parametrize("cases", sorted(path.name for path in HERE.glob("cases_*.py")))
+def test_storage_that_fails(library: Path, tmp_path: Path, cases: str) -> None:
     environment = {**os.environ, "LD_PRELOAD": str(library), "HEADRACE_FAULTS": str(tmp_path / "rules")}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *cases]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE / cases]
     done = subprocess.run(
         command, cwd=HERE.parent.parent, env=environment, capture_output=True, text=True, check=False
     )

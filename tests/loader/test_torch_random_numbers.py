@@ -131,7 +131,9 @@ def test_unbatched_samples_draw_what_they_draw_with_torch(workers: int) -> None:
     assert_equal_to_torch(Drawing(), batch_size=None, num_workers=workers)
 
 
-@pytest.mark.parametrize(("method", "workers"), [("fork", 2), ("spawn", 1)])  # one starts in seconds
+@pytest.mark.parametrize(
+    ("method", "workers"), [("fork", 2), pytest.param("spawn", 1, marks=pytest.mark.long)]
+)
 def test_workers_draw_the_same_however_they_start(method: str, workers: int) -> None:
     started: dict[str, Any] = {"multiprocessing_context": method, "worker_init_fn": draw_at_start}
     assert_equal_to_torch(DrawingOnceLoaded(), 1, batch_size=4, num_workers=workers, **started)
