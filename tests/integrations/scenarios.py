@@ -14,12 +14,16 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.utils.data as data
+
+if __name__ == "__main__" and "stateful" in sys.argv[1]:
+    import torchdata.stateful_dataloader  # noqa: F401  its loader is a subclass of torch's, in both runs
 
 if __name__ == "__main__" and sys.argv[2] == "headrace":
     import headrace
@@ -50,6 +54,21 @@ class Numbered(data.Dataset):  # type: ignore[type-arg]
         return {"x": torch.tensor([index / self.count, noise]), "y": torch.tensor(index % 2), "index": index}
 
 
+@contextmanager
+def joined_ranks() -> Iterator[int]:
+    """Joins the other processes of a scenario; gives the rank of this one."""
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    meeting = f"file://{os.environ['MEETING']}"
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
+    yield rank
+    torch.distributed.destroy_process_group()
+
+
+def numbered(samples: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Files with their number as the label, which says what is in a batch."""
+    return [(path, number) for number, (path, _) in enumerate(samples)]
+
+
 def folder_dataset(folder: Path, size: int = 32) -> Any:
     from torchvision import datasets, transforms
 
@@ -64,21 +83,22 @@ def summary(images: torch.Tensor, labels: torch.Tensor) -> list[Any]:
 # --- torchvision's reference loop
 
 
-def _reference(loader: Any, epochs: int = 2) -> list[Any]:
+def _reference(loader: Any, mix: Callable[..., Any] | None = None, epochs: int = 2) -> list[Any]:
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(3))
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(N))
     optimizer: Any = None
     seen: list[Any] = []
     for epoch in range(epochs):
         if hasattr(loader.sampler, "set_epoch"):
             loader.sampler.set_epoch(epoch)
-        for images, labels in loader:
+        for given, numbers in loader:
+            images, labels = (given, numbers) if mix is None else mix(given, numbers)
             loss = torch.nn.functional.cross_entropy(model(images), labels)
             optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.1)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            seen.append([loss.item(), *summary(images, labels)])
+            seen.append([loss.item(), *summary(images, numbers)])
     return seen
 
 
@@ -111,6 +131,58 @@ def reference_mixup_collate(folder: Path) -> Any:
     return [[list(images.shape), list(labels.shape), labels.sum().item()] for images, labels in loader]
 
 
+class Repeated(data.Sampler[int]):
+    """Three copies of each sample in succession, dealt to two ranks, of which this is the second."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return N // 2
+
+    def __iter__(self) -> Iterator[int]:
+        order = torch.randperm(N, generator=torch.Generator().manual_seed(self.epoch))
+        return iter(order.repeat_interleave(3)[1::2][: len(self)].tolist())
+
+
+def _presets() -> dict[str, list[Any]]:
+    """Steps for training, by the name of their policy, and for evaluation."""
+    from torchvision.transforms import v2
+
+    def steps(*first: Any, erased: float = 0.0) -> list[Any]:
+        last = [v2.ToDtype(torch.float, scale=True), v2.Normalize([0.5] * 3, [0.25] * 3)]
+        return [*first, v2.PILToTensor(), *last, v2.RandomErasing(erased), v2.ToPureTensor()]
+
+    crop = [v2.RandomResizedCrop(32, antialias=True), v2.RandomHorizontalFlip()]
+    policies = [v2.RandAugment(), v2.TrivialAugmentWide(), v2.AugMix(), v2.AutoAugment()]
+    training = {type(each).__name__: steps(*crop, each, erased=0.5) for each in policies}
+    evaluation = [v2.Resize(40, antialias=True), v2.CenterCrop(32)]
+    tensors = [v2.PILToTensor(), *evaluation]
+    return {**training, "evaluation": steps(*evaluation), "evaluation of tensors": steps(*tensors)}
+
+
+@scenario
+def reference_presets_with_repeated_augmentation(folder: Path) -> Any:
+    from torchvision.transforms import v2
+
+    dataset = folder_dataset(folder)
+    dataset.samples = numbered(dataset.samples)
+    found = []
+    for name, steps in _presets().items():
+        dataset.transform = v2.Compose(steps)
+        sampler = Repeated()
+        loader = data.DataLoader(dataset, 5, sampler=sampler, num_workers=2, pin_memory=False)
+        for sampler.epoch in range(2):
+            seen = [summary(*batch) for batch in loader]
+            if name in ("evaluation", "evaluation of tensors"):
+                found.append([name, seen])
+            else:  # the random parameters may be others
+                found.append([name, [[shape, dtype, numbers] for shape, dtype, _, numbers in seen]])
+    return found
+
+
 # --- timm
 
 
@@ -119,6 +191,7 @@ def _timm(folder: Path, **arguments: Any) -> Any:
 
     torch.manual_seed(0)
     dataset = create_dataset("", root=str(folder))
+    dataset.reader.samples = numbered(dataset.reader.samples)
     settings = {"input_size": (3, 32, 32), "batch_size": 8, "num_workers": 2, "device": torch.device("cpu")}
     return create_loader(dataset, **{**settings, "use_prefetcher": False, **arguments})
 
@@ -186,9 +259,24 @@ def timm_mixup_collate(folder: Path) -> Any:
     from timm.data import FastCollateMixup
 
     torch.manual_seed(0)
-    mixup = FastCollateMixup(mixup_alpha=0.8, num_classes=3)
+    mixup = FastCollateMixup(mixup_alpha=0.8, num_classes=N)
     loader = _timm(folder, is_training=True, use_prefetcher=True, collate_fn=mixup)
     return [[list(images.shape), str(images.dtype), list(labels.shape)] for images, labels in loader]
+
+
+@scenario
+def timm_two_processes(folder: Path) -> Any:
+    """The loop of train.py on two ranks: samplers that share the epoch, repeated augmentation, mixup."""
+    from timm.data import Mixup
+
+    train = {"is_training": True, "no_aug": True, "distributed": True, "batch_size": 4}
+    found = []
+    with joined_ranks():
+        for options in ({}, {"num_aug_repeats": 3}, {"use_prefetcher": True, "persistent_workers": False}):
+            mixup = Mixup(mixup_alpha=0.8, cutmix_alpha=1.0, num_classes=N)
+            found.append(_reference(_timm(folder, **train, **options), mixup))
+        found.append(_epochs(_timm(folder, distributed=True)))
+    return found
 
 
 # --- Lightning
@@ -314,6 +402,9 @@ def lightning_ddp_with_rank_auto(folder: Path) -> Any:
 # --- Accelerate
 
 
+ACCELERATE = [{}, {"split_batches": True}, {"even_batches": False}, {"dispatch_batches": True}]
+
+
 def _accelerate(**options: Any) -> Any:
     from accelerate import Accelerator
     from accelerate.utils import DataLoaderConfiguration
@@ -328,7 +419,7 @@ def _indices(loader: Any, epochs: int = 2) -> list[Any]:
 @scenario
 def accelerate_prepare(folder: Path) -> Any:
     found = []
-    for options in ({}, {"split_batches": True}, {"even_batches": False}, {"dispatch_batches": True}):
+    for options in ACCELERATE:
         for workers in (0, 2):
             generator = torch.Generator().manual_seed(3)
             sampler = data.RandomSampler(Numbered(), generator=generator)
@@ -346,28 +437,47 @@ def accelerate_skip_first_batches(folder: Path) -> Any:
 
 
 @scenario
-def accelerate_two_processes(folder: Path) -> Any:
-    """This process is one of two; each writes what it saw."""
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    meeting = f"file://{os.environ['MEETING']}"
-    torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
-    accelerator = _accelerate()
+def accelerate_stateful(folder: Path) -> Any:
+    """A run that `save_state` saves in the middle of an epoch, and another one that continues it."""
     found = []
-    for shuffled in (False, True):
-        sampler = data.RandomSampler(Numbered(), generator=torch.Generator().manual_seed(3))
-        order = {"sampler": sampler} if shuffled else {}
-        loader = accelerator.prepare(data.DataLoader(Numbered(), 4, num_workers=1, **order))  # type: ignore[arg-type]
-        found.append([accelerator.gather(batch["index"]).tolist() for batch in loader])
-    torch.distributed.destroy_process_group()
+    for workers in (0, 2):
+        for resumed in (False, True):
+            accelerator = _accelerate(use_stateful_dataloader=True)
+            loader = accelerator.prepare(data.DataLoader(Numbered(), 5, num_workers=workers))
+            if resumed:
+                accelerator.load_state(f"state-{workers}")
+            for number, batch in enumerate(loader):
+                found.append(batch["index"].tolist())
+                if not resumed and number == 1:
+                    accelerator.save_state(f"state-{workers}")
+                    break
     return found
 
 
-# --- Hugging Face's Trainer
+@scenario
+def accelerate_two_processes(folder: Path) -> Any:
+    """This process is one of two; each writes what it saw."""
+    found = []
+    with joined_ranks():
+        for options in ACCELERATE:
+            accelerator = _accelerate(**options)
+            for shuffled in (False, True):
+                sampler = data.RandomSampler(Numbered(), generator=torch.Generator().manual_seed(3))
+                order = {"sampler": sampler} if shuffled else {}
+                loader = data.DataLoader(Numbered(), 6, num_workers=1, **order)  # type: ignore[arg-type]
+                prepared = accelerator.prepare(loader)
+                found.append([len(prepared), _indices(prepared)])
+        found.append([accelerator.gather(batch["index"]).tolist() for batch in prepared])
+    return found
+
+
+# --- Hugging Face's Trainer and datasets
 
 
 @scenario
 def hugging_face_trainer(folder: Path) -> Any:
-    from transformers import Trainer, TrainerCallback, TrainingArguments
+    """Two epochs with an evaluation, and the end of a run that starts from a checkpoint in the second one."""
+    from transformers import Trainer, TrainingArguments
 
     class Model(torch.nn.Module):
         def __init__(self) -> None:
@@ -388,32 +498,69 @@ def hugging_face_trainer(folder: Path) -> Any:
         def __getitem__(self, index: int) -> dict[str, Any]:
             return {"x": torch.tensor([index / N, 1.0]), "labels": index % 2, "number": index}
 
-    class Quiet(TrainerCallback):
-        """No progress bar, and nothing printed."""
-
     arguments = TrainingArguments(
         "trained",
         per_device_train_batch_size=4,
         num_train_epochs=2,
         report_to=[],
         use_cpu=True,
-        save_strategy="no",
+        save_strategy="steps",
+        save_steps=4,
         logging_strategy="no",
         disable_tqdm=True,
         dataloader_num_workers=2,
         seed=5,
     )
-    model = Model()
-    trainer = Trainer(
-        model=model, args=arguments, train_dataset=Rows(), eval_dataset=Rows(), callbacks=[Quiet]
+    found = []
+    for checkpoint in (None, "trained/checkpoint-8"):
+        model = Model()
+        trainer = Trainer(model=model, args=arguments, train_dataset=Rows(), eval_dataset=Rows())
+        trainer.train(resume_from_checkpoint=checkpoint)
+        found.append([sorted(trainer.evaluate()), model.seen, model.layer.weight.tolist()])
+    return found
+
+
+def _rows() -> Any:
+    import datasets
+
+    return datasets.Dataset.from_dict({"x": [[i / N, 1.0] for i in range(N)], "index": list(range(N))})
+
+
+@scenario
+def datasets_rows(folder: Path) -> Any:
+    """A table, and images with a transform that reads them when a batch asks for them."""
+    import datasets
+    from torchvision import transforms
+
+    steps = transforms.Compose([transforms.Resize(40), transforms.CenterCrop(32), transforms.ToTensor()])
+    paths = sorted(str(path) for path in folder.rglob("*.jpg"))
+    images = datasets.Dataset.from_dict({"image": paths, "label": list(range(N))})
+    images = images.cast_column("image", datasets.Image()).with_transform(
+        lambda rows: {"x": [steps(each.convert("RGB")) for each in rows["image"]], "index": rows["label"]}
     )
-    trainer.train()
-    metrics = trainer.evaluate()
-    seen = model.seen[: 2 * N // 4]
-    epochs = [
-        sorted(number for batch in part for number in batch) for part in (seen[: N // 4], seen[N // 4 :])
-    ]
-    return [epochs, [len(batch) for batch in model.seen], sorted(metrics)]
+    found: list[Any] = []
+    for dataset in (_rows().with_format("torch"), images):
+        for workers in (0, 2):
+            sampler = data.RandomSampler(dataset, generator=torch.Generator().manual_seed(3))
+            loader = data.DataLoader(dataset, 5, sampler=sampler, num_workers=workers)
+            found.append([[summary(batch["x"], batch["index"]) for batch in loader] for _ in range(2)])
+    return found
+
+
+@scenario
+def datasets_stream(folder: Path) -> Any:
+    """Shards that workers share and that another rank has the rest of, in another order in each epoch."""
+    from datasets.distributed import split_dataset_by_node
+
+    found = []
+    for workers, kept in ((0, False), (2, False), (2, True)):
+        shuffled = _rows().to_iterable_dataset(num_shards=4).shuffle(seed=1, buffer_size=6)
+        stream = split_dataset_by_node(shuffled, rank=1, world_size=2)
+        loader = data.DataLoader(stream, 5, num_workers=workers, persistent_workers=kept)
+        for epoch in range(2):
+            stream.set_epoch(epoch)
+            found.append([batch["index"].tolist() for batch in loader])
+    return found
 
 
 # --- WebDataset's loader
@@ -423,12 +570,14 @@ def hugging_face_trainer(folder: Path) -> Any:
 def webdataset_loader(folder: Path) -> Any:
     import webdataset
 
-    with webdataset.TarWriter("shard-0.tar") as shards:
-        for index in range(N):
-            shards.write({"__key__": f"{index:04}", "txt": f"text {index}", "cls": index % 2})
+    for shard in range(2):
+        with webdataset.TarWriter(f"shard-{shard}.tar") as file:
+            for index in range(shard, N, 2):
+                file.write({"__key__": f"{index:04}", "txt": f"text {index}", "cls": index % 2})
     found = []
-    for workers in (0, 1):
-        dataset = webdataset.WebDataset("shard-0.tar", shardshuffle=False).decode().to_tuple("txt", "cls")
+    for workers in (0, 1, 2):
+        dataset = webdataset.WebDataset("shard-{0..1}.tar", shardshuffle=False)
+        dataset = dataset.decode().to_tuple("txt", "cls")
         loader = webdataset.WebLoader(dataset.batched(5), batch_size=None, num_workers=workers)
         loader = loader.unbatched().shuffle(4, rng=random.Random(1)).batched(6).with_epoch(3)
         found.append([[list(texts), labels.tolist()] for texts, labels in loader])

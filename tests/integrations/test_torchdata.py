@@ -46,6 +46,11 @@ def random_sampler() -> Any:
     return data.RandomSampler(range(N), generator=torch.Generator().manual_seed(3))
 
 
+def stream_of_datasets() -> Any:
+    datasets = pytest.importorskip("datasets")
+    return datasets.Dataset.from_dict({"number": list(range(N))}).to_iterable_dataset(num_shards=2)
+
+
 KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "in order": lambda: {"dataset": Numbers()},
     "random sampler": lambda: {"dataset": Numbers(), "sampler": random_sampler()},
@@ -55,6 +60,7 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "state of the dataset, reset at its end": lambda: {"dataset": CountedStream(N)},
     "state of the iterator": lambda: {"dataset": ByIterator()},
     "its own iterator": lambda: {"dataset": StartingOver()},
+    "stream of Hugging Face's datasets": lambda: {"dataset": stream_of_datasets()},
 }
 
 
@@ -118,6 +124,16 @@ def test_a_state_that_was_loaded_is_given_back_until_the_epoch_starts(workers: i
         other = make("state of the dataset, reset at its end", loader, workers, 4)
         other.load_state_dict(state)
         assert other.state_dict() == state, loader
+
+
+@pytest.mark.parametrize("kind", ["in order", "random sampler", "stateful sampler"])
+def test_the_length_of_a_loader_that_resumes_is_that_of_a_whole_epoch_as_in_torchdata(kind: str) -> None:
+    for loader in (headrace.DataLoader, torchdata.StatefulDataLoader):
+        first, resumed = make(kind, loader, 0, 4), make(kind, loader, 0, 4)
+        next(iter(first))
+        resumed.load_state_dict(first.state_dict())
+        lengths = [len(first), len(resumed), *(len(resumed) for _ in resumed), len(resumed)]
+        assert lengths == [6] * 8, loader  # five batches are left
 
 
 # Where they differ, as docs/order.md says.
