@@ -249,6 +249,22 @@ def _hugging_face(folder: Path) -> Any:
     return hf.Dataset.from_dict(table, features=features).with_transform(apply)
 
 
+class Processing:
+    """A class around an image processor, as fine-tuning scripts have it."""
+
+    def __init__(self, processor: Any) -> None:
+        self.processor = processor
+
+    def __call__(self, image: Image.Image) -> torch.Tensor:
+        return self.processor(image.convert("RGB"), return_tensors="pt")["pixel_values"][0]
+
+
+def _processor(folder: Path) -> Any:
+    from transformers import ViTImageProcessor
+
+    return datasets.ImageFolder(str(folder), Processing(ViTImageProcessor()))
+
+
 def _web_dataset(folder: Path) -> Any:
     import webdataset
 
@@ -351,6 +367,7 @@ ROWS: tuple[Row, ...] = (
         *CROP_TENSORS, v2.ColorJitter(0.4, 0.4, 0.4, 0.1), *END_V2[1:]), 6.0),
     Row("decode_image, v2 on tensors", _decoded, 4.0),
     Row("Hugging Face dataset, with_transform", _hugging_face, 4.0, "datasets"),
+    Row("Hugging Face ViTImageProcessor", _processor, 3.0, "transformers"),
     Row("WebDataset, decode('pil')", _web_dataset, 3.0, "webdataset"),
     Row("albumentations, cv2", _albumentations, None, "albumentations"),
 )  # fmt: skip

@@ -24,6 +24,7 @@ from headrace.transforms import find_op, known_base
 from headrace.transforms.changed import find_change
 from headrace.transforms.containers import is_container, steps_of
 from headrace.transforms.gray import Grayscale
+from headrace.transforms.hf_processors import find_processor, processing_steps
 from headrace.transforms.lambdas import ExifTranspose
 from headrace.transforms.levels import Identity, ToPureTensor, ToRGB, ToTensor
 from headrace.transforms.op import (
@@ -55,6 +56,7 @@ NOT_LAST = "erases before other steps; put it at the end"
 OF_SEVERAL = "comes after a crop into several images"
 NO_BATCHES_OF_SEVERAL = "makes several images of one, which these batches can't hold"
 OUT_OF_RANGE = "may erase with what uint8 doesn't hold"
+NOT_ON_IMAGES = "comes after a step that may not give an image"
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,7 +295,10 @@ def _read_all(transform: Any) -> list[_Item]:
     """The transforms inside containers, in the order in which they are called."""
     items: list[_Item] = []
     for each in _flat(transform):
-        items.append(each if isinstance(each, _Item) else _read(each, items))
+        if isinstance(each, _Item):
+            items.append(each)
+        else:
+            items += _read_processing(each, items) or [_read(each, items)]
     return items
 
 
@@ -324,6 +329,27 @@ def _read(transform: Any, before: Sequence[_Item]) -> _Item:
         return _read_known(transform, before)
     except Exception as error:
         return _unreadable(transform, error)
+
+
+def _read_processing(transform: Any, before: Sequence[_Item]) -> list[_Item] | None:
+    """The steps of a function that calls a Hugging Face image processor; None: it is none."""
+    try:
+        found = find_processor(transform)
+        if found is None:
+            return None
+        if not all(map(_keeps_images, before)):
+            raise NoNativeForm(NOT_ON_IMAGES)
+        steps = processing_steps(transform, *found)
+    except NoNativeForm as verdict:
+        text = located(describe_callable(transform), transform)
+        return [_Item(transform, text=text, problem=str(verdict))]
+    except Exception as error:  # code of other people's, as in _read
+        return [_unreadable(transform, error)]
+    items: list[_Item] = []
+    for step, op in steps:
+        known = None if op is None else _Item(step, op, text=str(op), on_levels=True)
+        items.append(known or _read(step, items))
+    return items
 
 
 def _read_known(transform: Any, before: Sequence[_Item]) -> _Item:

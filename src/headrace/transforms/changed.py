@@ -11,7 +11,7 @@ from torch import nn
 from headrace._torch_compat import find_call_change
 
 # Whose classes may be known; see `Op.matches_imported` for those that Headrace doesn't import.
-LIBRARIES = ("torch", "torchvision", "timm")
+LIBRARIES = ("torch", "torchvision", "timm", "transformers")
 # Those that make a module what it is, as far as it has them; of another object, the first.
 METHODS = ("__call__", "forward", "transform", "make_params", "get_params")
 

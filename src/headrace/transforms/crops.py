@@ -47,13 +47,15 @@ def check_padding(padding: Sequence[int], padding_mode: str) -> None:
 class CenterCrop(ImageOp):
     """The middle height × width of the input; where that is smaller, it is padded first.
 
-    `fill` (red, green, blue) is for 'constant'. It is timm's CenterCropOrPad, too.
+    `fill` (red, green, blue) is for 'constant'. Half a pixel is rounded to an even number, or with
+    `rounds_down` down, as transformers does. It is timm's CenterCropOrPad, too.
     """
 
     height: int
     width: int
     padding_mode: PaddingMode = "constant"
     fill: tuple[int, int, int] = (0, 0, 0)
+    rounds_down: bool = False
 
     native = "center_crop"
     gray_problem = ""
@@ -81,7 +83,8 @@ class CenterCrop(ImageOp):
         return cls.read(transform)
 
     def params(self) -> tuple[float, ...]:
-        return (self.height, self.width, PADDING_MODES.index(self.padding_mode), *self.fill)
+        mode = PADDING_MODES.index(self.padding_mode)
+        return (self.height, self.width, mode, *self.fill, self.rounds_down)
 
     def extent(self, before: Extent) -> Extent:
         return Extent(self.height, self.width, exact=True)
@@ -97,7 +100,11 @@ class CenterCrop(ImageOp):
         return height >= self.height and width >= self.width
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
-        return F.center_crop(_padded(image, self), [self.height, self.width])
+        image = _padded(image, self)
+        if self.rounds_down:
+            top, left = (image.height - self.height) // 2, (image.width - self.width) // 2
+            return F.crop(image, top, left, self.height, self.width)
+        return F.center_crop(image, [self.height, self.width])
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import builtins
 import dis
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from types import CodeType, FunctionType, ModuleType
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from itertools import product
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import PIL.Image
@@ -55,6 +57,7 @@ METHODS = {f"{name}{place}" for name in ("add", "sub", "mul", "div", "neg", "cla
 
 # What a module has imported is called in another way than what it has not, as in the cells of a notebook.
 CALLED_ALIKE = {"LOAD_METHOD": "LOAD_ATTR", "CALL_METHOD": "CALL_FUNCTION", "PUSH_NULL": ""}
+IDLE = {"", "CACHE", "COPY_FREE_VARS", "NOP", "PRECALL", "PUSH_NULL", "RESUME"}
 # Further instructions of functions that go through several images, and make a list or a tensor of results.
 LOOPS = {"GET_ITER", "FOR_ITER", "END_FOR", "POP_ITER", "POP_TOP", "SWAP", "COPY_FREE_VARS"}
 LOOPS |= {"BUILD_LIST", "BUILD_TUPLE", "LIST_APPEND", "MAKE_FUNCTION", "LOAD_CLOSURE", "KW_NAMES"}
@@ -212,6 +215,124 @@ def _is_plain(value: Any) -> bool:
     if type(value) in (list, tuple):
         return all(map(_is_plain, value))
     return value is None or type(value) in (int, float, bool, str, torch.dtype)
+
+
+def pixel_values_of(transform: Any, known: Callable[[Any], bool]) -> tuple[Any, bool] | None:
+    """The object `p`, for which `known` holds, where all that `transform` does with an image is to return
+    ``p(image, return_tensors="pt")["pixel_values"][0]``, and whether it converts the image to RGB before that.
+    None: it does anything else."""
+    found = _bound(transform)
+    if found is None or found[0].__code__.co_flags & UNUSUAL or _handlers(found[0].__code__):
+        return None
+    steps, used = _steps_around(*found, known)
+    if steps is None or len(used) != 1:
+        return None
+    converts = _processings().get(steps)
+    return None if converts is None else (used[0], converts)
+
+
+def _bound(transform: Any) -> tuple[FunctionType, dict[str, Any], str] | None:
+    """The function that is called for an image where `transform` is, its other arguments, and the name of the
+    image's. None: it isn't a function of Python's, or can't be called so."""
+    function, before, keywords = transform, (), {}
+    if type(transform) is partial:
+        function, before, keywords = transform.func, transform.args, transform.keywords
+    elif type(transform) is MethodType:
+        function, before = transform.__func__, (transform.__self__,)
+    elif type(transform) is not FunctionType:
+        function, before = inspect.getattr_static(type(transform), "__call__", None), (transform,)
+    if type(function) is not FunctionType or "__signature__" in vars(function):
+        return None
+    image = object()
+    try:
+        bound = inspect.signature(function, follow_wrapped=False).bind(*before, image, **keywords)
+    except TypeError:
+        return None
+    bound.apply_defaults()
+    name = next((name for name, value in bound.arguments.items() if value is image), None)
+    if name is None:
+        return None
+    return function, {key: value for key, value in bound.arguments.items() if key != name}, name
+
+
+def _steps_around(
+    function: FunctionType, values: Mapping[str, Any], image: str, known: Callable[[Any], bool]
+) -> tuple[tuple[Any, ...] | None, list[Any]]:
+    """What `function` does, whatever its variables are called, and the objects for which `known` holds that it
+    uses, wherever they are from; None: it uses others, too.
+
+    `values` are those of its arguments but for that named `image`.
+    """
+    steps: list[Any] = []
+    used: list[Any] = []
+    names, nothing = {image: "image"}, object()
+    owner: Any = nothing  # what has been read, of which an attribute must follow
+    for name, value in _single_instructions(function.__code__):
+        if owner is not nothing:
+            if name != "LOAD_ATTR":
+                return None, used
+            owner = _plain_attribute(owner, value)
+        elif name in ("LOAD_GLOBAL", "LOAD_DEREF"):
+            owner = _surroundings(function, name).get(value)
+        elif name in ("LOAD", "STORE") and value in values:
+            if name == "STORE":
+                return None, used
+            owner = values[value]
+        elif name in ("LOAD", "STORE"):
+            steps.append((name, names.setdefault(value, f"variable {len(names)}")))
+        else:
+            steps.append((name, type(value), value))
+        if owner is not nothing and known(owner):
+            used.append(owner)
+            steps.append("known")
+            owner = nothing
+    return (tuple(steps) if owner is nothing else None), used
+
+
+def _single_instructions(code: CodeType) -> Iterator[tuple[str, Any]]:
+    """Names and arguments of instructions; those about local variables are LOAD and STORE, each about one."""
+    for each in dis.get_instructions(code):
+        name = CALLED_ALIKE.get(each.opname, each.opname)
+        if name.startswith(LOCALS):
+            variables = each.argval if isinstance(each.argval, tuple) else (each.argval,)
+            yield from zip(re.findall("LOAD|STORE", name), variables, strict=True)
+        elif name not in IDLE:
+            yield name, each.argval
+
+
+def _plain_attribute(owner: Any, name: str) -> Any:
+    """What a module or a plain object has under that name; else None."""
+    if type(owner) is ModuleType:
+        return vars(owner).get(name)
+    kind = type(owner)
+    reads = inspect.getattr_static(kind, "__getattribute__") is object.__getattribute__
+    plain = reads and inspect.getattr_static(kind, name, None) is None and hasattr(owner, "__dict__")
+    return vars(owner).get(name) if plain else None
+
+
+@lru_cache(maxsize=1)
+def _processings() -> dict[tuple[Any, ...], bool]:
+    """What functions do that return pixel values, each with whether it converts the image before."""
+    images = (("", "image"), ("", 'image.convert("RGB")'), ('image = image.convert("RGB"); ', "image"))
+    ends = (('["pixel_values"]', ".pixel_values"), ("[0]", ".squeeze(0)", ".squeeze()"))
+    found: dict[tuple[Any, ...], bool] = {}
+    for (before, image), keyword, values, first in product(images, ("", "images="), *ends):
+        call = f'known({keyword}{image}, return_tensors="pt")'
+        bodies = [f"return {call}{values}{first}"]
+        for name in ("result", "image"):
+            bodies += [
+                f"{name} = {call}; return {name}{values}{first}",
+                f"{name} = {call}{values}; return {name}{first}",
+                f"{name} = {call}{values}{first}; return {name}",
+            ]
+        for body in bodies:
+            module = compile(f"def made(image):\n    {before}{body}", "processing", "exec")
+            code = next(each for each in module.co_consts if isinstance(each, CodeType))
+            made = FunctionType(code, {"known": found})
+            steps, _ = _steps_around(made, {}, "image", lambda value: value is found)
+            assert steps is not None
+            found[steps] = "convert" in before + image
+    return found
 
 
 def collates_first(function: Any) -> bool:
