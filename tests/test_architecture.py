@@ -124,7 +124,7 @@ BUDGETS = [
     Budget(("loader", "config", "build"), 900, now=1315),
     # More than was meant: each policy of torchvision's and timm's has a page of its own rules, and the user's
     # own code is known by its bytecode alone. AugMix, crops into several images and random sizes: 700 lines.
-    Budget(("transforms",), 4100, now=5960),
+    Budget(("transforms",), 4100, now=6010),
     # What gray images, other formats, several crops of one and the reading of files need.
     Budget(("plan",), 1500, now=2000),
     # More than was meant: it records torchvision's functions one by one, and needs to find no transforms.
@@ -154,10 +154,10 @@ BUDGETS = [
 ]
 # More for the time being: recognition of code of one's own and of timm, loaders that read tensors and lazy
 # masks, before others make room for them.
-ALL_PYTHON = Budget(tuple(HOLDS), 28_000, now=41_690)
+ALL_PYTHON = Budget(tuple(HOLDS), 28_000, now=41_730)
 # The steps of lazy images and those of timm; CMYK, one channel, orientation; PNG by two libraries and
 # WebP; torch's arithmetic for AugMix; checksums of packed images.
-NATIVE = 14_980
+NATIVE = 15_010
 MAX_FILE, MAX_FUNCTION = 600, 60
 
 ARCHITECTURE = ROOT.parents[1] / "docs" / "architecture.md"

@@ -193,8 +193,8 @@ class Chunks {
       case kPlte:
         return read_palette(chunk);
       case kTrns:
-        if (seen_transparency_ || header_->data_begin != 0) return Code::kUnsupported;
-        seen_transparency_ = true;
+        if (header_->transparent_color || header_->data_begin != 0) return Code::kUnsupported;
+        header_->transparent_color = true;
         return read_transparency(chunk, *header_);
       case kText:
       case kZtxt:
@@ -235,7 +235,6 @@ class Chunks {
   }
 
   Header* header_;
-  bool seen_transparency_ = false;
   size_t text_ = 0;
 };
 

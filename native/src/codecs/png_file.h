@@ -26,6 +26,7 @@ struct Header {
   int bit_depth = 0;
   int color_type = 0;
   bool interlaced = false;
+  bool transparent_color = false;  // there is a tRNS chunk
   size_t palette_begin = 0;  // of the PLTE chunk; 0: there is none
   size_t palette_size = 0;   // of its content, in bytes
   size_t data_begin = 0;     // of the first IDAT chunk

@@ -6,8 +6,8 @@
 namespace headrace {
 namespace {
 
-// Places of the parameters: the size, how the image is padded where it is smaller, and how halves of
-// a pixel are rounded.
+// Places of the parameters: the size, how the image is padded where it is smaller, and whether
+// halves of a pixel are rounded down.
 enum : int { kHeight, kWidth, kMode, kFill, kRoundsDown = kFill + 3 };
 
 const char* check(const double* p) {

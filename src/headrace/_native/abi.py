@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-ABI_VERSION = 16
+ABI_VERSION = 17
 STAGES = 5
 DECODERS = 8
 PARAMS = 24
@@ -67,6 +67,7 @@ class Pipeline(Structure):
         ("gray", c_int32),
         ("upright", c_int32),
         ("views", c_int32),
+        ("opaque", c_int32),
         ("max_pixels", c_int64),
         ("table", c_void_p),
     )

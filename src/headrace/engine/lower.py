@@ -13,6 +13,7 @@ from headrace.plan.pointwise import PointwiseTable
 from headrace.plan.segments import Layout, NativeSegment
 from headrace.records import Draw, SampleKey
 from headrace.transforms.decode_image import DECODER
+from headrace.transforms.hf_processors import OverWhite
 from headrace.transforms.op import ImageOp, flat
 
 DTYPES = {torch.uint8: 0, torch.float16: 1, torch.bfloat16: 2, torch.float32: 3}
@@ -37,6 +38,7 @@ def lower_pipeline(plan: NativeSegment, decoders: int) -> ffi.Pipeline:
         pillow_vertical_first=pillow_resizes_vertically_first(),
         gray=plan.mode == "L",
         upright=plan.upright,
+        opaque=any(isinstance(op, OverWhite) for op in plan.ops),
     )
     pipeline.struct.views = plan.views
     return pipeline

@@ -219,7 +219,7 @@ def _is_plain(value: Any) -> bool:
 
 def pixel_values_of(transform: Any, known: Callable[[Any], bool]) -> tuple[Any, bool] | None:
     """The object `p`, for which `known` holds, where all that `transform` does with an image is to return
-    ``p(image, return_tensors="pt")["pixel_values"][0]``, and whether it converts the image to RGB before that.
+    ``p(image, return_tensors="pt")["pixel_values"][0]``, and whether it converts the image to RGB before.
     None: it does anything else."""
     found = _bound(transform)
     if found is None or found[0].__code__.co_flags & UNUSUAL or _handlers(found[0].__code__):
@@ -232,9 +232,11 @@ def pixel_values_of(transform: Any, known: Callable[[Any], bool]) -> tuple[Any, 
 
 
 def _bound(transform: Any) -> tuple[FunctionType, dict[str, Any], str] | None:
-    """The function that is called for an image where `transform` is, its other arguments, and the name of the
-    image's. None: it isn't a function of Python's, or can't be called so."""
-    function, before, keywords = transform, (), {}
+    """The function that is called for an image where `transform` is, its other arguments, and the name of
+    the image's. None: it isn't a function of Python's, or can't be called so."""
+    function: Any = transform
+    before: tuple[Any, ...] = ()
+    keywords: Mapping[str, Any] = {}
     if type(transform) is partial:
         function, before, keywords = transform.func, transform.args, transform.keywords
     elif type(transform) is MethodType:
@@ -258,8 +260,8 @@ def _bound(transform: Any) -> tuple[FunctionType, dict[str, Any], str] | None:
 def _steps_around(
     function: FunctionType, values: Mapping[str, Any], image: str, known: Callable[[Any], bool]
 ) -> tuple[tuple[Any, ...] | None, list[Any]]:
-    """What `function` does, whatever its variables are called, and the objects for which `known` holds that it
-    uses, wherever they are from; None: it uses others, too.
+    """What `function` does, whatever its variables are called, and the objects for which `known` holds that
+    it uses, wherever they are from; None: it uses others, too.
 
     `values` are those of its arguments but for that named `image`.
     """
