@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from torch.utils.data import DataLoader as TorchDataLoader
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
 
+import headrace
 from headrace._native import ffi
+from headrace._native.decoders import native_formats
 from headrace.errors import NativeError
 from support.command import run_command
-from support.jpegs import image_folder
+from support.equal import same
+from support.jpegs import cmyk, image_folder, jpeg
+from support.odd_files import saved
 
 
 @pytest.fixture
@@ -55,6 +63,42 @@ def test_pack_verify_and_info(folder: Path, tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert "the image's bytes aren't those that were packed" in done.stdout
     assert done.stdout.endswith(f"{dest}: 12 samples, 1 problems\n")
+
+
+def test_every_format_is_indexed_packed_described_and_read_as_in_torch(tmp_path: Path) -> None:
+    source, dest = image_folder(tmp_path / "src", 5), tmp_path / "dest"
+    rng = np.random.default_rng(2)
+    files = {
+        "cmyk.jpg": cmyk(rng, 210, 230),
+        "ycck.jpg": cmyk(rng, 61, 90, ycck=True),
+        "gray.jpg": jpeg(rng, "gray", 240, 220),
+        "really-png.jpg": saved("PNG"),
+        "palette.png": saved("PNG", "P"),
+        "gray.png": saved("PNG", "L"),
+        "alpha.webp": saved("WEBP", "RGBA"),
+    }
+    for name, data in files.items():
+        (source / "class1" / name).write_bytes(data)
+    transform = v1.Compose([v1.Resize(50), v1.CenterCrop(44), v1.ToTensor()])
+    dataset = ImageFolder(str(source), transform)
+    expected = list(TorchDataLoader(dataset, 4))
+
+    done = run_command("index", source)
+    assert done.exit_code == 0, done.stderr
+    assert "of 9 files (0 reused) have entry points" in done.stdout
+    assert same(list(headrace.DataLoader(dataset, 4)), expected)
+
+    done = run_command("pack", source, dest)
+    assert done.exit_code == 0, done.stderr
+    done = run_command("verify", dest, "--against", source)
+    assert (done.exit_code, done.stdout) == (0, f"{dest}: 12 samples, 0 problems\n")
+    done = run_command("info", dest)
+    assert "jpg 9, png 2, webp 1" in done.stdout
+
+    loader = headrace.DataLoader(headrace.PackedDataset(dest, transform), 4)
+    assert same(list(loader), expected)
+    decoded = loader.stats().decoded_by
+    assert decoded["pillow"] == 0 or native_formats() != ("JPEG", "PNG", "WEBP")
 
 
 def test_errors_of_the_user_are_exit_code_2(folder: Path, tmp_path: Path) -> None:
