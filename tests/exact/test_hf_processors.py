@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,7 +22,8 @@ import headrace.testing
 from support.jpegs import cmyk, image_folder, jpeg
 
 pytest.importorskip("transformers.image_processing_backends", exc_type=ImportError)
-import transformers  # noqa: E402
+import transformers
+from transformers.image_processing_utils import BaseImageProcessor
 
 SMALL = {"height": 48, "width": 40}
 PROCESSORS: dict[str, Callable[[], Any]] = {
@@ -41,9 +44,7 @@ PROCESSORS: dict[str, Callable[[], Any]] = {
     ),
     "ConvNeXT, warped": transformers.ConvNextImageProcessor,
     "CLIP": transformers.CLIPImageProcessor,
-    "CLIP, only cropped": lambda: transformers.CLIPImageProcessor(
-        do_resize=False, crop_size=SMALL
-    ),
+    "CLIP, only cropped": lambda: transformers.CLIPImageProcessor(do_resize=False, crop_size=SMALL),
     "SigLIP": lambda: transformers.SiglipImageProcessor(size=SMALL),
     "DINOv2": transformers.BitImageProcessor,
     "BEiT": lambda: transformers.BeitImageProcessor(size=SMALL),
@@ -72,8 +73,8 @@ class Processing:
 
     def method(self, image: Image.Image) -> torch.Tensor:
         image = image.convert("RGB")
-        image = self.processor(image, return_tensors="pt")["pixel_values"].squeeze()
-        return image
+        values: torch.Tensor = self.processor(image, return_tensors="pt")["pixel_values"].squeeze()
+        return values
 
 
 def closure(processor: Any) -> Callable[[Any], Any]:
@@ -162,8 +163,11 @@ def test_every_margin_of_a_center_crop_is_that_of_the_processor(tmp_path: Path) 
     assert_native_and_equal(tmp_path, closure(processor))
 
 
+ENLARGED = v1.Resize((60, 70), interpolation=v1.InterpolationMode.NEAREST)  # of the same colors
+
+
 @pytest.mark.parametrize("do_convert_rgb", [False, True])
-@pytest.mark.parametrize("before", [[], [v1.RandomHorizontalFlip(1.0)], [v1.Resize((60, 70))]], ids=str)
+@pytest.mark.parametrize("before", [[], [v1.RandomHorizontalFlip(1.0)], [ENLARGED]], ids=str)
 def test_transparent_colors_are_white_where_the_processor_converts(
     do_convert_rgb: bool, before: list[Any], tmp_path: Path
 ) -> None:
@@ -172,7 +176,9 @@ def test_transparent_colors_are_white_where_the_processor_converts(
     levels = rng.integers(0, 3, (50, 61, 3), dtype=np.uint8) * 100
     image = Image.fromarray(levels)
     image.save(tmp_path / "a" / "rgb.png", transparency=tuple(levels[0, 0].tolist()))
-    image.convert("L").save(tmp_path / "a" / "gray.png", transparency=int(image.convert("L").getpixel((0, 0))))
+    image.convert("L").save(
+        tmp_path / "a" / "gray.png", transparency=int(np.asarray(image.convert("L"))[0, 0])
+    )
     image.quantize(20).save(tmp_path / "a" / "palette.png", transparency=3)
     image.save(tmp_path / "a" / "opaque.png")
     image.quantize(20).save(tmp_path / "a" / "image.gif", transparency=3)
@@ -196,7 +202,7 @@ def test_transparent_colors_are_white_where_the_processor_converts(
 class Larger(transformers.ViTImageProcessor):
     """Has other defaults only."""
 
-    size = {"height": 60, "width": 60}
+    size: ClassVar[dict[str, int]] = {"height": 60, "width": 60}
 
 
 class Brighter(transformers.ViTImageProcessor):
@@ -206,8 +212,47 @@ class Brighter(transformers.ViTImageProcessor):
         return super().rescale_and_normalize(images, *args, **kwargs) + 1
 
 
-def test_a_subclass_with_other_defaults_is_native(root: Path) -> None:
-    assert_native_and_equal(root, closure(Larger()))
+class Half(transformers.ConvNextImageProcessor):
+    """Has other defaults, and a method that nothing of the processor's calls."""
+
+    size: ClassVar[dict[str, int]] = {"shortest_edge": 56}
+    crop_pct = 0.5
+
+    def describe(self) -> str:
+        return "half"
+
+
+class Growing(transformers.ViTImageProcessor):
+    """Has a setting that changes by itself."""
+
+    @property
+    def rescale_factor(self) -> float:
+        return random.random()
+
+    @rescale_factor.setter
+    def rescale_factor(self, value: float) -> None:
+        pass
+
+
+class Beforehand(BaseImageProcessor):
+    """Stands between a processor and the base class of all of them."""
+
+    def preprocess(self, images: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().preprocess(images.rotate(180), *args, **kwargs)
+
+
+class Turned(transformers.ViTImageProcessor, Beforehand):
+    """Turns images by inheritance alone."""
+
+
+@pytest.mark.parametrize("kind", [Larger, Half])
+def test_a_subclass_with_other_defaults_is_native(kind: Any, root: Path) -> None:
+    assert_native_and_equal(root, closure(kind()))
+
+
+def test_a_property_as_a_setting_runs_as_python(root: Path) -> None:
+    loader = headrace.DataLoader(datasets.ImageFolder(str(root), closure(Growing())), 5, num_workers=2)
+    assert "Growing has its own rescale_factor" in " ".join(loader.plan().reasons)
 
 
 def replaced() -> Any:
@@ -219,11 +264,10 @@ def replaced() -> Any:
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a method of its own": (Brighter, "has its own rescale_and_normalize"),
+    "a method of another base": (Turned, "has its own preprocess"),
     "a replaced method": (replaced, "resize of the processor was replaced"),
     "padding": (
-        lambda: transformers.ViTImageProcessor(
-            size=SMALL, do_pad=True, pad_size={"height": 60, "width": 60}
-        ),
+        lambda: transformers.ViTImageProcessor(size=SMALL, do_pad=True, pad_size={"height": 60, "width": 60}),
         "do_pad=True has no native form",
     ),
     "nearest of Pillow's": (
@@ -279,13 +323,64 @@ def test_a_processor_after_a_step_that_may_give_anything_runs_as_python(root: Pa
     assert_python_and_equal(root, v1.Compose([half, closure(VIT)]), "comes after a step that may not give")
 
 
-def test_changed_settings_take_effect_in_the_next_epoch(root: Path) -> None:
+HELD: dict[str, Callable[[Any], Any]] = {
+    "closure": closure,
+    "partial": lambda processor: functools.partial(pixel_values, processor=processor),
+    "attribute": Processing,
+    "default": lambda given: lambda im, p=given: p(im, return_tensors="pt").pixel_values[0],
+}
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_changed_settings_take_effect_in_the_next_epoch(held: str, root: Path) -> None:
     processor = transformers.ViTImageProcessor(size=SMALL)
-    dataset = datasets.ImageFolder(str(root), functools.partial(pixel_values, processor=processor))
+    dataset = datasets.ImageFolder(str(root), HELD[held](processor))
     loader = headrace.DataLoader(dataset, 5, num_workers=2)
-    batches(loader)
+    before = batches(loader)
     processor.image_mean = (0.1, 0.2, 0.3)
-    for ours, theirs in zip(batches(loader), batches(torch.utils.data.DataLoader(dataset, 5)), strict=True):
+    after = batches(loader)
+    for ours, theirs in zip(after, batches(torch.utils.data.DataLoader(dataset, 5)), strict=True):
+        assert torch.equal(ours, theirs)
+    assert not torch.equal(before[0], after[0])
+
+
+def gray(path: str) -> Image.Image:
+    with Image.open(path) as image:
+        return image.convert("L")
+
+
+GRAY: dict[str, Callable[[], Any]] = {
+    "converted": lambda: transformers.CLIPImageProcessor(),
+    "one mean": lambda: transformers.ViTImageProcessor(size=SMALL, image_mean=[0.5], image_std=[0.25]),
+    "rescaled only": lambda: transformers.ViTImageProcessor(size=SMALL, do_normalize=False),
+    "cropped": lambda: transformers.DeiTImageProcessor(do_resize=False, do_normalize=False, crop_size=SMALL),
+}
+
+
+@pytest.mark.parametrize("name", GRAY)
+def test_gray_images_are_what_the_processor_makes_of_them(name: str, root: Path) -> None:
+    processor = GRAY[name]()
+    transform = functools.partial(pixel_values, processor=processor)
+    dataset = datasets.ImageFolder(str(root), transform, loader=gray)
+    found = batches(headrace.DataLoader(dataset, 5, num_workers=2))
+    for ours, theirs in zip(found, batches(torch.utils.data.DataLoader(dataset, 5)), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def brightest(values: torch.Tensor) -> torch.Tensor:
+    return values.flatten(1).max(1).values
+
+
+def test_steps_behind_a_processor_get_its_values(root: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(root, tmp_path / "images")
+    rng = np.random.default_rng(3)
+    levels = rng.integers(0, 3, (50, 61, 3), dtype=np.uint8) * 100
+    image = Image.fromarray(levels)
+    image.save(root / "class0" / "white.png", transparency=tuple(levels[0, 0].tolist()))
+    transform = v1.Compose([closure(transformers.CLIPImageProcessor()), brightest])
+    dataset = datasets.ImageFolder(str(root), transform)
+    found = batches(headrace.DataLoader(dataset, 5, num_workers=2))
+    for ours, theirs in zip(found, batches(torch.utils.data.DataLoader(dataset, 5)), strict=True):
         assert torch.equal(ours, theirs)
 
 
@@ -333,6 +428,6 @@ def test_with_transform_of_a_hugging_face_dataset_gets_a_processors_values(root:
 
 def test_replay_gives_what_the_processor_gives(root: Path) -> None:
     dataset = datasets.ImageFolder(str(root), closure(PROCESSORS["CLIP"]()))
-    loader = headrace.DataLoader(dataset, 5, num_workers=2)
+    loader = headrace.DataLoader(dataset, 5, num_workers=2, seed=1)
     for index in range(len(dataset)):
-        assert torch.equal(headrace.testing.replay(loader, index), dataset[index][0])
+        assert torch.equal(headrace.testing.replay(loader, index, 0), dataset[index][0])

@@ -27,10 +27,10 @@ struct Header {
   int color_type = 0;
   bool interlaced = false;
   bool transparent_color = false;  // there is a tRNS chunk
-  size_t palette_begin = 0;  // of the PLTE chunk; 0: there is none
-  size_t palette_size = 0;   // of its content, in bytes
-  size_t data_begin = 0;     // of the first IDAT chunk
-  size_t data_end = 0;       // past the last one: nothing is between them
+  size_t palette_begin = 0;        // of the PLTE chunk; 0: there is none
+  size_t palette_size = 0;         // of its content, in bytes
+  size_t data_begin = 0;           // of the first IDAT chunk
+  size_t data_end = 0;             // past the last one: nothing is between them
   OrientationTags orientation;
 };
 

@@ -36,8 +36,8 @@ int start(int have, int want, bool rounds_down) {
 Code fold(const double* p, const double*, Folder* folder) {
   const Size in = folder->size();
   const bool down = p[kRoundsDown] != 0;
-  return cut(p, start(in.width, as_int(p[kWidth]), down), start(in.height, as_int(p[kHeight]), down),
-             folder);
+  return cut(p, start(in.width, as_int(p[kWidth]), down),
+             start(in.height, as_int(p[kHeight]), down), folder);
 }
 
 // --- crop_or_pad: the window anywhere in the image, or the image anywhere in the window. v: top

@@ -183,7 +183,6 @@ class Pipeline:
         channels: 3, or 1 for the first of three equal ones.
         gray: files are decoded as ``convert("L")`` gives them, three times.
         upright: files are turned as `PIL.ImageOps.exif_transpose` does, before all ops.
-        opaque: files that may name a transparent color are left to the caller.
     """
 
     def __init__(
@@ -202,14 +201,13 @@ class Pipeline:
         channels: int = 3,
         gray: bool = False,
         upright: bool = False,
-        opaque: bool = False,
     ) -> None:
         self._given = list(ops)  # they keep their data
         self._ops = (abi.Op * max(1, len(ops)))(*ops)
         self._keep = keep
         self.struct = abi.Pipeline(
             *(self._ops, len(ops), height, width, dtype, nhwc, pillow_vertical_first),
-            *(decoders, channels, gray, upright, 1, opaque, max_pixels, table),
+            *(decoders, channels, gray, upright, 1, 0, max_pixels, table),
         )
         self.pointer = ctypes.pointer(self.struct)
 

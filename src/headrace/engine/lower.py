@@ -38,9 +38,9 @@ def lower_pipeline(plan: NativeSegment, decoders: int) -> ffi.Pipeline:
         pillow_vertical_first=pillow_resizes_vertically_first(),
         gray=plan.mode == "L",
         upright=plan.upright,
-        opaque=any(isinstance(op, OverWhite) for op in plan.ops),
     )
     pipeline.struct.views = plan.views
+    pipeline.struct.opaque = any(isinstance(op, OverWhite) for op in plan.ops)
     return pipeline
 
 

@@ -24,7 +24,7 @@ from headrace.transforms.changed import find_change, is_librarys
 from headrace.transforms.crops import CenterCrop
 from headrace.transforms.levels import Shown
 from headrace.transforms.op import ImageOp, NoNativeForm, Op
-from headrace.transforms.own_code import pixel_values_of
+from headrace.transforms.own_code import adds_to, pixel_values_of
 from headrace.transforms.reading import MODES, integer, made, pair
 from headrace.transforms.resize import Resize
 
@@ -152,19 +152,25 @@ def _is_processor(value: Any) -> bool:
 
 
 def _require_known(processor: Any) -> None:
-    kind, backend = type(processor), _backend()
+    kind, backend = _library_class(processor), _backend()
+    changed = adds_to(type(processor), kind, settings=True)
     methods = {name: getattr(kind, name, None) for name in METHODS}
     own = [name for name, method in methods.items() if method is not getattr(backend, name, None)]
-    if own and _name(kind) not in (CONVNEXT, BEIT):
-        raise NoNativeForm(f"{kind.__name__} has its own {', '.join(own)}")
+    if changed or (own and _name(kind) not in (CONVNEXT, BEIT)):
+        raise NoNativeForm(f"{type(processor).__name__} has its own {', '.join(changed or own)}")
     attributes = vars(processor)
     replaced = [name for name, method in methods.items() if name in attributes or not is_librarys(method)]
-    if replaced or kind.__getattribute__ is not object.__getattribute__:
-        raise NoNativeForm(f"{', '.join(replaced) or '__getattribute__'} of the processor was replaced")
+    if replaced:
+        raise NoNativeForm(f"{', '.join(replaced)} of the processor was replaced")
     for name in UNUSUAL:
         setting = getattr(processor, name, None)
         if setting is not None and setting is not False:
             raise NoNativeForm(f"{name}={setting!r} has no native form")
+
+
+def _library_class(processor: Any) -> type:
+    """The nearest class of transformers' own."""
+    return next(each for each in type(processor).__mro__ if each.__module__.startswith("transformers."))
 
 
 def _name(kind: type) -> str:
@@ -178,7 +184,7 @@ def _geometry(processor: Any) -> Steps:
         mode = _mode_of(processor.resample)
         size = _size_of(processor.size)
         edge = size[0]
-        if _name(type(processor)) != CONVNEXT:
+        if _name(_library_class(processor)) != CONVNEXT:
             steps.append(_resize(size, mode))
         elif len(size) != 1:
             raise NoNativeForm(f"size={dict(processor.size)}: ConvNeXT's is a shortest_edge")

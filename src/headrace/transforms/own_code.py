@@ -98,8 +98,19 @@ def plain_base(cls: type, known: Callable[[type], bool]) -> type | None:
     place = next((i for i, each in enumerate(mro) if i and known(each)), None)
     if place is None or mro[place:] != mro[place].__mro__ or type(cls) is not type(mro[place]):
         return None
-    own = [(name, value) for each in mro[:place] for name, value in vars(each).items()]
-    return mro[place] if all(_adds_only(mro[place], name, value) for name, value in own) else None
+    return None if adds_to(cls, mro[place]) else mro[place]
+
+
+def adds_to(cls: type, base: type, *, settings: bool = False) -> list[str]:
+    """Names of what `cls` and its bases besides `base` have that could change what `base` does: methods that
+    `base` has, special methods, properties, and other values of its constants unless these are `settings`."""
+    others = [each for each in cls.__mro__ if each not in base.__mro__]
+    own = [(name, value) for each in others for name, value in vars(each).items()]
+    return [
+        name
+        for name, value in own
+        if not (_adds_only(base, name, value) or (settings and isinstance(value, CONSTANTS)))
+    ]
 
 
 def _adds_only(base: type, name: str, value: Any) -> bool:
