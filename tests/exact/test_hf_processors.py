@@ -280,7 +280,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         ),
         "only height and width, or shortest_edge, run natively",
     ),
-    "Pillow's backend": (lambda: transformers.ViTImageProcessorPil(size=SMALL), "no native form"),
+    "Pillow's backend": (lambda: transformers.ViTImageProcessorPil(size=SMALL), "no native implementation"),
     "labels": (
         lambda: transformers.BeitImageProcessor(size=SMALL, do_reduce_labels=True),
         "do_reduce_labels=True has no native form",
@@ -300,7 +300,7 @@ def test_what_is_unusual_runs_as_python_with_a_reason(name: str, root: Path) -> 
         return processor(image, return_tensors="pt")["pixel_values"][0]
 
     assert_python_and_equal(root, plain, reason)
-    assert_python_and_equal(root, transform, "no native form")
+    assert_python_and_equal(root, transform, "no native implementation")
 
 
 OTHERS: dict[str, Any] = {
@@ -315,7 +315,7 @@ OTHERS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_functions_that_do_anything_else_run_as_python(name: str, root: Path) -> None:
-    assert_python_and_equal(root, OTHERS[name], "no native form")
+    assert_python_and_equal(root, OTHERS[name], "no native implementation")
 
 
 def test_a_processor_after_a_step_that_may_give_anything_runs_as_python(root: Path) -> None:
