@@ -141,7 +141,8 @@ BUDGETS = [
     Budget(("packs", "remote", "cache", "ray_data"), 5500, now=7065),
     # Causes in the step, in other loops, and in threads of workers came in before the rest was cut; so did
     # what tells a script's own causes from those of other processes on a busy machine.
-    Budget(("doctor", "measure", "examine"), 5500, now=7980),
+    # Trials of a change, with the script's own loop, took 350 lines: no model predicts what they measure.
+    Budget(("doctor", "measure", "examine"), 5500, now=8350),
     Budget(
         (
             *("export", "tuning", "testing", "cli", "records", "errors", "_native"),
@@ -154,7 +155,7 @@ BUDGETS = [
 ]
 # More for the time being: recognition of code of one's own and of timm, loaders that read tensors and lazy
 # masks, before others make room for them.
-ALL_PYTHON = Budget(tuple(HOLDS), 28_000, now=41_730)
+ALL_PYTHON = Budget(tuple(HOLDS), 28_000, now=41_850)
 # The steps of lazy images and those of timm; CMYK, one channel, orientation; PNG by two libraries and
 # WebP; torch's arithmetic for AugMix; checksums of packed images.
 NATIVE = 15_010

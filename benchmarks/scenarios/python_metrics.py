@@ -27,9 +27,9 @@ class Masks(Dataset):
         return mask[None] + torch.randn(1, SIDE, SIDE, generator=generator), mask
 
 
-def count_confusions(predicted, masks):
+def count_confusions(scores, masks):
     counts, missed = [[0] * CLASSES for _ in range(CLASSES)], [0] * CLASSES
-    for guess, truth in zip(predicted.flatten().tolist(), masks.flatten().tolist(), strict=True):
+    for guess, truth in zip(scores.argmax(1).flatten().tolist(), masks.flatten().tolist(), strict=True):
         counts[truth][guess] += 1
         if guess != truth:
             missed[truth] += 1
@@ -55,7 +55,7 @@ def main():
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            count_confusions(scores.argmax(1), masks)
+            count_confusions(scores, masks)
             seen += len(images)
         rate = seen / (time.perf_counter() - start)
         print(f"epoch {epoch}: loss {loss.item():.3f}, {rate:.1f} samples/s", flush=True)

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from headrace._machine import usable_cores
 from headrace.doctor.diagnosis import diagnose as judge
-from headrace.doctor.diagnosis import is_decided
+from headrace.doctor.diagnosis import is_decided, next_trial
 from headrace.doctor.records import Diagnosis
 from headrace.errors import ConfigError
 from headrace.loader import DataLoader
@@ -138,7 +138,9 @@ def diagnose(
         try:
             with sampled(folder) as announce:
                 counted = functools.partial(read_counts, folder)
-                examination = Examination(observation, Goal(steps), announce, DataLoader, counted, is_decided)
+                examination = Examination(
+                    observation, Goal(steps), announce, DataLoader, counted, is_decided, next_trial
+                )
                 begin = functools.partial(type(loader).__iter__, loader)
                 made = True
                 while made:
@@ -164,7 +166,9 @@ def main() -> None:
         with sampled(folder) as announce:
             goal = Goal(job.steps, actual_only=job.brief or bool(job.settings))
             counted = functools.partial(read_counts, folder)
-            examination = Examination(observation, goal, announce, DataLoader, counted, is_decided)
+            examination = Examination(
+                observation, goal, announce, DataLoader, counted, is_decided, next_trial
+            )
             with installed(examination, Replacement(job.settings, job.subject)):
                 run_script(job)
                 examination.script_ended()
@@ -175,8 +179,11 @@ def main() -> None:
             kind = "out of memory on the device" if memory else type(error).__name__
             observation.ended = f"{kind}: {error}"
             raise
+        if isinstance(error, Exception):
+            observation.notes.append(f"the script failed while a change was tried: {error}")
     finally:
-        observation.threads = torch.get_num_threads()
+        if observation.ended != EXAMINED:
+            observation.threads = torch.get_num_threads()
         observation.save(folder)
 
 

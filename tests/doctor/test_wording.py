@@ -51,9 +51,10 @@ def test_times() -> None:
 def test_gain() -> None:
     assert gain(Advice("decode", "", (), 1.92)) == "predicted 1.9×"
     assert gain(Advice("decode", "", (), 1.92, measured=1.8)) == "predicted 1.9×, measured 1.8×"
-    assert gain(Advice("transform", "", (), 1.3, ideal=True)) == "upper bound 1.3×, if it cost nothing"
-    assert gain(Advice("decode", "", (), 1.0)) == "predicted no faster"
-    assert gain(Advice("memory", "", (), 1.0)) == "saves memory, no faster"
+    assert gain(Advice("transform", "", (), 1.3, ideal=True)) == "at most 1.3×"
+    alone = Advice("transform", "", (), 8.0, ideal=True, alone=3.6)
+    assert gain(alone) == "about 3.6× if it alone cost nothing, at most 8.0×"
+    assert gain(Advice("memory", "", (), 1.0)) == "saves memory"
 
 
 def test_plain_leaves_what_is_printable_and_line_ends() -> None:

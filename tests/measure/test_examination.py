@@ -13,8 +13,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import headrace
 from headrace.measure import examination as module
+from headrace.measure import supplies
 from headrace.measure.examination import Enough, Examination, Goal
-from headrace.measure.observed import ACTUAL, DEMAND, EXAMINED, SUPPLY, Observation
+from headrace.measure.observed import ACTUAL, DEMAND, EXAMINED, PARTS, SUPPLY, Observation
+from headrace.measure.settings import name_of
 from headrace.measure.subject import more_workers
 
 
@@ -32,17 +34,18 @@ class Rows(Dataset[Any]):
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("DEMAND_SECONDS", "SUPPLY_SECONDS", "LEAST_SECONDS"):
+    for name in ("DEMAND_SECONDS", "PARTS_SECONDS", "LEAST_SECONDS"):
         monkeypatch.setattr(module, name, 0.1)
-    monkeypatch.setattr(module, "SLOW_SUPPLY_SECONDS", 1.0)
+    monkeypatch.setattr(supplies, "SUPPLY_SECONDS", 0.1)
+    monkeypatch.setattr(supplies, "SLOW_SUPPLY_SECONDS", 1.0)
     monkeypatch.setattr(module, "wait_until_quiet", lambda: True)
 
 
 def examine(
-    loader: DataLoader[Any], step: Any, goal: Goal, epochs: int = 1000
+    loader: DataLoader[Any], step: Any, goal: Goal, epochs: int = 1000, promising: Any = lambda _: None
 ) -> tuple[Observation, list[str]]:
     observation, phases = Observation(["test"], 4, 1), list[str]()
-    examination = Examination(observation, goal, phases.append, headrace.DataLoader)
+    examination = Examination(observation, goal, phases.append, headrace.DataLoader, promising=promising)
     try:
         for _ in range(epochs):
             for batch in examination.iterate(loader, partial(iter, loader)):
@@ -64,7 +67,7 @@ def test_all_phases_are_gone_through() -> None:
     loader = DataLoader(Rows(200, 0.004), batch_size=1)
     observation, phases = examine(loader, step, Goal(steps=8))
     assert observation.ended == EXAMINED
-    assert phases[:6] == ["warm-up", ACTUAL, "", DEMAND, "", SUPPLY]
+    assert phases[:6] == ["warm-up", ACTUAL, "", DEMAND, "", PARTS]
     actual, demand, supply = (observation.phase(name) for name in (ACTUAL, DEMAND, SUPPLY))
     assert actual is not None
     assert demand is not None
@@ -83,7 +86,7 @@ def test_all_phases_are_gone_through() -> None:
 
 
 def test_a_loader_that_is_fast_enough_is_left_as_it_is() -> None:
-    observation, _ = examine(DataLoader(Rows(400), 1), lambda batch: time.sleep(0.005), Goal(steps=6))
+    observation, _ = examine(DataLoader(Rows(400), 1), lambda batch: time.sleep(0.05), Goal(steps=6))
     assert list(observation.others(SUPPLY)) == []
 
 
@@ -152,6 +155,110 @@ def test_another_loader_within_the_loop_is_not_mistaken_for_the_first() -> None:
     (actual,) = (phase for phase in observation.phases if phase.name == ACTUAL)
     assert observation.loader.arguments["batch_size"] == actual.samples[0]
     assert phases.count("warm-up") == 1
+
+
+def test_the_script_goes_on_with_what_promises_most() -> None:
+    settings = {"loader": {"num_workers": 2, "multiprocessing_context": "fork"}}
+    seen: list[list[float]] = []
+
+    class Where(Rows):
+        def __getitem__(self, index: int) -> Any:
+            return torch.tensor([float(index), torch.utils.data.get_worker_info() is not None])
+
+    observation, _ = examine(
+        DataLoader(Where(4000), 1),
+        lambda batch: seen.append(batch[0].tolist()),
+        Goal(steps=8),
+        promising=lambda _: (settings, ""),
+    )
+    assert observation.ended == EXAMINED
+    tried = observation.phase(name_of(ACTUAL, settings))
+    assert tried is not None
+    assert len(tried.waits) >= 8
+    by_workers = [row for row, in_worker in seen if in_worker]
+    assert by_workers == [float(row) for row in range(len(by_workers))]  # an epoch from its beginning
+
+
+def test_what_starting_an_epoch_costs_with_other_settings_is_measured() -> None:
+    begun: list[int] = []
+
+    class Counted(DataLoader[Any]):
+        def __iter__(self) -> Any:
+            begun.append(0)
+            return super().__iter__()
+
+    known: dict[str, Observation] = {}
+
+    def promising(seen: Observation) -> tuple[dict[str, Any], str]:
+        known["it"] = seen
+        begun.append(-1)
+        return {"loader": {"drop_last": False}}, ""
+
+    examine(Counted(Rows(12), 1), lambda batch: None, Goal(steps=20), promising=promising)
+    tried = known["it"].phase("actual drop_last=False")
+    assert tried is not None
+    assert tried.epochs_ended >= 1
+    assert tried.startups
+    # The plain loader takes the place of the script's own, in the epochs that follow, too.
+    assert begun[begun.index(-1) :] == [-1, -1]
+
+
+def test_another_loops_loader_is_exchanged_and_its_loops_are_timed() -> None:
+    observation = Observation(["test"], 4, 1)
+    train, val = DataLoader(Rows(4000), 2), DataLoader(Rows(8, 0.01), 4)
+
+    def promising(seen: Observation) -> tuple[dict[str, Any], str]:
+        (loop,) = seen.loops
+        return {"loader": {"batch_size": 8}}, loop.where
+
+    examination = Examination(
+        observation, Goal(steps=12), lambda name: None, headrace.DataLoader, promising=promising
+    )
+    batches: list[int] = []
+
+    def script() -> None:
+        for number, _ in enumerate(examination.iterate(train, partial(iter, train))):
+            if number % 4 == 0:
+                batches.append(len(list(examination.iterate(val, partial(iter, val)))))
+
+    with pytest.raises(Enough):
+        script()
+    tried = observation.phases[-1]
+    assert tried.name == f"actual batch_size=8 at {observation.loops[0].where}"
+    assert tried.loops >= 2
+    assert tried.loop_seconds / tried.loops > 0.08
+    assert (batches[0], batches[-1]) == (2, 1)
+    assert tried.samples == [2] * len(tried.samples)
+
+
+def test_a_loader_that_refuses_a_trial_leaves_the_measurements_and_a_note() -> None:
+    class Fails(Rows):
+        def __getitem__(self, index: int) -> Any:
+            if torch.utils.data.get_worker_info() is not None:
+                raise OSError("not in a worker")
+            return super().__getitem__(index)
+
+    settings = {"loader": {"num_workers": 1, "multiprocessing_context": "fork"}}
+    observation, _ = examine(
+        DataLoader(Fails(100), 1), lambda batch: None, Goal(steps=8), promising=lambda _: (settings, "")
+    )
+    assert observation.ended == EXAMINED
+    assert observation.phase(SUPPLY) is not None
+    assert observation.phase(name_of(ACTUAL, settings)) is None
+    assert any("the script num_workers=1" in note and "not in a worker" in note for note in observation.notes)
+
+
+def test_threads_that_are_tried_are_set_back() -> None:
+    before = torch.get_num_threads()
+    seen: list[int] = []
+    observation, _ = examine(
+        DataLoader(Rows(4000), 1),
+        lambda batch: seen.append(torch.get_num_threads()),
+        Goal(steps=8),
+        promising=lambda _: ({"threads": before + 1}, ""),
+    )
+    assert seen[-1] == before + 1
+    assert torch.get_num_threads() == before == observation.threads
 
 
 def test_the_facts_of_a_loader() -> None:

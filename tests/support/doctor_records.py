@@ -148,7 +148,9 @@ def input_bound() -> Diagnosis:
                 predicted=2.5,
                 settings={"loader": {"num_workers": 12}},
             ),
-            Advice("transform", "without RandAugment", (), 1.2, {"without": "RandAugment"}, ideal=True),
+            Advice(
+                "transform", "without RandAugment", (), 2.9, {"without": "RandAugment"}, ideal=True, alone=1.2
+            ),
             Advice(
                 "memory",
                 "prefetch_factor=8 → 2",

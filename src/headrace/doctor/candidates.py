@@ -8,19 +8,20 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.doctor.case import (
-    IRREGULAR,
     Candidate,
     Case,
     has_stragglers,
     is_faster,
     other_arguments,
     start_of_epoch,
+    starts_of,
     takes_turns,
     tried_workers,
     where_it_stays,
 )
-from headrace.measure.examination import worker_threads
-from headrace.measure.observed import ACTUAL, DEMAND, SUPPLY
+from headrace.doctor.model import IRREGULAR
+from headrace.measure.observed import ACTUAL, DEMAND, GAIN_THAT_COUNTS, SUPPLY
+from headrace.measure.supplies import worker_threads
 
 # Of several numbers of workers, the smallest that comes so near to the best is recommended.
 NEAR_ENOUGH = 0.97
@@ -50,7 +51,13 @@ KIND_OF_STAGE = {
 
 def candidates(case: Case) -> list[Candidate]:
     """All changes that would bring anything, or nothing; unordered."""
-    return [candidate for make in MAKERS for candidate in make(case)]
+    found = []
+    for one in (candidate for make in MAKERS for candidate in make(case)):
+        tried = case.tried(one.settings, one.where)
+        # A trial on a busy machine refutes nothing: the cores that a change needs are taken.
+        least = one.gain if case.is_busy else min(one.gain, tried or one.gain)
+        found.append(replace(one, tried=tried, counts=least >= GAIN_THAT_COUNTS))
+    return found
 
 
 def more_workers(case: Case) -> Iterator[Candidate]:
@@ -69,10 +76,11 @@ def more_workers(case: Case) -> Iterator[Candidate]:
     supply, demand = 1 / case.costs.supply, 1 / case.costs.demand
     who = f"{now} workers supply" if now else "without workers the loader supplies"
     turns = "" if now else ", and each waits for the other"
+    uneven = has_stragglers(case)
     yield other_arguments(
         case,
-        "straggler" if has_stragglers(case) else "workers",
-        case.gain(after[count]),
+        "straggler" if uneven else "workers",
+        case.best(after[count]) if uneven else case.gain(after[count]),
         f"{who} {supply:,.0f} samples/s, the step could process {demand:,.0f}{turns}",
         f"samples/s by number of workers: {now}: {supply:,.0f} (now), {rates}",
         num_workers=count,
@@ -88,9 +96,9 @@ def processes_instead(case: Case) -> Iterator[Candidate]:
     tried = tried or {min(2, case.costs.cores): replace(case.costs, overlaps=True)}
     count, after = min(tried.items(), key=lambda one: one[1].seconds)
     supply, demand = 1 / case.costs.supply, 1 / case.costs.demand
+    # What both cost beyond the dearer of them is what they take from each other.
     yield Candidate(
         kind="gil",
-        # What both cost beyond the dearer of them is what they take from each other.
         gain=case.actual / after.seconds,
         change=f"num_workers=0 in a thread → num_workers={count}",
         why=f"loader and step share one process: alone they reach {supply:,.0f} and {demand:,.0f} samples/s,"
@@ -116,7 +124,8 @@ def smoother(case: Case) -> Iterator[Candidate]:
     for phase in case.observation.others(SUPPLY):
         arguments = phase.settings.get("loader", {})
         if len(arguments) == 1 and "num_workers" not in arguments:
-            gain = case.gain(case.costs.with_supply(phase))
+            # On average, the loader may be fast enough: the waits that the model leaves unexplained would go.
+            gain = case.best(case.costs.with_supply(phase))
             yield other_arguments(case, "straggler", gain, why, *evidence, **arguments)
 
 
@@ -128,20 +137,20 @@ def workers_that_stay(case: Case) -> Iterator[Candidate]:
         return
     if actual is None or not case.arguments.get("num_workers") or case.arguments.get("persistent_workers"):
         return
-    spent = start_of_epoch(case.observation, actual)
+    spent, starts = start_of_epoch(case.observation, actual), starts_of(case.observation, actual)
     if not spent:
         return
     # What remains of a start is the first batch, which workers make as fast as any.
     batch = sum(actual.samples) / len(actual.samples)
     first = sum(stage.seconds_per_sample for stage in case.stages if stage.place == "worker") * batch
-    seconds = statistics.median(actual.startups)
+    seconds = statistics.median(starts)
     saved = spent * max(0.0, 1 - first / seconds)
     yield other_arguments(
         case,
         "startup",
         case.gain(case.costs, saved),
         f"each epoch starts workers for {seconds:.2f} s, {spent / case.actual:.0%} of its time",
-        f"starts of epochs: {', '.join(f'{start:.2f} s' for start in actual.startups[:6])}",
+        f"starts of epochs: {', '.join(f'{start:.2f} s' for start in starts[:6])}",
         f"batches of an epoch: {loader.batches}",
         persistent_workers=True,
     )
@@ -158,6 +167,7 @@ def fewer_threads(case: Case) -> Iterator[Candidate]:
         yield Candidate(
             kind="oversubscribed",
             gain=case.gain(after),
+            bound=case.actual / after.demand,
             change=f"torch.set_num_threads({now}) → {threads}",
             why=f"the step's operators use {now} threads on {case.costs.cores} cores",
             evidence=(
@@ -170,13 +180,15 @@ def fewer_threads(case: Case) -> Iterator[Candidate]:
 
 
 def without_a_stage(case: Case) -> Iterator[Candidate]:
-    """The most expensive stages of loading, if they cost nothing: upper bounds."""
+    """The most expensive stages of loading: whatever is done to them, the step alone remains."""
     place = busiest_place(case)
     stages = [stage for stage in case.stages if stage.place == place]
     whole = sum(stage.seconds_per_sample for stage in stages)
     computing = sum(stage.seconds_per_sample * (1 - stage.waiting) for stage in stages)
+    # What single samples hold is no matter of the stage that they are in.
+    slow = case.stragglers["slow_seconds"] / case.stragglers["seconds"] if has_stragglers(case) else 0.0
     for stage in stages:
-        share = stage.seconds_per_sample / whole if whole else 0.0
+        share = stage.seconds_per_sample / whole - slow if whole else 0.0
         if share < STAGE_THAT_MATTERS:
             continue
         of_cpu = stage.seconds_per_sample * (1 - stage.waiting) / computing if computing else 0.0
@@ -188,7 +200,6 @@ def without_a_stage(case: Case) -> Iterator[Candidate]:
         yield Candidate(
             kind=kind,
             gain=case.gain(after),
-            bound=case.bound(after),
             change=f"{stage.name}: {seconds} of a sample's {duration(whole)}",
             why=f"{stage.name} takes {share:.0%} of a sample's time in the loader",
             evidence=(by if stage.evidence else f"{seconds} as counted by Headrace",),
@@ -206,7 +217,7 @@ def duration(seconds: float) -> str:
 
 
 def irregular_costs(case: Case) -> Iterator[Candidate]:
-    """Parts of the step that not each batch needs: upper bounds of doing them less often."""
+    """Parts of the step that not each batch needs: whatever is done to them, the rest of it remains."""
     for part, seconds in case.irregular.items():
         # The loader's pace remains the limit, where it works ahead.
         floor = case.costs.loading * case.slowdown if case.costs.overlaps else 0.0
@@ -214,7 +225,6 @@ def irregular_costs(case: Case) -> Iterator[Candidate]:
         yield Candidate(
             kind=kind,
             gain=case.actual / max(floor, case.actual - seconds, 1e-9),
-            bound=case.actual / max(1e-9, case.actual - seconds),
             change=lines[0],
             why=f"{what} takes {seconds / case.actual:.0%} of the script's time",
             evidence=(*where_it_stays(case.observation, ACTUAL),),
@@ -300,7 +310,7 @@ def less_contention(case: Case) -> Iterator[Candidate]:
         if threads > fewer
         else (" other processes may have taken the cores: headrace doctor shows how busy they are",),
         settings={"threads": fewer} if threads > fewer else {},
-        ideal=True,
+        ideal=threads <= fewer,
     )
 
 
@@ -338,9 +348,10 @@ def freer_device(case: Case) -> Iterator[Candidate]:
         # The device has its work to do all the same.
         left = max(step - seconds, device.busy_seconds)
         if seconds > 0.02 * step:
-            gain = case.gain(replace(case.costs, demand=left / batch))
+            after = replace(case.costs, demand=left / batch)
+            bound = case.actual / after.demand
             why = f"the training thread waits for {1e3 * seconds:.1f} ms of a step's {1e3 * step:.1f} ms"
-            yield Candidate(kind, gain, why=why, evidence=evidence, **fields)
+            yield Candidate(kind, case.gain(after), why=why, evidence=evidence, bound=bound, **fields)
 
     yield from candidate(
         "synchronise",
@@ -362,6 +373,7 @@ def freer_device(case: Case) -> Iterator[Candidate]:
             "+images = images.to(device, non_blocking=True)",
         ),
         settings={"loader": {"pin_memory": True}},
+        ideal=True,
     )
 
 

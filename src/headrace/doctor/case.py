@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.doctor.model import (
+    IRREGULAR,
     Costs,
+    close_parts,
     costs_of,
     per_sample,
     sample_durations,
@@ -17,55 +19,24 @@ from headrace.doctor.model import (
     step_parts,
 )
 from headrace.doctor.records import StageCost
-from headrace.measure.observed import ACTUAL, DEMAND, SUPPLY, Observation, Phase
+from headrace.measure.observed import (
+    ACTUAL,
+    DEMAND,
+    STALL_THAT_MATTERS,
+    SUPPLY,
+    Observation,
+    Phase,
+)
+from headrace.measure.settings import name_of
 
 # Share of the step's time below which loading can't be told from noise.
 LOADING_THAT_MATTERS = 0.1
-# Steps that wait for less than this share of their time aren't starved: TensorFlow's profiler, too, calls a
-# program input-bound from 5 % on.
-STALL_THAT_MATTERS = 0.05
 # Share of the cores used by other processes from which on a verdict is less sure.
 OTHERS_THAT_MATTER = 0.25
 # Samples that other processes hold up on a busy machine take less than this, seconds.
 HELD_UP = 0.1
 # Share of the time of all samples held by those that take over ten times as long as the median one.
 STRAGGLERS_MATTER = 0.2
-
-# Parts of the step that not each batch needs: (kind of cause, as a phrase, what to change and lines of code).
-IRREGULAR: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "compile": (
-        "recompile",
-        "compiling the model for new shapes",
-        (
-            "compile once: batches of one shape, or dynamic shapes",
-            "model = torch.compile(model, dynamic=True)",
-            "or pad batches to a few fixed lengths",
-        ),
-    ),
-    "checkpoint": (
-        "checkpoint",
-        "writing checkpoints",
-        (
-            "write checkpoints less often, or in the background",
-            "save every so many minutes rather than steps",
-            "or torch.distributed.checkpoint.async_save(state, checkpoint_id=path)",
-        ),
-    ),
-    "logging": (
-        "logging",
-        "logging",
-        ("log less often", "log every so many steps; images and histograms once per epoch"),
-    ),
-    "gc": (
-        "gc",
-        "Python's garbage collector",
-        (
-            "collect less often: gc.freeze() after the setup",
-            "gc.collect(); gc.freeze()  # before the loop: the collector skips what exists by then",
-            "no gc.collect() within the loop",
-        ),
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -84,6 +55,8 @@ class Case:
         run_delay: share of a process's time in which one of its threads waited for a core, at most.
         others: cores that other processes used meanwhile.
         free: the costs on a machine without other processes: without the time that threads waited for a core.
+        least: seconds that a sample takes at least, whatever is changed but the step proper: what this takes
+            alone on a free machine, less twice the standard error.
     """
 
     observation: Observation
@@ -99,6 +72,7 @@ class Case:
     run_delay: float
     others: float
     free: Costs
+    least: float
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -123,14 +97,32 @@ class Case:
         return max(1, int(self.arguments.get("num_workers", 0)))
 
     def gain(self, after: Costs, saved: float = 0.0) -> float:
-        """Speed-up with other costs, and with `saved` seconds per sample of all else."""
+        """Speed-up that is likely with other costs, and with `saved` seconds per sample of all else."""
         else_ = self.unexplained + self.actual - self.steady
         now = max(self.actual, self.costs.together(self.slowdown) + else_)
         return now / max(1e-9, after.together(self.slowdown) + else_ - saved)
 
-    def bound(self, after: Costs) -> float:
-        """Speed-up with other costs at best: without contention and what the model does not explain."""
+    def best(self, after: Costs) -> float:
+        """The same without contention, and without what the model does not explain."""
         return self.actual / max(1e-9, after.seconds + self.actual - self.steady)
+
+    @property
+    def limit(self) -> float:
+        """Speed-up that is possible at best, if all but the step proper cost nothing."""
+        return self.actual / max(1e-9, self.least)
+
+    def tried(self, settings: dict[str, Any], where: str) -> float:
+        """Speed-up that was measured with these settings; 0: it was not."""
+        observation, actual = self.observation, self.observation.phase(ACTUAL)
+        phase = observation.phase(name_of(ACTUAL, settings, where)) if settings else None
+        starts = "persistent_workers" in settings.get("loader", {}) and not where
+        if phase is None or actual is None or (starts and not phase.startups) or (where and not phase.loops):
+            return 0.0
+        seconds = per_sample(phase)[0] + start_of_epoch(observation, phase if phase.startups else actual)
+        for loop in observation.loops:
+            changed = phase.loop_seconds / phase.loops * loop.loops if loop.where == where else loop.seconds
+            seconds += changed / max(1, sum(actual.samples))
+        return self.actual / max(1e-9, seconds)
 
 
 @dataclass(frozen=True)
@@ -139,13 +131,16 @@ class Candidate:
 
     Attributes:
         kind: of the cause that it answers; of `headrace.doctor.records.KINDS`.
-        gain: times as fast as now.
-        bound: where it is `ideal`, times as fast as now at best.
+        gain: times as fast as now, by the model: what candidates are compared by.
         change: one line: "num_workers=4 → 12".
         why: the cause, as a sentence with figures.
         evidence: what was measured, a line each.
         lines: of the diff, where it isn't one of the loader's arguments.
-        settings, ideal, where: as of `headrace.doctor.records.Advice`.
+        settings, where: as of `headrace.doctor.records.Advice`.
+        ideal: whether more has to be changed than the settings.
+        bound: times as fast as now at best, where the step itself changes; 0: as of `Case.limit`.
+        tried: times as fast as now, as measured; 0: it was not tried.
+        counts: whether it brings more than noise would.
     """
 
     kind: str
@@ -156,8 +151,10 @@ class Candidate:
     lines: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
     ideal: bool = False
-    bound: float = 0.0
     where: str = ""
+    bound: float = 0.0
+    tried: float = 0.0
+    counts: bool = False
 
 
 def other_arguments(case: Case, kind: str, gain: float, why: str, *evidence: str, **new: Any) -> Candidate:
@@ -180,6 +177,12 @@ def case_of(observation: Observation) -> Case | None:
     costs = replace(costs, demand=costs.demand - irregular_share(observation, DEMAND) * costs.demand)
     slowdown = costs.slowdown(steady)
     looks = [look for look in observation.looks if look["phase"] == ACTUAL and look["rounds"]]
+    free = replace(
+        costs,
+        demand=costs.demand * on_core(observation, DEMAND, "main"),
+        supply=costs.supply * on_core(observation, SUPPLY, "worker" if costs.overlaps else "main"),
+    )
+    doubt = standard_error(observation.phase(DEMAND) or actual, 1)
     return Case(
         observation=observation,
         costs=costs,
@@ -193,11 +196,8 @@ def case_of(observation: Observation) -> Case | None:
         stragglers=sample_durations(observation, ACTUAL),
         run_delay=max((look["held_seconds"] / look["seconds"] for look in looks), default=0.0),
         others=statistics.fmean(phase.others for phase in observation.phases),
-        free=replace(
-            costs,
-            demand=costs.demand * on_core(observation, DEMAND, "main"),
-            supply=costs.supply * on_core(observation, SUPPLY, "worker" if costs.overlaps else "main"),
-        ),
+        free=free,
+        least=free.demand - min(2 * doubt, 0.5 * free.demand),
     )
 
 
@@ -218,16 +218,28 @@ def irregular_seconds(observation: Observation, actual: Phase) -> dict[str, floa
 
 def irregular_share(observation: Observation, name: str) -> float:
     """The share of such parts in a phase, at most 0.9: the rest is the step proper."""
-    parts = step_parts(observation, name)
+    parts = close_parts(observation) or step_parts(observation, name)
     return min(0.9, sum(parts.get(part, 0.0) for part in IRREGULAR))
 
 
 def start_of_epoch(observation: Observation, phase: Phase) -> float:
     """Seconds of a sample that go to starting epochs; 0 where none began, or their length isn't known."""
-    batches = observation.loader.batches if observation.loader else None
-    if not phase.startups or not batches:
-        return 0.0
-    return statistics.median(phase.startups) / (batches * statistics.fmean(phase.samples))
+    batches, starts = (
+        observation.loader.batches if observation.loader else None,
+        starts_of(observation, phase),
+    )
+    return (
+        statistics.median(starts) / (batches * statistics.fmean(phase.samples)) if starts and batches else 0.0
+    )
+
+
+def starts_of(observation: Observation, phase: Phase) -> list[float]:
+    """Seconds of each start of an epoch; where the phase saw none, and workers are started again for each, of
+    the first."""
+    loader = observation.loader
+    if phase.startups or loader is None or loader.arguments.get("persistent_workers", True):
+        return phase.startups
+    return [loader.first_batch_seconds]
 
 
 def seconds_of(observation: Observation) -> float | None:

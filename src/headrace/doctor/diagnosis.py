@@ -10,12 +10,21 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.doctor.candidates import candidates
-from headrace.doctor.case import STALL_THAT_MATTERS, Candidate, Case, case_of, other_arguments
+from headrace.doctor.case import Candidate, Case, case_of, other_arguments, where_it_stays
 from headrace.doctor.memory import FOR_MEMORY, GROWING, LESS_GROWTH, LESS_GROWTH_LINES, memory_findings
 from headrace.doctor.model import step_parts
 from headrace.doctor.records import KINDS, Advice, Cause, Diagnosis, Rate, Step, TimeShare, Usage
 from headrace.errors import HeadraceError
-from headrace.measure.observed import ACTUAL, DEMAND, EXAMINED, GAIN_THAT_COUNTS, SUPPLY, Observation, Phase
+from headrace.measure.observed import (
+    ACTUAL,
+    DEMAND,
+    EXAMINED,
+    PARTS,
+    STALL_THAT_MATTERS,
+    SUPPLY,
+    Observation,
+    Phase,
+)
 
 # What a stage would bring if it cost nothing is a bound, and another loader is more than an argument: these
 # must promise more to come first.
@@ -35,7 +44,7 @@ MOST_UNDER_LOAD = 0.95  # confidence where the load average is above the number 
 # A step that reaches less of what it can do alone is held up by something, even if it doesn't wait.
 SLOWED = 0.75
 LEAST_SHARE = 0.02  # of the time, of a part that is reported
-PARTS = {
+PART_NAMES = {
     "compile": "compiling the model",
     "checkpoint": "writing checkpoints",
     "backward": "the backward pass",
@@ -134,7 +143,7 @@ def rank(case: Case, found: Sequence[Candidate]) -> list[Candidate]:
     """The best candidate of each cause that matters, first what to fix first; empty: healthy."""
     best: dict[str, Candidate] = {}
     for candidate in found:
-        if not candidate.kind or candidate.gain < GAIN_THAT_COUNTS:
+        if not candidate.kind or not candidate.counts:
             continue
         if candidate.kind in ABOUT_LOADING and not (case.starved or candidate.kind == "straggler"):
             continue
@@ -243,7 +252,10 @@ def healthy(case: Case, confidence: float) -> Cause:
         kind="healthy",
         sentence=f"the step waits for {case.stall:.0%} of its time{held_up}{largest}; its throughput is"
         f" {1 / case.steady:,.0f} samples/s, {1 / costs.demand:,.0f} with data at no cost",
-        evidence=(f"the loader alone supplies {1 / costs.supply:,.0f} samples/s",),
+        evidence=(
+            f"the loader alone supplies {1 / costs.supply:,.0f} samples/s",
+            *where_it_stays(case.observation, PARTS),
+        ),
         cost=max(0.0, 1 - costs.demand / case.steady),
         confidence=confidence,
     )
@@ -327,25 +339,40 @@ def _resampled_looks(stages: dict[str, Any], generator: random.Random) -> dict[s
     return drawn
 
 
-def advice(case: Case, found: Sequence[Candidate], ranked: Sequence[Candidate]) -> tuple[Advice, ...]:
-    """What would bring something, by how much."""
+def wanted(found: Sequence[Candidate], ranked: Sequence[Candidate]) -> list[Candidate]:
+    """Those that bring something, in the order of advice."""
     kinds = [candidate.kind for candidate in ranked]
-    wanted = [
-        one
-        for one in found
-        if one.gain >= GAIN_THAT_COUNTS and (one.kind in kinds or (kinds and not one.kind))
-    ]
+    some = [one for one in found if one.counts and (one.kind in kinds or (kinds and not one.kind))]
+    return sorted(some, key=lambda one: (distorts(one), weight(one)), reverse=True)
+
+
+def next_trial(observation: Observation) -> tuple[dict[str, Any], str] | None:
+    """Settings of the first advice that can be applied, and where its loader is used; None: it was tried."""
+    case = case_of(observation)
+    if case is None:
+        return None
+    found = candidates(case)
+    ranked = rank(case, found)
+    # What answers the verdict comes first.
+    order = sorted(wanted(found, ranked), key=lambda one: one.kind not in ("", ranked[0].kind))
+    first = next((one for one in order if one.settings and not one.ideal), None)
+    return None if first is None or first.tried else (first.settings, first.where)
+
+
+def advice(case: Case, found: Sequence[Candidate], ranked: Sequence[Candidate]) -> tuple[Advice, ...]:
+    """What would bring something, by how much: as it was tried, else at most."""
     about_speed = tuple(
         Advice(
-            cause=one.kind or kinds[0],
+            cause=one.kind or ranked[0].kind,
             summary=one.change,
             diff=one.lines or diff(case, one),
-            predicted=max(one.gain, one.bound),
+            predicted=one.tried or one.bound or case.limit,
             settings=one.settings,
-            ideal=one.ideal,
+            ideal=not one.tried,
+            alone=one.gain if one.ideal else 0.0,
             where=one.where,
         )
-        for one in sorted(wanted, key=lambda one: (distorts(one), weight(one)), reverse=True)
+        for one in wanted(found, ranked)
     )
     return about_speed + saving_memory(case)
 
@@ -419,7 +446,7 @@ def time_shares(case: Case) -> tuple[TimeShare, ...]:
 
 def part_name(key: str) -> str:
     """A part of the step, as of `headrace.measure.stages`, for readers."""
-    return PARTS.get(key, key.removeprefix("code:"))
+    return PART_NAMES.get(key, key.removeprefix("code:"))
 
 
 def steps(observation: Observation) -> tuple[Step, ...]:

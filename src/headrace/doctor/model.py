@@ -12,10 +12,45 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.doctor.records import StageCost
-from headrace.measure.observed import ACTUAL, DEMAND, SUPPLY, Observation, Phase
+from headrace.measure.observed import ACTUAL, DEMAND, PARTS, SUPPLY, Observation, Phase
 
 # In the order in which a sample goes through them.
 PLACES = ("native thread", "worker", "worker's other threads", "main", "pin thread")
+# Parts of the step that not each batch needs: (kind of cause, as a phrase, what to change and lines of code).
+IRREGULAR: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "compile": (
+        "recompile",
+        "compiling the model for new shapes",
+        (
+            "compile once: batches of one shape, or dynamic shapes",
+            "model = torch.compile(model, dynamic=True)",
+            "or pad batches to a few fixed lengths",
+        ),
+    ),
+    "checkpoint": (
+        "checkpoint",
+        "writing checkpoints",
+        (
+            "write checkpoints less often, or in the background",
+            "save every so many minutes rather than steps",
+            "or torch.distributed.checkpoint.async_save(state, checkpoint_id=path)",
+        ),
+    ),
+    "logging": (
+        "logging",
+        "logging",
+        ("log less often", "log every so many steps; images and histograms once per epoch"),
+    ),
+    "gc": (
+        "gc",
+        "Python's garbage collector",
+        (
+            "collect less often: gc.freeze() after the setup",
+            "gc.collect(); gc.freeze()  # before the loop: the collector skips what exists by then",
+            "no gc.collect() within the loop",
+        ),
+    ),
+}
 # Stages that aren't work on samples.
 IDLE = ("idle", "start", "wait")
 
@@ -154,7 +189,26 @@ def stage_costs(observation: Observation, name: str = SUPPLY) -> list[StageCost]
 
 
 def step_parts(observation: Observation, name: str) -> dict[str, float]:
-    """Share of a phase's time by part of the step, as of `headrace.measure.stages`, and in "gc"."""
+    """Share of a phase's time by part of the step, as of `headrace.measure.stages`, and in "gc".
+
+    How all but the parts that not each batch needs divide is taken from the close look at the step alone:
+    while steps are timed, few samples are taken, and these where the thread lets go of the GIL.
+    """
+    parts, close = _parts_looked_at(observation, name), close_parts(observation)
+    rest = {key: share for key, share in close.items() if key not in IRREGULAR}
+    if not rest:
+        return parts
+    found = {key: share for key, share in parts.items() if key in IRREGULAR}
+    scale = (sum(parts.values()) - sum(found.values())) / sum(rest.values())
+    return found | {key: scale * share for key, share in rest.items()}
+
+
+def close_parts(observation: Observation) -> dict[str, float]:
+    """The same for the step alone, as it was sampled closely; empty: it was not."""
+    return _parts_looked_at(observation, PARTS)
+
+
+def _parts_looked_at(observation: Observation, name: str) -> dict[str, float]:
     looks = [look for look in observation.looks if look["phase"] == name and look["role"] == "main"]
     whole = sum(look["seconds"] for look in looks)
     parts: dict[str, float] = {}

@@ -168,12 +168,13 @@ class Advice:
         cause: the kind of cause that it answers.
         summary: one line: "num_workers=4 → 12".
         diff: lines as in a unified diff of the user's own call, each starting with "-", "+" or " ".
-        predicted: times as fast as now; 1.0: no faster, or only memory.
+        predicted: times as fast as now; 1.0: it saves memory, and nothing is known of its speed.
         settings: how `--try` applies it: {"loader": {"num_workers": 12}}, {"threads": 2},
             {"worker_threads": 1}, {"headrace": true}; empty: only the user can.
         measured: speed-up measured by `--try`; None: not tried.
-        ideal: whether the gain is an upper bound, as if the part cost nothing.
+        ideal: whether `predicted` is an upper bound; if not, a trial of a few seconds reached it.
         where: "train.py:60", where the loader that it changes is iterated over; "": the examined loader.
+        alone: times as fast if what it names cost nothing, and all else as much as now; 0: not estimated.
     """
 
     cause: str
@@ -184,6 +185,7 @@ class Advice:
     measured: float | None = None
     ideal: bool = False
     where: str = ""
+    alone: float = 0.0
 
 
 @dataclass(frozen=True)

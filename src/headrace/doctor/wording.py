@@ -72,12 +72,12 @@ def times(factor: float) -> str:
 
 def gain(advice: Advice) -> str:
     """The gain of a change: predicted, measured, or an upper bound."""
-    if advice.ideal:
-        text = f"upper bound {times(advice.predicted)}, if it cost nothing"
-    elif advice.predicted > 1:
-        text = f"predicted {times(advice.predicted)}"
+    if advice.cause == "memory":
+        text = "saves memory"
     else:
-        text = "saves memory, no faster" if advice.cause == "memory" else "predicted no faster"
+        text = f"{'at most' if advice.ideal else 'predicted'} {times(advice.predicted)}"
+    if advice.alone:
+        text = f"about {times(advice.alone)} if it alone cost nothing, {text}"
     return text if advice.measured is None else f"{text}, measured {times(advice.measured)}"
 
 

@@ -1,22 +1,23 @@
-"""A training loop, examined from inside its own loader: as it is, the step alone, the loader alone.
+"""A training loop, examined from inside its own loader: as it is, step and loader alone, and changed.
 
 The script's loop stays the driver. Its loader gives it batches as always for a while (*actual*), then the
 same few batches again and again (*demand*: what the step would do if loading cost nothing). After that the
-loop gets nothing more, and batches are taken from the loader as fast as it makes them (*supply*), with its
-own settings and with others.
+loop gets nothing for a while, and batches are taken from the loader as fast as it makes them (*supply*), with
+its own settings and with others. In the end, the loop continues with the settings that promise most.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,48 +29,37 @@ from headrace.measure.observed import (
     ACTUAL,
     DEMAND,
     EXAMINED,
-    GAIN_THAT_COUNTS,
-    LOOP,
-    SUPPLY,
-    LoaderFacts,
+    PARTS,
     Loop,
     Observation,
     Phase,
 )
-from headrace.measure.processes import Times, children_memory, own_memory, times, wait_until_quiet
+from headrace.measure.processes import children_memory, own_memory, wait_until_quiet
 from headrace.measure.settings import name_of, with_settings
 from headrace.measure.subject import (
+    Watched,
+    WatchedIterator,
     batch_samples,
     clone,
     describe,
-    is_headrace,
-    more_workers,
     nbytes,
-    own_stages,
     prefetched,
-    stages_between,
     where_from,
 )
+from headrace.measure.supplies import LAST_SUPPLY_SECONDS, Recorder, Supplies, synchronise
 
+WARM_UP = "warm-up"
 WARM_STEPS = 3  # the first ones allocate, compile and choose kernels
 WARM_SECONDS = 8.0  # to use up what was ready before the first step
 LEAST_STEPS, LEAST_SECONDS, MOST_SECONDS = 20, 4.0, 20.0
-DEMAND_SECONDS, SLOW_DEMAND_SECONDS = 2.0, 8.0
-SUPPLY_SECONDS, SLOW_SUPPLY_SECONDS = 2.0, 6.0
+MOST_TRIAL_SECONDS = 10.0
+DEMAND_SECONDS, SLOW_DEMAND_SECONDS, PARTS_SECONDS = 2.0, 8.0, 1.5
 KEPT_BATCHES = 4
 PROFILED_STEPS = 6
-# Numbers of workers are tried upwards until so many in a row brought less than GAIN_THAT_COUNTS.
-TRIES_IN_VAIN = 2
-# A loader that supplies so many times the demand needs no other settings.
-AMPLE = 1.5
-# Nothing more is tried so long after the examination began, which is to take a minute at most.
-LAST_TRIAL_SECONDS = 40.0
+# No change is tried so long after the examination began, which is to take a minute at most.
+LAST_TRIAL_SECONDS = 45.0
 # On a machine of which other processes use this share of the cores, probes are repeated.
 BUSY_SHARE = 0.25
-# Share of the workers' processor time that threads of OpenMP, OpenCV and the like must take to be a cause.
-NATIVE_THAT_MATTERS = 0.15
-# Share of the time that waiting for another loader, as of validation, must take to be examined.
-LOOP_THAT_MATTERS = 0.05
 
 
 class Enough(BaseException):
@@ -88,38 +78,14 @@ class Goal:
     steps: int | None = None
     actual_only: bool = False
 
-    def reached(self, phase: Phase, seconds: float, began: int) -> bool:
+    def reached(self, phase: Phase, seconds: float, began: int, most: float = MOST_SECONDS) -> bool:
         """Whether the actual phase is over, `seconds` after it began, in the `began`-th epoch of it."""
         steps = len(phase.computes)
-        if phase.epochs_ended and began < 2 and seconds < MOST_SECONDS:
+        if phase.epochs_ended and began < 2 and seconds < most:
             return False  # what an epoch's start costs shows in the second
         if self.steps is not None:
             return steps >= self.steps
-        return (steps >= LEAST_STEPS and seconds >= LEAST_SECONDS) or (steps >= 5 and seconds >= MOST_SECONDS)
-
-
-@dataclass
-class Watched:
-    """One loader of the script, and how far its examination is.
-
-    Attributes:
-        loader: that the script made.
-        begin: its own iter().
-        where: it is iterated over, for the first time.
-        times: when its phase began.
-        loop: what was spent on it since the actual phase of any loader began, or since it was first used.
-    """
-
-    loader: DataLoader[Any]
-    begin: Callable[[], Iterator[Any]]
-    where: str
-    phase: Phase = field(default_factory=lambda: Phase("warm-up"))
-    kept: list[Any] = field(default_factory=list)
-    batch_nbytes: int = 0
-    first_batch_seconds: float = 0.0
-    steps: int = 0
-    times: Times = field(default_factory=times)
-    loop: Loop = field(default_factory=lambda: Loop("", "", {}))
+        return (steps >= LEAST_STEPS and seconds >= LEAST_SECONDS) or (steps >= 5 and seconds >= most)
 
 
 class Examination:
@@ -132,6 +98,8 @@ class Examination:
         headrace: Headrace's DataLoader, to be tried in the place of torch's; None: it is not tried.
         counted: returns what the samplers have counted so far.
         decided: whether an observation on a busy machine suffices to tell the first cause from the second.
+        promising: (settings, where their loader is iterated over, "" for the examined one) of the change that
+            an observation lets expect most of, if it has not been tried; None: nothing is to be tried.
     """
 
     def __init__(
@@ -142,17 +110,22 @@ class Examination:
         headrace: type[DataLoader[Any]] | None,
         counted: Callable[[], list[dict[str, Any]]] = list,
         decided: Callable[[Observation], bool] = lambda _: True,
+        promising: Callable[[Observation], tuple[dict[str, Any], str] | None] = lambda _: None,
     ) -> None:
         self.observation = observation
         self.busy = False  # with loaders of its own
         self._goal = goal
-        self._announce = announce
         self._headrace = headrace
         self._counted = counted
         self._decided = decided
+        self._promising = promising
         self._giving: list[Watched] = []  # whose batches the script is working on
-        self._began = observation.began = time.perf_counter()
+        self._recorder = Recorder(observation, announce)
+        self._supplies = Supplies(self._recorder, headrace, counted)
         self._watched: dict[int, Watched] = {}
+        self._subject: Watched | None = None  # that was measured, and with which changes are tried
+        self._tried: list[tuple[dict[str, Any], str]] = []  # the last one is being tried
+        self._threads = 0  # of operators, before others were tried
         self._over = False
 
     def iterate(self, loader: DataLoader[Any], begin: Callable[[], Iterator[Any]]) -> WatchedIterator:
@@ -167,12 +140,17 @@ class Examination:
             watched.loop = Loop(where, facts.code, facts.arguments)
         inner_began = time.perf_counter()
         with self._own_work():
-            inner = begin()
+            inner = (watched.instead or begin)()
         return WatchedIterator(inner, self._epoch(watched, inner, inner_began))
 
     def script_ended(self) -> None:
         """By itself: what can still be measured is."""
         if self._over or not self._watched:
+            return
+        if self._subject is not None:  # while a change was tried
+            if self._subject.phase.name != WARM_UP:
+                self._end_trial(self._subject)
+            self._restore()
             return
         watched = max(self._watched.values(), key=lambda one: one.phase.seconds)
         if not watched.phase.computes:
@@ -183,7 +161,7 @@ class Examination:
                 " or epochs for surer figures"
             )
             watched.phase.name = ACTUAL
-        self._end_phase(watched)
+        self._recorder.end(watched)
         self._note_loops(watched)
         if not self._goal.actual_only:
             self.observation.notes.append(
@@ -206,19 +184,12 @@ class Examination:
             self.busy = before
 
     def _end(self) -> None:
+        self._over = True
         if threading.current_thread() is not threading.main_thread():
             main = threading.main_thread().ident
             assert main is not None
             signal.pthread_kill(main, signal.SIGINT)  # which waits for this thread, perhaps
         raise Enough("all is measured")
-
-    def _describe(self, watched: Watched) -> LoaderFacts:
-        facts = describe(watched.loader, watched.where, watched.batch_nbytes)
-        facts.first_batch_seconds = watched.first_batch_seconds
-        return facts
-
-    def _now(self) -> float:
-        return time.perf_counter() - self._began
 
     def _epoch(self, watched: Watched, inner: Iterator[Any], began: float) -> Iterator[Any]:
         """Batches for the script, in whichever phase."""
@@ -238,30 +209,34 @@ class Examination:
         wait = 0.0
         while True:
             yield from self._step(watched, batch, wait)
-            if self._giving:  # a loop within another loader's step, as for validation: the other is examined
-                pass
-            elif watched.phase.name == ACTUAL and self._is_over(watched):
-                yield from self._rest(watched, inner)
-            elif watched.phase.name == "warm-up" and self._is_warm(watched):
-                self._begin_phase(watched, ACTUAL)
-                for one in self._watched.values():
-                    one.loop = Loop(one.loop.where, one.loop.code, one.loop.arguments)
+            # A loop within another loader's step, as for validation, leaves it to the other to be examined.
+            if not self._giving and self._subject in (None, watched):
+                if watched.phase.name != WARM_UP and self._is_over(watched):
+                    inner = yield from self._rest(watched, inner)
+                elif watched.phase.name == WARM_UP and self._is_warm(watched):
+                    self._begin_actual(watched)
             asked = time.perf_counter()
             try:
                 batch = self._next(inner)
             except StopIteration:
                 watched.phase.epochs_ended += 1
                 return
+            except Exception as error:
+                if self._subject is None:
+                    raise
+                self._refused(error)
+                self._restore()
+                self._end()
             wait = time.perf_counter() - asked
             watched.loop.waits += wait
 
     def _step(self, watched: Watched, batch: Any, wait: float) -> Iterator[Any]:
         phase = watched.phase
-        if phase.name == "warm-up" and not self._giving:
+        if phase.name == WARM_UP and self._subject is None and not self._giving:
             watched.kept = [*watched.kept[1 - KEPT_BATCHES :], clone(batch)]
         samples = batch_samples(batch, watched.loader.batch_size)
         watched.batch_nbytes = watched.batch_nbytes or nbytes(batch)
-        phase.steps_at.append(self._now() - wait)
+        phase.steps_at.append(self._recorder.now() - wait)
         given, elsewhere = time.perf_counter(), self._elsewhere(watched)
         self._giving.append(watched)
         try:
@@ -283,44 +258,130 @@ class Examination:
 
     def _enter(self, watched: Watched) -> None:
         if not watched.phase.began:
-            self._begin_phase(watched, watched.phase.name)
+            self._begin(watched, watched.phase.name)
+
+    def _begin_actual(self, watched: Watched) -> None:
+        """Begins the phase with the script's own settings, or with those that are being tried."""
+        settings, where = self._tried[-1] if self._tried else ({}, "")
+        self._begin(watched, name_of(ACTUAL, settings, where), settings)
+        self._forget_loops()
+
+    def _forget_loops(self) -> None:
+        for one in self._watched.values():
+            one.loop = Loop(one.loop.where, one.loop.code, one.loop.arguments)
 
     def _is_warm(self, watched: Watched) -> bool:
-        phase, ahead = watched.phase, prefetched(watched.loader)
-        steps = len(phase.computes)
-        return steps >= WARM_STEPS and (steps >= 2 * ahead or self._now() - phase.began >= WARM_SECONDS)
+        phase, ahead = watched.phase, prefetched(watched.loader, watched.settings)
+        steps, seconds = len(phase.computes), self._recorder.now() - phase.began
+        if steps < WARM_STEPS or seconds >= WARM_SECONDS:
+            return steps >= WARM_STEPS
+        return steps >= 2 * ahead and self._has_looped(1)
 
     def _is_over(self, watched: Watched) -> bool:
         phase = watched.phase
+        most = MOST_TRIAL_SECONDS if self._tried else MOST_SECONDS
+        seconds = self._recorder.now() - phase.began
         # The epoch that the phase began in was begun before.
-        return self._goal.reached(phase, self._now() - phase.began, len(phase.startups) + 1)
+        reached = self._goal.reached(phase, seconds, len(phase.startups) + 1, most)
+        return reached and (seconds >= most or self._has_looped(2))
 
-    def _rest(self, watched: Watched, inner: Iterator[Any]) -> Iterator[Any]:
-        """All phases after the actual one; ends the script."""
-        self._end_phase(watched)
-        self._note_loops(watched)
-        if not self._goal.actual_only:
-            wait_until_quiet()
-            began = self._now()
+    def _has_looped(self, times: int) -> bool:
+        """Whether the loader for which other settings are tried was iterated over so often, if it isn't the
+        examined one."""
+        where = self._tried[-1][1] if self._tried else ""
+        return not where or any(
+            one.loop.loops >= times for one in self._watched.values() if one.where == where
+        )
+
+    def _rest(self, watched: Watched, inner: Iterator[Any]) -> Generator[Any, None, Iterator[Any]]:
+        """What is measured after an actual phase; returns the batches of the next trial, or ends the
+        script."""
+        if self._subject is None:
+            self._recorder.end(watched)
+            self._note_loops(watched)
+            if not self._goal.actual_only:
+                yield from self._alone(watched, inner)
+            self._subject = watched
+            self.observation.ended = EXAMINED
+            self.observation.threads = torch.get_num_threads()
+        else:
+            self._end_trial(watched)
+        batches = self._next_trial(watched)
+        if batches is None:
+            self._end()
+            raise AssertionError
+        return batches
+
+    def _alone(self, watched: Watched, inner: Iterator[Any]) -> Iterator[Any]:
+        """The step and the loader, each by itself."""
+        wait_until_quiet()
+        began = self._recorder.now()
+        yield from self._demands(watched)
+        yield from self._close_look(watched)
+        if torch.accelerator.is_available():
+            yield from self._profiled(watched)
+        self._measure_supplies(watched, inner)
+        while not self._is_settled(began):
+            began = self._recorder.now()
             yield from self._demands(watched)
-            if torch.accelerator.is_available():
-                yield from self._profiled(watched)
-            self._measure_supplies(watched, inner)
-            while not self._is_settled(began):
-                began = self._now()
-                yield from self._demands(watched)
-                self._measure_supplies(watched, None)
-        self._over = True
-        self.observation.ended = EXAMINED
-        self._end()
+            self._measure_supplies(watched, None)
+
+    def _next_trial(self, watched: Watched) -> Iterator[Any] | None:
+        """Batches from the loader with the settings that promise most; None: no more is to be tried."""
+        self._restore()
+        self.observation.looks = self._counted()
+        wanted = None if self._goal.actual_only else self._promising(self.observation)
+        if wanted is None or wanted in self._tried or self._recorder.now() > LAST_TRIAL_SECONDS:
+            return None
+        self._tried.append(wanted)
+        settings, where = wanted
+        changed = next((one for one in self._watched.values() if one.where == where), watched)
+        changed.settings = settings
+        try:
+            with self._own_work(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's, of more workers than cores: that is what is tried
+                if "threads" in settings:
+                    self._threads = torch.get_num_threads()
+                    torch.set_num_threads(settings["threads"])
+                else:
+                    other = with_settings(changed.loader, settings, self._headrace)
+                    changed.instead = functools.partial(iter, other)
+                batches = (watched.instead or watched.begin)()
+        except Exception as error:  # a loader of the user's own making may refuse in its own way
+            self._refused(error)
+            return self._next_trial(watched)
+        self._begin(watched, WARM_UP)
+        self._forget_loops()
+        return batches
+
+    def _end_trial(self, watched: Watched) -> None:
+        where, phase = self._tried[-1][1], watched.phase
+        for one in self._watched.values():
+            if one.where == where:
+                phase.loops, phase.loop_seconds = one.loop.loops, one.loop.seconds
+        self._recorder.end(watched)
+
+    def _refused(self, error: Exception) -> None:
+        """Notes why the last change could not be tried."""
+        reason = str(error).strip().rpartition("\n")[2]  # after a worker's traceback
+        name = name_of("the script", *self._tried[-1])
+        self.observation.notes.append(f"{name} can't be tried: {reason}")
+
+    def _restore(self) -> None:
+        """Leaves the script as it was before a change was tried."""
+        for one in self._watched.values():
+            one.settings, one.instead = {}, None
+        if self._threads:
+            torch.set_num_threads(self._threads)
+            self._threads = 0
 
     def _is_settled(self, began: float) -> bool:
         """Whether probes need not be repeated: the machine is free, one cause is ahead, or the time does not
         suffice for another round, as long as the last one, which began then."""
         busy = [phase.others for phase in self.observation.phases]
-        if 2 * self._now() - began > LAST_TRIAL_SECONDS or sum(busy) < BUSY_SHARE * usable_cores() * len(
+        if 2 * self._recorder.now() - began > LAST_SUPPLY_SECONDS or sum(
             busy
-        ):
+        ) < BUSY_SHARE * usable_cores() * len(busy):
             return True
         self.observation.looks = self._counted()
         return self._decided(self.observation)
@@ -335,15 +396,28 @@ class Examination:
             torch.set_num_threads(threads)
 
     def _demand(self, watched: Watched, settings: dict[str, Any]) -> Iterator[Any]:
-        phase = self._begin_phase(watched, name_of(DEMAND, settings), settings)
+        self._begin(watched, name_of(DEMAND, settings), settings)
+        yield from self._again_and_again(watched, DEMAND_SECONDS, SLOW_DEMAND_SECONDS)
+        self._recorder.end(watched)
+
+    def _close_look(self, watched: Watched) -> Iterator[Any]:
+        """The step alone while its thread is sampled often, which shows where its time goes."""
+        self._begin(watched, PARTS)
+        yield from self._again_and_again(watched, PARTS_SECONDS, SLOW_DEMAND_SECONDS)
+        synchronise()
+        self._recorder.announce("")
+
+    def _again_and_again(self, watched: Watched, seconds: float, slow_seconds: float) -> Iterator[Any]:
+        """The kept batches in turn, for `seconds`; up to `slow_seconds` where two rounds take longer."""
+        phase = watched.phase
         samples = [batch_samples(batch, watched.loader.batch_size) for batch in watched.kept]
         for number in itertools.count():
-            seconds = self._now() - phase.began
-            if seconds >= (DEMAND_SECONDS if number >= 2 * KEPT_BATCHES else SLOW_DEMAND_SECONDS):
+            spent = self._recorder.now() - phase.began
+            if spent >= (seconds if number >= 2 * KEPT_BATCHES else slow_seconds):
                 break
             which = number % len(watched.kept)
             batch = clone(watched.kept[which])  # its time is neither waited for nor computed
-            phase.steps_at.append(self._now())
+            phase.steps_at.append(self._recorder.now())
             given, elsewhere = time.perf_counter(), self._elsewhere(watched)
             self._giving.append(watched)
             yield batch
@@ -351,11 +425,10 @@ class Examination:
             phase.computes.append(time.perf_counter() - given - (self._elsewhere(watched) - elsewhere))
             phase.waits.append(0.0)
             phase.samples.append(samples[which])
-        self._end_phase(watched)
 
     def _profiled(self, watched: Watched) -> Iterator[Any]:
         """A few repeated batches under the profiler; their times are its own, and not kept."""
-        self._announce("profile")
+        self._recorder.announce("profile")
         events: list[Event] = []
         with profiling(events.extend):
             for number in range(PROFILED_STEPS):
@@ -371,223 +444,17 @@ class Examination:
 
     def _measure_supplies(self, watched: Watched, inner: Iterator[Any] | None) -> None:
         with self._own_work():
-            before = own_stages(watched.loader)
-            self._supply(watched, {}, watched.begin, inner)
-            supply = self.observation.phase(SUPPLY)
-            if self.observation.loader is None or supply is None:
-                return
-            self.observation.loader.stages = stages_between(before, own_stages(watched.loader))
-            demand = self.observation.phase(DEMAND) or self.observation.phase(ACTUAL)
-            wanted = sum(demand.samples) / max(1e-9, sum(demand.computes)) if demand else 0.0
-            if supply.samples_per_second < AMPLE * wanted:
-                self._try_others(watched, supply, wanted)
+            self._supplies.measure(watched, inner)
             for loop in self.observation.loops:
-                self._supply_loop(loop)
+                other = next(one for one in self._watched.values() if one.where == loop.where)
+                self._supplies.measure_loop(other, loop)
 
     def _note_loops(self, watched: Watched) -> None:
         """Records what was spent on other loaders in the phase that has just ended."""
         others = (one.loop for one in self._watched.values() if one is not watched)
         self.observation.loops += [replace(loop) for loop in others if loop.batches]
 
-    def _supply_loop(self, loop: Loop) -> None:
-        """The loader of a loop alone, as it is and with a worker per core, if waiting for it matters."""
-        whole = sum(phase.ended - phase.began for phase in self.observation.phases if phase.name == ACTUAL)
-        watched = next((one for one in self._watched.values() if one.where == loop.where), None)
-        iterable = watched is not None and isinstance(
-            watched.loader.dataset, torch.utils.data.IterableDataset
-        )
-        if (
-            watched is None
-            or loop.waits < LOOP_THAT_MATTERS * whole
-            or iterable
-            or is_headrace(watched.loader)
-        ):
-            return
-        for workers in sorted({watched.loader.num_workers, usable_cores()}):
-            settings = {"loader": {"num_workers": workers}}
-            phase = self._try(watched, settings, f"{LOOP} {loop.where}")
-            if phase is not None and phase.seconds > 0:
-                cpu = (phase.cpu_seconds + phase.worker_cpu_seconds) / sum(phase.samples)
-                loop.supplies[str(workers)] = [1 / phase.samples_per_second, cpu]
-
-    def _try_others(self, watched: Watched, supply: Phase, wanted: float) -> None:
-        # One worker needs no more than to be as fast as none: it works beside the step.
-        loader, in_vain = watched.loader, 0
-        best = supply.samples_per_second if watched.loader.num_workers else 0.0
-        ours = is_headrace(loader)
-        if isinstance(loader.dataset, torch.utils.data.IterableDataset):
-            self.observation.notes.append(
-                "other loaders weren't tried: of an IterableDataset each worker may give all samples again"
-            )
-            return
-        if not ours and loader.num_workers and self._workers_start_threads():
-            self._try(watched, {"worker_threads": 1})
-        for workers in () if ours else more_workers(loader.num_workers):
-            rate = self._rate_of(watched, {"loader": {"num_workers": workers}})
-            in_vain = 0 if rate > GAIN_THAT_COUNTS * best else in_vain + 1
-            best = max(best, rate)
-            if in_vain == TRIES_IN_VAIN or best > AMPLE * wanted:
-                break
-        if not ours and loader.num_workers and is_uneven(supply):
-            self._try(watched, {"loader": {"prefetch_factor": 4 * (loader.prefetch_factor or 2)}})
-            if hasattr(loader, "in_order"):
-                self._try(watched, {"loader": {"in_order": False}})
-        if not ours and self._headrace is not None:
-            self._try(watched, {"headrace": True})
-
-    def _workers_start_threads(self) -> bool:
-        """Whether the workers compute on more threads than there are cores."""
-        looks = [look for look in self._counted() if look["role"] == "worker" and look["phase"] == SUPPLY]
-        return worker_threads(looks) > usable_cores()
-
-    def _rate_of(self, watched: Watched, settings: dict[str, Any]) -> float:
-        phase = self._try(watched, settings)
-        return 0.0 if phase is None else phase.samples_per_second
-
-    def _try(self, watched: Watched, settings: dict[str, Any], kind: str = SUPPLY) -> Phase | None:
-        if self._now() > LAST_TRIAL_SECONDS:
-            note = f"{name_of('the loader', settings)} was not tried: the others took too long"
-            self.observation.notes += [note] if note not in self.observation.notes else []
-            return None
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch's, of more workers than cores: that is what is tried
-                other = with_settings(watched.loader, settings, self._headrace)
-                return self._supply(watched, settings, lambda: iter(other), None, kind)
-        except Exception as error:  # a loader of the user's own making may refuse in its own way
-            reason = str(error).strip().rpartition("\n")[2]  # after a worker's traceback
-            self.observation.notes.append(f"{name_of('the loader', settings)} can't be tried: {reason}")
-            return None
-
-    def _supply(
-        self,
-        watched: Watched,
-        settings: dict[str, Any],
-        begin: Callable[[], Iterator[Any]],
-        inner: Iterator[Any] | None,
-        kind: str = SUPPLY,
-    ) -> Phase:
-        """The loader alone, without the batches that it had prefetched."""
-        phase = Phase(name_of(kind, settings), settings)
-        ahead = prefetched(watched.loader, settings)
-        started = time.perf_counter()
-        inner, skip = (begin(), ahead + 1) if inner is None else (inner, ahead)
-        batches = self._endless(phase, begin, inner)
-        for number in range(skip):
-            next(batches, None)
-            if number == 0 and not phase.startups and settings:
-                phase.startups.append(time.perf_counter() - started)
-            if time.perf_counter() - started > SLOW_SUPPLY_SECONDS:
-                break
-        self._begin_phase(watched, phase.name, settings, phase)
-        least = max(8, 4 * ahead // 2)  # several rounds of all workers, two batches each
-        while not self._pulled_enough(phase, least):
-            asked = time.perf_counter()
-            before = sum(phase.startups)
-            batch = next(batches, None)
-            if batch is None:
-                break
-            # The start of an epoch isn't part of the rate.
-            phase.waits.append(max(0.0, time.perf_counter() - asked - (sum(phase.startups) - before)))
-            phase.computes.append(0.0)
-            phase.samples.append(batch_samples(batch, watched.loader.batch_size))
-        self._end_phase(watched)
-        return phase
-
-    def _pulled_enough(self, phase: Phase, least: int) -> bool:
-        seconds, batches = self._now() - phase.began, len(phase.waits)
-        if seconds >= SLOW_SUPPLY_SECONDS:
-            return batches >= 2
-        return seconds >= SUPPLY_SECONDS and batches >= least
-
-    def _endless(
-        self, phase: Phase, begin: Callable[[], Iterator[Any]], inner: Iterator[Any]
-    ) -> Iterator[Any]:
-        while True:
-            empty = True
-            for batch in inner:
-                empty = False
-                yield batch
-            if empty:
-                return
-            phase.epochs_ended += 1
-            started = time.perf_counter()
-            del inner  # with it torch ends its workers, which those forked now would keep alive
-            inner = begin()
-            first = next(inner, None)
-            if first is None:
-                return
-            phase.startups.append(time.perf_counter() - started)
-            yield first
-
-    def _begin_phase(
-        self,
-        watched: Watched,
-        name: str,
-        settings: dict[str, Any] | None = None,
-        phase: Phase | None = None,
-    ) -> Phase:
-        synchronise()
-        watched.phase = phase or Phase(name, settings or {})
-        if name in (ACTUAL, SUPPLY):
-            watched.phase.worker_memory.append(children_memory())
-        watched.phase.began = self._now()
-        watched.times = times()
+    def _begin(self, watched: Watched, name: str, settings: dict[str, Any] | None = None) -> None:
         # A loader that is begun meanwhile, as for validation, is no phase of the one before.
-        if len(self._watched) == 1 or name != "warm-up":
-            self._announce(name)
-        return watched.phase
-
-    def _end_phase(self, watched: Watched) -> None:
-        synchronise()
-        phase, spent = watched.phase, times().since(watched.times)
-        phase.ended = self._now()
-        if phase.name in (ACTUAL, SUPPLY):
-            phase.worker_memory.append(children_memory())
-        phase.cpu_seconds, phase.worker_cpu_seconds = spent.own, spent.children
-        phase.others = max(0.0, spent.machine - spent.own - spent.children) / max(1e-9, spent.wall)
-        phase.load = os.getloadavg()[0]
-        self._announce("")
-        if self.observation.loader is None:  # it is the first that has been measured, and the only one
-            self.observation.loader = self._describe(watched)
-        known = next((one for one in self.observation.phases if one.name == phase.name), None)
-        if known is None or phase.name.startswith(LOOP):
-            self.observation.phases.append(phase)
-        else:
-            known.extend(phase)
-
-
-class WatchedIterator(Iterator[Any]):
-    """What the script iterates over; all else that it asks for is its own iterator's."""
-
-    def __init__(self, inner: Iterator[Any], batches: Iterator[Any]) -> None:
-        self._inner = inner
-        self._batches = batches
-
-    def __next__(self) -> Any:
-        return next(self._batches)
-
-    def __len__(self) -> int:
-        return len(self._inner)  # type: ignore[arg-type]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-
-def is_uneven(phase: Phase) -> bool:
-    """Whether a few of its waits hold much of the time: a tenth of them half of it."""
-    waits = sorted(phase.waits, reverse=True)
-    return sum(waits[: max(1, len(waits) // 10)]) > 0.5 * sum(waits)
-
-
-def worker_threads(looks: list[dict[str, Any]]) -> int:
-    """Threads that all workers compute on, if those that Python does not know do much of it; else 0."""
-    cpu = sum(look["cpu_seconds"] for look in looks)
-    native = sum(look["native_cpu_seconds"] for look in looks)
-    return sum(1 + look["native_threads"] for look in looks) if native > NATIVE_THAT_MATTERS * cpu else 0
-
-
-def synchronise() -> None:
-    """Waits for the device, so that what was asked of it counts in the phase that asked."""
-    if torch.accelerator.is_available():
-        torch.accelerator.synchronize()
+        announced = len(self._watched) == 1 or name != WARM_UP
+        self._recorder.begin(watched, Phase(name, settings or {}), announced=announced)

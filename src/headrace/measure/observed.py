@@ -13,9 +13,13 @@ ACTUAL = "actual"
 DEMAND = "demand"
 SUPPLY = "supply"
 LOOP = "loop"  # the supply of another loader
+PARTS = "parts"  # the step alone, sampled closely: its times are not kept
 
 # Times as fast; a gain below this can't be told from noise.
 GAIN_THAT_COUNTS = 1.1
+# Steps that wait for less than this share of their time aren't starved: TensorFlow's profiler, too, calls a
+# program input-bound from 5 % on.
+STALL_THAT_MATTERS = 0.05
 
 OBSERVED = "observed.json"
 EXAMINED = "examined"
@@ -26,7 +30,7 @@ class Phase:
     """What one phase measured, step by step.
 
     Attributes:
-        name: ACTUAL, DEMAND or SUPPLY, followed by the settings that differ, if any do.
+        name: ACTUAL, DEMAND or SUPPLY, with the settings that differ, if any do: "actual num_workers=8".
         settings: that differ from the script's own; see `headrace.measure.settings`.
         began, ended: seconds since the examination began.
         waits: seconds in next(), of each step but the first of an epoch.
@@ -42,6 +46,8 @@ class Phase:
             actual phase and the supply.
         others: cores that other processes of the machine used meanwhile.
         load: the machine's load average when the phase ended.
+        loops, loop_seconds: loops over the loader that is tried with other settings, if it isn't the examined
+            one, and the seconds that they took.
     """
 
     name: str
@@ -59,6 +65,8 @@ class Phase:
     worker_memory: list[int] = field(default_factory=list)
     others: float = 0.0
     load: float = 0.0
+    loops: int = 0
+    loop_seconds: float = 0.0
 
     def extend(self, later: Phase) -> None:
         """Adds another round of the same phase."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,11 +60,7 @@ class TreeLook:
 def look(pid: int) -> TreeLook:
     """The process `pid` and its descendants, now."""
     psutil, clock = require("psutil", "doctor"), time.perf_counter()
-    try:
-        root = psutil.Process(pid)
-        family = [root, *root.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return TreeLook(clock, (), 0.0)
+    family = [pid, *descendants(pid)]
     looks = [one for one in map(_look, family) if one is not None]
     if not looks or looks[0].pid != pid or looks[0].state == psutil.STATUS_ZOMBIE:
         return TreeLook(clock, (), 0.0)
@@ -80,9 +77,27 @@ def cores_of(pid: int) -> float:
     return affinity if quota is None else min(affinity, quota)
 
 
-def _look(process: Any) -> ProcessLook | None:
+def descendants(pid: int) -> list[int]:
+    """Process numbers of a process's children, of their children and so on; none of one that has ended."""
+    found, left = list[int](), [pid]
+    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
+        psutil = require("psutil", "doctor")  # which looks at all processes of the machine
+        with suppress(psutil.NoSuchProcess):
+            found = [child.pid for child in psutil.Process(pid).children(recursive=True)]
+        return found
+    while left:
+        tasks = Path(f"/proc/{left.pop()}/task")
+        for task in os.listdir(tasks) if tasks.exists() else ():
+            with suppress(OSError):  # it has ended meanwhile
+                children = [int(child) for child in (tasks / task / "children").read_text().split()]
+                found, left = found + children, left + children
+    return found
+
+
+def _look(pid: int) -> ProcessLook | None:
     psutil = require("psutil", "doctor")
     try:
+        process = psutil.Process(pid)
         with process.oneshot():
             times = process.cpu_times()
             return ProcessLook(
@@ -122,8 +137,7 @@ def own_memory(pid: int) -> int:
 
 def children_memory() -> int:
     """The same of all of this process's descendants."""
-    children = require("psutil", "doctor").Process().children(recursive=True)
-    return sum(own_memory(child.pid) for child in children)
+    return sum(map(own_memory, descendants(os.getpid())))
 
 
 def busy_seconds() -> float:
@@ -153,9 +167,9 @@ def times() -> Times:
     psutil = require("psutil", "doctor")
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     children = ended.ru_utime + ended.ru_stime
-    for child in psutil.Process().children(recursive=True):
+    for child in descendants(os.getpid()):
         try:
-            used = child.cpu_times()
+            used = psutil.Process(child).cpu_times()
         except psutil.NoSuchProcess:
             continue
         children += used.user + used.system

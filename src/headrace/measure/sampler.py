@@ -22,15 +22,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.measure.observed import SUPPLY
+from headrace.measure.observed import PARTS, SUPPLY
 from headrace.measure.stages import Stage, stage_of
 
 PHASE_FILE = "phase"
 # A stack sample costs its process up to half a millisecond. There are few while a training step is timed; the
-# loader alone may be disturbed a little more.
+# loader alone may be disturbed a little more, and the step while its times are not kept.
 FINE_SECONDS, COARSE_SECONDS = 0.01, 0.1
 # A thread is seen where it lets go of the GIL: by default up to 5 ms after it was asked to, at a call into C.
-# The loader alone is made to let go sooner.
+# There, it is made to let go sooner: or whatever runs next, as a call into C, would be taken for what ran.
 FINE_SWITCH_SECONDS = 0.0005
 NOTICE_SECONDS = 0.05  # until a new phase is noticed
 WRITE_SECONDS = 0.5
@@ -191,7 +191,7 @@ class Sampler:
 
     def _begin(self, phase: str) -> None:
         self._counts = self._phases.setdefault(phase, Counts(phase))
-        fine = phase.partition(" ")[0] == SUPPLY
+        fine = phase.partition(" ")[0] in (SUPPLY, PARTS)
         self._interval = FINE_SECONDS if fine else COARSE_SECONDS
         sys.setswitchinterval(min(FINE_SWITCH_SECONDS, self._switch) if fine else self._switch)
 

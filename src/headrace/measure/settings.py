@@ -84,10 +84,11 @@ class LimitedWorker:
             self._init(worker_id)
 
 
-def name_of(kind: str, settings: dict[str, Any]) -> str:
-    """Of a phase with these settings: "supply num_workers=8"."""
+def name_of(kind: str, settings: dict[str, Any], where: str = "") -> str:
+    """Of a phase with these settings: "supply num_workers=8"; of another loop's loader, " at eval.py:9"."""
     words = [f"{name}={value!r}" for name, value in settings.get("loader", {}).items()]
     words += [f"worker_threads={settings['worker_threads']!r}"] if "worker_threads" in settings else []
     words += ["headrace"] if settings.get("headrace") else []
     words += [f"threads={settings['threads']!r}"] if "threads" in settings else []
+    words += [f"at {where}"] if where else []
     return f"{kind} {' '.join(words)}" if words else kind

@@ -194,6 +194,8 @@ def _remembered(walked: tuple[tuple[CodeType, int], ...], state: str, thread: st
     return classify(stack, state, thread), line
 
 
+# Most frames of a stack are those of the ones before.
+@lru_cache(maxsize=20_000)
 def _frame(code: CodeType, line: int) -> Frame:
     return Frame(
         code.co_filename,
@@ -280,6 +282,7 @@ def place(frame: Frame) -> str:
     return f"{frame.function} ({basename(frame.filename)}:{frame.first_line})"
 
 
+@lru_cache(maxsize=20_000)
 def anchor(frame: Frame) -> str:
     """The kind of thread that a frame alone shows; "" if none."""
     name = f"{frame.filename}:{frame.function}"
@@ -342,18 +345,30 @@ def _waits_for_lock(innermost: Frame) -> bool:
 
 def _step_part(stack: Sequence[Frame]) -> str:
     """The part of the training step that the main thread is in."""
-    names = [f"{frame.filename}:{frame.function}" for frame in stack if INSTALLED[-1] not in frame.filename]
-    for pattern, part in STEP_PARTS:
-        if any(pattern.search(name) for name in names):
+    parts = [_part_of(frame) for frame in stack]
+    for _, part in STEP_PARTS:
+        if part in parts:
             return part
-    if READ_BACK.search(stack[-1].source):
+    # A loop's head is executed again for each item, what it loops over is not.
+    if READ_BACK.search(stack[-1].source) and not stack[-1].source.startswith("for "):
         return "read-back"
-    if any(FORWARD.search(name) for name in names):
+    if "forward" in parts:
         return "forward"
     user = innermost_users(stack)
     return f"code:{place(user)}" if user else "step"
 
 
+@lru_cache(maxsize=20_000)
+def _part_of(frame: Frame) -> str:
+    """The part of the step that a frame alone shows; "" if none."""
+    name = f"{frame.filename}:{frame.function}"
+    if INSTALLED[-1] in name:
+        return ""
+    part = next((part for pattern, part in STEP_PARTS if pattern.search(name)), "")
+    return part or ("forward" if FORWARD.search(name) else "")
+
+
+@lru_cache(maxsize=20_000)
 def _label(frame: Frame) -> str:
     """The stage that a frame's file and function show; "" if none."""
     if INSTALLED[-1] in frame.filename:
@@ -362,11 +377,14 @@ def _label(frame: Frame) -> str:
     return next((stage for pattern, stage in FRAMES if pattern.search(name)), "")
 
 
+@lru_cache(maxsize=20_000)
+def _begins_transform(frame: Frame) -> bool:
+    return frame.container or bool(TRANSFORMS.search(f"{frame.filename}:{frame.function}"))
+
+
 def _transform(stack: Sequence[Frame]) -> tuple[int, str]:
     """Depth at which a transform begins, and its name; (-1, "") if none runs."""
-    start = next(
-        (d for d, f in enumerate(stack) if f.container or TRANSFORMS.search(f"{f.filename}:{f.function}")), -1
-    )
+    start = next((depth for depth, frame in enumerate(stack) if _begins_transform(frame)), -1)
     if start < 0:
         return -1, ""
     depth = start

@@ -1,9 +1,11 @@
-"""The loader that is examined: what it is, what it has ready, how batches of it are counted and copied."""
+"""The loader that is examined: what it is, how far its examination is, how batches are counted and copied."""
 
 from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -13,10 +15,56 @@ from torch.utils.data import DataLoader
 
 from headrace import _torch_compat
 from headrace._machine import usable_cores
-from headrace.measure.observed import LoaderFacts
+from headrace.measure.observed import LoaderFacts, Loop, Phase
+from headrace.measure.processes import Times, times
 from headrace.measure.settings import arguments_of
 
 OWN = Path(__file__).parent.parent
+
+
+@dataclass
+class Watched:
+    """One loader of the script, and how far its examination is.
+
+    Attributes:
+        loader: that the script made.
+        begin: its own iter().
+        where: it is iterated over, for the first time.
+        settings: that are being tried; see `headrace.measure.settings`.
+        instead: iter() of the loader with these settings; None: the script's own.
+        times: when its phase began.
+        loop: what was spent on it since the actual phase of any loader began, or since it was first used.
+    """
+
+    loader: DataLoader[Any]
+    begin: Callable[[], Iterator[Any]]
+    where: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    instead: Callable[[], Iterator[Any]] | None = None
+    phase: Phase = field(default_factory=lambda: Phase("warm-up"))
+    kept: list[Any] = field(default_factory=list)
+    batch_nbytes: int = 0
+    first_batch_seconds: float = 0.0
+    steps: int = 0
+    times: Times = field(default_factory=times)
+    loop: Loop = field(default_factory=lambda: Loop("", "", {}))
+
+
+class WatchedIterator(Iterator[Any]):
+    """What the script iterates over; all else that it asks for is its own iterator's."""
+
+    def __init__(self, inner: Iterator[Any], batches: Iterator[Any]) -> None:
+        self._inner = inner
+        self._batches = batches
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def __len__(self) -> int:
+        return len(self._inner)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 def clone(batch: Any) -> Any:
