@@ -534,3 +534,9 @@ def test_a_trial_on_a_busy_machine_is_reported_but_refutes_nothing() -> None:
     diagnosis = diagnose(busy(observation, 3.0))
     assert diagnosis.verdict.kind == "workers"
     assert (diagnosis.advice[0].predicted, diagnosis.advice[0].ideal) == (pytest.approx(1.0), False)
+
+
+def test_a_close_look_of_one_sample_suffices() -> None:
+    observation = parts_of_the_step(optimizer=0.6)
+    observation.looks.append(made.look(PARTS, {"step": {"optimizer": [1, 0, 8.0, 0.0]}}, role="main"))
+    assert "spends 100% on the optimizer" in diagnose(observation).verdict.sentence

@@ -196,7 +196,7 @@ def step_parts(observation: Observation, name: str) -> dict[str, float]:
     """
     parts, close = _parts_looked_at(observation, name), close_parts(observation)
     rest = {key: share for key, share in close.items() if key not in IRREGULAR}
-    if not rest:
+    if not sum(rest.values()):  # too few samples: drawn again, they may be none
         return parts
     found = {key: share for key, share in parts.items() if key in IRREGULAR}
     scale = (sum(parts.values()) - sum(found.values())) / sum(rest.values())
