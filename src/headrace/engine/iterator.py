@@ -20,10 +20,11 @@ from headrace.records import BatchKeys
 
 SHUT_DOWN = "this epoch's worker processes were shut down; start another epoch with iter(loader)."
 
+# Begins as torch's does, so that filters of warnings know it.
 TOO_LONG = (
-    "the length of this loader's IterableDataset was reported to be {told} samples, but it has given {taken}"
-    " batches. Correct its __len__(); in worker processes, let each give its own share of the samples only:"
-    " torch.utils.data.get_worker_info() tells which worker it is."
+    "Length of IterableDataset was reported to be {told} samples, but {given} samples have been fetched. For"
+    " multiprocessing data-loading, this is so where each worker gives all samples rather than a share of its"
+    " own: torch.utils.data.get_worker_info() tells which worker it is. Otherwise correct its __len__()."
 )
 
 
@@ -128,6 +129,7 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
         self._asked = 0.0
         self._waits_since = 0.0
         self._copied = (0, 0.0)
+        self._given = 0  # samples
 
     def __iter__(self) -> LoaderIterator:
         return self
@@ -150,8 +152,10 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
                 self._cursor.streams[worker] = state
                 self._cursor.turn = worker + 1
             self._cursor.received(made.taken)
+            self._given += made.samples
             if self.samples_told is not None and made.taken > self.samples_told:
-                warnings.warn(TOO_LONG.format(told=self.samples_told, taken=made.taken), stacklevel=2)
+                given = max(made.taken, self._given)
+                warnings.warn(TOO_LONG.format(told=self.samples_told, given=given), stacklevel=2)
             if self._ahead:
                 self._send_ahead()
             waited = time.perf_counter() - start
