@@ -37,7 +37,7 @@ BY_NAME = {row.name: row for row in ROWS}
 
 
 def rate(folder: Path, row: Row, loader: str, workers: int, epochs: int) -> dict[str, Any]:
-    """Images per second of one loader in this process, and on which rung the pipeline runs."""
+    """Images per second of one loader in this process, and its plan."""
     torch.set_num_threads(1)
     dataset = row.make(folder)
     shuffle = not isinstance(dataset, torch.utils.data.IterableDataset)

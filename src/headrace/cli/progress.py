@@ -74,6 +74,13 @@ def failing(verb: str, console: Console) -> Iterator[None]:
     try:
         yield
     except (NativeError, OSError, ValueError) as error:
-        message = "\n".join(map(printable, f"headrace {verb}: {error}".split("\n")))
+        message = "\n".join(map(printable, f"headrace {verb}: {_in_words(error)}".split("\n")))
         console.print(message, style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(FAILED) from None
+
+
+def _in_words(error: Exception) -> str:
+    """Its message, without Python's "[Errno 2]" before the name of a file."""
+    if isinstance(error, OSError) and isinstance(error.filename, str) and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
