@@ -49,7 +49,8 @@ CLASSES = (
 )
 # It needs CUDA, and is made into classes for each device.
 LEFT_OUT = {"TestDataLoaderDeviceType"}
-TEST_SECONDS, CLASS_SECONDS = 600, 3000
+# Some start a hundred processes by spawn, each of which imports torch.
+TEST_SECONDS, CLASS_SECONDS = 2400, 7200
 # Python imports it when it starts: in spawned processes and in those that tests start by themselves, too.
 IN_TORCHS_PLACE = """
 import torch.utils.data as data
