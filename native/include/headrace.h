@@ -278,6 +278,19 @@ HR_API int32_t hr_image_check(const uint8_t* data, uint64_t size);
 HR_API int32_t hr_image_render(const uint8_t* data, uint64_t size, hr_render_job* jobs,
                                int32_t count);
 
+/* Bytes of memory for all pixels of an image, for the next two; 0: no image is of that size. */
+HR_API uint64_t hr_pixels_size(int32_t width, int32_t height);
+
+/* Decodes all of a file of width × height into memory that hr_pixels_render() reads. `decoders`: as
+ * in hr_pipeline. HR_UNSUPPORTED, HR_CORRUPT: none of them takes this file. */
+HR_API int32_t hr_pixels_decode(const uint8_t* data, uint64_t size, uint32_t decoders,
+                                uint8_t* pixels, int32_t width, int32_t height);
+
+/* As hr_image_render(), of an image that hr_pixels_decode() gave, and that several threads may
+ * read. */
+HR_API int32_t hr_pixels_render(uint8_t* pixels, int32_t width, int32_t height, hr_render_job* jobs,
+                                int32_t count);
+
 #ifdef __cplusplus
 }
 #endif

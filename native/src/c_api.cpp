@@ -101,6 +101,20 @@ const char* check_draws(const hr_draw* draws, int32_t count) {
   return nullptr;
 }
 
+// Sets the code of each job that isn't done to HR_INTERNAL.
+const char* check_render_jobs(hr_render_job* jobs, int32_t count) {
+  for (int32_t i = 0; i < count; ++i) {
+    hr_render_job& job = jobs[i];
+    job.code = HR_INTERNAL;
+    if (const char* problem = headrace::check_render_job(job)) return problem;
+    if (const char* problem = check_pipeline(job.pipeline)) return problem;
+    const int32_t ops = job.pipeline->op_count;
+    if (ops > 0 && job.draws == nullptr) return "a job's draws are missing";
+    if (const char* problem = check_draws(job.draws, ops)) return problem;
+  }
+  return nullptr;
+}
+
 headrace::RandomKey key_of(uint64_t seed, uint64_t epoch, int64_t index, int64_t occurrence) {
   return {seed, epoch, static_cast<uint64_t>(index), static_cast<uint64_t>(occurrence)};
 }
@@ -432,17 +446,38 @@ int32_t hr_image_render(const uint8_t* data, uint64_t size, hr_render_job* jobs,
   return guarded([&]() -> int32_t {
     if (data == nullptr || jobs == nullptr || count < 1)
       return fail(Code::kInvalidArgument, "no data or no job");
-    for (int32_t i = 0; i < count; ++i) {
-      hr_render_job& job = jobs[i];
-      job.code = HR_INTERNAL;
-      const char* problem = headrace::check_render_job(job);
-      if (problem == nullptr) problem = check_pipeline(job.pipeline);
-      if (problem == nullptr && job.pipeline->op_count > 0 && job.draws == nullptr)
-        problem = "a job's draws are missing";
-      if (problem == nullptr) problem = check_draws(job.draws, job.pipeline->op_count);
-      if (problem != nullptr) return fail(Code::kInvalidArgument, problem);
-    }
+    if (const char* problem = check_render_jobs(jobs, count))
+      return fail(Code::kInvalidArgument, problem);
     const Code code = this_threads_renderer().render(data, size, jobs, count);
     return code == Code::kOk ? HR_OK : fail(code);
+  });
+}
+
+uint64_t hr_pixels_size(int32_t width, int32_t height) {
+  if (width < 1 || height < 1 || width > kMaxEdge || height > kMaxEdge) return 0;
+  return headrace::Decoded::nbytes({width, height});
+}
+
+int32_t hr_pixels_decode(const uint8_t* data, uint64_t size, uint32_t decoders, uint8_t* pixels,
+                         int32_t width, int32_t height) {
+  return guarded([&]() -> int32_t {
+    if (data == nullptr || pixels == nullptr || hr_pixels_size(width, height) == 0)
+      return fail(Code::kInvalidArgument, "no data, no memory for pixels or no such size");
+    const Code code = this_threads_renderer().decode_all(
+        data, size, decoders, headrace::Decoded(pixels, {width, height}));
+    return code == Code::kOk ? HR_OK : fail(code);
+  });
+}
+
+int32_t hr_pixels_render(uint8_t* pixels, int32_t width, int32_t height, hr_render_job* jobs,
+                         int32_t count) {
+  return guarded([&]() -> int32_t {
+    if (pixels == nullptr || hr_pixels_size(width, height) == 0 || jobs == nullptr || count < 1)
+      return fail(Code::kInvalidArgument, "no pixels, no such size or no job");
+    if (const char* problem = check_render_jobs(jobs, count))
+      return fail(Code::kInvalidArgument, problem);
+    const Code code = this_threads_renderer().render_decoded(
+        headrace::Decoded(pixels, {width, height}), jobs, count);
+    return code == Code::kOk ? HR_OK : fail(code, "a crop leaves the image");
   });
 }

@@ -67,10 +67,13 @@ class Image {
  public:
   // A view of width × height with undefined pixels; data is nullptr when memory is short.
   ImageView reshape(int width, int height) {
-    const size_t stride = (static_cast<size_t>(width) * 4 + 63) / 64 * 64;
+    const size_t stride = stride_of(width);
     return {buffer_.reserve(stride * (static_cast<size_t>(height) + 4)), stride, width, height};
   }
   size_t capacity() const { return buffer_.capacity(); }
+
+  // Bytes from row to row of an image of that width.
+  static size_t stride_of(int width) { return (static_cast<size_t>(width) * 4 + 63) / 64 * 64; }
 
  private:
   Buffer buffer_;

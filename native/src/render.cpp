@@ -37,6 +37,18 @@ const char* check_render_job(const hr_render_job& job) {
   return nullptr;
 }
 
+// As Image and Buffer lay out theirs.
+size_t Decoded::nbytes(Size size) {
+  return Image::stride_of(size.width) * (static_cast<size_t>(size.height) + 4) +
+         2 * Buffer::kPadding + 64;
+}
+
+ImageView Decoded::view() const {
+  const auto address = reinterpret_cast<uintptr_t>(memory_ + Buffer::kPadding);
+  return {memory_ + Buffer::kPadding + (64 - address % 64) % 64, Image::stride_of(size_.width),
+          size_.width, size_.height};
+}
+
 Code Renderer::open(const uint8_t* data, size_t size) {
   uint8_t* const padded = padded_.reserve(size);
   if (padded == nullptr) return Code::kOutOfMemory;
@@ -96,7 +108,28 @@ Code Renderer::render(const uint8_t* data, size_t size, hr_render_job* jobs, int
       const Code code = decode(jobs[i].decoders, rect, &own);
       if (code != Code::kOk) return code;
     }
-    jobs[i].code = static_cast<int32_t>(finish(plans[i], own, jobs[i]));
+    jobs[i].code = static_cast<int32_t>(finish(plans[i], own, decoder_.is_gray(), jobs[i]));
+  }
+  return Code::kOk;
+}
+
+Code Renderer::decode_all(const uint8_t* data, size_t size, uint32_t decoders, const Decoded& to) {
+  const Code code = open(data, size);
+  if (code != Code::kOk) return code;
+  const Size whole = decoder_.size();
+  if (whole.width != to.size().width || whole.height != to.size().height)
+    return Code::kInvalidArgument;
+  int32_t decoder = 0;
+  return decoder_.decode(decoders, {0, 0, whole.width, whole.height}, to.view(), &decoder);
+}
+
+Code Renderer::render_decoded(const Decoded& image, hr_render_job* jobs, int count) {
+  const Size whole = image.size();
+  for (int i = 0; i < count; ++i) {
+    if (!inside(jobs[i].crop, whole.width, whole.height)) return Code::kInvalidArgument;
+    const Plan plan = plan_of(jobs[i]);
+    const ImageView pixels = part_of(image.view(), plan.rect);
+    jobs[i].code = static_cast<int32_t>(finish(plan, pixels, false, jobs[i]));
   }
   return Code::kOk;
 }
@@ -108,9 +141,9 @@ Code Renderer::decode(uint32_t decoders, const Rect& rect, ImageView* pixels) {
   return decoder_.decode(decoders, rect, *pixels, &decoder);
 }
 
-Code Renderer::finish(const Plan& plan, ImageView pixels, const hr_render_job& job) {
+Code Renderer::finish(const Plan& plan, ImageView pixels, bool gray, const hr_render_job& job) {
   const hr_pipeline& pipeline = *job.pipeline;
-  if (pipeline.gray != 0 && !decoder_.is_gray()) {  // other jobs may want the same pixels in colour
+  if (pipeline.gray != 0 && !gray) {  // other jobs may want the same pixels in colour
     const ImageView luma = luma_.reshape(pixels.width, pixels.height);
     if (luma.data == nullptr) return Code::kOutOfMemory;
     for (int y = 0; y < pixels.height; ++y)

@@ -13,12 +13,33 @@
 
 namespace headrace {
 
+// The pixels of a whole image in memory of the caller's.
+class Decoded {
+ public:
+  // How much memory is needed, in bytes.
+  static size_t nbytes(Size size);
+
+  Decoded(uint8_t* memory, Size size) : memory_(memory), size_(size) {}
+  Size size() const { return size_; }
+  ImageView view() const;
+
+ private:
+  uint8_t* memory_;
+  Size size_;
+};
+
 // Keeps decoders and buffers from image to image; one instance serves one thread.
 class Renderer {
  public:
   // Makes the image of each job, whose code it sets. The jobs have been checked by
   // check_render_job(). kUnsupported, kCorrupt: no allowed decoder takes this file.
   Code render(const uint8_t* data, size_t size, hr_render_job* jobs, int count);
+
+  // All pixels of a file, where Decoded keeps them.
+  Code decode_all(const uint8_t* data, size_t size, uint32_t decoders, const Decoded& to);
+
+  // As render(), of an image that decode_all() gave.
+  Code render_decoded(const Decoded& image, hr_render_job* jobs, int count);
 
   // kOk where Pillow is certain to decode all of this file without an error. Reads nothing past its
   // end.
@@ -37,7 +58,8 @@ class Renderer {
   // Copies the file to where codecs may read past its end, and opens it.
   Code open(const uint8_t* data, size_t size);
   Code decode(uint32_t decoders, const Rect& rect, ImageView* pixels);
-  Code finish(const Plan& plan, ImageView pixels, const hr_render_job& job);
+  // `gray`: the pixels are those of convert("L") already, where that is asked for.
+  Code finish(const Plan& plan, ImageView pixels, bool gray, const hr_render_job& job);
 
   ImageDecoder decoder_;
   Buffer padded_;

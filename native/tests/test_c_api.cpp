@@ -341,6 +341,41 @@ void images_in_memory() {
         "these ops don't give an image of the pipeline's size");
 }
 
+void decoded_images() {
+  Request request;
+  hr_draw draws[2] = {};
+  CHECK(hr_pixels_size(0, 30) == 0 && hr_pixels_size(40, (1 << 20) + 1) == 0);
+  std::vector<uint8_t> pixels(hr_pixels_size(40, 30));
+  CHECK(pixels.size() >= size_t{4} * 40 * 30);
+  const auto decode = [&](const uint8_t* data, int32_t width, uint8_t* to) {
+    return hr_pixels_decode(data, request.size, ~0U, to, width, 30);
+  };
+  CHECK(decode(request.data, 40, pixels.data()) == HR_OK);
+  constexpr char kMissing[] = "no data, no memory for pixels or no such size";
+  REFUSED(decode(nullptr, 40, pixels.data()), kMissing);
+  REFUSED(decode(request.data, 40, nullptr), kMissing);
+  REFUSED(decode(request.data, 0, pixels.data()), kMissing);
+  CHECK(decode(request.data, 39, pixels.data()) == HR_INVALID_ARGUMENT);
+
+  hr_render_job job = {};
+  job.crop[2] = job.window[2] = job.width = 8;
+  job.crop[3] = job.window[3] = job.height = 8;
+  job.pipeline = &request.pipeline;
+  job.draws = draws;
+  job.output = request.pixels;
+  request.pipeline.op_count = 0;
+  const auto render = [&] { return hr_pixels_render(pixels.data(), 40, 30, &job, 1); };
+  CHECK(render() == HR_OK && job.code == HR_OK);
+  REFUSED(hr_pixels_render(nullptr, 40, 30, &job, 1), "no pixels, no such size or no job");
+  REFUSED(hr_pixels_render(pixels.data(), 40, 30, &job, 0), "no pixels, no such size or no job");
+  job.crop[0] = 33;
+  REFUSED(render(), "a crop leaves the image");
+  job.crop[0] = 32;
+  CHECK(render() == HR_OK);
+  job.output = nullptr;
+  REFUSED(render(), "a job has no output");
+}
+
 void ops_by_name() {
   CHECK(hr_op_id(nullptr) == -1 && hr_op_id("") == -1 && hr_op_id("resize_") == -1);
   CHECK(hr_op_name(-1) == nullptr);
@@ -501,6 +536,7 @@ int main() {
   }
   draws();
   images_in_memory();
+  decoded_images();
   ops_by_name();
   look_ups();
   facts_of_images();

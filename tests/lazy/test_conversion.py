@@ -21,7 +21,7 @@ from torchvision.transforms import functional as F  # noqa: N812  (torchvision's
 from torchvision.transforms import v2
 
 from headrace import lazy
-from headrace._native import ffi
+from headrace._native import render
 from headrace.lazy import conversion, recording
 from headrace.lazy.chain import File
 from support.equal import same
@@ -326,22 +326,28 @@ def views(count: int) -> Any:
     return lambda image: [steps(image) for _ in range(count)]
 
 
+def _noting(decoded: list[bytes], function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` of a file, which is noted in `decoded`."""
+
+    def noted(data: bytes, *rest: Any) -> Any:
+        decoded.append(data)
+        return function(data, *rest)
+
+    return noted
+
+
 def test_a_file_of_several_views_is_decoded_once_and_each_view_is_right(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    decoded = []
-    render = ffi.image_render
-
-    def counted(data: bytes, jobs: Any) -> Any:
-        decoded.append(data)
-        return render(data, jobs)
+    decoded: list[bytes] = []
 
     def run() -> Any:
         torch.manual_seed(0)
         return [comparable(views(6)(opened(file))) for file in (0, 1, 2, 3)]
 
     wanted = run()
-    monkeypatch.setattr(ffi, "image_render", counted)
+    for name in ("render_file", "DecodedImage"):
+        monkeypatch.setattr(render, name, _noting(decoded, getattr(render, name)))
     assert with_recording(run) == (wanted, 24)
     # Of the first file the first view is decoded by itself, as nobody knows that there will be others.
     assert [decoded.count(data) for data in FILES[1:]] == [1, 1, 1]
@@ -350,9 +356,9 @@ def test_a_file_of_several_views_is_decoded_once_and_each_view_is_right(
 def test_an_image_that_is_looked_at_again_and_again_is_decoded_at_most_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    decoded = []
-    render = ffi.image_render
-    monkeypatch.setattr(ffi, "image_render", lambda data, jobs: (decoded.append(1), render(data, jobs))[1])  # type: ignore[func-returns-value]
+    decoded: list[bytes] = []
+    for name in ("render_file", "DecodedImage"):
+        monkeypatch.setattr(render, name, _noting(decoded, getattr(render, name)))
 
     def run() -> Any:
         image = opened()

@@ -54,7 +54,8 @@ def test_every_function_is_declared_with_its_arguments() -> None:
                 assert declared not in SCALARS, f"{name}: {text}"
             else:
                 assert SCALARS[declared] in text.split(), f"{name}: {text}"
-        expected: dict[str, Any] = {"int32_t": ctypes.c_int32, "void": None, "const char*": ctypes.c_char_p}
+        expected: dict[str, Any] = {"void": None, "const char*": ctypes.c_char_p}
+        expected |= {name: kind for kind, name in SCALARS.items()}
         assert restype is expected[result], name
 
 

@@ -210,6 +210,9 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "hr_image_check": (c_int32, (c_void_p, c_uint64)),
     "hr_image_render": (c_int32, (c_void_p, c_uint64, POINTER(RenderJob), c_int32)),
+    "hr_pixels_size": (c_uint64, (c_int32, c_int32)),
+    "hr_pixels_decode": (c_int32, (c_void_p, c_uint64, c_uint32, c_void_p, c_int32, c_int32)),
+    "hr_pixels_render": (c_int32, (c_void_p, c_int32, c_int32, POINTER(RenderJob), c_int32)),
     "hr_image_decode": (
         c_int32,
         (

@@ -80,7 +80,8 @@ def _find() -> Path:
     )
 
 
-def _check(code: int) -> None:
+def check(code: int) -> None:
+    """Raises NativeError for every code but OK."""
     if code != abi.OK:
         text = library().hr_last_error().decode("utf-8", "replace")
         raise NativeError(f"{text} (code {code})")
@@ -116,7 +117,7 @@ def simd_active() -> str:
 
 def simd_force(name: str | None) -> None:
     """Makes all kernels use the instruction set `name`; None: the best one again. For tests."""
-    _check(library().hr_simd_force(-1 if name is None else _names("hr_simd_name").index(name)))
+    check(library().hr_simd_force(-1 if name is None else _names("hr_simd_name").index(name)))
 
 
 def build_info() -> dict[str, str]:
@@ -221,7 +222,7 @@ class Pipeline:
         code = library().hr_draw_ops(byref(self.struct), *key, width, height, values.ctypes.data, size)
         if code == abi.UNSUPPORTED:
             return None
-        _check(code)
+        check(code)
         return Drawn(values, size[0], size[1])
 
     def apply(self, rgb: npt.NDArray[np.uint8], draws: npt.NDArray[np.float64], output: int) -> bool:
@@ -244,13 +245,13 @@ class Pipeline:
         )
         if code == abi.UNSUPPORTED:
             return False
-        _check(code)
+        check(code)
         return True
 
     def look_up(self, levels: int, count: int, output: int) -> None:
         """Puts `count` images, uint8 [count, channels, height, width] at `levels`, through the table, to
         `output`: both addresses."""
-        _check(library().hr_look_up(byref(self.struct), levels, count, output))
+        check(library().hr_look_up(byref(self.struct), levels, count, output))
 
 
 class Source:
@@ -342,7 +343,7 @@ class Pool:
 
     def __init__(self, decode_threads: int, read_threads: int) -> None:
         self._handle = c_void_p()
-        _check(library().hr_pool_create(decode_threads, read_threads, byref(self._handle)))
+        check(library().hr_pool_create(decode_threads, read_threads, byref(self._handle)))
 
     def submit(
         self,
@@ -374,17 +375,17 @@ class Pool:
             statuses=statuses.ctypes.data,
         )
         handle = c_void_p()
-        _check(library().hr_batch_submit(self._handle, byref(request), byref(handle)))
+        check(library().hr_batch_submit(self._handle, byref(request), byref(handle)))
         return Batch(handle, statuses, (pipeline, source, indices, occurrences))
 
     def use(self, decode_threads: int, read_threads: int) -> None:
         """Changes the numbers of threads while they work; not of a pool made without decode threads."""
-        _check(library().hr_pool_use(self._handle, decode_threads, read_threads))
+        check(library().hr_pool_use(self._handle, decode_threads, read_threads))
 
     def stats(self) -> NativeStats:
         """Totals since the pool was made."""
         raw = abi.Stats()
-        _check(library().hr_pool_stats(self._handle, byref(raw)))
+        check(library().hr_pool_stats(self._handle, byref(raw)))
         return NativeStats(
             samples=raw.samples,
             failed=raw.failed,
@@ -423,14 +424,14 @@ class Batch:
         code = library().hr_batch_wait(self._handle, timeout_ms)
         if code == abi.TIMEOUT:
             return False
-        _check(code)
+        check(code)
         self.free()
         return True
 
     def cancel(self) -> None:
         """Samples that weren't started become CANCELLED; others are completed."""
         if self._handle:
-            _check(library().hr_batch_cancel(self._handle))
+            check(library().hr_batch_cancel(self._handle))
 
     def free(self) -> None:
         """Drops the native side: after `wait()`, or in a forked child, where the threads don't exist."""
@@ -470,7 +471,7 @@ def index_images(images: Sequence[bytes], every: int = 0) -> list[ImageFacts]:
         if code != abi.TOO_LARGE:  # never with `every` 0
             break
         entries = np.empty(4 * len(entries), np.uint8)
-    _check(code)
+    check(code)
     begins = [0, *(each.entries_end for each in facts)]
     return [
         ImageFacts(each.checksum, each.width, each.height, entries[begin : each.entries_end].tobytes())
@@ -521,7 +522,7 @@ def jpeg_transcode(
         )
         if code != abi.TOO_LARGE:
             break
-    _check(code)
+    check(code)
     return out[: size.value].tobytes()
 
 
@@ -537,7 +538,7 @@ def image_decode(
     rgbx = np.empty((max(h, 1), max(w, 1), 4), np.uint8)
     padded = np.frombuffer(data + bytes(PADDING), np.uint8)
     index = np.frombuffer(entries + bytes(PADDING), np.uint8)
-    _check(
+    check(
         library().hr_image_decode(
             decoder_names().index(decoder),
             padded.ctypes.data,
@@ -558,43 +559,3 @@ def image_decodes(data: bytes) -> bool:
     """Whether Pillow is certain to decode all of this file without an error. False for whatever is unusual.
     Of a WebP it is only known that it is complete."""
     return bool(library().hr_image_check(data, len(data)) == abi.OK)
-
-
-class RenderJob(NamedTuple):
-    """One image of those that `image_render` makes of a file. Boxes are (x, y, width, height).
-
-    Attributes:
-        crop, size, filter: the part of the file's image that is used, (width, height) that it is resized to
-            (its own for no resize), and how: a value of `PIL.Image.Resampling`, 0 to 5.
-        window, flips: the part of the result that is kept, and whether it is mirrored across and down.
-        pipeline, draws: what is done to it then, and how it is stored; float64 [ops, abi.DRAWS] for it.
-        output: address of one sample of the pipeline.
-    """
-
-    crop: tuple[int, int, int, int]
-    size: tuple[int, int]
-    filter: int
-    window: tuple[int, int, int, int]
-    flips: tuple[bool, bool]
-    pipeline: Pipeline
-    draws: npt.NDArray[np.float64]
-    output: int
-
-
-def image_render(data: bytes, jobs: Sequence[RenderJob]) -> list[bool]:
-    """Makes images of a file as Pillow gives them; whether native code made each of them.
-
-    Raises:
-        NativeError: no allowed decoder takes the file, or a box leaves its image.
-    """
-    structs = (abi.RenderJob * len(jobs))(*[_lowered(job) for job in jobs])
-    _check(library().hr_image_render(data, len(data), structs, len(jobs)))
-    return [struct.code == abi.OK for struct in structs]
-
-
-def _lowered(job: RenderJob) -> abi.RenderJob:
-    pipeline = job.pipeline
-    draws = job.draws.ctypes.data if len(job.draws) else None
-    rules = (pipeline.struct.pillow_vertical_first, pipeline.struct.decoders)
-    ends = (abi.OK, pipeline.pointer, draws, job.output)
-    return abi.RenderJob(job.crop, *job.size, job.filter, job.window, *job.flips, *rules, *ends)

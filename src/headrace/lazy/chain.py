@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from headrace._native import ffi
+from headrace._native import render
 from headrace.errors import NativeError
-from headrace.lazy.steps import GRAY_ROWS, MAX_STEPS, RGB_ROWS, Step, Store, native_form
+from headrace.lazy.steps import GRAY_ROWS, MAX_STEPS, RGB_ROWS, Step, Store, allowed_decoders, native_form
 from headrace.records import Draw
 from headrace.transforms.crops import RandomCrop
 from headrace.transforms.flips import HorizontalFlip, VerticalFlip
@@ -84,7 +84,7 @@ class File:
         size: (width, height) in pixels.
     """
 
-    __slots__ = ("_lock", "_number", "_pixels", "_work", "data", "opener", "size")
+    __slots__ = ("_decoded", "_lock", "_number", "_work", "data", "opener", "size")
 
     def __init__(self, data: bytes, size: tuple[int, int], opener: Callable[..., Image.Image]) -> None:
         self.data = data
@@ -92,17 +92,17 @@ class File:
         self.opener = opener
         self._lock = threading.Lock()
         self._number = next(_numbers)
-        self._pixels: Pixels | None = None
+        self._decoded: render.DecodedImage | None = None
         self._work = 0.0  # of decoding so far, where all of the file is 1
 
-    def pixels(self, crop: Box) -> Pixels | None:
-        """All of the image, uint8 [height, width, 3]: where it was decoded already, or should be rather than
-        `crop` alone. None: it should not, or native code can't."""
+    def decoded(self, crop: Box) -> render.DecodedImage | None:
+        """All of the image, where it was decoded already, or should be rather than `crop` alone; else None.
+        Raises NativeError: native code can't decode it."""
         with self._lock:
             left = _views.left(self._number)
-            if self._pixels is None and self._pays_off(crop, left):
-                self._pixels = self._decoded()
-            return self._pixels
+            if self._decoded is None and self._pays_off(crop, left):
+                self._decoded = render.DecodedImage(self.data, self.size, allowed_decoders())
+            return self._decoded
 
     def _pays_off(self, crop: Box, left: int) -> bool:
         """Whether decoding all of the file is less work than one crop after another, `left` of them."""
@@ -124,12 +124,6 @@ class File:
                 parts.append(data[at:end])
             at = end
         return b"".join((*parts, data[at:]))
-
-    def _decoded(self) -> Pixels | None:
-        width, height = self.size
-        rgb = np.empty((height, width, 3), np.uint8)
-        whole = Chain.whole(self, "RGB")
-        return rgb if _render(whole, RGB_ROWS, rgb.ctypes.data) else None
 
 
 class Chain(NamedTuple):
@@ -223,26 +217,18 @@ class Chain(NamedTuple):
 
     def write(self, store: Store, address: int) -> bool:
         """Writes the pixels to memory; whether native code could."""
-        pixels = self.file.pixels(self.crop) if self.mode == "RGB" else None
-        if pixels is None:
-            return _render(self, store, address)
-        left, top, width, height = self.crop
-        pipeline, draws = native_form(self._after_crop(), self.shown, store)
-        return pipeline.apply(pixels[top : top + height, left : left + width], draws, address)
-
-    def _after_crop(self) -> list[Step]:
-        """What is done to the crop, step by step."""
-        steps, (left, top, width, height) = [], self.window
-        if self.size != self.crop[2:]:
-            resize = Resize(self.size[1], self.size[0], self.filter)
-            steps.append(Step(resize, (), self.size, "RGB"))
-        if (width, height) != self.size:
-            steps.append(Step(RandomCrop(height, width), (top, left), (width, height), "RGB"))
-        if self.flip_x:
-            steps.append(Step(HorizontalFlip(1.0), (1.0,), (width, height), "RGB"))
-        if self.flip_y:
-            steps.append(Step(VerticalFlip(1.0), (1.0,), (width, height), "RGB"))
-        return [*steps, *self.steps]
+        pipeline, draws = native_form(self.steps, self.shown, store, gray=self.mode != "RGB")
+        geometry = (self.crop, self.size, self.filter, self.window, (self.flip_x, self.flip_y))
+        job = render.RenderJob(*geometry, pipeline, draws, address)
+        try:
+            if self.mode == "P":
+                return render.render_file(self.file.indices(), [job])[0]
+            decoded = self.file.decoded(self.crop)
+            return (render.render_file(self.file.data, [job]) if decoded is None else decoded.render([job]))[
+                0
+            ]
+        except NativeError:
+            return False  # whatever is wrong with the file, Pillow's result or error counts
 
     def image(self) -> Image.Image:
         """The result as an ordinary image.
@@ -274,14 +260,3 @@ class Chain(NamedTuple):
         for step in self.steps:
             image = step.op.replay(image, step.draw)
         return image.getchannel(0) if self.steps and self.shown_mode == "L" else image
-
-
-def _render(chain: Chain, store: Store, address: int) -> bool:
-    """Decodes what a chain needs of its file; whether native code could."""
-    pipeline, draws = native_form(chain.steps, chain.shown, store, gray=chain.mode != "RGB")
-    data = chain.file.indices() if chain.mode == "P" else chain.file.data
-    geometry = (chain.crop, chain.size, chain.filter, chain.window, (chain.flip_x, chain.flip_y))
-    try:
-        return ffi.image_render(data, [ffi.RenderJob(*geometry, pipeline, draws, address)])[0]
-    except NativeError:
-        return False  # whatever is wrong with the file, Pillow's result or error counts

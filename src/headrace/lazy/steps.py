@@ -258,7 +258,7 @@ def _pipeline(ops: Sequence[abi.Op], size: tuple[int, int], store: Store, *, gra
         nhwc=store.rows_of_pixels,
         table=store.values,
         keep=store.keep,
-        decoders=_decoders(),
+        decoders=allowed_decoders(),
         max_pixels=0,
         pillow_vertical_first=pillow_resizes_vertically_first(),
         channels=store.channels,
@@ -267,5 +267,6 @@ def _pipeline(ops: Sequence[abi.Op], size: tuple[int, int], store: Store, *, gra
 
 
 @lru_cache(maxsize=1)
-def _decoders() -> int:
+def allowed_decoders() -> int:
+    """Decoders that images are made with: bit i for decoder i."""
     return decoder_bits("auto")

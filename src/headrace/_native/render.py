@@ -1,0 +1,76 @@
+"""Images made of one file in memory, as a chain of Pillow's steps would make them: native/src/render.h."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace._native import abi, ffi
+
+
+class RenderJob(NamedTuple):
+    """One image of those that `render_file` makes of a file. Boxes are (x, y, width, height).
+
+    Attributes:
+        crop, size, filter: the part of the file's image that is used, (width, height) that it is resized to
+            (its own for no resize), and how: a value of `PIL.Image.Resampling`, 0 to 5.
+        window, flips: the part of the result that is kept, and whether it is mirrored across and down.
+        pipeline, draws: what is done to it then, and how it is stored; float64 [ops, abi.DRAWS] for it.
+        output: address of one sample of the pipeline.
+    """
+
+    crop: tuple[int, int, int, int]
+    size: tuple[int, int]
+    filter: int
+    window: tuple[int, int, int, int]
+    flips: tuple[bool, bool]
+    pipeline: ffi.Pipeline
+    draws: npt.NDArray[np.float64]
+    output: int
+
+
+def render_file(data: bytes, jobs: Sequence[RenderJob]) -> list[bool]:
+    """Makes images of a file as Pillow gives them; whether native code made each of them.
+
+    Raises:
+        NativeError: no allowed decoder takes the file, or a box leaves its image.
+    """
+    structs = (abi.RenderJob * len(jobs))(*[_lowered(job) for job in jobs])
+    ffi.check(ffi.library().hr_image_render(data, len(data), structs, len(jobs)))
+    return [struct.code == abi.OK for struct in structs]
+
+
+class DecodedImage:
+    """All pixels of an image file, of which images are made as `render_file` makes them of the file.
+
+    Args:
+        data: the file.
+        size: its (width, height).
+        decoders: bit i allows decoder i.
+
+    Raises:
+        NativeError: no allowed decoder takes the file, or it is of another size.
+    """
+
+    def __init__(self, data: bytes, size: tuple[int, int], decoders: int) -> None:
+        self._size = size
+        self._pixels = np.empty(ffi.library().hr_pixels_size(*size), np.uint8)
+        self._address = self._pixels.ctypes.data
+        ffi.check(ffi.library().hr_pixels_decode(data, len(data), decoders, self._address, *size))
+
+    def render(self, jobs: Sequence[RenderJob]) -> list[bool]:
+        """Whether native code made the image of each job. Raises NativeError: a box leaves the image."""
+        structs = (abi.RenderJob * len(jobs))(*[_lowered(job) for job in jobs])
+        ffi.check(ffi.library().hr_pixels_render(self._address, *self._size, structs, len(jobs)))
+        return [struct.code == abi.OK for struct in structs]
+
+
+def _lowered(job: RenderJob) -> abi.RenderJob:
+    pipeline = job.pipeline
+    draws = job.draws.ctypes.data if len(job.draws) else None
+    rules = (pipeline.struct.pillow_vertical_first, pipeline.struct.decoders)
+    ends = (abi.OK, pipeline.pointer, draws, job.output)
+    return abi.RenderJob(job.crop, *job.size, job.filter, job.window, *job.flips, *rules, *ends)

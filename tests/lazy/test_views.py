@@ -1,0 +1,155 @@
+"""Several images of one file: it is decoded once where that is less work, and each is the one of Pillow."""
+
+from __future__ import annotations
+
+import gc
+import io
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFilter
+
+from headrace import lazy
+from headrace._native import render
+from headrace.errors import NativeError
+from headrace.lazy.chain import Chain, File
+from headrace.lazy.image import Recorded
+from headrace.lazy.steps import RGB_ROWS, allowed_decoders, native_form
+from support.jpegs import JPEG_KINDS, jpeg
+from support.odd_files import saved
+
+FLIP = Image.Transpose.FLIP_LEFT_RIGHT
+
+
+@pytest.fixture(autouse=True)
+def installed() -> Iterator[None]:
+    lazy.install()
+    yield
+    lazy.uninstall()
+
+
+def both(data: bytes) -> tuple[Image.Image, Image.Image]:
+    """The same file opened lazily and by Pillow alone."""
+    ours = Image.open(io.BytesIO(data))
+    lazy.uninstall()
+    theirs = Image.open(io.BytesIO(data))
+    lazy.install()
+    assert isinstance(ours, Recorded)
+    return ours, theirs
+
+
+def program(image: Image.Image, seed: int) -> list[Any]:
+    """Crops of many sizes, and what user code does to an image between them."""
+    found: list[Any] = []
+    rng = random.Random(seed)
+    base = image.convert(rng.choice(["RGB", "RGB", "L"]))
+    for _ in range(8):
+        (left, right), (top, bottom) = (sorted(rng.sample(range(edge + 1), 2)) for edge in base.size)
+        view = base.crop((left, top, right, bottom))
+        kind = rng.randrange(8)
+        if kind == 0:
+            found.append(base.getpixel((left, top)) if left < base.width and top < base.height else None)
+        elif kind == 1:
+            found.append(np.asarray(base).tobytes())
+        elif kind == 2:
+            base = base.copy()
+            base.putpixel((0, 0), 7 if base.mode == "L" else (7, 8, 9))
+        elif kind == 3:
+            base = base.transpose(FLIP).resize((base.width + 5, base.height))
+        elif kind == 4:
+            view = view.filter(ImageFilter.GaussianBlur(1.5)).convert("L")
+        elif kind == 5:
+            view = image.convert("L").resize((31, 22))
+        else:
+            view = view.resize((rng.randint(1, 60), rng.randint(1, 60)), rng.choice([0, 2, 3]))
+        found.append((view.mode, view.size, view.tobytes()))
+    return found
+
+
+@pytest.mark.parametrize("kind", JPEG_KINDS)
+def test_views_are_those_of_pillow_whatever_is_done_between_them(kind: str) -> None:
+    rng = np.random.default_rng(4)
+    for seed in range(12):
+        width, height = (int(n) for n in rng.integers(2, 150, 2))
+        ours, theirs = both(jpeg(rng, kind, width, height))
+        assert program(ours, seed) == program(theirs, seed)
+
+
+@pytest.mark.parametrize("format", ["PNG", "WEBP"])
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L"])
+def test_views_of_other_formats_are_those_of_pillow(format: str, mode: str) -> None:
+    for seed in range(6):
+        ours, theirs = both(saved(format, mode))
+        assert program(ours, seed) == program(theirs, seed)
+
+
+def job(chain: Chain, output: Any) -> render.RenderJob:
+    pipeline, draws = native_form(chain.steps, chain.shown, RGB_ROWS)
+    geometry = (chain.crop, chain.size, chain.filter, chain.window, (chain.flip_x, chain.flip_y))
+    return render.RenderJob(*geometry, pipeline, draws, output.ctypes.data)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 40), (37, 1), (16, 16), (130, 97)])
+def test_a_decoded_image_renders_what_its_file_renders(size: tuple[int, int]) -> None:
+    data, rng = jpeg(np.random.default_rng(6), "4:2:0", *size), random.Random(6)
+    image = render.DecodedImage(data, size, allowed_decoders())
+    whole = Chain.whole(File(data, size, Image.open), "RGB")
+    for _ in range(30):
+        across, down = (sorted(rng.sample(range(edge + 1), 2)) for edge in size)
+        chain: Any = whole.cropped(across[0], down[0], across[1], down[1])
+        chain = chain.resized((rng.randint(1, 50), rng.randint(1, 50)), rng.randrange(6))
+        chain = chain.flipped(x=rng.random() < 0.5).flipped(y=rng.random() < 0.5)
+        found, wanted = (np.zeros((*chain.shown[::-1], 3), np.uint8) for _ in range(2))
+        assert image.render([job(chain, found)]) == render.render_file(data, [job(chain, wanted)]) == [True]
+        assert np.array_equal(found, wanted)
+
+
+def test_a_decoded_image_refuses_boxes_beyond_it_and_files_of_another_size() -> None:
+    data = jpeg(np.random.default_rng(7), "4:2:0", 40, 30)
+    image = render.DecodedImage(data, (40, 30), allowed_decoders())
+    larger = Chain.whole(File(data, (41, 30), Image.open), "RGB")
+    with pytest.raises(NativeError, match="a crop leaves the image"):
+        image.render([job(larger, np.zeros((30, 41, 3), np.uint8))])
+    for size in ((41, 30), (0, 30), (1 << 30, 1 << 30)):
+        with pytest.raises(NativeError):
+            render.DecodedImage(data, size, allowed_decoders())
+    with pytest.raises(NativeError):
+        render.DecodedImage(data[: len(data) // 2], (40, 30), allowed_decoders())
+
+
+def test_threads_may_make_views_of_one_file_at_the_same_time() -> None:
+    data = jpeg(np.random.default_rng(8), "4:2:0", 140, 110)
+
+    def views(image: Image.Image) -> list[Image.Image]:
+        return [image.crop((n, n, n + 60, n + 50)).resize((33, 20 + n), 2) for n in range(24)]
+
+    ours, theirs = both(data)
+    wanted = [view.tobytes() for view in views(theirs.convert("RGB"))]
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(10):
+            ours, _ = both(data)
+            assert (
+                list(threads.map(lambda view: np.asarray(view).tobytes(), views(ours.convert("RGB"))))
+                == wanted
+            )
+
+
+def decoded_images() -> int:
+    gc.collect()
+    return sum(isinstance(each, render.DecodedImage) for each in gc.get_objects())
+
+
+def test_decoded_pixels_are_held_no_longer_than_an_image_that_may_need_them() -> None:
+    before = decoded_images()
+    kept = []
+    for n in range(6):
+        image = Image.open(io.BytesIO(jpeg(np.random.default_rng(n), "4:2:0", 90, 80))).convert("RGB")
+        kept += [np.asarray(image.crop((0, 0, 80, 70 + view))) for view in range(4)]
+    assert decoded_images() == before + 1  # of the last one
+    del image
+    assert decoded_images() == before
+    assert len(kept) == 24
