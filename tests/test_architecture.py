@@ -149,7 +149,7 @@ BUDGETS = [
             *("__init__", "__main__", "_arrow", "_files", "_machine"),
         ),
         3500,
-        now=4970,
+        now=5000,
     ),
     Budget(("recipes",), 700, now=885),
 ]
@@ -158,7 +158,7 @@ BUDGETS = [
 ALL_PYTHON = Budget(tuple(HOLDS), 28_000, now=41_850)
 # The steps of lazy images and those of timm; CMYK, one channel, orientation; PNG by two libraries and
 # WebP; torch's arithmetic for AugMix; checksums of packed images.
-NATIVE = 15_010
+NATIVE = 15_110
 MAX_FILE, MAX_FUNCTION = 600, 60
 
 ARCHITECTURE = ROOT.parents[1] / "docs" / "architecture.md"

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-ABI_VERSION = 17
+ABI_VERSION = 18
 STAGES = 5
 DECODERS = 8
 PARAMS = 24
