@@ -85,9 +85,18 @@ def test_all_phases_are_gone_through() -> None:
     assert others >= {"supply num_workers=1", "supply headrace"}
 
 
-def test_a_loader_that_is_fast_enough_is_left_as_it_is() -> None:
+def test_a_loader_that_is_fast_enough_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supplies, "STALL_THAT_MATTERS", 1.0)  # a busy machine holds up any step
     observation, _ = examine(DataLoader(Rows(400), 1), lambda batch: time.sleep(0.05), Goal(steps=6))
     assert list(observation.others(SUPPLY)) == []
+
+
+def test_a_step_that_waits_for_a_loader_that_is_fast_on_average_gets_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supplies, "STALL_THAT_MATTERS", 0.0)
+    observation, _ = examine(DataLoader(Rows(400), 1), lambda batch: time.sleep(0.05), Goal(steps=6))
+    assert "supply num_workers=1" in {phase.name for phase in observation.others(SUPPLY)}
 
 
 def test_starts_of_epochs_are_not_waits() -> None:
@@ -281,3 +290,20 @@ def test_numbers_of_workers_are_tried_upwards() -> None:
     assert more_workers(0)[:4] == [1, 2, 3, 4]
     assert more_workers(2)[0] == 3
     assert more_workers(1000) == []
+
+
+def test_a_phase_holds_whole_periods_of_a_loop_over_another_loader() -> None:
+    observation = Observation(["test"], 4, 1)
+    examination = Examination(observation, Goal(steps=12), lambda name: None, headrace.DataLoader)
+    train, val = DataLoader(Rows(4000), 2), DataLoader(Rows(8), 4)
+
+    def script() -> None:
+        for number, _ in enumerate(examination.iterate(train, partial(iter, train))):
+            if number % 9 == 7:
+                list(examination.iterate(val, partial(iter, val)))
+
+    with pytest.raises(Enough):
+        script()
+    (actual,) = (phase for phase in observation.phases if phase.name == ACTUAL)
+    (loop,) = observation.loops
+    assert (len(actual.waits), loop.loops) == (18, 2)

@@ -126,6 +126,8 @@ class Examination:
         self._subject: Watched | None = None  # that was measured, and with which changes are tried
         self._tried: list[tuple[dict[str, Any], str]] = []  # the last one is being tried
         self._threads = 0  # of operators, before others were tried
+        self._loops = 0  # over other loaders, in this phase so far
+        self._aligned = False  # the phase began with the end of such a loop, and is to end with one
         self._over = False
 
     def iterate(self, loader: DataLoader[Any], begin: Callable[[], Iterator[Any]]) -> WatchedIterator:
@@ -211,10 +213,7 @@ class Examination:
             yield from self._step(watched, batch, wait)
             # A loop within another loader's step, as for validation, leaves it to the other to be examined.
             if not self._giving and self._subject in (None, watched):
-                if watched.phase.name != WARM_UP and self._is_over(watched):
-                    inner = yield from self._rest(watched, inner)
-                elif watched.phase.name == WARM_UP and self._is_warm(watched):
-                    self._begin_actual(watched)
+                inner = yield from self._after_step(watched, inner)
             asked = time.perf_counter()
             try:
                 batch = self._next(inner)
@@ -229,6 +228,19 @@ class Examination:
                 self._end()
             wait = time.perf_counter() - asked
             watched.loop.waits += wait
+
+    def _after_step(self, watched: Watched, inner: Iterator[Any]) -> Generator[Any, None, Iterator[Any]]:
+        """Begins the next phase where one is over; returns the batches to continue with."""
+        before, self._loops = self._loops, self._count_loops(watched)
+        if watched.phase.name == WARM_UP:
+            if self._is_warm(watched):
+                self._begin_actual(watched)
+        elif self._loops and not self._aligned:
+            self._begin_actual(watched)
+            self._aligned = True
+        elif self._is_over(watched, self._loops > before):
+            return (yield from self._rest(watched, inner))
+        return inner
 
     def _step(self, watched: Watched, batch: Any, wait: float) -> Iterator[Any]:
         phase = watched.phase
@@ -261,12 +273,19 @@ class Examination:
             self._begin(watched, watched.phase.name)
 
     def _begin_actual(self, watched: Watched) -> None:
-        """Begins the phase with the script's own settings, or with those that are being tried."""
+        """Begins the phase with the script's own settings, or with those that are being tried.
+
+        Where another loader is iterated over every so many steps, it starts again after the first such loop.
+        """
         settings, where = self._tried[-1] if self._tried else ({}, "")
         self._begin(watched, name_of(ACTUAL, settings, where), settings)
         self._forget_loops()
 
+    def _count_loops(self, watched: Watched) -> int:
+        return sum(one.loop.loops for one in self._watched.values() if one is not watched)
+
     def _forget_loops(self) -> None:
+        self._loops, self._aligned = 0, False
         for one in self._watched.values():
             one.loop = Loop(one.loop.where, one.loop.code, one.loop.arguments)
 
@@ -275,23 +294,19 @@ class Examination:
         steps, seconds = len(phase.computes), self._recorder.now() - phase.began
         if steps < WARM_STEPS or seconds >= WARM_SECONDS:
             return steps >= WARM_STEPS
-        return steps >= 2 * ahead and self._has_looped(1)
+        return steps >= 2 * ahead and not (self._tries_a_loop() and not self._count_loops(watched))
 
-    def _is_over(self, watched: Watched) -> bool:
+    def _is_over(self, watched: Watched, looped: bool) -> bool:
         phase = watched.phase
-        most = MOST_TRIAL_SECONDS if self._tried else MOST_SECONDS
+        most = MOST_TRIAL_SECONDS if self._tried or self._aligned else MOST_SECONDS
         seconds = self._recorder.now() - phase.began
         # The epoch that the phase began in was begun before.
         reached = self._goal.reached(phase, seconds, len(phase.startups) + 1, most)
-        return reached and (seconds >= most or self._has_looped(2))
+        return reached and (seconds >= most or looped or not (self._aligned or self._tries_a_loop()))
 
-    def _has_looped(self, times: int) -> bool:
-        """Whether the loader for which other settings are tried was iterated over so often, if it isn't the
-        examined one."""
-        where = self._tried[-1][1] if self._tried else ""
-        return not where or any(
-            one.loop.loops >= times for one in self._watched.values() if one.where == where
-        )
+    def _tries_a_loop(self) -> bool:
+        """Whether other settings are tried for a loader that isn't the examined one."""
+        return bool(self._tried and self._tried[-1][1])
 
     def _rest(self, watched: Watched, inner: Iterator[Any]) -> Generator[Any, None, Iterator[Any]]:
         """What is measured after an actual phase; returns the batches of the next trial, or ends the

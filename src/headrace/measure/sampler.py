@@ -26,9 +26,10 @@ from headrace.measure.observed import PARTS, SUPPLY
 from headrace.measure.stages import Stage, stage_of
 
 PHASE_FILE = "phase"
-# A stack sample costs its process up to half a millisecond. There are few while a training step is timed; the
-# loader alone may be disturbed a little more, and the step while its times are not kept.
-FINE_SECONDS, COARSE_SECONDS = 0.01, 0.1
+# A stack sample costs its process up to a millisecond. There are few while a training step is timed, and
+# hardly any of its workers, whose stages count when the loader is alone; that may be disturbed a little more,
+# and so may the step while its times are not kept.
+FINE_SECONDS, COARSE_SECONDS = 0.01, {"main": 0.1, "worker": 0.5}
 # A thread is seen where it lets go of the GIL: by default up to 5 ms after it was asked to, at a call into C.
 # There, it is made to let go sooner: or whatever runs next, as a call into C, would be taken for what ran.
 FINE_SWITCH_SECONDS = 0.0005
@@ -142,7 +143,7 @@ class Sampler:
 
     def start(self) -> None:
         """Starts the thread. Once."""
-        self._begin(read_phase(self._phase_file.parent))
+        self._begin(self._read_phase())
         Sampler.current = self
         gc.callbacks.append(self._collected)
         self._thread.start()
@@ -174,13 +175,13 @@ class Sampler:
             due = last + self._interval * (0.5 + jitter.random())
             while (left := due - time.perf_counter()) > 0 and not self._stopping.is_set():
                 time.sleep(min(left, NOTICE_SECONDS))
-                if read_phase(self._phase_file.parent) != self._counts.phase:
+                if self._stamp() != self._read:
                     break
             now = time.perf_counter()
             with _no_collection():
                 self._look(now - last)
             last = now
-            phase = read_phase(self._phase_file.parent)
+            phase = self._read_phase()
             if phase != self._counts.phase or now - written > WRITE_SECONDS:
                 ending, written = self._counts, now
                 # First, or what other threads count while the line is written would be lost.
@@ -189,10 +190,21 @@ class Sampler:
         sys.setswitchinterval(self._switch)
         self._write(self._counts)
 
+    def _read_phase(self) -> str:
+        """The phase announced last; it changes when another file takes the place of this one."""
+        self._read = self._stamp()
+        return read_phase(self._phase_file.parent)
+
+    def _stamp(self) -> tuple[int, int]:
+        with suppress(FileNotFoundError):
+            found = self._phase_file.stat()
+            return found.st_ino, found.st_mtime_ns
+        return 0, 0
+
     def _begin(self, phase: str) -> None:
         self._counts = self._phases.setdefault(phase, Counts(phase))
         fine = phase.partition(" ")[0] in (SUPPLY, PARTS)
-        self._interval = FINE_SECONDS if fine else COARSE_SECONDS
+        self._interval = FINE_SECONDS if fine else COARSE_SECONDS[self._role]
         sys.setswitchinterval(min(FINE_SWITCH_SECONDS, self._switch) if fine else self._switch)
 
     def _look(self, seconds: float) -> None:

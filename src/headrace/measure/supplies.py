@@ -123,7 +123,7 @@ class Supplies:
 
         Args:
             watched: the loader.
-            inner: its batches in use; None: they are begun anew.
+            inner: its batches in use; None: from a new iter().
         """
         before = own_stages(watched.loader)
         self._supply(watched, {}, watched.begin, inner)
@@ -163,7 +163,8 @@ class Supplies:
         if not ours and loader.num_workers and self._workers_start_threads():
             self._try(watched, {"worker_threads": 1})
         for workers in () if ours else more_workers(loader.num_workers):
-            rate = self._rate_of(watched, {"loader": {"num_workers": workers}})
+            phase = self._try(watched, {"loader": {"num_workers": workers}})
+            rate = phase.samples_per_second if phase else 0.0
             in_vain = 0 if rate > GAIN_THAT_COUNTS * best else in_vain + 1
             best = max(best, rate)
             if in_vain == TRIES_IN_VAIN or best > AMPLE * wanted:
@@ -179,10 +180,6 @@ class Supplies:
         """Whether the workers compute on more threads than there are cores."""
         looks = [look for look in self._counted() if look["role"] == "worker" and look["phase"] == SUPPLY]
         return worker_threads(looks) > usable_cores()
-
-    def _rate_of(self, watched: Watched, settings: dict[str, Any]) -> float:
-        phase = self._try(watched, settings)
-        return 0.0 if phase is None else phase.samples_per_second
 
     def _try(self, watched: Watched, settings: dict[str, Any], kind: str = SUPPLY) -> Phase | None:
         if self._recorder.now() > LAST_SUPPLY_SECONDS:
