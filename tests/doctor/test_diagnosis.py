@@ -540,3 +540,15 @@ def test_a_close_look_of_one_sample_suffices() -> None:
     observation = parts_of_the_step(optimizer=0.6)
     observation.looks.append(made.look(PARTS, {"step": {"optimizer": [1, 0, 8.0, 0.0]}}, role="main"))
     assert "spends 100% on the optimizer" in diagnose(observation).verdict.sentence
+
+
+@pytest.mark.parametrize("key", ["lock", "read"])
+def test_samples_of_uneven_length_do_not_hide_the_stage_that_they_wait_in(key: str) -> None:
+    observation = made.one_stage(key, 1.0)
+    bins = [[0.002, 1000], [0.1, 60]]  # most of the time is that of few samples
+    observation.looks.append(made.look(ACTUAL, {}, bins=bins, slowest=[[0.1, 7]]))
+    assert diagnose(observation).verdict.kind == key
+    if key == "lock":  # even where a longer queue was tried
+        settings = {"loader": {"in_order": False}}
+        observation.phases.append(made.phase("supply in_order=False", 0.1, 0, 0.2, settings=settings))
+        assert diagnose(observation).verdict.kind == key

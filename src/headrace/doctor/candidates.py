@@ -185,10 +185,11 @@ def without_a_stage(case: Case) -> Iterator[Candidate]:
     stages = [stage for stage in case.stages if stage.place == place]
     whole = sum(stage.seconds_per_sample for stage in stages)
     computing = sum(stage.seconds_per_sample * (1 - stage.waiting) for stage in stages)
-    # What single samples hold is no matter of the stage that they are in.
-    slow = case.stragglers["slow_seconds"] / case.stragglers["seconds"] if has_stragglers(case) else 0.0
+    # What single samples hold, if batches can be made less dependent on them, is no matter of their stage.
+    slow = case.stragglers["slow_seconds"] / case.stragglers["seconds"] if any(smoother(case)) else 0.0
     for stage in stages:
-        share = stage.seconds_per_sample / whole - slow if whole else 0.0
+        share = stage.seconds_per_sample / whole if whole else 0.0
+        share -= slow if stage.kind != "lock" else 0.0  # any sample may find the lock taken
         if share < STAGE_THAT_MATTERS:
             continue
         of_cpu = stage.seconds_per_sample * (1 - stage.waiting) / computing if computing else 0.0
