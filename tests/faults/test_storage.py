@@ -28,7 +28,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("cases", sorted(path.name for path in HERE.glob("cases_*.py")))
 def test_storage_that_fails(library: Path, tmp_path: Path, cases: str) -> None:
     environment = {**os.environ, "LD_PRELOAD": str(library), "HEADRACE_FAULTS": str(tmp_path / "rules")}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE / cases]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / cases)]
     done = subprocess.run(
         command, cwd=HERE.parent.parent, env=environment, capture_output=True, text=True, check=False
     )
