@@ -145,6 +145,22 @@ def test_a_step_that_waits_is_never_called_healthy(delay: float, kind: str) -> N
     assert "waits for 29% of its time" in diagnosis.verdict.sentence
 
 
+@pytest.mark.parametrize(("receiving", "kind"), [(0.01, "healthy"), (0.001, "unexplained")])
+def test_a_step_that_only_receives_batches_does_not_wait_for_data(receiving: float, kind: str) -> None:
+    """The loader supplies three times as much; what the step waits for is to read batches out of a pipe."""
+    stages = {"wait": {"receive": [100, 0, 40 * receiving, 0.0]}}
+    diagnosis = diagnose(
+        made.observation(
+            made.phase(ACTUAL, 0.012, 0.1, 0.1),
+            made.phase(DEMAND, 0, 0.1, 0.1),
+            made.phase(SUPPLY, 0.03, 0, 0.03),
+            looks=[made.look(SUPPLY, stages, role="main")],
+        )
+    )
+    assert diagnosis.verdict.kind == kind
+    assert ("to receive batches" in diagnosis.verdict.sentence) == (kind == "healthy")
+
+
 def test_threads_beside_worker_processes_are_not_taken_for_a_loader() -> None:
     observation = made.too_few_workers()
     observation.phases[0] = made.phase(ACTUAL, 0.08, 0.04, 0.1)
@@ -195,12 +211,22 @@ def test_nothing_measured_is_an_error_that_says_why() -> None:
         diagnose(few)
 
 
-@pytest.mark.parametrize(("grows_in", "found"), [((ACTUAL,), False), ((ACTUAL, SUPPLY), True)])
-def test_workers_that_grow_on_are_found(grows_in: tuple[str, ...], found: bool) -> None:
+@pytest.mark.parametrize(
+    ("grown", "samples", "found"),
+    [
+        ({ACTUAL: 60}, 10_000, False),
+        ({ACTUAL: 60, SUPPLY: 60}, 10_000, True),
+        ({ACTUAL: 17, SUPPLY: 8}, 10**6, False),  # as much as an allocator keeps in the first seconds
+        ({ACTUAL: 60, SUPPLY: 60}, 2_000, False),  # too little in an epoch to matter
+    ],
+)
+def test_workers_that_grow_on_are_found(grown: dict[str, int], samples: int, found: bool) -> None:
     observation = made.healthy()
+    assert observation.loader is not None
+    observation.loader.samples = samples
     observation.memory = {"allowed": 10**9, "shm_total": 10**9, "shm_free": 10**9}
     for phase in observation.phases:
-        phase.worker_memory = [5 * 10**8, 5 * 10**8 + 6 * 10**7 * (phase.name in grows_in)]
+        phase.worker_memory = [5 * 10**8, 5 * 10**8 + grown.get(phase.name, 0) * 10**6]
     diagnosis = diagnose(observation)
     findings = {finding.name: finding for finding in diagnosis.memory}
     assert ("workers that grow" in findings) == found

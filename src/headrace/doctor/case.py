@@ -92,6 +92,12 @@ class Case:
         return self.free.seconds - self.free.demand >= STALL_THAT_MATTERS * self.free.seconds
 
     @property
+    def receiving(self) -> float:
+        """Share of the step's time in which the training thread computes to receive batches from workers."""
+        stages = (stage for stage in self.stages if stage.kind == "receive" and stage.place == "main")
+        return sum(stage.seconds_per_sample * (1 - stage.waiting) for stage in stages) / self.actual
+
+    @property
     def workers(self) -> int:
         """That make samples; 1 where the training thread does it itself."""
         return max(1, int(self.arguments.get("num_workers", 0)))

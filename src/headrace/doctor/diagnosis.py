@@ -176,7 +176,8 @@ def causes(observation: Observation, case: Case, ranked: Sequence[Candidate]) ->
         for one in ranked
     ]
     if not found:
-        slowed = case.starved or (not case.is_busy and case.costs.demand < SLOWED * case.steady)
+        waits = case.starved and case.stall - case.receiving >= STALL_THAT_MATTERS
+        slowed = waits or (not case.is_busy and case.costs.demand < SLOWED * case.steady)
         kind = unexplained if slowed else healthy
         found = [kind(case, sure.get("healthy", 0.0))]
     elif case.is_busy and len(found) > 1 and firsts[ranked[0].kind] < DECIDED * made:
@@ -246,7 +247,10 @@ def healthy(case: Case, confidence: float) -> Cause:
     """Nothing starves the step."""
     costs, parts = case.costs, step_parts(case.observation, ACTUAL)
     part = max(parts, key=lambda key: parts[key], default="")
-    held_up = " (other processes hold it up)" if case.stall >= STALL_THAT_MATTERS else ""
+    held_up = ""
+    if case.stall >= STALL_THAT_MATTERS:
+        receives = case.stall - case.receiving < STALL_THAT_MATTERS
+        held_up = " (to receive batches from workers)" if receives else " (other processes hold it up)"
     largest = f" and spends {parts[part]:.0%} on {part_name(part)}" if part and parts[part] >= 0.3 else ""
     return Cause(
         kind="healthy",

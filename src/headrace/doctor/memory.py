@@ -6,10 +6,11 @@ from headrace.doctor.records import Finding
 from headrace.errors import size
 from headrace.measure.observed import ACTUAL, SUPPLY, Observation
 
-# Growth of all workers in a phase that is more than noise: in bytes, and as a share of what they had.
-LEAST_GROWTH, NOISE = 8e6, 0.02
-# Growth of one worker since its first batch that is more than what any worker needs: in bytes, and as a share
-# of the memory of the process that it was forked from.
+# Growth in a phase that is more than the freed memory that an allocator keeps: of each worker, in bytes, and
+# of all as a share of what they had.
+LEAST_GROWTH, NOISE = 16e6, 0.02
+# Growth of one worker since its first batch, or in an epoch, that is more than what any worker needs: in
+# bytes, and as a share of the memory of the process that it was forked from.
 LEAST_COPIED, COPIED = 100e6, 0.25
 MUCH = 0.8  # of what is allowed
 GROWING = "workers that grow"
@@ -93,20 +94,22 @@ def _growth(observation: Observation) -> list[Finding]:
         return []
     grown = [phase.worker_memory[1] - phase.worker_memory[0] for phase in measured]
     firsts = [phase.worker_memory[0] for phase in measured]
-    whole = per_sample = 0.0
-    if all(growth >= max(LEAST_GROWTH, NOISE * first) for growth, first in zip(grown, firsts, strict=True)):
-        per_sample = sum(grown) / sum(sum(phase.samples) for phase in measured)
-        whole = per_sample * (loader.samples or 0)
-        epoch = f": {size(whole)} in an epoch" if whole else ""
+    least = workers * max(LEAST_COPIED, COPIED * observation.memory.get("main_at_first", 0))
+    per_sample = 0.0
+    noise = [max(workers * LEAST_GROWTH, NOISE * first) for first in firsts]
+    if all(growth >= most for growth, most in zip(grown, noise, strict=True)):
+        # An allocator's memory grows ever more slowly, what is kept for each sample does not.
+        per_sample = min(growth / sum(phase.samples) for growth, phase in zip(grown, measured, strict=True))
+        whole = max(sum(grown), per_sample * (loader.samples or 0))
+        epoch = f": {size(whole)} in an epoch" if loader.samples else ""
         value = f"{size(per_sample * 1000)} for every 1,000 samples{epoch}"
     else:
         ahead = workers * (loader.arguments.get("prefetch_factor") or 2) * loader.batch_nbytes
         at_first = observation.memory.get("workers_at_first", measured[1].worker_memory[1])
-        copied = (measured[1].worker_memory[1] - at_first - ahead) / workers
-        if copied < max(LEAST_COPIED, COPIED * observation.memory.get("main_at_first", 0)):
-            return []
-        whole = copied * workers
-        value = f"{size(copied)} each since their first batch: {size(whole)} in all"
+        whole = measured[1].worker_memory[1] - at_first - ahead
+        value = f"{size(whole / workers)} each since their first batch: {size(whole)} in all"
+    if whole < least:
+        return []
     return [
         Finding(
             name=GROWING,
