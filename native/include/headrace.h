@@ -261,7 +261,7 @@ typedef struct hr_render_job {
   int32_t flip_y;                /* 1: rows bottom to top */
   int32_t pillow_vertical_first; /* as in hr_pipeline */
   uint32_t decoders;             /* as in hr_pipeline */
-  int32_t code;                  /* set by hr_image_render(): HR_OK, or why there is no output */
+  int32_t code;                  /* set when it is rendered: HR_OK, or why there is no output */
   const hr_pipeline* pipeline;   /* what is done to the window; it must not be NULL */
   const hr_draw* draws;          /* [pipeline->op_count], as for hr_apply_ops() */
   void* output;                  /* one sample of the pipeline */
@@ -273,8 +273,9 @@ HR_API int32_t hr_image_check(const uint8_t* data, uint64_t size);
 
 /* Makes the images of `jobs`, each with a code of its own; `upright` of their pipelines is ignored.
  * Where together they need more than the part of the image that holds all of them, that part is
- * decoded once. Buffers are kept by thread. HR_UNSUPPORTED, HR_CORRUPT: none of the decoders takes
- * this file. */
+ * decoded once. Buffers are kept by thread. HR_INVALID_ARGUMENT: one of them is wrong, or
+ * its crop leaves the image, and none was made. HR_UNSUPPORTED, HR_CORRUPT: none of the decoders
+ * takes this file. */
 HR_API int32_t hr_image_render(const uint8_t* data, uint64_t size, hr_render_job* jobs,
                                int32_t count);
 
@@ -286,10 +287,10 @@ HR_API uint64_t hr_pixels_size(int32_t width, int32_t height);
 HR_API int32_t hr_pixels_decode(const uint8_t* data, uint64_t size, uint32_t decoders,
                                 uint8_t* pixels, int32_t width, int32_t height);
 
-/* As hr_image_render(), of an image that hr_pixels_decode() gave, and that several threads may
- * read. */
-HR_API int32_t hr_pixels_render(uint8_t* pixels, int32_t width, int32_t height, hr_render_job* jobs,
-                                int32_t count);
+/* As hr_image_render(), of an image that hr_pixels_decode() gave. The pixels are only read: several
+ * threads may call it on the same ones. */
+HR_API int32_t hr_pixels_render(const uint8_t* pixels, int32_t width, int32_t height,
+                                hr_render_job* jobs, int32_t count);
 
 #ifdef __cplusplus
 }

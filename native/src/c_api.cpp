@@ -101,11 +101,12 @@ const char* check_draws(const hr_draw* draws, int32_t count) {
   return nullptr;
 }
 
-// Sets the code of each job that isn't done to HR_INTERNAL.
+// What is wrong with the jobs by themselves; nullptr: nothing. Sets the codes of all of them to
+// HR_INTERNAL, which stays where a job isn't done.
 const char* check_render_jobs(hr_render_job* jobs, int32_t count) {
+  for (int32_t i = 0; i < count; ++i) jobs[i].code = HR_INTERNAL;
   for (int32_t i = 0; i < count; ++i) {
-    hr_render_job& job = jobs[i];
-    job.code = HR_INTERNAL;
+    const hr_render_job& job = jobs[i];
     if (const char* problem = headrace::check_render_job(job)) return problem;
     if (const char* problem = check_pipeline(job.pipeline)) return problem;
     const int32_t ops = job.pipeline->op_count;
@@ -455,7 +456,7 @@ int32_t hr_image_render(const uint8_t* data, uint64_t size, hr_render_job* jobs,
 
 uint64_t hr_pixels_size(int32_t width, int32_t height) {
   if (width < 1 || height < 1 || width > kMaxEdge || height > kMaxEdge) return 0;
-  return headrace::Decoded::nbytes({width, height});
+  return headrace::whole_nbytes({width, height});
 }
 
 int32_t hr_pixels_decode(const uint8_t* data, uint64_t size, uint32_t decoders, uint8_t* pixels,
@@ -463,21 +464,21 @@ int32_t hr_pixels_decode(const uint8_t* data, uint64_t size, uint32_t decoders, 
   return guarded([&]() -> int32_t {
     if (data == nullptr || pixels == nullptr || hr_pixels_size(width, height) == 0)
       return fail(Code::kInvalidArgument, "no data, no memory for pixels or no such size");
-    const Code code = this_threads_renderer().decode_all(
-        data, size, decoders, headrace::Decoded(pixels, {width, height}));
+    const headrace::ImageView to = headrace::whole_in(pixels, {width, height});
+    const Code code = this_threads_renderer().decode_all(data, size, decoders, to);
     return code == Code::kOk ? HR_OK : fail(code);
   });
 }
 
-int32_t hr_pixels_render(uint8_t* pixels, int32_t width, int32_t height, hr_render_job* jobs,
+int32_t hr_pixels_render(const uint8_t* pixels, int32_t width, int32_t height, hr_render_job* jobs,
                          int32_t count) {
   return guarded([&]() -> int32_t {
     if (pixels == nullptr || hr_pixels_size(width, height) == 0 || jobs == nullptr || count < 1)
       return fail(Code::kInvalidArgument, "no pixels, no such size or no job");
     if (const char* problem = check_render_jobs(jobs, count))
       return fail(Code::kInvalidArgument, problem);
-    const Code code = this_threads_renderer().render_decoded(
-        headrace::Decoded(pixels, {width, height}), jobs, count);
+    const headrace::ConstImageView image = headrace::whole_in(pixels, {width, height});
+    const Code code = this_threads_renderer().render_decoded(image, jobs, count);
     return code == Code::kOk ? HR_OK : fail(code, "a crop leaves the image");
   });
 }

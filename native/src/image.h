@@ -14,7 +14,18 @@ struct Rect {
   int h = 0;
 };
 
-// RGBX pixels, 4 bytes each; the fourth byte is undefined. Rows start `stride` bytes apart.
+// RGBX pixels that are only read, 4 bytes each; the fourth byte is undefined. Rows start `stride`
+// bytes apart.
+struct ConstImageView {
+  const uint8_t* data = nullptr;
+  size_t stride = 0;
+  int width = 0;
+  int height = 0;
+
+  const uint8_t* row(int y) const { return data + static_cast<size_t>(y) * stride; }
+};
+
+// The same where they may be written.
 struct ImageView {
   uint8_t* data = nullptr;
   size_t stride = 0;
@@ -22,10 +33,16 @@ struct ImageView {
   int height = 0;
 
   uint8_t* row(int y) const { return data + static_cast<size_t>(y) * stride; }
+  operator ConstImageView() const { return {data, stride, width, height}; }
 };
 
 // `rect` must lie inside of the image.
 inline ImageView part_of(const ImageView& image, const Rect& rect) {
+  return {image.row(rect.y) + size_t{4} * static_cast<size_t>(rect.x), image.stride, rect.w,
+          rect.h};
+}
+
+inline ConstImageView part_of(const ConstImageView& image, const Rect& rect) {
   return {image.row(rect.y) + size_t{4} * static_cast<size_t>(rect.x), image.stride, rect.w,
           rect.h};
 }

@@ -24,6 +24,17 @@ Rect united(const Rect& a, const Rect& b) {
 
 int64_t area(const Rect& rect) { return int64_t{rect.w} * rect.h; }
 
+bool crops_inside(const hr_render_job* jobs, int count, int width, int height) {
+  return std::all_of(jobs, jobs + count,
+                     [&](const hr_render_job& job) { return inside(job.crop, width, height); });
+}
+
+// As Image and Buffer lay out theirs.
+size_t first_pixel_in(const uint8_t* memory) {
+  const auto address = reinterpret_cast<uintptr_t>(memory + Buffer::kPadding);
+  return Buffer::kPadding + (64 - address % 64) % 64;
+}
+
 }  // namespace
 
 const char* check_render_job(const hr_render_job& job) {
@@ -37,16 +48,17 @@ const char* check_render_job(const hr_render_job& job) {
   return nullptr;
 }
 
-// As Image and Buffer lay out theirs.
-size_t Decoded::nbytes(Size size) {
+size_t whole_nbytes(Size size) {
   return Image::stride_of(size.width) * (static_cast<size_t>(size.height) + 4) +
          2 * Buffer::kPadding + 64;
 }
 
-ImageView Decoded::view() const {
-  const auto address = reinterpret_cast<uintptr_t>(memory_ + Buffer::kPadding);
-  return {memory_ + Buffer::kPadding + (64 - address % 64) % 64, Image::stride_of(size_.width),
-          size_.width, size_.height};
+ImageView whole_in(uint8_t* memory, Size size) {
+  return {memory + first_pixel_in(memory), Image::stride_of(size.width), size.width, size.height};
+}
+
+ConstImageView whole_in(const uint8_t* memory, Size size) {
+  return {memory + first_pixel_in(memory), Image::stride_of(size.width), size.width, size.height};
 }
 
 Code Renderer::open(const uint8_t* data, size_t size) {
@@ -83,12 +95,12 @@ Code Renderer::render(const uint8_t* data, size_t size, hr_render_job* jobs, int
   const Code opened = open(data, size);
   if (opened != Code::kOk) return opened;
   const Size whole = decoder_.size();
+  if (!crops_inside(jobs, count, whole.width, whole.height)) return Code::kInvalidArgument;
 
   std::vector<Plan> plans;
   Rect all = {};
   int64_t needed = 0;
   for (int i = 0; i < count; ++i) {
-    if (!inside(jobs[i].crop, whole.width, whole.height)) return Code::kInvalidArgument;
     plans.push_back(plan_of(jobs[i]));
     all = i == 0 ? plans[0].rect : united(all, plans.back().rect);
     needed += area(plans.back().rect);
@@ -113,22 +125,21 @@ Code Renderer::render(const uint8_t* data, size_t size, hr_render_job* jobs, int
   return Code::kOk;
 }
 
-Code Renderer::decode_all(const uint8_t* data, size_t size, uint32_t decoders, const Decoded& to) {
+Code Renderer::decode_all(const uint8_t* data, size_t size, uint32_t decoders,
+                          const ImageView& to) {
   const Code code = open(data, size);
   if (code != Code::kOk) return code;
   const Size whole = decoder_.size();
-  if (whole.width != to.size().width || whole.height != to.size().height)
-    return Code::kInvalidArgument;
+  if (whole.width != to.width || whole.height != to.height) return Code::kInvalidArgument;
   int32_t decoder = 0;
-  return decoder_.decode(decoders, {0, 0, whole.width, whole.height}, to.view(), &decoder);
+  return decoder_.decode(decoders, {0, 0, whole.width, whole.height}, to, &decoder);
 }
 
-Code Renderer::render_decoded(const Decoded& image, hr_render_job* jobs, int count) {
-  const Size whole = image.size();
+Code Renderer::render_decoded(const ConstImageView& image, hr_render_job* jobs, int count) {
+  if (!crops_inside(jobs, count, image.width, image.height)) return Code::kInvalidArgument;
   for (int i = 0; i < count; ++i) {
-    if (!inside(jobs[i].crop, whole.width, whole.height)) return Code::kInvalidArgument;
     const Plan plan = plan_of(jobs[i]);
-    const ImageView pixels = part_of(image.view(), plan.rect);
+    const ConstImageView pixels = part_of(image, plan.rect);
     jobs[i].code = static_cast<int32_t>(finish(plan, pixels, false, jobs[i]));
   }
   return Code::kOk;
@@ -141,7 +152,8 @@ Code Renderer::decode(uint32_t decoders, const Rect& rect, ImageView* pixels) {
   return decoder_.decode(decoders, rect, *pixels, &decoder);
 }
 
-Code Renderer::finish(const Plan& plan, ImageView pixels, bool gray, const hr_render_job& job) {
+Code Renderer::finish(const Plan& plan, ConstImageView pixels, bool gray,
+                      const hr_render_job& job) {
   const hr_pipeline& pipeline = *job.pipeline;
   if (pipeline.gray != 0 && !gray) {  // other jobs may want the same pixels in colour
     const ImageView luma = luma_.reshape(pixels.width, pixels.height);

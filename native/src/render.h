@@ -13,33 +13,26 @@
 
 namespace headrace {
 
-// The pixels of a whole image in memory of the caller's.
-class Decoded {
- public:
-  // How much memory is needed, in bytes.
-  static size_t nbytes(Size size);
-
-  Decoded(uint8_t* memory, Size size) : memory_(memory), size_(size) {}
-  Size size() const { return size_; }
-  ImageView view() const;
-
- private:
-  uint8_t* memory_;
-  Size size_;
-};
+// The pixels of a whole image in memory of the caller's: how many bytes of it are needed, and where
+// they are in it.
+size_t whole_nbytes(Size size);
+ImageView whole_in(uint8_t* memory, Size size);
+ConstImageView whole_in(const uint8_t* memory, Size size);
 
 // Keeps decoders and buffers from image to image; one instance serves one thread.
 class Renderer {
  public:
   // Makes the image of each job, whose code it sets. The jobs have been checked by
   // check_render_job(). kUnsupported, kCorrupt: no allowed decoder takes this file.
+  // kInvalidArgument: a crop leaves its image; nothing is written.
   Code render(const uint8_t* data, size_t size, hr_render_job* jobs, int count);
 
-  // All pixels of a file, where Decoded keeps them.
-  Code decode_all(const uint8_t* data, size_t size, uint32_t decoders, const Decoded& to);
+  // All pixels of a file of the size of `to`.
+  Code decode_all(const uint8_t* data, size_t size, uint32_t decoders, const ImageView& to);
 
-  // As render(), of an image that decode_all() gave.
-  Code render_decoded(const Decoded& image, hr_render_job* jobs, int count);
+  // As render(), of an image that decode_all() gave. kInvalidArgument: a crop leaves it; nothing is
+  // written.
+  Code render_decoded(const ConstImageView& image, hr_render_job* jobs, int count);
 
   // kOk where Pillow is certain to decode all of this file without an error. Reads nothing past its
   // end.
@@ -59,7 +52,7 @@ class Renderer {
   Code open(const uint8_t* data, size_t size);
   Code decode(uint32_t decoders, const Rect& rect, ImageView* pixels);
   // `gray`: the pixels are those of convert("L") already, where that is asked for.
-  Code finish(const Plan& plan, ImageView pixels, bool gray, const hr_render_job& job);
+  Code finish(const Plan& plan, ConstImageView pixels, bool gray, const hr_render_job& job);
 
   ImageDecoder decoder_;
   Buffer padded_;

@@ -341,6 +341,24 @@ void images_in_memory() {
         "these ops don't give an image of the pipeline's size");
 }
 
+// No image is made where one of the jobs is wrong, whatever stands before it.
+void refuses_jobs_together(const hr_render_job& right,
+                           const std::function<int32_t(hr_render_job*, int32_t)>& render) {
+  std::vector<uint8_t> output(size_t{3} * 8 * 8, 123);
+  hr_render_job alone = right, beyond = right, empty = right;
+  CHECK(render(&alone, 1) == HR_OK && alone.code == HR_OK);
+  beyond.crop[0] = 33;
+  empty.crop[2] = 0;
+  for (const hr_render_job& wrong : {beyond, empty}) {
+    hr_render_job jobs[3] = {right, wrong, right};
+    for (hr_render_job& job : jobs) job.output = output.data();
+    jobs[0].code = jobs[2].code = HR_OK;
+    CHECK(render(jobs, 3) == HR_INVALID_ARGUMENT);
+    for (const hr_render_job& job : jobs) CHECK(job.code == HR_INTERNAL);
+    for (const uint8_t level : output) CHECK(level == 123);
+  }
+}
+
 void decoded_images() {
   Request request;
   hr_draw draws[2] = {};
@@ -362,6 +380,7 @@ void decoded_images() {
   job.crop[3] = job.window[3] = job.height = 8;
   job.pipeline = &request.pipeline;
   job.draws = draws;
+  job.decoders = ~0U;
   job.output = request.pixels;
   request.pipeline.op_count = 0;
   const auto render = [&] { return hr_pixels_render(pixels.data(), 40, 30, &job, 1); };
@@ -372,6 +391,12 @@ void decoded_images() {
   REFUSED(render(), "a crop leaves the image");
   job.crop[0] = 32;
   CHECK(render() == HR_OK);
+  refuses_jobs_together(job, [&](hr_render_job* jobs, int32_t count) {
+    return hr_pixels_render(pixels.data(), 40, 30, jobs, count);
+  });
+  refuses_jobs_together(job, [&](hr_render_job* jobs, int32_t count) {
+    return hr_image_render(request.data, request.size, jobs, count);
+  });
   job.output = nullptr;
   REFUSED(render(), "a job has no output");
 }

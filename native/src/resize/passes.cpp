@@ -36,7 +36,7 @@ void pick_pixels(const uint8_t* from, const int32_t* columns, int width, uint8_t
 // Rows [first, end) of `source` through the horizontal pass. Row y goes to out_row(y); the last row
 // stands in for those that the last group lacks.
 template <typename OutRow>
-void horizontal_rows(const AxisTaps& x, const ResizeKernels& kernels, const ImageView& source,
+void horizontal_rows(const AxisTaps& x, const ResizeKernels& kernels, const ConstImageView& source,
                      int first, int end, const OutRow& out_row) {
   for (int y = first; y < end; y += kRowGroup) {
     const uint8_t* in[kRowGroup];
@@ -67,7 +67,7 @@ const uint8_t** reserve_pointers(Buffer* buffer, const AxisTaps& y) {
 
 }  // namespace
 
-void copy_rows(const ResizeJob& job, const ImageView& source, const ImageView& out) {
+void copy_rows(const ResizeJob& job, const ConstImageView& source, const ImageView& out) {
   const int height = job.window.h;
   for (int y = 0; y < height; ++y) {
     copy_row(source.row(job.flip_y ? height - 1 - y : y), out.row(y), job.window.w, job.flip_x);
@@ -75,7 +75,7 @@ void copy_rows(const ResizeJob& job, const ImageView& source, const ImageView& o
 }
 
 Code nearest_rows(const ResizeJob& job, const AxisJob& x, const AxisJob& y, const Rect& footprint,
-                  const ImageView& source, PassBuffers* buffers, const ImageView& out) {
+                  const ConstImageView& source, PassBuffers* buffers, const ImageView& out) {
   const size_t width = job.window.w, height = job.window.h;
   auto* columns =
       reinterpret_cast<int32_t*>(buffers->positions.reserve((width + height) * sizeof(int32_t)));

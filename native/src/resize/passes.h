@@ -18,14 +18,14 @@ struct PassBuffers {
   Buffer pointers;   // to the rows under one output's taps
 };
 
-void copy_rows(const ResizeJob& job, const ImageView& source, const ImageView& out);
+void copy_rows(const ResizeJob& job, const ConstImageView& source, const ImageView& out);
 Code nearest_rows(const ResizeJob& job, const AxisJob& x, const AxisJob& y, const Rect& footprint,
-                  const ImageView& source, PassBuffers* buffers, const ImageView& out);
+                  const ConstImageView& source, PassBuffers* buffers, const ImageView& out);
 
 // The passes of the filters with taps. `source` starts at the axes' footprints.
 class Passes {
  public:
-  Passes(const ResizeKernels& kernels, const ResizeJob& job, const ImageView& source,
+  Passes(const ResizeKernels& kernels, const ResizeJob& job, const ConstImageView& source,
          PassBuffers* buffers, const ImageView& out)
       : kernels_(kernels), job_(job), source_(source), buffers_(buffers), out_(out) {}
 
@@ -37,7 +37,7 @@ class Passes {
  private:
   const ResizeKernels& kernels_;
   const ResizeJob& job_;
-  ImageView source_;
+  ConstImageView source_;
   PassBuffers* buffers_;
   ImageView out_;
 };

@@ -102,7 +102,7 @@ Resizer::Resizer() : state_(new (std::nothrow) State) {}
 Resizer::~Resizer() = default;
 
 Code Resizer::run(const ResizeJob& job, const PillowRules& rules, const Rect& footprint,
-                  const ImageView& source, const ImageView& out) {
+                  const ConstImageView& source, const ImageView& out) {
   if (state_ == nullptr) return Code::kOutOfMemory;
   if (!valid(job)) return Code::kInvalidArgument;
   const Rect needed = resize_footprint(job, rules);

@@ -64,7 +64,7 @@ class Resizer {
   // job.window.w × job.window.h RGBX pixels to `out`. `source` may be read for 4 rows and
   // Buffer::kPadding bytes past its end.
   Code run(const ResizeJob& job, const PillowRules& rules, const Rect& footprint,
-           const ImageView& source, const ImageView& out);
+           const ConstImageView& source, const ImageView& out);
 
  private:
   struct State;
