@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import io
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image, ImageFilter
+from PIL.JpegImagePlugin import JpegImageFile
 
 from headrace import lazy
 from headrace._native import render
@@ -136,6 +137,78 @@ def test_threads_may_make_views_of_one_file_at_the_same_time() -> None:
                 list(threads.map(lambda view: np.asarray(view).tobytes(), views(ours.convert("RGB"))))
                 == wanted
             )
+
+
+def test_threads_may_render_from_one_decoded_image_at_the_same_time() -> None:
+    size = (150, 120)
+    data = jpeg(np.random.default_rng(9), "4:2:0", *size)
+    image, whole = (
+        render.DecodedImage(data, size, allowed_decoders()),
+        Chain.whole(File(data, size, Image.open), "RGB"),
+    )
+
+    def view(number: int, render_jobs: Any) -> bytes:
+        left, top = number % 40, number % 30
+        chain: Any = whole.cropped(left, top, left + 100, top + 80)
+        chain = chain.resized((60 + number % 50, 90), 2 + number % 4).flipped(x=number % 2 == 0)
+        found = np.zeros((*chain.shown[::-1], 3), np.uint8)
+        assert render_jobs([job(chain, found)]) == [True]
+        return found.tobytes()
+
+    wanted = [view(number, lambda jobs: render.render_file(data, jobs)) for number in range(60)]
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(5):
+            assert list(threads.map(lambda number: view(number, image.render), range(60))) == wanted
+
+
+def test_a_decoded_image_makes_none_of_its_views_where_one_leaves_it() -> None:
+    data = jpeg(np.random.default_rng(10), "4:2:0", 40, 30)
+    image = render.DecodedImage(data, (40, 30), allowed_decoders())
+    fitting, larger = (Chain.whole(File(data, size, Image.open), "RGB") for size in ((40, 30), (41, 30)))
+    first, second = np.full((30, 40, 3), 123, np.uint8), np.zeros((30, 41, 3), np.uint8)
+    with pytest.raises(NativeError, match="a crop leaves the image"):
+        image.render([job(fitting, first), job(larger, second)])
+    assert (first == 123).all()
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, make: Callable[..., Any]) -> list[bytes]:
+    """The files that are decoded as a whole from now on, for which `make` stands."""
+    tried: list[bytes] = []
+
+    def noting(data: bytes, *rest: Any) -> Any:
+        tried.append(data)
+        return make(data, *rest)
+
+    monkeypatch.setattr(render, "DecodedImage", noting)
+    return tried
+
+
+def test_a_file_that_cannot_be_decoded_as_a_whole_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = jpeg(np.random.default_rng(11), "4:2:0", 90, 80)
+    cut = data[: len(data) // 2]
+    tried = counted(monkeypatch, render.DecodedImage)
+    whole = Chain.whole(File(cut, (90, 80), JpegImageFile), "RGB")
+    for _ in range(6):
+        assert whole.pixels() is None
+        with pytest.raises(OSError, match="truncated"):
+            whole.image()
+    assert tried == [cut]
+
+
+def test_views_are_made_by_crops_where_the_whole_image_does_not_fit_into_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def too_large(*_: Any) -> Any:
+        raise MemoryError
+
+    data = jpeg(np.random.default_rng(12), "4:2:0", 90, 80)
+    ours, theirs = both(data)
+    tried = counted(monkeypatch, too_large)
+    monkeypatch.setattr(Chain, "_by_pillow", pytest.fail)
+    for n in range(8):
+        box = (n, n, n + 70, n + 60)
+        assert ours.convert("RGB").crop(box).tobytes() == theirs.convert("RGB").crop(box).tobytes()
+    assert tried == [data]
 
 
 def decoded_images() -> int:

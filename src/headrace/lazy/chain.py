@@ -84,7 +84,7 @@ class File:
         size: (width, height) in pixels.
     """
 
-    __slots__ = ("_decoded", "_lock", "_number", "_work", "data", "opener", "size")
+    __slots__ = ("_decoded", "_fits", "_lock", "_number", "_refusal", "_work", "data", "opener", "size")
 
     def __init__(self, data: bytes, size: tuple[int, int], opener: Callable[..., Image.Image]) -> None:
         self.data = data
@@ -93,16 +93,29 @@ class File:
         self._lock = threading.Lock()
         self._number = next(_numbers)
         self._decoded: render.DecodedImage | None = None
+        self._fits = True  # all pixels into memory, as far as is known
+        self._refusal = ""  # why native code can't decode all of it, once that is known
         self._work = 0.0  # of decoding so far, where all of the file is 1
 
     def decoded(self, crop: Box) -> render.DecodedImage | None:
         """All of the image, where it was decoded already, or should be rather than `crop` alone; else None.
-        Raises NativeError: native code can't decode it."""
+        Raises NativeError: native code can't decode it, which is tried once."""
         with self._lock:
             left = _views.left(self._number)
-            if self._decoded is None and self._pays_off(crop, left):
-                self._decoded = render.DecodedImage(self.data, self.size, allowed_decoders())
+            wanted = self._decoded is None and self._fits and not self._refusal
+            if wanted and self._pays_off(crop, left):
+                self._decode()
+            if self._refusal:
+                raise NativeError(self._refusal)
             return self._decoded
+
+    def _decode(self) -> None:
+        try:
+            self._decoded = render.DecodedImage(self.data, self.size, allowed_decoders())
+        except NativeError as error:
+            self._refusal = str(error)
+        except MemoryError:  # of 4 bytes per pixel, where a crop may need far less
+            self._fits = False
 
     def _pays_off(self, crop: Box, left: int) -> bool:
         """Whether decoding all of the file is less work than one crop after another, `left` of them."""
@@ -224,9 +237,8 @@ class Chain(NamedTuple):
             if self.mode == "P":
                 return render.render_file(self.file.indices(), [job])[0]
             decoded = self.file.decoded(self.crop)
-            return (render.render_file(self.file.data, [job]) if decoded is None else decoded.render([job]))[
-                0
-            ]
+            made = render.render_file(self.file.data, [job]) if decoded is None else decoded.render([job])
+            return made[0]
         except NativeError:
             return False  # whatever is wrong with the file, Pillow's result or error counts
 
