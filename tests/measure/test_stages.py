@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+import types
+from pathlib import Path
 
 import pytest
 from torchvision import transforms
@@ -226,6 +228,37 @@ def test_a_stack_is_classified_by_its_stage(stack: str, state: str, thread: str,
 )
 def test_code_is_the_users_unless_installed(filename: str, users: bool) -> None:
     assert is_users(filename) == users
+
+
+ASKING = """\
+class {name}:
+    def __call__(self, ask):
+        return ask()
+"""
+
+
+def test_equal_code_of_two_files_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPython takes code objects to be equal that differ only in their file and in their class's name."""
+
+    def ask() -> tuple[Stage, str]:
+        return stage_of(sys._getframe(1), "R", "Prefetch")
+
+    found = []
+    for file, name in (("first.py", "Ask"), ("PIL/JpegImagePlugin.py", "Ask"), ("second.py", "Blur")):
+        path, module = tmp_path / file, types.ModuleType(Path(file).stem)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(ASKING.format(name=name))
+        module.__file__ = str(path)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        exec(compile(path.read_text(), path, "exec"), vars(module))
+        asking = vars(module)[name]()
+        (by_itself, line), (as_transform, _) = asking(ask), transforms.Compose([asking])(ask)
+        found.append((by_itself.key, as_transform.key, line))
+    assert found == [
+        ("code:__call__ (first.py:2)", "transform:Ask", "first.py:3 __call__"),
+        ("decode", "transform:Ask", "JpegImagePlugin.py:3 __call__"),
+        ("code:__call__ (second.py:2)", "transform:Blur", "second.py:3 __call__"),
+    ]
 
 
 def test_stacks_of_real_code_are_named_after_what_runs() -> None:

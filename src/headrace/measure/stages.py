@@ -33,6 +33,10 @@ class Frame(NamedTuple):
     source: str = ""
 
 
+# A frame's code, its file and the line. The file is named because code objects of two files may be equal.
+Place = tuple[CodeType, str, int]
+
+
 class Stage(NamedTuple):
     """What a thread does.
 
@@ -176,17 +180,17 @@ def stage_of(innermost: FrameType, state: str, thread: str) -> tuple[Stage, str]
             asleep: for a lock, the GIL, a socket or a timer.
         thread: its name without its number in a pool; "" for the main thread.
     """
-    walked: list[tuple[CodeType, int]] = []
+    walked: list[Place] = []
     frame: FrameType | None = innermost
     while frame is not None:
-        walked.append((frame.f_code, frame.f_lineno or 0))
+        walked.append((frame.f_code, frame.f_code.co_filename, frame.f_lineno or 0))
         frame = frame.f_back
     return _remembered(tuple(walked), state, thread)
 
 
 @lru_cache(maxsize=20_000)
-def _remembered(walked: tuple[tuple[CodeType, int], ...], state: str, thread: str) -> tuple[Stage, str]:
-    stack = [_frame(code, line) for code, line in reversed(walked)]
+def _remembered(walked: tuple[Place, ...], state: str, thread: str) -> tuple[Stage, str]:
+    stack = [_frame(*place) for place in reversed(walked)]
     # A forked worker's stack begins with what its parent did.
     loops = [depth for depth, frame in enumerate(stack) if anchor(frame) == "worker"]
     user = innermost_users(stack[loops[-1] :] if loops else stack)
@@ -196,15 +200,15 @@ def _remembered(walked: tuple[tuple[CodeType, int], ...], state: str, thread: st
 
 # Most frames of a stack are those of the ones before.
 @lru_cache(maxsize=20_000)
-def _frame(code: CodeType, line: int) -> Frame:
+def _frame(code: CodeType, filename: str, line: int) -> Frame:
     return Frame(
-        code.co_filename,
+        filename,
         code.co_name,
         code.co_firstlineno,
         line,
-        owner=class_of(code),
+        owner=_class_of(code, filename),
         container=_is_container(code),
-        source=linecache.getline(code.co_filename, line).strip(),
+        source=linecache.getline(filename, line).strip(),
     )
 
 
@@ -216,13 +220,13 @@ def _is_container(code: CodeType) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def class_of(code: CodeType) -> str:
+def _class_of(code: CodeType, filename: str) -> str:
     """The class that a method is defined in; "" for a function."""
     if sys.version_info >= (3, 11):
         outer = code.co_qualname.split(".")[:-1]
         return outer[-1] if outer and outer[-1] != "<locals>" else ""
     for module in list(sys.modules.values()):
-        if getattr(module, "__file__", None) == code.co_filename:
+        if getattr(module, "__file__", None) == filename:
             for value in list(vars(module).values()):
                 method = vars(value).get(code.co_name) if isinstance(value, type) else None
                 if getattr(method, "__code__", None) is code:
