@@ -19,7 +19,7 @@ from typing import Any
 from headrace.errors import assert_never
 from headrace.plan.segments import DatasetSegment, GatherSegment, NativeSegment, Plan, TransformSegment
 
-HEADINGS = ("step", "where", "vs torchvision", "reason")
+HEADINGS = ("step", "where", "values", "reason")
 
 # Wide enough for the longest common step; longer ones are wrapped.
 STEP_WIDTH = 60

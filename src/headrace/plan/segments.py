@@ -29,7 +29,8 @@ class Step:
     Attributes:
         text: name and parameters, such as ``Resize(256×256, bilinear)``.
         reason: reason why it runs where it does; empty where nothing needs saying.
-        parity: how its result compares with torchvision's, such as ``exact (Pillow 13.0)``; empty for Python.
+        parity: how its values compare with those of the step in Python, which may be torchvision's, torch's
+            or transformers', such as ``exact (Pillow 13.0)``; empty for a step that runs as Python.
         refused: whether it keeps the pipeline from running natively as a whole.
     """
 

@@ -19,7 +19,7 @@ from PIL import Image
 
 from headrace.records import Draw
 
-# How the result compares with torchvision's, on PIL images but for the last:
+# How the result compares with that of the transform itself, on PIL images but for the last:
 #   "exact"  the same bits, whatever the versions
 #   "pillow" the same bits as the installed Pillow gives: its resize is followed, which version 13 changed
 #   "torch"  the bits that torch's own arithmetic gives on a uint8 tensor
