@@ -292,6 +292,20 @@ def test_numbers_of_workers_are_tried_upwards() -> None:
     assert more_workers(1000) == []
 
 
+def test_workers_of_another_loops_loader_are_measured_without_their_starts() -> None:
+    observation = Observation(["test"], 4, 1)
+    examination = Examination(observation, Goal(steps=12), lambda name: None, headrace.DataLoader)
+    train, val = DataLoader(Rows(4000), 2), DataLoader(Rows(8), 4, num_workers=1)
+    with pytest.raises(Enough):
+        for number, _ in enumerate(examination.iterate(train, partial(iter, train))):
+            if number % 4 == 0:
+                assert len(list(examination.iterate(val, partial(iter, val)))) == 2
+    tried = [phase.settings["loader"] for phase in observation.phases if phase.name.startswith("loop ")]
+    assert tried
+    assert all(settings["persistent_workers"] for settings in tried)
+    assert observation.loops[0].supplies
+
+
 def test_a_phase_holds_whole_periods_of_a_loop_over_another_loader() -> None:
     observation = Observation(["test"], 4, 1)
     examination = Examination(observation, Goal(steps=12), lambda name: None, headrace.DataLoader)

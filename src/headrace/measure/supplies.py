@@ -137,14 +137,16 @@ class Supplies:
             self._try_others(watched, supply, wanted)
 
     def measure_loop(self, watched: Watched, loop: Loop) -> None:
-        """The loader of a loop, as it is and with a worker per core, if waiting for it matters."""
+        """The loader of a loop, if waiting for it matters: without workers if it has none, and with as many as
+        it has and one per core, which stay from loop to loop."""
         whole = sum(phase.ended - phase.began for phase in self._observation.phases if phase.name == ACTUAL)
         loader = watched.loader
         iterable = isinstance(loader.dataset, torch.utils.data.IterableDataset)
         if loop.waits < LOOP_THAT_MATTERS * whole or iterable or is_headrace(loader):
             return
         for workers in sorted({loader.num_workers, usable_cores()}):
-            settings = {"loader": {"num_workers": workers}}
+            stay = {"persistent_workers": True} if workers else {}
+            settings = {"loader": {"num_workers": workers, **stay}}
             phase = self._try(watched, settings, f"{LOOP} {loop.where}")
             if phase is not None and phase.seconds > 0:
                 cpu = (phase.cpu_seconds + phase.worker_cpu_seconds) / sum(phase.samples)
