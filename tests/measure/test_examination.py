@@ -296,10 +296,14 @@ def test_workers_of_another_loops_loader_are_measured_without_their_starts() -> 
     observation = Observation(["test"], 4, 1)
     examination = Examination(observation, Goal(steps=12), lambda name: None, headrace.DataLoader)
     train, val = DataLoader(Rows(4000), 2), DataLoader(Rows(8), 4, num_workers=1)
-    with pytest.raises(Enough):
+
+    def script() -> None:
         for number, _ in enumerate(examination.iterate(train, partial(iter, train))):
             if number % 4 == 0:
                 assert len(list(examination.iterate(val, partial(iter, val)))) == 2
+
+    with pytest.raises(Enough):
+        script()
     tried = [phase.settings["loader"] for phase in observation.phases if phase.name.startswith("loop ")]
     assert tried
     assert all(settings["persistent_workers"] for settings in tried)

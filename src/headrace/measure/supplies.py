@@ -137,8 +137,8 @@ class Supplies:
             self._try_others(watched, supply, wanted)
 
     def measure_loop(self, watched: Watched, loop: Loop) -> None:
-        """The loader of a loop, if waiting for it matters: without workers if it has none, and with as many as
-        it has and one per core, which stay from loop to loop."""
+        """The loader of a loop, if waiting for it matters: without workers if it has none, with as many as
+        it has, and with one per core; they stay from loop to loop."""
         whole = sum(phase.ended - phase.began for phase in self._observation.phases if phase.name == ACTUAL)
         loader = watched.loader
         iterable = isinstance(loader.dataset, torch.utils.data.IterableDataset)
