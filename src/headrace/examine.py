@@ -28,7 +28,7 @@ from headrace.doctor.diagnosis import is_decided, next_trial
 from headrace.doctor.records import Diagnosis
 from headrace.errors import ConfigError
 from headrace.loader import DataLoader
-from headrace.measure.examination import Enough, Examination, Goal
+from headrace.measure.examination import Examination, Goal
 from headrace.measure.hooks import sampled
 from headrace.measure.observed import EXAMINED, Observation
 from headrace.measure.outside import Outside
@@ -71,6 +71,9 @@ class Job:
 
         Returns:
             (exit status; what was observed, None: it ended too early; the output, if quiet).
+
+        Raises:
+            KeyboardInterrupt: by Ctrl-C, before all was measured but the change that is tried.
         """
         # Workers of a script that was ended may write on for a moment while the folder is removed.
         with TemporaryDirectory(prefix="headrace-doctor-", ignore_cleanup_errors=True) as name:
@@ -86,15 +89,19 @@ class Job:
                     stderr=subprocess.STDOUT if quiet else None,
                 )
                 outside = Outside(process.pid, folder)
+                interrupt: KeyboardInterrupt | None = None
                 try:
                     status = process.wait(self.limit)
                 except subprocess.TimeoutExpired:
                     process.kill()
-                    status = process.wait()
+                except KeyboardInterrupt as error:
+                    interrupt = error
                 finally:
-                    process.wait()  # Ctrl-C reaches the script as well
+                    status = process.wait()  # Ctrl-C reaches the script as well
                     outside.stop()
             observation = Observation.load(folder)
+            if interrupt is not None and (observation is None or observation.ended != EXAMINED):
+                raise interrupt
             if observation is not None:
                 add_observed(observation, outside, folder)
             return status, observation, (folder / OUTPUT).read_text(errors="replace")
@@ -113,8 +120,10 @@ def diagnose(
 ) -> Diagnosis:
     """Finds what slows `step` down, and what to change: `headrace doctor run` for a loop of your own.
 
-    Takes half a minute to two. The step is called on real batches, then on some of them again and again: what
-    it learns meanwhile is of no use. Afterwards the loader is measured alone, with other settings, too.
+    Takes half a minute to two. The step is called on real batches, then on some of them again and again, also
+    with other numbers of threads: what it learns meanwhile is of no use. Then the loader is measured alone,
+    with other settings, too. In the end the step is called with batches of loaders, or numbers of threads,
+    that promise more; if it fails there, or is interrupted, the diagnosis says so.
 
     Args:
         loader: torch's or Headrace's.
@@ -143,17 +152,32 @@ def diagnose(
                 )
                 begin = functools.partial(type(loader).__iter__, loader)
                 made = True
-                while made:
-                    made = False
-                    for batch in examination.iterate(loader, begin):
-                        step(batch)
-                        made = True
-        except Enough:
-            pass
+                with kept(examination):
+                    while made:
+                        made = False
+                        for batch in examination.iterate(loader, begin):
+                            step(batch)
+                            made = True
         finally:
             outside.stop()
         add_observed(observation, outside, folder)
     return judge(observation)
+
+
+@contextmanager
+def kept(examination: Examination) -> Iterator[None]:
+    """Keeps what was examined, whatever ends the script then; leaves threads as they were."""
+    observation = examination.observation
+    try:
+        yield
+    except BaseException as error:  # by Enough, or by the interruption of another thread
+        if observation.ended != EXAMINED:
+            raise
+        if examination.is_trying:
+            reason = f"{type(error).__name__}: {error}".strip(": ")
+            observation.notes.append(f"the script failed while a change was tried: {reason}")
+    finally:
+        examination.restore()
 
 
 def main() -> None:
@@ -169,18 +193,16 @@ def main() -> None:
             examination = Examination(
                 observation, goal, announce, DataLoader, counted, is_decided, next_trial
             )
-            with installed(examination, Replacement(job.settings, job.subject)):
+            examination.save = functools.partial(Observation.save, folder=folder)
+            with kept(examination), installed(examination, Replacement(job.settings, job.subject)):
                 run_script(job)
                 examination.script_ended()
     except BaseException as error:
-        # However the script ends: by Enough, or by the interruption of another thread.
         if observation.ended != EXAMINED:
             memory = isinstance(error, torch.OutOfMemoryError)
             kind = "out of memory on the device" if memory else type(error).__name__
             observation.ended = f"{kind}: {error}"
-            raise
-        if isinstance(error, Exception):
-            observation.notes.append(f"the script failed while a change was tried: {error}")
+        raise
     finally:
         if observation.ended != EXAMINED:
             observation.threads = torch.get_num_threads()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
 import pytest
 from typer.testing import Result
 
+from headrace.measure.settings import name_of
 from support.command import run_command
+from support.observations import too_few_workers
 
 STARVED = """
 import sys, time
@@ -99,6 +102,69 @@ def test_what_goes_wrong_in_the_script_is_said(folder: Path) -> None:
     assert ran.exit_code == 1
     assert "ValueError: no such data" in ran.stdout
     assert "failed before enough was measured: ValueError: no such data" in ran.stdout
+
+
+KILLED = """
+import os, signal, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+from headrace.measure import examination, supplies
+
+class Rows(Dataset):
+    def __len__(self):
+        return 4000
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return torch.tensor([float(index)])
+
+def end(loader, settings, headrace):  # as the system does where memory runs out
+    os.kill(os.getpid(), signal.SIGKILL)
+
+examination.with_settings = end
+examination.LEAST_SECONDS = examination.DEMAND_SECONDS = examination.PARTS_SECONDS = 0.1
+examination.BUSY_SHARE = float("inf")
+supplies.SUPPLY_SECONDS = 0.1
+for batch in DataLoader(Rows(), 4):
+    time.sleep(0.01)
+"""
+
+
+def test_a_change_that_kills_the_script_leaves_the_diagnosis(folder: Path) -> None:
+    (folder / "train.py").write_text(KILLED)
+    ran = doctor("--quiet", "--json", "out.json", "train.py")
+    assert ran.exit_code == 0, ran.stdout
+    found = json.loads((folder / "out.json").read_text())
+    (note,) = (note for note in found["notes"] if "its process was killed" in note)
+    assert {rate["name"] for rate in found["rates"]} >= {"supply", "demand", "actual"}
+    assert not [rate for rate in found["rates"] if rate["name"].startswith("actual ")]
+    names = [name_of("the script", one["settings"]) for one in found["advice"] if one["settings"]]
+    assert all(name not in note for name in names)
+
+
+@pytest.mark.parametrize(("ended", "status"), [("examined", 0), ("script ended", 130)])
+def test_ctrl_c_leaves_what_was_examined_before(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, ended: str, status: int
+) -> None:
+    class Interrupted:
+        pid = os.getpid()
+        waits = 0
+
+        def __init__(self, command: list[str], **_: object) -> None:
+            observation = too_few_workers()
+            observation.ended = ended
+            observation.save(Path(command[-1]))
+
+        def wait(self, *_: object) -> int:
+            self.waits += 1
+            if self.waits == 1:
+                raise KeyboardInterrupt
+            return -2
+
+    monkeypatch.setattr("headrace.examine.subprocess.Popen", Interrupted)
+    (folder / "train.py").write_text("")
+    ran = doctor("train.py")
+    assert ran.exit_code == status
+    assert ("num_workers=2 → 6" in ran.stdout) == (ended == "examined")
 
 
 def test_what_cannot_be_is_said_at_once(folder: Path) -> None:

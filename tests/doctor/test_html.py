@@ -111,7 +111,7 @@ def test_figures_of_the_verdict_the_method_and_the_advice() -> None:
         "1,400 batches in 221 s",
         "1,294 to 1,318",
         "predicted 3.1×, measured 2.9×",
-        "about 1.2× if it alone cost nothing, at most 2.9×",
+        "about 1.2× with this cost removed, at most 2.9×",
         "Watching took 0.4 %",
         "6,120 samples",
     ):

@@ -53,7 +53,7 @@ def test_gain() -> None:
     assert gain(Advice("decode", "", (), 1.92, measured=1.8)) == "predicted 1.9×, measured 1.8×"
     assert gain(Advice("transform", "", (), 1.3, ideal=True)) == "at most 1.3×"
     alone = Advice("transform", "", (), 8.0, ideal=True, alone=3.6)
-    assert gain(alone) == "about 3.6× if it alone cost nothing, at most 8.0×"
+    assert gain(alone) == "about 3.6× with this cost removed, at most 8.0×"
     assert gain(Advice("memory", "", (), 1.0)) == "saves memory"
 
 

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import headrace
+from headrace.examine import kept
 from headrace.measure import examination as module
 from headrace.measure import supplies
 from headrace.measure.examination import Enough, Examination, Goal
@@ -189,27 +190,20 @@ def test_the_script_goes_on_with_what_promises_most() -> None:
 
 
 def test_what_starting_an_epoch_costs_with_other_settings_is_measured() -> None:
-    begun: list[int] = []
-
-    class Counted(DataLoader[Any]):
-        def __iter__(self) -> Any:
-            begun.append(0)
-            return super().__iter__()
-
-    known: dict[str, Observation] = {}
-
-    def promising(seen: Observation) -> tuple[dict[str, Any], str]:
-        known["it"] = seen
-        begun.append(-1)
-        return {"loader": {"drop_last": False}}, ""
-
-    examine(Counted(Rows(12), 1), lambda batch: None, Goal(steps=20), promising=promising)
-    tried = known["it"].phase("actual drop_last=False")
+    seen = list[int]()
+    settings = {"loader": {"batch_size": 2}}
+    observation, _ = examine(
+        DataLoader(Rows(24), 1),
+        lambda batch: seen.append(len(batch)),
+        Goal(steps=20),
+        promising=lambda _: (settings, ""),
+    )
+    tried = observation.phase("actual batch_size=2")
     assert tried is not None
     assert tried.epochs_ended >= 1
     assert tried.startups
-    # The plain loader takes the place of the script's own, in the epochs that follow, too.
-    assert begun[begun.index(-1) :] == [-1, -1]
+    # It takes the place of the script's own in the epochs that follow, too.
+    assert seen[seen.index(2) :] == [2] * seen.count(2)
 
 
 def test_another_loops_loader_is_exchanged_and_its_loops_are_timed() -> None:
@@ -255,6 +249,7 @@ def test_a_loader_that_refuses_a_trial_leaves_the_measurements_and_a_note() -> N
     assert observation.phase(SUPPLY) is not None
     assert observation.phase(name_of(ACTUAL, settings)) is None
     assert any("the script num_workers=1" in note and "not in a worker" in note for note in observation.notes)
+    assert observation.refused == [name_of(ACTUAL, settings)]
 
 
 def test_threads_that_are_tried_are_set_back() -> None:
@@ -325,3 +320,242 @@ def test_a_phase_holds_whole_periods_of_a_loop_over_another_loader() -> None:
     (actual,) = (phase for phase in observation.phases if phase.name == ACTUAL)
     (loop,) = observation.loops
     assert (len(actual.waits), loop.loops) == (18, 2)
+
+
+def run_epoch(examination: Examination, loader: DataLoader[Any], step: Any) -> int:
+    """A script's helper for training and validation; returns the number of batches."""
+    number = 0
+    for batch in examination.iterate(loader, partial(iter, loader)):
+        step(number, batch)
+        number += 1
+    return number
+
+
+def test_of_two_loaders_in_one_loop_the_right_one_is_measured_and_none_changed() -> None:
+    def promising(seen: Observation) -> tuple[dict[str, Any], str]:
+        return {"loader": {"batch_size": 8}}, seen.loops[0].where
+
+    observation, batches = Observation(["test"], 4, 1), set[int]()
+    examination = Examination(
+        observation, Goal(steps=12), lambda name: None, headrace.DataLoader, promising=promising
+    )
+    train, val = DataLoader(Rows(4000), 2), DataLoader(Rows(8, 0.02), 4)
+
+    def step(number: int, batch: torch.Tensor) -> None:
+        assert len(batch) == 2
+        if number % 4 == 0:
+            batches.add(run_epoch(examination, val, lambda number, batch: None))
+
+    with pytest.raises(Enough):
+        run_epoch(examination, train, step)
+    (loop,) = observation.loops
+    assert observation.loader is not None
+    assert loop.where == observation.loader.where
+    assert loop.supplies["0"][0] > 0.01  # that of the samples of validation
+    assert batches == {2}
+    assert [phase.name for phase in observation.phases if phase.name.startswith(ACTUAL)] == [ACTUAL]
+
+
+def test_a_loader_that_is_made_for_each_loop_is_not_changed() -> None:
+    def promising(seen: Observation) -> tuple[dict[str, Any], str]:
+        return {"loader": {"batch_size": 8}}, seen.loops[0].where
+
+    observation = Observation(["test"], 4, 1)
+    examination = Examination(
+        observation, Goal(steps=12), lambda name: None, headrace.DataLoader, promising=promising
+    )
+    train = DataLoader(Rows(4000), 2)
+
+    def step(number: int, batch: torch.Tensor) -> None:
+        if number % 4 == 0:
+            val = DataLoader(Rows(8), 4)
+            list(examination.iterate(val, partial(iter, val)))
+
+    with pytest.raises(Enough):
+        run_epoch(examination, train, step)
+    assert [phase.name for phase in observation.phases if phase.name.startswith(ACTUAL)] == [ACTUAL]
+
+
+def test_a_loader_with_an_iter_of_its_own_is_not_replaced() -> None:
+    class Doubled(DataLoader[Any]):
+        def __iter__(self) -> Any:
+            return (2 * batch for batch in super().__iter__())
+
+    seen = set[int]()
+    observation, _ = examine(
+        Doubled(Rows(4000), 1),
+        lambda batch: seen.add(int(batch[0]) % 2),
+        Goal(steps=8),
+        promising=lambda _: ({"loader": {"drop_last": False}}, ""),
+    )
+    assert observation.ended == EXAMINED
+    assert seen == {0}
+    # The number of threads is no matter of the loader.
+    threads = {"threads": torch.get_num_threads() + 1}
+    observation, _ = examine(
+        Doubled(Rows(4000), 1), lambda batch: None, Goal(steps=8), promising=lambda _: (threads, "")
+    )
+    assert observation.phase(name_of(ACTUAL, threads)) is not None
+
+
+def test_a_script_that_leaves_its_loop_is_examined_in_the_next_epochs() -> None:
+    observation, phases = Observation(["test"], 4, 1), list[str]()
+    examination = Examination(observation, Goal(steps=8), phases.append, headrace.DataLoader)
+    loader, finished = DataLoader(Rows(4000), 1), list[str]()
+
+    def script() -> None:
+        while True:
+            for number, _ in enumerate(examination.iterate(loader, partial(iter, loader))):
+                time.sleep(0.002)
+                if number == 5:
+                    break
+                finished.append(phases[-1])
+
+    with pytest.raises(Enough):
+        script()
+    assert observation.ended == EXAMINED
+    assert [phase.name for phase in observation.phases[:3]] == [ACTUAL, DEMAND, SUPPLY]
+    demand = observation.phase(DEMAND)
+    assert demand is not None
+    assert sum(demand.waits) == 0
+    assert phases.count(DEMAND) > 1
+    assert len(demand.steps_at) == len(demand.computes) == finished.count(DEMAND)
+
+
+def test_a_script_that_ends_amid_repeated_batches_keeps_its_actual_steps() -> None:
+    observation = Observation(["test"], 4, 1)
+    examination = Examination(observation, Goal(steps=8), lambda name: None, headrace.DataLoader)
+    loader = DataLoader(Rows(4000), 1)
+    for number, _ in enumerate(examination.iterate(loader, partial(iter, loader))):
+        if number == 12:  # after three steps to warm up
+            break
+    examination.script_ended()
+    assert [phase.name for phase in observation.phases[:2]] == [ACTUAL, SUPPLY]
+    assert len(observation.phases[0].waits) == 8
+    assert observation.ended == "script ended"
+    assert any("before its step was measured by itself" in note for note in observation.notes)
+
+
+@pytest.mark.parametrize(("rows", "counts"), [(16, False), (60, True)])
+def test_a_trial_of_a_few_steps_predicts_nothing(rows: int, counts: bool) -> None:
+    observation, _ = examine(
+        DataLoader(Rows(rows), 1),
+        lambda batch: None,
+        Goal(steps=8),
+        epochs=1,
+        promising=lambda _: ({"loader": {"drop_last": False}}, ""),
+    )
+    assert observation.ended == EXAMINED
+    assert (observation.phase("actual drop_last=False") is not None) == counts
+
+
+def test_a_trial_takes_as_many_steps_as_it_needs() -> None:
+    observation, _ = examine(
+        DataLoader(Rows(4000), 1),
+        lambda batch: None,
+        Goal(steps=5),
+        promising=lambda _: ({"loader": {"drop_last": False}}, ""),
+    )
+    actual, tried = observation.phase(ACTUAL), observation.phase("actual drop_last=False")
+    assert actual is not None
+    assert tried is not None
+    assert len(actual.waits) == 5
+    assert len(tried.waits) >= module.LEAST_STEPS
+
+
+def test_after_a_trial_that_fails_the_next_best_is_tried() -> None:
+    class Fails(Rows):
+        def __getitem__(self, index: int) -> Any:
+            if torch.utils.data.get_worker_info() is not None:
+                raise OSError("not in a worker")
+            return super().__getitem__(index)
+
+    in_worker = {"loader": {"num_workers": 1, "multiprocessing_context": "fork"}}
+    impossible = {"loader": {"num_workers": -1}}
+    second = {"loader": {"drop_last": False}}
+
+    def promising(seen: Observation) -> tuple[dict[str, Any], str]:
+        wanted = (one for one in (in_worker, impossible) if name_of(ACTUAL, one) not in seen.refused)
+        return next(wanted, second), ""
+
+    observation, _ = examine(
+        DataLoader(Fails(400), 1), lambda batch: time.sleep(0.01), Goal(steps=8), promising=promising
+    )
+    assert observation.ended == EXAMINED
+    assert observation.refused == [name_of(ACTUAL, in_worker), name_of(ACTUAL, impossible)]
+    assert observation.phase(name_of(ACTUAL, second)) is not None
+
+
+def test_what_is_known_is_saved_before_each_trial(tmp_path: Any) -> None:
+    settings = {"loader": {"drop_last": False}}
+    observation = Observation(["test"], 4, 1)
+    examination = Examination(
+        observation,
+        Goal(steps=8),
+        lambda name: None,
+        headrace.DataLoader,
+        promising=lambda _: (settings, ""),
+    )
+    examination.save = partial(Observation.save, folder=tmp_path)
+    with pytest.raises(Enough):
+        run_epoch(examination, DataLoader(Rows(4000), 1), lambda number, batch: None)
+    saved = Observation.load(tmp_path)
+    assert saved is not None
+    assert saved.ended == EXAMINED
+    assert saved.phase(SUPPLY) is not None
+    assert saved.refused == ["actual drop_last=False"]
+    assert "was killed" in saved.notes[-1]
+    assert observation.refused == observation.notes == []
+    assert observation.phase("actual drop_last=False") is not None
+
+
+@pytest.mark.parametrize("error", [ValueError("no more"), KeyboardInterrupt()])
+def test_a_step_that_fails_during_a_trial_keeps_the_diagnosis(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.setattr("headrace.examine.next_trial", lambda _: ({"threads": before + 1}, ""))
+    monkeypatch.setattr("headrace.examine.is_decided", lambda _: True)
+
+    def step(batch: torch.Tensor) -> None:
+        time.sleep(0.01)
+        if torch.get_num_threads() > before:
+            raise error
+
+    diagnosis = headrace.diagnose(DataLoader(Rows(4000), 1), step, steps=10)
+    assert torch.get_num_threads() == before
+    (note,) = (note for note in diagnosis.notes if note.startswith("the script failed while"))
+    assert type(error).__name__ in note
+
+
+def test_a_step_that_fails_before_leaves_the_threads_and_no_diagnosis(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    monkeypatch.setattr(module, "usable_cores", lambda: 1)  # fewer are tried with the step alone
+
+    def step(batch: torch.Tensor) -> None:
+        if torch.get_num_threads() == 1:
+            raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        headrace.diagnose(DataLoader(Rows(4000), 1), step, steps=10)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
+
+
+def test_a_script_that_fails_after_all_trials_is_not_said_to_have_failed_in_one() -> None:
+    observation = Observation(["test"], 4, 1)
+    examination = Examination(observation, Goal(steps=8), lambda name: None, headrace.DataLoader)
+
+    def script() -> None:
+        try:
+            run_epoch(examination, DataLoader(Rows(4000), 1), lambda number, batch: None)
+        finally:
+            raise ValueError("cleaning up")
+
+    with kept(examination):
+        script()
+    assert observation.ended == EXAMINED
+    assert observation.notes == []

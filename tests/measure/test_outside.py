@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.measure import outside as module
+from headrace.measure import processes
 from headrace.measure.nvml import Gpu, Gpus
 from headrace.measure.outside import Outside, busiest_gpu, own_memory
 from headrace.measure.sampler import announce_phase
@@ -63,6 +64,30 @@ def test_a_process_that_has_ended_holds_nothing(tmp_path: Path) -> None:
     process.wait()
     assert own_memory(process.pid) == 0
     Outside(process.pid, tmp_path).stop()
+
+
+def test_a_child_that_ends_while_children_are_counted_is_left_out(
+    family: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (child,) = processes.descendants(family.pid)
+    listed = os.listdir
+
+    def list_folder(path: Path) -> list[str]:
+        if f"/{child}/" in f"{path}":
+            raise FileNotFoundError(path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", list_folder)
+    assert processes.descendants(family.pid) == [child]
+    for pid in (family.pid, child):
+        os.kill(pid, signal.SIGKILL)
+    family.communicate()
+    assert processes.descendants(family.pid) == []
+
+
+def test_children_that_are_gone_took_no_negative_time() -> None:
+    before = processes.Times(1.0, 2.0, 9.0, 20.0)
+    assert processes.Times(2.0, 3.0, 4.0, 24.0).since(before) == (1.0, 1.0, 0.0, 4.0)
 
 
 def test_the_gpu_of_these_processes_is_the_one_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,6 +220,20 @@ def test_killed_worker_leaves_what_it_wrote(folder: Path) -> None:
     assert costliest(counts) == f"dataset:{COMPUTE}"
 
 
+def test_workers_are_sampled_seldom_while_the_step_alone_is_sampled_often(tmp_path: Path) -> None:
+    rounds = {}
+    for role in ("main", "worker"):
+        folder = tmp_path / role
+        folder.mkdir()
+        announce_phase(folder, "parts")
+        sampler = Sampler(folder, role)
+        sampler.start()
+        compute(0.6)
+        sampler.stop()
+        (rounds[role],) = (line["rounds"] for line in read_counts(folder))
+    assert rounds["worker"] < rounds["main"]
+
+
 def test_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "worker-1.jsonl").write_text(
         '{"pid": 1, "phase": "a", "rounds": 1}\n{"pid": 1, "phase": "a", "rounds": 2}\n{"pid": 1, "ph'

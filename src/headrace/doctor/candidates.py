@@ -21,6 +21,7 @@ from headrace.doctor.case import (
 )
 from headrace.doctor.model import IRREGULAR
 from headrace.measure.observed import ACTUAL, DEMAND, GAIN_THAT_COUNTS, SUPPLY
+from headrace.measure.settings import name_of
 from headrace.measure.supplies import worker_threads
 
 # Of several numbers of workers, the smallest that comes so near to the best is recommended.
@@ -56,7 +57,8 @@ def candidates(case: Case) -> list[Candidate]:
         tried = case.tried(one.settings, one.where)
         # A trial on a busy machine refutes nothing: the cores that a change needs are taken.
         least = one.gain if case.is_busy else min(one.gain, tried or one.gain)
-        found.append(replace(one, tried=tried, counts=least >= GAIN_THAT_COUNTS))
+        refused = name_of(ACTUAL, one.settings, one.where) in case.observation.refused
+        found.append(replace(one, tried=tried, counts=least >= GAIN_THAT_COUNTS and not refused))
     return found
 
 
@@ -137,7 +139,8 @@ def workers_that_stay(case: Case) -> Iterator[Candidate]:
         return
     if actual is None or not case.arguments.get("num_workers") or case.arguments.get("persistent_workers"):
         return
-    spent, starts = start_of_epoch(case.observation, actual), starts_of(case.observation, actual)
+    spent = start_of_epoch(case.observation, actual)
+    starts = starts_of(case.observation, actual)
     if not spent:
         return
     # What remains of a start is the first batch, which workers make as fast as any.

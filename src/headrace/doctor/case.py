@@ -230,13 +230,11 @@ def irregular_share(observation: Observation, name: str) -> float:
 
 def start_of_epoch(observation: Observation, phase: Phase) -> float:
     """Seconds of a sample that go to starting epochs; 0 where none began, or their length isn't known."""
-    batches, starts = (
-        observation.loader.batches if observation.loader else None,
-        starts_of(observation, phase),
-    )
-    return (
-        statistics.median(starts) / (batches * statistics.fmean(phase.samples)) if starts and batches else 0.0
-    )
+    batches = observation.loader.batches if observation.loader else None
+    starts = starts_of(observation, phase)
+    if not starts or not batches:
+        return 0.0
+    return statistics.median(starts) / (batches * statistics.fmean(phase.samples))
 
 
 def starts_of(observation: Observation, phase: Phase) -> list[float]:

@@ -19,6 +19,7 @@ from headrace.measure.observed import (
     ACTUAL,
     DEMAND,
     EXAMINED,
+    GAIN_THAT_COUNTS,
     PARTS,
     STALL_THAT_MATTERS,
     SUPPLY,
@@ -364,15 +365,18 @@ def next_trial(observation: Observation) -> tuple[dict[str, Any], str] | None:
 
 
 def advice(case: Case, found: Sequence[Candidate], ranked: Sequence[Candidate]) -> tuple[Advice, ...]:
-    """What would bring something, by how much: as it was tried, else at most."""
+    """What would bring something, by how much: as it was tried, else at most.
+
+    A trial that brought nothing, on a busy machine, doesn't tell what the change brings on a free one.
+    """
     about_speed = tuple(
         Advice(
             cause=one.kind or ranked[0].kind,
             summary=one.change,
             diff=one.lines or diff(case, one),
-            predicted=one.tried or one.bound or case.limit,
+            predicted=one.tried if one.tried >= GAIN_THAT_COUNTS else one.bound or case.limit,
             settings=one.settings,
-            ideal=not one.tried,
+            ideal=one.tried < GAIN_THAT_COUNTS,
             alone=one.gain if one.ideal else 0.0,
             where=one.where,
         )

@@ -77,7 +77,7 @@ def gain(advice: Advice) -> str:
     else:
         text = f"{'at most' if advice.ideal else 'predicted'} {times(advice.predicted)}"
     if advice.alone:
-        text = f"about {times(advice.alone)} if it alone cost nothing, {text}"
+        text = f"about {times(advice.alone)} with this cost removed, {text}"
     return text if advice.measured is None else f"{text}, measured {times(advice.measured)}"
 
 

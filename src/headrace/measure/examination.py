@@ -35,7 +35,7 @@ from headrace.measure.observed import (
     Phase,
 )
 from headrace.measure.processes import children_memory, own_memory, wait_until_quiet
-from headrace.measure.settings import name_of, with_settings
+from headrace.measure.settings import is_replaceable, name_of, with_settings
 from headrace.measure.subject import (
     Watched,
     WatchedIterator,
@@ -100,6 +100,9 @@ class Examination:
         decided: whether an observation on a busy machine suffices to tell the first cause from the second.
         promising: (settings, where their loader is iterated over, "" for the examined one) of the change that
             an observation lets expect most of, if it has not been tried; None: nothing is to be tried.
+
+    Attributes:
+        save: called before each trial, with what is known if that kills the process, or never ends.
     """
 
     def __init__(
@@ -113,6 +116,7 @@ class Examination:
         promising: Callable[[Observation], tuple[dict[str, Any], str] | None] = lambda _: None,
     ) -> None:
         self.observation = observation
+        self.save: Callable[[Observation], object] = lambda _: None
         self.busy = False  # with loaders of its own
         self._goal = goal
         self._headrace = headrace
@@ -123,9 +127,13 @@ class Examination:
         self._recorder = Recorder(observation, announce)
         self._supplies = Supplies(self._recorder, headrace, counted)
         self._watched: dict[int, Watched] = {}
-        self._subject: Watched | None = None  # that was measured, and with which changes are tried
-        self._tried: list[tuple[dict[str, Any], str]] = []  # the last one is being tried
-        self._threads = 0  # of operators, before others were tried
+        self._others: list[tuple[Watched, Loop]] = []  # those of the observation's loops, with them
+        self._subject: Watched | None = None  # whose actual phase is over, and with which changes are tried
+        self._probes: Iterator[Any] = iter(())  # batches for the step alone, those that are still to be given
+        self._left = False  # the script left its loop with the last of these
+        self._tried: list[tuple[dict[str, Any], str]] = []
+        self._changed: Watched | None = None  # with which the last of these is being tried
+        self._threads = 0  # of operators, before others were set
         self._loops = 0  # over other loaders, in this phase so far
         self._aligned = False  # the phase began with the end of such a loop, and is to end with one
         self._over = False
@@ -145,32 +153,42 @@ class Examination:
             inner = (watched.instead or begin)()
         return WatchedIterator(inner, self._epoch(watched, inner, inner_began))
 
+    @property
+    def is_trying(self) -> bool:
+        """Whether the script runs with a change that is being tried."""
+        return self._changed is not None
+
     def script_ended(self) -> None:
         """By itself: what can still be measured is."""
+        subject = self._subject
         if self._over or not self._watched:
             return
-        if self._subject is not None:  # while a change was tried
-            if self._subject.phase.name != WARM_UP:
-                self._end_trial(self._subject)
-            self._restore()
+        if subject is not None and self.observation.ended == EXAMINED:
+            enough = len(subject.phase.computes) >= LEAST_STEPS or self._is_over(subject, True)
+            if self._changed is not None and subject.phase.name != WARM_UP and enough:
+                self._end_trial(subject)
+            self.restore()
             return
-        watched = max(self._watched.values(), key=lambda one: one.phase.seconds)
-        if not watched.phase.computes:
-            return
-        if watched.phase.name != ACTUAL:
-            self.observation.notes.append(
-                f"the script ended after {watched.steps} steps, the first ones included: give it more steps"
-                " or epochs for surer figures"
-            )
-            watched.phase.name = ACTUAL
-        self._recorder.end(watched)
-        self._note_loops(watched)
+        if subject is None:
+            subject = max(self._watched.values(), key=lambda one: one.phase.seconds)
+            if not subject.phase.computes:
+                return
+            if subject.phase.name != ACTUAL:
+                self.observation.notes.append(
+                    f"the script ended after {subject.steps} steps, the first ones included: give it more"
+                    " steps or epochs for surer figures"
+                )
+                subject.phase.name = ACTUAL
+            self._recorder.end(subject)
+            self._note_loops(subject)
+        self.restore()
         if not self._goal.actual_only:
-            self.observation.notes.append(
-                "the script ended before its step was measured by itself: the demand is that of the steps as"
-                " they were"
-            )
-            self._measure_supplies(watched, None)
+            if self.observation.phase(DEMAND) is None:
+                self.observation.notes.append(
+                    "the script ended before its step was measured by itself: the demand is that of the"
+                    " steps as they were"
+                )
+            self._measure_supplies(subject, None)
 
     def _next(self, inner: Iterator[Any]) -> Any:
         with self._own_work():
@@ -194,6 +212,21 @@ class Examination:
         raise Enough("all is measured")
 
     def _epoch(self, watched: Watched, inner: Iterator[Any], began: float) -> Iterator[Any]:
+        """Batches for the script; where a loader fails while a change is tried, its own from the first on."""
+        while True:
+            try:
+                yield from self._batches(watched, inner, began)
+                return
+            except Exception as error:  # the user's code may raise anything
+                if self._changed is None:
+                    raise
+                self._refuse(self.observation, last_line(error))
+            self.restore()
+            began = time.perf_counter()
+            with self._own_work():
+                inner = watched.begin()
+
+    def _batches(self, watched: Watched, inner: Iterator[Any], began: float) -> Iterator[Any]:
         """Batches for the script, in whichever phase."""
         try:
             batch = self._next(inner)
@@ -220,17 +253,13 @@ class Examination:
             except StopIteration:
                 watched.phase.epochs_ended += 1
                 return
-            except Exception as error:
-                if self._subject is None:
-                    raise
-                self._refused(error)
-                self._restore()
-                self._end()
             wait = time.perf_counter() - asked
             watched.loop.waits += wait
 
     def _after_step(self, watched: Watched, inner: Iterator[Any]) -> Generator[Any, None, Iterator[Any]]:
         """Begins the next phase where one is over; returns the batches to continue with."""
+        if watched is self._subject and self._changed is None:  # it left its loop, or a trial failed
+            return (yield from self._rest(watched, inner))
         before, self._loops = self._loops, self._count_loops(watched)
         if watched.phase.name == WARM_UP:
             if self._is_warm(watched):
@@ -248,7 +277,7 @@ class Examination:
             watched.kept = [*watched.kept[1 - KEPT_BATCHES :], clone(batch)]
         samples = batch_samples(batch, watched.loader.batch_size)
         watched.batch_nbytes = watched.batch_nbytes or nbytes(batch)
-        phase.steps_at.append(self._recorder.now() - wait)
+        began = self._recorder.now() - wait
         given, elsewhere = time.perf_counter(), self._elsewhere(watched)
         self._giving.append(watched)
         try:
@@ -256,6 +285,7 @@ class Examination:
         finally:
             self._giving.remove(watched)
         compute = time.perf_counter() - given - (self._elsewhere(watched) - elsewhere)
+        phase.steps_at.append(began)
         phase.computes.append(compute)
         phase.waits.append(wait)
         phase.samples.append(samples)
@@ -277,7 +307,7 @@ class Examination:
 
         Where another loader is iterated over every so many steps, it starts again after the first such loop.
         """
-        settings, where = self._tried[-1] if self._tried else ({}, "")
+        settings, where = self._tried[-1] if self._changed is not None else ({}, "")
         self._begin(watched, name_of(ACTUAL, settings, where), settings)
         self._forget_loops()
 
@@ -298,15 +328,16 @@ class Examination:
 
     def _is_over(self, watched: Watched, looped: bool) -> bool:
         phase = watched.phase
-        most = MOST_TRIAL_SECONDS if self._tried or self._aligned else MOST_SECONDS
+        goal = self._goal if self._changed is None else Goal()
+        most = MOST_TRIAL_SECONDS if self._changed is not None or self._aligned else MOST_SECONDS
         seconds = self._recorder.now() - phase.began
         # The epoch that the phase began in was begun before.
-        reached = self._goal.reached(phase, seconds, len(phase.startups) + 1, most)
+        reached = goal.reached(phase, seconds, len(phase.startups) + 1, most)
         return reached and (seconds >= most or looped or not (self._aligned or self._tries_a_loop()))
 
     def _tries_a_loop(self) -> bool:
         """Whether other settings are tried for a loader that isn't the examined one."""
-        return bool(self._tried and self._tried[-1][1])
+        return self._changed is not None and self._changed is not self._subject
 
     def _rest(self, watched: Watched, inner: Iterator[Any]) -> Generator[Any, None, Iterator[Any]]:
         """What is measured after an actual phase; returns the batches of the next trial, or ends the
@@ -314,18 +345,34 @@ class Examination:
         if self._subject is None:
             self._recorder.end(watched)
             self._note_loops(watched)
-            if not self._goal.actual_only:
-                yield from self._alone(watched, inner)
             self._subject = watched
+            if not self._goal.actual_only:
+                self._probes = self._alone(watched, inner)
+        if self._changed is not None:
+            self._end_trial(watched)
+        elif self.observation.ended != EXAMINED:
+            yield from self._probed(watched)
             self.observation.ended = EXAMINED
             self.observation.threads = torch.get_num_threads()
-        else:
-            self._end_trial(watched)
         batches = self._next_trial(watched)
         if batches is None:
             self._end()
             raise AssertionError
         return batches
+
+    def _probed(self, watched: Watched) -> Iterator[Any]:
+        """The probes; where the script leaves its loop amid them, its next epoch continues with them."""
+        for batch in self._probes:
+            self._giving.append(watched)
+            self._left = True
+            try:
+                yield batch
+                self._left = False
+            finally:
+                self._giving.remove(watched)
+                if self._left:
+                    watched.phase = Phase("", began=self._recorder.now())  # its steps until then aren't kept
+                    self._recorder.announce("")
 
     def _alone(self, watched: Watched, inner: Iterator[Any]) -> Iterator[Any]:
         """The step and the loader, each by itself."""
@@ -343,49 +390,60 @@ class Examination:
 
     def _next_trial(self, watched: Watched) -> Iterator[Any] | None:
         """Batches from the loader with the settings that promise most; None: no more is to be tried."""
-        self._restore()
+        self.restore()
         self.observation.looks = self._counted()
         wanted = None if self._goal.actual_only else self._promising(self.observation)
         if wanted is None or wanted in self._tried or self._recorder.now() > LAST_TRIAL_SECONDS:
             return None
-        self._tried.append(wanted)
         settings, where = wanted
-        changed = next((one for one in self._watched.values() if one.where == where), watched)
+        # More than one where the script has one function for several loops, or a new loader for each.
+        alike = [one for one in self._watched.values() if one.where == where] if where else [watched]
+        if len(alike) > 1 or not ("threads" in settings or is_replaceable(alike[0].loader)):
+            return None
+        self._tried.append(wanted)
+        killed = replace(self.observation)
+        self._refuse(killed, "its process was killed meanwhile")
+        self.save(killed)
+        changed = self._changed = alike[0]
         changed.settings = settings
         try:
             with self._own_work(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's, of more workers than cores: that is what is tried
                 if "threads" in settings:
-                    self._threads = torch.get_num_threads()
-                    torch.set_num_threads(settings["threads"])
+                    self._set_threads(settings["threads"])
                 else:
                     other = with_settings(changed.loader, settings, self._headrace)
                     changed.instead = functools.partial(iter, other)
                 batches = (watched.instead or watched.begin)()
         except Exception as error:  # a loader of the user's own making may refuse in its own way
-            self._refused(error)
+            self._refuse(self.observation, last_line(error))
             return self._next_trial(watched)
         self._begin(watched, WARM_UP)
         self._forget_loops()
         return batches
 
     def _end_trial(self, watched: Watched) -> None:
-        where, phase = self._tried[-1][1], watched.phase
-        for one in self._watched.values():
-            if one.where == where:
-                phase.loops, phase.loop_seconds = one.loop.loops, one.loop.seconds
+        if self._changed is not None and self._changed is not watched:
+            loop, phase = self._changed.loop, watched.phase
+            phase.loops, phase.loop_seconds = loop.loops, loop.seconds
         self._recorder.end(watched)
 
-    def _refused(self, error: Exception) -> None:
-        """Notes why the last change could not be tried."""
-        reason = str(error).strip().rpartition("\n")[2]  # after a worker's traceback
-        name = name_of("the script", *self._tried[-1])
-        self.observation.notes.append(f"{name} can't be tried: {reason}")
+    def _refuse(self, observation: Observation, reason: str) -> None:
+        """Notes there why the last change can't be tried."""
+        trial = self._tried[-1]
+        note = f"{name_of('the script', *trial)} can't be tried: {reason}"
+        observation.notes = [*observation.notes, note]
+        observation.refused = [*observation.refused, name_of(ACTUAL, *trial)]
 
-    def _restore(self) -> None:
-        """Leaves the script as it was before a change was tried."""
+    def _set_threads(self, count: int) -> None:
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(count)
+
+    def restore(self) -> None:
+        """Leaves the script, and the process's threads, as they were before a change was tried."""
         for one in self._watched.values():
             one.settings, one.instead = {}, None
+        self._changed = None
         if self._threads:
             torch.set_num_threads(self._threads)
             self._threads = 0
@@ -404,11 +462,11 @@ class Examination:
     def _demands(self, watched: Watched) -> Iterator[Any]:
         """The step alone; where its operators use more threads than there are cores, also with fewer."""
         yield from self._demand(watched, {})
-        threads, cores = torch.get_num_threads(), usable_cores()
-        if threads > cores:
-            torch.set_num_threads(cores)
+        cores = usable_cores()
+        if torch.get_num_threads() > cores:
+            self._set_threads(cores)
             yield from self._demand(watched, {"threads": cores})
-            torch.set_num_threads(threads)
+            self.restore()
 
     def _demand(self, watched: Watched, settings: dict[str, Any]) -> Iterator[Any]:
         self._begin(watched, name_of(DEMAND, settings), settings)
@@ -424,19 +482,23 @@ class Examination:
 
     def _again_and_again(self, watched: Watched, seconds: float, slow_seconds: float) -> Iterator[Any]:
         """The kept batches in turn, for `seconds`; up to `slow_seconds` where two rounds take longer."""
-        phase = watched.phase
+        phase, away = watched.phase, 0.0
         samples = [batch_samples(batch, watched.loader.batch_size) for batch in watched.kept]
         for number in itertools.count():
-            spent = self._recorder.now() - phase.began
-            if spent >= (seconds if number >= 2 * KEPT_BATCHES else slow_seconds):
+            spent = self._recorder.now() - phase.began - away
+            if spent >= (seconds if len(phase.computes) >= 2 * KEPT_BATCHES else slow_seconds):
                 break
             which = number % len(watched.kept)
             batch = clone(watched.kept[which])  # its time is neither waited for nor computed
-            phase.steps_at.append(self._recorder.now())
+            began = self._recorder.now()
             given, elsewhere = time.perf_counter(), self._elsewhere(watched)
-            self._giving.append(watched)
             yield batch
-            self._giving.remove(watched)
+            if self._left:  # the rest of that step isn't to be told from what the script did elsewhere
+                away += self._recorder.now() - began
+                watched.phase = phase
+                self._recorder.announce(phase.name)
+                continue
+            phase.steps_at.append(began)
             phase.computes.append(time.perf_counter() - given - (self._elsewhere(watched) - elsewhere))
             phase.waits.append(0.0)
             phase.samples.append(samples[which])
@@ -448,6 +510,9 @@ class Examination:
         with profiling(events.extend):
             for number in range(PROFILED_STEPS):
                 yield clone(watched.kept[number % len(watched.kept)])
+                if self._left:
+                    self.observation.notes.append("the script left its loop while its step was profiled")
+                    return
             synchronise()
         kind = torch.accelerator.current_accelerator()
         name = str(kind) if kind is None or kind.type != "cuda" else torch.cuda.get_device_name()
@@ -460,16 +525,21 @@ class Examination:
     def _measure_supplies(self, watched: Watched, inner: Iterator[Any] | None) -> None:
         with self._own_work():
             self._supplies.measure(watched, inner)
-            for loop in self.observation.loops:
-                other = next(one for one in self._watched.values() if one.where == loop.where)
+            for other, loop in self._others:
                 self._supplies.measure_loop(other, loop)
 
     def _note_loops(self, watched: Watched) -> None:
         """Records what was spent on other loaders in the phase that has just ended."""
-        others = (one.loop for one in self._watched.values() if one is not watched)
-        self.observation.loops += [replace(loop) for loop in others if loop.batches]
+        others = (one for one in self._watched.values() if one is not watched)
+        self._others = [(one, replace(one.loop)) for one in others if one.loop.batches]
+        self.observation.loops += [loop for _, loop in self._others]
 
     def _begin(self, watched: Watched, name: str, settings: dict[str, Any] | None = None) -> None:
         # A loader that is begun meanwhile, as for validation, is no phase of the one before.
         announced = len(self._watched) == 1 or name != WARM_UP
         self._recorder.begin(watched, Phase(name, settings or {}), announced=announced)
+
+
+def last_line(error: Exception) -> str:
+    """Of its message: what comes after a worker's traceback."""
+    return str(error).strip().rpartition("\n")[2]

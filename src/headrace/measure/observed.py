@@ -201,6 +201,7 @@ class Observation:
         began: the moment that times count from, by `time.perf_counter()`.
         ended: EXAMINED; "script ended": before everything was measured; or the error that ended it.
         notes: what couldn't be measured, and why.
+        refused: names of the actual phases with other settings that failed: "actual num_workers=8".
     """
 
     command: list[str]
@@ -217,6 +218,7 @@ class Observation:
     began: float = 0.0
     ended: str = "script ended"
     notes: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
 
     def phase(self, name: str) -> Phase | None:
         """The phase of that name that measured anything."""
@@ -227,8 +229,11 @@ class Observation:
         return (phase for phase in self.phases if phase.name.startswith(f"{kind} ") and phase.seconds > 0)
 
     def save(self, folder: Path) -> None:
-        """Writes it into the folder, which the parent process reads once this one has ended."""
-        (folder / OBSERVED).write_text(json.dumps(asdict(self)))
+        """Writes it into the folder, which the parent process reads once this one has ended, or was killed:
+        what was saved before stays until all is written."""
+        new = folder / f"{OBSERVED}.new"
+        new.write_text(json.dumps(asdict(self)))
+        new.replace(folder / OBSERVED)
 
     @classmethod
     def load(cls, folder: Path) -> Observation | None:

@@ -86,10 +86,12 @@ def descendants(pid: int) -> list[int]:
             found = [child.pid for child in psutil.Process(pid).children(recursive=True)]
         return found
     while left:
-        tasks = Path(f"/proc/{left.pop()}/task")
-        for task in os.listdir(tasks) if tasks.exists() else ():
-            with suppress(OSError):  # it has ended meanwhile
-                children = [int(child) for child in (tasks / task / "children").read_text().split()]
+        folder, tasks = Path(f"/proc/{left.pop()}/task"), list[str]()
+        with suppress(OSError):  # it has ended meanwhile
+            tasks = os.listdir(folder)
+        for task in tasks:
+            with suppress(OSError):
+                children = [int(child) for child in (folder / task / "children").read_text().split()]
                 found, left = found + children, left + children
     return found
 
@@ -158,8 +160,9 @@ class Times(NamedTuple):
     machine: float
 
     def since(self, earlier: Times) -> Times:
-        """The differences."""
-        return Times(*(now - then for now, then in zip(self, earlier, strict=True)))
+        """The differences; a child that isn't waited for takes its count with it."""
+        spent = Times(*(now - then for now, then in zip(self, earlier, strict=True)))
+        return spent._replace(children=max(0.0, spent.children))
 
 
 def times() -> Times:

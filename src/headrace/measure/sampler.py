@@ -203,7 +203,8 @@ class Sampler:
 
     def _begin(self, phase: str) -> None:
         self._counts = self._phases.setdefault(phase, Counts(phase))
-        fine = phase.partition(" ")[0] in (SUPPLY, PARTS)
+        kind = phase.partition(" ")[0]
+        fine = kind == SUPPLY or (kind == PARTS and self._role == "main")
         self._interval = FINE_SECONDS if fine else COARSE_SECONDS[self._role]
         sys.setswitchinterval(min(FINE_SWITCH_SECONDS, self._switch) if fine else self._switch)
 

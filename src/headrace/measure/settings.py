@@ -39,6 +39,12 @@ def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
     return {**arguments, **sized, **({} if loader.batch_size is None else {"drop_last": loader.drop_last})}
 
 
+def is_replaceable(loader: DataLoader[Any]) -> bool:
+    """Whether its iter() is torch's or Headrace's: another loader would drop what one of its own does."""
+    owner = next(cls for cls in type(loader).__mro__ if "__iter__" in vars(cls))
+    return owner is DataLoader or owner.__module__.startswith("headrace.")
+
+
 def with_settings(
     loader: DataLoader[Any], settings: dict[str, Any], headrace: type[DataLoader[Any]] | None
 ) -> DataLoader[Any]:
