@@ -411,6 +411,20 @@ def test_workers_of_a_validation_loop_that_start_each_time_are_kept() -> None:
     assert diagnose(observation).verdict.kind == "healthy"
 
 
+def test_a_step_that_waits_on_a_busy_machine_for_a_slower_loader_is_not_called_the_limit() -> None:
+    observation = made.observation(
+        made.phase(ACTUAL, 0.1, 0.08, 0.1),
+        made.phase(DEMAND, 0, 0.05, 0.05),
+        made.phase(SUPPLY, 0.1, 0, 0.06),
+        looks=[
+            made.look(SUPPLY, {"fetch": {"decode": [100, 0, 2.0, 0.0]}}, delay=3.9),
+            made.look(ACTUAL, {}, role="main", delay=3.9),
+        ],
+    )
+    verdict = diagnose(busy(observation, 3.9)).verdict
+    assert verdict.kind != "healthy"
+
+
 def test_causes_that_a_busy_machine_hides_are_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.doctor.diagnosis.DECIDED", 1.1)  # no resampling agrees so often
     diagnosis = diagnose(busy(made.one_stage("decode", 0.0), 3.9))

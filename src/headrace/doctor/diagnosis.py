@@ -181,8 +181,14 @@ def causes(observation: Observation, case: Case, ranked: Sequence[Candidate]) ->
         slowed = waits or (not case.is_busy and case.costs.demand < SLOWED * case.steady)
         kind = unexplained if slowed else healthy
         found = [kind(case, sure.get("healthy", 0.0))]
+        # That a free machine would make up for so much is more than the measurements can tell.
+        slower = case.costs.supply >= MUCH_FASTER * case.costs.demand
+        if case.is_busy and case.stall >= STALL_THAT_MATTERS and slower:
+            found = [replace(undecided(case, "the loader or the step"), cost=case.stall)]
     elif case.is_busy and len(found) > 1 and firsts[ranked[0].kind] < DECIDED * made:
-        found.insert(0, undecided(case, found))
+        first, second = found[:2]
+        between = undecided(case, f"{KINDS[first.kind]} or {KINDS[second.kind]}")
+        found.insert(0, replace(between, cost=first.cost, confidence=first.confidence))
     growing = memory_cause(case)
     if growing is not None:
         found.insert(0 if found[0].kind == "healthy" or growing.cost >= 1 else len(found), growing)
@@ -215,16 +221,18 @@ def most_confidence(case: Case) -> float:
     return min(most, MOST_UNDER_LOAD) if load > case.costs.cores else most
 
 
-def undecided(case: Case, found: Sequence[Cause]) -> Cause:
-    """That other processes disturbed the measurement too much to tell the first two causes apart."""
-    first, second = (KINDS[cause.kind] for cause in found[:2])
+def undecided(case: Case, between: str) -> Cause:
+    """That other processes disturbed the measurement too much to tell causes apart."""
     return Cause(
         kind="undecided",
-        sentence=f"{first} or {second}: other processes used {case.others:.1f} of {case.costs.cores} cores,"
+        sentence=f"{between}: other processes used {case.others:.1f} of {case.costs.cores} cores,"
         " and the ranges of both overlap; run it again on a free machine, or longer (--steps)",
-        evidence=(),
-        cost=found[0].cost,
-        confidence=found[0].confidence,
+        evidence=(
+            f"the step waits for {case.stall:.0%} of its time; the loader alone supplies"
+            f" {1 / case.costs.supply:,.0f} samples/s, the step alone processes {1 / case.costs.demand:,.0f}",
+        ),
+        cost=0.0,
+        confidence=0.0,
     )
 
 

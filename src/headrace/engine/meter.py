@@ -274,7 +274,8 @@ class Failures:
         self.records.append(failure)
         if failure.index not in self._logged:
             self._logged.add(failure.index)
-            log.warning("sample %d (%s) %s: %s", failure.index, failure.path, failure.action, failure.cause)
+            where = f" ({failure.path})" if failure.path else ""
+            log.warning("sample %d%s %s: %s", failure.index, where, failure.action, failure.cause)
 
 
 class Recorder:
