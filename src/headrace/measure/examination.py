@@ -493,7 +493,7 @@ class Examination:
             began = self._recorder.now()
             given, elsewhere = time.perf_counter(), self._elsewhere(watched)
             yield batch
-            if self._left:  # the rest of that step isn't to be told from what the script did elsewhere
+            if self._left:  # the rest of that step can't be separated from what the script did elsewhere
                 away += self._recorder.now() - began
                 watched.phase = phase
                 self._recorder.announce(phase.name)
