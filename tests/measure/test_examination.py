@@ -559,3 +559,66 @@ def test_a_script_that_fails_after_all_trials_is_not_said_to_have_failed_in_one(
         script()
     assert observation.ended == EXAMINED
     assert observation.notes == []
+
+
+def test_a_loop_that_comes_once_in_the_measured_steps_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_TRIAL_SECONDS", 0.5)
+    observation, phases = Observation(["test"], 4, 1), list[str]()
+    examination = Examination(observation, Goal(steps=12), phases.append, headrace.DataLoader)
+    train, val = DataLoader(Rows(4000), 2), DataLoader(Rows(8), 4)
+    looped_at = 0.0
+
+    def script() -> None:
+        nonlocal looped_at
+        for number, _ in enumerate(examination.iterate(train, partial(iter, train))):
+            time.sleep(0.01)
+            if number == 8:
+                looped_at = time.perf_counter() - observation.began
+                list(examination.iterate(val, partial(iter, val)))
+
+    with pytest.raises(Enough):
+        script()
+    (actual,) = (phase for phase in observation.phases if phase.name == ACTUAL)
+    (loop,) = observation.loops
+    assert loop.loops == 1
+    assert actual.began < looped_at < actual.ended
+    assert actual.steps_at == sorted(actual.steps_at)
+    assert len(actual.steps_at) == len(actual.computes) == len(actual.waits) == len(actual.samples)
+    assert actual.seconds + loop.seconds <= actual.ended - actual.began
+    # Its samplers begin anew with it.
+    assert phases.index(ACTUAL) < phases.index("actual again 1")
+    assert observation.notes == []
+
+
+def test_a_loop_that_ran_before_the_measured_steps_is_noted() -> None:
+    observation = Observation(["test"], 4, 1)
+    examination = Examination(observation, Goal(steps=12), lambda name: None, headrace.DataLoader)
+    train, val = DataLoader(Rows(4000), 2), DataLoader(Rows(8), 4)
+
+    def script() -> None:
+        list(examination.iterate(val, partial(iter, val)))  # as Lightning does, to see whether it works
+        for _ in examination.iterate(train, partial(iter, train)):
+            pass
+
+    with pytest.raises(Enough):
+        script()
+    assert observation.loops == []
+    (note,) = observation.notes
+    assert "test_examination.py:" in note
+    assert "ran before the steps that were measured" in note
+
+
+def test_a_script_that_ends_before_its_next_validation_keeps_the_steps_before_the_first() -> None:
+    observation = Observation(["test"], 4, 1)
+    examination = Examination(observation, Goal(), lambda name: None, headrace.DataLoader)
+    train, val = DataLoader(Rows(40), 2), DataLoader(Rows(8), 4)
+    for epoch in range(2):
+        for _ in examination.iterate(train, partial(iter, train)):
+            time.sleep(0.005)
+        if epoch == 0:
+            list(examination.iterate(val, partial(iter, val)))
+    examination.script_ended()
+    (actual,) = (phase for phase in observation.phases if phase.name == ACTUAL)
+    assert sum(actual.samples) == 2 * 40 - 2 * module.WARM_STEPS
+    (loop,) = observation.loops
+    assert loop.loops == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import multiprocessing
 import os
 import pickle
@@ -19,7 +20,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from headrace.measure.hooks import TimedDataset, sampled
-from headrace.measure.sampler import Sampler, announce_phase, read_counts
+from headrace.measure.sampler import AGAIN, Sampler, announce_phase, read_counts
 from support.timed_datasets import (
     SAMPLES,
     Computes,
@@ -296,3 +297,27 @@ def test_main_threads_line_and_other_threads_are_counted(tmp_path: Path) -> None
     assert f"code:{COMPUTE}" in counts()["stages"]["other:Prefetch"]
     assert any(line.endswith(" compute") and "timed_datasets.py" in line for line in counts()["lines"])
     assert not any(thread.name == "headrace-sampler" for thread in threading.enumerate())
+
+
+def test_what_was_counted_of_a_phase_before_it_began_anew_is_dropped(tmp_path: Path) -> None:
+    def line(pid: int, phase: str, rounds: int) -> str:
+        return f'{{"pid": {pid}, "phase": "{phase}", "rounds": {rounds}}}\n'
+
+    # The first worker ended before the phase began anew, the second worked on.
+    (tmp_path / "worker-1.jsonl").write_text(line(1, "actual", 7) + line(1, "warm-up", 3))
+    (tmp_path / "worker-2.jsonl").write_text(line(2, "actual", 7) + line(2, f"actual{AGAIN}1", 2))
+    assert read_counts(tmp_path) == [
+        {"pid": 1, "phase": "warm-up", "rounds": 3},
+        {"pid": 2, "phase": "actual", "rounds": 2},
+    ]
+
+
+def test_a_sampler_counts_anew_where_its_phase_begins_anew(tmp_path: Path) -> None:
+    with running(tmp_path):
+        for name in ("actual", f"actual{AGAIN}1"):
+            announce_phase(tmp_path, name)
+            time.sleep(0.6)
+    (found,) = (line for line in read_counts(tmp_path) if line["phase"] == "actual")
+    assert 0 < found["rounds"]
+    both = [json.loads(text) for path in tmp_path.glob("*.jsonl") for text in path.read_text().splitlines()]
+    assert {line["phase"] for line in both} >= {"actual", f"actual{AGAIN}1"}

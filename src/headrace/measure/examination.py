@@ -34,7 +34,7 @@ from headrace.measure.observed import (
     Observation,
     Phase,
 )
-from headrace.measure.processes import children_memory, own_memory, wait_until_quiet
+from headrace.measure.processes import Times, children_memory, own_memory, wait_until_quiet
 from headrace.measure.settings import is_replaceable, name_of, with_settings
 from headrace.measure.subject import (
     Watched,
@@ -88,6 +88,22 @@ class Goal:
         return (steps >= LEAST_STEPS and seconds >= LEAST_SECONDS) or (steps >= 5 and seconds >= most)
 
 
+@dataclass
+class Window:
+    """An actual phase up to the end of a loop over another loader, where it begins anew.
+
+    Attributes:
+        watched: the loader whose phase it is.
+        phase, times: of it until then.
+        loops: the other loaders, with what was spent on them in it.
+    """
+
+    watched: Watched
+    phase: Phase
+    times: Times
+    loops: list[tuple[Watched, Loop]]
+
+
 class Examination:
     """Of one script.
 
@@ -135,7 +151,8 @@ class Examination:
         self._changed: Watched | None = None  # with which the last of these is being tried
         self._threads = 0  # of operators, before others were set
         self._loops = 0  # over other loaders, in this phase so far
-        self._aligned = False  # the phase began with the end of such a loop, and is to end with one
+        # Where the phase began with the end of such a loop, and is to end with one: what was before.
+        self._before: Window | None = None
         self._over = False
 
     def iterate(self, loader: DataLoader[Any], begin: Callable[[], Iterator[Any]]) -> WatchedIterator:
@@ -163,6 +180,7 @@ class Examination:
         subject = self._subject
         if self._over or not self._watched:
             return
+        self._complete_window()
         if subject is not None and self.observation.ended == EXAMINED:
             enough = len(subject.phase.computes) >= LEAST_STEPS or self._is_over(subject, True)
             if self._changed is not None and subject.phase.name != WARM_UP and enough:
@@ -264,9 +282,11 @@ class Examination:
         if watched.phase.name == WARM_UP:
             if self._is_warm(watched):
                 self._begin_actual(watched)
-        elif self._loops and not self._aligned:
+        elif self._loops and self._before is None:
+            others = [(one, one.loop) for one in self._watched.values() if one is not watched]
+            before = Window(watched, watched.phase, watched.times, others)
             self._begin_actual(watched)
-            self._aligned = True
+            self._before = before
         elif self._is_over(watched, self._loops > before):
             return (yield from self._rest(watched, inner))
         return inner
@@ -314,8 +334,20 @@ class Examination:
     def _count_loops(self, watched: Watched) -> int:
         return sum(one.loop.loops for one in self._watched.values() if one is not watched)
 
+    def _complete_window(self) -> None:
+        """Where no loop over another loader followed the first, the phase is that with the first: a loop so
+        seldom takes its time all the same."""
+        before = self._before
+        if before is None or self._count_loops(before.watched):
+            return
+        before.phase.prepend_to(before.watched.phase)
+        before.watched.times = before.times
+        for watched, loop in before.loops:
+            watched.loop = loop
+        self._before = None
+
     def _forget_loops(self) -> None:
-        self._loops, self._aligned = 0, False
+        self._loops, self._before = 0, None
         for one in self._watched.values():
             one.loop = Loop(one.loop.where, one.loop.code, one.loop.arguments)
 
@@ -329,11 +361,12 @@ class Examination:
     def _is_over(self, watched: Watched, looped: bool) -> bool:
         phase = watched.phase
         goal = self._goal if self._changed is None else Goal()
-        most = MOST_TRIAL_SECONDS if self._changed is not None or self._aligned else MOST_SECONDS
+        aligned = self._before is not None
+        most = MOST_TRIAL_SECONDS if self._changed is not None or aligned else MOST_SECONDS
         seconds = self._recorder.now() - phase.began
         # The epoch that the phase began in was begun before.
         reached = goal.reached(phase, seconds, len(phase.startups) + 1, most)
-        return reached and (seconds >= most or looped or not (self._aligned or self._tries_a_loop()))
+        return reached and (seconds >= most or looped or not (aligned or self._tries_a_loop()))
 
     def _tries_a_loop(self) -> bool:
         """Whether other settings are tried for a loader that isn't the examined one."""
@@ -342,6 +375,7 @@ class Examination:
     def _rest(self, watched: Watched, inner: Iterator[Any]) -> Generator[Any, None, Iterator[Any]]:
         """What is measured after an actual phase; returns the batches of the next trial, or ends the
         script."""
+        self._complete_window()
         if self._subject is None:
             self._recorder.end(watched)
             self._note_loops(watched)
@@ -533,6 +567,12 @@ class Examination:
         others = (one for one in self._watched.values() if one is not watched)
         self._others = [(one, replace(one.loop)) for one in others if one.loop.batches]
         self.observation.loops += [loop for _, loop in self._others]
+        self.observation.notes += [
+            f"the loop at {one.where} ran before the steps that were measured, not between them: what it"
+            " takes of the script's time isn't known"
+            for one in self._watched.values()
+            if one is not watched and one.steps and not one.loop.batches
+        ]
 
     def _begin(self, watched: Watched, name: str, settings: dict[str, Any] | None = None) -> None:
         # A loader that is begun meanwhile, as for validation, is no phase of the one before.

@@ -21,6 +21,9 @@ GAIN_THAT_COUNTS = 1.1
 # program input-bound from 5 % on.
 STALL_THAT_MATTERS = 0.05
 
+# Attributes of a phase with one value for each step, or each start of an epoch.
+OF_STEPS = ("waits", "computes", "samples", "startups", "steps_at")
+
 OBSERVED = "observed.json"
 EXAMINED = "examined"
 
@@ -74,11 +77,18 @@ class Phase:
         self.others = (self.others * rounds[0] + later.others * rounds[1]) / max(1e-9, sum(rounds))
         self.load = max(self.load, later.load)
         self.ended = self.began + sum(rounds)
-        for name in ("waits", "computes", "samples", "startups", "steps_at"):
+        for name in OF_STEPS:
             getattr(self, name).extend(getattr(later, name))
         for name in ("cpu_seconds", "worker_cpu_seconds", "epochs_ended"):
             setattr(self, name, getattr(self, name) + getattr(later, name))
         self.worker_memory[1:] = later.worker_memory[1:]
+
+    def prepend_to(self, later: Phase) -> None:
+        """Makes a phase that lasts still begin with this one, which ended when it began."""
+        later.began, later.worker_memory = self.began, self.worker_memory
+        later.epochs_ended += self.epochs_ended
+        for name in OF_STEPS:
+            getattr(later, name)[:0] = getattr(self, name)
 
     @property
     def seconds(self) -> float:

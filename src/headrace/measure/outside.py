@@ -10,7 +10,7 @@ from typing import Any
 from headrace._machine import available_memory, shared_memory
 from headrace.measure.nvml import gpus
 from headrace.measure.processes import TreeLook, look, own_memory
-from headrace.measure.sampler import read_phase
+from headrace.measure.sampler import AGAIN, read_phase
 
 INTERVAL_SECONDS = 0.5
 # Counting a process's own pages walks all its page tables, some 15 ms of a core: it takes no more than this
@@ -68,7 +68,7 @@ class Outside:
     def _note(self, tree: TreeLook) -> None:
         cpu = sum(process.cpu_seconds for process in tree.processes)
         read = sum(process.read_bytes or 0 for process in tree.processes)
-        phase = read_phase(self._folder)
+        phase = read_phase(self._folder).partition(AGAIN)[0]
         own = self._own_memory(tree)
         if (space := shared_memory()) is not None:
             least = min(self._memory["shm_free"] or space.free, space.free)

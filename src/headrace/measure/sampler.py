@@ -26,6 +26,8 @@ from headrace.measure.observed import PARTS, SUPPLY
 from headrace.measure.stages import Stage, stage_of
 
 PHASE_FILE = "phase"
+# "actual again 2": the phase began anew for the second time, and what was counted of it before is dropped.
+AGAIN = " again "
 # A stack sample costs its process up to a millisecond. There are few while a training step is timed, and
 # hardly any of its workers, whose stages count when the loader is alone; that may be disturbed a little more,
 # and so may the step while its times are not kept.
@@ -299,14 +301,19 @@ def read_phase(folder: Path) -> str:
 def read_counts(folder: Path) -> list[dict[str, Any]]:
     """The last line of each (pid, phase) in the samplers' files of a folder, as of `Counts.to_json`.
 
-    A line that was cut short, as its writer was killed, is left out.
+    A line that was cut short, as its writer was killed, is left out; so is what was counted of a phase before
+    it began anew.
     """
-    found: dict[tuple[int, str], dict[str, Any]] = {}
+    found: dict[tuple[int, str, int], dict[str, Any]] = {}
+    last: dict[str, int] = {}
     lines: Iterable[bytes] = (
         line for path in sorted(folder.glob("*.jsonl")) for line in path.read_bytes().split(b"\n")
     )
     for text in lines:
         with suppress(ValueError):
             line = json.loads(text)
-            found[line["pid"], line["phase"]] = line
-    return list(found.values())
+            line["phase"], _, begun = line["phase"].partition(AGAIN)
+            number = int(begun or 0)
+            found[line["pid"], line["phase"], number] = line
+            last[line["phase"]] = max(number, last.get(line["phase"], 0))
+    return [line for (_, phase, number), line in found.items() if number == last[phase]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,6 +25,7 @@ from headrace.measure.observed import (
     Phase,
 )
 from headrace.measure.processes import children_memory, times
+from headrace.measure.sampler import AGAIN
 from headrace.measure.settings import name_of, with_settings
 from headrace.measure.subject import (
     Watched,
@@ -59,16 +61,26 @@ class Recorder:
 
     def __init__(self, observation: Observation, announce: Callable[[str], None]) -> None:
         self.observation = observation
-        self.announce = announce
+        self._announce = announce
+        self._announced = ""
+        self._begun_anew: Counter[str] = Counter()
         self._began = observation.began = time.perf_counter()
 
     def now(self) -> float:
         """Seconds since the examination began."""
         return time.perf_counter() - self._began
 
+    def announce(self, name: str) -> None:
+        """Tells the samplers which phase runs; "": none."""
+        begun = self._begun_anew[name]
+        self._announced = name
+        self._announce(f"{name}{AGAIN}{begun}" if begun else name)
+
     def begin(self, watched: Watched, phase: Phase, *, announced: bool = True) -> None:
-        """Begins a phase of a loader."""
+        """Begins a phase of a loader; one that lasts already begins anew."""
         synchronise()
+        if announced and phase.name == self._announced:
+            self._begun_anew[phase.name] += 1
         watched.phase = phase
         if phase.name in (ACTUAL, SUPPLY):
             phase.worker_memory.append(children_memory())
