@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
@@ -54,6 +54,7 @@ MOST_READ_THREADS = 128
 # Batches that threads may have in flight: all threads work on one batch at a time, so that two already keep
 # them busy; two more cover a training step that ends sooner, or a sample that takes longer, now and then.
 THREAD_DEPTH = 4
+MOST_NAMED = 4  # places in the user's code, of one kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +214,23 @@ def images_text(config: LoaderConfig, plan: Plan, counts: LazyCounts | None) -> 
         images = f"native code decodes them; {why} ({counts.opened} images in the first batch of each worker)"
     else:
         images = "the dataset opened none that native code decodes, in the first batch of each worker"
-    return f"images: {images}\n"
+    return f"images: {images}\n{_own_code_text(counts)}"
+
+
+def _own_code_text(counts: LazyCounts | None) -> str:
+    """The line of `explain()` on the user's own code that ran as Python on the first samples, if any did."""
+    if counts is None:
+        return ""
+    found = [
+        *(f"{name} runs as Python on the pixels of {count} images" for name, count in _most(counts.readers)),
+        *(f"{name} runs as Python on {count} tensors" for name, count in _most(counts.tensor_steps)),
+    ]
+    return f"your code: {'; '.join(found)}\n" if found else ""
+
+
+def _most(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Those that are named."""
+    return sorted(counts.items(), key=lambda item: -item[1])[:MOST_NAMED]
 
 
 class StreamBuilder:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,6 +19,10 @@ Draw = tuple[float, ...]
 Mode = Literal["RGB", "L"]
 
 PRINTED_EPOCHS = 5
+NO_STAGES = (
+    "stages: none measured. Worker processes and the calling thread do not time their samples;"
+    " headrace doctor run SCRIPT does."
+)
 
 
 class SampleKey(NamedTuple):
@@ -319,6 +325,8 @@ class LoaderStats:
 
 def _stage_table(stages: tuple[StageStats, ...]) -> list[str]:
     """The share is that of the time of all threads that make samples."""
+    if not stages:
+        return [NO_STAGES]
     making = [stage for stage in stages if stage.name not in ("collate", "transfer")]
     busy = sum(stage.seconds for stage in making) or 1.0
     lines = [
@@ -390,13 +398,22 @@ class LazyCounts:
     Attributes:
         opened: image files that were opened and not decoded at once.
         tensors: tensors that native code made of images.
+        readers: number of images whose pixels the user's code read, by the place of that code.
+        tensor_steps: number of tensors that a Compose passed to a step of the user's, by the step.
     """
 
     opened: int
     tensors: int
+    readers: Mapping[str, int] = field(default_factory=dict)
+    tensor_steps: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, other: LazyCounts) -> LazyCounts:
-        return LazyCounts(self.opened + other.opened, self.tensors + other.tensors)
+        return LazyCounts(
+            self.opened + other.opened,
+            self.tensors + other.tensors,
+            Counter(self.readers) + Counter(other.readers),
+            Counter(self.tensor_steps) + Counter(other.tensor_steps),
+        )
 
 
 class TraceEvent(NamedTuple):

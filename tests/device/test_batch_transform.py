@@ -83,6 +83,54 @@ def test_without_keys_it_draws_from_the_generators_as_they_are() -> None:
         assert BatchTransform(draw, CPU)(IMAGES, keys)[0] == expected
 
 
+def takes_a_sample(image: torch.Tensor) -> torch.Tensor:
+    return image * 2
+
+
+def adds_a_word(images: torch.Tensor, labels: torch.Tensor) -> Any:
+    return images + "noise", labels  # type: ignore[operator]
+
+
+class StrangeError(TypeError):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("transform", "batch", "said"),
+    [
+        (
+            takes_a_sample,
+            [IMAGES, LABELS],
+            r"batch_transform \(takes_a_sample \(\S+test_batch_transform.py:\d+\)\) failed: .*takes 1"
+            r" positional argument but 2 were given. It is called with the finished batch, not with"
+            r" single samples: batch_transform\(images, labels\), here with torch.float32 \[4, 3, 8, 8\] and torch.int64"
+            r" \[4\]\. Let it take",
+        ),
+        (adds_a_word, (IMAGES, LABELS), r"adds_a_word .*unsupported.*batch_transform\(images, labels\)"),
+        (adds_a_word, {"a": 1, "b": 2}, r"missing 1 .*'labels'. .*batch_transform\(batch\), .* dict of 2\."),
+        (adds_a_word, 3, r"batch_transform\(batch\), here with int\. Let it take"),
+    ],
+)
+def test_a_type_error_says_what_it_is_called_with(transform: Any, batch: Any, said: str) -> None:
+    before = states()
+    with pytest.raises(TypeError, match=said) as caught:
+        BatchTransform(transform, CPU)(batch, keys_of(0))
+    assert type(caught.value.__cause__) is TypeError
+    assert str(caught.value.__cause__) in str(caught.value)
+    assert states() == before
+
+
+def test_other_errors_are_raised_as_they_are() -> None:
+    for error in (StrangeError("mine"), ValueError("no")):
+
+        def fails(*_: Any, error: Exception = error) -> Any:
+            raise error
+
+        with pytest.raises(type(error)) as caught:
+            BatchTransform(fails, CPU)([IMAGES, LABELS], None)
+        assert caught.value is error
+
+
 def test_the_feed_calls_it_last() -> None:
     feed = DevicePrefetcher(None, finish=BatchTransform(v2.MixUp(num_classes=3), CPU))
     images, labels = feed.receive(feed.send([IMAGES, LABELS], keys_of(0)))

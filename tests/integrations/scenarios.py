@@ -54,6 +54,16 @@ class Numbered(data.Dataset):  # type: ignore[type-arg]
         return {"x": torch.tensor([index / self.count, noise]), "y": torch.tensor(index % 2), "index": index}
 
 
+class Streamed(data.IterableDataset):  # type: ignore[type-arg]
+    """Numbers that workers share, and that keep no state."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        worker = data.get_worker_info()
+        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        for index in range(first, N, step):
+            yield {"x": torch.tensor([index / N]), "index": index}
+
+
 @contextmanager
 def joined_ranks() -> Iterator[int]:
     """Joins the other processes of a scenario; gives the rank of this one."""
@@ -452,6 +462,27 @@ def accelerate_stateful(folder: Path) -> Any:
                     accelerator.save_state(f"state-{workers}")
                     break
     return found
+
+
+def _streams() -> Any:
+    found = []
+    for options in ACCELERATE:
+        for workers in (0, 2):
+            prepared = _accelerate(**options).prepare(data.DataLoader(Streamed(), 6, num_workers=workers))
+            found.append([_indices(prepared), prepared.batch_size])
+    return found
+
+
+@scenario
+def accelerate_streams(folder: Path) -> Any:
+    """Streams without a state, which Accelerate shares among processes by itself."""
+    return _streams()
+
+
+@scenario
+def accelerate_streams_two_processes(folder: Path) -> Any:
+    with joined_ranks():
+        return _streams()
 
 
 @scenario

@@ -68,10 +68,10 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="module")
 def tests() -> Path:
     """The file of tests."""
+    for package in ("expecttest", "psutil"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} isn't installed")
     if not KEPT.is_file():
-        for package in ("expecttest", "psutil"):
-            if importlib.util.find_spec(package) is None:
-                pytest.skip(f"{package} isn't installed")
         fetch()
     return KEPT
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,89 @@ def test_explain_says_why_images_are_not_lazy(folder: Path) -> None:
     assert images_line(headrace.DataLoader(dataset, num_workers=2, worker_kind="thread")) == not_here
     native = headrace.DataLoader(datasets.ImageFolder(str(folder), AUGMENT), num_workers=2)
     assert "images: " not in native.explain()
+
+
+class AddNoise:
+    """A step between crop and tensor that looks at pixels."""
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        return Image.fromarray(np.asarray(image) ^ 1)
+
+
+class Halve(torch.nn.Module):
+    """A step on tensors."""
+
+    def forward(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor / 2
+
+
+def count_pixels(tensor: torch.Tensor, scale: float) -> torch.Tensor:
+    return tensor * scale
+
+
+class Invert(v2.Transform):
+    """As v2 wants them written."""
+
+    def transform(self, inpt: Any, params: Any) -> Any:  # noqa: ARG002
+        return v2.functional.invert(inpt)
+
+
+class HalfNormalize(v1.Normalize):
+    """Adds nothing to torchvision's code."""
+
+
+def read_at_once(image: Image.Image) -> torch.Tensor:
+    return torch.from_numpy(np.array(image.crop((0, 0, 8, 8))))
+
+
+CROP, TENSOR = v1.RandomCrop(16), v1.ToTensor()
+PLACE = r" \(\S*test_lazy_workers.py:\d+\)"
+# Of 8 files, those that aren't decoded at once: 6 or 7.
+OWN_STEPS: dict[str, tuple[Any, str]] = {
+    "none": (v1.Compose([CROP, TENSOR, v1.Normalize([0.5] * 3, [0.5] * 3)]), ""),
+    "a library's": (
+        v1.Compose([CROP, TENSOR, HalfNormalize([0.5] * 3, [0.5] * 3), v1.RandomErasing(1.0)]),
+        "",
+    ),
+    "a library's on pixels": (lambda image: v1.functional.to_tensor(CROP(image)), ""),
+    "between crop and tensor": (
+        v1.Compose([CROP, AddNoise(), TENSOR]),
+        rf"AddNoise\.__call__{PLACE} runs as Python on the pixels of [67] images",
+    ),
+    "before the crop": (
+        v2.Compose([AddNoise(), v2.RandomCrop(16), TENSOR]),
+        rf"AddNoise\.__call__{PLACE} runs as Python on the pixels of [67] images",
+    ),
+    "on the tensor": (
+        v1.Compose([CROP, TENSOR, Halve(), partial(count_pixels, scale=2.0)]),
+        rf"Halve\.forward{PLACE} runs as Python on 8 tensors;"
+        rf" count_pixels{PLACE} runs as Python on 8 tensors",
+    ),
+    "on both": (
+        v1.Compose([CROP, AddNoise(), TENSOR, Halve()]),
+        rf"AddNoise\.__call__{PLACE} runs as Python on the pixels of [67] images;"
+        rf" Halve\.forward{PLACE} runs as Python on 8 tensors",
+    ),
+    "v2's": (
+        v2.Compose([CROP, TENSOR, Invert()]),
+        rf"Invert\.transform{PLACE} runs as Python on 8 tensors",
+    ),
+    "outside of a Compose": (
+        read_at_once,
+        rf"read_at_once{PLACE} runs as Python on the pixels of [67] images",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OWN_STEPS)
+def test_explain_names_the_users_steps_that_take_pixels_or_tensors(case: str, folder: Path) -> None:
+    transform, said = OWN_STEPS[case]
+    loader = headrace.DataLoader(Listed(folder, transform), 4, num_workers=2)
+    assert "your code" not in loader.explain()
+    list(loader)
+    found = re.findall(r"^your code: (.*)$", loader.explain(), re.MULTILINE)
+    assert len(found) == bool(said)
+    assert not said or re.fullmatch(said, found[0]), found
 
 
 class Texts(Dataset[Any]):

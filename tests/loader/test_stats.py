@@ -219,6 +219,17 @@ def test_the_table() -> None:
     ]
 
 
+def test_a_sentence_takes_the_place_of_a_table_without_stages() -> None:
+    for workers in (0, 1):
+        loader = headrace.DataLoader(Slow(), batch_size=20, num_workers=workers)
+        for _batch in loader:
+            pass
+        lines = str(loader.stats()).splitlines()
+        assert lines[0].startswith("stages: none measured.")
+        assert lines[1].startswith("epoch ")
+        assert "2 batches, 40 samples" in lines
+
+
 def test_copies_to_the_device_are_a_stage() -> None:
     class Copying(InlineTransfer):
         """As if each batch's copy were known to be over once the next is sent."""

@@ -11,6 +11,7 @@ import torch
 
 from headrace.engine.seeding import generators_kept, seed_generators
 from headrace.order.permutation import key_of
+from headrace.plan.explain import describe_callable, located
 from headrace.records import BatchKeys
 
 # Sets the seeds of a batch apart from those of its first sample and of the user's collate function.
@@ -52,7 +53,8 @@ class BatchTransform:
 
     Called as ``transform(images, labels)`` for a list or tuple of two, else as ``transform(batch)``; what it
     returns is the batch. torch's generators (the CPU's and the device's), NumPy's and Python's are seeded for
-    it from (seed, epoch, first sample) alone, and put back afterwards.
+    it from (seed, epoch, first sample) alone, and put back afterwards. A `TypeError` is raised again with how
+    it was called.
 
     Args:
         transform: the user's; torchvision's v2.MixUp, v2.CutMix and v2.RandomChoice of these, for example.
@@ -65,10 +67,33 @@ class BatchTransform:
 
     def __call__(self, batch: Any, keys: BatchKeys | None) -> Any:
         """The batch, transformed. Without keys the generators are left as they are."""
+        pair = isinstance(batch, (list, tuple)) and len(batch) == 2
+        arguments = tuple(batch) if pair else (batch,)
         with seeded_batch(keys, self._device) if keys is not None and len(keys) else nullcontext():
-            if isinstance(batch, (list, tuple)) and len(batch) == 2:
-                return self._transform(*batch)
-            return self._transform(batch)
+            try:
+                return self._transform(*arguments)
+            except TypeError as error:
+                if type(error) is not TypeError:
+                    raise
+                raise TypeError(self._why(error, arguments)) from error
+
+    def _why(self, error: TypeError, arguments: tuple[Any, ...]) -> str:
+        name = located(describe_callable(self._transform), self._transform)
+        names = "images, labels" if len(arguments) == 2 else "batch"
+        given = " and ".join(map(_described, arguments))
+        return (
+            f"batch_transform ({name}) failed: {error}. It is called with the finished batch, not with single"
+            f" samples: batch_transform({names}), here with {given}. Let it take these arguments and return"
+            " the batch."
+        )
+
+
+def _described(part: Any) -> str:
+    """A part of a batch in a few words."""
+    if isinstance(part, torch.Tensor):
+        return f"{part.dtype} {list(part.shape)}"
+    name = type(part).__name__
+    return f"{name} of {len(part)}" if isinstance(part, (list, tuple, dict)) else name
 
 
 @contextmanager

@@ -21,12 +21,18 @@ def start_worker() -> Callable[[], LazyCounts]:
     them.
 
     Returns:
-        A function that says how samples were made since.
+        A function that says how samples were made since; to be called once.
     """
-    from headrace.lazy import conversion, image, recording  # what they bring takes long to import
+    from headrace.lazy import conversion, image, own_code, recording  # what they bring takes long to import
 
     install()
     recording.start()
-    opened, made = image.opened, conversion.made
+    opened, made, notes = image.opened, conversion.made, own_code.start()
     first_opened, first_made = opened.count, made.count
-    return lambda: LazyCounts(opened.count - first_opened, made.count - first_made)
+
+    def counts() -> LazyCounts:
+        own_code.stop()
+        done = opened.count - first_opened, made.count - first_made
+        return LazyCounts(*done, dict(notes.pixels), dict(notes.tensors))
+
+    return counts

@@ -19,6 +19,7 @@ from torch import nn
 from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
 from torchvision.transforms.v2 import functional as F2  # noqa: N812
 
+from headrace.lazy import own_code
 from headrace.lazy.chain import Chain, Counter
 from headrace.lazy.image import Recorded
 from headrace.lazy.steps import Store, native_form
@@ -81,6 +82,8 @@ def _run(transforms: Sequence[Any], image: Any) -> Any:
         if _op_of(type(transforms[position])) is ToTensor:
             found = _converted(image, transforms, position)
         if found is None:
+            if isinstance(image, torch.Tensor):
+                own_code.note_tensor(transforms[position])
             image = transforms[position](image)
             position += 1
         else:

@@ -22,6 +22,7 @@ from PIL.WebPImagePlugin import WebPImageFile
 
 from headrace._native import ffi
 from headrace._native.decoders import native_formats
+from headrace.lazy import own_code
 from headrace.lazy.chain import FILTERS, Chain, Counter, File
 from headrace.lazy.steps import StandsFor, blur_of, is_size, point_of, warp_of
 from headrace.records import Draw
@@ -79,21 +80,32 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
     _chain: Chain | None = None
     _used = False  # whether another image was made of it
     _read = False  # whether an array was
+    _noted = False  # whether what read its pixels was noted
     stands_for: type[Image.Image] = Image.Image
 
     @property
     def im(self) -> Any:
         """Pillow's pixels; decoded now where they have not been."""
         if self._chain is not None:
-            self.im = self._chain.image().im
-            if self.mode == "P":
-                Image.Image.load(self)  # puts in the palette
+            self._note_reader()
+            self._decode()
         return super().im
 
     @im.setter
     def im(self, core: Any) -> None:
         self._chain = None
         Image.Image.im.fset(self, core)  # type: ignore[attr-defined]
+
+    def _note_reader(self) -> None:
+        if not self._noted:
+            self._noted = True
+            own_code.note_pixels()
+
+    def _decode(self) -> None:
+        assert self._chain is not None
+        self.im = self._chain.image().im
+        if self.mode == "P":
+            Image.Image.load(self)  # puts in the palette
 
     def load(self) -> Any:
         """Pillow's pixel access; for an image that is not decoded, one that decodes it at first use."""
@@ -204,7 +216,10 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        pixels = None if self._read or self._chain is None else self._chain.pixels()
+        pixels = None
+        if not self._read and self._chain is not None:
+            self._note_reader()
+            pixels = self._chain.pixels()
         self._read = True  # at the second time it is decoded for good
         if pixels is None:
             return super().__array_interface__
@@ -226,7 +241,7 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
         if self._chain is None:
             return None
         if self._used and self._chain.steps:  # done once, not again for each image that is made of it
-            _ = self.im
+            self._decode()
             return None
         limit = Image.MAX_IMAGE_PIXELS
         # Pillow warns of each crop of such an image.

@@ -116,7 +116,7 @@ def location(value: Any) -> str | None:
     value = getattr(value, "__func__", value)
     code = getattr(value, "__code__", None)
     if isinstance(code, CodeType):
-        return _place(code.co_filename, code.co_firstlineno)
+        return place(code.co_filename, code.co_firstlineno)
     cls = value if isinstance(value, type) else type(value)
     if cls.__module__.partition(".")[0] in LIBRARIES:
         return None
@@ -137,7 +137,7 @@ def _class_place(cls: type) -> str | None:
     if cls not in _class_places:
         _class_places[cls] = _find_class(cls)
     found = _class_places[cls]
-    return None if found is None else _place(*found)
+    return None if found is None else place(*found)
 
 
 def _find_class(cls: type) -> tuple[str, int] | None:
@@ -158,6 +158,7 @@ def _class_line(cls: type, file: str) -> int:
     return lines[0] if len(lines) == 1 else inspect.getsourcelines(cls)[1]
 
 
-def _place(file: str, line: int) -> str:
+def place(file: str, line: int) -> str:
+    """``file:line``, relative to the working directory when the file lies below it."""
     here = os.getcwd() + os.sep
     return f"{file.removeprefix(here)}:{line}"

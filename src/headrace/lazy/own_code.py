@@ -1,0 +1,91 @@
+"""Which code of the user's runs as Python on images and tensors, seen on the first samples of a worker.
+
+An image is lazy until somebody reads its pixels. Where that is a step of the user's own, it runs as Python on
+each image; so does one that a `Compose` calls with a tensor. `explain()` names both.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections import Counter
+from types import FrameType, FunctionType, MethodType
+from typing import Any
+
+from headrace.plan.explain import LIBRARIES, place
+from headrace.transforms.changed import METHODS
+
+# What reads pixels for the code that calls it.
+READERS = ("PIL", "numpy", "headrace")
+
+
+class Notes:
+    """What was seen.
+
+    Attributes:
+        pixels: number of images whose pixels were read, by the place in the code that reads them.
+        tensors: number of tensors that were passed to a step, by the step's own code.
+    """
+
+    def __init__(self) -> None:
+        self.pixels: Counter[str] = Counter()
+        self.tensors: Counter[str] = Counter()
+
+
+_notes: Notes | None = None  # of this process; None: nobody wants to know
+
+
+def start() -> Notes:
+    """From now on it is noted."""
+    global _notes
+    _notes = Notes()
+    return _notes
+
+
+def stop() -> None:
+    """From now on it isn't."""
+    global _notes
+    _notes = None
+
+
+def note_pixels() -> None:
+    """To be called where the pixels of a lazy image are read."""
+    if _notes is None:
+        return
+    frame = inspect.currentframe()
+    while frame is not None and _package(frame.f_globals.get("__name__")) in READERS:
+        frame = frame.f_back
+    if frame is not None and _package(frame.f_globals.get("__name__")) not in LIBRARIES:
+        _notes.pixels[f"{_name(frame)} ({place(frame.f_code.co_filename, frame.f_lineno)})"] += 1
+
+
+def note_tensor(step: Any) -> None:
+    """To be called where a `Compose` calls `step` with a tensor."""
+    if _notes is None:
+        return
+    while isinstance(step, functools.partial):
+        step = step.func
+    function = step.__func__ if isinstance(step, MethodType) else step
+    written = [function] if isinstance(function, FunctionType) else _methods(type(step))
+    for each in written:
+        if _package(each.__module__) not in LIBRARIES:
+            code = each.__code__
+            _notes.tensors[f"{each.__qualname__} ({place(code.co_filename, code.co_firstlineno)})"] += 1
+            return
+
+
+def _methods(kind: type) -> list[FunctionType]:
+    """Those that say what a transform does."""
+    found = [getattr(kind, name, None) for name in METHODS]
+    return [method for method in found if isinstance(method, FunctionType)]
+
+
+def _package(module: str | None) -> str:
+    return str(module).partition(".")[0]
+
+
+def _name(frame: FrameType) -> str:
+    """``function`` or ``Class.method``."""
+    name = frame.f_code.co_name
+    owner = frame.f_locals.get("self")
+    return name if owner is None else f"{type(owner).__qualname__}.{name}"
