@@ -103,8 +103,8 @@ class StrangeError(TypeError):
             [IMAGES, LABELS],
             r"batch_transform \(takes_a_sample \(\S+test_batch_transform.py:\d+\)\) failed: .*takes 1"
             r" positional argument but 2 were given. It is called with the finished batch, not with"
-            r" single samples: batch_transform\(images, labels\), here with torch.float32 \[4, 3, 8, 8\] and torch.int64"
-            r" \[4\]\. Let it take",
+            r" single samples: batch_transform\(images, labels\), here with torch.float32 \[4, 3, 8, 8\]"
+            r" and torch.int64 \[4\]\. Let it take",
         ),
         (adds_a_word, (IMAGES, LABELS), r"adds_a_word .*unsupported.*batch_transform\(images, labels\)"),
         (adds_a_word, {"a": 1, "b": 2}, r"missing 1 .*'labels'. .*batch_transform\(batch\), .* dict of 2\."),
