@@ -8,7 +8,7 @@ set -uo pipefail
 folder=$1 main=$2
 shift 2
 peers=("$@")
-[ ${#peers[@]} -gt 0 ] || peers=(dali ffcv spdl turboloader webdataset)
+[ ${#peers[@]} -gt 0 ] || peers=(albumentations dali ffcv spdl turboloader webdataset)
 shared=$("$main/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') || exit 1
 mkdir -p "$folder"
 
@@ -35,6 +35,7 @@ debian() {  # PACKAGE…: only those that are missing
   "${sudo[@]}" apt-get update -q && DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -q --no-install-recommends "${missing[@]}"
 }
 
+install_albumentations() { make_environment albumentations shared && install albumentations albumentations opencv-python-headless; }
 install_dali() { make_environment dali && install dali nvidia-dali-cuda120 numpy; }
 install_turboloader() { make_environment turboloader && install turboloader turboloader numpy; }
 install_spdl() { debian ffmpeg && make_environment spdl shared && install spdl spdl; }  # decodes with the system's FFmpeg

@@ -29,12 +29,13 @@ CROP_TENSORS = (v2.ToImage(), v2.RandomResizedCrop(224, antialias=True), v2.Rand
 CIFAR_IMAGES = 10_000
 WEB_SHARDS = 8
 
-# Rows that dali_rows.py has, too.
-DALI = {
+# Peers with augmentations of their own, and the rows that each measures in PEER_rows.py.
+BOTH = {
     *("RandomResizedCrop, flip", "crop, ColorJitter(.4, .4, .4)", "crop, ColorJitter with hue"),
-    *("crop, RandAugment", "crop, AutoAugment", "crop, TrivialAugmentWide, RandomErasing"),
     "Resize, RandomRotation, ColorJitter",
 }
+POLICIES = {"crop, RandAugment", "crop, AutoAugment", "crop, TrivialAugmentWide, RandomErasing"}
+PEERS = {"dali": BOTH | POLICIES, "albumentations": BOTH}
 
 Make = Callable[[Path], Dataset[Any]]
 

@@ -3,7 +3,8 @@
 Both loaders are given the same dataset, so the same transforms. Each measurement is a fresh process; rounds
 go through all rows, so that a slow minute of the machine affects all of them alike. The first pass
 of a process warms up; the median of the others counts. Rows whose package is missing are named and skipped.
-With --peers (`make bench-peers` fills that folder) DALI's own augmentations are measured where it has them.
+With --peers (`make bench-peers` fills that folder) DALI and albumentations are measured, too, where they have
+the operations of a row.
 
     python benchmarks/pipelines.py --data data                     (about 40 minutes)
     python benchmarks/pipelines.py --rows 'crop, RandAugment' --repetitions 1
@@ -27,7 +28,7 @@ from rich.table import Table
 import headrace
 import machine
 import pictures
-from pipeline_rows import DALI, ROWS, Row
+from pipeline_rows import PEERS, ROWS, Row
 
 HERE = Path(__file__).resolve().parent
 BATCH_SIZE = 64
@@ -56,8 +57,9 @@ def rate(folder: Path, row: Row, loader: str, workers: int, epochs: int) -> dict
 def run(folder: Path, row: Row, loader: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """The same in a process of its own; {"error": …} where that fails."""
     command = [sys.executable, __file__, "--one", row.name, loader]
-    if loader == "dali":
-        command = [str(dali_python(arguments.peers)), str(HERE / "dali_rows.py"), "--row", row.name]
+    if loader in PEERS:
+        python = arguments.peers / loader / "bin" / "python"
+        command = [str(python), str(HERE / f"{loader}_rows.py"), "--row", row.name]
     command += ["--folder", str(folder), "--workers", str(arguments.workers)]
     command += ["--epochs", str(arguments.epochs)]
     try:
@@ -71,19 +73,14 @@ def run(folder: Path, row: Row, loader: str, arguments: argparse.Namespace) -> d
     return result
 
 
-def dali_python(peers: Path) -> Path:
-    """The interpreter of DALI's environment."""
-    return peers / "dali" / "bin" / "python"
-
-
 def rows_to_measure(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """By row: an empty list for each loader, or the reason why the row is skipped."""
     found: dict[str, dict[str, Any]] = {}
     for name in arguments.rows:
         needs = BY_NAME[name].needs
         found[name] = {loader: [] for loader in LOADERS}
-        if arguments.peers is not None and name in DALI:
-            found[name]["dali"] = []
+        if arguments.peers is not None:
+            found[name] |= {peer: [] for peer, rows in PEERS.items() if name in rows}
         if needs is not None and importlib.util.find_spec(needs) is None:
             found[name] = {"skipped": f"{needs} is not installed"}
     return found
@@ -95,15 +92,15 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str, 
     console = Console(stderr=True)
     for repetition in range(arguments.repetitions):
         for name, rates in found.items():
-            for loader in (*LOADERS, "dali"):
+            for loader in (*LOADERS, *PEERS):
                 if "skipped" in rates or loader not in rates:
                     continue
                 console.print(f"{repetition + 1}/{arguments.repetitions} {name}: {loader}")
                 result = run(folder, BY_NAME[name], loader, arguments)
                 if "error" in result:
                     console.print(f"{loader}: {result['error']}")
-                    rates["without" if loader == "dali" else "skipped"] = f"{loader}: {result['error']}"
-                    rates.pop("dali", None)
+                    rates["without" if loader in PEERS else "skipped"] = f"{loader}: {result['error']}"
+                    rates.pop(loader, None)
                     continue
                 rates[loader].append(statistics.median(result["rates"]))
                 if loader == "headrace":
@@ -117,10 +114,21 @@ def ratio(rates: dict[str, Any]) -> list[float]:
     return sorted(ours / torchs for ours, torchs in pairs)
 
 
+def compared(rates: dict[str, Any], peer: str) -> tuple[str, str]:
+    """The peer's images per second, and Headrace's as a multiple; empty where it wasn't measured."""
+    if not rates.get(peer):
+        return "", ""
+    rate_of_peer = statistics.median(rates[peer])
+    return f"{rate_of_peer:,.0f}", f"{statistics.median(rates['headrace']) / rate_of_peer:.2f}"
+
+
 def show(found: dict[str, dict[str, Any]]) -> None:
     table = Table(title="images per second", title_justify="left")
-    for heading in ("pipeline", "torch", "headrace", "ratio", "range", "aimed at", "DALI", "ratio to DALI"):
-        table.add_column(heading, justify="left" if heading == "pipeline" else "right")
+    peers = [peer for peer in PEERS if any(rates.get(peer) for rates in found.values())]
+    headings = ["torch", "headrace", "ratio", "range", "aimed at"]
+    table.add_column("pipeline")
+    for heading in headings + [text for peer in peers for text in (peer, f"ratio to {peer}")]:
+        table.add_column(heading, justify="right")
     ratios = []
     for name, rates in found.items():
         if "skipped" in rates or not rates["torch"]:
@@ -131,11 +139,9 @@ def show(found: dict[str, dict[str, Any]]) -> None:
         torchs, ours = (f"{statistics.median(rates[loader]):,.0f}" for loader in LOADERS)
         target = BY_NAME[name].target
         spread = f"{each[0]:.2f} to {each[-1]:.2f}"
-        aim, dali = "≥ 1" if target is None else f"≥ {target:g}", ("", "")
-        if rates.get("dali"):
-            rate_of_dali = statistics.median(rates["dali"])
-            dali = f"{rate_of_dali:,.0f}", f"{statistics.median(rates['headrace']) / rate_of_dali:.2f}"
-        table.add_row(name, torchs, ours, f"{ratios[-1]:.2f}", spread, aim, *dali)
+        aim = "≥ 1" if target is None else f"≥ {target:g}"
+        beside = [text for peer in peers for text in compared(rates, peer)]
+        table.add_row(name, torchs, ours, f"{ratios[-1]:.2f}", spread, aim, *beside)
     console = Console(width=150)
     console.print(table)
     if ratios:
@@ -188,7 +194,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=3, help="processes for each row and loader (3)")
     parser.add_argument("--rows", nargs="+", choices=BY_NAME, default=list(BY_NAME), metavar="ROW")
     parser.add_argument("--out", type=Path, default=HERE / "work", help="pipelines.json goes here")
-    parser.add_argument("--peers", type=Path, help="folder with DALI's environment")
+    parser.add_argument("--peers", type=Path, help="folder with the peers' environments")
     parser.add_argument("--draw", type=Path, metavar="FILE.json", help="only draw recorded ratios")
     parser.add_argument("--one", nargs=2, metavar=("ROW", "LOADER"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
