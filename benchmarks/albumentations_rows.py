@@ -2,8 +2,9 @@
 
     ENVIRONMENT/bin/python benchmarks/albumentations_rows.py --row 'RandomResizedCrop, flip' --folder FOLDER
 
-OpenCV decodes and albumentations augments in the workers of torch's DataLoader, as albumentations' documentation
-shows it. The operations have the same arguments as torchvision's, and OpenCV's arithmetic. `pipelines.py --peers` starts this.
+OpenCV decodes and albumentations augments in the workers of torch's DataLoader, as the documentation of
+albumentations shows it. The operations have torchvision's arguments and OpenCV's arithmetic.
+`pipelines.py --peers` starts this.
 """
 
 import argparse
