@@ -5,9 +5,8 @@
 
 Each script is examined in a fresh process, as by `headrace doctor run`. Then its change is applied and
 measured in the same way: the settings that the doctor advises for the cause it named, as by `--try`, or where
-it only gives an upper bound, the lines that fix the script. A line is printed as each ends, and FILE is
-written again: those it already holds are not
-run again. The Markdown table is written beside it.
+there are none or `--try` may not apply them, the lines that fix the script. A line is printed as each ends,
+and FILE is written again: those it already holds are not run again. The Markdown table is written beside it.
 
 Right: the first cause is of a kind that the script's line "# expected:" names, and its sentence has the words
 of the line "# names:", if there is one. Near: predicted within 15 % of what was achieved; an upper bound: the
@@ -61,8 +60,9 @@ def examine(scenario: Scenario, data: Path) -> dict[str, Any]:
             return row
         row |= {"summary": advice.summary, "predicted": round(advice.predicted, 3), "bound": advice.ideal}
         if advice.settings:
-            change = Job(job.command, settings=advice.settings, subject=advice.where or diagnosis.where)
-            return row | achieved(row, diagnosis, change)
+            row |= achieved(row, diagnosis, Job(job.command, **advice.applied_to(diagnosis)))
+            if "achieved" in row or not advice.ideal:
+                return row
     if not row["right"]:
         return row
     with scenario.mounted(data, fixed=True) as path, tempfile.TemporaryDirectory() as folder:
@@ -95,7 +95,11 @@ def achieved(row: dict[str, Any], diagnosis: Diagnosis, change: Job) -> dict[str
     seconds = None if observation is None else seconds_of(observation)
     if not seconds:
         return {"attempt": f"exit code {status}: {output[-500:]}"}
+    if observation and observation.refused:
+        return {"attempt": "; ".join(observation.notes)}
     gain = diagnosis.seconds_per_sample / seconds
+    if not row["predicted"]:
+        return {"achieved": round(gain, 3)}
     low, high = (1 - NEAR) * gain, (1 + NEAR) * gain
     near = row["predicted"] >= low if row["bound"] else low <= row["predicted"] <= high
     return {"achieved": round(gain, 3), "near": near}
@@ -139,10 +143,10 @@ def gains(row: dict[str, Any]) -> str:
     """ "predicted 1.8×, achieved 1.7×"; a bound: "≤ 1.8×"."""
     if "predicted" not in row:
         return row.get("attempt", "")
-    predicted = f"{'≤ ' if row['bound'] else ''}{row['predicted']:.2f}×"
+    predicted = f"{'≤ ' if row['bound'] else ''}{row['predicted']:.2f}×" if row["predicted"] else "not known"
     if "achieved" not in row:
         return predicted
-    return f"{predicted} → {row['achieved']:.2f}×{'' if row['near'] else ' (far)'}"
+    return f"{predicted} → {row['achieved']:.2f}×{'' if row.get('near', True) else ' (far)'}"
 
 
 def markdown(runs: list[tuple[str, list[dict[str, Any]]]]) -> str:

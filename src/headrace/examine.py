@@ -30,11 +30,11 @@ from headrace.errors import ConfigError
 from headrace.loader import DataLoader
 from headrace.measure.examination import Examination, Goal
 from headrace.measure.hooks import sampled
-from headrace.measure.observed import EXAMINED, Observation
+from headrace.measure.observed import ACTUAL, EXAMINED, Observation
 from headrace.measure.outside import Outside
 from headrace.measure.sampler import read_counts
-from headrace.measure.settings import with_settings
-from headrace.measure.subject import where_from
+from headrace.measure.settings import is_replaceable, name_of, with_settings
+from headrace.measure.subject import describe, where_from
 
 JOB, OUTPUT = "job.json", "output.txt"
 # Libraries read these when they start their threads, which is before the script's own code.
@@ -51,6 +51,7 @@ class Job:
         steps: number of steps of the actual phase; None: as many as take a few seconds.
         settings: to replace the script's own; see `headrace.measure.settings`.
         subject: "file.py:12" of the loader that the settings are for; "": any loader.
+        loader: that loader as code, as of `LoaderFacts`; "": any that is iterated over there.
         brief: measure the unchanged steps only; so it is with `settings`.
         limit: seconds after which the script is ended, examined or not; None: no limit.
     """
@@ -60,14 +61,18 @@ class Job:
     steps: int | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     subject: str = ""
+    loader: str = ""
     brief: bool = False
     limit: float | None = None
 
-    def run(self, *, quiet: bool) -> tuple[int, Observation | None, str]:
+    def run(
+        self, *, quiet: bool, progress: Callable[[str], None] = lambda _: None
+    ) -> tuple[int, Observation | None, str]:
         """Runs the script in a process of its own until all is measured.
 
         Args:
             quiet: keep the script's output from the terminal.
+            progress: called with the name of each phase, from another thread, up to half a second late.
 
         Returns:
             (exit status; what was observed, None: it ended too early; the output, if quiet).
@@ -88,7 +93,7 @@ class Job:
                     stdout=output if quiet else None,
                     stderr=subprocess.STDOUT if quiet else None,
                 )
-                outside = Outside(process.pid, folder)
+                outside = Outside(process.pid, folder, progress)
                 interrupt: KeyboardInterrupt | None = None
                 try:
                     status = process.wait(self.limit)
@@ -186,6 +191,7 @@ def main() -> None:
     job = Job(**json.loads((folder / JOB).read_text()))
     observation = Observation(job.command, usable_cores(), torch.get_num_threads())
     limit_threads(job.settings)
+    replacement = Replacement(job)
     try:
         with sampled(folder) as announce:
             goal = Goal(job.steps, actual_only=job.brief or bool(job.settings))
@@ -194,7 +200,7 @@ def main() -> None:
                 observation, goal, announce, DataLoader, counted, is_decided, next_trial
             )
             examination.save = functools.partial(Observation.save, folder=folder)
-            with kept(examination), installed(examination, Replacement(job.settings, job.subject)):
+            with kept(examination), installed(examination, replacement):
                 run_script(job)
                 examination.script_ended()
     except BaseException as error:
@@ -206,6 +212,7 @@ def main() -> None:
     finally:
         if observation.ended != EXAMINED:
             observation.threads = torch.get_num_threads()
+        replacement.report(observation)
         observation.save(folder)
 
 
@@ -228,26 +235,42 @@ class Replacement:
     """Loaders with other settings, in place of the script's own.
 
     Args:
-        settings: none: loaders stay as they are.
-        subject: "file.py:12" at which their loader is iterated over; "": any loader.
+        job: its settings; none: loaders stay as they are; and the loader that they are for.
     """
 
-    def __init__(self, settings: dict[str, Any], subject: str) -> None:
-        self._settings = settings
-        self._subject = subject
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._wanted = bool(job.settings.keys() & {"loader", "headrace", "worker_threads"})
         self._made: dict[int, tuple[TorchDataLoader[Any], TorchDataLoader[Any]]] = {}
+        self._left: dict[str, None] = {}  # why loaders were left as they are, in their order
 
     def of(self, loader: TorchDataLoader[Any], where: str) -> TorchDataLoader[Any]:
         """The loader to be iterated over in place of this one at "file.py:12"."""
-        if not self._settings or self._subject not in ("", where):
+        if not self._wanted or self._job.subject not in ("", where):
             return loader
         known = self._made.get(id(loader))
         if known is None:
-            other = loader
-            if self._settings.keys() & {"loader", "headrace", "worker_threads"}:
-                other = with_settings(loader, self._settings, DataLoader)
-            known = self._made[id(loader)] = loader, other
+            known = self._made[id(loader)] = loader, self._other(loader, where)
         return known[1]
+
+    def _other(self, loader: TorchDataLoader[Any], where: str) -> TorchDataLoader[Any]:
+        code = describe(loader, where, 0).code
+        if self._job.loader not in ("", code):
+            self._left[f"another loader at {where} was left as it is: {code}"] = None
+        elif not is_replaceable(loader):
+            name = type(loader).__name__
+            self._left[f"the loader at {where} was left as it is: {name} has an __iter__ of its own"] = None
+        else:
+            return with_settings(loader, self._job.settings, DataLoader)
+        return loader
+
+    def report(self, observation: Observation) -> None:
+        """Notes what was left as it is; if that was all, the settings count as refused."""
+        observation.notes += self._left
+        if self._wanted and all(loader is other for loader, other in self._made.values()):
+            name = name_of(ACTUAL, self._job.settings, self._job.subject)
+            observation.notes += [] if self._left else [f"no loader was iterated over at {self._job.subject}"]
+            observation.refused.append(name)
 
 
 @contextmanager

@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import Result
 
+from headrace.cli.doctor_run import with_attempt
+from headrace.doctor.diagnosis import diagnose
+from headrace.examine import Job
+from headrace.measure.observed import Observation
 from headrace.measure.settings import name_of
 from support.command import run_command
 from support.observations import too_few_workers
@@ -183,3 +190,37 @@ def test_a_module_is_run_by_its_name(folder: Path) -> None:
     ran = doctor("--quiet", "-m", "training", "--lr", "1")
     assert ran.exit_code == 1
     assert "I am __main__, ['--lr', '1']" in ran.stdout
+
+
+def test_an_attempt_that_changed_nothing_reports_no_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = "the loader at train.py:9 was left as it is: Doubled has an __iter__ of its own"
+    again = replace(too_few_workers(), refused=["actual num_workers=6 at train.py:9"], notes=[left])
+    monkeypatch.setattr(Job, "run", lambda self, **_: (0, again, ""))
+    found = with_attempt(diagnose(too_few_workers()), Job(["train.py"]), True, Console())
+    assert found.notes[-1] == left
+    assert all(one.measured is None for one in found.advice)
+
+
+@pytest.mark.parametrize("verbose", [True, False])
+def test_what_is_being_measured_is_printed_only_where_it_was_asked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, verbose: bool
+) -> None:
+    def run(job: Job, *, quiet: bool, progress: Callable[[str], None]) -> tuple[int, Observation, str]:
+        for phase in ("warm-up", "actual", "supply num_workers=6", "unknown"):
+            progress(phase)
+        return 0, too_few_workers(), ""
+
+    monkeypatch.setattr(Job, "run", run)
+    (folder / "train.py").write_text("")
+    ran = doctor(*(["-v"] if verbose else []), "train.py")
+    assert ran.exit_code == 0
+    lines = [line for line in ran.stderr.splitlines() if line.startswith("measuring")]
+    assert (
+        lines
+        == [
+            "measuring the first steps, which are not counted",
+            "measuring the script as it is",
+            "measuring the loader alone, with num_workers=6",
+        ]
+        * verbose
+    )

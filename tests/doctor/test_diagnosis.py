@@ -9,6 +9,7 @@ import pytest
 
 from headrace.doctor.diagnosis import diagnose, next_trial
 from headrace.doctor.records import KINDS
+from headrace.doctor.wording import gain
 from headrace.errors import HeadraceError
 from headrace.measure.observed import ACTUAL, DEMAND, PARTS, SUPPLY, DeviceFacts, Loop, Observation
 from support import observations as made
@@ -106,7 +107,7 @@ def test_waits_for_the_device_are_found(field: str, kind: str) -> None:
     observation.device = device
     diagnosis = diagnose(observation)
     assert diagnosis.verdict.kind == kind
-    assert diagnosis.advice[0].predicted == pytest.approx(100.5 / 60.5, rel=0.02)
+    assert 100.5 / 60.5 <= diagnosis.advice[0].predicted < 1.1 * 100.5 / 60.5
 
 
 def test_rates_come_in_order_with_their_range() -> None:
@@ -278,7 +279,7 @@ def test_a_part_that_not_each_batch_needs_is_the_cause(part: str, kind: str) -> 
     assert diagnosis.verdict.kind == kind
     (advice,) = diagnosis.advice
     assert advice.ideal
-    assert advice.predicted == pytest.approx(1 / 0.6, rel=0.03)
+    assert 1 / 0.6 <= advice.predicted < 1.1 / 0.6
     # The parts of the step proper are no cause.
     assert diagnose(parts_of_the_step(backward=0.4, optimizer=0.3)).verdict.kind == "healthy"
 
@@ -313,7 +314,8 @@ def test_a_validation_loop_that_waits_gets_workers() -> None:
     assert (advice.where, advice.settings["loader"]["num_workers"]) == ("train.py:60", 4)
     # Of three times the training's seconds, 1.5 remain; 1 at least, whatever is done to the loop.
     assert diagnosis.verdict.cost == pytest.approx(0.5, abs=0.01)
-    assert (advice.predicted, advice.ideal) == (pytest.approx(3.0, rel=0.02), True)
+    assert advice.ideal
+    assert 3.0 <= advice.predicted < 3.2
 
 
 def test_waiting_for_a_lock_is_a_cause_of_its_own() -> None:
@@ -608,3 +610,104 @@ def test_samples_of_uneven_length_do_not_hide_the_stage_that_they_wait_in(key: s
         settings = {"loader": {"in_order": False}}
         observation.phases.append(made.phase("supply in_order=False", 0.1, 0, 0.2, settings=settings))
         assert diagnose(observation).verdict.kind == key
+
+
+def test_a_checkpoint_within_the_close_look_does_not_lower_demand() -> None:
+    observation = made.healthy()
+    close = made.phase(PARTS, 0, 0.1, 0.1, steps=15)
+    close.computes[7] += 1.0
+    close.ended += 1.0
+    observation.phases.append(close)
+    step = {"forward": [100.0, 0.0, 1.5, 0.0], "checkpoint": [70.0, 0.0, 1.0, 0.0]}
+    observation.looks = [made.look(PARTS, {"step": step}, role="main") | {"seconds": 2.5}]
+    diagnosis = diagnose(observation)
+    assert diagnosis.verdict.kind == "healthy"
+    assert "320 with data at no cost" in diagnosis.verdict.sentence
+    assert PARTS not in {rate.name for rate in diagnosis.rates}
+
+
+def test_what_each_step_logs_is_left_out_of_demand() -> None:
+    observation = made.healthy()
+    observation.phases.append(made.phase(PARTS, 0, 0.1, 0.1, steps=15))
+    step = {"forward": [40.0, 0.0, 1.6, 0.0], "logging": [60.0, 0.0, 2.4, 0.0]}
+    looks = [made.look(phase, {"step": step}, role="main") for phase in (ACTUAL, PARTS)]
+    observation.looks = looks
+    (advice,) = diagnose(observation).advice
+    assert advice.cause == "logging"
+    assert 2.5 <= advice.predicted < 3.0
+
+
+def test_fewer_threads_are_promised_no_less_than_their_fastest_steps_show() -> None:
+    observation = made.oversubscribed()
+    observation.phases[2].computes = [0.04] * 20 + [0.06] * 20  # as the machine warms up, or cools down
+    (advice,) = diagnose(observation).advice
+    assert advice.ideal
+    assert advice.predicted >= 0.101 / 0.04
+
+
+def test_a_step_with_a_number_of_threads_that_was_not_measured_has_no_bound() -> None:
+    observation = made.observation(
+        made.phase(ACTUAL, 0.15, 0.05, 0.1),
+        made.phase(DEMAND, 0, 0.04, 0.04),
+        made.phase(SUPPLY, 0.06, 0, 0.06),
+        threads=4,
+    )
+    advice = diagnose(observation).advice[0]
+    assert advice.settings == {"threads": 2}
+    assert advice.predicted == 0.0
+    assert gain(advice) == "gain not known"
+
+
+def test_the_fastest_round_of_batches_bounds_what_a_change_brings() -> None:
+    observation = made.one_stage("decode", 0.0)
+    observation.phases[1].computes = [0.02] * 20 + [0.012] * 20
+    (first, *_) = diagnose(observation).advice
+    assert first.ideal
+    assert first.predicted >= 0.1 / 0.012
+
+
+def test_a_script_that_ends_before_its_step_was_measured_alone_is_undecided() -> None:
+    observation = made.healthy()
+    observation.ended = "script ended"
+    del observation.phases[1]
+    diagnosis = diagnose(observation)
+    assert diagnosis.verdict.kind == "undecided"
+    assert "ended after 40 steps" in diagnosis.verdict.sentence
+    assert "give it more steps" in diagnosis.verdict.sentence
+    ill = made.too_few_workers()
+    ill.ended = "script ended"
+    del ill.phases[1]
+    diagnosis = diagnose(ill)
+    assert diagnosis.verdict.kind == "workers"
+    assert diagnosis.advice[0].predicted == 0.0  # nothing tells how fast the step is alone
+
+
+@pytest.mark.parametrize(("decoding", "verdict"), [(2.56, "read"), (10.24, "decode")])
+def test_stages_of_headraces_loader_count_with_the_threads_that_they_have(
+    decoding: float, verdict: str
+) -> None:
+    observation = made.too_few_workers()
+    observation.phases = observation.phases[:3]
+    assert observation.loader is not None
+    observation.loader.kind = "headrace"
+    observation.loader.stages = {
+        "read": [1280, 64.0, 32],
+        "decode": [1280, decoding, 2],
+        "collate": [1280, 0.128, 1],
+    }
+    diagnosis = diagnose(observation)
+    rates = {stage.name: stage.samples_per_second for stage in diagnosis.stages}
+    assert rates == pytest.approx({"read": 640, "decode": 2560 / decoding, "collate": 10_000})
+    assert len({stage.place for stage in diagnosis.stages}) == 3
+    assert diagnosis.verdict.kind == verdict
+
+
+def test_what_calls_transforms_is_no_stage_of_its_own() -> None:
+    calling = {"transform:": [10, 0, 0.1, 0.0]}
+    transforms = {"transform:Crop": [30, 0, 0.3, 0.0], "transform:Flip": [60, 0, 0.6, 0.0]}
+    observation = made.too_few_workers()
+    observation.looks = [made.look(SUPPLY, {"fetch": calling | transforms})]
+    seconds = {one.name: one.seconds_per_sample * 1280 for one in diagnose(observation).stages}
+    assert seconds == pytest.approx({"Crop": 1 / 3, "Flip": 2 / 3})
+    observation.looks = [made.look(SUPPLY, {"fetch": calling})]
+    assert [one.name for one in diagnose(observation).stages] == ["transform"]

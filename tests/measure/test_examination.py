@@ -12,13 +12,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import headrace
-from headrace.examine import kept
+from headrace.examine import Job, Replacement, kept
 from headrace.measure import examination as module
 from headrace.measure import supplies
 from headrace.measure.examination import Enough, Examination, Goal
 from headrace.measure.observed import ACTUAL, DEMAND, EXAMINED, PARTS, SUPPLY, Observation
 from headrace.measure.settings import name_of
-from headrace.measure.subject import more_workers
+from headrace.measure.subject import describe, more_workers
 
 
 class Rows(Dataset[Any]):
@@ -414,7 +414,7 @@ def test_a_script_that_leaves_its_loop_is_examined_in_the_next_epochs() -> None:
     with pytest.raises(Enough):
         script()
     assert observation.ended == EXAMINED
-    assert [phase.name for phase in observation.phases[:3]] == [ACTUAL, DEMAND, SUPPLY]
+    assert [phase.name for phase in observation.phases[:4]] == [ACTUAL, DEMAND, PARTS, SUPPLY]
     demand = observation.phase(DEMAND)
     assert demand is not None
     assert sum(demand.waits) == 0
@@ -585,7 +585,7 @@ def test_a_loop_that_comes_once_in_the_measured_steps_is_not_lost(monkeypatch: p
     assert actual.steps_at == sorted(actual.steps_at)
     assert len(actual.steps_at) == len(actual.computes) == len(actual.waits) == len(actual.samples)
     assert actual.seconds + loop.seconds <= actual.ended - actual.began
-    # Its samplers begin anew with it.
+    # Its samplers begin again with it.
     assert phases.index(ACTUAL) < phases.index("actual again 1")
     assert observation.notes == []
 
@@ -622,3 +622,45 @@ def test_a_script_that_ends_before_its_next_validation_keeps_the_steps_before_th
     assert sum(actual.samples) == 2 * 40 - 2 * module.WARM_STEPS
     (loop,) = observation.loops
     assert loop.loops == 1
+
+
+class Doubled(DataLoader[Any]):
+    def __iter__(self) -> Any:
+        return (2 * batch for batch in super().__iter__())
+
+
+def attempt(settings: dict[str, Any], examined: DataLoader[Any]) -> Replacement:
+    code = describe(examined, "train.py:9", 0).code
+    return Replacement(Job(["train.py"], settings=settings, subject="train.py:9", loader=code))
+
+
+def test_an_attempt_replaces_the_examined_loader_alone_and_notes_what_it_left() -> None:
+    train, val = DataLoader(Rows(100), 2), DataLoader(Rows(8), 4)
+    replacement = attempt({"loader": {"num_workers": 1}}, train)
+    assert replacement.of(val, "train.py:9") is val
+    assert replacement.of(train, "train.py:20") is train
+    other = replacement.of(train, "train.py:9")
+    assert other.num_workers == 1
+    assert replacement.of(train, "train.py:9") is other
+    observation = Observation(["test"], 4, 1)
+    replacement.report(observation)
+    (note,) = observation.notes
+    assert note.startswith("another loader at train.py:9 was left as it is: DataLoader(Rows of 8")
+    assert observation.refused == []
+
+
+def test_an_attempt_that_may_replace_no_loader_is_refused() -> None:
+    doubled, observation = Doubled(Rows(100), 2), Observation(["test"], 4, 1)
+    replacement = attempt({"loader": {"num_workers": 1}}, doubled)
+    assert replacement.of(doubled, "train.py:9") is doubled
+    replacement.report(observation)
+    assert observation.notes == [
+        "the loader at train.py:9 was left as it is: Doubled has an __iter__ of its own"
+    ]
+    assert observation.refused == ["actual num_workers=1 at train.py:9"]
+    missed = Observation(["test"], 4, 1)
+    attempt({"loader": {"num_workers": 1}}, doubled).report(missed)
+    assert missed.notes == ["no loader was iterated over at train.py:9"]
+    threads = Observation(["test"], 4, 1)
+    attempt({"threads": 2}, doubled).report(threads)
+    assert threads.refused == threads.notes == []

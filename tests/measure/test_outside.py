@@ -134,3 +134,16 @@ def test_pages_are_counted_seldom_and_growth_in_between_is_seen(
     assert counted == [process.pid]
     rows = outside.usage(began)
     assert rows[-1]["memory"] - rows[0]["memory"] >= 63e6
+
+
+def test_each_phase_is_reported_once_when_it_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "INTERVAL_SECONDS", 0.05)
+    told: list[str] = []
+    outside = Outside(os.getpid(), tmp_path, told.append)
+    for phase in ("actual", "actual again 1", "", "demand"):
+        announce_phase(tmp_path, phase)
+        seen = len(outside.usage(0.0))
+        while len(outside.usage(0.0)) < seen + 3:
+            time.sleep(0.02)
+    outside.stop()
+    assert told == ["actual", "demand"]

@@ -299,11 +299,11 @@ def test_main_threads_line_and_other_threads_are_counted(tmp_path: Path) -> None
     assert not any(thread.name == "headrace-sampler" for thread in threading.enumerate())
 
 
-def test_what_was_counted_of_a_phase_before_it_began_anew_is_dropped(tmp_path: Path) -> None:
+def test_what_was_counted_of_a_phase_before_it_began_again_is_dropped(tmp_path: Path) -> None:
     def line(pid: int, phase: str, rounds: int) -> str:
         return f'{{"pid": {pid}, "phase": "{phase}", "rounds": {rounds}}}\n'
 
-    # The first worker ended before the phase began anew, the second worked on.
+    # The first worker ended before the phase began again, the second worked on.
     (tmp_path / "worker-1.jsonl").write_text(line(1, "actual", 7) + line(1, "warm-up", 3))
     (tmp_path / "worker-2.jsonl").write_text(line(2, "actual", 7) + line(2, f"actual{AGAIN}1", 2))
     assert read_counts(tmp_path) == [
@@ -312,12 +312,12 @@ def test_what_was_counted_of_a_phase_before_it_began_anew_is_dropped(tmp_path: P
     ]
 
 
-def test_a_sampler_counts_anew_where_its_phase_begins_anew(tmp_path: Path) -> None:
+def test_a_sampler_counts_again_where_its_phase_begins_again(tmp_path: Path) -> None:
     with running(tmp_path):
         for name in ("actual", f"actual{AGAIN}1"):
             announce_phase(tmp_path, name)
             time.sleep(0.6)
     (found,) = (line for line in read_counts(tmp_path) if line["phase"] == "actual")
-    assert 0 < found["rounds"]
+    assert found["rounds"] > 0
     both = [json.loads(text) for path in tmp_path.glob("*.jsonl") for text in path.read_text().splitlines()]
     assert {line["phase"] for line in both} >= {"actual", f"actual{AGAIN}1"}

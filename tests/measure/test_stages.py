@@ -77,6 +77,12 @@ FRAMES = {
     "v2 transform": Frame(
         f"{SITE}/torchvision/transforms/v2/_transform.py", "forward", 40, 50, owner="Transform"
     ),
+    "random apply": Frame(
+        f"{SITE}/torchvision/transforms/v2/_transform.py", "forward", 170, 180, owner="_RandomApplyTransform"
+    ),
+    "v2 flip": Frame(
+        f"{SITE}/torchvision/transforms/v2/_geometry.py", "transform", 60, 61, owner="RandomHorizontalFlip"
+    ),
     "heavy": Frame("/home/u/data.py", "__call__", 50, 52, owner="Heavy"),
     "sleeps": Frame("/home/u/data.py", "rest", 60, 62, source="time.sleep(0.1)"),
     "recv bytes": Frame(f"{STDLIB}/socket.py", "readinto", 700, 710, source="return self._sock.recv_into(b)"),
@@ -186,6 +192,11 @@ CASES: list[tuple[str, str, str, Stage]] = [
     (IN_WORKER + "getitem compose heavy sleeps", "S", "", Stage("fetch", "transform:Heavy", True)),
     (IN_WORKER + "getitem blur-call call-impl v2-transform v2-blur", "R", "",
      Stage("fetch", "transform:GaussianBlur", False)),
+    (IN_WORKER + "folder compose", "R", "", Stage("fetch", "transform:", False)),
+    (IN_WORKER + "folder compose blur-call call-impl random-apply", "R", "",
+     Stage("fetch", "transform:", False)),
+    (IN_WORKER + "folder compose blur-call call-impl random-apply v2-flip", "R", "",
+     Stage("fetch", "transform:RandomHorizontalFlip", False)),
     (IN_WORKER + "getitem v2-resize", "R", "", Stage("fetch", "transform:resize", False)),
     (IN_WORKER + "read_label v2-resize", "R", "", Stage("fetch", "transform:resize", False)),
     ("worker fetch-collates default-collate", "R", "", Stage("fetch", "collate", False)),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +31,9 @@ def run(
         bool, typer.Option("--try", help="Apply the top recommendation, run again and compare.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Hide the script's own output.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Print what is being measured, on a terminal or not.")
+    ] = False,
     json_file: JsonFile = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with charts to this file.")] = None,
 ) -> None:
@@ -53,8 +58,10 @@ def run(
     from headrace.examine import Job
 
     job = Job(command, module, steps)
+    errors = Console(stderr=True)
+    progress = partial(announce, errors) if verbose or errors.is_terminal else None
     try:
-        diagnosis = examined(job, quiet, console)
+        diagnosis = examined(job, quiet, console, progress)
         if attempt:
             diagnosis = with_attempt(diagnosis, job, quiet, console)
     except KeyboardInterrupt as interrupt:
@@ -70,12 +77,22 @@ def run(
             console.print(f"wrote {path}", highlight=False, markup=False)
 
 
-def examined(job: Job, quiet: bool, console: Console) -> Diagnosis:
+def announce(console: Console, phase: str) -> None:
+    """Prints what is being measured."""
+    from headrace.doctor.wording import measured
+
+    if text := measured(phase):
+        console.print(f"measuring {text}", style="dim", highlight=False, markup=False)
+
+
+def examined(
+    job: Job, quiet: bool, console: Console, progress: Callable[[str], None] | None = None
+) -> Diagnosis:
     """The diagnosis of a job. Ends the command if there is none."""
     from headrace.doctor.diagnosis import diagnose
     from headrace.errors import HeadraceError
 
-    status, observation, output = job.run(quiet=quiet)
+    status, observation, output = job.run(quiet=quiet, progress=progress or (lambda _: None))
     try:
         if observation is None:
             raise HeadraceError(f"{job.command[0]} ended with status {status} before anything was measured.")
@@ -96,12 +113,12 @@ def with_attempt(diagnosis: Diagnosis, job: Job, quiet: bool, console: Console) 
         note = "nothing was tried: no advice can be applied automatically"
         return replace(diagnosis, notes=(*diagnosis.notes, note))
     console.print(f"running it again, with {advice.summary}", highlight=False, markup=False)
-    status, observation, _ = replace(
-        job, settings=advice.settings, subject=advice.where or diagnosis.where
-    ).run(quiet=quiet)
+    status, observation, _ = replace(job, **advice.applied_to(diagnosis)).run(quiet=quiet)
     seconds = None if observation is None else seconds_of(observation)
     if observation is None or not seconds:
         return replace(diagnosis, notes=(*diagnosis.notes, f"the attempt ended with status {status}"))
+    if observation.refused:
+        return replace(diagnosis, notes=(*diagnosis.notes, *observation.notes))
     tried = replace(advice, measured=diagnosis.seconds_per_sample / seconds)
     return replace(
         diagnosis,

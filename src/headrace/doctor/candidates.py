@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ from headrace.doctor.case import (
     Case,
     has_stragglers,
     is_faster,
+    least_step,
     other_arguments,
     start_of_epoch,
     starts_of,
@@ -170,7 +172,7 @@ def fewer_threads(case: Case) -> Iterator[Candidate]:
         yield Candidate(
             kind="oversubscribed",
             gain=case.gain(after),
-            bound=case.actual / after.demand,
+            bound=case.actual / least_step(case.observation, phase),
             change=f"torch.set_num_threads({now}) → {threads}",
             why=f"the step's operators use {now} threads on {case.costs.cores} cores",
             evidence=(
@@ -266,6 +268,7 @@ def other_loops(case: Case) -> Iterator[Candidate]:
                 ),
                 settings={"loader": {"num_workers": count, "persistent_workers": True}},
                 where=loop.where,
+                loader=loop.code,
             )
 
 
@@ -315,6 +318,7 @@ def less_contention(case: Case) -> Iterator[Candidate]:
         else (" other processes may have taken the cores: headrace doctor shows how busy they are",),
         settings={"threads": fewer} if threads > fewer else {},
         ideal=threads <= fewer,
+        bound=math.inf if threads > fewer else 0.0,  # the step with so many threads was not measured
     )
 
 
@@ -353,7 +357,8 @@ def freer_device(case: Case) -> Iterator[Candidate]:
         left = max(step - seconds, device.busy_seconds)
         if seconds > 0.02 * step:
             after = replace(case.costs, demand=left / batch)
-            bound = case.actual / after.demand
+            doubt = step - batch * case.least
+            bound = case.actual * batch / max(left - doubt, 0.5 * left)
             why = f"the training thread waits for {1e3 * seconds:.1f} ms of a step's {1e3 * step:.1f} ms"
             yield Candidate(kind, case.gain(after), why=why, evidence=evidence, bound=bound, **fields)
 
@@ -382,9 +387,14 @@ def freer_device(case: Case) -> Iterator[Candidate]:
 
 
 def busiest_place(case: Case) -> str:
-    """Where samples are made: there is one such place."""
-    places = {stage.place for stage in case.stages}
-    return next((place for place in ("native thread", "worker", "main") if place in places), "main")
+    """Where samples are made; of Headrace's threads those that make the fewest."""
+    taken: dict[str, float] = {}
+    for stage in case.stages:
+        taken[stage.place] = taken.get(stage.place, 0.0) + 1 / stage.samples_per_second
+    ours = [place for place in ("read thread", "native thread") if place in taken]
+    if ours:
+        return max(ours, key=lambda place: taken[place])
+    return "worker" if "worker" in taken else "main"
 
 
 MAKERS: tuple[Callable[[Case], Iterator[Candidate]], ...] = (

@@ -10,6 +10,7 @@ from typing import Any
 from headrace.doctor.model import (
     IRREGULAR,
     Costs,
+    bursts,
     close_parts,
     costs_of,
     per_sample,
@@ -22,6 +23,8 @@ from headrace.doctor.records import StageCost
 from headrace.measure.observed import (
     ACTUAL,
     DEMAND,
+    KEPT_BATCHES,
+    PARTS,
     STALL_THAT_MATTERS,
     SUPPLY,
     Observation,
@@ -29,6 +32,8 @@ from headrace.measure.observed import (
 )
 from headrace.measure.settings import name_of
 
+# Of the step alone, what is taken for what not each batch needs at most.
+MOST_IRREGULAR = 0.9
 # Share of the step's time below which loading can't be told from noise.
 LOADING_THAT_MATTERS = 0.1
 # Share of the cores used by other processes from which on a verdict is less sure.
@@ -55,8 +60,7 @@ class Case:
         run_delay: share of a process's time in which one of its threads waited for a core, at most.
         others: cores that other processes used meanwhile.
         free: the costs on a machine without other processes: without the time that threads waited for a core.
-        least: seconds that a sample takes at least, whatever is changed but the step proper: what this takes
-            alone on a free machine, less twice the standard error.
+        least: seconds that a sample takes at least, whatever is changed but the step proper; 0: not known.
     """
 
     observation: Observation
@@ -114,8 +118,8 @@ class Case:
 
     @property
     def limit(self) -> float:
-        """Speed-up that is possible at best, if all but the step proper cost nothing."""
-        return self.actual / max(1e-9, self.least)
+        """Speed-up that is possible at best, if all but the step proper cost nothing; infinite: not known."""
+        return self.actual / self.least if self.least else math.inf
 
     def tried(self, settings: dict[str, Any], where: str) -> float:
         """Speed-up that was measured with these settings; 0: it was not."""
@@ -142,9 +146,10 @@ class Candidate:
         why: the cause, as a sentence with figures.
         evidence: what was measured, a line each.
         lines: of the diff, where it isn't one of the loader's arguments.
-        settings, where: as of `headrace.doctor.records.Advice`.
+        settings, where, loader: as of `headrace.doctor.records.Advice`.
         ideal: whether more has to be changed than the settings.
-        bound: times as fast as now at best, where the step itself changes; 0: as of `Case.limit`.
+        bound: times as fast as now at best, where the step itself changes, infinite if not known; 0: as of
+            `Case.limit`.
         tried: times as fast as now, as measured; 0: it was not tried.
         counts: whether it brings more than noise would.
     """
@@ -158,6 +163,7 @@ class Candidate:
     settings: dict[str, Any] = field(default_factory=dict)
     ideal: bool = False
     where: str = ""
+    loader: str = ""
     bound: float = 0.0
     tried: float = 0.0
     counts: bool = False
@@ -180,7 +186,7 @@ def case_of(observation: Observation) -> Case | None:
     whole += sum(loop.seconds for loop in observation.loops) / samples
     irregular = irregular_seconds(observation, actual)
     steady = measured - min(0.95 * measured, sum(irregular.values()))
-    costs = replace(costs, demand=costs.demand - irregular_share(observation, DEMAND) * costs.demand)
+    costs = replace(costs, demand=regular_demand(observation, costs.demand))
     slowdown = costs.slowdown(steady)
     looks = [look for look in observation.looks if look["phase"] == ACTUAL and look["rounds"]]
     free = replace(
@@ -188,7 +194,6 @@ def case_of(observation: Observation) -> Case | None:
         demand=costs.demand * on_core(observation, DEMAND, "main"),
         supply=costs.supply * on_core(observation, SUPPLY, "worker" if costs.overlaps else "main"),
     )
-    doubt = standard_error(observation.phase(DEMAND) or actual, 1)
     return Case(
         observation=observation,
         costs=costs,
@@ -203,7 +208,7 @@ def case_of(observation: Observation) -> Case | None:
         run_delay=max((look["held_seconds"] / look["seconds"] for look in looks), default=0.0),
         others=statistics.fmean(phase.others for phase in observation.phases),
         free=free,
-        least=free.demand - min(2 * doubt, 0.5 * free.demand),
+        least=least_step(observation, observation.phase(DEMAND)),
     )
 
 
@@ -222,10 +227,43 @@ def irregular_seconds(observation: Observation, actual: Phase) -> dict[str, floa
     return {part: parts[part] * whole for part in IRREGULAR if part in parts}
 
 
-def irregular_share(observation: Observation, name: str) -> float:
-    """The share of such parts in a phase, at most 0.9: the rest is the step proper."""
-    parts = close_parts(observation) or step_parts(observation, name)
-    return min(0.9, sum(parts.get(part, 0.0) for part in IRREGULAR))
+def regular_demand(observation: Observation, demand: float, errors: float = 0.0) -> float:
+    """Seconds of a sample's step alone, of `demand` in all, without what not each batch needs.
+
+    The close look tells it where there is one: a checkpoint that falls into it, and not into the other steps
+    alone, is in its time as well as in the sampled share.
+
+    Args:
+        errors: standard errors by which that share is taken to be larger than was sampled.
+    """
+    close, by_name = observation.phase(PARTS), {PARTS: close_parts(observation)}
+    by_name[DEMAND] = step_parts(observation, DEMAND)
+    shares = {name: sum(parts.get(part, 0.0) for part in IRREGULAR) for name, parts in by_name.items()}
+    if not any(shares.values()):
+        return demand
+    name = DEMAND if close is None else PARTS
+    seconds = demand if close is None else per_sample(close)[0]
+    looks = [look for look in observation.looks if look["phase"] == name and look["role"] == "main"]
+    share = min(1.0, shares[name])
+    share += errors * math.sqrt(share * (1 - share) / max(1, sum(look["rounds"] for look in looks)))
+    return min(demand, seconds * (1 - min(MOST_IRREGULAR, share)))
+
+
+def least_step(observation: Observation, phase: Phase | None) -> float:
+    """Seconds that a sample's step takes at least, as far as a phase of the step alone tells; 0: not at all.
+
+    It is what the fastest round of the repeated batches took, without what not each batch needs and without
+    the time that the thread waited for a core, less twice the standard error of the mean.
+    """
+    if phase is None:
+        return 0.0
+    rounds = bursts(phase, KEPT_BATCHES)
+    whole = [one for one in rounds if one[1] >= max(samples for _, samples in rounds)]
+    fastest = min(seconds / samples for seconds, samples in whole)
+    if phase.name == DEMAND:
+        fastest = min(fastest, regular_demand(observation, per_sample(phase)[0], errors=2.0))
+    fastest *= on_core(observation, phase.name, "main")
+    return fastest - min(2 * standard_error(phase, 1), 0.5 * fastest)
 
 
 def start_of_epoch(observation: Observation, phase: Phase) -> float:

@@ -181,6 +181,8 @@ def causes(observation: Observation, case: Case, ranked: Sequence[Candidate]) ->
         slowed = waits or (not case.is_busy and case.costs.demand < SLOWED * case.steady)
         kind = unexplained if slowed else healthy
         found = [kind(case, sure.get("healthy", 0.0))]
+        if kind is healthy and observation.phase(DEMAND) is None:
+            found = [too_short(case)]
         # That a free machine would make up for so much is more than the measurements can tell.
         slower = case.costs.supply >= MUCH_FASTER * case.costs.demand
         if case.is_busy and case.stall >= STALL_THAT_MATTERS and slower:
@@ -231,6 +233,21 @@ def undecided(case: Case, between: str) -> Cause:
             f"the step waits for {case.stall:.0%} of its time; the loader alone supplies"
             f" {1 / case.costs.supply:,.0f} samples/s, the step alone processes {1 / case.costs.demand:,.0f}",
         ),
+        cost=0.0,
+        confidence=0.0,
+    )
+
+
+def too_short(case: Case) -> Cause:
+    """That the script ended before the step was measured alone, and shows nothing that starves it so far."""
+    actual = case.observation.phase(ACTUAL)
+    made = len(actual.waits) if actual else 0
+    return Cause(
+        kind="undecided",
+        sentence=f"the script ended after {made} steps that could be measured, before the step was measured"
+        f" alone; they waited for {case.stall:.0%} of their time, but prefetched batches may hide a slower"
+        " loader: give it more steps or epochs",
+        evidence=(f"the loader alone supplies {1 / case.costs.supply:,.0f} samples/s",),
         cost=0.0,
         confidence=0.0,
     )
@@ -382,15 +399,21 @@ def advice(case: Case, found: Sequence[Candidate], ranked: Sequence[Candidate]) 
             cause=one.kind or ranked[0].kind,
             summary=one.change,
             diff=one.lines or diff(case, one),
-            predicted=one.tried if one.tried >= GAIN_THAT_COUNTS else one.bound or case.limit,
+            predicted=one.tried if one.tried >= GAIN_THAT_COUNTS else finite(one.bound or case.limit),
             settings=one.settings,
             ideal=one.tried < GAIN_THAT_COUNTS,
             alone=one.gain if one.ideal else 0.0,
             where=one.where,
+            loader=one.loader,
         )
         for one in wanted(found, ranked)
     )
     return about_speed + saving_memory(case)
+
+
+def finite(bound: float) -> float:
+    """0 where there is no bound: JSON knows no infinity."""
+    return bound if math.isfinite(bound) else 0.0
 
 
 def saving_memory(case: Case) -> tuple[Advice, ...]:
@@ -423,7 +446,7 @@ def rates(observation: Observation) -> tuple[Rate, ...]:
         actual = named[ACTUAL]
         named[DEMAND] = replace(actual, name=DEMAND, waits=[0.0] * len(actual.waits))
     first = [named[name] for name in (SUPPLY, DEMAND, ACTUAL) if name in named]
-    others = [phase for name, phase in named.items() if name not in (SUPPLY, DEMAND, ACTUAL)]
+    others = [phase for name, phase in named.items() if name not in (SUPPLY, DEMAND, ACTUAL, PARTS)]
     return tuple(rate(phase, workers_of(observation)) for phase in [*first, *others])
 
 

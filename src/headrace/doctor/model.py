@@ -15,7 +15,10 @@ from headrace.doctor.records import StageCost
 from headrace.measure.observed import ACTUAL, DEMAND, PARTS, SUPPLY, Observation, Phase
 
 # In the order in which a sample goes through them.
-PLACES = ("native thread", "worker", "worker's other threads", "main", "pin thread")
+PLACES = (
+    *("read thread", "native thread", "collating thread", "copying thread"),
+    *("worker", "worker's other threads", "main", "pin thread"),
+)
 # Parts of the step that not each batch needs: (kind of cause, as a phrase, what to change and lines of code).
 IRREGULAR: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "compile": (
@@ -51,6 +54,9 @@ IRREGULAR: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ),
     ),
 }
+# Stages of Headrace's own loader that may have threads of their own, beside those that make samples.
+OWN_THREADS = {"read": "read thread", "collate": "collating thread", "transfer": "copying thread"}
+CALLING_TRANSFORMS = "transform:"  # the key of a stage between two transforms
 # Stages that aren't work on samples.
 IDLE = ("idle", "start", "wait")
 
@@ -161,12 +167,7 @@ def stage_costs(observation: Observation, name: str = SUPPLY) -> list[StageCost]
     if phase is None or loader is None:
         return []
     if loader.stages:
-        threads = max(row[2] for row in loader.stages.values())
-        return [
-            StageCost(key, key, "native thread", seconds / samples, 0.0, threads * samples / seconds, 0)
-            for key, (samples, seconds, _) in loader.stages.items()
-            if samples and seconds
-        ]
+        return _stages_of_headrace(loader.stages)
     rows: dict[tuple[str, str], list[float]] = {}
     for look in observation.looks:
         for kind, stages in look["stages"].items() if look["phase"] == name else ():
@@ -175,6 +176,7 @@ def stage_costs(observation: Observation, name: str = SUPPLY) -> list[StageCost]
                 if place and seconds:
                     row = rows.setdefault((key, place), [0.0, 0.0, 0.0])
                     row[:] = row[0] + looks, row[1] + seconds, row[2] + waiting
+    _share_out(rows)
     # Stacks are sampled over the whole phase, of which its steps may be a part.
     samples = max(1, sum(phase.samples)) * max(1.0, (phase.ended - phase.began) / max(phase.seconds, 1e-9))
     workers = max(1, int(loader.arguments.get("num_workers", 0)))
@@ -186,6 +188,35 @@ def stage_costs(observation: Observation, name: str = SUPPLY) -> list[StageCost]
             StageCost(kind, rest or kind, place, seconds / samples, waiting / seconds, rate, int(looks))
         )
     return sorted(found, key=lambda s: (PLACES.index(s.place), _rank(s.kind), -s.seconds_per_sample))
+
+
+def _stages_of_headrace(stages: dict[str, list[float]]) -> list[StageCost]:
+    """As its loader counted them; as of `LoaderFacts.stages`."""
+    making = max((row[2] for key, row in stages.items() if key not in OWN_THREADS), default=0)
+    found = []
+    for key, (samples, seconds, threads) in stages.items():
+        if samples and seconds:
+            place = "native thread" if threads == making else OWN_THREADS.get(key, "native thread")
+            rate = threads * samples / seconds
+            found.append(StageCost(key, key, place, seconds / samples, 0.0, rate, 0))
+    return sorted(found, key=lambda stage: PLACES.index(stage.place))
+
+
+def _share_out(rows: dict[tuple[str, str], list[float]]) -> None:
+    """What calling transforms takes, as a Compose does, goes to these by what they take themselves."""
+    for key, place in [row for row in rows if row[0] == CALLING_TRANSFORMS]:
+        named = [row for (other, at), row in rows.items() if at == place and is_transform(other)]
+        whole = sum(row[1] for row in named)
+        for row in named:
+            share = row[1] / whole
+            row[:] = [mine + share * more for mine, more in zip(row, rows[key, place], strict=True)]
+        if named:
+            del rows[key, place]
+
+
+def is_transform(key: str) -> bool:
+    """Whether the key of a stage names one transform."""
+    return key.startswith(CALLING_TRANSFORMS) and key != CALLING_TRANSFORMS
 
 
 def step_parts(observation: Observation, name: str) -> dict[str, float]:

@@ -82,7 +82,7 @@ class StageCost:
     Attributes:
         kind: "read", "lock", "decode", "transform", "dataset", "code", "collate", "send", "receive", "pin".
         name: the kind, a transform's class, or a function of the user's as "name (file.py:12)".
-        place: "worker", "main" (the training thread), "pin thread", "native thread".
+        place: where it runs, one of `headrace.doctor.model.PLACES`: "worker", "main" (the training thread).
         seconds_per_sample: wall time of one worker.
         waiting: share of that in which it was blocked (reads, sleep) rather than computing, 0 to 1.
         samples_per_second: throughput of all workers together if this stage were the only one.
@@ -168,12 +168,14 @@ class Advice:
         cause: the kind of cause that it answers.
         summary: one line: "num_workers=4 → 12".
         diff: lines as in a unified diff of the user's own call, each starting with "-", "+" or " ".
-        predicted: times as fast as now; 1.0: it saves memory, and nothing is known of its speed.
+        predicted: times as fast as now; 1.0: it saves memory, and nothing is known of its speed; 0.0: nothing
+            is known.
         settings: how `--try` applies it: {"loader": {"num_workers": 12}}, {"threads": 2},
             {"worker_threads": 1}, {"headrace": true}; empty: only the user can.
         measured: speed-up measured by `--try`; None: not tried.
         ideal: whether `predicted` is an upper bound; if not, a trial of a few seconds reached it.
-        where: "train.py:60", where the loader that it changes is iterated over; "": the examined loader.
+        where, loader: "train.py:60", where the loader that it changes is iterated over, and that loader as
+            code; "": the examined loader.
         alone: times as fast if what it names cost nothing, and all else as much as now; 0: not estimated.
     """
 
@@ -185,7 +187,13 @@ class Advice:
     measured: float | None = None
     ideal: bool = False
     where: str = ""
+    loader: str = ""
     alone: float = 0.0
+
+    def applied_to(self, diagnosis: Diagnosis) -> dict[str, Any]:
+        """Fields of `headrace.examine.Job` that make it run the script with this change."""
+        where, loader = self.where or diagnosis.where, self.loader or diagnosis.loader
+        return {"settings": self.settings, "subject": where, "loader": loader}
 
 
 @dataclass(frozen=True)

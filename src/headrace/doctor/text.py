@@ -16,6 +16,7 @@ from headrace.doctor.wording import (
     certainty,
     figure,
     gain,
+    judgement,
     percent,
     plain,
     rate_named,
@@ -42,8 +43,8 @@ def print_checkup(console: Console, checkup: Checkup) -> None:
 def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     """Prints the bottleneck and the one change to make, then the evidence and what else could be done."""
     verdict = diagnosis.verdict
-    judgement = "good" if verdict.kind == "healthy" else "bad"
-    head = _text(f"{MARKS[judgement][0]} {title(verdict)}", STYLES[judgement])
+    found = judgement(verdict)
+    head = _text(f"{MARKS[found][0]} {title(verdict)}", STYLES[found])
     console.print(head.append(f" ({certainty(verdict)})", style="not bold default"))
     console.print(_text(verdict.sentence, "bold"))
     for advice in diagnosis.advice[:1]:

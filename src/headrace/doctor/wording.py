@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
-from headrace.doctor.records import KINDS, Advice, Cause, Diagnosis, Rate, StageCost
+from headrace.doctor.records import KINDS, Advice, Cause, Diagnosis, Judgement, Rate, StageCost
 from headrace.errors import printable
+from headrace.measure.observed import ACTUAL, DEMAND, LOOP, PARTS, SUPPLY
 
 # A mark and a word, so that a judgement is told without colour and without the mark.
 MARKS = {"good": ("✓", "good"), "note": ("!", "note"), "bad": ("✗", "bad"), "unknown": ("?", "unknown")}
@@ -20,9 +21,23 @@ METHOD = {
     "actual": "both together",
 }
 
+# What is measured in each phase.
+PHASES = {
+    "warm-up": "the first steps, which are not counted",
+    ACTUAL: "the script as it is",
+    DEMAND: "the step alone, on repeated batches",
+    PARTS: "the parts of the step",
+    "profile": "the device during the step",
+    SUPPLY: "the loader alone",
+    LOOP: "the loader of the loop",
+}
+
 PLACES = {
     "worker": "in the workers",
+    "read thread": "in read threads",
     "native thread": "in native threads",
+    "collating thread": "in the collating thread",
+    "copying thread": "in the thread that copies to the device",
     "pin thread": "in the pin thread",
     "main": "in the training thread",
 }
@@ -58,6 +73,11 @@ def title(cause: Cause) -> str:
     return name[:1].upper() + name[1:]
 
 
+def judgement(verdict: Cause) -> Judgement:
+    """Of the whole script."""
+    return "good" if verdict.kind == "healthy" else "unknown" if verdict.kind == "undecided" else "bad"
+
+
 def certainty(cause: Cause) -> str:
     """How sure it is, and what it costs where that is known; health costs nothing."""
     sure = f"confidence {percent(cause.confidence)}"
@@ -70,10 +90,22 @@ def times(factor: float) -> str:
     return f"{factor:,.0f}×" if factor >= 9.95 else f"{factor:.1f}×"
 
 
+def measured(phase: str) -> str:
+    """What is measured in a phase of the examination, by its name as of `headrace.measure.observed`; "" if
+    it isn't for readers."""
+    kind, _, settings = phase.partition(" ")
+    text = PHASES.get(kind, "")
+    if not text or not settings:
+        return text
+    return f"{text} at {settings}" if kind == LOOP else f"{text}, with {settings}"
+
+
 def gain(advice: Advice) -> str:
     """The gain of a change: predicted, measured, or an upper bound."""
     if advice.cause == "memory":
         text = "saves memory"
+    elif not advice.predicted:
+        text = "gain not known"
     else:
         text = f"{'at most' if advice.ideal else 'predicted'} {times(advice.predicted)}"
     if advice.alone:

@@ -29,6 +29,7 @@ from headrace.measure.observed import (
     ACTUAL,
     DEMAND,
     EXAMINED,
+    KEPT_BATCHES,
     PARTS,
     Loop,
     Observation,
@@ -54,7 +55,6 @@ WARM_SECONDS = 8.0  # to use up what was ready before the first step
 LEAST_STEPS, LEAST_SECONDS, MOST_SECONDS = 20, 4.0, 20.0
 MOST_TRIAL_SECONDS = 10.0
 DEMAND_SECONDS, SLOW_DEMAND_SECONDS, PARTS_SECONDS = 2.0, 8.0, 1.5
-KEPT_BATCHES = 4
 PROFILED_STEPS = 6
 # No change is tried so long after the examination began, which is to take a minute at most.
 LAST_TRIAL_SECONDS = 45.0
@@ -90,7 +90,7 @@ class Goal:
 
 @dataclass
 class Window:
-    """An actual phase up to the end of a loop over another loader, where it begins anew.
+    """An actual phase up to the end of a loop over another loader, where it begins again.
 
     Attributes:
         watched: the loader whose phase it is.
@@ -284,9 +284,9 @@ class Examination:
                 self._begin_actual(watched)
         elif self._loops and self._before is None:
             others = [(one, one.loop) for one in self._watched.values() if one is not watched]
-            before = Window(watched, watched.phase, watched.times, others)
+            window = Window(watched, watched.phase, watched.times, others)
             self._begin_actual(watched)
-            self._before = before
+            self._before = window
         elif self._is_over(watched, self._loops > before):
             return (yield from self._rest(watched, inner))
         return inner
@@ -511,8 +511,7 @@ class Examination:
         """The step alone while its thread is sampled often, which shows where its time goes."""
         self._begin(watched, PARTS)
         yield from self._again_and_again(watched, PARTS_SECONDS, SLOW_DEMAND_SECONDS)
-        synchronise()
-        self._recorder.announce("")
+        self._recorder.end(watched)
 
     def _again_and_again(self, watched: Watched, seconds: float, slow_seconds: float) -> Iterator[Any]:
         """The kept batches in turn, for `seconds`; up to `slow_seconds` where two rounds take longer."""

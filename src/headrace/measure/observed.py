@@ -13,7 +13,8 @@ ACTUAL = "actual"
 DEMAND = "demand"
 SUPPLY = "supply"
 LOOP = "loop"  # the supply of another loader
-PARTS = "parts"  # the step alone, sampled closely: its times are not kept
+PARTS = "parts"  # the step alone, sampled closely
+KEPT_BATCHES = 4  # that are given again and again while the step is alone
 
 # Times as fast; a gain below this can't be told from noise.
 GAIN_THAT_COUNTS = 1.1

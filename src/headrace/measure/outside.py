@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ class Outside:
     Args:
         pid: of the process.
         folder: of its samplers, which tells the phase.
+        progress: called with the name of each phase that is seen, but for "".
     """
 
-    def __init__(self, pid: int, folder: Path) -> None:
+    def __init__(self, pid: int, folder: Path, progress: Callable[[str], None] = lambda _: None) -> None:
         self._pid, self._folder = pid, folder
+        self._progress, self._phase = progress, ""
         self._gpus = bool(gpus().gpus)
         self._rows: list[dict[str, Any]] = []
         self._uss: dict[int, tuple[int, int]] = {}
@@ -69,6 +72,9 @@ class Outside:
         cpu = sum(process.cpu_seconds for process in tree.processes)
         read = sum(process.read_bytes or 0 for process in tree.processes)
         phase = read_phase(self._folder).partition(AGAIN)[0]
+        if phase not in ("", self._phase):
+            self._phase = phase
+            self._progress(phase)
         own = self._own_memory(tree)
         if (space := shared_memory()) is not None:
             least = min(self._memory["shm_free"] or space.free, space.free)

@@ -26,7 +26,7 @@ from headrace.measure.observed import PARTS, SUPPLY
 from headrace.measure.stages import Stage, stage_of
 
 PHASE_FILE = "phase"
-# "actual again 2": the phase began anew for the second time, and what was counted of it before is dropped.
+# "actual again 2": the phase began again for the second time, and what was counted of it before is dropped.
 AGAIN = " again "
 # A stack sample costs its process up to a millisecond. There are few while a training step is timed, and
 # hardly any of its workers, whose stages count when the loader is alone; that may be disturbed a little more,
@@ -302,7 +302,7 @@ def read_counts(folder: Path) -> list[dict[str, Any]]:
     """The last line of each (pid, phase) in the samplers' files of a folder, as of `Counts.to_json`.
 
     A line that was cut short, as its writer was killed, is left out; so is what was counted of a phase before
-    it began anew.
+    it began again.
     """
     found: dict[tuple[int, str, int], dict[str, Any]] = {}
     last: dict[str, int] = {}

@@ -46,7 +46,8 @@ class Stage(NamedTuple):
             "pin": the loader's pin thread; "other:NAME": any other.
         key: the stage: "read", "lock", "decode", "transform:NAME", "collate", "dataset:FUNCTION (file.py:12)"
             ("code:…" for "other:…"), "send", "receive", "pin"; "idle", "start" and "wait" are no work on
-            samples. Of kind "step": its part, as in `STEP_PARTS`, or "code:FUNCTION (file.py:12)".
+            samples. "transform:" is what calls transforms, as Compose does. Of kind "step": its part, as in
+            `STEP_PARTS`, or "code:FUNCTION (file.py:12)".
         waiting: whether the thread is blocked rather than computing.
     """
 
@@ -387,7 +388,7 @@ def _begins_transform(frame: Frame) -> bool:
 
 
 def _transform(stack: Sequence[Frame]) -> tuple[int, str]:
-    """Depth at which a transform begins, and its name; (-1, "") if none runs."""
+    """Depth at which a transform begins, and its name, "" between two of them; (-1, "") if none runs."""
     start = next((depth for depth, frame in enumerate(stack) if _begins_transform(frame)), -1)
     if start < 0:
         return -1, ""
@@ -395,9 +396,13 @@ def _transform(stack: Sequence[Frame]) -> tuple[int, str]:
     while depth < len(stack) and (stack[depth].container or stack[depth].function in SHIMS):
         depth += 1
     if depth == len(stack):
-        return depth - 1, stack[start].owner or stack[start].function
+        return depth - 1, ""
     frame = stack[depth]
     if not frame.owner:
         return depth, place(frame) if is_users(frame.filename) else frame.function
-    owners = (inner.owner for inner in stack[depth:] if inner.owner not in ("", *BASES))
-    return depth, next(owners, frame.owner) if frame.owner in BASES else frame.owner
+    return depth, next((inner.owner for inner in stack[depth:] if inner.owner and not _is_base(inner)), "")
+
+
+def _is_base(frame: Frame) -> bool:
+    """Whether its class is a library's base class of transforms."""
+    return not is_users(frame.filename) and (frame.owner in BASES or frame.owner.startswith("_"))

@@ -63,7 +63,7 @@ class Recorder:
         self.observation = observation
         self._announce = announce
         self._announced = ""
-        self._begun_anew: Counter[str] = Counter()
+        self._restarts: Counter[str] = Counter()
         self._began = observation.began = time.perf_counter()
 
     def now(self) -> float:
@@ -72,15 +72,15 @@ class Recorder:
 
     def announce(self, name: str) -> None:
         """Tells the samplers which phase runs; "": none."""
-        begun = self._begun_anew[name]
+        begun = self._restarts[name]
         self._announced = name
         self._announce(f"{name}{AGAIN}{begun}" if begun else name)
 
     def begin(self, watched: Watched, phase: Phase, *, announced: bool = True) -> None:
-        """Begins a phase of a loader; one that lasts already begins anew."""
+        """Begins a phase of a loader; one that lasts already begins again."""
         synchronise()
         if announced and phase.name == self._announced:
-            self._begun_anew[phase.name] += 1
+            self._restarts[phase.name] += 1
         watched.phase = phase
         if phase.name in (ACTUAL, SUPPLY):
             phase.worker_memory.append(children_memory())
