@@ -340,7 +340,8 @@ class StreamBuilder:
         on_threads = 0 if self._shelf is None else self._shelf.live_nbytes
         sent = None if self._latest is None else self._latest()
         held = on_threads + (0 if sent is None else sent.nbytes_in_flight)
-        return self.runtime.stats(memory_budget, held)
+        stats = self.runtime.stats(memory_budget, held)
+        return replace(stats, tuning_seconds=self.tuning.lost_seconds)
 
     def native_settings(self, config: LoaderConfig, native: NativeSegment) -> dict[str, int]:
         """Decode threads, read threads and batches in flight that are in use, or would be."""

@@ -274,6 +274,8 @@ class LoaderStats:
         in_flight: number of batches in progress now.
         decode_threads, read_threads: number of threads that run now.
         remote: statistics of what was fetched; None where the dataset is on this machine.
+        tuning_seconds: how much longer steps took because the loader tried other settings than it kept, in
+            seconds.
     """
 
     batches: int
@@ -293,6 +295,7 @@ class LoaderStats:
     decode_threads: int
     read_threads: int
     remote: RemoteStats | None = None
+    tuning_seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """A dict of JSON types; an infinite number of seconds is None."""
@@ -318,6 +321,8 @@ class LoaderStats:
                 f"{self.stale_entries:,} samples whose file has changed since headrace index: decoded without"
                 " entry points; run it again"
             )
+        if self.tuning_seconds:
+            lines.append(f"tuning: {self.tuning_seconds:,.2f} s lost by trying settings")
         if self.remote is not None:
             lines.append(str(self.remote))
         return "\n".join(line.rstrip() for line in lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,6 +100,25 @@ def test_a_tuner_settles_and_begins_again_when_the_stall_changes() -> None:
     assert not tuner.climbing
     steps(tuner, 400, lambda: 0.05, 0.1)
     assert len(kept) == 2 or tuner.climbing
+
+
+def test_what_trying_settings_cost_is_known_once_they_are_settled() -> None:
+    tuner = Tuner({"threads": 2}, [Knob("threads", (1, 2, 3))])
+    tuner.attach(lambda settings: None, 0)
+    while tuner.climbing:
+        assert tuner.lost_seconds == 0.0
+        tuner.after_step(0.1, 0.1 if tuner.settings["threads"] == 2 else 0.25, 0)
+    assert tuner.settings == {"threads": 2}
+    # A window of 8 steps with 1 thread and one with 3 took 2 s each in place of 0.8 s.
+    assert tuner.lost_seconds == pytest.approx(2.4)
+
+
+def test_settings_that_are_as_good_cost_nothing() -> None:
+    tuner = Tuner({"threads": 2}, [Knob("threads", (1, 2, 3))])
+    tuner.attach(lambda settings: None, 0)
+    steps(tuner, 100, lambda: 0.1, 1.0)
+    assert not tuner.climbing
+    assert tuner.lost_seconds == pytest.approx(0.0, abs=1e-9)
 
 
 def test_odd_steps_do_not_count() -> None:

@@ -41,10 +41,12 @@ class Window:
     Attributes:
         rate: batches that the training loop went through per second, its own work included.
         stall: share of the time that it waited for them.
+        seconds: length of the window.
     """
 
     rate: float
     stall: float
+    seconds: float = 0.0
 
 
 def climb(start: Settings, knobs: Sequence[Knob]) -> Generator[Settings, Window, Settings]:

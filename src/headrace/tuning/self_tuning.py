@@ -39,6 +39,7 @@ class SelfTuning:
         self._tuner: Tuner | None = None
         self._key = ""
         self._from_cache = False
+        self._lost_before = 0.0  # by tuners of earlier plans
         self._stream: weakref.ref[Tunable] | None = None
 
     def begin(self, what: str, start: Settings, knobs: Sequence[Knob]) -> Settings:
@@ -58,6 +59,7 @@ class SelfTuning:
             }
         )
         if self._tuner is None or key != self._key:
+            self._lost_before = self.lost_seconds
             self._key = key
             known = _known(cache.load(key), start, knobs) if knobs else None
             self._from_cache = known is not None
@@ -69,6 +71,11 @@ class SelfTuning:
     def settings(self) -> Settings:
         """Those in use; none before the first epoch, or where there is nothing to set."""
         return {} if self._tuner is None else self._tuner.settings
+
+    @property
+    def lost_seconds(self) -> float:
+        """How much longer steps took than they would have without trying settings; see `Tuner`."""
+        return self._lost_before + (0.0 if self._tuner is None else self._tuner.lost_seconds)
 
     def attach(self, stream: Tunable) -> None:
         """The stream that `begin`'s settings were for."""

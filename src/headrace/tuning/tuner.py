@@ -30,6 +30,10 @@ class Tuner:
         start: the settings in use.
         knobs: what may be changed; none: nothing is ever done.
         settled: called with the best settings whenever a climb has ended.
+
+    Attributes:
+        lost_seconds: how much longer steps took while settings were tried than they would have under those
+            that were kept; of climbs that have ended.
     """
 
     def __init__(
@@ -38,7 +42,9 @@ class Tuner:
         self.settings = start
         self.knobs = tuple(knobs)
         self.history: list[tuple[Settings, Window]] = []
+        self.lost_seconds = 0.0
         self._settled = settled
+        self._tried: list[tuple[Settings, Window]] = []  # in this climb
         self._apply: Callable[[Settings], None] | None = None
         self._skip = 0
         self._periods: list[float] = []
@@ -92,6 +98,7 @@ class Tuner:
                 self._begin()
             return
         self.history.append((self.settings, window))
+        self._tried.append((self.settings, window))
         try:
             wanted = self._climb.send(window)
         except StopIteration as end:
@@ -100,6 +107,8 @@ class Tuner:
             self._use(wanted, in_flight)
         if self._climb is None:
             self._stall = window.stall
+            self.lost_seconds += _lost(self._tried, self.settings)
+            self._tried = []
             log.info("tuned: %s", dict(self.settings))
             if self._settled is not None:
                 self._settled(self.settings, window.rate)
@@ -121,4 +130,10 @@ def _window(periods: Sequence[float], waits: Sequence[float]) -> Window:
     limit = ODD_STEP * max(usual, statistics.median(periods))
     waited = sum(waits)
     seconds = waited + sum(work if work <= limit else usual for work in works)
-    return Window(len(periods) / seconds, min(1.0, waited / seconds))
+    return Window(len(periods) / seconds, min(1.0, waited / seconds), seconds)
+
+
+def _lost(tried: Sequence[tuple[Settings, Window]], kept: Settings) -> float:
+    """How many seconds longer the windows in `tried` were than under the settings `kept`, one of them."""
+    rate = statistics.mean(window.rate for settings, window in tried if settings == kept)
+    return max(0.0, sum(window.seconds * (1 - window.rate / rate) for _, window in tried))
