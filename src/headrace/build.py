@@ -55,6 +55,8 @@ MOST_READ_THREADS = 128
 # them busy; two more cover a training step that ends sooner, or a sample that takes longer, now and then.
 THREAD_DEPTH = 4
 MOST_NAMED = 4  # places in the user's code, of one kind
+# Free batches whose memory the caller's thread keeps: the one that the user holds is still in use.
+CALLER_KEEPS = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -444,15 +446,21 @@ class StreamBuilder:
     def _caller_stream(
         self, config: LoaderConfig, guard: Guard, seeding: Seeding, indices: Iterator[IndexBatch]
     ) -> CallerStream:
-        return CallerStream(
-            guard(config.dataset, config.collate_fn, config.on_error),
+        guarded = guard(config.dataset, config.collate_fn, config.on_error)
+        pinned = config.pin_memory and pinning_helps()
+        places = type(guarded) is ErrorPolicyDataset and config.batched and not guarded.takes_batches()
+        stream = CallerStream(
+            guarded,
             indices,
             seeding,
             0 if config.streamed else config.samples,
             batched=config.batched,
-            pinned=config.pin_memory and pinning_helps(),
+            pinned=pinned,
             failures=self.runtime.failures,
         )
+        if places:
+            stream.shelf = self._shelf_for(config, pinned=pinned, keep=CALLER_KEEPS)
+        return stream
 
     def _process_stream(
         self,
@@ -473,9 +481,7 @@ class StreamBuilder:
         depth = thread_depth(config)
         if self._threads is None:
             self._threads = ThreadPool(config.num_workers)
-            self._shelf = SlotsByPath(pinned=config.pin_memory, keep=depth + 2)
         self._threads.use(config.num_workers)
-        own_collate = config.collate_fn is not default_collate
         epoch = ThreadEpoch(config.memory_budget, config.timeout, config.batched, pinned=config.pin_memory)
         return ThreadStream(
             self._threads,
@@ -483,10 +489,18 @@ class StreamBuilder:
             indices,
             epoch,
             depth,
-            None if own_collate or not PLACING_AVAILABLE else self._shelf,
+            self._shelf_for(config, pinned=config.pin_memory, keep=depth + 2),
             self.runtime.meter,
             self.runtime.failures,
         )
+
+    def _shelf_for(self, config: LoaderConfig, *, pinned: bool, keep: int) -> SlotsByPath | None:
+        """Memory for batches, used again; None where torch's default collation doesn't make them."""
+        if config.collate_fn is not default_collate or not PLACING_AVAILABLE:
+            return None
+        if self._shelf is None or (self._shelf.pinned, self._shelf.keep) != (pinned, keep):
+            self._shelf = SlotsByPath(pinned=pinned, keep=keep)
+        return self._shelf
 
 
 def pool_config(config: LoaderConfig, guard: Guard) -> PoolConfig:

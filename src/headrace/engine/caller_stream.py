@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from headrace._torch_compat import pin_memory
-from headrace.engine.error_policy import STOPPED, ErrorPolicyDataset, Request
+from headrace.device.structure import tensors
+from headrace.engine.error_policy import STOPPED, BatchWithFailures, ErrorPolicyDataset, Request
 from headrace.engine.meter import Failures
 from headrace.engine.seeding import Seeding
 from headrace.engine.stream import PythonStream
+from headrace.engine.thread_stream import PreallocatedCollate, SlotsByPath, tensor_bytes
 from headrace.engine.workers.iterable import EndOfStream, IterableBatches
 from headrace.order.batches import IndexBatch
+
+# Bytes of a sample from which on a batch is made in memory that is used again. The C library returns that of
+# large arrays to the kernel when they are freed, or not, as they happen to lie: where it does, each page of
+# the next batch is asked for and cleared again, which takes as long as copying to it.
+LARGE_NBYTES = 1 << 17
 
 
 class CallerStream(PythonStream):
@@ -25,7 +34,12 @@ class CallerStream(PythonStream):
         batched: whether samples are collated to batches; False: each comes by itself.
         pinned: whether batches are moved to pinned memory.
         failures: where skipped and replaced samples are recorded.
+
+    Attributes:
+        shelf: memory for batches of large samples; None where torch's default collation doesn't make them.
     """
+
+    shelf: SlotsByPath | None = None
 
     def __init__(
         self,
@@ -41,7 +55,9 @@ class CallerStream(PythonStream):
         super().__init__(failures)
         if isinstance(guarded, IterableBatches):
             guarded.start(seeding.key)  # with the epoch, as in torch
+        self._guarded = guarded
         self._make = guarded.__getitems__ if batched else guarded.__getitem__
+        self._places: bool | None = None  # None: it isn't known yet how large samples are
         self._batches = batches
         self._seeding = seeding
         self._samples = samples
@@ -50,10 +66,32 @@ class CallerStream(PythonStream):
     def _next(self) -> Any:
         indices = next(self._batches)
         self._taken += 1  # those after a batch that fails may be asked for
+        request = Request(indices, self._seeding, self._samples)
         try:
-            made = self._make(Request(indices, self._seeding, self._samples))
+            made = self._place(request) if self.shelf is not None else self._make(request)
         except StopIteration as error:
             raise RuntimeError(STOPPED.format("collate_fn")) from error
         if type(made) is EndOfStream:
             raise StopIteration
         return pin_memory(made) if self._pinned else made
+
+    def _place(self, request: Request) -> Any:
+        """A batch in memory that is used again, once a first batch has shown that its samples are large."""
+        shelf, guarded, samples = self.shelf, self._guarded, len(request.batch.indices)
+        assert shelf is not None
+        assert isinstance(guarded, ErrorPolicyDataset)
+        if self._places:
+            placing = PreallocatedCollate(samples, shelf)
+            return guarded.placed(request, placing.place_made, placing.collate)
+        made = self._make(request)
+        batch = made.data if isinstance(made, BatchWithFailures) else made
+        large = tensor_bytes(batch, arrays=False) >= LARGE_NBYTES * max(1, samples)
+        # torch's strides are kept: of samples that aren't contiguous, those of a batch needn't be, either.
+        self._places = large and all(map(_is_contiguous, tensors(batch)))
+        if not self._places:
+            self.shelf = None
+        return made
+
+
+def _is_contiguous(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.is_contiguous()

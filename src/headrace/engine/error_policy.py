@@ -91,6 +91,17 @@ class ErrorPolicyDataset(Dataset[Any]):
         """A batch; torch's loader prefers this to `__getitem__`."""
         return self._make(request, batched=True)
 
+    def placed(
+        self, request: Request, place: Callable[[int, Any], Any], collate: Callable[[list[Any]], Any]
+    ) -> Any:
+        """A batch by ``collate``, in place of the user's function, of what ``place(position, sample)`` gives
+        for each sample once it is made. Not for a dataset that `takes_batches`."""
+        with request.own_generators():
+            seeds = request.seeds()
+            asked = enumerate(zip(request.batch.listed(), seeds, strict=True))
+            samples = [place(position, self.sample(*each)) for position, each in asked]
+            return self.collated(samples, seeds[0] if seeds else None, batched=True, collate=collate)
+
     def takes_batches(self) -> bool:
         """Whether the dataset itself is asked for whole batches."""
         return self._whole is not None

@@ -94,6 +94,8 @@ class PythonStream(BatchStream):
     def __next__(self) -> HostBatch:
         while True:
             data, stream = self._next(), None
+            if not isinstance(data, (ResumableBatch, BatchWithFailures)):  # as nearly always
+                return HostBatch(data, batch_size(data), self._taken)
             if isinstance(data, ResumableBatch):
                 data, stream = data.data, (data.worker, data.state)
             data = record_failures(data, self._failures)

@@ -198,7 +198,7 @@ class ThreadStream(BatchStream):
             if self._largest == 0:
                 self._largest = max(1, len(batch.samples) * tensor_bytes(sample, arrays=True))
             if batch.placing is not None:
-                sample = _placed(batch.placing, position, sample)
+                sample = batch.placing.place_made(position, sample)
             batch.samples[position] = sample
             with batch.lock:
                 batch.missing -= 1
@@ -241,12 +241,6 @@ class ThreadStream(BatchStream):
         if not batch.done.wait(self._epoch.timeout or None):
             raise RuntimeError(f"DataLoader timed out after {self._epoch.timeout} seconds")
         return batch
-
-
-def _placed(placing: PreallocatedCollate, position: int, sample: Any) -> Any:
-    if isinstance(sample, Replaced):
-        return replace(sample, sample=placing.place(position, sample.sample))
-    return placing.place(position, sample)
 
 
 def tensor_bytes(value: Any, *, arrays: bool) -> int:
@@ -321,6 +315,12 @@ class PreallocatedCollate:
         self._shelf = shelf
         self._rows: dict[Path, _Rows] = {}
         self._lock = threading.Lock()
+
+    def place_made(self, position: int, made: Any) -> Any:
+        """`place` for what `ErrorPolicyDataset.sample` gives."""
+        if isinstance(made, Replaced):
+            return replace(made, sample=self.place(position, made.sample))
+        return self.place(position, made)
 
     def place(self, position: int, sample: Any, path: Path = ()) -> Any:
         """`sample` with its large tensors replaced by placeholders, their values copied."""

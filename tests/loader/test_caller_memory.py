@@ -1,0 +1,156 @@
+"""Without workers, batches of large samples are made in memory that is used again."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+import headrace
+from support.equal import same
+
+LARGE = 40_000  # floats of a sample
+
+
+class Large(Dataset[Any]):
+    """An array, and in a dict a tensor, a number and a name."""
+
+    def __init__(self, size: int = 22, shape: tuple[int, ...] = (LARGE,)) -> None:
+        self.size = size
+        self.shape = shape
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        array = np.full(self.shape, index, np.float32)
+        return array, {"mask": torch.full((50_000,), index % 7, dtype=torch.uint8), "n": index, "name": "x"}
+
+
+def batches_of(loader: Any) -> list[Any]:
+    return list(loader)
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 3}, {"drop_last": True}, {"on_error": "skip"}])
+def test_batches_of_large_samples_are_those_of_torch(options: dict[str, Any]) -> None:
+    loader = headrace.DataLoader(Large(), batch_size=4, num_workers=0, **options)
+    theirs = DataLoader(Large(), batch_size=4, num_workers=0, drop_last="drop_last" in options)
+    for _ in range(2):
+        assert all(same(a, b) for a, b in zip(loader, theirs, strict=True))
+
+
+def test_memory_of_batches_that_were_dropped_is_used_again() -> None:
+    loader = headrace.DataLoader(Large(40), batch_size=4, num_workers=0)
+    places = set()
+    for array, _ in loader:
+        places.add(array.data_ptr())
+        del array
+    assert len(places) <= 3, "the first batch, which is torch's, the one in hand, and the next"
+
+
+def test_a_part_of_a_batch_that_is_held_is_never_overwritten() -> None:
+    held = []
+    for array, rest in headrace.DataLoader(Large(40), batch_size=4, num_workers=0):
+        held.append((array[1:2, ::7].numpy(), rest["mask"][3]))
+        del array, rest
+        gc.collect()
+    for number, (part, mask) in enumerate(held):
+        assert (part == 4 * number + 1).all()
+        assert (mask == (4 * number + 3) % 7).all()
+
+
+class Turned(Dataset[torch.Tensor]):
+    """Images as NumPy holds them, with the channels first for torch."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((200, 300, 3), index, dtype=torch.float32).permute(2, 0, 1)
+
+
+def test_batches_have_the_strides_that_torch_gives_them() -> None:
+    ours = headrace.DataLoader(Turned(), batch_size=4, num_workers=0)
+    for a, b in zip(ours, DataLoader(Turned(), batch_size=4), strict=True):
+        assert torch.equal(a, b)
+        assert a.stride() == b.stride()
+
+
+class Failing(Large):
+    """Every fifth sample fails."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index % 5 == 4:
+            raise ValueError("bad sample")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+def test_failing_samples_are_left_out_or_replaced_among_large_ones(
+    on_error: Literal["skip", "replace"],
+) -> None:
+    loader = headrace.DataLoader(Failing(20), batch_size=4, num_workers=0, on_error=on_error)
+    given = torch.cat([rest["n"] for _, rest in loader]).tolist()
+    others = {4: 5, 9: 10, 14: 15, 19: 0}
+    kept = [i for i in range(20) if i not in others]
+    assert given == (kept if on_error == "skip" else [others.get(i, i) for i in range(20)])
+    arrays = torch.cat([array[:, 0] for array, _ in loader]).tolist()
+    assert arrays == given
+
+
+def test_an_error_in_a_later_batch_names_the_sample_and_the_next_batch_still_comes() -> None:
+    batches = iter(headrace.DataLoader(Failing(15), batch_size=4, num_workers=0))
+    assert next(batches)[1]["n"].tolist() == [0, 1, 2, 3]
+    for bad in (4, 9, 14):
+        with pytest.raises(ValueError, match="bad sample") as caught:
+            next(batches)
+        if hasattr(caught.value, "add_note"):
+            assert f"this was sample {bad} " in caught.value.__notes__[-1]
+    assert next(batches, None) is None
+
+
+class Growing(Large):
+    def __getitem__(self, index: int) -> Any:
+        return torch.zeros(LARGE + (index == 6))
+
+
+def test_samples_that_cannot_be_stacked_raise_the_error_of_torch() -> None:
+    messages = []
+    for kind in (headrace.DataLoader, DataLoader):
+        with pytest.raises(RuntimeError) as caught:
+            batches_of(kind(Growing(), batch_size=4, num_workers=0))
+        messages.append(str(caught.value).splitlines()[0])
+    assert messages[0] == messages[1]
+
+
+class Tracked(Large):
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((LARGE,), float(index), requires_grad=True)
+
+
+def test_samples_that_require_gradients_keep_them() -> None:
+    for batch in headrace.DataLoader(Tracked(), batch_size=4, num_workers=0):
+        assert batch.requires_grad
+
+
+def test_a_collate_function_of_the_user_gets_the_samples() -> None:
+    def collate(samples: list[Any]) -> Any:
+        assert all(type(array) is np.ndarray for array, _ in samples)
+        return default_collate(samples)
+
+    loader = headrace.DataLoader(Large(), batch_size=4, num_workers=0, collate_fn=collate)
+    assert [len(array) for array, _ in loader] == [4, 4, 4, 4, 4, 2]
+
+
+def test_memory_held_is_reported() -> None:
+    loader = headrace.DataLoader(Large(40), batch_size=4, num_workers=0)
+    held = batches_of(loader)
+    sizes = sum(array.nbytes + rest["mask"].nbytes for array, rest in held[1:])
+    assert loader.stats().memory_used == sizes
+    del held
+    gc.collect()
+    assert loader.stats().memory_used == 0
