@@ -3,10 +3,11 @@
 Each row runs in a process of its own. A round makes a loader of either kind and takes three epochs of each:
 the first shows what starting costs, the others the steady rate; rounds alternate which loader goes first.
 Ratios are torch's time over Headrace's, so above 1 Headrace is faster: the median over rounds, and the range.
-"best" compares the fastest of several numbers of workers of each loader. Batches are compared before
-anything is timed.
+"processor" compares the processor time of whole rounds, that of worker processes and of their start included:
+it depends less on what else the machine does. "best" compares the fastest of several numbers of workers of
+each loader. Batches are compared before anything is timed.
 
-    python benchmarks/floor.py --short                     (12 minutes on 2 cores, without "best")
+    python benchmarks/floor.py --short                     (8 minutes on 2 cores, without "best")
     python benchmarks/floor.py --rows numbers HDF5         (rows whose names contain one of these words)
     python benchmarks/floor.py --output benchmarks/results/FILE.json   (rows that it has already are replaced)
 """
@@ -19,12 +20,14 @@ import importlib.util
 import json
 import multiprocessing
 import pickle
+import resource
 import statistics
 import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -40,7 +43,7 @@ from floor_rows import ROWS, Row
 LOADERS = {"headrace": headrace.DataLoader, "torch": torch.utils.data.DataLoader}
 LATER_EPOCHS = 2
 WORKERS_TRIED = (0, 2, 4)
-FIGURES = ("first_batch", "first_epoch", "later_epoch")
+FIGURES = ("first_batch", "first_epoch", "later_epoch", "processor")
 
 
 def epoch(loader: Iterable[Any]) -> tuple[float, float]:
@@ -52,11 +55,27 @@ def epoch(loader: Iterable[Any]) -> tuple[float, float]:
     return first, time.perf_counter() - start
 
 
-def one_round(loader: Iterable[Any]) -> dict[str, float]:
-    """Seconds of a new loader, by the names in FIGURES."""
+def one_round(make: Callable[[], Iterable[Any]], *, anew: bool = False) -> dict[str, float]:
+    """Seconds of a new loader, by the names in FIGURES.
+
+    Args:
+        anew: whether each epoch gets a loader of its own, as in a function that validates.
+    """
+    gc.collect()
+    before = processor_seconds()
+    loader = make()
     first_batch, first_epoch = epoch(loader)
-    later = statistics.median(epoch(loader)[1] for _ in range(LATER_EPOCHS))
-    return dict(zip(FIGURES, (first_batch, first_epoch, later), strict=True))
+    later = statistics.median(epoch(make() if anew else loader)[1] for _ in range(LATER_EPOCHS))
+    del loader
+    gc.collect()  # processor time of worker processes counts once they have ended
+    used = processor_seconds() - before
+    return dict(zip(FIGURES, (first_batch, first_epoch, later, used), strict=True))
+
+
+def processor_seconds() -> float:
+    """Processor time of this process and of its children that have ended."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def check_equal(dataset: Any, row: Row) -> None:
@@ -88,8 +107,8 @@ def compare(row: Row, rounds: int, *, best: bool) -> dict[str, Any]:
         found: dict[str, Any] = {name: {figure: [] for figure in FIGURES} for name in LOADERS}
         for i in range(rounds):
             for name in sorted(LOADERS, reverse=i % 2 == 1):
-                gc.collect()
-                for figure, seconds in one_round(LOADERS[name](dataset, **row.options(dataset))).items():
+                make = partial(LOADERS[name], dataset, **row.options(dataset))
+                for figure, seconds in one_round(make, anew=row.anew).items():
                     found[name][figure].append(seconds)
         if best:
             found["by_workers"] = by_workers(row, dataset, found)
@@ -105,8 +124,8 @@ def by_workers(row: Row, dataset: Any, found: dict[str, Any]) -> dict[str, dict[
         times: dict[str, list[float]] = {name: [] for name in LOADERS}
         for i in range(2):
             for name in sorted(LOADERS, reverse=i % 2 == 1):
-                loader = LOADERS[name](dataset, **row.options(dataset, workers))
-                times[name].append(one_round(loader)["later_epoch"])
+                make = partial(LOADERS[name], dataset, **row.options(dataset, workers))
+                times[name].append(one_round(make, anew=row.anew)["later_epoch"])
         for name in LOADERS:
             seconds[name][workers] = statistics.median(times[name])
     return seconds
@@ -137,7 +156,10 @@ def _child(end: Any, row: Row, rounds: int, best: bool) -> None:
 
 
 def ratios(found: dict[str, Any], figure: str) -> list[float]:
-    """How many times as fast as torch Headrace was in each round, from low to high."""
+    """How many times as fast as torch Headrace was in each round, from low to high; [] where that wasn't
+    measured."""
+    if figure not in found["headrace"]:
+        return []
     pairs = zip(found["headrace"][figure], found["torch"][figure], strict=True)
     return sorted(theirs / ours for ours, theirs in pairs)
 
@@ -151,9 +173,20 @@ def best_ratio(found: dict[str, Any]) -> float | None:
 
 
 def show(rows: dict[str, Any]) -> None:
-    """Prints the table and the geometric means."""
+    """Prints the table, and the geometric means of all rows but those with native samples."""
+    native = {row.name for row in ROWS if row.native}
     table = Table(title="times as fast as torch's DataLoader", title_justify="left")
-    for heading in ("load", "torch, s", "later epochs", "range", "first epoch", "first batch", "best"):
+    headings = (
+        "load",
+        "torch, s",
+        "later epochs",
+        "range",
+        "first epoch",
+        "first batch",
+        "processor",
+        "best",
+    )
+    for heading in headings:
         table.add_column(heading, justify="left" if heading == "load" else "right")
     medians: dict[str, list[float]] = {figure: [] for figure in FIGURES}
     for name, found in rows.items():
@@ -162,7 +195,8 @@ def show(rows: dict[str, Any]) -> None:
             continue
         each = {figure: ratios(found, figure) for figure in FIGURES}
         for figure in FIGURES:
-            medians[figure].append(statistics.median(each[figure]))
+            if each[figure] and name not in native:
+                medians[figure].append(statistics.median(each[figure]))
         later, best = each["later_epoch"], best_ratio(found)
         table.add_row(
             name,
@@ -171,11 +205,12 @@ def show(rows: dict[str, Any]) -> None:
             f"{later[0]:.2f} to {later[-1]:.2f}",
             f"{statistics.median(each['first_epoch']):.2f}",
             f"{statistics.median(each['first_batch']):.2f}",
+            f"{statistics.median(each['processor']):.2f}" if each["processor"] else "",
             "" if best is None else f"{best:.2f}",
         )
     console = Console(width=130)
     console.print(table)
-    for figure in FIGURES if medians["later_epoch"] else ():
+    for figure in (figure for figure in FIGURES if medians[figure]):
         below = sum(median < 1 for median in medians[figure])
         mean = statistics.geometric_mean(medians[figure])
         count = len(medians[figure])

@@ -22,6 +22,7 @@ from PIL import Image
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, IterableDataset, WeightedRandomSampler, get_worker_info
 from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 Make = Callable[[Path], Dataset[Any]]
@@ -40,6 +41,9 @@ class Row:
         persistent: whether workers are kept from epoch to epoch.
         collate_fn: None: the default.
         weighted: whether a `WeightedRandomSampler` chooses the samples.
+        anew: whether each epoch gets a loader of its own.
+        native: whether Headrace makes the samples natively, so that the row says something of starting only,
+            and is left out of the means.
         needs: the package that the row imports besides torchvision.
     """
 
@@ -51,6 +55,8 @@ class Row:
     persistent: bool = True
     collate_fn: Callable[[list[Any]], Any] | None = None
     weighted: bool = False
+    anew: bool = False
+    native: bool = False
     needs: str | None = None
 
     def options(self, dataset: Any, workers: int | None = None) -> dict[str, Any]:
@@ -322,6 +328,17 @@ class TransformedByUser(OpenedInMemory):
         return v1.functional.to_tensor(image.crop((left, 0, left + 120, 120))), index
 
 
+def image_files(folder: Path, size: int) -> ImageFolder:
+    """An ImageFolder of JPEGs of 320 × 240, whose steps are native in Headrace and draw nothing."""
+    pixels = np.random.default_rng(0).integers(0, 255, (60, 80, 3), np.uint8)
+    image = Image.fromarray(pixels).resize((320, 240))
+    for i in range(size):
+        path = folder / f"class-{i % 2}" / f"{i}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        image.save(path)
+    return ImageFolder(folder, v1.Compose([v1.Resize(224), v1.CenterCrop(224), v1.ToTensor()]))
+
+
 class Streamed(IterableDataset[Any]):
     """A stream of its samples, shared among workers."""
 
@@ -397,6 +414,17 @@ ROWS = (
     Row("v2 on tensors, in the caller", lambda _: Augmented(150, OnTensors()), workers=0),
     Row("JPEGs in memory, whole, as arrays", lambda _: OpenedInMemory(2_000)),
     Row("JPEGs in memory, cropped, grayscale", lambda _: TransformedByUser(2_000)),
+    Row("image files, native", lambda folder: image_files(folder, 640), native=True),
+    Row(
+        "image files, native, in the caller", lambda folder: image_files(folder, 320), workers=0, native=True
+    ),
+    Row(
+        "image files, native, 4 batches, new loaders",
+        lambda folder: image_files(folder, 128),
+        anew=True,
+        native=True,
+    ),
+    Row("numbers, 20 batches, new loaders", lambda _: Numbers(640), anew=True),
     Row("IterableDataset of numbers, in the caller", lambda _: Streamed(Numbers(300_000)), workers=0),
     Row("IterableDataset of numbers", lambda _: Streamed(Numbers(30_000))),
     Row("IterableDataset of 150 kB", lambda _: Streamed(Arrays(4_000, 150_000))),

@@ -1,12 +1,15 @@
-"""Self-tuning of the native engine against the best of a full sweep.
+"""A loader with nothing given against the best settings that a sweep finds, for several kinds of datasets.
 
-    python benchmarks/tuning.py --data DIR [--rounds 3] [--seconds 4] [--json FILE]
+    python benchmarks/tuning.py --data DIR [--loads native tiny] [--rounds 3] [--seconds 4] [--json FILE]
 
-JPEGs of DIR/pictures-2000 (`make pictures`), RandomResizedCrop(224), batches of 64.
+"native" needs JPEGs in DIR/pictures-2000 (`make pictures`): RandomResizedCrop(224), batches of 64. The others
+are datasets in Python, of `floor_rows.py`. All loads take about 15 minutes on 2 cores.
 
-Each setting is measured for --seconds once its first batch is there, the training step being nothing at all.
-"tuned" is Headrace with nothing said, from a cold start (its cache empty): its rate is taken after the first
-5 % of an epoch, over the next --seconds. Rounds are interleaved; medians are shown.
+Each setting is measured for --seconds after its first batches, without a training step. "auto" is Headrace
+with nothing given, from a cold start (its cache of settings is empty): the native engine tunes itself in the
+first 5 % of an epoch, and its rate is taken after that; worker processes aren't tuned, and are as many as
+there are cores. "lost" is what tuning cost by `stats().tuning_seconds`. Rounds are interleaved; medians are
+shown.
 """
 
 from __future__ import annotations
@@ -18,15 +21,19 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.table import Table
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
 import headrace
+from floor_rows import Arrays, Busy, Sleeping, TinyTensors
 
 
 def native(data: Path) -> Dataset[Any]:
@@ -35,14 +42,36 @@ def native(data: Path) -> Dataset[Any]:
     return headrace.ImageDataset(paths, [0] * len(paths), v2.Compose(steps))
 
 
-BATCH = 64
-# Batches that the sweep doesn't count: while the first one was waited for, others were made.
+@dataclass(frozen=True)
+class Load:
+    """One kind of dataset.
+
+    Attributes:
+        make: makes the dataset, of more samples than are measured; gets the folder given as --data.
+        batch_size: samples in a batch.
+        ours, torchs: values of num_workers in the sweep, of Headrace and of torch.
+        tunes: whether Headrace tunes itself, in the first 5 % of the epoch.
+    """
+
+    make: Callable[[Path], Dataset[Any]]
+    batch_size: int
+    ours: tuple[int, ...]
+    torchs: tuple[int, ...] = (0, 1, 2, 4)
+    tunes: bool = False
+
+
+LOADS = {
+    "native": Load(native, 64, (1, 2, 3, 4, 6), tunes=True),
+    "GIL": Load(lambda _: Busy(1_000_000), 32, (0, 1, 2, 3, 4, 8)),
+    "sleeping": Load(lambda _: Sleeping(1_000_000), 16, (0, 2, 4, 8, 16), (0, 2, 4, 8, 16)),
+    "tiny": Load(lambda _: TinyTensors(100_000_000), 256, (0, 1, 2, 4)),
+    "150 kB": Load(lambda _: Arrays(1_000_000, 150_000), 32, (0, 1, 2, 4)),
+}
+# Batches that aren't counted: while the first one was waited for, others were made.
 SKIP = 20
-DECODE_THREADS = (1, 2, 3, 4, 6)
-TORCH_WORKERS = (0, 1, 2, 4)
 
 
-def rate(batches: Iterable[Any], batch_size: int, seconds: float, skip: int = 1) -> float:
+def rate(batches: Iterable[Any], batch_size: int, seconds: float, skip: int = SKIP) -> float:
     """Samples per second over `seconds`, after `skip` batches."""
     count, start = 0, 0.0
     for number, _ in enumerate(batches, start=1):
@@ -55,48 +84,78 @@ def rate(batches: Iterable[Any], batch_size: int, seconds: float, skip: int = 1)
     return count * batch_size / (time.perf_counter() - start)
 
 
-def tuned(dataset: Dataset[Any], seconds: float) -> tuple[float, str]:
-    """Headrace with nothing said, and what it settled at."""
+def measure_auto(load: Load, dataset: Dataset[Any], seconds: float) -> tuple[float, float, str]:
+    """Headrace with nothing given: its rate, the seconds lost by tuning, and what it settled at."""
     with tempfile.TemporaryDirectory() as cache:
         os.environ["XDG_CACHE_HOME"] = cache
-        loader = headrace.DataLoader(dataset, BATCH)
-        measured = rate(loader, BATCH, seconds, len(loader) // 20)
-        return measured, loader.workers_text()
+        loader = headrace.DataLoader(dataset, load.batch_size)
+        skip = len(loader) // 20 if load.tunes else SKIP
+        measured = rate(loader, load.batch_size, seconds, skip)
+        return measured, loader.stats().tuning_seconds, loader.workers_text()
+
+
+def sweep(load: Load, dataset: Dataset[Any], seconds: float) -> dict[str, float]:
+    """Samples per second of each setting, by its name."""
+    found = {}
+    for workers in load.ours:
+        # As many batches in flight in each setting: what is compared is workers.
+        ahead = {"prefetch_factor": max(1, 8 // workers)} if workers else {}
+        ours = headrace.DataLoader(dataset, load.batch_size, num_workers=workers, **ahead)
+        found[f"headrace {workers}"] = rate(ours, load.batch_size, seconds)
+        del ours
+    for workers in load.torchs:
+        torchs = DataLoader(dataset, load.batch_size, num_workers=workers)
+        found[f"torch {workers}"] = rate(torchs, load.batch_size, seconds)
+        del torchs
+    return found
+
+
+def compare(load: Load, data: Path, rounds: int, seconds: float) -> dict[str, Any]:
+    """One row of the table."""
+    dataset = load.make(data)
+    rates: dict[str, list[float]] = {}
+    lost, text = [], ""
+    for _ in range(rounds):
+        auto, cost, text = measure_auto(load, dataset, seconds)
+        lost.append(cost)
+        for name, value in {"auto": auto, **sweep(load, dataset, seconds)}.items():
+            rates.setdefault(name, []).append(value)
+    medians = {name: round(statistics.median(values), 1) for name, values in rates.items()}
+    best = {
+        kind: max((name for name in medians if name.startswith(kind)), key=medians.__getitem__)
+        for kind in ("headrace", "torch")
+    }
+    shares = {kind: round(medians["auto"] / medians[name], 4) for kind, name in best.items()}
+    return {
+        "medians": medians,
+        "best": best,
+        "share": shares,
+        "lost_s": round(statistics.median(lost), 3),
+        "settled": text,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--loads", nargs="+", choices=list(LOADS), default=list(LOADS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="kept after every load")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")  # torch's, of more workers than cores
-    dataset = native(arguments.data)
-    rates: dict[str, list[float]] = {}
-    text = ""
-    for _ in range(arguments.rounds):
-        measured, text = tuned(dataset, arguments.seconds)
-        rates.setdefault("tuned", []).append(measured)
-        for threads in DECODE_THREADS:
-            ours = headrace.DataLoader(
-                dataset, BATCH, num_workers=threads, prefetch_factor=max(1, 8 // threads)
-            )
-            rates.setdefault(f"threads {threads}", []).append(rate(ours, BATCH, arguments.seconds, SKIP))
-            del ours
-        for workers in TORCH_WORKERS:
-            torchs = DataLoader(dataset, BATCH, num_workers=workers)
-            rates.setdefault(f"torch {workers}", []).append(rate(torchs, BATCH, arguments.seconds, SKIP))
-            del torchs
-    medians = {name: round(statistics.median(values), 1) for name, values in rates.items()}
-    best = max((v, n) for n, v in medians.items() if n.startswith("threads"))
-    share = medians["tuned"] / best[0]
-    print(f"tuned {medians['tuned']:,.0f}/s = {share:.1%} of the best ({best[1]}); {text}")
-    for name, value in sorted(medians.items(), key=lambda item: -item[1]):
-        print(f"    {name:<14} {value:>12,.0f}")
-    if arguments.json:
-        result = {"medians": medians, "best": best[1], "share": round(share, 4), "settled": text}
-        arguments.json.write_text(json.dumps({"torch": torch.__version__, **result}, indent=1) + "\n")
+    table = Table("load", "auto, samples/s", "of Headrace's best", "of torch's best", "lost, s", "settled at")
+    results: dict[str, Any] = {}
+    for name in arguments.loads:
+        found = results[name] = compare(LOADS[name], arguments.data, arguments.rounds, arguments.seconds)
+        bests = [f"{found['share'][kind]:.1%} ({best})" for kind, best in found["best"].items()]
+        cells = (f"{found['medians']['auto']:,.0f}", *bests, f"{found['lost_s']:.2f}", found["settled"])
+        table.add_row(name, *cells)
+        print(name, found["medians"], flush=True)
+        if arguments.json:
+            kept = {"torch": torch.__version__, "loads": results}
+            arguments.json.write_text(json.dumps(kept, indent=1) + "\n")
+    Console(width=150).print(table)
 
 
 if __name__ == "__main__":
