@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -70,6 +71,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return image_folder(tmp_path_factory.mktemp("images"), 60, side=48)
 
 
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder for temporary files with a short name, as those of sockets may have 107 characters."""
+    with TemporaryDirectory(prefix="exits-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
 def settled(condition: Callable[[], bool]) -> bool:
     """Whether it comes true: processes end a moment after they were told to."""
     deadline = time.monotonic() + SETTLE_SECONDS
@@ -83,10 +91,8 @@ def settled(condition: Callable[[], bool]) -> bool:
 @pytest.mark.timeout(int(SECONDS + 2 * SETTLE_SECONDS))
 @pytest.mark.parametrize(("way", "kind", "method"), [*cases()])
 def test_nothing_is_left_of_a_program_that_ends_in_mid_epoch(
-    way: str, kind: str, method: str, folder: Path, tmp_path: Path
+    way: str, kind: str, method: str, folder: Path, temporary: Path, tmp_path: Path
 ) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
     # torch itself leaves the folder of its compiler.
     compiled = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "compiled")}
     environment = {**os.environ, **compiled, "TMPDIR": str(temporary)}

@@ -7,6 +7,8 @@ import os
 import time
 from typing import Any
 
+from headrace.errors import ConfigError
+
 # As long as torch waits for a worker that is in the middle of a sample.
 LEAVING_SECONDS = 5.0
 
@@ -48,7 +50,14 @@ class _Spawned(_Process, multiprocessing.get_context("spawn").Process):  # type:
 
 
 class _Served(_Process, multiprocessing.get_context("forkserver").Process):  # type: ignore[misc]
-    pass
+    def start(self) -> None:
+        try:
+            super().start()
+        except ChildProcessError as error:  # of multiprocessing, which waits for a server that is no child
+            raise ConfigError(
+                "Workers can't be started by 'forkserver' in this process, which was forked (os.fork) from one"
+                " that had started the fork server. Pass multiprocessing_context='fork' or 'spawn' here."
+            ) from error
 
 
 PROCESSES: dict[str, Any] = {"fork": _Forked, "spawn": _Spawned, "forkserver": _Served}
