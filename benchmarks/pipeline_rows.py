@@ -95,21 +95,22 @@ class Views:
         return [transform(image) for transform in self.transforms]
 
 
-def folder_as(format: str, count: int = 600, **options: Any) -> Make:
-    """An ImageFolder with a crop and a flip over the first images, converted once to another format."""
+def converted(folder: Path, format: str, count: int = 600, **options: Any) -> Path:
+    """A folder of the first images, converted once to another format."""
+    root = folder.parent / f"{folder.name}-{format.lower()}-{count}"
+    for path, _ in _listed(folder)[:count]:
+        target = root / Path(path).parent.name / f"{Path(path).stem}.{format.lower()}"
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            whole = target.with_suffix(".partial")
+            Image.open(path).convert("RGB").save(whole, format, **options)
+            whole.rename(target)
+    return root
 
-    def make(folder: Path) -> Dataset[Any]:
-        root = folder.parent / f"{folder.name}-{format.lower()}-{count}"
-        for path, _ in _listed(folder)[:count]:
-            target = root / Path(path).parent.name / f"{Path(path).stem}.{format.lower()}"
-            if not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                whole = target.with_suffix(".partial")
-                Image.open(path).convert("RGB").save(whole, format, **options)
-                whole.rename(target)
-        return datasets.ImageFolder(str(root), v1.Compose([*CROP, *END]))
 
-    return make
+def folder_as(format: str, **options: Any) -> Make:
+    """An ImageFolder with a crop and a flip over images of another format."""
+    return lambda folder: folder_with(*CROP, *END)(converted(folder, format, **options))
 
 
 def _moco_view() -> Any:
@@ -283,21 +284,34 @@ def _web_dataset(folder: Path) -> Any:
     return dataset.to_tuple("jpg", "cls").map_tuple(transform, int).with_length(len(samples))
 
 
-def _albumentations(folder: Path) -> Any:
-    import albumentations
+def _albumentations(read: Callable[[str], Any]) -> Make:
+    """A list dataset whose files `read` gives as arrays, changed by albumentations."""
+
+    def make(folder: Path) -> Any:
+        import albumentations
+        from albumentations.pytorch import ToTensorV2
+
+        crop, flip = albumentations.RandomResizedCrop((224, 224)), albumentations.HorizontalFlip()
+        chain = albumentations.Compose([crop, flip, albumentations.Normalize(), ToTensorV2()])
+
+        class Images(ListDataset):
+            def __getitem__(self, index: int) -> Any:
+                path, label = self.samples[index]
+                return chain(image=read(path))["image"], label
+
+        return Images(folder, None)
+
+    return make
+
+
+def _by_cv2(path: str) -> Any:
     import cv2
-    from albumentations.pytorch import ToTensorV2
 
-    crop, flip = albumentations.RandomResizedCrop((224, 224)), albumentations.HorizontalFlip()
-    chain = albumentations.Compose([crop, flip, albumentations.Normalize(), ToTensorV2()])
+    return cv2.cvtColor(cv2.imread(path), cv2.COLOR_BGR2RGB)
 
-    class Images(ListDataset):
-        def __getitem__(self, index: int) -> Any:
-            path, label = self.samples[index]
-            pixels = cv2.cvtColor(cv2.imread(path), cv2.COLOR_BGR2RGB)
-            return chain(image=pixels)["image"], label
 
-    return Images(folder, None)
+def _by_pillow(path: str) -> Any:
+    return np.array(Image.open(path).convert("RGB"))
 
 
 def _stack(crops: Sequence[Any]) -> torch.Tensor:
@@ -358,6 +372,8 @@ ROWS: tuple[Row, ...] = (
     Row("list dataset, dict samples", lambda folder: DictDataset(folder, v1.Compose([*CROP, *END])), 4.0),
     Row("list dataset, own transform after the crop", lambda folder: ListDataset(
         folder, v1.Compose([*CROP, own_noise, *END])), 2.0),
+    Row("list dataset, progressive JPEG", lambda folder: ListDataset(
+        converted(folder, "JPEG", progressive=True), v1.Compose([*CROP, *END]))),
     Row("ImageFolder subclass with paths", lambda folder: FolderWithPaths(
         str(folder), v1.Compose([*CROP, *END])), 4.5),
     Row("ConcatDataset of two folders", lambda folder: ConcatDataset(
@@ -370,5 +386,6 @@ ROWS: tuple[Row, ...] = (
     Row("Hugging Face dataset, with_transform", _hugging_face, 4.0, "datasets"),
     Row("Hugging Face ViTImageProcessor", _processor, 3.0, "transformers"),
     Row("WebDataset, decode('pil')", _web_dataset, 3.0, "webdataset"),
-    Row("albumentations, cv2", _albumentations, None, "albumentations"),
+    Row("albumentations, cv2", _albumentations(_by_cv2), None, "albumentations"),
+    Row("albumentations after Pillow", _albumentations(_by_pillow), None, "albumentations"),
 )  # fmt: skip

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import itertools
+import os
 import pickle
 import random
 import re
@@ -18,37 +20,26 @@ import PIL
 import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageFile, ImageFilter, ImageOps, ImageStat
-from PIL.JpegImagePlugin import JpegImageFile
-from PIL.PngImagePlugin import PngImageFile
-from PIL.WebPImagePlugin import WebPImageFile
 from torchvision.transforms import functional
 
 from headrace import lazy
+from headrace.lazy import image as lazy_image
 from headrace.lazy.chain import Chain
 from headrace.lazy.image import Recorded
 from support import odd_jpegs, pngs
 from support.jpegs import JPEG_KINDS, RESTARTS, jpeg, picture
+from support.lazy_images import both
 from support.odd_files import saved
 from support.sampling import one_in
 
+FOLDER = "HEADRACE_ODD_JPEGS"  # of other projects' test images, made by tools/odd-jpegs.sh
 
-@pytest.fixture(autouse=True)
+
+@pytest.fixture
 def installed() -> Iterator[None]:
     lazy.install()
     yield
     lazy.uninstall()
-
-
-def both(data: bytes) -> tuple[Image.Image, Image.Image]:
-    """The same file opened lazily and by Pillow alone."""
-    ours = Image.open(io.BytesIO(data))
-    lazy.uninstall()
-    theirs = Image.open(io.BytesIO(data))
-    lazy.install()
-    assert type(theirs) in (JpegImageFile, PngImageFile, WebPImageFile)
-    assert isinstance(ours, (lazy.LazyJpegFile, lazy.LazyPngFile, lazy.LazyWebpFile))
-    assert ours.stands_for is type(theirs)
-    return ours, theirs
 
 
 def outcome(action: Callable[[], Any]) -> Any:
@@ -332,6 +323,7 @@ def test_everything_else_is_as_with_pillow(file: str, action: str) -> None:
     assert outcome(lambda: ours.load() and None) == outcome(lambda: theirs.load() and None)
 
 
+@pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("action", ["convert RGB", "array", "thumbnail", "crop beyond", "rotate", "pickle"])
 @pytest.mark.parametrize("name", [*odd_jpegs.TAKEN, *odd_jpegs.REFUSED])
 def test_odd_files_are_read_as_by_pillow(name: str, action: str) -> None:
@@ -346,6 +338,7 @@ def test_odd_files_are_read_as_by_pillow(name: str, action: str) -> None:
     assert ours == outcome(lambda: opened(data))
 
 
+@pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("name", [*odd_jpegs.TAKEN, *odd_jpegs.REFUSED])
 def test_a_file_that_pillow_refuses_is_refused_by_convert(name: str) -> None:
     data = (odd_jpegs.TAKEN | odd_jpegs.REFUSED)[name]()
@@ -362,6 +355,28 @@ def test_a_file_that_pillow_refuses_is_refused_by_convert(name: str) -> None:
     assert ours == refusal()
 
 
+def _after(action: Callable[[Any], Any], data: bytes) -> Any:
+    return action(Image.open(io.BytesIO(data)))
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.slow
+@pytest.mark.skipif(FOLDER not in os.environ, reason=f"{FOLDER} names no folder")
+def test_other_projects_test_images_are_those_of_pillow() -> None:
+    paths = [path for path in sorted(Path(os.environ[FOLDER]).rglob("*")) if path.is_file()]
+    lazily = 0
+    for path, (name, action) in itertools.product(paths, ACTIONS.items()):
+        opening = functools.partial(_after, action, path.read_bytes())
+        before = lazy_image.opened.count
+        lazy.install()
+        ours = outcome(opening)
+        lazy.uninstall()
+        assert ours == outcome(opening), f"{path}: {name}"
+        lazily += lazy_image.opened.count - before
+    assert lazily > len(paths) * len(ACTIONS) // 4
+
+
+@pytest.mark.usefixtures("installed")
 def test_damaged_data_fail_when_pillow_fails() -> None:
     good = jpeg(np.random.default_rng(1), "4:2:0", 90, 70)
     rng = random.Random(2)
@@ -400,6 +415,7 @@ def test_nothing_is_decoded_until_pixels_are_needed(monkeypatch: pytest.MonkeyPa
     assert decoded == [(5, 6, 20, 30)]
 
 
+@pytest.mark.usefixtures("installed")
 def test_a_file_may_be_closed_after_convert(tmp_path: Path) -> None:
     path = tmp_path / "image.jpg"
     path.write_bytes(FILES["a photograph"]())
@@ -418,6 +434,7 @@ def test_truncated_images_are_loaded_where_the_user_allows_it(monkeypatch: pytes
     assert ours.convert("RGB") == theirs.convert("RGB")
 
 
+@pytest.mark.usefixtures("installed")
 def test_large_images_warn_as_with_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 61 * 47 - 1)
     data = FILES["a photograph"]()
@@ -429,7 +446,6 @@ def test_large_images_warn_as_with_pillow(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_open_gives_lazy_images_outside_of_a_loader(tmp_path: Path) -> None:
-    lazy.uninstall()
     path = tmp_path / "image.jpg"
     path.write_bytes(FILES["a photograph"]())
     for source in (path, str(path), io.BytesIO(path.read_bytes())):

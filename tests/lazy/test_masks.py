@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ from headrace._native.decoders import native_formats
 from headrace.lazy.chain import Chain
 from headrace.lazy.image import Recorded
 from support.jpegs import jpeg
+from support.lazy_images import both
 from support.pngs import GRAY, PALETTE, png
 
 pytestmark = pytest.mark.skipif("PNG" not in native_formats(), reason="built without libpng")
@@ -54,10 +54,6 @@ OTHER: list[Callable[[Any], Any]] = [
 
 def comparable(image: Any) -> Any:
     return image.mode, image.size, image.getpalette(), image.info, image.tobytes()
-
-
-def both(data: bytes) -> tuple[Any, Any]:
-    return headrace.lazy.open(io.BytesIO(data)), Image.open(io.BytesIO(data))
 
 
 def files() -> list[bytes]:

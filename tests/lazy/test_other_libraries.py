@@ -7,8 +7,10 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as v1
 from torchvision.io import ImageReadMode, decode_image
@@ -132,3 +134,31 @@ class Decoded(Dataset[Any]):
 @pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 def test_tensors_of_torchvisions_decode_image_are_the_same(files: list[Path]) -> None:
     check(Decoded(files))
+
+
+class Augmented(Dataset[Any]):
+    """Arrays made of Pillow's images, which albumentations changes."""
+
+    def __init__(self, files: list[Path], chain: Any) -> None:
+        self.files = files
+        self.chain = chain
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self.files[index])
+        pixels = np.array(image.convert("RGB"))
+        return self.chain(image=pixels)["image"], index, type(image).__name__
+
+
+def test_albumentations_gets_the_arrays_that_it_gets_with_torch(files: list[Path]) -> None:
+    albumentations = pytest.importorskip("albumentations")
+    crop, flip = albumentations.RandomResizedCrop((24, 24)), albumentations.HorizontalFlip()
+    jitter, values = albumentations.ColorJitter(), albumentations.Normalize()
+    dataset = Augmented(files, albumentations.Compose([crop, flip, jitter, values], seed=3))
+    wanted = batches(DataLoader, dataset)
+    ours = batches(headrace.DataLoader, dataset)
+    assert {kind for batch in ours for kind in batch[2]} == {"LazyJpegFile"}
+    assert same([batch[:2] for batch in ours], [batch[:2] for batch in wanted])
+    assert same(batches(headrace.DataLoader, dataset, lazy=False), wanted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -270,3 +271,74 @@ def test_recording_ends_where_it_is_stopped() -> None:
     assert [dict(vars(each)) for each in holders] == before
     changed = [now == then for now, then in zip(during, before, strict=True)]
     assert changed == [True, False, False, False, False, True]
+
+
+CROP_ARGUMENTS: list[dict[str, Any]] = [
+    {},
+    {"scale": (0.2, 1.0), "interpolation": v1.InterpolationMode.BICUBIC},
+    {"scale": [1, 1], "ratio": [1, 1]},
+    {"scale": (0.5, 3.0), "ratio": (0.2, 5.0)},  # often fits at a later try
+    {"scale": (2.0, 3.0)},  # never fits
+    {"scale": (2.0, 3.0), "ratio": (0.1, 0.2)},
+    {"scale": (2.0, 3.0), "ratio": (9.0, 11.0)},
+    {"scale": (0.0, 1e-9)},
+    {"scale": (torch.tensor(0.3), np.float32(0.9)), "ratio": (np.float64(0.7), 1.4)},
+    {"scale": (0.1, 0.5, 0.9)},
+    {"scale": (0.1, 0.5, 0.9), "ratio": (1.0,)},
+    {"scale": (1.0, 0.5)},
+    {"scale": (-1.0, -0.5)},
+    {"ratio": (-1.0, 1.0)},
+]
+
+
+@pytest.mark.parametrize("size", [(53, 41), (1, 1), (2, 90), (400, 3)])
+def test_a_random_crop_is_the_one_that_torchvision_draws(
+    monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    rng = np.random.default_rng(5)
+    monkeypatch.setattr(sys.modules[__name__], "FILES", [jpeg(rng, "4:2:0", *size)])
+    for arguments in CROP_ARGUMENTS:
+        transform = v1.RandomResizedCrop(8)
+        vars(transform).update(arguments)
+        check(transform, seeds=25)
+
+
+def _hooked(transform: Any) -> Any:
+    transform.register_forward_hook(lambda _, __, image: image.rotate(90))
+    return transform
+
+
+def _with_own_params(transform: Any) -> Any:
+    params = transform.get_params
+    transform.get_params = lambda *arguments: params(*arguments)
+    return transform
+
+
+@pytest.mark.parametrize("change", [_hooked, _with_own_params, lambda transform: transform.eval()])
+def test_changed_crops_and_jitters_do_what_they_do_without_recording(change: Callable[[Any], Any]) -> None:
+    check(change(v1.RandomResizedCrop(8)))
+    check(change(v1.ColorJitter(0.4, 0.4, 0.4, 0.1)))
+    check(change(v1.ColorJitter((0.3, 0.5), 0, 0, 0.5)))
+
+
+def test_functions_that_crops_and_jitters_call_may_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(F, "resized_crop", lambda image, *box, antialias: image.crop((*box[:2], 40, 40)))
+    monkeypatch.setattr(F, "adjust_hue", lambda image, factor: F.pad(image, int(100 * abs(factor))))
+    check(v1.RandomResizedCrop(8))
+    check(v1.ColorJitter(0.4, 0.4, 0.4, 0.1))
+    monkeypatch.setattr(v1.RandomResizedCrop, "get_params", staticmethod(lambda *_: (1, 2, 9, 9)))
+    check(v1.RandomResizedCrop(8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_crops_follow_torchs_default_dtype(dtype: torch.dtype) -> None:
+    torch.set_default_dtype(dtype)
+    try:
+        check(v1.RandomResizedCrop(8), seeds=20)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_crops_follow_torchs_default_device() -> None:
+    with torch.device("meta"):
+        check(lambda image: v1.RandomResizedCrop(8)(image))

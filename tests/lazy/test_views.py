@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,29 +18,12 @@ from headrace import lazy
 from headrace._native import render
 from headrace.errors import NativeError
 from headrace.lazy.chain import Chain, File
-from headrace.lazy.image import Recorded
 from headrace.lazy.steps import RGB_ROWS, allowed_decoders, native_form
 from support.jpegs import JPEG_KINDS, jpeg
+from support.lazy_images import both
 from support.odd_files import saved
 
 FLIP = Image.Transpose.FLIP_LEFT_RIGHT
-
-
-@pytest.fixture(autouse=True)
-def installed() -> Iterator[None]:
-    lazy.install()
-    yield
-    lazy.uninstall()
-
-
-def both(data: bytes) -> tuple[Image.Image, Image.Image]:
-    """The same file opened lazily and by Pillow alone."""
-    ours = Image.open(io.BytesIO(data))
-    lazy.uninstall()
-    theirs = Image.open(io.BytesIO(data))
-    lazy.install()
-    assert isinstance(ours, Recorded)
-    return ours, theirs
 
 
 def program(image: Image.Image, seed: int) -> list[Any]:
@@ -220,7 +203,7 @@ def test_decoded_pixels_are_held_no_longer_than_an_image_that_may_need_them() ->
     before = decoded_images()
     kept = []
     for n in range(6):
-        image = Image.open(io.BytesIO(jpeg(np.random.default_rng(n), "4:2:0", 90, 80))).convert("RGB")
+        image = lazy.open(io.BytesIO(jpeg(np.random.default_rng(n), "4:2:0", 90, 80))).convert("RGB")
         kept += [np.asarray(image.crop((0, 0, 80, 70 + view))) for view in range(4)]
     assert decoded_images() == before + 1  # of the last one
     del image

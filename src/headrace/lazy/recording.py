@@ -6,7 +6,8 @@ In worker processes these are replaced when they start, and nothing else is look
 - torchvision's implementations for PIL images, which `torchvision.transforms.functional` calls for an image,
   get a recording form, and so do the kernels of `torchvision.transforms.v2` for that class. The public
   functions stay what they are.
-- `GaussianBlur` of v1, which has no such implementation, records when it is called.
+- `GaussianBlur` of v1, which has no such implementation, records when it is called. `RandomResizedCrop` and
+  `ColorJitter` of v1 draw the same numbers when they are called, but make fewer tensors of them.
 - The `Compose` of v1 and v2 has native code make the tensor (`headrace.lazy.conversion`).
 
 Where a transform comes from makes no difference: an attribute of the dataset or of one inside of it, a class
@@ -22,7 +23,8 @@ not recorded: the original is called, and the image is decoded for it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -194,20 +196,86 @@ def _recording_step(original: Function, found: Callable[..., Found]) -> Function
     return recorded
 
 
+# --- transforms of v1 that are called in another way ------------------------------------------------------
+
 _GAUSSIAN_BLUR = v1.functional.gaussian_blur
+_ADJUSTMENTS = ("adjust_brightness", "adjust_contrast", "adjust_saturation", "adjust_hue")
+NEVER_FITS = (4.0, 4.0)  # a scale of RandomResizedCrop
 
 
-@functools.wraps(nn.Module.__call__)
-def _blur(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """`GaussianBlur.__call__` of v1: as it is written, but for the work on a lazy image's pixels."""
-    functional: Any = v1.functional
-    as_written = type(self) is v1.GaussianBlur and functional.gaussian_blur is _GAUSSIAN_BLUR
-    if not as_written or len(args) != 1 or kwargs or not isinstance(args[0], Recorded) or find_change(self):
-        return nn.Module.__call__(self, *args, **kwargs)
-    (image,) = args
+def _calling(kind: type, transform: Callable[[Any, Recorded], Any]) -> Function:
+    """`__call__` of `kind`, by `transform` for a lazy image where the object does what its class does."""
+
+    @functools.wraps(nn.Module.__call__)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        single = type(self) is kind and len(args) == 1 and not kwargs and isinstance(args[0], Recorded)
+        if not single or find_change(self) is not None:
+            return nn.Module.__call__(self, *args, **kwargs)
+        return transform(self, args[0])
+
+    return call
+
+
+def _blur(self: Any, image: Recorded) -> Any:
+    """As written, but for the work on pixels."""
+    blur: Any = v1.functional.gaussian_blur
+    if blur is not _GAUSSIAN_BLUR:
+        return self.forward(image)
     sigma = self.get_params(self.sigma[0], self.sigma[1])
     blurred = _recorded(image, _gaussian_blur, self.kernel_size, [sigma, sigma])
-    return _GAUSSIAN_BLUR(image, self.kernel_size, [sigma, sigma]) if blurred is None else blurred
+    return blur(image, self.kernel_size, [sigma, sigma]) if blurred is None else blurred
+
+
+def _crop(self: Any, image: Recorded) -> Any:
+    """As written, but for how numbers are drawn: the same ones, by the same functions of torch in the same
+    order, without a dozen tensors around them."""
+    number = torch.empty(1)
+    usual = type(number) is torch.Tensor and number.dtype is torch.float32 and number.device.type == "cpu"
+    if not usual or not _is_pair(self.scale) or not _is_pair(self.ratio):
+        return self.forward(image)
+    box = _drawn_box(image, number, self.scale, self.ratio)
+    if box is None:
+        with torch.random.fork_rng([]):  # the central crop, for which no numbers count
+            box = self.get_params(image, NEVER_FITS, self.ratio)
+    return v1.functional.resized_crop(image, *box, self.size, self.interpolation, antialias=self.antialias)
+
+
+def _is_pair(bounds: Any) -> bool:
+    usual = type(bounds) in (list, tuple) and len(bounds) == 2
+    return usual and all(type(bound) in (int, float) for bound in bounds)
+
+
+def _drawn_box(
+    image: Recorded, number: torch.Tensor, scale: Sequence[float], ratio: Sequence[float]
+) -> tuple[int, int, int, int] | None:
+    """(top, left, height, width); None: none of ten fits. `number` is where numbers are drawn."""
+    width, height = image.size
+    narrowest, widest = _logarithms(*ratio)
+    for _ in range(10):
+        area = width * height * number.uniform_(*scale).item()
+        aspect = number.uniform_(narrowest, widest).exp_().item()
+        columns, rows = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < columns <= width and 0 < rows <= height:
+            top = int(torch.randint(0, height - rows + 1, (1,)))
+            return top, int(torch.randint(0, width - columns + 1, (1,))), rows, columns
+    return None
+
+
+@functools.lru_cache(maxsize=64)
+def _logarithms(*ratios: float) -> list[float]:
+    return torch.log(torch.tensor(ratios)).tolist()
+
+
+def _jitter_colors(self: Any, image: Recorded) -> Any:
+    """As written, but for numbers in place of tensors, of which it compares up to ten."""
+    order, *factors = self.get_params(self.brightness, self.contrast, self.saturation, self.hue)
+    for which in order.tolist():
+        if factors[which] is not None:
+            image = getattr(v1.functional, _ADJUSTMENTS[which])(image, factors[which])
+    return image
+
+
+_CALLS = {v1.GaussianBlur: _blur, v1.RandomResizedCrop: _crop, v1.ColorJitter: _jitter_colors}
 
 
 # --- start and stop ------------------------------------------------------------------------------------
@@ -224,7 +292,8 @@ def start() -> None:
     for name, found in KERNELS.items():
         build = functools.partial(_recording_step, found=found)
         _note(_torch_compat.replace_kernel(getattr(v2.functional, name), Image.Image, build))
-    _replace_method(v1.GaussianBlur, "__call__", _blur)
+    for kind, call in _CALLS.items():
+        _replace_method(kind, "__call__", _calling(kind, call))
     _replace_method(v1.Compose, "__call__", conversion.composed(v1.Compose.__call__))
     _replace_method(v2.Compose, "forward", conversion.composed(v2.Compose.forward))
 
