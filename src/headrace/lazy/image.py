@@ -237,7 +237,8 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
         """The chain that can go on; None where Pillow has to do what comes next to pixels."""
         if self.mode not in modes:
             return None
-        self.load()
+        if self._chain is None:
+            self.load()
         if self._chain is None:
             return None
         if self._used and self._chain.steps:  # done once, not again for each image that is made of it

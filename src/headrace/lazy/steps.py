@@ -207,12 +207,10 @@ def native_form(
     Args:
         gray: the image is decoded as ``convert("L")`` gives it.
     """
-    if not steps:
-        return _storing(size, store, gray=gray), _NO_DRAWS
-    draws = np.zeros((len(steps), abi.DRAWS))
+    draws = np.zeros((len(steps), abi.DRAWS)) if steps else _NO_DRAWS
     for row, step in zip(draws, steps, strict=True):
         row[: len(step.draw)] = step.draw
-    return _pipeline([_lowered(step.op) for step in steps], size, store, gray=gray), draws
+    return _pipeline(tuple(step.op for step in steps), size, store, gray), draws
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -239,19 +237,15 @@ GRAY_ROWS = Store(None, 0, True, channels=1)
 _NO_DRAWS = np.zeros((0, abi.DRAWS))
 
 
-@lru_cache(maxsize=64)
-def _storing(size: tuple[int, int], store: Store, *, gray: bool) -> ffi.Pipeline:
-    return _pipeline([], size, store, gray=gray)
-
-
 @lru_cache(maxsize=256)
 def _lowered(op: ImageOp) -> abi.Op:
     return ffi.op(op.native, op.params(), 0, op.data())
 
 
-def _pipeline(ops: Sequence[abi.Op], size: tuple[int, int], store: Store, *, gray: bool) -> ffi.Pipeline:
+@lru_cache(maxsize=256)
+def _pipeline(ops: tuple[ImageOp, ...], size: tuple[int, int], store: Store, gray: bool) -> ffi.Pipeline:
     return ffi.Pipeline(
-        ops,
+        [_lowered(op) for op in ops],
         size[1],
         size[0],
         dtype=store.dtype,
