@@ -81,7 +81,7 @@ class LoaderConfig:
     @classmethod
     def of(cls, loader: TorchDataLoader[Any]) -> LoaderConfig:
         """The arguments that `loader` has as its attributes now."""
-        return cls(**{field.name: getattr(loader, field.name) for field in fields(cls)})
+        return cls(**{name: getattr(loader, name) for name in _NAMES})
 
     def __post_init__(self) -> None:
         _check_choice("on_error", self.on_error, OnError)
@@ -175,6 +175,9 @@ class LoaderConfig:
     def batches_that_fit(self, nbytes: int) -> int:
         """Batches of `nbytes` bytes that may be in flight together with one that the user holds."""
         return max(1, self.memory_budget // max(1, nbytes) - 1)
+
+
+_NAMES = tuple(field.name for field in fields(LoaderConfig))  # listed once: this runs in every epoch's start
 
 
 def _check_choice(name: str, value: Any, choices: Any) -> None:

@@ -299,7 +299,7 @@ class DataLoader(TorchDataLoader[T_co]):
     def _start_epoch(self) -> LoaderIterator:
         stop_at_exit()
         config, builder = self._config(), self._builder
-        plan, batches = builder.settle(config, plan_of(config)), self._batches()
+        plan, batches = builder.settle(config, plan_of(config)), self._batches(config)
         self._identity = None  # the dataset may have changed
         self._warn(config, plan, batches)
         kept = builder.kept_key(config)
@@ -481,13 +481,13 @@ class DataLoader(TorchDataLoader[T_co]):
     def _config(self) -> LoaderConfig:
         return LoaderConfig.of(self)
 
-    def _batches(self) -> Batches:
-        """Batches of an epoch that would start now.
+    def _batches(self, config: LoaderConfig | None = None) -> Batches:
+        """Batches of an epoch that would start now; `config` is what the loader's attributes give, if known.
 
         Raises:
             ConfigError: they can't be shared among ranks.
         """
-        config, own = self._config(), self._own_samplers
+        config, own = config or self._config(), self._own_samplers
         rank = config.rank
         if config.streamed:
             if rank not in (None, "auto"):

@@ -46,6 +46,8 @@ class Histogram:
 
     def merge(self, other: Histogram) -> None:
         """All values of another histogram, too."""
+        if not other.count:
+            return
         self.count += other.count
         self.total += other.total
         self.largest = max(self.largest, other.largest)
@@ -55,7 +57,7 @@ class Histogram:
         """The value that `share` (0 to 1) of all values don't exceed, within 4 % and half a microsecond; 0
         where there are none."""
         rank = max(1, math.ceil(share * self.count))
-        for place, below in enumerate(accumulate(self._counts)):
+        for place, below in enumerate(accumulate(self._counts if self.count else ())):
             if below >= rank:
                 octave, part = divmod(place, PARTS)
                 return min(self.largest, math.ldexp((PARTS + part + 0.5) / (2 * PARTS), LOWEST + octave))
