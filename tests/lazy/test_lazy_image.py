@@ -323,6 +323,23 @@ def test_everything_else_is_as_with_pillow(file: str, action: str) -> None:
     assert outcome(lambda: ours.load() and None) == outcome(lambda: theirs.load() and None)
 
 
+def animated() -> bytes:
+    """A PNG of two frames with a text behind them."""
+    frames = [picture(np.random.default_rng(n), 61, 47) for n in range(2)]
+    file = io.BytesIO()
+    frames[0].save(file, "PNG", save_all=True, append_images=frames[1:])
+    end = pngs.chunk(b"IEND", b"")
+    return file.getvalue().removesuffix(end) + pngs.chunk(b"tEXt", b"Title\0behind") + end
+
+
+@pytest.mark.parametrize("name", ["text", "text after load", "convert RGB", "seek and tell", "seek beyond"])
+@pytest.mark.parametrize("missing", ["", "fdAT"])
+def test_animated_images_are_those_of_pillow(name: str, missing: str) -> None:
+    data = pngs.without(animated(), missing.encode()) if missing else animated()
+    ours, theirs = both(data)
+    assert outcome(lambda: ACTIONS[name](ours)) == outcome(lambda: ACTIONS[name](theirs))
+
+
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("action", ["convert RGB", "array", "thumbnail", "crop beyond", "rotate", "pickle"])
 @pytest.mark.parametrize("name", [*odd_jpegs.TAKEN, *odd_jpegs.REFUSED])

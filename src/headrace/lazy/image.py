@@ -356,7 +356,8 @@ class LazyPngFile(LazyFile, PngImageFile):  # type: ignore[metaclass]
     @property
     def text(self) -> dict[str, Any]:
         """Pillow's texts, by their keywords."""
-        self.load()
+        if self._texts is None and not self.is_animated:  # else Pillow goes to the last frame before it loads
+            self.load()
         return super().text if self._texts is None else self._texts
 
 
