@@ -55,8 +55,8 @@ class _Served(_Process, multiprocessing.get_context("forkserver").Process):  # t
             super().start()
         except ChildProcessError as error:  # of multiprocessing, which waits for a server that is no child
             raise ConfigError(
-                "Workers can't be started by 'forkserver' in this process, which was forked (os.fork) from one"
-                " that had started the fork server. Pass multiprocessing_context='fork' or 'spawn' here."
+                "Workers can't be started by 'forkserver' in this process, which was forked (os.fork) from"
+                " one that had started the fork server. Pass multiprocessing_context='fork' or 'spawn' here."
             ) from error
 
 
