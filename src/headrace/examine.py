@@ -72,7 +72,7 @@ class Job:
 
         Args:
             quiet: keep the script's output from the terminal.
-            progress: called with the name of each phase, from another thread, up to half a second late.
+            progress: called with the name of each phase, from another thread, up to a second late.
 
         Returns:
             (exit status; what was observed, None: it ended too early; the output, if quiet).

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from headrace.measure import outside as module
 from headrace.measure import processes
 from headrace.measure.nvml import Gpu, Gpus
 from headrace.measure.outside import Outside, busiest_gpu, own_memory
+from headrace.measure.processes import TreeLook
 from headrace.measure.sampler import announce_phase
 
 # A parent that sleeps, and a child that computes and holds 64 MB.
@@ -147,3 +149,30 @@ def test_each_phase_is_reported_once_when_it_is_seen(tmp_path: Path, monkeypatch
             time.sleep(0.02)
     outside.stop()
     assert told == ["actual", "demand"]
+
+
+def test_a_child_that_starts_between_counts_has_no_pages_of_its_own_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To count them takes too long where a loader starts its workers again every few seconds."""
+    counted: list[int] = []
+
+    def count(pid: int) -> int:
+        counted.append(pid)
+        return 5_000_000
+
+    monkeypatch.setattr(module, "own_memory", count)
+    monkeypatch.setattr(module, "INTERVAL_SECONDS", 3600.0)
+    outside = Outside(os.getpid(), tmp_path)
+    process = module.look(os.getpid()).processes[0]
+    first = TreeLook(0.0, (process,), 2.0)
+    second = TreeLook(0.0, (process, replace(process, pid=process.pid + 1, memory=7_000_000)), 2.0)
+    third = TreeLook(0.0, (process, replace(process, pid=process.pid + 1, memory=9_000_000)), 2.0)
+    monkeypatch.setattr(module, "SHARE_OF_TIME", 1e-9)
+    owned = [outside._own_memory(tree) for tree in (first, second, third)]
+    outside.stop()
+    assert counted == [process.pid]
+    assert owned[1:] == [
+        {process.pid: 5_000_000, process.pid + 1: 0},
+        {process.pid: 5_000_000, process.pid + 1: 2_000_000},
+    ]

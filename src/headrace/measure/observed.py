@@ -204,7 +204,7 @@ class Observation:
         loops: over its other loaders.
         phases: in the order in which they ran.
         looks: counts of the stack samplers, one dict per process and phase; see `headrace.measure.sampler`.
-        usage: what was seen from outside, several times a second: dicts with the fields of `Usage`.
+        usage: what was seen from outside, every second: dicts with the fields of `Usage`.
         device: None: there is none, or it wasn't profiled.
         memory: bytes: see `headrace.measure.outside`; and, as "main_at_first" and "workers_at_first", of the
             training process and of all workers after the first batch.

@@ -1,4 +1,4 @@
-"""Watches a process and its children from outside, twice a second: processors, storage, memory, GPUs."""
+"""Watches a process and its children from outside, every second: processors, storage, memory, GPUs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from headrace.measure.nvml import gpus
 from headrace.measure.processes import TreeLook, look, own_memory
 from headrace.measure.sampler import AGAIN, read_phase
 
-INTERVAL_SECONDS = 0.5
+INTERVAL_SECONDS = 1.0
 # Counting a process's own pages walks all its page tables, some 15 ms of a core: it takes no more than this
 # share of the time. In between, what a process's resident memory gained is taken to be its own.
-SHARE_OF_TIME = 0.005
+SHARE_OF_TIME = 0.0025
 
 
 class Outside:
@@ -104,8 +104,10 @@ class Outside:
         began = time.perf_counter()
         again = began >= self._count_at
         for process in tree.processes:
-            if again or process.pid not in self._uss:
+            if again:
                 self._uss[process.pid] = own_memory(process.pid), process.memory
+            elif process.pid not in self._uss:  # what it was forked with isn't its own
+                self._uss[process.pid] = 0, process.memory
         if again:
             ended = time.perf_counter()
             self._count_at = ended + (ended - began) / SHARE_OF_TIME

@@ -1,6 +1,6 @@
 """A thread that samples the stacks of the other threads of its process, up to 100 times a second.
 
-It appends what it counted, every half second and whenever the phase changes, as a line of JSON to a file: the
+It appends what it counted, every few seconds and whenever the phase changes, as a line of JSON to a file: the
 last line of a (pid, phase) holds all of that phase. `read_counts` reads such files.
 """
 
@@ -35,8 +35,8 @@ FINE_SECONDS, COARSE_SECONDS = 0.01, {"main": 0.1, "worker": 0.5}
 # A thread is seen where it lets go of the GIL: by default up to 5 ms after it was asked to, at a call into C.
 # There, it is made to let go sooner: or whatever runs next, as a call into C, would be taken for what ran.
 FINE_SWITCH_SECONDS = 0.0005
-NOTICE_SECONDS = 0.05  # until a new phase is noticed
-WRITE_SECONDS = 0.5
+NOTICE_SECONDS = 0.1  # until a new phase is noticed
+FINE_WRITE_SECONDS, COARSE_WRITE_SECONDS = 0.5, 2.0
 MOST_LINES, MOST_SLOWEST = 20, 10
 # Libraries whose functions start threads of their own, also within a worker process.
 THREADED = ("cv2", "numpy", "scipy", "numexpr", "numba", "sklearn", "torch")
@@ -134,7 +134,7 @@ class Sampler:
     current: Sampler | None = None  # that of this process
 
     def __init__(self, folder: Path, role: str) -> None:
-        self._phase_file = folder / PHASE_FILE
+        self._phase_file = str(folder / PHASE_FILE)
         self._path = folder / f"{role}-{os.getpid()}.jsonl"
         self._role = role
         self._phases: dict[str, Counts] = {}
@@ -183,8 +183,8 @@ class Sampler:
             with _no_collection():
                 self._look(now - last)
             last = now
-            phase = self._read_phase()
-            if phase != self._counts.phase or now - written > WRITE_SECONDS:
+            phase = self._counts.phase if self._stamp() == self._read else self._read_phase()
+            if phase != self._counts.phase or now - written > self._write_seconds:
                 ending, written = self._counts, now
                 # First, or what other threads count while the line is written would be lost.
                 self._begin(phase)
@@ -195,11 +195,11 @@ class Sampler:
     def _read_phase(self) -> str:
         """The phase announced last; it changes when another file takes the place of this one."""
         self._read = self._stamp()
-        return read_phase(self._phase_file.parent)
+        return read_phase(Path(self._phase_file).parent)
 
     def _stamp(self) -> tuple[int, int]:
         with suppress(FileNotFoundError):
-            found = self._phase_file.stat()
+            found = os.stat(self._phase_file)
             return found.st_ino, found.st_mtime_ns
         return 0, 0
 
@@ -208,6 +208,7 @@ class Sampler:
         kind = phase.partition(" ")[0]
         fine = kind == SUPPLY or (kind == PARTS and self._role == "main")
         self._interval = FINE_SECONDS if fine else COARSE_SECONDS[self._role]
+        self._write_seconds = FINE_WRITE_SECONDS if fine else COARSE_WRITE_SECONDS
         sys.setswitchinterval(min(FINE_SWITCH_SECONDS, self._switch) if fine else self._switch)
 
     def _look(self, seconds: float) -> None:

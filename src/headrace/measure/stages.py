@@ -21,7 +21,7 @@ class Frame(NamedTuple):
         line: the line that is executed.
         owner: class that the function is defined in; "" for a plain function.
         container: whether it calls transforms in turn, as Compose and Sequential do.
-        source: text of the line.
+        source: text of the line, where it matters.
     """
 
     filename: str
@@ -33,8 +33,9 @@ class Frame(NamedTuple):
     source: str = ""
 
 
-# A frame's code, its file and the line. The file is named because code objects of two files may be equal.
-Place = tuple[CodeType, str, int]
+# A frame's code, by its id, and the line: equal code objects may be of two files, and to hash them is costly.
+Place = tuple[int, int]
+_codes: dict[int, CodeType] = {}  # those that were seen, kept alive so that no others get their ids
 
 
 class Stage(NamedTuple):
@@ -184,7 +185,9 @@ def stage_of(innermost: FrameType, state: str, thread: str) -> tuple[Stage, str]
     walked: list[Place] = []
     frame: FrameType | None = innermost
     while frame is not None:
-        walked.append((frame.f_code, frame.f_code.co_filename, frame.f_lineno or 0))
+        code = frame.f_code
+        _codes.setdefault(id(code), code)
+        walked.append((id(code), frame.f_lineno or 0))
         frame = frame.f_back
     return _remembered(tuple(walked), state, thread)
 
@@ -192,6 +195,9 @@ def stage_of(innermost: FrameType, state: str, thread: str) -> tuple[Stage, str]
 @lru_cache(maxsize=20_000)
 def _remembered(walked: tuple[Place, ...], state: str, thread: str) -> tuple[Stage, str]:
     stack = [_frame(*place) for place in reversed(walked)]
+    for depth, frame in enumerate(stack):  # the others' files, some of thousands of lines, aren't read
+        if depth == len(stack) - 1 or anchor(frame) == "fetch":
+            stack[depth] = frame._replace(source=linecache.getline(frame.filename, frame.line).strip())
     # A forked worker's stack begins with what its parent did.
     loops = [depth for depth, frame in enumerate(stack) if anchor(frame) == "worker"]
     user = innermost_users(stack[loops[-1] :] if loops else stack)
@@ -201,7 +207,9 @@ def _remembered(walked: tuple[Place, ...], state: str, thread: str) -> tuple[Sta
 
 # Most frames of a stack are those of the ones before.
 @lru_cache(maxsize=20_000)
-def _frame(code: CodeType, filename: str, line: int) -> Frame:
+def _frame(known: int, line: int) -> Frame:
+    code = _codes[known]
+    filename = code.co_filename
     return Frame(
         filename,
         code.co_name,
@@ -209,7 +217,6 @@ def _frame(code: CodeType, filename: str, line: int) -> Frame:
         line,
         owner=_class_of(code, filename),
         container=_is_container(code),
-        source=linecache.getline(filename, line).strip(),
     )
 
 
