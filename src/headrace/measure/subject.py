@@ -134,15 +134,10 @@ def stages_between(before: dict[str, list[float]], after: dict[str, list[float]]
     return found
 
 
-def worker_counts(least: int, most: int) -> list[int]:
-    """Numbers of workers to try, above `least` up to `most`: 1, 2, 3, 4, 6, 8, 12, 16, 24 and so on."""
-    steps = sorted({1, *(2**power for power in range(1, 11)), *(3 * 2**power for power in range(9))})
-    return [count for count in steps if least < count <= most]
-
-
 def more_workers(count: int) -> list[int]:
-    """Numbers above `count`, up to four times the cores."""
-    return worker_counts(count, max(8, 4 * usable_cores()))
+    """Numbers above `count` to try, up to four times the cores: 1, 2, 3, 4, 6, 8, 12, 16 and so on."""
+    steps = sorted({1, *(2**power for power in range(1, 11)), *(3 * 2**power for power in range(9))})
+    return [more for more in steps if count < more <= max(8, 4 * usable_cores())]
 
 
 def describe(loader: DataLoader[Any], where: str, batch_nbytes: int) -> LoaderFacts:
