@@ -11,7 +11,7 @@ are read by Headrace in both: they are the same to the bit.
 
 Seconds are of the training by the wall clock, evaluation included. Processor seconds are of the process and
 its workers, imports included; `others` is how many cores other processes kept busy meanwhile. On a busy
-machine compare processor seconds. --json is written after each run: a run that was cut leaves the others.
+machine compare processor seconds. --json is written after each run; those that it holds are not run again.
 """
 
 from __future__ import annotations
@@ -159,8 +159,15 @@ def main() -> None:
         "settings": {**SAME, **SETTINGS[args.name], "workers": args.workers, "augment": args.augment},
         "runs": rows,
     }
+    if args.json is not None and args.json.exists():
+        kept = json.loads(args.json.read_text())
+        if (kept["set"], kept["settings"]) != (args.name, result["settings"]):
+            raise SystemExit(f"{args.json} holds runs of other settings: name another file, or remove it")
+        rows += kept["runs"]
     for seed in range(args.seeds):
         for loader in LOADERS:
+            if any((row["loader"], row["seed"]) == (loader, seed) for row in rows):
+                continue
             row = measured([sys.executable, *sys.argv, "--one", loader, str(seed)])
             rows.append(row)
             print(

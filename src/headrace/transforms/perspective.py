@@ -33,7 +33,7 @@ class RandomPerspective(ChanceOp):
     """Seen from elsewhere with probability `p`: corners move inwards, by up to `distortion` / 2 of an edge.
 
     The coefficients are the solution of linear equations. Where the last bits of torch's solution could
-    matter, native code leaves the sample to torchvision: about one of a hundred.
+    matter, native code leaves the sample to torchvision: 2 to 5 of a hundred, of images of 32×32 pixels 23.
     """
 
     distortion: float
