@@ -80,6 +80,28 @@ def test_batches_have_the_strides_that_torch_gives_them() -> None:
         assert a.stride() == b.stride()
 
 
+class OneBuffer(Large):
+    """Returns the same array each time, with other values."""
+
+    def __init__(self, *, as_tensor: bool) -> None:
+        super().__init__()
+        self.buffer = np.zeros(LARGE, np.float32)
+        self.as_tensor = as_tensor
+
+    def __getitem__(self, index: int) -> Any:
+        self.buffer[:] = index
+        return torch.from_numpy(self.buffer) if self.as_tensor else self.buffer[:]
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_samples_in_one_buffer_are_collated_when_all_are_made_as_by_torch(as_tensor: bool) -> None:
+    dataset = OneBuffer(as_tensor=as_tensor)
+    ours = batches_of(headrace.DataLoader(dataset, batch_size=4, num_workers=0))
+    theirs = batches_of(DataLoader(dataset, batch_size=4))
+    assert len(ours) == len(theirs)
+    assert all(map(torch.equal, ours, theirs))
+
+
 class Failing(Large):
     """Every fifth sample fails."""
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils.data import default_collate
 
 from headrace._torch_compat import pin_memory
-from headrace.device.structure import tensors
-from headrace.engine.error_policy import STOPPED, BatchWithFailures, ErrorPolicyDataset, Request
+from headrace.device.structure import children, tensors
+from headrace.engine.error_policy import STOPPED, ErrorPolicyDataset, Request
 from headrace.engine.meter import Failures
 from headrace.engine.seeding import Seeding
 from headrace.engine.stream import PythonStream
@@ -83,14 +86,41 @@ class CallerStream(PythonStream):
         if self._places:
             placing = PreallocatedCollate(samples, shelf)
             return guarded.placed(request, placing.place_made, placing.collate)
-        made = self._make(request)
-        batch = made.data if isinstance(made, BatchWithFailures) else made
-        large = tensor_bytes(batch, arrays=False) >= LARGE_NBYTES * max(1, samples)
-        # torch's strides are kept: of samples that aren't contiguous, those of a batch needn't be, either.
-        self._places = large and all(map(_is_contiguous, tensors(batch)))
-        if not self._places:
+        made = guarded.placed(request, _as_made, self._first)
+        if self._places is False:
             self.shelf = None
         return made
+
+    def _first(self, samples: list[Any]) -> Any:
+        """The first batch, by torch's collation. It decides whether the next ones are made in reused memory.
+
+        torch's strides are kept: of samples that aren't contiguous, those of a batch needn't be, either.
+        Samples that lie in the same memory are copied when all of them are made, as by torch.
+        """
+        batch = default_collate(samples)
+        large = tensor_bytes(batch, arrays=False) >= LARGE_NBYTES * len(samples)
+        self._places = large and all(map(_is_contiguous, tensors(batch))) and not _share_memory(samples)
+        return batch
+
+
+def _as_made(_position: int, sample: Any) -> Any:
+    return sample
+
+
+def _share_memory(samples: list[Any]) -> bool:
+    """Whether arrays or tensors lie in the same memory, as where a dataset fills one buffer again."""
+    ranges = sorted(_ranges(samples))
+    return any(after[0] < before[1] for before, after in pairwise(ranges))
+
+
+def _ranges(value: Any) -> Iterator[tuple[int, int]]:
+    """(start, end) of the memory of each array and tensor."""
+    if isinstance(value, torch.Tensor):
+        yield value.data_ptr(), value.data_ptr() + value.nbytes
+    elif isinstance(value, np.ndarray):
+        yield value.ctypes.data, value.ctypes.data + value.nbytes
+    else:
+        yield from (each for child in children(value) for each in _ranges(child))
 
 
 def _is_contiguous(tensor: torch.Tensor) -> bool:
