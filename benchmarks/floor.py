@@ -55,17 +55,17 @@ def epoch(loader: Iterable[Any]) -> tuple[float, float]:
     return first, time.perf_counter() - start
 
 
-def one_round(make: Callable[[], Iterable[Any]], *, anew: bool = False) -> dict[str, float]:
+def one_round(make: Callable[[], Iterable[Any]], *, new_loaders: bool = False) -> dict[str, float]:
     """Seconds of a new loader, by the names in FIGURES.
 
     Args:
-        anew: whether each epoch gets a loader of its own, as in a function that validates.
+        new_loaders: whether each epoch gets a loader of its own, as in a function that validates.
     """
     gc.collect()
     before = processor_seconds()
     loader = make()
     first_batch, first_epoch = epoch(loader)
-    later = statistics.median(epoch(make() if anew else loader)[1] for _ in range(LATER_EPOCHS))
+    later = statistics.median(epoch(make() if new_loaders else loader)[1] for _ in range(LATER_EPOCHS))
     del loader
     gc.collect()  # processor time of worker processes counts once they have ended
     used = processor_seconds() - before
@@ -108,7 +108,7 @@ def compare(row: Row, rounds: int, *, best: bool) -> dict[str, Any]:
         for i in range(rounds):
             for name in sorted(LOADERS, reverse=i % 2 == 1):
                 make = partial(LOADERS[name], dataset, **row.options(dataset))
-                for figure, seconds in one_round(make, anew=row.anew).items():
+                for figure, seconds in one_round(make, new_loaders=row.new_loaders).items():
                     found[name][figure].append(seconds)
         if best:
             found["by_workers"] = by_workers(row, dataset, found)
@@ -125,7 +125,7 @@ def by_workers(row: Row, dataset: Any, found: dict[str, Any]) -> dict[str, dict[
         for i in range(2):
             for name in sorted(LOADERS, reverse=i % 2 == 1):
                 make = partial(LOADERS[name], dataset, **row.options(dataset, workers))
-                times[name].append(one_round(make, anew=row.anew)["later_epoch"])
+                times[name].append(one_round(make, new_loaders=row.new_loaders)["later_epoch"])
         for name in LOADERS:
             seconds[name][workers] = statistics.median(times[name])
     return seconds

@@ -41,7 +41,7 @@ class Row:
         persistent: whether workers are kept from epoch to epoch.
         collate_fn: None: the default.
         weighted: whether a `WeightedRandomSampler` chooses the samples.
-        anew: whether each epoch gets a loader of its own.
+        new_loaders: whether each epoch gets a loader of its own.
         native: whether Headrace makes the samples natively, so that the row says something of starting only,
             and is left out of the means.
         needs: the package that the row imports besides torchvision.
@@ -55,7 +55,7 @@ class Row:
     persistent: bool = True
     collate_fn: Callable[[list[Any]], Any] | None = None
     weighted: bool = False
-    anew: bool = False
+    new_loaders: bool = False
     native: bool = False
     needs: str | None = None
 
@@ -421,10 +421,10 @@ ROWS = (
     Row(
         "image files, native, 4 batches, new loaders",
         lambda folder: image_files(folder, 128),
-        anew=True,
+        new_loaders=True,
         native=True,
     ),
-    Row("numbers, 20 batches, new loaders", lambda _: Numbers(640), anew=True),
+    Row("numbers, 20 batches, new loaders", lambda _: Numbers(640), new_loaders=True),
     Row("IterableDataset of numbers, in the caller", lambda _: Streamed(Numbers(300_000)), workers=0),
     Row("IterableDataset of numbers", lambda _: Streamed(Numbers(30_000))),
     Row("IterableDataset of 150 kB", lambda _: Streamed(Arrays(4_000, 150_000))),
