@@ -49,7 +49,7 @@ def test_memory_of_batches_that_were_dropped_is_used_again() -> None:
     for array, _ in loader:
         places.add(array.data_ptr())
         del array
-    assert len(places) <= 3, "the first batch, which is torch's, the one in hand, and the next"
+    assert len(places) <= 3, "the first batch, which is torch's, the one that the loop holds, and the next"
 
 
 def test_a_part_of_a_batch_that_is_held_is_never_overwritten() -> None:

@@ -200,7 +200,7 @@ def _recording_step(original: Function, found: Callable[..., Found]) -> Function
 
 _GAUSSIAN_BLUR = v1.functional.gaussian_blur
 _ADJUSTMENTS = ("adjust_brightness", "adjust_contrast", "adjust_saturation", "adjust_hue")
-NEVER_FITS = (4.0, 4.0)  # a scale of RandomResizedCrop
+NEVER_FITS = (4.0, 4.0)  # a scale with which RandomResizedCrop finds no crop, and takes a central one
 
 
 def _calling(kind: type, transform: Callable[[Any, Recorded], Any]) -> Function:
@@ -235,7 +235,7 @@ def _crop(self: Any, image: Recorded) -> Any:
         return self.forward(image)
     box = _drawn_box(image, number, self.scale, self.ratio)
     if box is None:
-        with torch.random.fork_rng([]):  # the central crop, for which no numbers count
+        with torch.random.fork_rng([]):  # the numbers that get_params draws were drawn above
             box = self.get_params(image, NEVER_FITS, self.ratio)
     return v1.functional.resized_crop(image, *box, self.size, self.interpolation, antialias=self.antialias)
 

@@ -364,7 +364,7 @@ class Examination:
         aligned = self._before is not None
         most = MOST_TRIAL_SECONDS if self._changed is not None or aligned else MOST_SECONDS
         seconds = self._recorder.now() - phase.began
-        # The epoch that the phase began in was begun before.
+        # The epoch that the phase began in had started before.
         reached = goal.reached(phase, seconds, len(phase.startups) + 1, most)
         return reached and (seconds >= most or looped or not (aligned or self._tries_a_loop()))
 
@@ -574,7 +574,7 @@ class Examination:
         ]
 
     def _begin(self, watched: Watched, name: str, settings: dict[str, Any] | None = None) -> None:
-        # A loader that is begun meanwhile, as for validation, is no phase of the one before.
+        # A loader whose iteration starts meanwhile, as for validation, is not a phase of the loader before.
         announced = len(self._watched) == 1 or name != WARM_UP
         self._recorder.begin(watched, Phase(name, settings or {}), announced=announced)
 

@@ -313,8 +313,8 @@ def read_counts(folder: Path) -> list[dict[str, Any]]:
     for text in lines:
         with suppress(ValueError):
             line = json.loads(text)
-            line["phase"], _, begun = line["phase"].partition(AGAIN)
-            number = int(begun or 0)
+            line["phase"], _, restarts = line["phase"].partition(AGAIN)
+            number = int(restarts or 0)
             found[line["pid"], line["phase"], number] = line
             last[line["phase"]] = max(number, last.get(line["phase"], 0))
     return [line for (_, phase, number), line in found.items() if number == last[phase]]

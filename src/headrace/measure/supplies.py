@@ -72,9 +72,9 @@ class Recorder:
 
     def announce(self, name: str) -> None:
         """Tells the samplers which phase runs; "": none."""
-        begun = self._restarts[name]
+        restarts = self._restarts[name]
         self._announced = name
-        self._announce(f"{name}{AGAIN}{begun}" if begun else name)
+        self._announce(f"{name}{AGAIN}{restarts}" if restarts else name)
 
     def begin(self, watched: Watched, phase: Phase, *, announced: bool = True) -> None:
         """Begins a phase of a loader; one that lasts already begins again."""

@@ -33,7 +33,8 @@ class RandomPerspective(ChanceOp):
     """Seen from elsewhere with probability `p`: corners move inwards, by up to `distortion` / 2 of an edge.
 
     The coefficients are the solution of linear equations. Where the last bits of torch's solution could
-    matter, native code leaves the sample to torchvision: 2 to 5 of a hundred, of images of 32×32 pixels 23.
+    matter, native code leaves the sample to torchvision: 3 to 11 % of the applied ones for images of 224 to
+    500 pixels, 24 % for 32×32.
     """
 
     distortion: float
