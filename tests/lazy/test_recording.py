@@ -136,6 +136,21 @@ class OwnPreset:
         return self.steps(image)
 
 
+class Turning(torch.nn.Module):
+    """Turns what comes out of the transform it is mixed into."""
+
+    def __call__(self, image: Any) -> Any:
+        return super().__call__(image).rotate(90)
+
+
+class TurnedCrop(v1.RandomResizedCrop, Turning):
+    """A crop that is called through the other class's `__call__`."""
+
+
+class TurnedJitter(v1.ColorJitter, Turning):
+    """The same of a jitter."""
+
+
 def own_blur(image: Image.Image) -> Image.Image:
     return image.filter(ImageFilter.GaussianBlur(radius=float(np.random.uniform(0.1, 2))))
 
@@ -169,6 +184,7 @@ RECORDED: dict[str, Any] = {
     "float16": v1.Compose([v1.Resize((24, 24)), v1.PILToTensor(), v1.ConvertImageDtype(torch.float16)]),
     "a pure tensor": v2.Compose([v2.Resize((24, 24)), *END_V2, v2.ToPureTensor()]),
     "a subclass in a class": OwnPreset(),
+    "subclasses with another __call__": v1.Compose([TurnedCrop(20), TurnedJitter(0.4), v1.ToTensor()]),
     "a blur of Pillow's": v1.Compose([v1.RandomCrop(30), v1.Lambda(own_blur), *END]),
     "functions": by_functions,
     "functions of v2": by_functions_of_v2,

@@ -205,12 +205,13 @@ NEVER_FITS = (4.0, 4.0)  # a scale with which RandomResizedCrop finds no crop, a
 
 def _calling(kind: type, transform: Callable[[Any, Recorded], Any]) -> Function:
     """`__call__` of `kind`, by `transform` for a lazy image where the object does what its class does."""
+    above: Any = kind  # a subclass may have another class's __call__ between
 
     @functools.wraps(nn.Module.__call__)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         single = type(self) is kind and len(args) == 1 and not kwargs and isinstance(args[0], Recorded)
         if not single or find_change(self) is not None:
-            return nn.Module.__call__(self, *args, **kwargs)
+            return super(above, self).__call__(*args, **kwargs)
         return transform(self, args[0])
 
     return call
