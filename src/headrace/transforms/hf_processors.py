@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -117,6 +118,10 @@ def over_white(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
 
 
+# Of processors: settings and the result of the last comparison, which takes as long as a dozen images.
+_compared: WeakKeyDictionary[Any, tuple[tuple[bool, str], bool]] = WeakKeyDictionary()
+
+
 def find_processor(transform: Any) -> tuple[Any, bool] | None:
     """The processor whose pixel values `transform` returns, and whether it converts the image to RGB before;
     None: it does anything else."""
@@ -139,7 +144,12 @@ def processing_steps(transform: Any, processor: Any, converts: bool) -> Steps:
     steps: Steps = [*white, (v2.PILToTensor(), None), *_geometry(processor), values]
     if converts:
         steps.insert(0, (v2.RGB(), None))
-    _compare(transform, [step for step, _ in steps])
+    state = (converts, repr(vars(processor)))
+    before = _compared.get(processor)
+    if before is None or before[0] != state:
+        before = _compared[processor] = state, _are_equal(transform, [step for step, _ in steps])
+    if not before[1]:
+        raise NoNativeForm(OTHER_VALUES)
     return steps
 
 
@@ -234,8 +244,8 @@ def _size_of(size: Any) -> list[int]:
     return [integer("size", sizes[name]) for name in names]
 
 
-def _compare(transform: Any, steps: Sequence[Callable[[Any], Any]]) -> None:
-    """Raises NoNativeForm where `transform` gives other values than `steps`."""
+def _are_equal(transform: Any, steps: Sequence[Callable[[Any], Any]]) -> bool:
+    """Whether `transform` gives the same values as `steps`."""
     for height, width in COMPARED:
         image = _noise(height, width)
         image.info["transparency"] = image.getpixel((0, 0))
@@ -243,7 +253,8 @@ def _compare(transform: Any, steps: Sequence[Callable[[Any], Any]]) -> None:
         for step in steps:
             found = step(found)
         if type(expected) is not torch.Tensor or not _same(expected, found):
-            raise NoNativeForm(OTHER_VALUES)
+            return False
+    return True
 
 
 def _noise(height: int, width: int) -> Image.Image:
