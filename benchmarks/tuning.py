@@ -8,8 +8,8 @@ are datasets in Python, of `floor_rows.py`. All loads take about 15 minutes on 2
 Each setting is measured for --seconds after its first batches, without a training step. "auto" is Headrace
 with nothing given, from a cold start (its cache of settings is empty): the native engine tunes itself in the
 first 5 % of an epoch, and its rate is taken after that; worker processes aren't tuned, and are as many as
-there are cores. "lost" is what tuning cost by `stats().tuning_seconds`. Rounds are interleaved; medians are
-shown.
+there are cores. "as advised" is the setting of the sweep that `explain()` then says to try. "lost" is what
+tuning cost by `stats().tuning_seconds`. Rounds are interleaved; medians are shown.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import tempfile
 import time
@@ -126,10 +127,14 @@ def compare(load: Load, data: Path, rounds: int, seconds: float) -> dict[str, An
         for kind in ("headrace", "torch")
     }
     shares = {kind: round(medians["auto"] / medians[name], 4) for kind, name in best.items()}
+    advised = re.search(r"try num_workers=(\d+)", text)
+    setting = f"headrace {advised[1]}" if advised else "auto"
     return {
         "medians": medians,
         "best": best,
         "share": shares,
+        "advised": setting,
+        "advised_share": round(medians[setting] / medians[best["headrace"]], 4),
         "lost_s": round(statistics.median(lost), 3),
         "settled": text,
     }
@@ -144,13 +149,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="kept after every load")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")  # torch's, of more workers than cores
-    table = Table("load", "auto, samples/s", "of Headrace's best", "of torch's best", "lost, s", "settled at")
+    headings = ("load", "auto, samples/s", "of Headrace's best", "of torch's best", "as advised", "lost, s")
+    table = Table(*headings, "settled at")
     results: dict[str, Any] = {}
     for name in arguments.loads:
         found = results[name] = compare(LOADS[name], arguments.data, arguments.rounds, arguments.seconds)
         bests = [f"{found['share'][kind]:.1%} ({best})" for kind, best in found["best"].items()]
-        cells = (f"{found['medians']['auto']:,.0f}", *bests, f"{found['lost_s']:.2f}", found["settled"])
-        table.add_row(name, *cells)
+        advised = f"{found['advised_share']:.1%} ({found['advised']})"
+        auto, lost = f"{found['medians']['auto']:,.0f}", f"{found['lost_s']:.2f}"
+        table.add_row(name, auto, *bests, advised, lost, found["settled"])
         print(name, found["medians"], flush=True)
         if arguments.json:
             kept = {"torch": torch.__version__, "loads": results}

@@ -46,6 +46,7 @@ from headrace.plan.planner import with_batch_transform
 from headrace.plan.segments import DatasetSegment, GatherSegment, NativeSegment, ValueSegment
 from headrace.records import LazyCounts, LoaderStats
 from headrace.sources.remote import RemoteSamples
+from headrace.tuning.advice import advise
 from headrace.tuning.climb import Knob, ladder
 from headrace.tuning.self_tuning import SelfTuning
 
@@ -262,6 +263,14 @@ class StreamBuilder:
     def lazy_counts(self) -> LazyCounts | None:
         """How the first samples of the worker processes started last were made; None: not known."""
         return self._processes.lazy_counts
+
+    def advice(self, config: LoaderConfig, plan: Plan) -> str:
+        """Another number of worker processes to try, and why, as far as the latest epoch shows it; or ""."""
+        work, epochs = self._processes.work, self.runtime.meter.epochs()
+        if work is None or not epochs or not starts_processes(config, plan):
+            return ""
+        found = advise(work, epochs[-1], config.num_workers)
+        return "" if found is None else f"\n  try num_workers={found.workers}: {found.reason}"
 
     def end_workers(self) -> None:
         """The next epoch gets new worker processes and threads."""

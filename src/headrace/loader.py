@@ -439,7 +439,7 @@ class DataLoader(TorchDataLoader[T_co]):
             return f"{self.num_workers} decode threads; {self.tuning}"
         if config.streamed and self.num_workers > 0:
             return f"{self.num_workers} processes: each iterates over its own copy of the dataset"
-        return str(workers_of(config))
+        return f"{workers_of(config)}{self._builder.advice(config, plan)}"
 
     @property
     def tuning(self) -> SelfTuning:

@@ -65,9 +65,10 @@ class BatchKeys:
 
 @dataclass(frozen=True)
 class SampleFailure:
-    """A sample that was skipped or replaced, and why. `index` is the dataset's."""
+    """A sample that was skipped or replaced, and why. `index` is the dataset's: an int, or what else the
+    sampler gives."""
 
-    index: int
+    index: Any
     path: str | None
     cause: str
     action: str  # "skipped" or "replaced"
@@ -372,6 +373,20 @@ def _epoch_table(epochs: tuple[EpochStats, ...]) -> list[str]:
     if any(epoch.state != "finished" for epoch in epochs):
         lines.append("(+ running, - stopped before its end)")
     return lines
+
+
+class Work(NamedTuple):
+    """What worker processes have done.
+
+    Attributes:
+        batches: number of batches made, without the first of each process.
+        seconds: sum of the wall-clock times that they took to make, in seconds.
+        on_core: processor time of the processes during it, in seconds.
+    """
+
+    batches: int
+    seconds: float
+    on_core: float
 
 
 class BatchTimes(NamedTuple):

@@ -16,6 +16,7 @@ from headrace._machine import usable_cores
 from headrace.device.structure import batch_size
 from headrace.errors import ConfigError
 from headrace.measure import settings
+from headrace.tuning.advice import most_workers
 
 # Numbers of workers are tried upwards until so many in a row brought nothing.
 TRIES_IN_VAIN = 2
@@ -172,8 +173,8 @@ def _climb_workers(attempt: Callable[..., float]) -> int:
 
 
 def _worker_counts() -> list[int]:
-    """1, 2, 3, 4, 6, 8, 12, 16, … up to four times the cores, at least 16: samples may wait."""
-    most = max(16, 4 * usable_cores())
+    """1, 2, 3, 4, 6, 8, 12, 16, … up to the most that are worth trying."""
+    most = most_workers()
     counts = {1, 3} | {2**k for k in range(1, 11)} | {3 * 2**k for k in range(1, 10)}
     return sorted(count for count in counts if count <= most)
 

@@ -259,6 +259,11 @@ class WorkerPool:
         return ready
 
     @property
+    def progress(self) -> Progress:
+        """Where the workers note what they make and have made; readable after their end, too."""
+        return self._members.progress
+
+    @property
     def depth(self) -> int:
         """Batches that may be in flight, memory permitting."""
         return self.config.workers * self.config.prefetch

@@ -10,8 +10,9 @@ from headrace.engine.seeding import Seeding
 from headrace.engine.stream import PythonStream
 from headrace.engine.workers.deaths import Deaths
 from headrace.engine.workers.pool import Guard, PoolConfig, WorkerPool
+from headrace.engine.workers.progress import Progress
 from headrace.order.batches import IndexBatch
-from headrace.records import LazyCounts
+from headrace.records import LazyCounts, Work
 
 
 class WorkerStream(PythonStream):
@@ -115,6 +116,7 @@ class WorkerPools:
     def __init__(self) -> None:
         # By worker. A pool adds to it, and doesn't keep this object, which keeps the pool.
         self._lazy_counts: list[LazyCounts] = []
+        self._work: Progress | None = None  # of the processes started last
         self._idle: WorkerPool | None = None
         self._deaths = Deaths()
 
@@ -146,6 +148,7 @@ class WorkerPools:
         if pool is None:
             self._lazy_counts = []
             pool = WorkerPool(config, seeding, self._deaths, self._lazy_counts.append)
+        self._work = pool.progress
         pool.start_epoch(seeding, batches, turn)
         return WorkerStream(pool, failures, self._keep if persistent else WorkerPool.close)
 
@@ -154,6 +157,11 @@ class WorkerPools:
         """How the first samples of the processes started last were made; None: not known."""
         counts = self._lazy_counts
         return sum(counts[1:], counts[0]) if counts else None
+
+    @property
+    def work(self) -> Work | None:
+        """What the processes started last have done; None: none were started."""
+        return None if self._work is None else self._work.work
 
     @property
     def idle(self) -> WorkerPool | None:

@@ -7,6 +7,7 @@ import pickle
 import select
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -190,6 +191,7 @@ class _Worker:
         self._seed: int | None = None
         self._guarded: ErrorPolicyDataset | IterableBatches | None = None
         self._error: Exception | None = None
+        self._warm = False  # the first batch includes imports, and files that are opened
         self._lazy_counts: Callable[[], LazyCounts] | None = None  # of the first batch
 
     def serve(self) -> None:
@@ -244,8 +246,12 @@ class _Worker:
         if not self._cell.wanted(request.number) and not self._must_follow():
             return
         self._cell.start(request.number)
+        start, on_core = time.perf_counter_ns(), time.process_time_ns()
         try:
             made = self._made(request)
+            if self._warm:
+                self._cell.add_work(time.perf_counter_ns() - start, time.process_time_ns() - on_core)
+            self._warm = True
             if self._cell.wanted(request.number):
                 ended = type(made) is EndOfStream
                 message, files = self._outbox.pack(request.number, made, ended=ended)

@@ -1,0 +1,73 @@
+"""Which number of worker processes may be faster, from what those of an epoch have shown.
+
+Processes aren't tuned while they run: to start and to end them takes longer than a window of the tuner, and
+what code that isn't seeded draws depends on their number. So `explain()` says it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from headrace._machine import usable_cores
+from headrace.records import EpochStats, Work
+
+FEWEST_BATCHES = 20
+# A loop that waits for a batch longer than this many times the time to make it waits for it to be sent.
+SENDING = 1.25
+# Samples that are on a core for a smaller part of their time wait for something else. Processes that compete
+# for the cores are on one for a part of their time, too, which this leaves room for.
+MOSTLY_WAITING = 0.25
+# The parts of the time that workers are busy, and that the loop waits, from which on more of them would help.
+BUSY, STALLED = 0.7, 0.1
+
+
+class WorkersAdvice(NamedTuple):
+    """What to try.
+
+    Attributes:
+        workers: a value of `num_workers`.
+        reason: reason why, in words.
+    """
+
+    workers: int
+    reason: str
+
+
+def most_workers() -> int:
+    """The largest number of processes that is worth trying: four for each usable core, at least 16, as
+    samples may wait."""
+    return max(16, 4 * usable_cores())
+
+
+def advise(work: Work, epoch: EpochStats, workers: int) -> WorkersAdvice | None:
+    """Another number of processes; None where the present one seems right, or too little is known.
+
+    Args:
+        work: what the processes have done.
+        epoch: the latest epoch, which may be running.
+        workers: the present number of processes.
+    """
+    later = epoch.batches - 1  # the first one is the start-up
+    if min(work.batches, later) < FEWEST_BATCHES:
+        return None
+    making, waiting = work.seconds / work.batches, epoch.stall_seconds / later
+    if waiting > SENDING * making:
+        reason = (
+            f"a batch takes {_time(making)} to make, and the loop waits {_time(waiting)} for it to be sent"
+        )
+        return WorkersAdvice(0, reason)
+    share = work.on_core / work.seconds
+    busy = making * later / (workers * (epoch.seconds - epoch.startup_seconds))
+    most = min(most_workers(), math.ceil(usable_cores() / max(share, 0.01)))
+    if share < MOSTLY_WAITING and busy > BUSY and epoch.stall_share > STALLED and most > workers:
+        reason = (
+            f"a batch takes {_time(making)} to make, {share:.0%} of it on a core; the rest is spent waiting,"
+            " for a disk or a network for example. headrace tune finds the best number"
+        )
+        return WorkersAdvice(most, reason)
+    return None
+
+
+def _time(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"

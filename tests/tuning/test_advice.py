@@ -1,0 +1,104 @@
+"""What `explain()` says of the number of worker processes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from torch.utils.data import Dataset
+
+import headrace
+from headrace._machine import usable_cores
+from headrace.records import EpochStats, QueueFill, Work
+from headrace.tuning.advice import advise
+
+
+class Waiting(Dataset[Any]):
+    """Samples that wait, as for a network."""
+
+    def __len__(self) -> int:
+        return 320
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.005)
+        return index
+
+
+class Tiny(Dataset[Any]):
+    """Samples that take no time."""
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def epoch(*, stall: float, batches: int = 101, seconds: float = 10.0) -> EpochStats:
+    """An epoch whose loop waited for `stall` seconds in all, after a start-up of a second."""
+    waits = stall / batches
+    return EpochStats(
+        0,
+        "finished",
+        batches,
+        batches,
+        seconds + 1.0,
+        1.0,
+        stall,
+        waits,
+        waits,
+        waits,
+        (),
+        QueueFill(0, 1, (), ()),
+    )
+
+
+def test_more_processes_are_advised_where_samples_wait() -> None:
+    loader = headrace.DataLoader(Waiting(), batch_size=8, num_workers=2)
+    assert "try num_workers" not in loader.explain()
+    for _ in loader:
+        pass
+    most = max(16, 4 * usable_cores())
+    assert f"  try num_workers={most}: a batch takes " in loader.explain()
+    assert "of it on a core; the rest is spent waiting" in loader.explain()
+
+
+def test_the_caller_is_advised_where_sending_a_batch_takes_longer_than_making_it() -> None:
+    loader = headrace.DataLoader(Tiny(), batch_size=1, num_workers=2)
+    for _ in loader:
+        pass
+    assert "  try num_workers=0: a batch takes " in loader.explain()
+
+
+def test_nothing_is_advised_of_fewer_than_20_batches() -> None:
+    loader = headrace.DataLoader(Waiting(), batch_size=16, num_workers=2)
+    for _ in loader:
+        pass
+    assert "try num_workers" not in loader.explain()
+
+
+@pytest.mark.parametrize(
+    ("work", "waited"),
+    [
+        pytest.param(Work(100, 10.0, 9.9), 0.0, id="loop never waits"),
+        pytest.param(Work(100, 16.0, 15.9), 8.0, id="busy on cores"),
+        pytest.param(Work(100, 16.0, 8.0), 8.0, id="half of the time on cores"),
+        pytest.param(Work(100, 4.0, 0.1), 4.0, id="workers that wait for requests"),
+        pytest.param(Work(10, 0.1, 0.1), 8.0, id="too few batches made"),
+    ],
+)
+def test_a_number_that_may_be_right_is_left_alone(work: Work, waited: float) -> None:
+    assert advise(work, epoch(stall=waited), workers=2) is None
+
+
+def test_more_than_the_most_are_not_advised() -> None:
+    waiting = Work(100, 10.0 * max(16, 4 * usable_cores()), 0.1)
+    assert advise(waiting, epoch(stall=8.0), workers=max(16, 4 * usable_cores())) is None
+
+
+def test_the_advice_is_as_large_as_the_share_of_the_time_on_a_core_says() -> None:
+    found = advise(Work(100, 18.0, 3.6), epoch(stall=8.0), workers=1)
+    assert found is not None
+    assert found.workers == min(max(16, 4 * usable_cores()), 5 * usable_cores())
+    assert "180 ms to make, 20% of it on a core" in found.reason
