@@ -85,6 +85,15 @@ def default_collate_functions() -> dict[Any, Callable[..., Any]]:
     return functions
 
 
+def default_collation_changed() -> bool:
+    """Whether the table has functions that aren't torch's, as its documentation of `collate` suggests: then
+    nothing is known of what `default_collate` does."""
+    modules = (
+        getattr(function, "__module__", None) or "" for function in default_collate_functions().values()
+    )
+    return any(module.partition(".")[0] not in ("torch", "headrace") for module in modules)
+
+
 def collate(samples: list[Any], functions: Mapping[Any, Callable[..., Any]]) -> Any:
     """`default_collate` by another table than torch's own. Only where `default_collate_functions` has one."""
     from torch.utils.data._utils.collate import collate as by_torch

@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate, default_convert
 
+from headrace._torch_compat import default_collation_changed
 from headrace.config import DEFAULT_DEPTH, LoaderConfig
 from headrace.device.place import pinning_helps, resolve_device
 from headrace.device.postprocess import Postprocess, in_turn
 from headrace.device.prefetcher import DevicePrefetcher
 from headrace.device.resident import Residence
-from headrace.engine.caller_stream import CallerStream
+from headrace.engine.caller_stream import CallerStream, ReusingCollate
 from headrace.engine.error_policy import ErrorPolicyDataset
 from headrace.engine.finish import BatchTransform, Cast
 from headrace.engine.gather import GatherStream
@@ -455,11 +456,12 @@ class StreamBuilder:
     def _caller_stream(
         self, config: LoaderConfig, guard: Guard, seeding: Seeding, indices: Iterator[IndexBatch]
     ) -> CallerStream:
-        guarded = guard(config.dataset, config.collate_fn, config.on_error)
         pinned = config.pin_memory and pinning_helps()
-        places = type(guarded) is ErrorPolicyDataset and config.batched and not guarded.takes_batches()
-        stream = CallerStream(
-            guarded,
+        split = self._split is not None  # its native part writes its batches itself
+        shelf = None if split else self._shelf_for(config, pinned=pinned, keep=CALLER_KEEPS)
+        collate = config.collate_fn if shelf is None else ReusingCollate(shelf)
+        return CallerStream(
+            guard(config.dataset, collate, config.on_error),
             indices,
             seeding,
             0 if config.streamed else config.samples,
@@ -467,9 +469,6 @@ class StreamBuilder:
             pinned=pinned,
             failures=self.runtime.failures,
         )
-        if places:
-            stream.shelf = self._shelf_for(config, pinned=pinned, keep=CALLER_KEEPS)
-        return stream
 
     def _process_stream(
         self,
@@ -505,7 +504,8 @@ class StreamBuilder:
 
     def _shelf_for(self, config: LoaderConfig, *, pinned: bool, keep: int) -> SlotsByPath | None:
         """Memory for batches, used again; None where torch's default collation doesn't make them."""
-        if config.collate_fn is not default_collate or not PLACING_AVAILABLE:
+        by_torch = config.batched and config.collate_fn is default_collate
+        if not by_torch or not PLACING_AVAILABLE or default_collation_changed():
             return None
         if self._shelf is None or (self._shelf.pinned, self._shelf.keep) != (pinned, keep):
             self._shelf = SlotsByPath(pinned=pinned, keep=keep)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import BatchSampler, Dataset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
@@ -134,6 +134,34 @@ def test_python_datasets_skip_and_replace(on_error: Any, workers: int) -> None:
     action = {"skip": "skipped", "replace": "replaced"}[on_error]
     assert [(f.index, f.action) for f in loader.stats().failures] == [(3, action), (17, action)]
     assert "KeyError" in loader.stats().failures[0].cause
+
+
+class ByName(Brittle):
+    """Samples are asked for by name, or by lists of indices; one can't be read."""
+
+    def __getitem__(self, index: Any) -> Any:
+        if index in ("b", [2, 3]):
+            raise KeyError("it is gone")
+        return torch.zeros(1), len(index)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("on_error", ["skip", "replace"])
+@pytest.mark.parametrize(
+    ("options", "index"),
+    [
+        ({"batch_sampler": [["a", "b"], ["c"]]}, "b"),
+        ({"sampler": BatchSampler(range(6), 2, drop_last=False), "batch_size": None}, [2, 3]),
+    ],
+)
+def test_samples_without_a_number_are_skipped(
+    options: dict[str, Any], index: Any, on_error: Any, workers: int, caplog: Any
+) -> None:
+    loader = headrace.DataLoader(ByName(), num_workers=workers, on_error=on_error, **options)
+    with caplog.at_level(logging.WARNING, "headrace"):
+        assert len(list(loader)) == 2
+    assert [(f.index, f.action) for f in loader.stats().failures] == [(index, "skipped")]
+    assert f"sample {index} skipped: KeyError" in caplog.text
 
 
 def test_python_datasets_skip_whole_batches_and_single_samples() -> None:

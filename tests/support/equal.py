@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 
@@ -17,4 +18,6 @@ def same(ours: Any, theirs: Any) -> bool:
         return ours.keys() == theirs.keys() and all(same(ours[key], theirs[key]) for key in ours)
     if isinstance(ours, (list, tuple)):
         return len(ours) == len(theirs) and all(map(same, ours, theirs))
+    if isinstance(ours, np.ndarray):
+        return ours.dtype == theirs.dtype and np.array_equal(ours, theirs)
     return bool(ours == theirs)

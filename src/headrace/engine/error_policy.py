@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from operator import index as number_of
 from operator import length_hint
 from typing import Any
 
@@ -90,17 +91,6 @@ class ErrorPolicyDataset(Dataset[Any]):
     def __getitems__(self, request: Request) -> Any:
         """A batch; torch's loader prefers this to `__getitem__`."""
         return self._make(request, batched=True)
-
-    def placed(
-        self, request: Request, place: Callable[[int, Any], Any], collate: Callable[[list[Any]], Any]
-    ) -> Any:
-        """A batch by ``collate``, in place of the user's function, of what ``place(position, sample)`` gives
-        for each sample once it is made. Not for a dataset that `takes_batches`."""
-        with request.own_generators():
-            seeds = request.seeds()
-            asked = enumerate(zip(request.batch.listed(), seeds, strict=True))
-            samples = [place(position, self.sample(*each)) for position, each in asked]
-            return self.collated(samples, seeds[0] if seeds else None, batched=True, collate=collate)
 
     def takes_batches(self) -> bool:
         """Whether the dataset itself is asked for whole batches."""
@@ -292,5 +282,10 @@ class BatchWithFailures:
         return replace(self, data=pin_memory(self.data))
 
 
-def _others(index: int, size: int) -> range | list[int]:
+def _others(index: Any, size: int) -> list[int]:
+    """Indices of samples that may stand in for another; none, where samples aren't numbered."""
+    try:
+        index = number_of(index)
+    except TypeError:
+        return []
     return [(index + step) % size for step in range(1, min(MAX_REPLACEMENTS, size - 1) + 1)]

@@ -267,15 +267,16 @@ class Failures:
     """Every sample that was skipped or replaced, oldest first; each is logged the first time."""
 
     records: list[SampleFailure] = field(default_factory=list)
-    _logged: set[int] = field(default_factory=set)
+    _logged: set[str] = field(default_factory=set)
 
     def add(self, failure: SampleFailure) -> None:
         """Appends a failure, and logs it if its sample hasn't failed before."""
         self.records.append(failure)
-        if failure.index not in self._logged:
-            self._logged.add(failure.index)
+        index = str(failure.index)  # of a sampler's own, which may be a list
+        if index not in self._logged:
+            self._logged.add(index)
             where = f" ({failure.path})" if failure.path else ""
-            log.warning("sample %d%s %s: %s", failure.index, where, failure.action, failure.cause)
+            log.warning("sample %s%s %s: %s", index, where, failure.action, failure.cause)
 
 
 class Recorder:

@@ -273,8 +273,9 @@ class NativeEngine:
         plan = self.plan
         nbytes = n * plan.sample_nbytes
         # A batch sampler may give batches of any size.
-        memory = self.slots.take() if nbytes <= self.slots.nbytes else torch.empty(nbytes, dtype=torch.uint8)
-        flat = memory[:nbytes].view(plan.dtype)
+        fits = nbytes <= self.slots.nbytes
+        memory = self.slots.take(nbytes) if fits else torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+        flat = memory.view(plan.dtype)
         if plan.layout == "NHWC":
             return flat.view(n, plan.height, plan.width, plan.channels).permute(0, 3, 1, 2)
         return flat.view(n, *plan.shape)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import default_collate
 
-from headrace._torch_compat import default_collate_functions, pin_memory
+from headrace._torch_compat import default_collate_functions, default_collation_changed, pin_memory
 from headrace.device.postprocess import host_postprocess
 from headrace.engine.error_policy import MAX_REPLACEMENTS, cause_of, name_sample
 from headrace.engine.meter import Failures
@@ -84,7 +84,7 @@ class NativeStream(BatchStream):
         self._failures = failures
         self._pending: deque[PendingBatch] = deque()
         self._user = plan.collate
-        self._collates_first = self._user.collates_first and bool(default_collate_functions())
+        self._collates_first = self._user.collates_first and can_collate_first()
         self._postprocess = host_postprocess(plan)
         self._fill_ahead()
 
@@ -314,6 +314,11 @@ class _Collated(NamedTuple):
     """In place of a list's samples: what torch's `default_collate` would make of them."""
 
     batch: list[Any]
+
+
+def can_collate_first() -> bool:
+    """Whether `default_collate` can be given batches that are collated already."""
+    return bool(default_collate_functions()) and not default_collation_changed()
 
 
 def as_samples(batch: list[Any]) -> list[Any]:

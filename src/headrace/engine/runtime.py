@@ -53,10 +53,10 @@ class Runtime:
         return self._slots
 
     def take(self, nbytes: int, *, pinned: bool) -> torch.Tensor:
-        """Memory for one batch of any size up to the largest so far: uint8, at least `nbytes`."""
+        """Memory for one batch of any size up to the largest so far: uint8 [nbytes]."""
         if self._slots is None or self._slots.nbytes < nbytes:
             self._slots = Slots(nbytes, pinned=pinned, keep=KEPT)
-        return self._slots.take()
+        return self._slots.take(nbytes)
 
     def stats(self, budget: int, held: int) -> LoaderStats:
         """What was done so far. For any thread.

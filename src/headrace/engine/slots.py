@@ -14,6 +14,8 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,19 +44,19 @@ class Slots:
         """Slots that are in flight or that some tensor of the user's is on."""
         return len(self._live)
 
-    def take(self) -> torch.Tensor:
-        """A slot: uint8 [nbytes], contents undefined."""
+    def take(self, nbytes: int) -> torch.Tensor:
+        """The first `nbytes` of a slot: uint8 [nbytes], contents undefined."""
         token = next(self._tokens)
         self._live.add(token)
         if self.pinned:
-            tensor = torch.empty(self.nbytes, dtype=torch.uint8, pin_memory=True)
+            tensor = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
             weakref.finalize(tensor.untyped_storage(), self._live.discard, token).atexit = False
             return tensor
         try:
             memory = self._free.pop()
         except IndexError:
             memory = np.empty(self.nbytes, np.uint8)
-        view = memory[:]
+        view = memory[:nbytes]
         weakref.finalize(view, _give_back, memory, self._free, self._live, token).atexit = False
         return torch.from_numpy(view)
 
@@ -65,3 +67,43 @@ def _give_back(
     # Runs inside a garbage collection or a decref, in any thread: nothing here may take a lock.
     live.discard(token)
     free.append(memory)  # with maxlen reached, the oldest goes
+
+
+def stacking(
+    by_torch: Callable[..., Any],
+    take: Callable[[int], torch.Tensor | None],
+    *,
+    keep_strides: bool = False,
+) -> Callable[..., Any]:
+    """What collates tensors as torch does, in other memory.
+
+    Args:
+        by_torch: torch's own function, for tensors that aren't alike, or are more than arrays in host memory.
+        take: gives uint8 [nbytes]; or None, where torch's function is to be used.
+        keep_strides: whether the batch has the strides that torch would give it in the calling process;
+            False: it is contiguous, as torch makes it in worker processes.
+    """
+
+    def stack(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
+        first = batch[0]
+        dtype, shape = first.dtype, first.shape
+        plain = all(is_plain(tensor) and tensor.dtype is dtype and tensor.shape == shape for tensor in batch)
+        memory = None
+        if plain and not (keep_strides and not all(tensor.is_contiguous() for tensor in batch)):
+            memory = take(len(batch) * first.numel() * first.element_size())
+        if memory is None:
+            return by_torch(batch, collate_fn_map=collate_fn_map)
+        return torch.stack(batch, 0, out=memory.view(dtype).view(len(batch), *shape))
+
+    return stack
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is nothing but an array in the host's memory."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not (tensor.requires_grad or tensor.is_nested or tensor.is_quantized)
+        and not (tensor.is_conj() or tensor.is_neg())
+    )

@@ -313,7 +313,7 @@ class ApplyTable:
 
 def empty(nbytes: int) -> torch.Tensor:
     """New memory."""
-    return torch.empty(nbytes, dtype=torch.uint8)
+    return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
 
 
 def look_up(
@@ -322,7 +322,7 @@ def look_up(
     """The values of `levels`, uint8 [n, channels, height, width] on the host, in memory of `take`."""
     n, channels, height, width = levels.shape
     nbytes = levels.numel() * table.dtype.itemsize
-    flat = take(nbytes)[:nbytes].view(table.dtype)
+    flat = take(nbytes).view(table.dtype)
     lower_table(table, height, width, layout).look_up(levels.data_ptr(), n, flat.data_ptr())
     if layout == "NHWC":
         return flat.view(n, height, width, channels).permute(0, 3, 1, 2)

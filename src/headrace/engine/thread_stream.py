@@ -20,7 +20,7 @@ from headrace._torch_compat import pin_memory
 from headrace.device.structure import batch_size
 from headrace.engine.error_policy import ErrorPolicyDataset, Replaced
 from headrace.engine.meter import Failures, Meter
-from headrace.engine.slots import Slots
+from headrace.engine.slots import Slots, is_plain
 from headrace.engine.stream import BatchStream, HostBatch, is_empty, record_failures
 from headrace.engine.thread_pool import Task, ThreadPool
 from headrace.order.batches import IndexBatch
@@ -117,7 +117,7 @@ class ThreadStream(BatchStream):
             if batch.error is not None:
                 raise batch.error
             data = record_failures(batch.result, self._failures)
-            self._largest = max(self._largest, tensor_bytes(data, arrays=True))
+            self._largest = max(self._largest, tensor_bytes(data))
             self._fill()
             if is_empty(data):
                 continue
@@ -196,7 +196,7 @@ class ThreadStream(BatchStream):
             with self._meter.timed("python", 1, threads=self._pool.limit):
                 sample = self._guarded.sample(index, None)
             if self._largest == 0:
-                self._largest = max(1, len(batch.samples) * tensor_bytes(sample, arrays=True))
+                self._largest = max(1, len(batch.samples) * tensor_bytes(sample))
             if batch.placing is not None:
                 sample = batch.placing.place_made(position, sample)
             batch.samples[position] = sample
@@ -243,21 +243,16 @@ class ThreadStream(BatchStream):
         return batch
 
 
-def tensor_bytes(value: Any, *, arrays: bool) -> int:
-    """Bytes of the tensors in `value`, as far as dicts, lists and tuples tell.
-
-    Args:
-        value: anything.
-        arrays: whether NumPy's arrays count, too.
-    """
+def tensor_bytes(value: Any) -> int:
+    """Bytes of the tensors and arrays in `value`, as far as dicts, lists and tuples tell."""
     if isinstance(value, torch.Tensor):
         return value.nbytes if value.layout is torch.strided else 0
     if isinstance(value, np.ndarray):
-        return int(value.nbytes) if arrays else 0
+        return int(value.nbytes)
     if isinstance(value, Mapping):
-        return sum(tensor_bytes(item, arrays=arrays) for item in value.values())
+        return sum(tensor_bytes(item) for item in value.values())
     if isinstance(value, (list, tuple)):
-        return sum(tensor_bytes(item, arrays=arrays) for item in value)
+        return sum(tensor_bytes(item) for item in value)
     return 0
 
 
@@ -278,7 +273,7 @@ class SlotsByPath:
         slots = self._slots.get(path)
         if slots is None or slots.nbytes < nbytes:
             slots = self._slots[path] = Slots(nbytes, pinned=self.pinned, keep=self.keep)
-        return slots.take()[:nbytes]
+        return slots.take(nbytes)
 
     @property
     def live_nbytes(self) -> int:
@@ -296,10 +291,11 @@ class _Rows:
 
 @dataclass(frozen=True, eq=False)
 class _Placed:
-    """Stands in a sample for a tensor that is in its row already."""
+    """Stands in a sample for a tensor, or an array of NumPy's, that is in its row already."""
 
     rows: _Rows
     position: int
+    is_array: bool
 
 
 class PreallocatedCollate:
@@ -328,7 +324,8 @@ class PreallocatedCollate:
         if kind is torch.Tensor:
             return self._place_tensor(position, sample, path)
         if kind is np.ndarray and sample.dtype.kind in "biuf":
-            return self._place_tensor(position, torch.as_tensor(sample), path)
+            placed = self._place_tensor(position, torch.as_tensor(sample), path, is_array=True)
+            return placed if type(placed) is _Placed else sample
         if kind is tuple or kind is list:
             return kind(self.place(position, item, (*path, i)) for i, item in enumerate(sample))
         if kind is dict:
@@ -339,10 +336,11 @@ class PreallocatedCollate:
         """What torch's `default_collate` makes of `samples`, all of which went through `place`."""
         return _torch_compat.collate(samples, _COLLATE)
 
-    def _place_tensor(self, position: int, tensor: torch.Tensor, path: Path) -> Any:
+    def _place_tensor(
+        self, position: int, tensor: torch.Tensor, path: Path, *, is_array: bool = False
+    ) -> torch.Tensor | _Placed:
         nbytes = tensor.numel() * tensor.element_size()
-        plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.requires_grad
-        if nbytes < MIN_NBYTES or not plain or tensor.is_conj() or tensor.is_neg():
+        if nbytes < MIN_NBYTES or not is_plain(tensor):
             return tensor
         rows = self._rows.get(path)
         if rows is None:
@@ -355,7 +353,7 @@ class PreallocatedCollate:
             np.copyto(rows.raw[position], tensor.detach().view(-1).view(torch.uint8).numpy())
         else:
             rows.tensor[position].copy_(tensor)
-        return _Placed(rows, position)
+        return _Placed(rows, position, is_array)
 
     def _new_rows(self, tensor: torch.Tensor, nbytes: int, path: Path) -> _Rows:
         memory = self._shelf.take(path, self._samples * nbytes)
@@ -369,14 +367,22 @@ class PreallocatedCollate:
 
 def _collate_placed(batch: list[Any], *, collate_fn_map: Any) -> Any:
     if not all(type(item) is _Placed for item in batch):
-        return _by_torch([_restored(item) for item in batch], collate_fn_map)
+        tensors = [torch.as_tensor(_restored(item)) for item in batch]
+        return _by_torch(tensors, collate_fn_map)
     rows, positions = batch[0].rows, [item.position for item in batch]
     whole = positions == list(range(len(rows.tensor)))
     return rows.tensor if whole else rows.tensor[positions]
 
 
-def _collate_mixed(batch: list[Any], *, collate_fn_map: Any) -> Any:
-    return _by_torch([_restored(item) for item in batch], collate_fn_map)
+def _restoring(by_torch: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's function, called with what the dataset gave in place of `_Placed`."""
+
+    def collate(batch: Any, *, collate_fn_map: Any) -> Any:
+        if any(type(item) is _Placed for item in batch):
+            batch = type(batch)(_restored(item) for item in batch)
+        return by_torch(batch, collate_fn_map=collate_fn_map)
+
+    return collate
 
 
 def _by_torch(batch: list[Any], functions: Any) -> Any:
@@ -385,7 +391,10 @@ def _by_torch(batch: list[Any], functions: Any) -> Any:
 
 
 def _restored(item: Any) -> Any:
-    return item.rows.tensor[item.position] if type(item) is _Placed else item
+    if type(item) is not _Placed:
+        return item
+    row = item.rows.tensor[item.position]
+    return row.numpy() if item.is_array else row
 
 
 _FUNCTIONS = _torch_compat.default_collate_functions()
@@ -393,7 +402,6 @@ _collate_tensors: Callable[..., Any] | None = _FUNCTIONS.get(torch.Tensor)
 # Whether samples can be placed: only by torch's own collation, with other functions for tensors.
 PLACING_AVAILABLE = _collate_tensors is not None
 _COLLATE: dict[Any, Callable[..., Any]] = {
-    **_FUNCTIONS,
-    torch.Tensor: _collate_mixed,
+    **{kind: _restoring(function) for kind, function in _FUNCTIONS.items()},
     _Placed: _collate_placed,
 }

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import default_collate
 from torchvision import transforms as v1
 
+from headrace._torch_compat import default_collation_changed
 from headrace.errors import ConfigError
 from headrace.plan.arrays import plan_gather
 from headrace.plan.explain import describe_callable, located
@@ -65,7 +66,8 @@ def make_plan(
     """
     check_output(dtype, memory_format)
     output = _Output(dtype, memory_format, None if device is None or device.type == "cpu" else device)
-    collate = None if collate_fn is default_collate else collate_fn
+    default = collate_fn is default_collate and not default_collation_changed()
+    collate = None if default else collate_fn
     if batch_size is not None and collate is None:
         gather = plan_gather(dataset)
         if gather is not None:

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from headrace.engine.slots import is_plain
 from headrace.errors import ConfigError
 from headrace.records import LazyCounts
 
@@ -314,7 +315,7 @@ def batch_memory(nbytes: int) -> torch.Tensor:
     taken = None
     if _outbox is not None and getattr(_thread, "collates", False) and nbytes >= SEGMENT_NBYTES:
         taken = _outbox.take(nbytes)
-    return torch.empty(nbytes, dtype=torch.uint8) if taken is None else torch.from_numpy(taken)
+    return torch.empty(nbytes, dtype=torch.uint8, device="cpu") if taken is None else torch.from_numpy(taken)
 
 
 class Inbox:
@@ -391,17 +392,6 @@ class _BatchPickler(ForkingPickler):
         return NotImplemented
 
 
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is nothing but an array in the host's memory."""
-    return (
-        type(tensor) is torch.Tensor
-        and tensor.layout is torch.strided
-        and tensor.device.type == "cpu"
-        and not (tensor.requires_grad or tensor.is_nested or tensor.is_quantized)
-        and not (tensor.is_conj() or tensor.is_neg())
-    )
-
-
 def reduce_tensor(tensor: torch.Tensor) -> tuple[Any, ...]:
     """For pickle, the memory out of band: all of the tensor's storage, so that those that share it still do;
     but of a small part of a large storage only that part."""
@@ -418,7 +408,7 @@ def reduce_tensor(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def storage_bytes(storage: torch.UntypedStorage) -> Bytes:
     """The memory of a storage: uint8 [nbytes]."""
-    return torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).numpy()
 
 
 def _empty(dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:

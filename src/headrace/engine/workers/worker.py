@@ -11,7 +11,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,10 @@ from headrace import _torch_compat
 from headrace._native.allocator import keep_freed_memory
 from headrace.engine.error_policy import FORKED_CUDA_SIGN, STOPPED, ErrorPolicyDataset, Request
 from headrace.engine.seeding import Seeding, seed_worker
+from headrace.engine.slots import stacking
 from headrace.engine.workers.iterable import EndOfStream, IterableBatches
 from headrace.engine.workers.progress import Cancelled, Progress, ProgressCell
-from headrace.engine.workers.transport import Channel, Message, Outbox, batch_memory, is_plain, use_outbox
+from headrace.engine.workers.transport import Channel, Message, Outbox, batch_memory, use_outbox
 from headrace.errors import ConfigError
 from headrace.order.batches import IndexBatch
 from headrace.records import LazyCounts
@@ -221,8 +221,8 @@ class _Worker:
             self._lazy_counts = lazy.start_worker()
         self._show_seed(start.seed, dataset)
         functions = _torch_compat.default_collate_functions()
-        if torch.Tensor in functions:
-            functions[torch.Tensor] = partial(_stacked, functions[torch.Tensor])
+        if torch.Tensor in functions and not _torch_compat.default_collation_changed():
+            functions[torch.Tensor] = stacking(functions[torch.Tensor], batch_memory)
         use_outbox(self._outbox)
         guarded = guard(dataset, collate, start.on_error)
         guarded.progress = self._cell
@@ -301,15 +301,3 @@ class _Worker:
             if self._start.is_child and os.getppid() != self._start.owner:
                 return False
         return True
-
-
-def _stacked(by_torch: Callable[..., Any], batch: list[Any], *, collate_fn_map: Any = None) -> Any:
-    """Default collation of tensors, straight into the memory that the batch is sent in."""
-    first = batch[0]
-    dtype, shape = first.dtype, first.shape
-    plain = all(is_plain(tensor) and tensor.dtype is dtype and tensor.shape == shape for tensor in batch)
-    if not plain:
-        return by_torch(batch, collate_fn_map=collate_fn_map)
-    nbytes = len(batch) * first.numel() * first.element_size()
-    memory = batch_memory(nbytes).view(dtype)
-    return torch.stack(batch, 0, out=memory.view(len(batch), *shape))
