@@ -637,6 +637,20 @@ def test_what_each_step_logs_is_left_out_of_demand() -> None:
     assert 2.5 <= advice.predicted < 3.0
 
 
+def test_the_processor_time_of_what_each_step_logs_takes_no_cores_from_loading() -> None:
+    """Without logging, step and loader need one of two cores each; with it, they would need both twice."""
+    observation = made.observation(
+        made.phase(ACTUAL, 0.01, 0.09, 0.2),
+        made.phase(DEMAND, 0, 0.1, 0.18),
+        made.phase(PARTS, 0, 0.1, 0.18, steps=15),
+        made.phase(SUPPLY, 0.01, 0, 0.012),
+        cores=2,
+    )
+    step = {"forward": [40.0, 0.0, 1.6, 0.0], "logging": [60.0, 0.0, 2.4, 0.0]}
+    observation.looks = [made.look(phase, {"step": step}, role="main") for phase in (ACTUAL, PARTS)]
+    assert diagnose(observation).verdict.kind == "logging"
+
+
 def test_fewer_threads_are_promised_no_less_than_their_fastest_steps_show() -> None:
     observation = made.oversubscribed()
     observation.phases[2].computes = [0.04] * 20 + [0.06] * 20  # as the machine warms up, or cools down

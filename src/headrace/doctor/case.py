@@ -186,7 +186,8 @@ def case_of(observation: Observation) -> Case | None:
     whole += sum(loop.seconds for loop in observation.loops) / samples
     irregular = irregular_seconds(observation, actual)
     steady = measured - min(0.95 * measured, sum(irregular.values()))
-    costs = replace(costs, demand=regular_demand(observation, costs.demand))
+    regular = regular_demand(observation, costs.demand)
+    costs = replace(costs, demand=regular, demand_cpu=costs.demand_cpu * regular / costs.demand)
     slowdown = costs.slowdown(steady)
     looks = [look for look in observation.looks if look["phase"] == ACTUAL and look["rounds"]]
     free = replace(
