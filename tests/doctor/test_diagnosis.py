@@ -162,6 +162,15 @@ def test_a_step_that_only_receives_batches_does_not_wait_for_data(receiving: flo
     assert ("to receive batches" in diagnosis.verdict.sentence) == (kind == "healthy")
 
 
+def test_a_step_that_is_as_slow_alone_is_healthy_however_long_it_waits() -> None:
+    observation = made.observation(
+        made.phase(ACTUAL, 0.08, 0.02, 0.1), made.phase(DEMAND, 0, 0.097, 0.1), made.phase(SUPPLY, 0.08, 0, 0.08)
+    )
+    verdict = diagnose(observation).verdict
+    assert verdict.kind == "healthy"
+    assert "waits for 80% of its time; its throughput is 320 samples/s, 330 with data" in verdict.sentence
+
+
 def test_threads_beside_worker_processes_are_not_taken_for_a_loader() -> None:
     observation = made.too_few_workers()
     observation.phases[0] = made.phase(ACTUAL, 0.08, 0.04, 0.1)
@@ -297,6 +306,18 @@ def test_where_the_time_goes_adds_up() -> None:
     shares = {part.name: part.share for part in diagnose(observation).time}
     assert sum(shares.values()) == pytest.approx(1.0, abs=0.02)
     assert shares["loop at train.py:60: waiting for data"] == pytest.approx(0.5)
+
+
+def test_no_gain_is_above_the_bound_that_is_reported_with_it() -> None:
+    observation = parts_of_the_step(logging=0.8)
+    # Alone, the step logs nothing, and takes half as long: logging can't take more of it than the other half.
+    observation.phases[1] = made.phase(DEMAND, 0, 0.05, 0.05)
+    observation.looks = observation.looks[:1]
+    diagnosis = diagnose(observation)
+    (advice,) = diagnosis.advice
+    assert advice.cause == "logging"
+    assert advice.alone <= advice.predicted
+    assert diagnosis.verdict.cost == pytest.approx(0.5, abs=0.03)
 
 
 def test_a_validation_loop_that_waits_gets_workers() -> None:

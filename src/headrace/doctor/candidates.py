@@ -55,7 +55,8 @@ KIND_OF_STAGE = {
 def candidates(case: Case) -> list[Candidate]:
     """All changes that would bring anything, or nothing; unordered."""
     found = []
-    for one in (candidate for make in MAKERS for candidate in make(case)):
+    for made in (candidate for make in MAKERS for candidate in make(case)):
+        one = replace(made, gain=min(made.gain, made.bound or case.limit))
         tried = case.tried(one.settings, one.where)
         # A trial on a busy machine refutes nothing: the cores that a change needs are taken.
         least = one.gain if case.is_busy else min(one.gain, tried or one.gain)

@@ -178,6 +178,8 @@ def causes(observation: Observation, case: Case, ranked: Sequence[Candidate]) ->
     ]
     if not found:
         waits = case.starved and case.stall - case.receiving >= STALL_THAT_MATTERS
+        # Data at no cost must make it faster: the step alone may take as long as it does with its waits.
+        waits = waits and case.steady >= GAIN_THAT_COUNTS * case.costs.demand
         slowed = waits or (not case.is_busy and case.costs.demand < SLOWED * case.steady)
         kind = unexplained if slowed else healthy
         found = [kind(case, sure.get("healthy", 0.0))]
@@ -276,7 +278,8 @@ def healthy(case: Case, confidence: float) -> Cause:
     held_up = ""
     if case.stall >= STALL_THAT_MATTERS:
         receives = case.stall - case.receiving < STALL_THAT_MATTERS
-        held_up = " (to receive batches from workers)" if receives else " (other processes hold it up)"
+        others = " (other processes hold it up)" if case.is_busy else ""
+        held_up = " (to receive batches from workers)" if receives else others
     largest = f" and spends {parts[part]:.0%} on {part_name(part)}" if part and parts[part] >= 0.3 else ""
     return Cause(
         kind="healthy",
