@@ -164,11 +164,26 @@ def test_a_step_that_only_receives_batches_does_not_wait_for_data(receiving: flo
 
 def test_a_step_that_is_as_slow_alone_is_healthy_however_long_it_waits() -> None:
     observation = made.observation(
-        made.phase(ACTUAL, 0.08, 0.02, 0.1), made.phase(DEMAND, 0, 0.097, 0.1), made.phase(SUPPLY, 0.08, 0, 0.08)
+        made.phase(ACTUAL, 0.08, 0.02, 0.1),
+        made.phase(DEMAND, 0, 0.097, 0.1),
+        made.phase(SUPPLY, 0.08, 0, 0.08),
     )
     verdict = diagnose(observation).verdict
     assert verdict.kind == "healthy"
     assert "waits for 80% of its time; its throughput is 320 samples/s, 330 with data" in verdict.sentence
+
+
+def test_a_step_that_takes_longer_than_alone_without_waiting_is_healthy() -> None:
+    """As on samples of uneven length, of which the few batches that are repeated may be the shorter ones."""
+    observation = made.observation(
+        made.phase(ACTUAL, 0.001, 0.14, 0.14),
+        made.phase(DEMAND, 0, 0.1, 0.1),
+        made.phase(SUPPLY, 0.04, 0, 0.08),
+    )
+    diagnosis = diagnose(observation)
+    assert diagnosis.verdict.kind == "healthy"
+    assert "1.4 times as long as on the repeated batches" in diagnosis.verdict.sentence
+    assert "times as long" not in diagnose(made.healthy()).verdict.sentence
 
 
 def test_threads_beside_worker_processes_are_not_taken_for_a_loader() -> None:

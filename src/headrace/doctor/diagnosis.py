@@ -42,8 +42,8 @@ SEED = 7  # of the resampling: the same measurements give the same report
 DECIDED = 0.6
 CLEAR = 0.95  # share of the quick resamplings from which on probes aren't repeated
 MOST_UNDER_LOAD = 0.95  # confidence where the load average is above the number of cores
-# A step that reaches less of what it can do alone is held up by something, even if it doesn't wait.
-SLOWED = 0.75
+# Times as long as alone: below it, a step is as fast as on the few batches that are repeated for it.
+LONGER = 1.25
 LEAST_SHARE = 0.02  # of the time, of a part that is reported
 PART_NAMES = {
     "compile": "compiling the model",
@@ -180,8 +180,7 @@ def causes(observation: Observation, case: Case, ranked: Sequence[Candidate]) ->
         waits = case.starved and case.stall - case.receiving >= STALL_THAT_MATTERS
         # Data at no cost must make it faster: the step alone may take as long as it does with its waits.
         waits = waits and case.steady >= GAIN_THAT_COUNTS * case.costs.demand
-        slowed = waits or (not case.is_busy and case.costs.demand < SLOWED * case.steady)
-        kind = unexplained if slowed else healthy
+        kind = unexplained if waits else healthy
         found = [kind(case, sure.get("healthy", 0.0))]
         if kind is healthy and observation.phase(DEMAND) is None:
             found = [too_short(case)]
@@ -280,11 +279,13 @@ def healthy(case: Case, confidence: float) -> Cause:
         receives = case.stall - case.receiving < STALL_THAT_MATTERS
         others = " (other processes hold it up)" if case.is_busy else ""
         held_up = " (to receive batches from workers)" if receives else others
+    factor = case.steady / costs.demand
+    longer = f"; it takes {factor:.1f} times as long as on the repeated batches" if factor >= LONGER else ""
     largest = f" and spends {parts[part]:.0%} on {part_name(part)}" if part and parts[part] >= 0.3 else ""
     return Cause(
         kind="healthy",
         sentence=f"the step waits for {case.stall:.0%} of its time{held_up}{largest}; its throughput is"
-        f" {1 / case.steady:,.0f} samples/s, {1 / costs.demand:,.0f} with data at no cost",
+        f" {1 / case.steady:,.0f} samples/s, {1 / costs.demand:,.0f} with data at no cost{longer}",
         evidence=(
             f"the loader alone supplies {1 / costs.supply:,.0f} samples/s",
             *where_it_stays(case.observation, PARTS),
