@@ -11,8 +11,8 @@ from headrace.doctor.model import (
     IRREGULAR,
     Costs,
     bursts,
-    close_parts,
     costs_of,
+    parts_looked_at,
     per_sample,
     sample_durations,
     stage_costs,
@@ -177,13 +177,10 @@ def other_arguments(case: Case, kind: str, gain: float, why: str, *evidence: str
 
 def case_of(observation: Observation) -> Case | None:
     """None: too little was measured."""
-    costs, actual = costs_of(observation), observation.phase(ACTUAL)
-    if costs is None or actual is None:
+    costs, actual, whole = costs_of(observation), observation.phase(ACTUAL), seconds_of(observation)
+    if costs is None or actual is None or whole is None:
         return None
     measured, _ = per_sample(actual)
-    samples = max(1, sum(actual.samples))
-    whole = measured + start_of_epoch(observation, actual)
-    whole += sum(loop.seconds for loop in observation.loops) / samples
     irregular = irregular_seconds(observation, actual)
     steady = measured - min(0.95 * measured, sum(irregular.values()))
     regular = regular_demand(observation, costs.demand)
@@ -237,7 +234,7 @@ def regular_demand(observation: Observation, demand: float, errors: float = 0.0)
     Args:
         errors: standard errors by which that share is taken to be larger than was sampled.
     """
-    close, by_name = observation.phase(PARTS), {PARTS: close_parts(observation)}
+    close, by_name = observation.phase(PARTS), {PARTS: parts_looked_at(observation, PARTS)}
     by_name[DEMAND] = step_parts(observation, DEMAND)
     shares = {name: sum(parts.get(part, 0.0) for part in IRREGULAR) for name, parts in by_name.items()}
     if not any(shares.values()):

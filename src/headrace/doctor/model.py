@@ -225,7 +225,7 @@ def step_parts(observation: Observation, name: str) -> dict[str, float]:
     How all but the parts that not each batch needs divide is taken from the close look at the step alone:
     while steps are timed, few samples are taken, and these where the thread lets go of the GIL.
     """
-    parts, close = _parts_looked_at(observation, name), close_parts(observation)
+    parts, close = parts_looked_at(observation, name), parts_looked_at(observation, PARTS)
     rest = {key: share for key, share in close.items() if key not in IRREGULAR}
     if not sum(rest.values()):  # too few samples: drawn again, they may be none
         return parts
@@ -234,12 +234,8 @@ def step_parts(observation: Observation, name: str) -> dict[str, float]:
     return found | {key: scale * share for key, share in rest.items()}
 
 
-def close_parts(observation: Observation) -> dict[str, float]:
-    """The same for the step alone, as it was sampled closely; empty: it was not."""
-    return _parts_looked_at(observation, PARTS)
-
-
-def _parts_looked_at(observation: Observation, name: str) -> dict[str, float]:
+def parts_looked_at(observation: Observation, name: str) -> dict[str, float]:
+    """The same from the stack samples of that phase only; empty: there are none."""
     looks = [look for look in observation.looks if look["phase"] == name and look["role"] == "main"]
     whole = sum(look["seconds"] for look in looks)
     parts: dict[str, float] = {}
