@@ -21,13 +21,14 @@ def report_of(script: str, *arguments: str) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.long
 def test_epochs_that_are_left_leave_nothing_behind() -> None:
     report = report_of("leaving.py", "--loops", "5", "--seed", "3")
     assert report["loops"] == 5
     assert report["faults"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_epochs_under_faults_lose_nothing_and_nothing_grows() -> None:
     report = report_of("soak.py", "--seconds", "4")
     assert report["faults"] == []

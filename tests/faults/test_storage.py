@@ -25,7 +25,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("cases", sorted(path.name for path in HERE.glob("cases_*.py")))
+@pytest.mark.parametrize(
+    "cases", ["cases_reading.py", pytest.param("cases_packing.py", marks=pytest.mark.long)]
+)
 def test_storage_that_fails(library: Path, tmp_path: Path, cases: str) -> None:
     environment = {**os.environ, "LD_PRELOAD": str(library), "HEADRACE_FAULTS": str(tmp_path / "rules")}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / cases)]
