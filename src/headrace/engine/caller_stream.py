@@ -79,9 +79,9 @@ class ReusingCollate:
 
     def __init__(self, shelf: SlotsByPath) -> None:
         self._shelf = shelf
-        self._number = 0  # of the tensor in its batch
+        self._number = 0  # of the large tensor in its batch
         by_torch = _torch_compat.default_collate_functions()
-        stack = stacking(by_torch[torch.Tensor], self._take, keep_strides=True)
+        stack = stacking(by_torch[torch.Tensor], self._take, smallest=LARGE_NBYTES, keep_strides=True)
         self._functions = {**by_torch, torch.Tensor: stack}
 
     def __call__(self, samples: list[Any]) -> Any:
@@ -89,6 +89,6 @@ class ReusingCollate:
         self._number = 0
         return _torch_compat.collate(samples, self._functions)
 
-    def _take(self, nbytes: int) -> torch.Tensor | None:
+    def _take(self, nbytes: int) -> torch.Tensor:
         self._number += 1
-        return self._shelf.take((self._number,), nbytes) if nbytes >= LARGE_NBYTES else None
+        return self._shelf.take((self._number,), nbytes)

@@ -71,15 +71,17 @@ def _give_back(
 
 def stacking(
     by_torch: Callable[..., Any],
-    take: Callable[[int], torch.Tensor | None],
+    take: Callable[[int], torch.Tensor],
     *,
+    smallest: int = 0,
     keep_strides: bool = False,
 ) -> Callable[..., Any]:
     """What collates tensors as torch does, in other memory.
 
     Args:
         by_torch: torch's own function, for tensors that aren't alike, or are more than arrays in host memory.
-        take: gives uint8 [nbytes]; or None, where torch's function is to be used.
+        take: gives uint8 [nbytes].
+        smallest: size of a batch in bytes below which it is left to torch's function.
         keep_strides: whether the batch has the strides that torch would give it in the calling process;
             False: it is contiguous, as torch makes it in worker processes.
     """
@@ -87,13 +89,12 @@ def stacking(
     def stack(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
         first = batch[0]
         dtype, shape = first.dtype, first.shape
-        plain = all(is_plain(tensor) and tensor.dtype is dtype and tensor.shape == shape for tensor in batch)
-        memory = None
-        if plain and not (keep_strides and not all(tensor.is_contiguous() for tensor in batch)):
-            memory = take(len(batch) * first.numel() * first.element_size())
-        if memory is None:
+        nbytes = len(batch) * first.numel() * first.element_size()
+        if nbytes < smallest or not all(is_plain(t) and t.dtype is dtype and t.shape == shape for t in batch):
             return by_torch(batch, collate_fn_map=collate_fn_map)
-        return torch.stack(batch, 0, out=memory.view(dtype).view(len(batch), *shape))
+        if keep_strides and not all(tensor.is_contiguous() for tensor in batch):
+            return by_torch(batch, collate_fn_map=collate_fn_map)
+        return torch.stack(batch, 0, out=take(nbytes).view(dtype).view(len(batch), *shape))
 
     return stack
 
