@@ -27,7 +27,7 @@ class Records(Dataset):
         return RECORDS // BLOCK
 
     def __getitem__(self, index):
-        rows = [self.records[(index + 7919 * k) % RECORDS] for k in range(BLOCK)]
+        rows = [self.records[(BLOCK * index + 7919 * k) % RECORDS] for k in range(BLOCK)]
         return torch.tensor([row[1:] for row in rows]).flatten(), rows[0][0] % 10
 
 

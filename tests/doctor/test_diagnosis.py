@@ -430,6 +430,27 @@ def test_workers_that_copy_the_memory_of_their_parent_are_found() -> None:
     assert diagnose(observation).verdict.kind == "healthy"
 
 
+def test_workers_that_copied_most_before_the_measurements_and_grow_a_little_are_found() -> None:
+    observation = made.healthy()
+    observation.memory = {"main_at_first": 10**8, "workers_at_first": 10**8, "allowed": 10**10}
+    for phase in observation.phases:  # by more than noise, by too little to matter in an epoch
+        phase.worker_memory = [9 * 10**8, 9 * 10**8 + 34 * 10**6]
+    diagnosis = diagnose(observation)
+    assert diagnosis.verdict.kind == "memory"
+    assert "each since their first batch: 830 MB in all" in diagnosis.verdict.sentence
+
+
+@pytest.mark.parametrize(("batch", "kind"), [(10**6, "memory"), (10**8, "healthy")])
+def test_workers_whose_memory_swings_by_their_batches_do_not_grow(batch: int, kind: str) -> None:
+    observation = made.healthy()
+    assert observation.loader is not None
+    observation.loader.batch_nbytes = batch
+    observation.memory = {"main_at_first": 10**8, "workers_at_first": 10**8, "allowed": 10**11}
+    for phase in observation.phases:
+        phase.worker_memory = [10**8, 9 * 10**8]
+    assert diagnose(observation).verdict.kind == kind
+
+
 def test_the_largest_part_of_the_step_is_named() -> None:
     sentence = diagnose(parts_of_the_step(optimizer=0.7)).verdict.sentence
     assert "spends 70% on the optimizer" in sentence

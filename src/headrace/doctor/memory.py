@@ -12,6 +12,8 @@ LEAST_GROWTH, NOISE = 16e6, 0.02
 # Growth of one worker since its first batch, or in an epoch, that is more than what any worker needs: in
 # bytes, and as a share of the memory of the process that it was forked from.
 LEAST_COPIED, COPIED = 100e6, 0.25
+# Batches that a worker holds at one moment, and not at another: made, joined, and sent.
+BATCHES_BETWEEN = 4
 MUCH = 0.8  # of what is allowed
 GROWING = "workers that grow"
 LESS_GROWTH = "records in arrays instead of Python lists and dicts"
@@ -95,18 +97,20 @@ def _growth(observation: Observation) -> list[Finding]:
     grown = [phase.worker_memory[1] - phase.worker_memory[0] for phase in measured]
     firsts = [phase.worker_memory[0] for phase in measured]
     least = workers * max(LEAST_COPIED, COPIED * observation.memory.get("main_at_first", 0))
-    per_sample = 0.0
-    noise = [max(workers * LEAST_GROWTH, NOISE * first) for first in firsts]
+    swing = workers * BATCHES_BETWEEN * loader.batch_nbytes
+    whole, per_sample, value = 0.0, 0.0, ""
+    noise = [max(workers * LEAST_GROWTH, NOISE * first) + swing for first in firsts]
     if all(growth >= most for growth, most in zip(grown, noise, strict=True)):
         # An allocator's memory grows ever more slowly, what is kept for each sample does not.
         per_sample = min(growth / sum(phase.samples) for growth, phase in zip(grown, measured, strict=True))
         whole = max(sum(grown), per_sample * (loader.samples or 0))
         epoch = f": {size(whole)} in an epoch" if loader.samples else ""
         value = f"{size(per_sample * 1000)} for every 1,000 samples{epoch}"
-    else:
+    if whole < least:  # most may have been copied before either was measured
         ahead = workers * (loader.arguments.get("prefetch_factor") or 2) * loader.batch_nbytes
         at_first = observation.memory.get("workers_at_first", measured[1].worker_memory[1])
         whole = measured[1].worker_memory[1] - at_first - ahead
+        per_sample, least = 0.0, least + swing
         value = f"{size(whole / workers)} each since their first batch: {size(whole)} in all"
     if whole < least:
         return []
