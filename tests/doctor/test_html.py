@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from headrace.doctor.html import render_html
-from headrace.doctor.records import Advice, Step, Usage
+from headrace.doctor.records import Advice, Step, TimeShare, Usage
 from headrace.doctor.wording import plain
 from support import doctor_records as records
 
@@ -116,6 +116,14 @@ def test_figures_of_the_verdict_the_method_and_the_advice() -> None:
         "6,120 samples",
     ):
         assert figure in text
+
+
+def test_where_the_time_goes_is_reported_where_it_is_known() -> None:
+    time = (TimeShare("waiting for data", 0.31), TimeShare("<b>loop</b>", 0.5))
+    page = Page(render_html(replace(records.healthy(), time=time)))
+    assert "Where the time goes share waiting for data31 % <b>loop</b>50 %" in " ".join(page.text.split())
+    assert {"max": "1", "value": "0.31"} in page.all("progress")
+    assert "Where the time goes" not in Page(render_html(records.empty())).text
 
 
 def test_a_healthy_script_has_no_bottleneck() -> None:
