@@ -162,6 +162,25 @@ def test_a_step_that_only_receives_batches_does_not_wait_for_data(receiving: flo
     assert ("to receive batches" in diagnosis.verdict.sentence) == (kind == "healthy")
 
 
+def test_receiving_is_a_share_of_the_steps_without_other_loops() -> None:
+    """The wait is one of steps; a validation loop, however long, makes what they receive no smaller."""
+    stages = {"wait": {"receive": [100, 0, 40 * 0.01, 0.0]}}
+    observation = made.observation(
+        made.phase(ACTUAL, 0.012, 0.1, 0.1),
+        made.phase(DEMAND, 0, 0.1, 0.1),
+        made.phase(SUPPLY, 0.03, 0, 0.03),
+        looks=[made.look(SUPPLY, stages, role="main")],
+    )
+    seconds = observation.phases[0].seconds
+    arguments = {"num_workers": 2, "persistent_workers": True}
+    observation.loops = [
+        Loop("train.py:60", "DataLoader(Val)", arguments, 1, 40, 1280, 0.1 * seconds, 2 * seconds)
+    ]
+    verdict = diagnose(observation).verdict
+    assert verdict.kind == "healthy"
+    assert "to receive batches" in verdict.sentence
+
+
 def test_a_step_that_is_as_slow_alone_is_healthy_however_long_it_waits() -> None:
     observation = made.observation(
         made.phase(ACTUAL, 0.08, 0.02, 0.1),

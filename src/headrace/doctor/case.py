@@ -97,9 +97,12 @@ class Case:
 
     @property
     def receiving(self) -> float:
-        """Share of the step's time in which the training thread computes to receive batches from workers."""
+        """Share of the steps' time in which the training thread computes to receive batches from workers."""
+        actual = self.observation.phase(ACTUAL)
+        assert actual is not None
         stages = (stage for stage in self.stages if stage.kind == "receive" and stage.place == "main")
-        return sum(stage.seconds_per_sample * (1 - stage.waiting) for stage in stages) / self.actual
+        seconds = sum(stage.seconds_per_sample * (1 - stage.waiting) for stage in stages)
+        return seconds / per_sample(actual)[0]
 
     @property
     def workers(self) -> int:
