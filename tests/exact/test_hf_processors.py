@@ -344,6 +344,17 @@ def test_changed_settings_take_effect_in_the_next_epoch(held: str, root: Path) -
     assert not torch.equal(before[0], after[0])
 
 
+def squeezed(image: Any, processor: Any) -> Any:
+    return processor(image, return_tensors="pt")["pixel_values"].squeeze()
+
+
+def test_each_form_of_a_call_is_compared_for_itself(root: Path) -> None:
+    flat = transformers.ViTImageProcessor(size={"height": 1, "width": 40})
+    assert_native_and_equal(root, functools.partial(pixel_values, processor=flat))
+    assert_python_and_equal(root, functools.partial(squeezed, processor=flat), "gives other values")
+    assert_native_and_equal(root, functools.partial(pixel_values, processor=flat))
+
+
 def gray(path: str) -> Image.Image:
     with Image.open(path) as image:
         return image.convert("L")

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import CodeType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -118,22 +119,22 @@ def over_white(image: Image.Image) -> Image.Image:
     return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
 
 
-# Of processors: settings and the result of the last comparison, which takes as long as a dozen images.
-_compared: WeakKeyDictionary[Any, tuple[tuple[bool, str], bool]] = WeakKeyDictionary()
+# Of processors: code, settings and result of the last comparison, which takes as long as a dozen images.
+_compared: WeakKeyDictionary[Any, tuple[tuple[CodeType, str], bool]] = WeakKeyDictionary()
 
 
-def find_processor(transform: Any) -> tuple[Any, bool] | None:
-    """The processor whose pixel values `transform` returns, and whether it converts the image to RGB before;
-    None: it does anything else."""
+def find_processor(transform: Any) -> tuple[Any, bool, CodeType] | None:
+    """The processor whose pixel values `transform` returns, whether it converts the image to RGB before, and
+    the code that calls it; None: it does anything else."""
     if _backend() is None:
         return None
     is_lambda = type(transform) is v1.Lambda and find_change(transform) is None
     return pixel_values_of(transform.lambd if is_lambda else transform, _is_processor)
 
 
-def processing_steps(transform: Any, processor: Any, converts: bool) -> Steps:
-    """Transforms that do to an RGB image, one after another, what `transform` does, which `processor` was
-    found in; those that aren't torchvision's each with its op.
+def processing_steps(transform: Any, processor: Any, converts: bool, code: CodeType) -> Steps:
+    """Transforms that do to an RGB image, one after another, what `transform` does, in which `find_processor`
+    found the rest; those that aren't torchvision's each with its op.
 
     Raises:
         NoNativeForm: the processor isn't of a known kind, or has unusual settings.
@@ -144,7 +145,7 @@ def processing_steps(transform: Any, processor: Any, converts: bool) -> Steps:
     steps: Steps = [*white, (v2.PILToTensor(), None), *_geometry(processor), values]
     if converts:
         steps.insert(0, (v2.RGB(), None))
-    state = (converts, repr(vars(processor)))
+    state = (code, repr(vars(processor)))
     before = _compared.get(processor)
     if before is None or before[0] != state:
         before = _compared[processor] = state, _are_equal(transform, [step for step, _ in steps])

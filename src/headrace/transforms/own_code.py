@@ -228,10 +228,10 @@ def _is_plain(value: Any) -> bool:
     return value is None or type(value) in (int, float, bool, str, torch.dtype)
 
 
-def pixel_values_of(transform: Any, known: Callable[[Any], bool]) -> tuple[Any, bool] | None:
+def pixel_values_of(transform: Any, known: Callable[[Any], bool]) -> tuple[Any, bool, CodeType] | None:
     """The object `p`, for which `known` holds, where all that `transform` does with an image is to return
-    ``p(image, return_tensors="pt")["pixel_values"][0]``, and whether it converts the image to RGB before.
-    None: it does anything else."""
+    ``p(image, return_tensors="pt")["pixel_values"][0]``, whether it converts the image to RGB before, and
+    the code that does so. None: it does anything else."""
     found = _bound(transform)
     if found is None or found[0].__code__.co_flags & UNUSUAL or _handlers(found[0].__code__):
         return None
@@ -239,7 +239,7 @@ def pixel_values_of(transform: Any, known: Callable[[Any], bool]) -> tuple[Any, 
     if steps is None or len(used) != 1:
         return None
     converts = _processings().get(steps)
-    return None if converts is None else (used[0], converts)
+    return None if converts is None else (used[0], converts, found[0].__code__)
 
 
 def _bound(transform: Any) -> tuple[FunctionType, dict[str, Any], str] | None:
