@@ -19,14 +19,16 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
+from headrace.measure import sampler as module
 from headrace.measure.hooks import TimedDataset, sampled
-from headrace.measure.sampler import AGAIN, Sampler, announce_phase, read_counts
+from headrace.measure.sampler import AGAIN, Sampler, announce_phase, read_counts, state_of
 from support.timed_datasets import (
     SAMPLES,
     Computes,
     Decodes,
     Kills,
     Numbers,
+    Parses,
     Reads,
     Refuses,
     SlowNumber,
@@ -112,6 +114,31 @@ def test_names_what_takes_the_time(
     if workers:
         (supply,) = (line for line in main if line["phase"] == "supply")
         assert supply["stages"]["wait"]["wait"][2] > 0.3 * supply["seconds"]
+
+
+def collate_slowly(samples: list[int]) -> torch.Tensor:
+    compute(0.005)
+    return torch.tensor(samples)
+
+
+def test_looks_at_a_generator_in_python_are_attributed_to_the_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow_state_of(native_id: int) -> str:
+        time.sleep(0.002)  # other threads run meanwhile: the generator gives its value
+        return state_of(native_id)
+
+    monkeypatch.setattr(module, "state_of", slow_state_of)
+    loader = DataLoader(
+        Parses(), SAMPLES, num_workers=1, collate_fn=collate_slowly, multiprocessing_context="fork"
+    )
+    with sampled(tmp_path) as announce:
+        announce("supply")
+        list(loader)
+    (line,) = counts_of(tmp_path, "worker")
+    first = Parses.__iter__.__code__.co_firstlineno
+    assert f"dataset:__iter__ (timed_datasets.py:{first})" in line["stages"]["fetch"]
+    assert [key for key in line["stages"].get("step", {}) if "timed_datasets.py" in key] == []
 
 
 @pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.long), "forkserver"])

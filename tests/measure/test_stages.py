@@ -11,7 +11,7 @@ import pytest
 from torchvision import transforms
 from torchvision.transforms import v2
 
-from headrace.measure.stages import Frame, Stage, classify, is_users, stage_of
+from headrace.measure.stages import Frame, Stage, classify, is_users, stage_of, walk
 
 SITE = "/env/lib/python3.11/site-packages"
 STDLIB = sysconfig.get_paths()["stdlib"]
@@ -252,7 +252,7 @@ def test_equal_code_of_two_files_is_told_apart(tmp_path: Path, monkeypatch: pyte
     """CPython takes code objects to be equal that differ only in their file and in their class's name."""
 
     def ask() -> tuple[Stage, str]:
-        return stage_of(sys._getframe(1), "R", "Prefetch")
+        return stage_of(walk(sys._getframe(1)), "R", "Prefetch")
 
     found = []
     for file, name in (("first.py", "Ask"), ("PIL/JpegImagePlugin.py", "Ask"), ("second.py", "Blur")):
@@ -278,7 +278,7 @@ def test_stacks_of_real_code_are_named_after_what_runs() -> None:
 
     class Probe:
         def __call__(self, image: object) -> object:
-            seen.append(stage_of(sys._getframe(), "R", "Prefetch"))
+            seen.append(stage_of(walk(sys._getframe()), "R", "Prefetch"))
             return image
 
     transforms.Compose([transforms.Lambda(lambda image: image), v2.Lambda(Probe()), Probe()])(None)

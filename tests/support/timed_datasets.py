@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+from collections.abc import Iterator
 from time import perf_counter, sleep
 from typing import Any
 
@@ -147,3 +148,14 @@ def heavy_collate(samples: list[int]) -> torch.Tensor:
     """Collates for long."""
     compute(0.15)
     return torch.tensor(samples)
+
+
+class Parses(IterableDataset[int]):
+    """Computes in its own generator all the time."""
+
+    def __iter__(self) -> Iterator[int]:
+        for index in range(200 * SAMPLES):
+            until = perf_counter() + 0.0002
+            while perf_counter() < until:
+                pass
+            yield index

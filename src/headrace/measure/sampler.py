@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.measure.observed import PARTS, SUPPLY
-from headrace.measure.stages import Stage, stage_of
+from headrace.measure.stages import Place, Stage, is_whole, stage_of, walk
 
 PHASE_FILE = "phase"
 # "actual again 2": the phase began again for the second time, and what was counted of it before is dropped.
@@ -38,6 +38,7 @@ FINE_SWITCH_SECONDS = 0.0005
 NOTICE_SECONDS = 0.1  # until a new phase is noticed
 FINE_WRITE_SECONDS, COARSE_WRITE_SECONDS = 0.5, 2.0
 MOST_LINES, MOST_SLOWEST = 20, 10
+MOST_WALKS = 3  # of all stacks, in one look
 # Libraries whose functions start threads of their own, also within a worker process.
 THREADED = ("cv2", "numpy", "scipy", "numexpr", "numba", "sklearn", "torch")
 # Processor time below which a native thread counts as idle, between two writes.
@@ -217,12 +218,12 @@ class Sampler:
         counts.rounds += 1
         main = threading.main_thread()
         threads = {thread.ident: thread for thread in threading.enumerate()}
-        for ident, innermost in sys._current_frames().items():
+        for ident, walked in _stacks().items():
             thread = threads.get(ident)
             if thread is self._thread or thread is None or thread.native_id is None:
                 continue
             name = "" if thread is main else re.sub(r"[-_ ]?\d+", "", thread.name)
-            stage, line = stage_of(innermost, state_of(thread.native_id), name)
+            stage, line = stage_of(walked, state_of(thread.native_id), name)
             counts.add(stage, seconds)
             if thread is main and line:
                 counts.lines[line] = counts.lines.get(line, 0) + 1
@@ -264,6 +265,19 @@ def _no_collection() -> Iterator[None]:
     finally:
         if collects:
             gc.enable()
+
+
+def _stacks() -> dict[int, tuple[Place, ...]]:
+    """The stack of each thread, walked before anything lets go of the GIL.
+
+    A generator that goes on meanwhile, and gives its value, loses the frames outside of it. Where the GIL was
+    taken away all the same, the stacks are walked again.
+    """
+    for _ in range(MOST_WALKS):
+        stacks = {ident: walk(innermost) for ident, innermost in sys._current_frames().items()}
+        if all(map(is_whole, stacks.values())):
+            break
+    return stacks
 
 
 def state_of(native_id: int) -> str:

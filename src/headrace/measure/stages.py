@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import re
 import sys
@@ -36,6 +37,7 @@ class Frame(NamedTuple):
 # A frame's code, by its id, and the line: equal code objects may be of two files, and to hash them is costly.
 Place = tuple[int, int]
 _codes: dict[int, CodeType] = {}  # those that were seen, kept alive so that no others get their ids
+SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class Stage(NamedTuple):
@@ -173,15 +175,8 @@ SHIMS = ("_call_impl", "_wrapped_call_impl")  # of nn.Module, between a containe
 BASES = ("Transform", "Module", "BasicTransform", "ImageOnlyTransform", "DualTransform")
 
 
-def stage_of(innermost: FrameType, state: str, thread: str) -> tuple[Stage, str]:
-    """What a thread does, and its innermost line of the user's code as "file.py:41 function" ("": none).
-
-    Args:
-        innermost: the thread's innermost frame.
-        state: of the thread, as Linux has it: "R" on a core or waiting for one, "D" waiting for storage, "S"
-            asleep: for a lock, the GIL, a socket or a timer.
-        thread: its name without its number in a pool; "" for the main thread.
-    """
+def walk(innermost: FrameType) -> tuple[Place, ...]:
+    """The places of a stack, innermost first; it does not let go of the GIL by itself."""
     walked: list[Place] = []
     frame: FrameType | None = innermost
     while frame is not None:
@@ -189,11 +184,24 @@ def stage_of(innermost: FrameType, state: str, thread: str) -> tuple[Stage, str]
         _codes.setdefault(id(code), code)
         walked.append((id(code), frame.f_lineno or 0))
         frame = frame.f_back
-    return _remembered(tuple(walked), state, thread)
+    return tuple(walked)
+
+
+def is_whole(walked: tuple[Place, ...]) -> bool:
+    """Whether no generator was left while its stack was walked: that has nothing outside of it then."""
+    return not _codes[walked[-1][0]].co_flags & SUSPENDABLE
 
 
 @lru_cache(maxsize=20_000)
-def _remembered(walked: tuple[Place, ...], state: str, thread: str) -> tuple[Stage, str]:
+def stage_of(walked: tuple[Place, ...], state: str, thread: str) -> tuple[Stage, str]:
+    """What a thread does, and its innermost line of the user's code as "file.py:41 function" ("": none).
+
+    Args:
+        walked: the thread's stack, as of `walk`.
+        state: of the thread, as Linux has it: "R" on a core or waiting for one, "D" waiting for storage, "S"
+            asleep: for a lock, the GIL, a socket or a timer.
+        thread: its name without its number in a pool; "" for the main thread.
+    """
     stack = [_frame(*place) for place in reversed(walked)]
     for depth, frame in enumerate(stack):  # the others' files, some of thousands of lines, aren't read
         if depth == len(stack) - 1 or anchor(frame) == "fetch":
