@@ -124,6 +124,16 @@ def test_a_script_that_ends_early_is_measured_as_far_as_it_goes() -> None:
     assert any("ended" in note for note in observation.notes)
 
 
+def test_the_loader_is_measured_alone_where_the_actual_phase_ends_with_an_epoch() -> None:
+    rows = module.WARM_STEPS + 8
+    observation, _ = examine(DataLoader(Rows(rows), 1), lambda batch: None, Goal(steps=8))
+    actual, supply = observation.phase(ACTUAL), observation.phase(SUPPLY)
+    assert actual is not None
+    assert supply is not None
+    assert (len(actual.waits), actual.epochs_ended) == (8, 0)
+    assert supply.samples_per_second > 0
+
+
 def test_only_the_actual_phase_where_nothing_else_is_asked() -> None:
     observation, _ = examine(DataLoader(Rows(100), 1), lambda batch: None, Goal(steps=6, actual_only=True))
     assert [phase.name for phase in observation.phases] == [ACTUAL]

@@ -255,12 +255,7 @@ class Supplies:
         self, phase: Phase, begin: Callable[[], Iterator[Any]], inner: Iterator[Any]
     ) -> Iterator[Any]:
         while True:
-            empty = True
-            for batch in inner:
-                empty = False
-                yield batch
-            if empty:
-                return
+            yield from inner  # of which the actual phase may have left nothing
             phase.epochs_ended += 1
             started = time.perf_counter()
             del inner  # with it torch ends its workers, which those forked now would keep alive
