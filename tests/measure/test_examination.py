@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -98,6 +99,29 @@ def test_a_step_that_waits_for_a_loader_that_is_fast_on_average_gets_others(
     monkeypatch.setattr(supplies, "STALL_THAT_MATTERS", 0.0)
     observation, _ = examine(DataLoader(Rows(400), 1), lambda batch: time.sleep(0.05), Goal(steps=6))
     assert "supply num_workers=1" in {phase.name for phase in observation.others(SUPPLY)}
+
+
+def test_one_other_number_of_workers_is_measured_however_late_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supplies, "LAST_SUPPLY_SECONDS", 0.0)
+    observation, _ = examine(DataLoader(Rows(400, 0.01), 1), lambda batch: None, Goal(steps=6))
+    assert [phase.name for phase in observation.others(SUPPLY)] == ["supply num_workers=1"]
+    assert any("was not tried: the others took too long" in note for note in observation.notes)
+
+
+def test_a_slow_start_leaves_time_for_other_loaders_and_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = 0.0
+
+    def step(batch: torch.Tensor) -> None:
+        nonlocal late
+        late = 1000.0  # seconds that the script's first step took
+
+    monkeypatch.setattr(supplies, "time", SimpleNamespace(perf_counter=lambda: time.perf_counter() + late))
+    settings = {"loader": {"num_workers": 1}}
+    observation, _ = examine(
+        DataLoader(Rows(400, 0.01), 1), step, Goal(steps=6), promising=lambda _: (settings, "")
+    )
+    names = {phase.name for phase in observation.phases}
+    assert names >= {"supply num_workers=1", "supply num_workers=2", name_of(ACTUAL, settings)}
 
 
 def test_starts_of_epochs_are_not_waits() -> None:

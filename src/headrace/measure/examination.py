@@ -56,7 +56,7 @@ LEAST_STEPS, LEAST_SECONDS, MOST_SECONDS = 20, 4.0, 20.0
 MOST_TRIAL_SECONDS = 10.0
 DEMAND_SECONDS, SLOW_DEMAND_SECONDS, PARTS_SECONDS = 2.0, 8.0, 1.5
 PROFILED_STEPS = 6
-# No change is tried so long after the examination began, which is to take a minute at most.
+# No change is tried so long after the examination began; see `Recorder.spent`.
 LAST_TRIAL_SECONDS = 45.0
 # On a machine of which other processes use this share of the cores, probes are repeated.
 BUSY_SHARE = 0.25
@@ -427,7 +427,7 @@ class Examination:
         self.restore()
         self.observation.looks = self._counted()
         wanted = None if self._goal.actual_only else self._promising(self.observation)
-        if wanted is None or wanted in self._tried or self._recorder.now() > LAST_TRIAL_SECONDS:
+        if wanted is None or wanted in self._tried or self._recorder.spent() > LAST_TRIAL_SECONDS:
             return None
         settings, where = wanted
         # More than one where the script has one function for several loops, or a new loader for each.
@@ -486,9 +486,9 @@ class Examination:
         """Whether probes need not be repeated: the machine is free, one cause is ahead, or the time does not
         suffice for another round, as long as the last one, which began then."""
         busy = [phase.others for phase in self.observation.phases]
-        if 2 * self._recorder.now() - began > LAST_SUPPLY_SECONDS or sum(
-            busy
-        ) < BUSY_SHARE * usable_cores() * len(busy):
+        another = self._recorder.now() - began
+        late = self._recorder.spent() + another > LAST_SUPPLY_SECONDS
+        if late or sum(busy) < BUSY_SHARE * usable_cores() * len(busy):
             return True
         self.observation.looks = self._counted()
         return self._decided(self.observation)
