@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -656,6 +657,93 @@ def test_a_script_that_ends_before_its_next_validation_keeps_the_steps_before_th
     assert sum(actual.samples) == 2 * 40 - 2 * module.WARM_STEPS
     (loop,) = observation.loops
     assert loop.loops == 1
+
+
+LOCK_STEP = """
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __init__(self, count, seconds):
+        self.count, self.seconds = count, seconds
+    def __len__(self):
+        return self.count
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return torch.tensor([float(index)])
+
+labeled, unlabeled = DataLoader(Rows(50, 0), 2), DataLoader(Rows(300, 0.004), 3)
+val = DataLoader(Rows(8, 0), 4)
+steps = 0
+{loop}
+"""
+BY_ZIP = """
+for _ in range(20):
+    for a, b in zip(labeled, unlabeled):
+        assert (len(a), len(b)) == (2, 3)
+        steps += 1
+"""
+BY_NEXT = """
+first, second = iter(labeled), None
+for steps in range(400):
+    try:
+        a = next(first)
+    except StopIteration:
+        first = iter(labeled)
+        a = next(first)
+    if second is None:
+        second = iter(unlabeled)
+    try:
+        b = next(second)
+    except StopIteration:
+        second = iter(unlabeled)
+        b = next(second)
+    assert (len(a), len(b)) == (2, 3)
+    if steps % 9 == 7:
+        for _ in val:
+            pass
+"""
+
+
+@pytest.mark.parametrize("loop", [BY_ZIP, BY_NEXT], ids=["zip", "next"])
+def test_of_loaders_in_lock_step_the_one_that_is_waited_for_is_examined(loop: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LOCK_STEP.format(loop=loop))
+    status, observation, output = Job([str(script)], steps=12, brief=True).run(quiet=True)
+    assert observation is not None, output
+    assert observation.ended == EXAMINED, (status, output)
+    assert observation.loader is not None
+    assert observation.loader.arguments["batch_size"] == 3
+    (actual,) = observation.phases
+    assert len(actual.waits) >= 12
+    assert set(actual.samples) == {3}
+    assert [loop.arguments["batch_size"] for loop in observation.loops] == ([4] if loop == BY_NEXT else [])
+    (note,) = observation.notes
+    assert "in lock-step" in note
+    assert "batch_size=2" in note
+
+
+def test_loaders_in_lock_step_go_through_all_phases() -> None:
+    observation, phases = Observation(["test"], 4, 1), list[str]()
+    examination = Examination(observation, Goal(steps=8), phases.append, headrace.DataLoader)
+    fast, slow = DataLoader(Rows(4000), 2), DataLoader(Rows(4000, 0.004), 1)
+
+    def script() -> None:
+        loaders = [examination.iterate(loader, partial(iter, loader)) for loader in (fast, slow)]
+        for _ in zip(*loaders, strict=True):
+            time.sleep(0.002)
+
+    with pytest.raises(Enough):
+        script()
+    actual, demand, supply = (observation.phase(name) for name in (ACTUAL, DEMAND, SUPPLY))
+    assert actual is not None
+    assert demand is not None
+    assert supply is not None
+    assert set(actual.samples) == set(demand.samples) == set(supply.samples) == {1}
+    assert min(actual.computes) >= 0.002
+    assert actual.seconds <= actual.ended - actual.began
+    assert observation.loops == []
 
 
 class Doubled(DataLoader[Any]):

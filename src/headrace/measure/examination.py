@@ -35,11 +35,12 @@ from headrace.measure.observed import (
     Observation,
     Phase,
 )
-from headrace.measure.processes import Times, children_memory, own_memory, wait_until_quiet
+from headrace.measure.processes import children_memory, own_memory, wait_until_quiet
 from headrace.measure.settings import is_replaceable, name_of, with_settings
 from headrace.measure.subject import (
     Watched,
     WatchedIterator,
+    Window,
     batch_samples,
     clone,
     describe,
@@ -47,7 +48,7 @@ from headrace.measure.subject import (
     prefetched,
     where_from,
 )
-from headrace.measure.supplies import LAST_SUPPLY_SECONDS, Recorder, Supplies, synchronise
+from headrace.measure.supplies import LAST_SUPPLY_SECONDS, Recorder, Supplies, last_line, synchronise
 
 WARM_UP = "warm-up"
 WARM_STEPS = 3  # the first ones allocate, compile and choose kernels
@@ -86,22 +87,6 @@ class Goal:
         if self.steps is not None:
             return steps >= self.steps
         return (steps >= LEAST_STEPS and seconds >= LEAST_SECONDS) or (steps >= 5 and seconds >= most)
-
-
-@dataclass
-class Window:
-    """An actual phase up to the end of a loop over another loader, where it begins again.
-
-    Attributes:
-        watched: the loader whose phase it is.
-        phase, times: of it until then.
-        loops: the other loaders, with what was spent on them in it.
-    """
-
-    watched: Watched
-    phase: Phase
-    times: Times
-    loops: list[tuple[Watched, Loop]]
 
 
 class Examination:
@@ -165,6 +150,7 @@ class Examination:
             facts = describe(loader, where, 0)
             watched = self._watched[id(loader)] = Watched(loader, begin, where)
             watched.loop = Loop(where, facts.code, facts.arguments)
+        watched.nested = not watched.companion and any(one is not watched for one in self._giving)
         inner_began = time.perf_counter()
         with self._own_work():
             inner = (watched.instead or begin)()
@@ -262,8 +248,7 @@ class Examination:
         wait = 0.0
         while True:
             yield from self._step(watched, batch, wait)
-            # A loop within another loader's step, as for validation, leaves it to the other to be examined.
-            if not self._giving and self._subject in (None, watched):
+            if self._is_leading(watched):
                 inner = yield from self._after_step(watched, inner)
             asked = time.perf_counter()
             try:
@@ -283,7 +268,7 @@ class Examination:
             if self._is_warm(watched):
                 self._begin_actual(watched)
         elif self._loops and self._before is None:
-            others = [(one, one.loop) for one in self._watched.values() if one is not watched]
+            others = [(one, one.loop) for one in self._beside(watched)]
             window = Window(watched, watched.phase, watched.times, others)
             self._begin_actual(watched)
             self._before = window
@@ -293,7 +278,7 @@ class Examination:
 
     def _step(self, watched: Watched, batch: Any, wait: float) -> Iterator[Any]:
         phase = watched.phase
-        if phase.name == WARM_UP and self._subject is None and not self._giving:
+        if phase.name == WARM_UP and self._subject is None and not watched.nested:
             watched.kept = [*watched.kept[1 - KEPT_BATCHES :], clone(batch)]
         samples = batch_samples(batch, watched.loader.batch_size)
         watched.batch_nbytes = watched.batch_nbytes or nbytes(batch)
@@ -302,6 +287,7 @@ class Examination:
         self._giving.append(watched)
         try:
             yield batch
+            self._find_companions(watched)
         finally:
             self._giving.remove(watched)
         compute = time.perf_counter() - given - (self._elsewhere(watched) - elsewhere)
@@ -314,9 +300,30 @@ class Examination:
         watched.loop.samples += samples
         watched.loop.computes += compute
 
+    def _find_companions(self, watched: Watched) -> None:
+        """Those that gave a batch within its step, and whose loops haven't ended with it."""
+        later = self._giving[self._giving.index(watched) + 1 :]
+        for one in [] if watched.nested else later:
+            watched.companion = one.companion = True
+            one.nested = False
+
+    def _is_leading(self, watched: Watched) -> bool:
+        """Whether its steps decide about phases: a loop within another loader's step leaves that to
+        that one. Of loaders in lock-step, the one that is waited for longest is examined."""
+        if watched.nested or watched in self._giving:
+            return False
+        if self._subject is not None or not watched.companion:
+            return self._subject in (None, watched)
+        return all(watched.loop.waits >= one.loop.waits for one in self._watched.values() if one.companion)
+
+    def _beside(self, watched: Watched) -> list[Watched]:
+        """The loaders of other loops; those in lock-step with this one are waited for within its step."""
+        others = (one for one in self._watched.values() if one is not watched)
+        return [one for one in others if not (watched.companion and one.companion)]
+
     def _elsewhere(self, watched: Watched) -> float:
         """Seconds spent on loops over other loaders so far."""
-        return sum(one.loop.seconds for one in self._watched.values() if one is not watched)
+        return sum(one.loop.seconds for one in self._beside(watched))
 
     def _enter(self, watched: Watched) -> None:
         if not watched.phase.began:
@@ -332,7 +339,7 @@ class Examination:
         self._forget_loops()
 
     def _count_loops(self, watched: Watched) -> int:
-        return sum(one.loop.loops for one in self._watched.values() if one is not watched)
+        return sum(one.loop.loops for one in self._beside(watched))
 
     def _complete_window(self) -> None:
         """Where no loop over another loader followed the first, the phase is that with the first: a loop so
@@ -563,22 +570,23 @@ class Examination:
 
     def _note_loops(self, watched: Watched) -> None:
         """Records what was spent on other loaders in the phase that has just ended."""
-        others = (one for one in self._watched.values() if one is not watched)
+        others = self._beside(watched)
         self._others = [(one, replace(one.loop)) for one in others if one.loop.batches]
         self.observation.loops += [loop for _, loop in self._others]
         self.observation.notes += [
+            f"the loader at {one.where} is iterated over in lock-step with the examined one at"
+            f" {watched.where}: waiting for it counts as a part of the step: {one.loop.code}"
+            for one in self._watched.values()
+            if one is not watched and one.companion
+        ]
+        self.observation.notes += [
             f"the loop at {one.where} ran before the steps that were measured, not between them: what it"
             " takes of the script's time isn't known"
-            for one in self._watched.values()
-            if one is not watched and one.steps and not one.loop.batches
+            for one in others
+            if one.steps and not one.loop.batches
         ]
 
     def _begin(self, watched: Watched, name: str, settings: dict[str, Any] | None = None) -> None:
         # A loader whose iteration starts meanwhile, as for validation, is not a phase of the loader before.
         announced = len(self._watched) == 1 or name != WARM_UP
         self._recorder.begin(watched, Phase(name, settings or {}), announced=announced)
-
-
-def last_line(error: Exception) -> str:
-    """Of its message: what comes after a worker's traceback."""
-    return str(error).strip().rpartition("\n")[2]

@@ -34,6 +34,8 @@ class Watched:
         instead: iter() of the loader with these settings; None: the script's own.
         times: when its phase began.
         loop: what was spent on it since the actual phase of any loader began, or since it was first used.
+        nested: whether it is iterated over within another loader's step, as for validation.
+        companion: whether it is iterated over in lock-step with another, as in ``zip(labeled, unlabeled)``.
     """
 
     loader: DataLoader[Any]
@@ -48,6 +50,24 @@ class Watched:
     steps: int = 0
     times: Times = field(default_factory=times)
     loop: Loop = field(default_factory=lambda: Loop("", "", {}))
+    nested: bool = False
+    companion: bool = False
+
+
+@dataclass
+class Window:
+    """An actual phase up to the end of a loop over another loader, where it begins again.
+
+    Attributes:
+        watched: the loader whose phase it is.
+        phase, times: of it until then.
+        loops: the other loaders, with what was spent on them in it.
+    """
+
+    watched: Watched
+    phase: Phase
+    times: Times
+    loops: list[tuple[Watched, Loop]]
 
 
 class WatchedIterator(Iterator[Any]):

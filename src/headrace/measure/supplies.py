@@ -216,7 +216,7 @@ class Supplies:
                 other = with_settings(watched.loader, settings, self._headrace)
                 return self._supply(watched, settings, lambda: iter(other), None, kind)
         except Exception as error:  # a loader of the user's own making may refuse in its own way
-            reason = str(error).strip().rpartition("\n")[2]  # after a worker's traceback
+            reason = last_line(error)
             self._observation.notes.append(f"{name_of('the loader', settings)} can't be tried: {reason}")
             return None
 
@@ -288,6 +288,11 @@ def worker_threads(looks: list[dict[str, Any]]) -> int:
     cpu = sum(look["cpu_seconds"] for look in looks)
     native = sum(look["native_cpu_seconds"] for look in looks)
     return sum(1 + look["native_threads"] for look in looks) if native > NATIVE_THAT_MATTERS * cpu else 0
+
+
+def last_line(error: Exception) -> str:
+    """Of its message: what comes after a worker's traceback."""
+    return str(error).strip().rpartition("\n")[2]
 
 
 def synchronise() -> None:
