@@ -108,6 +108,8 @@ FRAMES = tuple(
         (r":_*((p?read|open)(?![a-z])|read(into|lines?|all|exactly|bytes|file))", "read"),
     )
 )
+# Methods of a file: the only functions of the user's own that are known by their names.
+FILE_METHODS = re.compile(r":(p?read|readinto|readlines?|readall)$")
 # Decoding, unless a transform calls them.
 CONVERTING = re.compile(r"/PIL/Image\.py:(convert|draft|load|tobytes)$")
 
@@ -146,7 +148,8 @@ ANCHORS = tuple(
 STEP_PARTS = tuple(
     (re.compile(pattern), part)
     for pattern, part in (
-        (r"/torch/(_dynamo/convert_frame|_inductor/compile_fx)\.py:", "compile"),
+        # With CUDA graphs, compile_fx.py's run() wraps each call of what was compiled.
+        (r"/torch/(_dynamo/convert_frame\.py:|_inductor/compile_fx\.py:(?!run$))", "compile"),
         (
             r"/torch/serialization\.py:_?(legacy_)?save$|/torch/distributed/checkpoint/|/safetensors/",
             "checkpoint",
@@ -163,6 +166,7 @@ STEP_PARTS = tuple(
         (r"/torch/(autograd/__init__|_tensor)\.py:(backward|grad)$", "backward"),
     )
 )
+SAVING = re.compile(r":_?save_checkpoint")  # also the user's own
 FORWARD = re.compile(r"/torch/nn/(modules|functional|parallel)")
 READ_BACK = re.compile(r"\.(item|cpu|numpy|tolist)\(")
 # What waits for a lock, as the text of a line, or as a frame of a library.
@@ -384,6 +388,8 @@ def _part_of(frame: Frame) -> str:
     name = f"{frame.filename}:{frame.function}"
     if INSTALLED[-1] in name:
         return ""
+    if is_users(frame.filename):
+        return "checkpoint" if SAVING.search(name) else ""
     part = next((part for pattern, part in STEP_PARTS if pattern.search(name)), "")
     return part or ("forward" if FORWARD.search(name) else "")
 
@@ -394,6 +400,8 @@ def _label(frame: Frame) -> str:
     if INSTALLED[-1] in frame.filename:
         return ""
     name = f"{frame.filename}:{frame.function}"
+    if is_users(frame.filename):
+        return "read" if FILE_METHODS.search(name) else ""
     return next((stage for pattern, stage in FRAMES if pattern.search(name)), "")
 
 
