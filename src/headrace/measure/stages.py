@@ -64,7 +64,8 @@ LIBRARIES = (
     "/usr/lib/python3",
     "<frozen",
 )
-INSTALLED = ("/site-packages/", "/dist-packages/", "/headrace/measure/")
+OWN = "/headrace/measure/"
+INSTALLED = ("/site-packages/", "/dist-packages/", OWN)
 
 
 def _modules(names: str) -> str:
@@ -278,6 +279,8 @@ def classify(stack: Sequence[Frame], state: str, thread: str) -> Stage:
         receiving = "_try_get_data" in functions and not queued
         return Stage("wait", "pin" if pinning else "receive" if receiving else "wait", waiting)
     if not thread:
+        if any(OWN in frame.filename for frame in stack):  # as a batch that is copied, within next()
+            return Stage("wait", "wait", waiting)
         return Stage("step", _step_part(stack), waiting)
     key = "idle" if waiting else _working(stack, state).replace("dataset:", "code:")
     return Stage(f"other:{thread}", key, waiting)
