@@ -14,11 +14,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import headrace
+from headrace._machine import usable_cores
 from headrace.examine import Job, Replacement, kept
 from headrace.measure import examination as module
 from headrace.measure import supplies
 from headrace.measure.examination import Enough, Examination, Goal
 from headrace.measure.observed import ACTUAL, DEMAND, EXAMINED, PARTS, SUPPLY, Observation
+from headrace.measure.processes import Times
 from headrace.measure.settings import name_of
 from headrace.measure.subject import describe, more_workers
 
@@ -157,6 +159,19 @@ def test_the_loader_is_measured_alone_where_the_actual_phase_ends_with_an_epoch(
     assert supply is not None
     assert (len(actual.waits), actual.epochs_ended) == (8, 0)
     assert supply.samples_per_second > 0
+
+
+def test_cores_that_a_quota_leaves_to_others_are_not_taken_from_the_script(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def busy() -> Times:  # others use ten cores
+        now = time.perf_counter()
+        return Times(now, 0.0, 0.0, 10 * now)
+
+    monkeypatch.setattr(supplies, "times", busy)
+    monkeypatch.setattr(supplies, "affine_cores", lambda: usable_cores() + 4, raising=False)
+    observation, _ = examine(DataLoader(Rows(100), 1), lambda batch: None, Goal(steps=6, actual_only=True))
+    assert observation.phases[0].others == pytest.approx(6)
 
 
 def test_only_the_actual_phase_where_nothing_else_is_asked() -> None:

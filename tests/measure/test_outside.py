@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from headrace.measure import outside as module
@@ -85,6 +87,18 @@ def test_a_child_that_ends_while_children_are_counted_is_left_out(
         os.kill(pid, signal.SIGKILL)
     family.communicate()
     assert processes.descendants(family.pid) == []
+
+
+def test_only_cores_that_may_be_used_are_counted_as_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = namedtuple("core", ["user", "system", "idle", "softirq"])
+    cores = [core(10.0 * number, 1.0, 50.0, 0.5) for number in range(4)]
+    monkeypatch.setattr(
+        psutil, "cpu_times", lambda percpu=False: cores if percpu else core(60.0, 4.0, 200.0, 2.0)
+    )
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 3}, raising=False)
+    assert processes.busy_seconds() == 10 + 30 + 2 * 1.5
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {60, 61, 62, 63}, raising=False)
+    assert processes.busy_seconds() == 60 + 4 * 1.5
 
 
 def test_children_that_are_gone_took_no_negative_time() -> None:

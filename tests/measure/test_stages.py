@@ -271,7 +271,11 @@ def test_equal_code_of_two_files_is_told_apart(tmp_path: Path, monkeypatch: pyte
         return stage_of(walk(sys._getframe(1)), "R", "Prefetch")
 
     found = []
-    for file, name in (("first.py", "Ask"), ("site-packages/PIL/JpegImagePlugin.py", "Ask"), ("second.py", "Blur")):
+    for file, name in (
+        ("first.py", "Ask"),
+        ("site-packages/PIL/JpegImagePlugin.py", "Ask"),
+        ("second.py", "Blur"),
+    ):
         path, module = tmp_path / file, types.ModuleType(Path(file).stem)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(ASKING.format(name=name))

@@ -48,7 +48,7 @@ class Phase:
         epochs_ended: epochs that ended in the phase.
         worker_memory: bytes of the worker processes' own (USS) when the phase began and ended; only of the
             actual phase and the supply.
-        others: cores that other processes of the machine used meanwhile.
+        others: cores that other processes used meanwhile, of those that the script may use.
         load: the machine's load average when the phase ended.
         loops, loop_seconds: loops over the loader that is tried with other settings, if it isn't the examined
             one, and the seconds that they took.

@@ -143,16 +143,19 @@ def children_memory() -> int:
 
 
 def busy_seconds() -> float:
-    """Processor time of all processes of the machine, since it was started."""
-    times = require("psutil", "doctor").cpu_times()
-    return float(
-        times.user + times.system + sum(getattr(times, name, 0.0) for name in ("nice", "irq", "softirq"))
-    )
+    """Processor time of all processes on the cores that this one may be put on, since the machine started."""
+    every = require("psutil", "doctor").cpu_times(percpu=True)
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(every))
+    # Where the host's numbers are hidden, as in some containers, those that are shown are the allowed ones.
+    chosen = [every[core] for core in allowed] if max(allowed) < len(every) else every
+    names = ("user", "system", "nice", "irq", "softirq")
+    return float(sum(getattr(core, name, 0.0) for core in chosen for name in names))
 
 
 class Times(NamedTuple):
     """Seconds: wall time by `time.perf_counter()`; processor time of this process; that of its descendants,
-    including those that ended and were waited for; that of all processes of the machine."""
+    including those that ended and were waited for; that of all processes, on the cores that this one may be
+    put on."""
 
     wall: float
     own: float

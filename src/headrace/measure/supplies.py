@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from headrace._machine import usable_cores
+from headrace._machine import affine_cores, usable_cores
 from headrace.measure.observed import (
     ACTUAL,
     DEMAND,
@@ -105,7 +105,9 @@ class Recorder:
         if phase.name in (ACTUAL, SUPPLY):
             phase.worker_memory.append(children_memory())
         phase.cpu_seconds, phase.worker_cpu_seconds = spent.own, spent.children
-        phase.others = max(0.0, spent.machine - spent.own - spent.children) / max(1e-9, spent.wall)
+        others = max(0.0, spent.machine - spent.own - spent.children) / max(1e-9, spent.wall)
+        # Others may have the cores that a cgroup's quota doesn't let this process use.
+        phase.others = max(0.0, others - (affine_cores() - usable_cores()))
         phase.load = os.getloadavg()[0]
         self.announce("")
         if self.observation.loader is None:  # it is the first that has been measured, and the only one
