@@ -270,7 +270,7 @@ def _no_collection() -> Iterator[None]:
 def _stacks() -> dict[int, tuple[Place, ...]]:
     """The stack of each thread, walked before anything lets go of the GIL.
 
-    A generator that goes on meanwhile, and gives its value, loses the frames outside of it. Where the GIL was
+    A generator that resumes meanwhile, and gives its value, loses the frames outside of it. Where the GIL was
     taken away all the same, the stacks are walked again.
     """
     for _ in range(MOST_WALKS):
