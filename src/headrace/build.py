@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -34,7 +35,8 @@ from headrace.engine.split import ApplyTable, SplitPipelineFactory
 from headrace.engine.stream import BatchStream, KeyedBatches
 from headrace.engine.thread_pool import ThreadPool
 from headrace.engine.thread_stream import PLACING_AVAILABLE, SlotsByPath, ThreadEpoch, ThreadStream
-from headrace.engine.workers.iterable import IterableBatches
+from headrace.engine.torch_stream import NOT_RESUMABLE
+from headrace.engine.workers.iterable import REPEATS, IterableBatches, samples_to_repeat
 from headrace.engine.workers.pool import Guard, PoolConfig
 from headrace.engine.workers.stream import WorkerPools, WorkerStream
 from headrace.errors import ConfigError, assert_never
@@ -435,11 +437,25 @@ class StreamBuilder:
                 return assert_never(workers.kind)
 
     def _iterable_stream(self, config: LoaderConfig, cursor: Cursor) -> BatchStream:
-        """An epoch of an `IterableDataset`, whose seeds are drawn as torch draws them."""
+        """An epoch of an `IterableDataset`, whose seeds are drawn as torch draws them.
+
+        Raises:
+            ConfigError: the state to resume from is of an epoch that torch's loader made.
+        """
         workers = config.num_workers
+        if cursor.start and not cursor.streams:
+            raise ConfigError(NOT_RESUMABLE)
+        repeated = samples_to_repeat(cursor.streams)
+        if repeated:
+            kind = type(config.dataset).__name__
+            warnings.warn(REPEATS.format(kind=kind, count=repeated), stacklevel=6)
         if cursor.loaded:  # workers that stay know nothing of the state to resume from
             self.end_workers()
-        key = (self.kept_key(config) if workers else None) or (draw_seed(config.generator), 0)
+        if repeated and workers:
+            key = cursor.random_key[0], 0  # new workers, which draw what those before them drew
+        else:
+            key = (self.kept_key(config) if workers else None) or (draw_seed(config.generator), 0)
+        cursor.random_key = key
         guard = partial(
             IterableBatches,
             batch_size=config.samples_of_a_batch,

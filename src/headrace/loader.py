@@ -39,7 +39,7 @@ from headrace.config import (
 from headrace.device.place import check_device, pinning_helps
 from headrace.engine.iterator import LoaderIterator, stop_at_exit
 from headrace.engine.stream import BatchStream
-from headrace.engine.torch_stream import LazyWorkerInit, TorchStream
+from headrace.engine.torch_stream import NOT_RESUMABLE, LazyWorkerInit, TorchStream
 from headrace.engine.workers.iterable import has_state
 from headrace.errors import ConfigError
 from headrace.export import live
@@ -313,7 +313,7 @@ class DataLoader(TorchDataLoader[T_co]):
         meter = builder.runtime.meter.begin_epoch(cursor.epoch)
         if isinstance(batches, StreamBatches) and self._needs_torch():
             if cursor.start:
-                raise ConfigError("A replaced sampler, or an IterDataPipe without a state, can't be resumed.")
+                raise ConfigError(NOT_RESUMABLE)
             stream: BatchStream = TorchStream(self._torch_iterator(), in_processes=self.num_workers > 0)
         else:
             seeded = self._progress.seed_of(batches) is not None
@@ -368,8 +368,7 @@ class DataLoader(TorchDataLoader[T_co]):
         It is the same on all ranks that share an epoch, each having received as many batches.
 
         Raises:
-            ConfigError: an `IterableDataset` without a state in the middle of an epoch, or batches that come
-                out of order (`in_order=False`).
+            ConfigError: batches come out of order (`in_order=False`).
         """
         if not self.in_order and self.num_workers > 0 and self.plan().runs_python:
             raise ConfigError(
@@ -380,6 +379,7 @@ class DataLoader(TorchDataLoader[T_co]):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The next iter() resumes right after the state's last batch: with the same samples and random
         parameters (of your own code: if seeded), on any number of workers, batch size, rank and world size.
+        Of an `IterableDataset` without a state all samples before it are made again, and dropped.
 
         Raises:
             ConfigError: the state is of another dataset, order or seed; the message says what differs.

@@ -13,6 +13,7 @@ import logging
 import os
 import random
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,10 +25,6 @@ import torch.utils.data as data
 
 if __name__ == "__main__" and "stateful" in sys.argv[1]:
     import torchdata.stateful_dataloader  # noqa: F401  its loader is a subclass of torch's, in both runs
-
-if __name__ == "__main__" and "streams" in sys.argv[1]:
-    # In Headrace's place Accelerate would ask for a state after each batch, which these streams don't have.
-    import accelerate  # noqa: F401
 
 if __name__ == "__main__" and sys.argv[2] == "headrace":
     import headrace
@@ -479,8 +476,28 @@ def _streams() -> Any:
 
 @scenario
 def accelerate_streams(folder: Path) -> Any:
-    """Streams without a state in a loader that Accelerate makes one of torch's of."""
+    """Streams without a state. Accelerate asks Headrace's loader for its state after every batch."""
     return _streams()
+
+
+@scenario
+def accelerate_resumed_stream(folder: Path) -> Any:
+    """A stream without a state that continues after two batches, by the loader's state where it has one."""
+    found = []
+    for workers in (0, 2):
+        first, second = (
+            _accelerate().prepare(data.DataLoader(Streamed(), 6, num_workers=workers)) for _ in range(2)
+        )
+        batches = iter(first)
+        found.append([next(batches)["index"].tolist() for _ in range(2)])
+        if hasattr(first.base_dataloader, "load_state_dict"):
+            second.load_state_dict(first.state_dict())
+        else:
+            second = _accelerate().skip_first_batches(second, 2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Headrace's, that samples are made again
+            found.append(_indices(second, 1))
+    return found
 
 
 @scenario

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +12,6 @@ import torch
 from torch.utils import data
 
 import headrace
-from headrace.errors import ConfigError
 from support.equal import same
 from support.stateful import (
     ByGenerator,
@@ -31,6 +30,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # by torchdata, with the newest torch
+    pytest.mark.filterwarnings("ignore:(WithoutState|Shuffled) had no state_dict"),
 ]
 
 
@@ -40,6 +40,13 @@ class Numbers(data.Dataset[int]):
 
     def __getitem__(self, index: int) -> int:
         return index
+
+
+class Shuffled(data.IterableDataset[int]):
+    """Without a state, in an order that is drawn."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(N).tolist())
 
 
 def random_sampler() -> Any:
@@ -61,6 +68,7 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "state of the iterator": lambda: {"dataset": ByIterator()},
     "its own iterator": lambda: {"dataset": StartingOver()},
     "stream of Hugging Face's datasets": lambda: {"dataset": stream_of_datasets()},
+    "without a state": lambda: {"dataset": WithoutState()},
 }
 
 
@@ -136,16 +144,25 @@ def test_the_length_of_a_loader_that_resumes_is_that_of_a_whole_epoch_as_in_torc
         assert lengths == [6] * 8, loader  # five batches are left
 
 
+@pytest.mark.parametrize("cut", [1, 3])
+def test_workers_of_a_stream_without_a_state_draw_again_what_they_drew_as_in_torchdata(cut: int) -> None:
+    for loader in (headrace.DataLoader, torchdata.StatefulDataLoader):
+        broken, whole = cut_and_resumed(lambda: loader(Shuffled(), batch_size=4, num_workers=2), cut)  # noqa: B023
+        assert same(broken, whole), loader
+
+
 # Where they differ, as docs/order.md says.
 
 
-def test_torchdata_repeats_a_stream_without_a_state_and_headrace_refuses() -> None:
-    theirs, whole = cut_and_resumed(
-        lambda: torchdata.StatefulDataLoader(WithoutState(), batch_size=4, num_workers=0), 2
-    )
-    assert same(theirs, whole)
-    with pytest.raises(ConfigError, match="unless it has state_dict"):
-        cut_and_resumed(lambda: headrace.DataLoader(WithoutState(), batch_size=4, num_workers=0), 2)
+def test_a_stream_without_a_state_resumes_with_another_batch_size_with_headrace_alone() -> None:
+    numbers = {}
+    for loader in (headrace.DataLoader, torchdata.StatefulDataLoader):
+        first = loader(WithoutState(), batch_size=4, num_workers=0)
+        next(iter(first))
+        other = loader(WithoutState(), batch_size=3, num_workers=0)
+        other.load_state_dict(first.state_dict())
+        numbers[loader] = torch.cat(list(other)).tolist()
+    assert numbers == {headrace.DataLoader: [*range(4, N)], torchdata.StatefulDataLoader: [*range(3, N)]}
 
 
 def test_another_number_of_workers_resumes_with_headrace_alone() -> None:

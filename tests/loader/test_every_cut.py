@@ -17,6 +17,7 @@ from support.stateful import (
     CountedStream,
     StartingOver,
     StatefulSampler,
+    WithoutState,
 )
 
 
@@ -88,6 +89,14 @@ def test_streams_whose_iterators_have_the_state_resume_at_every_cut(
     dataset: Any, workers: int, batch_size: int | None, batches: int
 ) -> None:
     resumed_everywhere(lambda: headrace.DataLoader(dataset(), batch_size, num_workers=workers), batches)
+
+
+@pytest.mark.filterwarnings(r"ignore:WithoutState had no state_dict\(\)")
+@pytest.mark.parametrize(("workers", "batch_size", "batches"), [(0, 4, 6), (0, None, 23), (2, 4, 6)])
+def test_streams_without_a_state_resume_at_every_cut(
+    workers: int, batch_size: int | None, batches: int
+) -> None:
+    resumed_everywhere(lambda: headrace.DataLoader(WithoutState(), batch_size, num_workers=workers), batches)
 
 
 KINDS = ("in order", "shuffled", "generator", "random", "stateful", "batches", "stateful batches")

@@ -22,8 +22,6 @@ from support.stateful import (
     N,
     StartingOver,
     StatefulIterator,
-    WithoutState,
-    own_range,
 )
 
 
@@ -67,47 +65,6 @@ def test_a_stream_with_a_state_resumes(
     rest, resumed = rest_and_resumed(make, received)
     assert sorted(map(str, resumed)) == sorted(map(str, rest))
     assert rest
-
-
-class StateForTrainers(WithoutState):
-    """Its state is asked for with arguments, by a loader of the same library."""
-
-    def state_dict(self, samples: int) -> dict[str, int]:
-        return {"samples": samples}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        raise AssertionError(state)
-
-
-class SometimesStateful(WithoutState):
-    """The iterator of the first worker has a state, that of the second has none."""
-
-    def __iter__(self) -> Iterator[int]:
-        info = data.get_worker_info()
-        return StatefulIterator() if info is not None and info.id == 0 else iter(own_range())
-
-
-@pytest.mark.parametrize(
-    ("dataset", "workers"),
-    [
-        (WithoutState, 0),
-        (WithoutState, 2),
-        (StateForTrainers, 0),
-        (StateForTrainers, 2),
-        (SometimesStateful, 2),
-    ],
-)
-def test_a_stream_without_a_state_resumes_between_epochs_only(dataset: Any, workers: int) -> None:
-    loader = headrace.DataLoader(dataset(), 4, num_workers=workers)
-    batches = iter(loader)
-    for _ in range(2):
-        next(batches)
-    with pytest.raises(ConfigError, match="unless it has state_dict"):
-        loader.state_dict()
-    whole = list(loader)
-    other = headrace.DataLoader(dataset(), 4, num_workers=workers)
-    other.load_state_dict(loader.state_dict())
-    assert same(list(other), whole)
 
 
 def test_a_state_of_an_iterator_is_not_lost_where_iterators_have_none_by_now() -> None:

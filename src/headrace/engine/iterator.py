@@ -145,9 +145,7 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
             stream = self._stream
             ready = len(self._sent) + stream.ready()
             made, taken_ns, batch = self._next()
-            if made.stream is None:
-                self._cursor.stateless = True
-            else:
+            if made.stream is not None:
                 worker, state = made.stream
                 self._cursor.streams[worker] = state
                 self._cursor.turn = worker + 1

@@ -25,7 +25,8 @@ class HostBatch:
         samples: number of samples in it, as far as its shape tells.
         taken: number of batches of the epoch that are done with once this one is received; one whose samples
             were all skipped counts, too.
-        stream: (worker, state after this batch) of a stateful `IterableDataset`; None for others.
+        stream: (worker, state after this batch) of an `IterableDataset`; None for others, and for batches of
+            torch's loader.
         keys: keys of the samples, where they are known.
         times: `submitted_ns` and `made_ns` of `headrace.records.BatchTimes`, 0 where they aren't known.
     """
@@ -93,14 +94,15 @@ class PythonStream(BatchStream):
 
     def __next__(self) -> HostBatch:
         while True:
-            data, stream = self._next(), None
-            if not isinstance(data, (ResumableBatch, BatchWithFailures)):  # as nearly always
-                return HostBatch(data, batch_size(data), self._taken)
+            data = self._next()
             if isinstance(data, ResumableBatch):
-                data, stream = data.data, (data.worker, data.state)
+                place = data.worker, data.state
+                return HostBatch(data.data, batch_size(data.data), self._taken, place)
+            if not isinstance(data, BatchWithFailures):  # as nearly always
+                return HostBatch(data, batch_size(data), self._taken)
             data = record_failures(data, self._failures)
             if not is_empty(data):
-                return HostBatch(data, batch_size(data), self._taken, stream)
+                return HostBatch(data, batch_size(data), self._taken)
 
     @abstractmethod
     def _next(self) -> Any:

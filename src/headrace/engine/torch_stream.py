@@ -14,6 +14,11 @@ from headrace.engine.stream import BatchStream, HostBatch
 from headrace.engine.workers.deaths import STREAM_LOST
 
 WORKER_DIED = re.compile(r"DataLoader worker \(pid")  # torch's error begins like that, mostly
+NOT_RESUMABLE = (
+    "The epoch can't be resumed in its middle: an IterDataPipe without state_dict() and load_state_dict(), or"
+    " a stream with a replaced sampler, is left to torch's own loader, which has no state. Load a state that"
+    " was saved between epochs; or call iter() once more, which starts the next epoch."
+)
 
 
 class TorchStream(BatchStream):

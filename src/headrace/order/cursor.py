@@ -40,10 +40,8 @@ class Cursor:
         base_seed: seed of the epoch's worker process 0.
         seeds_samples: whether the user's Python is seeded for each sample.
         counts: whether occurrences of a user's sampler are counted; where not, nothing depends on them.
-        streams: by worker, (state of the user's `IterableDataset` after the last batch received, whether it
-            had then given all of its epoch).
-        stateless: whether a batch was received that came with no state of a stream; so are all that don't
-            come from an `IterableDataset`.
+        streams: by worker, (state of the `IterableDataset` after the last batch received, or, where it has
+            none, the number of its samples so far; whether it had then given all of its epoch).
         turn: worker after the one that gave the last batch; None: there are no streams, or an older version
             has saved the state. As some end before others, it doesn't follow from the position.
     """
@@ -66,7 +64,6 @@ class Cursor:
     counts: bool = True
     streams: dict[int, tuple[Any, bool]] = field(default_factory=dict, repr=False)
     turn: int | None = None
-    stateless: bool = False
 
     @property
     def order_key(self) -> Key:

@@ -109,7 +109,7 @@ class Progress:
         kept: Key | None,
     ) -> Cursor:
         if isinstance(batches, StreamBatches):
-            return Cursor(self.epoch, (0, 0), (0, 0))  # torch's loader draws for itself
+            return Cursor(self.epoch, (0, 0), (0, 0))  # the workers' seed is drawn later
         states = generator_states(generators) if isinstance(batches, SampledBatches) else ""
         random_key = (draw_seed(generator), 0) if kept is None else kept
         shuffles = isinstance(batches, OrderedBatches) and batches.shuffles
@@ -152,12 +152,6 @@ class Progress:
             batches = self._batches
         if cursor is not None and cursor.finished:
             cursor = None
-        elif cursor is not None and cursor.stateless and isinstance(batches, StreamBatches):
-            raise ConfigError(
-                "The place in an IterableDataset can't be saved unless it has state_dict() and"
-                " load_state_dict(), or what its __iter__() returns has them. Give it these, or save between"
-                " epochs."
-            )
         epoch, position = (self.epoch, 0) if cursor is None else (cursor.epoch, batches.position(cursor))
         return to_state(
             cursor, epoch, position, dataset=dataset, order=batches.identity(), seed=self.seed_of(batches)

@@ -6,7 +6,8 @@ import copy
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice, repeat
+from itertools import repeat
+from operator import length_hint
 from typing import Any
 
 from torch.utils.data import get_worker_info
@@ -19,15 +20,27 @@ from headrace.errors import ConfigError
 
 # Keys of a state where the dataset and its iterator both have one.
 DATASET, ITERATOR = "headrace.dataset", "headrace.iterator"
+# Key of a state where neither has one: the number of samples that the iterator was asked for.
+SAMPLES = "headrace.samples"
+REPEATS = (
+    "{kind} had no state_dict() and load_state_dict(): to resume, the {count} samples before the state are"
+    " made again and dropped, which takes as long as they took, and is exact only if they are the same"
+    " samples. Give these methods to the dataset, or to what its __iter__() returns, to resume at once."
+)
+TOO_FEW = (
+    "The state can't be resumed from: it was saved after {wanted} samples of {kind}, which has now ended"
+    " after {given}. A stream without state_dict() and load_state_dict() must give the same samples again:"
+    " give it these methods, or load a state that was saved between epochs."
+)
 
 
 class EndOfStream:
     """In place of a batch: the dataset of this worker has given all of its epoch."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)  # frozen, it would take three times as long to make
 class ResumableBatch:
-    """A batch of a stream that can be resumed.
+    """A batch of a stream, and where the stream is after it.
 
     Attributes:
         data: the user's batch.
@@ -45,7 +58,7 @@ class ResumableBatch:
 
 
 def has_state(stream: Any) -> bool:
-    """Whether `stream` can be resumed: it has load_state_dict(), and state_dict() without arguments (that of
+    """Whether `stream` has a state of its own: load_state_dict(), and state_dict() without arguments (that of
     some libraries' datasets takes some)."""
     if not (hasattr(stream, "load_state_dict") and hasattr(stream, "state_dict")):
         return False
@@ -58,9 +71,20 @@ def has_state(stream: Any) -> bool:
     return True
 
 
+def samples_to_repeat(states: Mapping[int, tuple[Any, bool]]) -> int:
+    """Number of samples that are made again, and dropped, where an epoch resumes from `states` of streams."""
+    return sum(_samples_before(state) or 0 for state, ended in states.values() if not ended)
+
+
+def _samples_before(state: Any) -> int | None:
+    """Number of samples before the state of a stream that has none of its own; None: it is the stream's."""
+    counted = isinstance(state, dict) and state.keys() == {SAMPLES} and isinstance(state[SAMPLES], int)
+    return state[SAMPLES] if counted and state[SAMPLES] >= 0 else None
+
+
 class Samples:
-    """The samples of one epoch of an `IterableDataset`, and its state, where the dataset or the iterator that
-    its __iter__() returns has one.
+    """The samples of one epoch of an `IterableDataset`, and its state: that of the dataset, of the iterator
+    that its __iter__() returns, or of both; where neither has one, the number of samples so far.
 
     Args:
         dataset: the user's.
@@ -75,6 +99,11 @@ class Samples:
         state, self._ended = (None, False) if resumed is None else resumed
         self._dataset = dataset
         self._dataset_has_state = has_state(dataset)
+        self._asked = 0  # samples, those that failed included
+        self._to_repeat = 0
+        before = _samples_before(state)
+        if before is not None:
+            state, self._to_repeat = None, 0 if self._ended else before
         # iter() of a dataset that is its own iterator may start it over, and so comes before its state.
         own = hasattr(type(dataset), "__next__")
         iterator: Any = self._started() if own else None
@@ -93,17 +122,37 @@ class Samples:
 
     def take(self, count: int) -> list[Any]:
         """The next `count` samples, fewer at the end of the epoch. May continue after an error."""
+        if self._ended:
+            return []
         # islice() of the iterator itself would call its iter(), and where it is the dataset, start it over.
-        each_next = map(next, repeat(self._iterator))
-        samples = [] if self._ended else list(islice(each_next, count))
-        if len(samples) < count:
-            self._ended = True  # the dataset isn't asked again, as in torch
+        turns = repeat(self._iterator, count)
+        try:
+            samples = list(map(next, turns))
+        finally:
+            self._asked += count - length_hint(turns)
+        self._ended = len(samples) < count  # the dataset isn't asked again, as in torch
         return samples
 
-    def state(self) -> tuple[Any, bool] | None:
-        """(the state now, whether the epoch has ended); None: there is no state."""
+    def repeated(self, most: int) -> list[Any]:
+        """Up to `most` of the samples before the state that is resumed from; empty: all have been repeated.
+
+        Raises:
+            ConfigError: the stream has ended before it came to them all.
+        """
+        missing = self._to_repeat - self._asked
+        if missing <= 0:
+            return []
+        samples = self.take(min(most, missing))
+        if self._ended:
+            wanted, self._to_repeat = self._to_repeat, 0
+            kind = type(self._dataset).__name__
+            raise ConfigError(TOO_FEW.format(wanted=wanted, kind=kind, given=self._asked - 1))
+        return samples
+
+    def state(self) -> tuple[Any, bool]:
+        """(the state now, whether the epoch has ended)."""
         if not (self._dataset_has_state or self._iterator_has_state):
-            return None
+            return {SAMPLES: self._asked}, self._ended
         state = self._dataset.state_dict() if self._dataset_has_state else None
         if self._iterator_has_state:
             of_iterator = self._iterator.state_dict()
@@ -164,17 +213,11 @@ class IterableBatches:
 
     def __getitem__(self, request: Request) -> Any:
         """The next sample, converted; `EndOfStream` where there is none."""
-        samples = self._next_samples(request, 1)
-        return self._with_state(self._collate(samples[0])) if samples else EndOfStream()
+        return self._next(request, 1, lambda samples: self._collate(samples[0]))
 
     def __getitems__(self, request: Request) -> Any:
         """The next batch; `EndOfStream` where there is none."""
-        samples = self._next_samples(request, self._batch_size)
-        if not samples or (self._drop_last and len(samples) < self._batch_size):
-            return EndOfStream()
-        with collation():
-            batch = self._collate(samples)
-        return self._with_state(batch)
+        return self._next(request, self._batch_size, self._collated)
 
     def start(self, key: tuple[int, int]) -> None:
         """Starts the dataset for the epoch of `key`, unless that is done."""
@@ -184,13 +227,22 @@ class IterableBatches:
         self._samples = None  # where the dataset fails, nothing of an earlier epoch is left
         self._samples = Samples(self.dataset, self._states.pop(_worker(), None))
 
-    def _next_samples(self, request: Request, count: int) -> list[Any]:
+    def _next(self, request: Request, count: int, convert: Callable[[list[Any]], Any]) -> Any:
         self.start(request.seeding.key)
-        return [] if self._samples is None else self._samples.take(count)
+        samples = self._samples
+        if samples is None:
+            return EndOfStream()
+        # They are converted, too: what that draws, later samples may depend on.
+        while again := samples.repeated(count):
+            convert(again)
+        taken = samples.take(count)
+        if not taken or (self._drop_last and len(taken) < count):
+            return EndOfStream()
+        return ResumableBatch(convert(taken), _worker(), samples.state())
 
-    def _with_state(self, batch: Any) -> Any:
-        state = None if self._samples is None else self._samples.state()
-        return batch if state is None else ResumableBatch(batch, _worker(), state)
+    def _collated(self, samples: list[Any]) -> Any:
+        with collation():
+            return self._collate(samples)
 
 
 def _worker() -> int:
