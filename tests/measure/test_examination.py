@@ -104,13 +104,6 @@ def test_a_step_that_waits_for_a_loader_that_is_fast_on_average_gets_others(
     assert "supply num_workers=1" in {phase.name for phase in observation.others(SUPPLY)}
 
 
-def test_one_other_number_of_workers_is_measured_however_late_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supplies, "LAST_SUPPLY_SECONDS", 0.0)
-    observation, _ = examine(DataLoader(Rows(400, 0.01), 1), lambda batch: None, Goal(steps=6))
-    assert [phase.name for phase in observation.others(SUPPLY)] == ["supply num_workers=1"]
-    assert any("was not tried: the others took too long" in note for note in observation.notes)
-
-
 def test_a_slow_start_leaves_time_for_other_loaders_and_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     late = 0.0
 

@@ -116,6 +116,21 @@ def test_names_what_takes_the_time(
         assert supply["stages"]["wait"]["wait"][2] > 0.3 * supply["seconds"]
 
 
+class MakesTensors(IterableDataset[torch.Tensor]):
+    """Each torch.tensor() lets go of the GIL, for a moment."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for number in range(6400):
+            yield torch.tensor([float(str(number + k)) for k in range(400)])
+
+
+def test_a_short_collation_is_not_taken_for_the_stream_that_makes_tensors(tmp_path: Path) -> None:
+    with sampled(tmp_path) as announce:
+        announce("supply")
+        list(DataLoader(MakesTensors(), 64, num_workers=1, multiprocessing_context="fork"))
+    assert costliest(counts_of(tmp_path, "worker")).startswith("dataset:__iter__ (test_sampler.py:")
+
+
 def collate_slowly(samples: list[int]) -> torch.Tensor:
     compute(0.005)
     return torch.tensor(samples)

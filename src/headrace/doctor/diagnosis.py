@@ -394,13 +394,17 @@ def next_trial(observation: Observation) -> tuple[dict[str, Any], str] | None:
 
 
 def advice(case: Case, found: Sequence[Candidate], ranked: Sequence[Candidate]) -> tuple[Advice, ...]:
-    """What would bring something, by how much: as it was tried, else at most.
+    """What would bring something, by how much: as it was tried, else at most. Of one cause, what was tried
+    comes first.
 
     A trial that brought nothing, on a busy machine, doesn't tell what the change brings on a free one.
     """
+    helpful = [(one.kind or ranked[0].kind, one) for one in wanted(found, ranked)]
+    kinds = list(dict.fromkeys(kind for kind, _ in helpful))
+    helpful.sort(key=lambda each: (kinds.index(each[0]), each[1].tried < GAIN_THAT_COUNTS))
     about_speed = tuple(
         Advice(
-            cause=one.kind or ranked[0].kind,
+            cause=kind,
             summary=one.change,
             diff=one.lines or diff(case, one),
             predicted=one.tried if one.tried >= GAIN_THAT_COUNTS else finite(one.bound or case.limit),
@@ -410,7 +414,7 @@ def advice(case: Case, found: Sequence[Candidate], ranked: Sequence[Candidate]) 
             where=one.where,
             loader=one.loader,
         )
-        for one in wanted(found, ranked)
+        for kind, one in helpful
     )
     return about_speed + saving_memory(case)
 

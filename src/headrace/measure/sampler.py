@@ -33,8 +33,10 @@ AGAIN = " again "
 # and so may the step while its times are not kept.
 FINE_SECONDS, COARSE_SECONDS = 0.01, {"main": 0.1, "worker": 0.5}
 # A thread is seen where it lets go of the GIL: by default up to 5 ms after it was asked to, at a call into C.
-# There, it is made to let go sooner: or whatever runs next, as a call into C, would be taken for what ran.
-FINE_SWITCH_SECONDS = 0.0005
+# It is made to let go sooner, or whatever runs next, as a call into C, would be taken for what ran. It isn't
+# even asked to while it lets go by itself within this time, for a moment that is too short to be seen, as
+# each call of torch.tensor() does.
+FINE_SWITCH_SECONDS = 0.00002
 NOTICE_SECONDS = 0.1  # until a new phase is noticed
 FINE_WRITE_SECONDS, COARSE_WRITE_SECONDS = 0.5, 2.0
 MOST_LINES, MOST_SLOWEST = 20, 10

@@ -43,9 +43,9 @@ SUPPLY_SECONDS, SLOW_SUPPLY_SECONDS = 2.0, 6.0
 TRIES_IN_VAIN = 2
 # A loader that supplies so many times the demand needs no other settings, unless the step waits all the same.
 AMPLE = 1.5
-# No other loader but one is measured so long after the examination began, which is to take a minute at most;
-# of what comes before the end of the actual phase, as imports, no more than so much counts.
-LAST_SUPPLY_SECONDS, MOST_BEFORE_SECONDS = 35.0, 17.0
+# No other loader is measured so long after the examination began, which is to take a minute at most; of what
+# comes before the end of the actual phase, as imports, no more than so much counts.
+LAST_SUPPLY_SECONDS, MOST_BEFORE_SECONDS = 35.0, 25.0
 # Share of the workers' processor time that threads of OpenMP, OpenCV and the like must take to be a cause.
 NATIVE_THAT_MATTERS = 0.15
 # Share of the time that waiting for another loader, as of validation, must take to be examined.
@@ -186,8 +186,8 @@ class Supplies:
             return
         if not ours and loader.num_workers and self._workers_start_threads():
             self._try(watched, {"worker_threads": 1})
-        for number, workers in enumerate(() if ours else more_workers(loader.num_workers)):
-            phase = self._try(watched, {"loader": {"num_workers": workers}}, even_late=number == 0)
+        for workers in () if ours else more_workers(loader.num_workers):
+            phase = self._try(watched, {"loader": {"num_workers": workers}})
             rate = phase.samples_per_second if phase else 0.0
             in_vain = 0 if rate > GAIN_THAT_COUNTS * best else in_vain + 1
             best = max(best, rate)
@@ -205,10 +205,8 @@ class Supplies:
         looks = [look for look in self._counted() if look["role"] == "worker" and look["phase"] == SUPPLY]
         return worker_threads(looks) > usable_cores()
 
-    def _try(
-        self, watched: Watched, settings: dict[str, Any], kind: str = SUPPLY, *, even_late: bool = False
-    ) -> Phase | None:
-        if self._recorder.spent() > LAST_SUPPLY_SECONDS and not even_late:
+    def _try(self, watched: Watched, settings: dict[str, Any], kind: str = SUPPLY) -> Phase | None:
+        if self._recorder.spent() > LAST_SUPPLY_SECONDS:
             note = f"{name_of('the loader', settings)} was not tried: the others took too long"
             self._observation.notes += [note] if note not in self._observation.notes else []
             return None
