@@ -92,6 +92,12 @@ def test_a_number_that_may_be_right_is_left_alone(work: Work, waited: float) -> 
     assert advise(work, epoch(stall=waited), workers=2) is None
 
 
+def test_time_that_workers_wait_for_a_core_is_not_taken_for_making() -> None:
+    found = advise(Work(100, 10.0, 6.0), epoch(stall=8.0), workers=2)
+    assert found is not None
+    assert (found.workers, found.reason[:30]) == (0, "a batch takes 60 ms to make, a")
+
+
 def test_more_than_the_most_are_not_advised() -> None:
     waiting = Work(100, 10.0 * max(16, 4 * usable_cores()), 0.1)
     assert advise(waiting, epoch(stall=8.0), workers=max(16, 4 * usable_cores())) is None

@@ -15,9 +15,9 @@ from headrace.records import EpochStats, Work
 FEWEST_BATCHES = 20
 # A loop that waits for a batch longer than this many times the time to make it waits for it to be sent.
 SENDING = 1.25
-# Samples that are on a core for a smaller part of their time wait for something else. Processes that compete
-# for the cores are on one for a part of their time, too, which this leaves room for.
-MOSTLY_WAITING = 0.25
+# Samples that are on a core for a smaller part of their time wait for something else; those that are for a
+# larger part compute. In between are processes that compete for the cores.
+MOSTLY_WAITING, COMPUTING = 0.25, 0.5
 # The parts of the time that workers are busy, and that the loop waits, from which on more of them would help.
 BUSY, STALLED = 0.7, 0.1
 
@@ -52,12 +52,12 @@ def advise(work: Work, epoch: EpochStats, workers: int) -> WorkersAdvice | None:
     if min(work.batches, later) < FEWEST_BATCHES:
         return None
     making, waiting = work.seconds / work.batches, epoch.stall_seconds / later
-    if waiting > SENDING * making:
-        reason = (
-            f"a batch takes {_time(making)} to make, and the loop waits {_time(waiting)} for it to be sent"
-        )
-        return WorkersAdvice(0, reason)
     share = work.on_core / work.seconds
+    # Of samples that compute, the rest of the time was spent waiting for a core, which the caller has.
+    alone = min(1.0, share) * making if share > COMPUTING else making
+    if waiting > SENDING * alone:
+        sent = f"the loop waits {_time(waiting)} for it to be sent"
+        return WorkersAdvice(0, f"a batch takes {_time(alone)} to make, and {sent}")
     busy = making * later / (workers * (epoch.seconds - epoch.startup_seconds))
     most = min(most_workers(), math.ceil(usable_cores() / max(share, 0.01)))
     if share < MOSTLY_WAITING and busy > BUSY and epoch.stall_share > STALLED and most > workers:
