@@ -14,7 +14,7 @@ from headrace.records import EpochStats, Work
 
 FEWEST_BATCHES = 20
 # A loop that waits for a batch longer than this many times the time to make it waits for it to be sent.
-SENDING = 1.25
+SENDING = 1.1
 # Samples that are on a core for a smaller part of their time wait for something else; those that are for a
 # larger part compute. In between are processes that compete for the cores.
 MOSTLY_WAITING, COMPUTING = 0.25, 0.5
