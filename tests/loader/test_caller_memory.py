@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import pickle
 import warnings
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 import headrace
@@ -190,6 +192,52 @@ class Tracked(Large):
 def test_samples_that_require_gradients_keep_them() -> None:
     for batch in headrace.DataLoader(Tracked(), batch_size=4, num_workers=0):
         assert batch.requires_grad
+
+
+class OneUnlike(Large):
+    """Tensors that can be stacked in reused memory, and one, in the middle of a batch, that perhaps can't."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(8)
+        self.kind = kind
+
+    def __getitem__(self, index: int) -> Any:
+        plain = torch.full((LARGE,), float(index))
+        return UNLIKE[self.kind](plain) if index == 6 else plain
+
+
+UNLIKE: dict[str, Callable[[torch.Tensor], Any]] = {
+    "a gradient": lambda plain: plain.requires_grad_(),
+    "a parameter": nn.Parameter,
+    "doubles": torch.Tensor.double,
+    "integers": torch.Tensor.long,
+    "bits": torch.Tensor.bool,
+    "sparse": torch.Tensor.to_sparse,
+    "without memory": lambda plain: plain.to("meta"),
+    "another shape": lambda plain: plain[:-1],
+    "a view of complex numbers": lambda plain: torch.complex(plain, plain).conj().imag,
+    "an array": torch.Tensor.numpy,
+    "a list": torch.Tensor.tolist,
+}
+
+
+@pytest.mark.parametrize("kind", UNLIKE)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_one_unlike_sample_is_collated_as_by_torch(kind: str, workers: int) -> None:
+    outcomes: list[Any] = []
+    for loader in (headrace.DataLoader, DataLoader):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, about resizing
+            try:
+                outcomes.append(list(loader(OneUnlike(kind), batch_size=4, num_workers=workers)))
+            except Exception as error:
+                outcomes.append((type(error), str(error).splitlines()[-1]))
+    ours, theirs = outcomes
+    if isinstance(theirs, tuple):
+        assert ours[0] is theirs[0]
+    else:
+        assert same(ours, theirs)
+        assert [batch.requires_grad for batch in ours] == [batch.requires_grad for batch in theirs]
 
 
 def test_a_collate_function_of_the_user_gets_the_samples() -> None:

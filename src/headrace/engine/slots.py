@@ -90,11 +90,19 @@ def stacking(
         first = batch[0]
         dtype, shape = first.dtype, first.shape
         nbytes = len(batch) * first.numel() * first.element_size()
-        if nbytes < smallest or not all(is_plain(t) and t.dtype is dtype and t.shape == shape for t in batch):
+        alike = (
+            nbytes >= smallest
+            and is_plain(first)
+            and all(type(t) is torch.Tensor and t.dtype is dtype for t in batch)
+        )
+        if not alike or (keep_strides and not all(tensor.is_contiguous() for tensor in batch)):
             return by_torch(batch, collate_fn_map=collate_fn_map)
-        if keep_strides and not all(tensor.is_contiguous() for tensor in batch):
+        try:
+            return torch.stack(batch, 0, out=take(nbytes).view(dtype).view(len(batch), *shape))
+        except (
+            RuntimeError
+        ):  # another shape, layout or device, or a gradient: to look at each costs more than to stack
             return by_torch(batch, collate_fn_map=collate_fn_map)
-        return torch.stack(batch, 0, out=take(nbytes).view(dtype).view(len(batch), *shape))
 
     return stack
 
