@@ -100,9 +100,12 @@ class Job:
                 except subprocess.TimeoutExpired:
                     process.kill()
                 except KeyboardInterrupt as error:
-                    interrupt = error
+                    interrupt = error  # Ctrl-C reaches the script as well
+                except BaseException:
+                    process.terminate()
+                    raise
                 finally:
-                    status = process.wait()  # Ctrl-C reaches the script as well
+                    status = process.wait()
                     outside.stop()
             observation = Observation.load(folder)
             if interrupt is not None and (observation is None or observation.ended != EXAMINED):

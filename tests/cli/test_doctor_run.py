@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from rich.console import Console
 from typer.testing import Result
@@ -172,6 +176,18 @@ def test_ctrl_c_leaves_what_was_examined_before(
     ran = doctor("train.py")
     assert ran.exit_code == status
     assert ("num_workers=2 → 6" in ran.stdout) == (ended == "examined")
+
+
+def test_sigterm_ends_the_script_too(folder: Path) -> None:
+    (folder / "train.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(300)\n")
+    command = [sys.executable, "-m", "headrace", "doctor", "run", "train.py"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        script = psutil.Process(int(process.stdout.readline()))
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    gone, _ = psutil.wait_procs([script], timeout=60)
+    assert gone
 
 
 def test_what_cannot_be_is_said_at_once(folder: Path) -> None:

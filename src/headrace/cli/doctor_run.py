@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -44,7 +46,7 @@ def run(
     name.
 
     Exit codes: 0 examined; 1 the script failed, or took too few steps; 2 wrong
-    usage; 130 interrupted by Ctrl-C.
+    usage; 130 interrupted by Ctrl-C; 143 ended by SIGTERM, as is the script.
     """
     from rich.console import Console
 
@@ -60,6 +62,7 @@ def run(
     job = Job(command, module, steps)
     errors = Console(stderr=True)
     progress = partial(announce, errors) if verbose or errors.is_terminal else None
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         diagnosis = examined(job, quiet, console, progress)
         if attempt:
@@ -67,6 +70,8 @@ def run(
     except KeyboardInterrupt as interrupt:
         console.print("Interrupted: there is no diagnosis.")
         raise typer.Exit(INTERRUPTED) from interrupt
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if html is not None:
         html.write_text(diagnosis.to_html(), encoding="utf-8")
     if not give_json(diagnosis.to_json(), json_file):
