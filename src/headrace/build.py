@@ -49,7 +49,7 @@ from headrace.plan.planner import with_batch_transform
 from headrace.plan.segments import DatasetSegment, GatherSegment, NativeSegment, ValueSegment
 from headrace.records import LazyCounts, LoaderStats
 from headrace.sources.remote import RemoteSamples
-from headrace.tuning.advice import advise
+from headrace.tuning.advice import WorkersAdvice, advise
 from headrace.tuning.climb import Knob, ladder
 from headrace.tuning.self_tuning import SelfTuning
 
@@ -267,13 +267,12 @@ class StreamBuilder:
         """How the first samples of the worker processes started last were made; None: not known."""
         return self._processes.lazy_counts
 
-    def advice(self, config: LoaderConfig, plan: Plan) -> str:
-        """Another number of worker processes to try, and why, as far as the latest epoch shows it; or ""."""
+    def advice(self, config: LoaderConfig, plan: Plan) -> WorkersAdvice | None:
+        """Another number of worker processes to try, as far as the latest epoch shows it."""
         work, epochs = self._processes.work, self.runtime.meter.epochs()
         if work is None or not epochs or not starts_processes(config, plan):
-            return ""
-        found = advise(work, epochs[-1], config.num_workers)
-        return "" if found is None else f"\n  try num_workers={found.workers}: {found.reason}"
+            return None
+        return advise(work, epochs[-1], config.num_workers)
 
     def end_workers(self) -> None:
         """The next epoch gets new worker processes and threads."""

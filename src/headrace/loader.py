@@ -219,6 +219,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._torchs_iterator: Any = None  # whose worker processes are kept
         self._samples_told: int | None = None  # of an IterableDataset, by len()
         self._warned = False
+        self._advised = False
         left_open = prefetch_factor is None or isinstance(prefetch_factor, LeftOpen)
         super().__init__(
             dataset,
@@ -439,7 +440,9 @@ class DataLoader(TorchDataLoader[T_co]):
             return f"{self.num_workers} decode threads; {self.tuning}"
         if config.streamed and self.num_workers > 0:
             return f"{self.num_workers} processes: each iterates over its own copy of the dataset"
-        return f"{workers_of(config)}{self._builder.advice(config, plan)}"
+        advice = self._builder.advice(config, plan)
+        tried = f"\n  try num_workers={advice.workers}: {advice.reason}" if advice is not None else ""
+        return f"{workers_of(config)}{tried}"
 
     @property
     def tuning(self) -> SelfTuning:
@@ -526,6 +529,16 @@ class DataLoader(TorchDataLoader[T_co]):
                 " share them, or world_size=1 to say that this is meant.",
                 stacklevel=4,
             )
+        if config.workers_given is None and not self._advised:
+            advice = self._builder.advice(config, plan)
+            if advice is not None and advice.workers == 0:
+                self._advised = True
+                warnings.warn(
+                    f"The {config.num_workers} worker processes of this DataLoader, whose num_workers was left open,"
+                    f" are probably slower than none: {advice.reason}. Pass num_workers=0, or the number that"
+                    " is meant.",
+                    stacklevel=4,
+                )
         if self._warned:
             return
         self._warned = True

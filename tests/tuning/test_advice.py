@@ -71,6 +71,22 @@ def test_the_caller_is_advised_where_sending_a_batch_takes_longer_than_making_it
     assert "  try num_workers=0: a batch takes " in loader.explain()
 
 
+def test_processes_that_nobody_asked_for_are_warned_of_once_where_the_caller_is_faster() -> None:
+    loader = headrace.DataLoader(Tiny(), batch_size=1)
+    for _ in loader:
+        pass
+    with pytest.warns(UserWarning, match=r"num_workers was left open.*Pass num_workers=0"):
+        iter(loader)
+    iter(loader)
+
+
+def test_processes_that_were_asked_for_are_not_warned_of() -> None:
+    loader = headrace.DataLoader(Tiny(), batch_size=1, num_workers=2)
+    for _ in range(2):
+        for _ in loader:
+            pass
+
+
 def test_nothing_is_advised_of_fewer_than_20_batches() -> None:
     loader = headrace.DataLoader(Waiting(), batch_size=16, num_workers=2)
     for _ in loader:
