@@ -534,9 +534,8 @@ class DataLoader(TorchDataLoader[T_co]):
             if advice is not None and advice.workers == 0:
                 self._advised = True
                 warnings.warn(
-                    f"The {config.num_workers} worker processes of this DataLoader, whose num_workers was left"
-                    f" open, are probably slower than none: {advice.reason}. Pass num_workers=0, or the number"
-                    " that is meant.",
+                    f"The {config.num_workers} processes of this DataLoader (its num_workers was left open)"
+                    f" may be slower than none: {advice.reason}. Pass num_workers=0, or the number you want.",
                     stacklevel=4,
                 )
         if self._warned:
