@@ -272,6 +272,8 @@ def test_another_object_of_a_known_name_is_not_known() -> None:
     lines += ["    with open(path, 'rb') as f:", "        return Image.open(f).convert('L')"]
     exec("\n".join(lines), namespace)
     assert reading_mode_of(namespace["load"]) == "L"
+    exec("\n".join(lines[1:]), namespace)  # as in a notebook, where another cell has imported Image
+    assert reading_mode_of(namespace["load"]) == "L"
     namespace["open"] = len
     assert reading_mode_of(namespace["load"]) is None
 

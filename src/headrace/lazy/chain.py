@@ -22,9 +22,9 @@ from headrace._native import render
 from headrace.errors import NativeError
 from headrace.lazy.steps import GRAY_ROWS, MAX_STEPS, RGB_ROWS, Step, Store, allowed_decoders, native_form
 from headrace.records import Draw
+from headrace.transforms.chance import HorizontalFlip, VerticalFlip
+from headrace.transforms.colors import Grayscale
 from headrace.transforms.crops import RandomCrop
-from headrace.transforms.flips import HorizontalFlip, VerticalFlip
-from headrace.transforms.gray import Grayscale
 from headrace.transforms.op import ImageOp
 from headrace.transforms.resize import Resize
 

@@ -27,7 +27,7 @@ from headrace.lazy.chain import FILTERS, Chain, Counter, File
 from headrace.lazy.steps import StandsFor, blur_of, is_size, point_of, warp_of
 from headrace.records import Draw
 from headrace.transforms.op import ImageOp
-from headrace.transforms.random_rotation import RandomRotation
+from headrace.transforms.warps import RandomRotation
 
 # Modes that Pillow gives files, from which native code makes what convert("RGB") would.
 FILE_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")

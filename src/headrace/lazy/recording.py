@@ -38,15 +38,12 @@ from headrace import _torch_compat
 from headrace.lazy import conversion
 from headrace.lazy.image import Recorded
 from headrace.records import Draw
+from headrace.transforms.chance import RandomAutocontrast, RandomEqualize, RandomSharpness
 from headrace.transforms.changed import find_change
-from headrace.transforms.channels import ChannelPermutation
-from headrace.transforms.color_jitter import ColorJitter
+from headrace.transforms.colors import ChannelPermutation, ColorJitter, Grayscale
+from headrace.transforms.crops import Pad
 from headrace.transforms.gaussian_blur import GaussianBlur, torch_convolves_as_expected
-from headrace.transforms.gray import Grayscale
-from headrace.transforms.look_ups import RandomAutocontrast, RandomEqualize
 from headrace.transforms.op import ImageOp, NoNativeForm
-from headrace.transforms.pad import Pad
-from headrace.transforms.sharpness import RandomSharpness
 
 Function = Callable[..., Any]
 Found = tuple[ImageOp, Draw] | None

@@ -19,8 +19,8 @@ from typing_extensions import Self
 from headrace._native import abi, ffi
 from headrace._native.decoders import decoder_bits, pillow_resizes_vertically_first
 from headrace.records import Draw
-from headrace.transforms.affine import WARP_FILTERS
-from headrace.transforms.op import ImageOp, NoNativeForm
+from headrace.transforms.op import NO_GRAY, ImageOp, NoNativeForm
+from headrace.transforms.reading import WARP_FILTERS
 
 # A pipeline of native code has room for 64.
 MAX_STEPS = 32
@@ -75,8 +75,7 @@ class Step:
 class PillowOp(ImageOp):
     """An op that no transform is read as."""
 
-    matches = ()
-    examples = ()
+    gray_problem = NO_GRAY
 
     @classmethod
     def read(cls, transform: Any) -> Self:

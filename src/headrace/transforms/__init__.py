@@ -1,4 +1,4 @@
-"""What Headrace knows of other people's transforms: a file for each, and `OPS`, the list of them.
+"""What Headrace knows of other people's transforms: a class for each, and `OPS`, the list of them.
 
 A transform is matched by its class, or that of a base that it changes nothing of. Whatever else is the user's
 own business: it runs as Python, between the steps before it and the table at the end. The tests run every op
@@ -11,39 +11,45 @@ import sys
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from headrace.transforms.affine import RandomAffine
 from headrace.transforms.aug_mix import AugMix
-from headrace.transforms.channels import ChannelPermutation, PhotometricDistort
-from headrace.transforms.color_jitter import ColorJitter
-from headrace.transforms.containers import is_container
-from headrace.transforms.crops import CenterCrop, RandomCrop, RandomCropOrPad
-from headrace.transforms.flips import HorizontalFlip, VerticalFlip
-from headrace.transforms.gaussian_blur import GaussianBlur
-from headrace.transforms.gray import Grayscale, RandomGrayscale
-from headrace.transforms.holders import Group, RandomApply, RandomChoice, RandomOrder
-from headrace.transforms.lambdas import Lambda
-from headrace.transforms.levels import ConvertDtype, Identity, Normalize, ToPureTensor, ToRGB, ToTensor
-from headrace.transforms.look_ups import (
+from headrace.transforms.chance import (
+    HorizontalFlip,
     RandomAutocontrast,
     RandomEqualize,
     RandomInvert,
     RandomPosterize,
+    RandomSharpness,
     RandomSolarize,
+    VerticalFlip,
 )
-from headrace.transforms.multi_crop import MultiCrop
+from headrace.transforms.colors import (
+    ChannelPermutation,
+    ColorJitter,
+    Grayscale,
+    PhotometricDistort,
+    RandomGrayscale,
+)
+from headrace.transforms.containers import is_container
+from headrace.transforms.crops import CenterCrop, MultiCrop, Pad, RandomCrop, RandomCropOrPad
+from headrace.transforms.gaussian_blur import GaussianBlur
+from headrace.transforms.holders import Group, RandomApply, RandomChoice, RandomOrder
+from headrace.transforms.lambdas import Lambda
+from headrace.transforms.levels import ConvertDtype, Identity, Normalize, ToPureTensor, ToRGB, ToTensor
 from headrace.transforms.op import Op
 from headrace.transforms.own_code import plain_base
-from headrace.transforms.pad import Pad
-from headrace.transforms.perspective import RandomPerspective
 from headrace.transforms.policies import AutoAugment, RandAugment, TrivialAugmentWide
 from headrace.transforms.random_erasing import RandomErasing
-from headrace.transforms.random_resized_crop import RandomResizedCrop
-from headrace.transforms.random_rotation import RandomRotation
-from headrace.transforms.random_sizes import RandomResize, RandomShortestSize, RandomZoomOut, ScaleJitter
-from headrace.transforms.resize import Resize, ResizeShorter
-from headrace.transforms.sharpness import RandomSharpness
+from headrace.transforms.random_sizes import (
+    RandomResize,
+    RandomShortestSize,
+    RandomZoomOut,
+    ResizeKeepRatio,
+    ScaleJitter,
+    TimmResizedCrop,
+)
+from headrace.transforms.resize import RandomResizedCrop, Resize, ResizeShorter
 from headrace.transforms.timm_augment import TimmAugment, TimmAugMix
-from headrace.transforms.timm_sizes import ResizeKeepRatio, TimmResizedCrop
+from headrace.transforms.warps import RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [
     "OPS",

@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 from headrace.records import Draw
 from headrace.transforms._torchvision_compat import augmentation_space, most_severe
-from headrace.transforms.op import ImageOp, NoNativeForm
+from headrace.transforms.op import NO_GRAY, ImageOp, NoNativeForm
 from headrace.transforms.policies import TRANSLATIONS, Step, apply_operation
 from headrace.transforms.reading import filter_of, filter_text, integer, made, mode_of, number
 
@@ -64,6 +64,7 @@ class AugMix(ImageOp):
     fused: bool
 
     native = "aug_mix"
+    gray_problem = NO_GRAY
     matches = (v1.AugMix, v2.AugMix)
     draws = ("weights of the image and of each chain", "each operation, its magnitude and sign in one number")
     examples = (

@@ -1,4 +1,4 @@
-"""CenterCrop and RandomCrop."""
+"""Crops and padding."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ from torchvision.transforms import v2
 from typing_extensions import Self
 
 from headrace.records import Draw
-from headrace.transforms.op import NO_EFFECT, TENSOR_PIXELS, Extent, ImageOp, NoNativeForm, Settled
-from headrace.transforms.reading import (
+from headrace.transforms.op import (
     MAX_SIZE,
-    check_size,
-    colour,
-    functional_of,
-    image_fill,
-    integer,
-    made,
-    pair,
-    tensor_fill,
+    NO_EFFECT,
+    NO_GRAY,
+    TENSOR_PIXELS,
+    Extent,
+    ImageOp,
+    NoNativeForm,
+    Settled,
+    SizedOp,
 )
+from headrace.transforms.reading import colour, integer, made, pair, tensor_fill
 
 # In the order of native code's PaddingMode.
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
 PADDING_MODES: tuple[str, ...] = get_args(PaddingMode)
+
+# Of FiveCrop and TenCrop.
+PLACES = 5
+MIRRORED = ("no", "horizontally", "vertically")
 
 TENSOR_PADDING = "may pad a tensor, after normalisation rather than before; put it before the conversion"
 
@@ -44,28 +48,22 @@ def check_padding(padding: Sequence[int], padding_mode: str) -> None:
 
 
 @dataclass(frozen=True)
-class CenterCrop(ImageOp):
+class CenterCrop(SizedOp):
     """The middle height × width of the input; where that is smaller, it is padded first.
 
     `fill` (red, green, blue) is for 'constant'. Half a pixel is rounded to an even number, or with
     `rounds_down` down, as transformers does. It is timm's CenterCropOrPad, too.
     """
 
-    height: int
-    width: int
     padding_mode: PaddingMode = "constant"
     fill: tuple[int, int, int] = (0, 0, 0)
     rounds_down: bool = False
 
     native = "center_crop"
-    gray_problem = ""
     matches = (v1.CenterCrop, v2.CenterCrop)
     matches_imported = ("timm.data.transforms.CenterCropOrPad",)
     tensor_problem = TENSOR_PADDING  # where it pads
     examples = ({"size": (24, 17)}, {"size": (60, 51)}, {"size": 1}, {"size": [31, 90]})
-
-    def __post_init__(self) -> None:
-        check_size(self.height, self.width)
 
     def __str__(self) -> str:
         return f"CenterCrop({self.height}×{self.width})"
@@ -86,21 +84,20 @@ class CenterCrop(ImageOp):
         mode = PADDING_MODES.index(self.padding_mode)
         return (self.height, self.width, mode, *self.fill, self.rounds_down)
 
-    def extent(self, before: Extent) -> Extent:
-        return Extent(self.height, self.width, exact=True)
-
     def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
         if before.is_exactly(self.height, self.width):
             return Settled(None, before, NO_EFFECT)
-        pads = not before.holds(self.height, self.width)
-        problem = TENSOR_PADDING if on_tensor and pads else ""
-        return Settled(self, self.extent(before), problem=problem)
+        pads = on_tensor and not before.holds(self.height, self.width)
+        return Settled(self, self.extent(before), problem=TENSOR_PADDING if pads else "")
 
     def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
         return height >= self.height and width >= self.width
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
-        image = _padded(image, self)
+        wide, high = max(0, self.width - image.width), max(0, self.height - image.height)
+        if wide or high:
+            sides = [wide // 2, high // 2, (wide + 1) // 2, (high + 1) // 2]
+            image = F.pad(image, sides, fill=self.fill, padding_mode=self.padding_mode)
         if self.rounds_down:
             top, left = (image.height - self.height) // 2, (image.width - self.width) // 2
             return F.crop(image, top, left, self.height, self.width)
@@ -108,17 +105,15 @@ class CenterCrop(ImageOp):
 
 
 @dataclass(frozen=True)
-class RandomCropOrPad(ImageOp):
+class RandomCropOrPad(SizedOp):
     """timm's: a window of height × width anywhere in the input along the edges that are longer, the input
     anywhere in the window along those that are shorter; `fill` (red, green, blue) is for 'constant'."""
 
-    height: int
-    width: int
     padding_mode: PaddingMode
     fill: tuple[int, int, int]
 
     native = "crop_or_pad"
-    matches = ()
+    gray_problem = NO_GRAY
     matches_imported = ("timm.data.transforms.RandomCropOrPad",)
     tensor_problem = TENSOR_PADDING
     draws = ("top of the window; below 0 where it is above the image", "left")
@@ -127,9 +122,6 @@ class RandomCropOrPad(ImageOp):
         {"size": (50, 31), "fill": (1, 2, 3)},
         {"size": (35, 90), "padding_mode": "edge"},
     )
-
-    def __post_init__(self) -> None:
-        check_size(self.height, self.width)
 
     def __str__(self) -> str:
         return f"RandomCropOrPad({self.height}×{self.width}, {self.padding_mode})"
@@ -140,9 +132,6 @@ class RandomCropOrPad(ImageOp):
 
     def params(self) -> tuple[float, ...]:
         return (self.height, self.width, PADDING_MODES.index(self.padding_mode), *self.fill)
-
-    def extent(self, before: Extent) -> Extent:
-        return Extent(self.height, self.width, exact=True)
 
     def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
         return height >= self.height and width >= self.width
@@ -158,25 +147,22 @@ class RandomCropOrPad(ImageOp):
 
 
 @dataclass(frozen=True)
-class RandomCrop(ImageOp):
+class RandomCrop(SizedOp):
     """A window of height × width at a random place of the padded input.
 
     The padded input is the input with `padding` (left, top, right, bottom) around it, which is cut where that
-    is negative; with `pad_if_needed` a
-    padded width that is still short of `width` by d gets d further columns on *both* sides; height likewise.
-    All of it is one padding of the original pixels with `padding_mode`; `fill` (red, green, blue) is for
-    'constant'. A padded input smaller than the window is an error of the sample.
+    is negative; with `pad_if_needed` a padded width that is still short of `width` by d gets d further
+    columns on *both* sides; height likewise. All of it is one padding of the original pixels with
+    `padding_mode`; `fill` (red, green, blue) is for 'constant'. A padded input smaller than the window is an
+    error of the sample.
     """
 
-    height: int
-    width: int
     padding: tuple[int, int, int, int] | None = None
     pad_if_needed: bool = False
     fill: tuple[int, int, int] = (0, 0, 0)
     padding_mode: PaddingMode = "constant"
 
     native = "random_crop"
-    gray_problem = ""
     matches = (v1.RandomCrop, v2.RandomCrop)
     tensor_problem = TENSOR_PADDING  # where it pads
     draws = ("top in the padded image", "left")
@@ -197,7 +183,7 @@ class RandomCrop(ImageOp):
     v2_examples = ({"size": 45, "padding": 9, "fill": {Image.Image: 7, "others": 0}},)
 
     def __post_init__(self) -> None:
-        check_size(self.height, self.width)
+        super().__post_init__()
         check_padding((0, 0, 0, 0) if self.padding is None else self.padding, self.padding_mode)
         if self.pad_if_needed and min(self.padding or (0,)) < 0:
             raise ValueError(f"padding {self.padding} and pad_if_needed cut the image, and pad it again")
@@ -221,7 +207,9 @@ class RandomCrop(ImageOp):
         is_v2 = isinstance(transform, v2.Transform)
         padding = None
         if transform.padding is not None:
-            padding = _padding_v2(transform.padding) if is_v2 else sides_of(transform.padding)
+            padding = sides_of(transform.padding)
+            if is_v2:  # it keeps left, right, top, bottom
+                padding = (padding[0], padding[2], padding[1], padding[3])
         mirrors = transform.padding_mode in ("reflect", "symmetric")
         if not is_v2 and transform.pad_if_needed and padding is not None and mirrors:
             # v1 pads up to three times: the second padding mirrors the first one's pixels.
@@ -234,7 +222,7 @@ class RandomCrop(ImageOp):
         mode = transform.padding_mode if pads else "constant"
         fill = (0, 0, 0)
         if pads and mode == "constant":
-            fill = colour(image_fill(transform.fill) if is_v2 else transform.fill, functional_of(transform))
+            fill = colour(transform)
         return made(cls, *pair(transform.size), padding, pad_if_needed, fill, mode)
 
     @classmethod
@@ -247,9 +235,6 @@ class RandomCrop(ImageOp):
     def params(self) -> tuple[float, ...]:
         padding, mode = self.padding or (0, 0, 0, 0), PADDING_MODES.index(self.padding_mode)
         return (self.height, self.width, *padding, self.pad_if_needed, mode, *self.fill)
-
-    def extent(self, before: Extent) -> Extent:
-        return Extent(self.height, self.width, exact=True)
 
     def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
         after = self.extent(before)
@@ -292,22 +277,124 @@ class RandomCrop(ImageOp):
         return F.crop(image, int(draw[0]), int(draw[1]), self.height, self.width)
 
 
+@dataclass(frozen=True)
+class Pad(ImageOp):
+    """`padding` (left, top, right, bottom), in pixels, around the input, which is cut where it is negative;
+    `fill` is for 'constant'."""
+
+    padding: tuple[int, int, int, int]
+    padding_mode: PaddingMode
+    fill: tuple[int, int, int]
+
+    native = "pad"
+    matches = (v1.Pad, v2.Pad)
+    tensor_problem = TENSOR_PADDING
+    examples = (
+        {"padding": 3},
+        {"padding": 0},
+        {"padding": [4], "fill": (1, 2, 3)},
+        {"padding": (2, 5), "padding_mode": "edge"},
+        {"padding": (1, 2, 3, 4), "padding_mode": "reflect"},
+        {"padding": (9, 0, 1, 60), "padding_mode": "symmetric"},
+        {"padding": (-3, 2, 1, -2), "fill": 200},
+    )
+    v2_examples = ({"padding": 2, "fill": {Image.Image: 7, "others": 0}},)
+
+    def __post_init__(self) -> None:
+        check_padding(self.padding, self.padding_mode)
+
+    def __str__(self) -> str:
+        kind = f"fill {self.fill}" if self.padding_mode == "constant" else self.padding_mode
+        return f"Pad({self.padding}, {kind})"
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        fill = colour(transform) if transform.padding_mode == "constant" else (0, 0, 0)
+        return made(cls, sides_of(transform.padding), transform.padding_mode, fill)
+
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> Self:
+        return replace(cls.read(transform), fill=tensor_fill(transform))
+
+    def params(self) -> tuple[float, ...]:
+        return (*self.padding, PADDING_MODES.index(self.padding_mode), *self.fill)
+
+    def extent(self, before: Extent) -> Extent:
+        left, top, right, bottom = self.padding
+        after = before.grown(top + bottom, left + right)
+        if after.height >= 1 and after.width >= 1:
+            return after
+        return Extent(max(1, after.height), max(1, after.width), exact=False)
+
+    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
+        return False
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        return F.pad(image, list(self.padding), fill=self.fill, padding_mode=self.padding_mode)
+
+
+@dataclass(frozen=True)
+class MultiCrop(SizedOp):
+    """The four corners and the middle of the input, height × width each; then those of the input mirrored.
+
+    Native code puts them one below the other, and writes them one after the other into the batch.
+
+    Attributes:
+        mirrored: place in `MIRRORED` of how the second five are; 0: there are none.
+    """
+
+    mirrored: int
+
+    native = "multi_crop"
+    matches = (v1.FiveCrop, v1.TenCrop, v2.FiveCrop, v2.TenCrop)
+    tensor_problem = ""
+    examples = ({"size": (17, 24)}, {"size": 1}, {"size": [31, 30]}, {"size": (9, 2)})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "views", 2 * PLACES if self.mirrored else PLACES)
+        if self.height * self.views > MAX_SIZE:
+            raise ValueError(f"{self.views} crops of {self.height} rows are more than {MAX_SIZE} rows")
+
+    def __str__(self) -> str:
+        flipped = f", mirrored {MIRRORED[self.mirrored]}" if self.mirrored else ""
+        return f"{'TenCrop' if self.mirrored else 'FiveCrop'}({self.height}×{self.width}{flipped})"
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        ten = isinstance(transform, (v1.TenCrop, v2.TenCrop))
+        mirrored = (2 if transform.vertical_flip else 1) if ten else 0
+        return made(cls, *pair(transform.size), mirrored)
+
+    def extent(self, before: Extent) -> Extent:
+        return Extent(self.height * self.views, self.width, exact=True)
+
+    def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
+        after = self.extent(before)
+        if before.exact and not before.holds(self.height, self.width):
+            sizes = f"{self.height}×{self.width} from {before.height}×{before.width}"
+            return Settled(self, after, problem=f"cuts {sizes}, for which torchvision raises an error")
+        return Settled(self, after)
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        size = [self.height, self.width]
+        crops = F.ten_crop(image, size, self.mirrored == 2) if self.mirrored else F.five_crop(image, size)
+        strip = Image.new(image.mode, (self.width, self.height * len(crops)))
+        for i, crop in enumerate(crops):
+            strip.paste(crop, (0, i * self.height))
+        return strip
+
+    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
+        return False
+
+
 def _timms_padding(transform: Any) -> tuple[PaddingMode, tuple[int, int, int]]:
     """The mode and the colour."""
     mode: Any = transform.padding_mode
     if mode not in PADDING_MODES:
         raise NoNativeForm(f"padding_mode={mode!r}: native code knows {', '.join(PADDING_MODES)}")
-    fill = colour(transform.fill, F) if mode == "constant" else (0, 0, 0)
+    fill = colour(transform) if mode == "constant" else (0, 0, 0)
     return mode, fill
-
-
-def _padded(image: Image.Image, crop: CenterCrop) -> Image.Image:
-    wide, high = max(0, crop.width - image.width), max(0, crop.height - image.height)
-    if not wide and not high:
-        return image
-    sides = [wide // 2, high // 2, (wide + 1) // 2, (high + 1) // 2]
-    padded: Image.Image = F.pad(image, sides, fill=crop.fill, padding_mode=crop.padding_mode)
-    return padded
 
 
 def sides_of(padding: Any) -> tuple[int, int, int, int]:
@@ -317,9 +404,3 @@ def sides_of(padding: Any) -> tuple[int, int, int, int]:
         raise NoNativeForm(f"padding of {len(sides)} values: torchvision takes 1, 2 or 4")
     left, top, right, bottom = sides * (4 // len(sides))
     return left, top, right, bottom
-
-
-def _padding_v2(padding: Any) -> tuple[int, int, int, int]:
-    """v2 keeps [left, right, top, bottom]."""
-    left, right, top, bottom = (integer("padding", p) for p in padding)
-    return (left, top, right, bottom)

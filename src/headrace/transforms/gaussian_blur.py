@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 from typing_extensions import Self
 
 from headrace.records import Draw
 from headrace.transforms.on_tensors import require_v2
-from headrace.transforms.op import ImageOp, NoNativeForm
+from headrace.transforms.op import NO_GRAY, ImageOp, NoNativeForm
 from headrace.transforms.reading import bounds, check_range, integer, made, range_text
 
 SIGMAS = 1024
@@ -39,6 +38,7 @@ class GaussianBlur(ImageOp):
     is_v2: bool
 
     native = "gaussian_blur"
+    gray_problem = NO_GRAY
     matches = (v1.GaussianBlur, v2.GaussianBlur)
     draws = ("standard deviation, in pixels", "its place among those of the range")
     examples = (
@@ -93,16 +93,9 @@ class GaussianBlur(ImageOp):
     def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
         return False
 
-    def replay(self, image: Image.Image, draw: Draw) -> Any:
-        return self.blurred(image, draw[0])
-
-    def blurred(self, image: Any, sigma: float) -> Any:
-        """What torchvision makes of an image or a tensor."""
-        return self._functional.gaussian_blur(image, [self.size_x, self.size_y], [sigma, sigma])
-
-    @property
-    def _functional(self) -> Any:
-        return v2.functional if self.is_v2 else v1.functional
+    def replay(self, image: Any, draw: Draw) -> Any:
+        functional = v2.functional if self.is_v2 else v1.functional
+        return functional.gaussian_blur(image, [self.size_x, self.size_y], [draw[0], draw[0]])
 
 
 @lru_cache(maxsize=16)
@@ -138,8 +131,7 @@ def torch_convolves_as_expected(op: GaussianBlur, *, contiguous: bool = False) -
     image = rng.integers(0, 256, (op.size_y // 2 + 24, op.size_x // 2 + 48, 3), dtype=np.uint8)
     for sigma in {op.sigmas[0].item(), op.sigmas[-1].item()}:
         tensor = torch.from_numpy(image).permute(2, 0, 1)
-        tensor = tensor.contiguous() if contiguous else tensor
-        blurred = op.blurred(tensor, sigma).permute(1, 2, 0)
+        blurred = op.replay(tensor.contiguous() if contiguous else tensor, (sigma,)).permute(1, 2, 0)
         kernel_x, kernel_y = (_kernel(size, sigma, is_v2=op.is_v2) for size in (op.size_x, op.size_y))
         products = (kernel_y[:, None] * kernel_x[None, :]).numpy()
         if not np.array_equal(np.asarray(blurred), _chained(image, products)):

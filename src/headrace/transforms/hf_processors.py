@@ -25,7 +25,7 @@ from headrace.records import Draw
 from headrace.transforms.changed import find_change, is_librarys
 from headrace.transforms.crops import CenterCrop
 from headrace.transforms.levels import Shown
-from headrace.transforms.op import ImageOp, NoNativeForm, Op
+from headrace.transforms.op import NO_GRAY, ImageOp, NoNativeForm, Op
 from headrace.transforms.own_code import adds_to, pixel_values_of
 from headrace.transforms.reading import MODES, integer, made, pair
 from headrace.transforms.resize import Resize
@@ -83,9 +83,7 @@ class ProcessorValues:
 class Values(Shown):
     """Rescaled and normalized levels."""
 
-    matches = ()
     arguments = ("image_mean", "image_std")
-    examples = ()
 
 
 @dataclass(frozen=True)
@@ -94,8 +92,7 @@ class OverWhite(ImageOp):
     ``convert("RGB")``. Native code leaves files that may name one to Pillow."""
 
     native = "group"  # of nothing
-    matches = ()
-    examples = ()
+    gray_problem = NO_GRAY
 
     def __str__(self) -> str:
         return "do_convert_rgb"
@@ -103,9 +100,6 @@ class OverWhite(ImageOp):
     @classmethod
     def read(cls, transform: Any) -> OverWhite:
         raise NoNativeForm(f"{transform!r} is part of a processor")
-
-    def params(self) -> tuple[float, ...]:
-        return ()
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
         return over_white(image)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -50,9 +49,12 @@ class Holder(ImageOp):
         object.__setattr__(self, "gray_problem", next(problems, ""))
 
     @classmethod
+    def read(cls, transform: Any) -> Self:
+        return made(cls, read_inside(transform))
+
+    @classmethod
     def read_on_tensor(cls, transform: Any) -> Self:
         op = cls.read(transform)
-        assert isinstance(op, cls)
         return replace(op, ops=read_inside(transform, on_tensor=True))
 
     def __str__(self) -> str:
@@ -72,9 +74,12 @@ class Holder(ImageOp):
     def channels(self, before: int) -> int:
         return before if all(op.channels(before) == before for op in self.ops) else 0
 
-    @abstractmethod
+    def order(self, draw: Draw) -> Sequence[int]:
+        return range(len(self.ops))
+
     def extents_inside(self, before: Extent) -> list[Extent]:
         """Of the image before each of `ops`, where it is applied."""
+        return _one_after_another(self.ops, before)[:-1]
 
     def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
         places = zip(self.ops, self.extents_inside(before), strict=True)
@@ -88,18 +93,6 @@ class Group(Holder):
     """All of `ops`, one after another: a Compose that another container holds."""
 
     native = "group"
-    matches = ()
-    examples = ()
-
-    @classmethod
-    def read(cls, transform: Any) -> Self:
-        return made(cls, read_inside(transform))
-
-    def order(self, draw: Draw) -> Sequence[int]:
-        return range(len(self.ops))
-
-    def extents_inside(self, before: Extent) -> list[Extent]:
-        return _one_after_another(self.ops, before)[:-1]
 
     def extent(self, before: Extent) -> Extent:
         return _one_after_another(self.ops, before)[-1]
@@ -146,10 +139,7 @@ class RandomApply(Holder):
         return (self.p, self.inclusive)
 
     def order(self, draw: Draw) -> Sequence[int]:
-        return range(len(self.ops)) if draw[0] else ()
-
-    def extents_inside(self, before: Extent) -> list[Extent]:
-        return _one_after_another(self.ops, before)[:-1]
+        return super().order(draw) if draw[0] else ()
 
     def extent(self, before: Extent) -> Extent:
         return _any_of([before, _one_after_another(self.ops, before)[-1]])
@@ -229,10 +219,6 @@ class RandomOrder(Holder):
         object.__setattr__(
             self, "draws", tuple(f"what comes as number {i + 1}" for i in range(len(self.ops)))
         )
-
-    @classmethod
-    def read(cls, transform: Any) -> Self:
-        return made(cls, read_inside(transform))
 
     def params(self) -> tuple[float, ...]:
         return (len(self.ops),)

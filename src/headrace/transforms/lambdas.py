@@ -11,8 +11,8 @@ from torchvision.transforms import v2
 
 from headrace import transforms
 from headrace.transforms.changed import find_change
+from headrace.transforms.colors import Grayscale
 from headrace.transforms.containers import COMPOSE
-from headrace.transforms.gray import Grayscale
 from headrace.transforms.levels import ConvertDtype, Identity, Normalize, Shown, ToRGB, ToTensor
 from headrace.transforms.op import NoNativeForm, Op
 from headrace.transforms.own_code import computes, conversion_of, hands_on, maps_images, turns_upright
@@ -53,9 +53,6 @@ class ExifTranspose(Op):
     """An image turned as its file's EXIF data say: `PIL.ImageOps.exif_transpose`."""
 
     text: str
-
-    matches = ()
-    examples = ()
 
     def __str__(self) -> str:
         return self.text

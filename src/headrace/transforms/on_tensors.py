@@ -7,7 +7,6 @@ each arithmetic is compared with torch's own before a plan relies on it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -32,12 +31,6 @@ RESIZES = (
     *(((41, 67), (13, 24)), ((24, 33), (56, 60)), ((50, 40), (49, 41)), ((3, 2), (31, 64))),
     *(((97, 120), (9, 5)), ((32, 48), (16, 96)), ((1, 1), (5, 3)), ((7, 60), (1, 2))),
 )
-
-
-def through_tensor(image: Image.Image, function: Callable[[torch.Tensor], torch.Tensor]) -> Image.Image:
-    """What `function` makes of `image` (RGB) as a uint8 tensor [3, height, width], again as an image."""
-    tensor = function(v2.functional.pil_to_tensor(image))
-    return Image.fromarray(np.ascontiguousarray(tensor.permute(1, 2, 0).numpy()))
 
 
 def tensor_filter_of(transform: Any) -> int:

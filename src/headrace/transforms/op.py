@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import PIL
 import torch
 from PIL import Image
+from torchvision.transforms import v2
 
 from headrace.records import Draw
 
@@ -27,9 +28,10 @@ Parity = Literal["exact", "pillow", "torch"]
 
 NO_EFFECT = "changes nothing: the image has that size already"
 TENSOR_PIXELS = "runs natively on images only, whose pixels differ from a tensor's: put it before ToImage"
-
-
 NO_GRAY = "isn't proven for images of one channel"
+
+# Far beyond any image, and small enough that products of two sizes fit 64 bits.
+MAX_SIZE = 1 << 20
 
 
 class NoNativeForm(Exception):  # noqa: N818  (a verdict that never leaves the planner, not an error)
@@ -89,9 +91,9 @@ class Op(ABC):
         draws: names of the numbers that are drawn for a sample, in the order of a `records.Draw`.
     """
 
-    matches: ClassVar[tuple[type, ...]]
+    matches: ClassVar[tuple[type, ...]] = ()
     matches_imported: ClassVar[tuple[str, ...]] = ()
-    examples: ClassVar[tuple[Mapping[str, Any], ...]]
+    examples: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     v2_examples: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     draws: ClassVar[tuple[str, ...]] = ()
 
@@ -120,7 +122,7 @@ class ImageOp(Op):
         tensor_problem: why it isn't run natively on a tensor of other values than the levels of an RGB image;
             empty: it gives what the conversion makes of its result on the image.
         gray_problem: why it isn't run natively on gray images, mode L; empty: on three equal channels it does
-            to each what torchvision does to one, draws included.
+            to each what torchvision does to one, draws included, which tests/exact/test_ops.py compares.
         views: number of images that it makes of one, which native code puts one below the other.
     """
 
@@ -128,16 +130,17 @@ class ImageOp(Op):
     parity: ClassVar[Parity] = "exact"
     views: int = 1
     tensor_problem: ClassVar[str] = TENSOR_PIXELS
-    gray_problem: ClassVar[str] = NO_GRAY
+    gray_problem: ClassVar[str] = ""
 
     @classmethod
     def read_on_tensor(cls, transform: Any) -> ImageOp:  # noqa: ARG003  (the default refuses all of them)
         """The same of an object that is called with the image as a uint8 tensor [3, height, width]."""
         raise NoNativeForm(TENSOR_PIXELS)
 
-    @abstractmethod
     def params(self) -> tuple[float, ...]:
-        """The parameters as the native op takes them, in its order."""
+        """The parameters as the native op takes them, in its order. The default: the fields, None as 0."""
+        values = (getattr(self, each.name) or 0 for each in fields(self))  # type: ignore[arg-type]
+        return tuple(n for value in values for n in (value if isinstance(value, tuple) else (value,)))
 
     def data(self) -> npt.NDArray[np.float32] | None:
         """Further numbers that the native op takes, where 24 parameters aren't enough."""
@@ -179,6 +182,33 @@ class ImageOp(Op):
         raise NotImplementedError(f"{type(self).__name__} holds no other ops")
 
 
+@dataclass(frozen=True)
+class SizedOp(ImageOp):
+    """An op whose results are all height × width."""
+
+    height: int
+    width: int
+
+    def __post_init__(self) -> None:
+        check_size(self.height, self.width)
+
+    def extent(self, before: Extent) -> Extent:
+        return Extent(self.height, self.width, exact=True)
+
+
+class TensorOp(ImageOp):
+    """What the next base class does, on a uint8 tensor, where torch's arithmetic isn't Pillow's.
+
+    Its `replay` must take tensors, too.
+    """
+
+    parity: ClassVar[Parity] = "torch"
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        tensor = super().replay(v2.functional.pil_to_tensor(image), draw)  # type: ignore[safe-super]
+        return Image.fromarray(np.ascontiguousarray(tensor.permute(1, 2, 0).numpy()))
+
+
 class LevelOp(Op):
     """An op that treats every level of each channel by itself. Draws nothing; parity is exact.
 
@@ -195,6 +225,12 @@ class LevelOp(Op):
     @abstractmethod
     def read(cls, transform: Any) -> LevelOp:
         """Refuses only what might not do the same to all images: the table's making finds out the rest."""
+
+
+def check_size(height: int, width: int) -> None:
+    """Raises ValueError for sizes that no image has."""
+    if not (1 <= height <= MAX_SIZE and 1 <= width <= MAX_SIZE):
+        raise ValueError(f"size {height}×{width} must be 1 to {MAX_SIZE} pixels each way")
 
 
 def flat(ops: Sequence[ImageOp]) -> Iterator[ImageOp]:

@@ -10,21 +10,21 @@ import builtins
 import dis
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import product
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-import PIL.Image
+import PIL
 import torch
 import torchvision.io
 from PIL import Image, ImageOps
 from torch import nn
 from torch.utils.data import default_collate
 from torchvision import transforms as v1
-from torchvision.io import ImageReadMode, read_image
-from torchvision.io import decode_image as torchvisions_decode_image
+from torchvision.io import ImageReadMode
 from torchvision.transforms import v2
 
 import headrace
@@ -80,15 +80,10 @@ CALLED = (
 # What may read a function's variables without naming them.
 LOOKING_AROUND = {"locals", "vars", "eval", "exec", "dir", "_getframe", "currentframe", "stack", "super"}
 
-UNUSUAL = (
-    inspect.CO_VARARGS
-    | inspect.CO_VARKEYWORDS
-    | inspect.CO_GENERATOR
-    | inspect.CO_COROUTINE
-    | inspect.CO_ASYNC_GENERATOR
-)
+UNUSUAL = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR
+UNUSUAL |= inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
-Shape = tuple[int, tuple[tuple[str, type, Any], ...]]
+Shape = tuple[int, bytes, tuple[tuple[str, type, Any], ...]]
 
 
 def plain_base(cls: type, known: Callable[[type], bool]) -> type | None:
@@ -149,13 +144,13 @@ def hands_on(function: Any) -> bool:
 
 def conversion_of(function: Any) -> Mode | None:
     """The mode in the ``argument.convert(mode)`` that `function` returns; None: it does anything else."""
-    return next((mode for mode in MODES if _call_shape(function, mode) in CONVERSIONS), None)
+    return next((mode for mode in MODES if _shape(function, mode=mode) in CONVERSIONS), None)
 
 
 def reading_mode_of(function: Any) -> Mode | None:
     """The mode in the ``Image.open(path).convert(mode)`` that `function` of a path returns; None: it does
     anything else."""
-    return next((mode for mode in MODES if _call_shape(function, mode) in READERS), None)
+    return next((mode for mode in MODES if _shape(function, mode=mode) in READERS), None)
 
 
 def reads_tensors(function: Any) -> bool:
@@ -163,12 +158,12 @@ def reads_tensors(function: Any) -> bool:
     if type(function) is partial:
         rgb = function.keywords in ({"mode": "RGB"}, {"mode": ImageReadMode.RGB})
         return rgb and not function.args and any(function.func is each for each in DECODING)
-    return _call_shape(function) in TENSOR_READERS
+    return _shape(function) in TENSOR_READERS
 
 
 def turns_upright(function: Any) -> bool:
     """Whether `function` is Pillow's `exif_transpose`, or hands on what that returns for its argument."""
-    return function is ImageOps.exif_transpose or _call_shape(function) in TURNERS
+    return function is ImageOps.exif_transpose or _shape(function) in TURNERS
 
 
 def computes(function: Any) -> bool:
@@ -339,9 +334,7 @@ def _processings() -> dict[tuple[Any, ...], bool]:
                 f"{name} = {call}{values}{first}; return {name}",
             ]
         for body in bodies:
-            module = compile(f"def made(image):\n    {before}{body}", "processing", "exec")
-            code = next(each for each in module.co_consts if isinstance(each, CodeType))
-            made = FunctionType(code, {"known": found})
+            made = _function("image", before + body, names={"known": found})
             steps, _ = _steps_around(made, {}, "image", lambda value: value is found)
             assert steps is not None
             found[steps] = "convert" in before + image
@@ -438,141 +431,78 @@ def _handlers(code: CodeType) -> bytes:
     return handlers
 
 
-def _call_shape(function: Any, mode: Mode = "RGB") -> tuple[Any, ...] | None:
+def _shape(function: Any, *, mode: Mode = "RGB", any_name: bool = False) -> Shape | None:
     """What a function does, whatever its variables are called: with the objects that global names stand for,
-    and without `mode` where that is a constant."""
+    and without `mode` where that is a constant; with `any_name` whatever the only attribute is called."""
     code = _open_code(function)
     if code is None:
         return None
-    names = {**vars(builtins), **function.__globals__}
     code = code.replace(co_varnames=tuple(f"v{i}" for i in range(len(code.co_varnames))))
+    if any_name and len(code.co_names) == 1:
+        code = code.replace(co_names=("attribute",))
     steps = []
     for each in dis.get_instructions(code):
         name, value = CALLED_ALIKE.get(each.opname, each.opname), each.argval
         if name == "LOAD_GLOBAL":
-            value = id(names.get(value))
+            value = id(function.__globals__.get(value, vars(builtins).get(value)))
         elif name == "LOAD_CONST" and value == mode:
             value = None
         steps += [(name, type(value), value)] if name else []
     return code.co_argcount, _handlers(code), tuple(steps)
 
 
-def _shape(function: Any, *, any_name: bool = False) -> Shape | None:
-    """What a function does, whatever its variables are called; with `any_name` the attribute, too."""
-    code = _plain_code(function)
-    if code is None:
-        return None
-    code = code.replace(co_varnames=tuple(f"v{i}" for i in range(len(code.co_varnames))))
-    if any_name and len(code.co_names) == 1:
-        code = code.replace(co_names=("attribute",))
-    steps = ((each.opname, type(each.argval), each.argval) for each in dis.get_instructions(code))
-    return code.co_argcount, tuple(steps)
+# What names mean in the code below.
+NAMES = {"Image": Image, "ImageOps": ImageOps, "PIL": PIL, "headrace": headrace, "torchvision": torchvision}
+NAMES |= {"decode_image": decode_image, "its_decode_image": torchvision.io.decode_image}
+NAMES |= {"read_image": torchvision.io.read_image, "ImageReadMode": ImageReadMode}
 
 
-def _directly(self: Any, image: Any) -> Any:
-    return self.attribute(image)
+def _function(arguments: str, body: str, before: str = "", names: dict[str, Any] = NAMES) -> FunctionType:
+    """The function of these lines, in a module with the line `before` it."""
+    module = compile(f"{before}\ndef made({arguments}):\n{textwrap.indent(body, ' ')}", "own code", "exec")
+    return FunctionType(next(each for each in module.co_consts if isinstance(each, CodeType)), names)
 
 
-def _in_two_steps(self: Any, image: Any) -> Any:
-    image = self.attribute(image)
-    return image  # noqa: RET504  (as some people write it)
+def _shapes(argument: str, *bodies: str) -> set[Shape | None]:
+    """Of functions of these lines, in modules that import what they call and in cells that needn't."""
+    modules = ("", "from PIL import Image")
+    return {_shape(_function(argument, body, module)) for body in bodies for module in modules}
 
 
-def _by_another_name(self: Any, image: Any) -> Any:
-    result = self.attribute(image)
-    return result  # noqa: RET504
-
-
-def _converted_in_two_steps(image: Any) -> Any:
-    image = image.convert("RGB")
-    return image  # noqa: RET504
-
-
-def _read_in_two_steps(path: Any) -> Any:
-    image = Image.open(path)
-    return image.convert("RGB")
-
-
-def _read_in_three_steps(path: Any) -> Any:
-    image: Any = Image.open(path)
-    image = image.convert("RGB")
-    return image  # noqa: RET504
-
-
-def _read_into_a_variable(path: Any) -> Any:
-    image = Image.open(path).convert("RGB")
-    return image  # noqa: RET504
-
-
-def _read_and_closed(path: Any) -> Any:
-    with Image.open(path) as image:
-        return image.convert("RGB")
-
-
-def _read_from_a_file(path: Any) -> Any:
-    with open(path, "rb") as file:
-        return Image.open(file).convert("RGB")
-
-
-def _read_from_a_file_in_two_steps(path: Any) -> Any:
-    with open(path, "rb") as file:
-        image = Image.open(file)
-        return image.convert("RGB")
-
-
-def _read_from_a_file_and_closed(path: Any) -> Any:
-    with open(path, "rb") as file:  # noqa: SIM117  (as many have copied it)
-        with Image.open(file) as image:
-            return image.convert("RGB")
-
-
-WRAPPERS = {_shape(each, any_name=True) for each in (_directly, _in_two_steps, _by_another_name)}
-IDENTITIES = {_shape(lambda image: image)}
-CONVERSIONS = {_call_shape(lambda image: image.convert("RGB")), _call_shape(_converted_in_two_steps)}
-TURNERS = {_call_shape(lambda image: ImageOps.exif_transpose(image))}
-
-
-def _decoded_in_two_steps(path: Any) -> Any:
-    image = torchvision.io.decode_image(path, mode="RGB")
-    return image  # noqa: RET504
-
-
+# What people write, in all the ways that are understood.
+WRAPPERS = {
+    _shape(_function("self, image", body), any_name=True)
+    for body in (
+        "return self.attribute(image)",
+        "image = self.attribute(image)\nreturn image",
+        "result = self.attribute(image)\nreturn result",
+    )
+}
+IDENTITIES = _shapes("image", "return image")
+CONVERSIONS = _shapes("image", 'return image.convert("RGB")', 'image = image.convert("RGB")\nreturn image')
+TURNERS = _shapes("image", "return ImageOps.exif_transpose(image)")
+READERS = _shapes(
+    "path",
+    'return Image.open(path).convert("RGB")',
+    'return PIL.Image.open(path).convert("RGB")',
+    'image = Image.open(path)\nreturn image.convert("RGB")',
+    'image = Image.open(path)\nimage = image.convert("RGB")\nreturn image',
+    'image = Image.open(path).convert("RGB")\nreturn image',
+    'with Image.open(path) as image:\n return image.convert("RGB")',
+    'with open(path, "rb") as file:\n return Image.open(file).convert("RGB")',
+    'with open(path, "rb") as file:\n image = Image.open(file)\n return image.convert("RGB")',
+    'with open(path, "rb") as file:\n with Image.open(file) as image:\n  return image.convert("RGB")',
+)
 DECODING = (decode_image, torchvision.io.decode_image, torchvision.io.read_image)
-TENSOR_READERS = {
-    _call_shape(each)
-    for each in (
-        lambda path: torchvision.io.decode_image(path, mode="RGB"),
-        lambda path: torchvision.io.decode_image(path, mode=ImageReadMode.RGB),
-        lambda path: torchvision.io.decode_image(path, mode=torchvision.io.ImageReadMode.RGB),
-        lambda path: torchvision.io.decode_image(path, "RGB"),
-        lambda path: torchvision.io.decode_image(path, ImageReadMode.RGB),
-        lambda path: torchvision.io.decode_image(path, torchvision.io.ImageReadMode.RGB),
-        lambda path: torchvision.io.read_image(path, mode=ImageReadMode.RGB),
-        lambda path: torchvision.io.read_image(path, mode=torchvision.io.ImageReadMode.RGB),
-        lambda path: torchvision.io.read_image(path, ImageReadMode.RGB),
-        lambda path: torchvision.io.read_image(path, torchvision.io.ImageReadMode.RGB),
-        lambda path: torchvisions_decode_image(path, mode="RGB"),
-        lambda path: torchvisions_decode_image(path, mode=ImageReadMode.RGB),
-        lambda path: torchvisions_decode_image(path, "RGB"),
-        lambda path: torchvisions_decode_image(path, ImageReadMode.RGB),
-        lambda path: read_image(path, mode=ImageReadMode.RGB),
-        lambda path: read_image(path, ImageReadMode.RGB),
-        lambda path: headrace.decode_image(path, mode="RGB"),
-        lambda path: headrace.decode_image(path, mode=ImageReadMode.RGB),
-        lambda path: headrace.decode_image(path, "RGB"),
-        lambda path: headrace.decode_image(path, ImageReadMode.RGB),
-        lambda path: decode_image(path, mode="RGB"),
-        lambda path: decode_image(path, mode=ImageReadMode.RGB),
-        lambda path: decode_image(path, "RGB"),
-        lambda path: decode_image(path, ImageReadMode.RGB),
-        _decoded_in_two_steps,
-    )
-}
-READERS = {
-    _call_shape(each)
-    for each in (
-        *(lambda path: Image.open(path).convert("RGB"), lambda path: PIL.Image.open(path).convert("RGB")),
-        *(_read_in_two_steps, _read_in_three_steps, _read_into_a_variable, _read_and_closed),
-        *(_read_from_a_file, _read_from_a_file_in_two_steps, _read_from_a_file_and_closed),
-    )
-}
+DECODE_IMAGE = ("decode_image", "headrace.decode_image", "its_decode_image", "torchvision.io.decode_image")
+READ_IMAGE = ("read_image", "torchvision.io.read_image")
+RGB = ("ImageReadMode.RGB", "torchvision.io.ImageReadMode.RGB")
+TENSOR_READERS = _shapes(
+    "path",
+    *(
+        f"return {function}(path, {keyword}{mode})"
+        for functions, modes in ((DECODE_IMAGE, ('"RGB"', *RGB)), (READ_IMAGE, RGB))
+        for function, keyword, mode in product(functions, ("mode=", ""), modes)
+    ),
+    'image = torchvision.io.decode_image(path, mode="RGB")\nreturn image',
+)

@@ -18,13 +18,13 @@ from typing_extensions import Self
 
 from headrace.records import Draw
 from headrace.transforms._torchvision_compat import augmentation_space, policies_of
-from headrace.transforms.affine import WARP_FILTERS
 from headrace.transforms.op import ImageOp, NoNativeForm
 from headrace.transforms.reading import (
+    check_warp_filter,
+    colour,
     filter_of,
     filter_text,
     functional_of,
-    image_fill,
     integer,
     made,
     mode_of,
@@ -44,6 +44,7 @@ FRACTION = 150.0 / 331.0
 MOST_BINS = 1024
 MOST_STEPS = 10
 AUTO_BINS = 10
+PIXEL = Image.new("RGB", (1, 1))
 
 _FILTERS = (
     {"interpolation": InterpolationMode.BILINEAR, "fill": (9, 200, 77)},
@@ -85,8 +86,7 @@ class Policy(ImageOp):
     space: Space
 
     def __post_init__(self) -> None:
-        if self.filter not in WARP_FILTERS:
-            raise ValueError(f"filter {self.filter} must be nearest, bilinear or bicubic")
+        check_warp_filter(self.filter)
 
     def __str__(self) -> str:
         text = f"{filter_text(self.filter)}, fill {self.fill}"
@@ -171,7 +171,6 @@ class RandAugment(Policy):
     place: int
 
     native = "rand_augment"
-    gray_problem = ""
     matches = (v1.RandAugment, v2.RandAugment)
     draws = (
         "of each step: operation",
@@ -217,7 +216,6 @@ class TrivialAugmentWide(Policy):
     """One operation, of any magnitude."""
 
     native = "rand_augment"
-    gray_problem = ""
     matches = (v1.TrivialAugmentWide, v2.TrivialAugmentWide)
     draws = ("operation", "place of its magnitude", "1: that is negative")
     examples = ({}, *_FILTERS, {"num_magnitude_bins": 7})
@@ -253,7 +251,6 @@ class AutoAugment(Policy):
     policies: tuple[tuple[Part, Part], ...]
 
     native = "auto_augment"
-    gray_problem = ""
     matches = (v1.AutoAugment, v2.AutoAugment)
     draws = (
         "policy",
@@ -322,16 +319,20 @@ def _read(
     transform: Any, num_bins: Any, names: tuple[str, ...]
 ) -> tuple[int, tuple[int, int, int], bool, int, Space]:
     """The fields of `Policy`. Raises NoNativeForm."""
-    is_v2 = isinstance(transform, v2.Transform)
     bins = integer("num_magnitude_bins", num_bins)
     if not 1 <= bins <= MOST_BINS:
         raise NoNativeForm(f"num_magnitude_bins={bins}: native code takes 1 to {MOST_BINS}")
-    fill = _colour(image_fill(transform.fill) if is_v2 else transform.fill, functional_of(transform))
+    functional = functional_of(transform)
+    fill = colour(transform, lambda fill: functional.rotate(Image.new("RGB", (9, 9)), 45, fill=fill))
+    if fill != colour(
+        transform, lambda fill: functional.affine(PIXEL, 0.0, [2, 0], 1.0, [0.0, 0.0], fill=fill)
+    ):
+        raise NoNativeForm(f"fill={transform.fill!r} means different colours to different operations")
     try:
         space = _space(transform, bins, names)
     except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
         raise NoNativeForm(f"its magnitudes raise {type(error).__name__}: {error}") from None
-    return filter_of(transform), fill, is_v2, bins, space
+    return filter_of(transform), fill, isinstance(transform, v2.Transform), bins, space
 
 
 def _space(transform: Any, bins: int, names: tuple[str, ...]) -> Space:
@@ -358,17 +359,3 @@ def _space(transform: Any, bins: int, names: tuple[str, ...]) -> Space:
 def _translations(edge: int, bins: int) -> torch.Tensor:
     """In pixels, for an image whose edge is of so many."""
     return torch.linspace(0.0, FRACTION * edge, bins)
-
-
-def _colour(fill: Any, functional: Any) -> tuple[int, int, int]:
-    """What torchvision makes of `fill`, asked of torchvision: the colour of an image moved away."""
-    pixel = Image.new("RGB", (1, 1))
-    try:
-        moved = functional.affine(pixel, angle=0.0, translate=[2, 0], scale=1.0, shear=[0.0, 0.0], fill=fill)
-        turned = functional.rotate(Image.new("RGB", (9, 9)), 45, fill=fill)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise NoNativeForm(f"fill={fill!r} raises {type(error).__name__}: {error}") from None
-    if moved.getpixel((0, 0)) != turned.getpixel((0, 0)):
-        raise NoNativeForm(f"fill={fill!r} means different colours to different operations")
-    red, green, blue = moved.getpixel((0, 0))
-    return red, green, blue

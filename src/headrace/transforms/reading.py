@@ -16,9 +16,6 @@ from torchvision.transforms.v2 import functional as functional_v2
 
 from headrace.transforms.op import NoNativeForm, Parity
 
-# Far beyond any image, and small enough that products of two sizes fit 64 bits.
-MAX_SIZE = 1 << 20
-
 # torchvision's names for Pillow's filters; on PIL images 'nearest-exact' is Pillow's nearest too.
 FILTERS = {
     InterpolationMode.NEAREST: Resampling.NEAREST,
@@ -38,6 +35,8 @@ TENSOR_FILTERS = {
     InterpolationMode.BICUBIC: 8,
     InterpolationMode.LANCZOS: 9,
 }
+# The filters that Pillow warps with.
+WARP_FILTERS = (Resampling.NEAREST, Resampling.BILINEAR, Resampling.BICUBIC)
 MODES = {FILTERS[mode]: mode for mode in InterpolationMode if mode is not InterpolationMode.NEAREST_EXACT}
 TENSOR_MODES = {number: mode for mode, number in TENSOR_FILTERS.items()}
 
@@ -83,14 +82,26 @@ def _named_mode(name: str, functional: Any) -> InterpolationMode:
         raise NoNativeForm(f"interpolation={name!r} raises {type(error).__name__}: {error}") from None
 
 
-def colour(fill: Any, functional: Any) -> tuple[int, int, int]:
-    """What torchvision makes of `fill`, asked of torchvision: the colour of a pixel that it adds."""
-    pixel = PIL.Image.new("RGB", (1, 1))
+def colour(transform: Any, fill_in: Callable[[Any], PIL.Image.Image] | None = None) -> tuple[int, int, int]:
+    """What the attribute `fill` means for RGB images, asked of torchvision.
+
+    Args:
+        fill_in: gives an image whose first pixel torchvision has filled in with its argument; None: pads one.
+    """
+    fill = transform.fill
+    if isinstance(transform, v2.Transform) and isinstance(fill, dict):
+        if PIL.Image.Image not in fill and "others" not in fill:
+            raise NoNativeForm("fill names no value for PIL images")
+        fill = fill.get(PIL.Image.Image, fill.get("others"))
     try:
-        padded = functional.pad(pixel, [1, 0, 0, 0], fill=fill, padding_mode="constant")
+        if fill_in is None:
+            pixel = PIL.Image.new("RGB", (1, 1))
+            filled = functional_of(transform).pad(pixel, [1, 0, 0, 0], fill=fill, padding_mode="constant")
+        else:
+            filled = fill_in(fill)
     except (TypeError, ValueError, OverflowError) as error:
         raise NoNativeForm(f"fill={fill!r} raises {type(error).__name__}: {error}") from None
-    red, green, blue = padded.getpixel((0, 0))
+    red, green, blue = filled.getpixel((0, 0))
     return red, green, blue
 
 
@@ -111,15 +122,6 @@ def tensor_fill(transform: Any) -> tuple[int, int, int]:
     except (TypeError, ValueError, RuntimeError) as error:
         raise NoNativeForm(f"fill={fill!r} raises {type(error).__name__}: {error}") from None
     return red, green, blue
-
-
-def image_fill(fill: Any) -> Any:
-    """The part of v2's `fill` that is for PIL images."""
-    if not isinstance(fill, dict):
-        return fill
-    if PIL.Image.Image not in fill and "others" not in fill:
-        raise NoNativeForm("fill names no value for PIL images")
-    return fill.get(PIL.Image.Image, fill.get("others"))
 
 
 def pair(size: Any) -> tuple[int, int]:
@@ -156,12 +158,6 @@ def number(name: str, value: Any) -> float:
         raise NoNativeForm(f"{name}={value!r} isn't a number") from None
 
 
-def check_size(height: int, width: int) -> None:
-    """Raises ValueError for sizes that no image has."""
-    if not (1 <= height <= MAX_SIZE and 1 <= width <= MAX_SIZE):
-        raise ValueError(f"size {height}×{width} must be 1 to {MAX_SIZE} pixels each way")
-
-
 def check_filter(value: int, parity: Parity = "pillow") -> None:
     """Raises ValueError for what is no filter of Pillow's that torchvision has a name for, or of torch's."""
     if parity == "torch" and value not in TENSOR_MODES:
@@ -170,6 +166,12 @@ def check_filter(value: int, parity: Parity = "pillow") -> None:
         raise ValueError(
             f"filter {value} must be 0 to 5: nearest, lanczos, bilinear, bicubic, box or hamming"
         )
+
+
+def check_warp_filter(value: int) -> None:
+    """Raises ValueError for filters that Pillow doesn't warp with."""
+    if value not in WARP_FILTERS:
+        raise ValueError(f"filter {value} must be nearest, bilinear or bicubic")
 
 
 def check_range(name: str, value: tuple[float, float], *, lowest: float, exclusive: bool) -> None:

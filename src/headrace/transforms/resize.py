@@ -1,4 +1,4 @@
-"""Resize: to a size, or of the shorter edge."""
+"""Resize, to a size or of the shorter edge, and RandomResizedCrop."""
 
 from __future__ import annotations
 
@@ -6,24 +6,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
-from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
+from torchvision.transforms.v2 import functional as F  # noqa: N812  (torchvision's own name for it)
 
 from headrace.records import Draw
-from headrace.transforms.on_tensors import check_result, tensor_filter_of, through_tensor
-from headrace.transforms.op import NO_EFFECT, UNKNOWN, Extent, ImageOp, NoNativeForm, Parity, Settled
-from headrace.transforms.reading import (
+from headrace.transforms.on_tensors import check_result, tensor_filter_of
+from headrace.transforms.op import (
     MAX_SIZE,
-    check_filter,
+    NO_EFFECT,
+    UNKNOWN,
+    Extent,
+    ImageOp,
+    NoNativeForm,
+    Parity,
+    Settled,
+    SizedOp,
+    TensorOp,
     check_size,
+)
+from headrace.transforms.reading import (
+    bounds,
+    check_filter,
+    check_range,
     filter_of,
     filter_text,
     integer,
     made,
     mode_of,
     pair,
+    range_text,
 )
 
 TENSOR_RESIZE = "resizes a tensor other than uint8 RGB, and not natively; put it before the conversion"
@@ -44,15 +58,12 @@ class _Resizing(ImageOp):
 
 
 @dataclass(frozen=True)
-class Resize(_Resizing):
+class Resize(_Resizing, SizedOp):
     """The whole input, resized to exactly height × width."""
 
-    height: int
-    width: int
     filter: int
 
     native = "resize"
-    gray_problem = ""
     matches = (v1.Resize, v2.Resize)
     examples = (
         {"size": (24, 30)},
@@ -64,7 +75,7 @@ class Resize(_Resizing):
     )
 
     def __post_init__(self) -> None:
-        check_size(self.height, self.width)
+        super().__post_init__()
         check_filter(self.filter, self.parity)
 
     def __str__(self) -> str:
@@ -79,18 +90,12 @@ class Resize(_Resizing):
     def read_on_tensor(cls, transform: Any) -> Resize | ResizeShorter:
         return _read(transform, tensor_filter_of(transform), TensorResize, TensorResizeShorter)
 
-    def params(self) -> tuple[float, ...]:
-        return (self.height, self.width, self.filter)
-
-    def extent(self, before: Extent) -> Extent:
-        return Extent(self.height, self.width, exact=True)
-
     def replay(self, image: Image.Image, draw: Draw) -> Any:
-        return F.resize(image, [self.height, self.width], mode_of(self.filter))
+        return F.resize(image, [self.height, self.width], mode_of(self.filter), antialias=True)
 
 
 @dataclass(frozen=True)
-class ResizeShorter(_Resizing):
+class ResizeShorter(_Resizing):  # which `Resize` reads
     """The shorter edge becomes `size`, the longer ``int(size * long / short)``.
 
     Where the longer would exceed `max_size`, it becomes that, and the shorter
@@ -102,9 +107,6 @@ class ResizeShorter(_Resizing):
     filter: int
 
     native = "resize_shorter"
-    gray_problem = ""
-    matches = ()  # `Resize` reads it
-    examples = ()
 
     def __post_init__(self) -> None:
         check_size(self.size, self.size)
@@ -119,9 +121,6 @@ class ResizeShorter(_Resizing):
     @classmethod
     def read(cls, transform: Any) -> Resize | ResizeShorter:
         return Resize.read(transform)
-
-    def params(self) -> tuple[float, ...]:
-        return (self.size, self.max_size or 0, self.filter)
 
     def extent(self, before: Extent) -> Extent:
         if before.exact:
@@ -138,39 +137,25 @@ class ResizeShorter(_Resizing):
         return (new_long, new_short) if width <= height else (new_short, new_long)
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
-        return F.resize(image, [self.size], mode_of(self.filter), self.max_size)
+        return F.resize(image, [self.size], mode_of(self.filter), self.max_size, antialias=True)
 
 
 @dataclass(frozen=True)
-class TensorResize(Resize):
+class TensorResize(TensorOp, Resize):
     """A uint8 tensor, resized by torch, antialiased."""
-
-    parity = "torch"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_result(self.height, self.width)
 
-    def replay(self, image: Image.Image, draw: Draw) -> Any:
-        size, mode = [self.height, self.width], mode_of(self.filter)
-        return through_tensor(image, lambda tensor: v2.functional.resize(tensor, size, mode, antialias=True))
-
 
 @dataclass(frozen=True)
-class TensorResizeShorter(ResizeShorter):
+class TensorResizeShorter(TensorOp, ResizeShorter):
     """The same of the shorter edge."""
-
-    parity = "torch"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_result(self.size, self.size)  # of a square image
-
-    def replay(self, image: Image.Image, draw: Draw) -> Any:
-        size, limit, mode = [self.size], self.max_size, mode_of(self.filter)
-        return through_tensor(
-            image, lambda tensor: v2.functional.resize(tensor, size, mode, limit, antialias=True)
-        )
 
 
 def _read(
@@ -186,3 +171,73 @@ def _read(
     if transform.max_size is not None:
         raise NoNativeForm("max_size beside two sizes: torchvision raises an error for it")
     return made(exact, *pair(sizes), number)
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop(SizedOp):
+    """A random box of the input, resized to height × width.
+
+    `scale` bounds the box's area as a share of the input's, `ratio` its width / height; ten tries, then the
+    central box that fits, as torchvision does it.
+    """
+
+    scale: tuple[float, float]
+    ratio: tuple[float, float]
+    filter: int
+
+    native = "random_resized_crop"
+    matches = (v1.RandomResizedCrop, v2.RandomResizedCrop)
+    parity: ClassVar[Parity] = "pillow"
+    tensor_problem = TENSOR_RESIZE
+    draws = ("top", "left", "height", "width")
+    examples = (
+        {"size": 24},
+        {"size": (20, 31), "scale": (0.5, 2.0), "ratio": (1.0, 3.0), "antialias": False},
+        {"size": 24, "scale": (3.0, 4.0)},  # never fits: the central box
+        {"size": 24, "scale": (0.9, 1.0), "ratio": (9.0, 11.0)},  # the same, cut to the ratio
+        {"size": 24, "scale": (0.9, 1.0), "ratio": (0.05, 0.1)},
+        *({"size": 24, "interpolation": n} for n in range(6)),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_filter(self.filter, self.parity)
+        check_range("scale", self.scale, lowest=0.0, exclusive=False)
+        check_range("ratio", self.ratio, lowest=0.0, exclusive=True)
+
+    def __str__(self) -> str:
+        size, filter_ = f"{self.height}×{self.width}", filter_text(self.filter)
+        scale, ratio = range_text(self.scale), range_text(self.ratio)
+        return f"RandomResizedCrop({size}, scale {scale}, ratio {ratio}, {filter_})"
+
+    @classmethod
+    def read(cls, transform: Any) -> RandomResizedCrop:
+        """`antialias` says nothing about PIL images: Pillow always does it."""
+        return made(RandomResizedCrop, *_arguments(transform), filter_of(transform))
+
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> RandomResizedCrop:
+        return made(TensorResizedCrop, *_arguments(transform), tensor_filter_of(transform))
+
+    def params(self) -> tuple[float, ...]:
+        # As torchvision computes it: the logarithm in float32.
+        log_ratio = torch.log(torch.tensor(self.ratio)).tolist()
+        return (self.height, self.width, self.filter, *self.scale, *log_ratio, *self.ratio)
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        top, left, height, width = (int(value) for value in draw)
+        size = [self.height, self.width]
+        return F.resized_crop(image, top, left, height, width, size, mode_of(self.filter), antialias=True)
+
+
+@dataclass(frozen=True)
+class TensorResizedCrop(TensorOp, RandomResizedCrop):
+    """The same of a uint8 tensor, resized by torch, antialiased."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_result(self.height, self.width)
+
+
+def _arguments(transform: Any) -> tuple[int, int, tuple[float, float], tuple[float, float]]:
+    return (*pair(transform.size), bounds("scale", transform.scale), bounds("ratio", transform.ratio))

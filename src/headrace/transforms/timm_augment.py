@@ -20,10 +20,9 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from typing_extensions import Self
 
 from headrace.records import Draw
-from headrace.transforms.affine import WARP_FILTERS
 from headrace.transforms.changed import find_change
-from headrace.transforms.op import ImageOp, NoNativeForm
-from headrace.transforms.reading import filter_text, integer, made, number
+from headrace.transforms.op import NO_GRAY, ImageOp, NoNativeForm
+from headrace.transforms.reading import WARP_FILTERS, filter_text, integer, made, number
 
 # As native code numbers them.
 OPERATIONS = (
@@ -88,10 +87,9 @@ class TimmAugment(ImageOp):
     weights: tuple[float, ...] | None
 
     native = "timm_augment"
-    matches = ()
+    gray_problem = NO_GRAY
     matches_imported = ("timm.data.auto_augment.RandAugment", "timm.data.auto_augment.AutoAugment")
     draws = ("of each step: operation", "its argument", "filter")  # an op: `steps` times
-    examples = ()  # made by timm's factories: see the tests
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.rows) <= MOST_ROWS or not 0 <= self.steps <= MOST_STEPS:
@@ -158,10 +156,9 @@ class TimmAugMix(ImageOp):
     blended: bool
 
     native = "timm_aug_mix"
-    matches = ()
+    gray_problem = NO_GRAY
     matches_imported = ("timm.data.auto_augment.AugMixAugment",)
     draws = ("weight of the mixture", "weights of its parts", "of each step: operation, argument, filter")
-    examples = ()  # made by timm's factory: see the tests
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.operations) <= MOST_ROWS:

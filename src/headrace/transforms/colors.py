@@ -1,0 +1,280 @@
+"""Grayscale, ColorJitter, and what changes colors or channels by chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F  # noqa: N812  (torchvision's own name for it)
+from typing_extensions import Self
+
+from headrace.records import Draw
+from headrace.transforms.chance import PROBABILITIES, PlainChanceOp
+from headrace.transforms.on_tensors import mean_problem, require_torch
+from headrace.transforms.op import NO_GRAY, Extent, ImageOp, NoNativeForm, Settled, TensorOp
+from headrace.transforms.reading import bounds, check_probability, check_range, made, number, range_text
+
+Bounds = tuple[float, float]
+
+# In torchvision's order, and native code's.
+FACTORS = ("brightness", "contrast", "saturation", "hue")
+ADJUST = (F.adjust_brightness, F.adjust_contrast, F.adjust_saturation, F.adjust_hue)
+CHANNELS = ("channel that becomes red", "green", "blue")
+
+
+@dataclass(frozen=True)
+class Grayscale(ImageOp):
+    """The luma of each pixel, in one channel or in three."""
+
+    num_output_channels: int
+
+    native = "grayscale"
+    matches = (v1.Grayscale, v2.Grayscale)
+    examples = ({"num_output_channels": 3}, {})
+
+    def __str__(self) -> str:
+        plural = "" if self.num_output_channels == 1 else "s"
+        return f"Grayscale({self.num_output_channels} channel{plural})"
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        channels = transform.num_output_channels
+        if type(channels) is not int or channels not in (1, 3):
+            raise NoNativeForm(f"num_output_channels={channels!r} must be 1 or 3")
+        return cls(channels)
+
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> Grayscale:
+        if cls.read(transform).num_output_channels == 1:
+            raise NoNativeForm("num_output_channels=1 has no native form on tensors")
+        require_torch(TensorGrayscale(3), transform)
+        return TensorGrayscale(3)
+
+    def params(self) -> tuple[float, ...]:
+        return ()
+
+    def channels(self, before: int) -> int:
+        return self.num_output_channels
+
+    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
+        return self.num_output_channels == 1
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        gray = F.rgb_to_grayscale(image, num_output_channels=self.num_output_channels)
+        # Three equal channels, as long as images are.
+        return gray.convert("RGB") if self.num_output_channels == 1 else gray
+
+
+@dataclass(frozen=True)
+class TensorGrayscale(TensorOp, Grayscale):
+    """`Grayscale` of a uint8 tensor: torchvision's weights, truncated."""
+
+    native = "tensor_grayscale"
+
+
+@dataclass(frozen=True)
+class RandomGrayscale(PlainChanceOp):
+    """Three channels of luma with probability `p`."""
+
+    native = "random_grayscale"
+    as_tensor = True
+    matches = (v1.RandomGrayscale, v2.RandomGrayscale)
+    examples = ({}, *PROBABILITIES)
+
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> RandomGrayscale:
+        require_torch(TensorGrayscale(3), transform)
+        return RandomTensorGrayscale.read(transform)
+
+    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
+        return not draw[0]
+
+    def applied(self, image: Image.Image, draw: Draw) -> Any:
+        return F.rgb_to_grayscale(image, num_output_channels=3)
+
+
+@dataclass(frozen=True)
+class RandomTensorGrayscale(TensorOp, RandomGrayscale):
+    """`RandomGrayscale` of a uint8 tensor."""
+
+    native = "random_tensor_grayscale"
+
+
+@dataclass(frozen=True)
+class ColorJitter(ImageOp):
+    """Brightness, contrast, saturation and hue changed in a random order, each by a random factor.
+
+    Factors lie between the bounds given; None: that one isn't changed.
+    """
+
+    brightness: Bounds | None
+    contrast: Bounds | None
+    saturation: Bounds | None
+    hue: Bounds | None
+
+    native = "color_jitter"
+    matches = (v1.ColorJitter, v2.ColorJitter)
+    draws = ("what is changed first", "second", "third", "fourth", *(f"factor of {name}" for name in FACTORS))
+    examples = (
+        {},
+        {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1},
+        {"brightness": 0.8, "contrast": (0.2, 3.0)},
+        {"saturation": 2.0},
+        {"saturation": [0.0, 0.5], "hue": (-0.5, 0.5)},
+        {"hue": 0.5},
+        {"brightness": 5, "contrast": 0, "saturation": (1.0, 1.0), "hue": 0},
+    )
+
+    def __post_init__(self) -> None:
+        for name, value in self._factors():
+            check_range(name, value, lowest=-0.5 if name == "hue" else 0.0, exclusive=False)
+        if self.hue is not None and self.hue[1] > 0.5:
+            raise ValueError(f"hue {self.hue} must be within -0.5 to 0.5")
+
+    def __str__(self) -> str:
+        return f"ColorJitter({', '.join(f'{name} {range_text(value)}' for name, value in self._factors())})"
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        values = [getattr(transform, name) for name in FACTORS]
+        pairs = zip(FACTORS, values, strict=True)
+        return made(cls, *(None if value is None else bounds(name, value) for name, value in pairs))
+
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> ColorJitter:
+        require_torch(EACH_ADJUSTMENT, transform)
+        return TensorColorJitter.read(transform)
+
+    def params(self) -> tuple[float, ...]:
+        values = [getattr(self, name) for name in FACTORS]
+        return tuple(number for value in values for number in ((0, 0, 0) if value is None else (1, *value)))
+
+    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
+        return self.brightness is None and self.contrast is None and self.hue is None
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        for which in map(int, draw[: len(FACTORS)]):
+            if getattr(self, FACTORS[which]) is not None:
+                image = ADJUST[which](image, draw[len(FACTORS) + which])
+        return image
+
+    def _factors(self) -> Iterator[tuple[str, Bounds]]:
+        """Names and bounds of what is changed."""
+        values = ((name, getattr(self, name)) for name in FACTORS)
+        return ((name, value) for name, value in values if value is not None)
+
+
+@dataclass(frozen=True)
+class TensorColorJitter(TensorOp, ColorJitter):
+    """`ColorJitter` of a uint8 tensor, in torchvision's own arithmetic."""
+
+    native = "tensor_color_jitter"
+
+    def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
+        settled = super().settle(before, on_tensor=on_tensor)
+        unsure = "" if self.contrast is None else mean_problem(before)
+        return replace(settled, problem=settled.problem or unsure)
+
+
+EACH_ADJUSTMENT = TensorColorJitter((0.3, 1.7), (0.3, 1.7), (0.3, 1.7), (-0.5, 0.5))
+
+
+@dataclass(frozen=True)
+class ChannelPermutation(ImageOp):
+    """The channels in a random order."""
+
+    native = "channel_permutation"
+    gray_problem = NO_GRAY
+    matches = (v2.RandomChannelPermutation,)
+    draws = CHANNELS
+    examples = ({},)
+
+    def __str__(self) -> str:
+        return "RandomChannelPermutation()"
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:  # noqa: ARG003  (it has no arguments)
+        return cls()
+
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> Self:
+        return cls.read(transform)
+
+    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
+        return False
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        return F.permute_channels(image, list(map(int, draw)))
+
+
+@dataclass(frozen=True)
+class PhotometricDistort(ImageOp):
+    """Brightness, contrast, saturation and hue changed, and channels permuted, each with probability `p`.
+
+    Contrast comes before saturation or after hue, with equal probability. Factors are drawn from the ranges.
+    """
+
+    p: float
+    brightness: Bounds
+    contrast: Bounds
+    saturation: Bounds
+    hue: Bounds
+
+    native = "photometric_distort"
+    gray_problem = NO_GRAY
+    matches = (v2.RandomPhotometricDistort,)
+    draws = (
+        *(f"1: {name} changes, 0: not" for name in FACTORS),
+        *(f"factor of {name}" for name in FACTORS),
+        "1: contrast comes before saturation, 0: after hue",
+        "1: channels are permuted, 0: not",
+        *CHANNELS,
+    )
+    examples = ({}, {"p": 0.0}, {"p": 1.0, "brightness": (0, 3), "contrast": (0.5, 2), "hue": (-0.5, 0.5)})
+
+    def __post_init__(self) -> None:
+        check_probability(self.p)
+        for name in FACTORS:
+            lowest = -0.5 if name == "hue" else 0
+            check_range(name, getattr(self, name), lowest=lowest, exclusive=False)
+        if self.hue[1] > 0.5:
+            raise ValueError(f"hue {self.hue} must be at most 0.5")
+
+    def __str__(self) -> str:
+        ranges = [f"{name} {range_text(getattr(self, name))}" for name in FACTORS]
+        return f"RandomPhotometricDistort({', '.join(ranges)}, p {self.p:g})"
+
+    @classmethod
+    def read(cls, transform: Any) -> Self:
+        ranges = (bounds(name, getattr(transform, name)) for name in FACTORS)
+        return made(cls, number("p", transform.p), *ranges)
+
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> PhotometricDistort:
+        require_torch(EACH_ADJUSTMENT, transform)
+        return TensorPhotometricDistort.read(transform)
+
+    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
+        brightness, contrast, _, hue = draw[:4]
+        return not (brightness or contrast or hue or draw[9])
+
+    def replay(self, image: Image.Image, draw: Draw) -> Any:
+        for which in (0, 1, 2, 3) if draw[8] else (0, 2, 3, 1):
+            if draw[which]:
+                image = ADJUST[which](image, draw[4 + which])
+        return F.permute_channels(image, list(map(int, draw[10:]))) if draw[9] else image
+
+
+@dataclass(frozen=True)
+class TensorPhotometricDistort(TensorOp, PhotometricDistort):
+    """`PhotometricDistort` of a uint8 tensor, in torchvision's own arithmetic."""
+
+    native = "tensor_photometric_distort"
+
+    def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
+        settled = super().settle(before, on_tensor=on_tensor)
+        return replace(settled, problem=settled.problem or mean_problem(before))
