@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate, default_convert
 
-from headrace._torch_compat import default_collation_changed
+from headrace._torch_compat import default_collate_functions, default_collation_changed
 from headrace.config import DEFAULT_DEPTH, LoaderConfig
 from headrace.device.place import pinning_helps, resolve_device
 from headrace.device.postprocess import Postprocess, in_turn
@@ -34,7 +34,7 @@ from headrace.engine.seeding import Seeding
 from headrace.engine.split import ApplyTable, SplitPipelineFactory
 from headrace.engine.stream import BatchStream, KeyedBatches
 from headrace.engine.thread_pool import ThreadPool
-from headrace.engine.thread_stream import PLACING_AVAILABLE, SlotsByPath, ThreadEpoch, ThreadStream
+from headrace.engine.thread_stream import SlotsByPath, ThreadEpoch, ThreadStream
 from headrace.engine.torch_stream import NOT_RESUMABLE
 from headrace.engine.workers.iterable import REPEATS, IterableBatches, samples_to_repeat
 from headrace.engine.workers.pool import Guard, PoolConfig
@@ -520,7 +520,7 @@ class StreamBuilder:
     def _shelf_for(self, config: LoaderConfig, *, pinned: bool, keep: int) -> SlotsByPath | None:
         """Memory for batches, used again; None where torch's default collation doesn't make them."""
         by_torch = config.batched and config.collate_fn is default_collate
-        if not by_torch or not PLACING_AVAILABLE or default_collation_changed():
+        if not by_torch or torch.Tensor not in default_collate_functions() or default_collation_changed():
             return None
         if self._shelf is None or (self._shelf.pinned, self._shelf.keep) != (pinned, keep):
             self._shelf = SlotsByPath(pinned=pinned, keep=keep)

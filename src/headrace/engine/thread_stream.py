@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
@@ -198,7 +198,7 @@ class ThreadStream(BatchStream):
             if self._largest == 0:
                 self._largest = max(1, len(batch.samples) * tensor_bytes(sample))
             if batch.placing is not None:
-                sample = batch.placing.place_made(position, sample)
+                sample = batch.placing.place(position, sample)
             batch.samples[position] = sample
             with batch.lock:
                 batch.missing -= 1
@@ -210,10 +210,9 @@ class ThreadStream(BatchStream):
             batch.done.set()
 
     def _finish(self, batch: _Batch) -> None:
-        collate = None if batch.placing is None else batch.placing.collate
         with self._meter.timed("collate", len(batch.samples), threads=self._pool.limit):
             batch.result = self._guarded.collated(
-                batch.samples, None, batched=self._epoch.batched, collate=collate
+                batch.samples, None, batched=self._epoch.batched, collate=batch.placing
             )
             self._pin(batch)
         batch.samples = []
@@ -281,25 +280,9 @@ class SlotsByPath:
         return sum(slots.live * slots.nbytes for slots in list(self._slots.values()))
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """One tensor of a batch: memory for a row a sample."""
-
-    tensor: torch.Tensor  # [n, …]
-    raw: np.ndarray[Any, np.dtype[np.uint8]]  # [n, bytes of a row]
-
-
-@dataclass(frozen=True, eq=False)
-class _Placed:
-    """Stands in a sample for a tensor, or an array of NumPy's, that is in its row already."""
-
-    rows: _Rows
-    position: int
-    is_array: bool
-
-
 class PreallocatedCollate:
-    """One batch on its way. Samples may come in any order, from any thread.
+    """torch's `default_collate` of one batch, whose large tensors are copied to it as samples come, in any
+    order and from any thread.
 
     Args:
         samples: of the batch.
@@ -309,99 +292,59 @@ class PreallocatedCollate:
     def __init__(self, samples: int, shelf: SlotsByPath) -> None:
         self._samples = samples
         self._shelf = shelf
-        self._rows: dict[Path, _Rows] = {}
+        self._tensors: dict[Path, torch.Tensor] = {}  # [n, …]: a row for each sample
         self._lock = threading.Lock()
+        self._by_torch = _torch_compat.default_collate_functions()
 
-    def place_made(self, position: int, made: Any) -> Any:
-        """`place` for what `ErrorPolicyDataset.sample` gives."""
-        if isinstance(made, Replaced):
-            return replace(made, sample=self.place(position, made.sample))
-        return self.place(position, made)
+    def __call__(self, samples: list[Any]) -> Any:
+        """What torch's function makes of `samples`, all of which went through `place`."""
+        return _torch_compat.collate(samples, {**self._by_torch, torch.Tensor: self._joined})
 
     def place(self, position: int, sample: Any, path: Path = ()) -> Any:
-        """`sample` with its large tensors replaced by placeholders, their values copied."""
+        """`sample`, or what stands in for it, with its large tensors and arrays in their rows."""
         kind = type(sample)
         if kind is torch.Tensor:
-            return self._place_tensor(position, sample, path)
+            return self._row_of(position, sample, path)
         if kind is np.ndarray and sample.dtype.kind in "biuf":
-            placed = self._place_tensor(position, torch.as_tensor(sample), path, is_array=True)
-            return placed if type(placed) is _Placed else sample
+            tensor = torch.as_tensor(sample)
+            row = self._row_of(position, tensor, path)
+            return sample if row is tensor else row.numpy()
         if kind is tuple or kind is list:
             return kind(self.place(position, item, (*path, i)) for i, item in enumerate(sample))
         if kind is dict:
             return {key: self.place(position, item, (*path, key)) for key, item in sample.items()}
-        return sample
+        return replace(sample, sample=self.place(position, sample.sample)) if kind is Replaced else sample
 
-    def collate(self, samples: list[Any]) -> Any:
-        """What torch's `default_collate` makes of `samples`, all of which went through `place`."""
-        return _torch_compat.collate(samples, _COLLATE)
-
-    def _place_tensor(
-        self, position: int, tensor: torch.Tensor, path: Path, *, is_array: bool = False
-    ) -> torch.Tensor | _Placed:
+    def _row_of(self, position: int, tensor: torch.Tensor, path: Path) -> torch.Tensor:
         nbytes = tensor.numel() * tensor.element_size()
         if nbytes < MIN_NBYTES or not is_plain(tensor):
             return tensor
-        rows = self._rows.get(path)
-        if rows is None:
+        whole = self._tensors.get(path)
+        if whole is None:
             with self._lock:
-                rows = self._rows.get(path) or self._new_rows(tensor, nbytes, path)
-        if tensor.dtype != rows.tensor.dtype or tensor.shape != rows.tensor.shape[1:]:
+                whole = self._tensors.get(path)
+                if whole is None:
+                    flat = self._shelf.take(path, self._samples * nbytes).view(tensor.dtype)
+                    whole = self._tensors[path] = flat.view(self._samples, *tensor.shape)
+        if tensor.dtype != whole.dtype or tensor.shape != whole.shape[1:]:
             return tensor  # collation says what is wrong with that
+        row = whole[position]
         if tensor.is_contiguous():
             # Not copy_: it would start threads of its own in each thread that calls it.
-            np.copyto(rows.raw[position], tensor.detach().view(-1).view(torch.uint8).numpy())
+            np.copyto(_bytes_of(row), _bytes_of(tensor.detach()))
         else:
-            rows.tensor[position].copy_(tensor)
-        return _Placed(rows, position, is_array)
+            row.copy_(tensor)
+        return row
 
-    def _new_rows(self, tensor: torch.Tensor, nbytes: int, path: Path) -> _Rows:
-        memory = self._shelf.take(path, self._samples * nbytes)
-        rows = _Rows(
-            memory.view(tensor.dtype).view(self._samples, *tensor.shape),
-            memory.numpy().reshape(self._samples, nbytes),
-        )
-        self._rows[path] = rows
-        return rows
-
-
-def _collate_placed(batch: list[Any], *, collate_fn_map: Any) -> Any:
-    if not all(type(item) is _Placed for item in batch):
-        tensors = [torch.as_tensor(_restored(item)) for item in batch]
-        return _by_torch(tensors, collate_fn_map)
-    rows, positions = batch[0].rows, [item.position for item in batch]
-    whole = positions == list(range(len(rows.tensor)))
-    return rows.tensor if whole else rows.tensor[positions]
+    def _joined(self, batch: list[Any], *, collate_fn_map: Any) -> Any:
+        """The tensor whose rows are `batch`, or, where it isn't all of its rows, what torch makes of it."""
+        start = batch[0].data_ptr()
+        for whole in self._tensors.values():
+            rows = range(start, start + whole.nbytes, whole.nbytes // self._samples)
+            if whole.data_ptr() == start and [tensor.data_ptr() for tensor in batch] == list(rows):
+                return whole
+        return self._by_torch[torch.Tensor](batch, collate_fn_map=collate_fn_map)
 
 
-def _restoring(by_torch: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's function, called with what the dataset gave in place of `_Placed`."""
-
-    def collate(batch: Any, *, collate_fn_map: Any) -> Any:
-        if any(type(item) is _Placed for item in batch):
-            batch = type(batch)(_restored(item) for item in batch)
-        return by_torch(batch, collate_fn_map=collate_fn_map)
-
-    return collate
-
-
-def _by_torch(batch: list[Any], functions: Any) -> Any:
-    assert _collate_tensors is not None
-    return _collate_tensors(batch, collate_fn_map=functions)
-
-
-def _restored(item: Any) -> Any:
-    if type(item) is not _Placed:
-        return item
-    row = item.rows.tensor[item.position]
-    return row.numpy() if item.is_array else row
-
-
-_FUNCTIONS = _torch_compat.default_collate_functions()
-_collate_tensors: Callable[..., Any] | None = _FUNCTIONS.get(torch.Tensor)
-# Whether samples can be placed: only by torch's own collation, with other functions for tensors.
-PLACING_AVAILABLE = _collate_tensors is not None
-_COLLATE: dict[Any, Callable[..., Any]] = {
-    **{kind: _restoring(function) for kind, function in _FUNCTIONS.items()},
-    _Placed: _collate_placed,
-}
+def _bytes_of(tensor: torch.Tensor) -> Any:
+    return tensor.view(-1).view(torch.uint8).numpy()
