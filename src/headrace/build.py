@@ -27,17 +27,17 @@ from headrace.engine.finish import BatchTransform, Cast
 from headrace.engine.gather import GatherStream
 from headrace.engine.iterator import InlineTransfer, KeptWorkers
 from headrace.engine.native import READ_THREADS, NativeEngine
-from headrace.engine.native_stream import NativeEpoch, NativeStream
+from headrace.engine.native_stream import NativeStream
 from headrace.engine.prefetch import Coming, Prefetcher
 from headrace.engine.runtime import Runtime
 from headrace.engine.seeding import Seeding
 from headrace.engine.split import ApplyTable, SplitPipelineFactory
 from headrace.engine.stream import BatchStream, KeyedBatches
 from headrace.engine.thread_pool import ThreadPool
-from headrace.engine.thread_stream import SlotsByPath, ThreadEpoch, ThreadStream
+from headrace.engine.thread_stream import SlotsByPath, ThreadStream
 from headrace.engine.torch_stream import NOT_RESUMABLE
 from headrace.engine.workers.iterable import REPEATS, IterableBatches, samples_to_repeat
-from headrace.engine.workers.pool import Guard, PoolConfig
+from headrace.engine.workers.pool import Guard
 from headrace.engine.workers.stream import WorkerPools, WorkerStream
 from headrace.errors import ConfigError, assert_never
 from headrace.order.batches import IndexBatch, OrderedBatches, SampledBatches
@@ -384,15 +384,14 @@ class StreamBuilder:
         if config.num_workers > 0:
             threads.use(settings["decode_threads"], settings["read_threads"])
         slots = runtime.slots_for(nbytes, pinned=config.pin_memory, keep=depth + 2)
-        engine = NativeEngine(native, threads, slots, runtime.meter, config.decoder)
-        epoch = NativeEpoch(*cursor.random_key, config.memory_budget, config.timeout, config.on_error)
+        engine = NativeEngine(native, cursor.random_key, threads, slots, runtime.meter, config.decoder)
         indices = order.indices
         if isinstance(native.source, RemoteSamples):
             next_use = None
             if order.seeded and isinstance(batches, OrderedBatches):
                 next_use = partial(batches.next_use, cursor)
             indices = Prefetcher(indices, native.source, next_use, _coming(cursor, batches))
-        stream = NativeStream(engine, plan, indices, epoch, depth, runtime.failures)
+        stream = NativeStream(engine, plan, indices, config, depth, runtime.failures)
         self.tuning.attach(stream)
         return stream
 
@@ -493,8 +492,8 @@ class StreamBuilder:
         indices: Iterator[IndexBatch],
         turn: int = 0,
     ) -> WorkerStream:
-        pool = pool_config(config, guard)
-        stream = self._processes.start_epoch(pool, seeding, indices, self.runtime.failures, turn)
+        failures = self.runtime.failures
+        stream = self._processes.start_epoch(config, guard, seeding, indices, failures, turn)
         self._latest = weakref.ref(stream)
         started_for = stream.guard  # workers that stay keep their plan
         self._split = started_for.plan if isinstance(started_for, SplitPipelineFactory) else None
@@ -505,12 +504,11 @@ class StreamBuilder:
         if self._threads is None:
             self._threads = ThreadPool(config.num_workers)
         self._threads.use(config.num_workers)
-        epoch = ThreadEpoch(config.memory_budget, config.timeout, config.batched, pinned=config.pin_memory)
         return ThreadStream(
             self._threads,
             ErrorPolicyDataset(config.dataset, config.collate_fn, config.on_error),
             indices,
-            epoch,
+            config,
             depth,
             self._shelf_for(config, pinned=config.pin_memory, keep=depth + 2),
             self.runtime.meter,
@@ -525,29 +523,6 @@ class StreamBuilder:
         if self._shelf is None or (self._shelf.pinned, self._shelf.keep) != (pinned, keep):
             self._shelf = SlotsByPath(pinned=pinned, keep=keep)
         return self._shelf
-
-
-def pool_config(config: LoaderConfig, guard: Guard) -> PoolConfig:
-    """What `config` asks of worker processes, which make their dataset with `guard`."""
-    return PoolConfig(
-        dataset=config.dataset,
-        collate_fn=config.collate_fn,
-        worker_init_fn=config.worker_init_fn,
-        guard=guard,
-        on_error=config.on_error,
-        workers=config.num_workers,
-        prefetch=config.prefetch_factor or 1,
-        batched=config.batched,
-        context=config.multiprocessing_context,
-        budget=config.memory_budget,
-        timeout=config.timeout,
-        in_order=config.in_order,
-        pinned=config.pin_memory and torch.accelerator.is_available(),
-        respawn=config.on_worker_death == "respawn",
-        persistent=config.persistent_workers,
-        lazy=config.lazy,
-        streamed=config.streamed,
-    )
 
 
 def _coming(cursor: Cursor, batches: Batches) -> Coming | None:

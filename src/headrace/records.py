@@ -62,6 +62,10 @@ class BatchKeys:
         """The key of the sample at `position` of the batch."""
         return SampleKey(self.seed, self.epoch, int(self.samples[position]), int(self.occurrences[position]))
 
+    def at(self, positions: list[int]) -> BatchKeys:
+        """The keys of some of the samples."""
+        return BatchKeys(self.seed, self.epoch, self.samples[positions], self.occurrences[positions])
+
 
 @dataclass(frozen=True)
 class SampleFailure:

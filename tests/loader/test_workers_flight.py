@@ -122,7 +122,7 @@ def test_batches_are_pinned_by_a_thread_with_the_caller_s_device(monkeypatch: py
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 3)
     monkeypatch.setattr(torch.accelerator, "set_device_index", devices.append)
     monkeypatch.setattr(_torch_compat, "pin_memory", pin)
-    stream = Bench(Numbers(), workers=2).begin(pinned=True)
+    stream = Bench(Numbers(), workers=2).begin(pin_memory=True)
     assert [made.data.tolist() for made in all_of(stream)] == [
         [100 + i, 101 + i] for i in range(0, 2 * BATCHES, 2)
     ]

@@ -10,7 +10,6 @@ import numpy as np
 from torch.utils.data import Dataset
 
 import headrace
-from headrace.build import pool_config
 from headrace.config import LoaderConfig
 from headrace.engine.error_policy import ErrorPolicyDataset
 from headrace.engine.meter import Failures
@@ -32,10 +31,10 @@ class Bench:
 
     def begin(self, epoch: int = 0, **changed: Any) -> WorkerStream:
         pairs = np.arange(len(self.loader.dataset)).reshape(-1, 2)  # type: ignore[arg-type]
-        config = pool_config(LoaderConfig.of(self.loader), ErrorPolicyDataset)
+        config = replace(LoaderConfig.of(self.loader), **changed)
         batches = (IndexBatch(pair, np.zeros(2, np.int64)) for pair in pairs)
         seeding = Seeding((4, epoch), base=4 + epoch, by_sample=True)
-        return self.pools.start_epoch(replace(config, **changed), seeding, batches, Failures())
+        return self.pools.start_epoch(config, ErrorPolicyDataset, seeding, batches, Failures())
 
 
 def all_of(stream: WorkerStream) -> Iterator[Any]:

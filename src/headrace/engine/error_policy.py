@@ -24,7 +24,6 @@ from headrace.records import SampleFailure
 MAX_REPLACEMENTS = 16
 STOPPED = "{} raised StopIteration, which would have ended the epoch without a word"
 FORKED_CUDA_SIGN = "Cannot re-initialize CUDA in forked subprocess"  # in the message of torch's error
-EMPTY = "headrace: every sample of this batch was skipped"
 
 
 @dataclass(slots=True, eq=False)  # frozen, it would take three times as long to make
@@ -127,7 +126,7 @@ class ErrorPolicyDataset(Dataset[Any]):
         failures = tuple(s.failure for s in samples if isinstance(s, (Failed, Replaced)))
         kept = [s.sample if isinstance(s, Replaced) else s for s in samples if not isinstance(s, Failed)]
         if not kept and failures:
-            return BatchWithFailures(EMPTY, failures)
+            return BatchWithFailures(None, failures, empty=True)
         return BatchWithFailures(collate(kept if batched else kept[0]), failures)
 
     def _make(self, request: Request, *, batched: bool) -> Any:
@@ -272,10 +271,12 @@ class Replaced:
 
 @dataclass(frozen=True)
 class BatchWithFailures:
-    """What a worker sends: the user's batch (or EMPTY), and what failed in it."""
+    """The user's batch, and what failed in it; `empty`: all of its samples were skipped, so that it isn't
+    given out."""
 
     data: Any
     failures: tuple[SampleFailure, ...]
+    empty: bool = False
 
     def pin_memory(self) -> BatchWithFailures:
         """As torch's loader asks for it."""

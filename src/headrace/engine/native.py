@@ -26,7 +26,7 @@ from headrace.engine.thread_pool import Task, ThreadPool
 from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
 from headrace.plan.segments import NativeSegment
-from headrace.records import NativeStats, SampleKey
+from headrace.records import BatchKeys, NativeStats, SampleKey
 from headrace.remote.lease import Lease
 from headrace.sources.arrays import ArraySource
 from headrace.sources.pack import PackSource
@@ -121,16 +121,14 @@ class PendingBatch:
     """A batch on its way.
 
     Attributes:
-        indices: indices of the samples, int64 [n].
-        occurrences: occurrences of the indices, [n]; see `headrace.order.batches.IndexBatch`.
+        keys: keys of the samples.
         images: the batch's tensor, which is being written, [n, *`NativeSegment.shape`].
         fallback: samples that Pillow makes, by position; None until native code has left them to it.
         lease: hold on the files that the samples are read from; None where they stay where they are.
         submitted_ns, made_ns: times in nanoseconds; see `headrace.records.BatchTimes`.
     """
 
-    indices: npt.NDArray[np.int64]
-    occurrences: npt.NDArray[np.int64]
+    keys: BatchKeys
     images: torch.Tensor
     native: ffi.Batch
     pid: int
@@ -144,31 +142,35 @@ class PendingBatch:
         if self.lease is not None:
             self.lease.release()
 
-    def key(self, position: int, seed: int, epoch: int) -> SampleKey:
-        """All that the random parameters of the sample at `position` depend on."""
-        return SampleKey(seed, epoch, int(self.indices[position]), int(self.occurrences[position]))
-
 
 class NativeEngine:
-    """Makes batches of `plan`, several at a time.
+    """Makes batches of `plan` in one epoch, several at a time.
 
     Args:
         plan: segment to run.
+        key: (seed, epoch) of the samples' random parameters.
         threads, slots, meter: threads, memory and counts that the engines of one loader share.
         decoder: names of decoders; see `headrace._native.decoders.decoder_bits`.
     """
 
     def __init__(
-        self, plan: NativeSegment, threads: NativeThreads, slots: Slots, meter: Meter, decoder: str
+        self,
+        plan: NativeSegment,
+        key: tuple[int, int],
+        threads: NativeThreads,
+        slots: Slots,
+        meter: Meter,
+        decoder: str,
     ) -> None:
         self.plan = plan
+        self.key = key
         self.meter = meter
         self.slots = slots
         self.threads = threads
         self._pipeline = lower_pipeline(plan, decoder_bits(decoder))
         self._source = native_source(plan)
 
-    def submit(self, batch: IndexBatch, seed: int, epoch: int) -> PendingBatch:
+    def submit(self, batch: IndexBatch) -> PendingBatch:
         """Starts a batch.
 
         Raises:
@@ -179,49 +181,37 @@ class NativeEngine:
         if ((order < -n) | (order >= n)).any():
             raise IndexError(f"index {order[(order < -n) | (order >= n)][0]} is out of range for {n} samples")
         order[order < 0] += n
+        keys = BatchKeys(*self.key, order, batch.occurrences)
         if self._source is not None:
-            return self._begin(batch, order, self._source, seed, epoch)
+            return self._begin(keys, self._source)
         lease = self._lease(batch, order)
         try:
-            pending = self._begin(batch, order, leased_source(self.plan, order, lease), seed, epoch)
+            pending = self._begin(keys, leased_source(self.plan, order, lease))
         except BaseException:
             lease.release()
             raise
         pending.lease = lease
         return pending
 
-    def _begin(
-        self,
-        batch: IndexBatch,
-        order: npt.NDArray[np.int64],
-        source: ffi.Source,
-        seed: int,
-        epoch: int,
-    ) -> PendingBatch:
-        images = self._images(len(order))
+    def _begin(self, keys: BatchKeys, source: ffi.Source) -> PendingBatch:
+        images = self._images(len(keys))
+        samples, output = (keys.samples, keys.occurrences), images.data_ptr()
         native = self.threads.pool().submit(
-            self._pipeline,
-            source,
-            order,
-            batch.occurrences,
-            seed=seed,
-            epoch=epoch,
-            output=images.data_ptr(),
+            self._pipeline, source, *samples, seed=keys.seed, epoch=keys.epoch, output=output
         )
-        return PendingBatch(order, batch.occurrences, images, native, os.getpid())
+        return PendingBatch(keys, images, native, os.getpid())
 
-    def poll(self, pending: PendingBatch, seed: int, epoch: int) -> bool:
-        """Whether native code is done with `pending`; what it left to Pillow has then been started."""
-        if pending.fallback is None and pending.native.wait(0):
-            self._begin_fallback(pending, seed, epoch)
+    def poll(self, pending: PendingBatch, wait_ms: int = 0) -> bool:
+        """Whether native code is done with `pending`, for which this waits up to `wait_ms`; what it left to
+        Pillow has then been started."""
+        if pending.fallback is None and pending.native.wait(wait_ms):
+            self._begin_fallback(pending)
         return pending.fallback is not None
 
-    def wait(self, pending: PendingBatch, seed: int, epoch: int) -> bool:
+    def wait(self, pending: PendingBatch) -> bool:
         """Waits a little; whether all samples of `pending` are made or have failed."""
-        if not pending.native.wait(WAIT_SLICE_MS):
+        if not self.poll(pending, WAIT_SLICE_MS):
             return False
-        if pending.fallback is None:
-            self._begin_fallback(pending, seed, epoch)
         if not pending.fallback:
             return True
         return not wait_for(pending.fallback.values(), WAIT_SLICE_MS / 1000).not_done
@@ -280,13 +270,13 @@ class NativeEngine:
             return flat.view(n, plan.height, plan.width, plan.channels).permute(0, 3, 1, 2)
         return flat.view(n, *plan.shape)
 
-    def _begin_fallback(self, pending: PendingBatch, seed: int, epoch: int) -> None:
+    def _begin_fallback(self, pending: PendingBatch) -> None:
         pending.made_ns = time.perf_counter_ns()
         failed = np.flatnonzero(pending.native.statuses["code"] != abi.OK)
         pending.fallback = {}
         tasks: list[Task] = []
         for position in failed.tolist():
-            key = pending.key(position, seed, epoch)
+            key = pending.keys[position]
             lost = None if pending.lease is None else pending.lease.errors.get(position)
             if lost is not None:
                 pending.fallback[position] = self._failed(key, lost)

@@ -8,13 +8,13 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import default_collate
 
 from headrace._torch_compat import default_collate_functions, default_collation_changed, pin_memory
+from headrace.config import LoaderConfig
 from headrace.device.postprocess import host_postprocess
 from headrace.engine.error_policy import MAX_REPLACEMENTS, cause_of, name_sample
 from headrace.engine.meter import Failures
@@ -36,25 +36,6 @@ STUCK_SECONDS = 600.0
 NAMED = 3
 
 
-@dataclass(frozen=True)
-class NativeEpoch:
-    """How the batches of one epoch are to be made.
-
-    Attributes:
-        seed, number: seed and epoch that, with a sample's index and occurrence, decide its random parameters.
-        budget: bytes that batches in flight and batches still held by the caller may take; one batch is
-            always made.
-        timeout: seconds to wait for one batch; 0 to wait as long as a sample is finished now and then.
-        on_error: "raise", "skip" or "replace".
-    """
-
-    seed: int
-    number: int
-    budget: int
-    timeout: float
-    on_error: str
-
-
 class NativeStream(BatchStream):
     """Makes the batches of a natively planned loader.
 
@@ -62,7 +43,7 @@ class NativeStream(BatchStream):
         engine: makes the images of batches.
         plan: plan whose first segment the engine runs; its other segments are run here.
         batches: indices of each batch, in order; taken a few ahead of what the caller has received.
-        epoch: seeds and limits.
+        config: limits, and what happens to samples that fail.
         depth: number of batches in flight.
         failures: record of samples that are skipped or replaced.
     """
@@ -72,15 +53,15 @@ class NativeStream(BatchStream):
         engine: NativeEngine,
         plan: Plan,
         batches: Iterator[IndexBatch],
-        epoch: NativeEpoch,
+        config: LoaderConfig,
         depth: int,
         failures: Failures,
     ) -> None:
         self._engine = engine
         self._batches: Iterator[IndexBatch] | None = batches
         self._taken = 0
-        self._depth = depth
-        self._epoch = epoch
+        self.depth = depth
+        self._config = config
         self._failures = failures
         self._pending: deque[PendingBatch] = deque()
         self._user = plan.collate
@@ -105,7 +86,7 @@ class NativeStream(BatchStream):
                 positions, targets = self._settle(pending)
             finally:
                 pending.release()
-            if positions or not len(pending.indices):  # a batch of skipped samples alone isn't given out
+            if positions or not len(pending.keys):  # a batch of skipped samples alone isn't given out
                 return self._assemble(pending, positions, targets)
 
     def __del__(self) -> None:
@@ -129,20 +110,15 @@ class NativeStream(BatchStream):
         if self._pending[0].pid != os.getpid():
             return 0
         for count, pending in enumerate(self._pending):
-            if not self._engine.poll(pending, self._epoch.seed, self._epoch.number):
+            if not self._engine.poll(pending):
                 return count
             if pending.fallback and not all(future.done() for future in pending.fallback.values()):
                 return count
         return len(self._pending)
 
-    @property
-    def depth(self) -> int:
-        """Batches that may be in flight."""
-        return self._depth
-
     def tune(self, settings: Mapping[str, int]) -> None:
         """From now on as many decode and read threads, and `depth` batches in flight."""
-        self._depth = settings["depth"]
+        self.depth = settings["depth"]
         if settings["decode_threads"] > 0:
             self._engine.threads.use(settings["decode_threads"], settings["read_threads"])
 
@@ -157,9 +133,9 @@ class NativeStream(BatchStream):
             self._fill()
 
     def _fill(self) -> None:
-        slots, epoch = self._engine.slots, self._epoch
-        while self._batches is not None and len(self._pending) < self._depth:
-            if self._pending and (slots.live + 1) * slots.nbytes > epoch.budget:
+        slots = self._engine.slots
+        while self._batches is not None and len(self._pending) < self.depth:
+            if self._pending and (slots.live + 1) * slots.nbytes > self._config.memory_budget:
                 return
             if isinstance(self._batches, Prefetcher) and not self._batches.ready():
                 return
@@ -168,24 +144,24 @@ class NativeStream(BatchStream):
             except StopIteration:
                 self._batches = None
                 return
-            self._pending.append(self._engine.submit(batch, epoch.seed, epoch.number))
+            self._pending.append(self._engine.submit(batch))
 
     def _wait(self, pending: PendingBatch) -> None:
-        epoch = self._epoch
+        timeout = self._config.timeout
         if pending.pid != os.getpid():
             self._make_again()
             pending = self._pending[0]
         begin, quiet, left = time.monotonic(), 0.0, -1
-        while not self._engine.wait(pending, epoch.seed, epoch.number):
+        while not self._engine.wait(pending):
             unfinished = self._engine.unfinished(pending)
             quiet = quiet + WAIT_SLICE_MS / 1000 if len(unfinished) == left else 0.0
             left = len(unfinished)
-            if time.monotonic() - begin > epoch.timeout > 0 or (not epoch.timeout and quiet > STUCK_SECONDS):
-                raise RuntimeError(self._timed_out(pending, unfinished, epoch.timeout or STUCK_SECONDS))
+            if time.monotonic() - begin > timeout > 0 or (not timeout and quiet > STUCK_SECONDS):
+                raise RuntimeError(self._timed_out(pending, unfinished, timeout or STUCK_SECONDS))
 
     def _timed_out(self, pending: PendingBatch, unfinished: list[int], seconds: float) -> str:
         source = self._engine.plan.source
-        samples = [int(pending.indices[position]) for position in unfinished[:NAMED]]
+        samples = [int(pending.keys.samples[position]) for position in unfinished[:NAMED]]
         paths = [source.path(i) for i in samples]
         places = ["" if path is None else f" ({printable(path)})" for path in paths]
         named = ", ".join(f"sample {i}{place}" for i, place in zip(samples, places, strict=True))
@@ -197,23 +173,20 @@ class NativeStream(BatchStream):
 
     def _wait_for_records(self) -> None:
         assert isinstance(self._batches, Prefetcher)
-        if not self._batches.wait(self._deadline()):
-            raise RuntimeError(f"DataLoader timed out after {self._epoch.timeout} seconds")
-
-    def _deadline(self) -> float:
-        return time.monotonic() + self._epoch.timeout if self._epoch.timeout > 0 else math.inf
+        timeout = self._config.timeout
+        if not self._batches.wait(time.monotonic() + (timeout or math.inf)):
+            raise RuntimeError(f"DataLoader timed out after {timeout} seconds")
 
     def _make_again(self) -> None:
         """In a forked child, where the parent's threads don't exist: starts the batches in flight again."""
         for i, pending in enumerate(self._pending):
             pending.native.free()
-            batch = IndexBatch(pending.indices, pending.occurrences)
-            self._pending[i] = self._engine.submit(batch, self._epoch.seed, self._epoch.number)
+            self._pending[i] = self._engine.submit(IndexBatch(pending.keys.samples, pending.keys.occurrences))
 
     def _look_ahead(self) -> None:
         # What is left to Pillow should not wait until its batch is asked for.
         for pending in self._pending:
-            if not self._engine.poll(pending, self._epoch.seed, self._epoch.number):
+            if not self._engine.poll(pending):
                 return
 
     def _settle(self, pending: PendingBatch) -> tuple[list[int], dict[int, Any]]:
@@ -223,8 +196,8 @@ class NativeStream(BatchStream):
         targets: dict[int, Any] = {}
         lost = set()
         with generators_kept() if transform is not None else nullcontext():
-            for position in fallback if transform is None else range(len(pending.indices)):
-                key = self._key(pending, position)
+            for position in fallback if transform is None else range(len(pending.keys)):
+                key = pending.keys[position]
                 try:
                     if position in fallback:
                         pending.images[position] = fallback[position].result()
@@ -232,17 +205,17 @@ class NativeStream(BatchStream):
                         targets[position] = self._target(key)
                 except Exception as error:
                     path = self._engine.plan.source.path(key.sample)
-                    if self._epoch.on_error == "raise":
+                    if self._config.on_error == "raise":
                         name_sample(error, key.sample, path)
                         raise
-                    if self._epoch.on_error == "skip" or not self._replace(pending, position, targets):
+                    if self._config.on_error == "skip" or not self._replace(pending, position, targets):
                         lost.add(position)
                     action = "skipped" if position in lost else "replaced"
                     self._failures.add(SampleFailure(key.sample, path, cause_of(error), action))
-        return [i for i in range(len(pending.indices)) if i not in lost], targets
+        return [i for i in range(len(pending.keys)) if i not in lost], targets
 
     def _replace(self, pending: PendingBatch, position: int, targets: dict[int, Any]) -> bool:
-        plan, key = self._engine.plan, self._key(pending, position)
+        plan, key = self._engine.plan, pending.keys[position]
         size = len(plan.source)
         for step in range(1, min(MAX_REPLACEMENTS, size - 1) + 1):
             other = key._replace(sample=(key.sample + step) % size)
@@ -253,7 +226,7 @@ class NativeStream(BatchStream):
             except Exception:
                 continue  # bad too; where it is asked for by itself, it is recorded
             pending.images[position] = image
-            pending.indices[position] = other.sample
+            pending.keys.samples[position] = other.sample
             return True
         return False
 
@@ -264,30 +237,23 @@ class NativeStream(BatchStream):
         seed_generators(key_of(*key))
         return self._user.target_transform(label)
 
-    def _key(self, pending: PendingBatch, position: int) -> SampleKey:
-        return pending.key(position, self._epoch.seed, self._epoch.number)
-
     def _assemble(self, pending: PendingBatch, positions: list[int], targets: dict[int, Any]) -> HostBatch:
-        user, whole = self._user, len(positions) == len(pending.indices)
-        indices = pending.indices if whole else pending.indices[positions]
-        occurrences = pending.occurrences if whole else pending.occurrences[positions]
-        keys = BatchKeys(self._epoch.seed, self._epoch.number, indices, occurrences)
+        user, keys, images = self._user, pending.keys, pending.images
         with self._engine.meter.timed("collate", len(positions)):
-            images = pending.images if whole else pending.images[positions]
+            if len(positions) < len(keys):
+                keys, images = keys.at(positions), images[positions]
             if self._postprocess is not None:
                 images = self._postprocess.images(images, keys)
-            labels = self._engine.plan.source.labels[indices]
-            changed = labels.tolist() if user.target_transform is None else targets_in(positions, targets)
+            labels = self._engine.plan.source.labels[keys.samples]
+            own = user.target_transform is not None
+            changed = [targets[position] for position in positions] if own else labels.tolist()
             if user.collate is not None and not (self._collates_first and positions):
                 samples = [image.as_subclass(user.sample_type) for image in images.unbind()]
                 batch = self._collate(list(zip(samples, changed, strict=True)), keys)
             else:
-                # In tuples, as torch collates them: strings come as a tuple.
-                collated = (
-                    torch.from_numpy(labels)
-                    if user.target_transform is None
-                    else default_collate([(target,) for target in changed])[0]
-                )
+                collated: Any = torch.from_numpy(labels)
+                if own:  # in tuples, as torch collates them: strings come as a tuple
+                    collated = default_collate([(target,) for target in changed])[0]
                 batch = [images, self._pin(collated)]
                 if user.collate is not None:
                     batch = self._collate(as_samples(batch), keys)
@@ -326,8 +292,3 @@ def as_samples(batch: list[Any]) -> list[Any]:
     functions = default_collate_functions()
     functions[_Collated] = lambda samples, *, collate_fn_map=None: samples[0].batch  # noqa: ARG005
     return [_Collated(batch)]
-
-
-def targets_in(positions: list[int], targets: dict[int, Any]) -> list[Any]:
-    """The targets at `positions`."""
-    return [targets[position] for position in positions]

@@ -239,14 +239,9 @@ class NativeHead:
         if native is None:
             assert self._held is not None
             native = self._held.native(key.sample)
+        sample, output = (np.array([key.sample]), np.array([key.occurrence])), pixels.ctypes.data
         batch = self._threads.pool().submit(
-            pipeline,
-            native,
-            np.array([key.sample]),
-            np.array([key.occurrence]),
-            seed=key.seed,
-            epoch=key.epoch,
-            output=pixels.ctypes.data,
+            pipeline, native, *sample, seed=key.seed, epoch=key.epoch, output=output
         )
         while not batch.wait(WAIT_SLICE_MS):
             pass

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.device.structure import batch_size
-from headrace.engine.error_policy import EMPTY, BatchWithFailures
+from headrace.engine.error_policy import BatchWithFailures
 from headrace.engine.meter import Failures
 from headrace.engine.seeding import batch_keys
 from headrace.engine.workers.iterable import ResumableBatch
@@ -44,9 +44,11 @@ class BatchStream(ABC):
 
     Attributes:
         keyed: gives the keys of batches that come without; None: their keys aren't needed.
+        depth: number of batches that may be in flight now; 0 where it isn't known, or none are.
     """
 
     keyed: KeyedBatches | None = None
+    depth = 0
 
     @abstractmethod
     def __next__(self) -> HostBatch:
@@ -56,11 +58,6 @@ class BatchStream(ABC):
     def ready(self) -> int:
         """Number of batches, an error or the end among them, that could be had without waiting; 0 where that
         isn't known: whoever asks for the next waits."""
-        return 0
-
-    @property
-    def depth(self) -> int:
-        """Number of batches that may be in flight now; 0 where it isn't known, or none are."""
         return 0
 
     @property
@@ -91,6 +88,7 @@ class PythonStream(BatchStream):
     def __init__(self, failures: Failures) -> None:
         self._failures = failures
         self._taken = 0  # batches that `_next` has given, or raised an error for
+        self._times = (0, 0)  # of the batch that `_next` gave last, as in `HostBatch`
 
     def __next__(self) -> HostBatch:
         while True:
@@ -99,28 +97,15 @@ class PythonStream(BatchStream):
                 place = data.worker, data.state
                 return HostBatch(data.data, batch_size(data.data), self._taken, place)
             if not isinstance(data, BatchWithFailures):  # as nearly always
-                return HostBatch(data, batch_size(data), self._taken)
-            data = record_failures(data, self._failures)
-            if not is_empty(data):
-                return HostBatch(data, batch_size(data), self._taken)
+                return HostBatch(data, batch_size(data), self._taken, times=self._times)
+            for failure in data.failures:
+                self._failures.add(failure)
+            if not data.empty:
+                return HostBatch(data.data, batch_size(data.data), self._taken, times=self._times)
 
     @abstractmethod
     def _next(self) -> Any:
         """The next batch as `ErrorPolicyDataset` or `IterableBatches` made it; counts it."""
-
-
-def record_failures(batch: Any, failures: Failures) -> Any:
-    """What the user gets of a batch that `ErrorPolicyDataset` made, or EMPTY; its failures are recorded."""
-    if not isinstance(batch, BatchWithFailures):
-        return batch
-    for failure in batch.failures:
-        failures.add(failure)
-    return batch.data
-
-
-def is_empty(data: Any) -> bool:
-    """Whether all samples of a batch were skipped, so that it isn't given out."""
-    return isinstance(data, str) and data == EMPTY
 
 
 class KeyedBatches(Iterator[IndexBatch]):

@@ -17,11 +17,11 @@ import torch
 
 from headrace import _torch_compat
 from headrace._torch_compat import pin_memory
-from headrace.device.structure import batch_size
-from headrace.engine.error_policy import ErrorPolicyDataset, Replaced
+from headrace.config import LoaderConfig
+from headrace.engine.error_policy import BatchWithFailures, ErrorPolicyDataset, Replaced
 from headrace.engine.meter import Failures, Meter
 from headrace.engine.slots import Slots, is_plain
-from headrace.engine.stream import BatchStream, HostBatch, is_empty, record_failures
+from headrace.engine.stream import PythonStream
 from headrace.engine.thread_pool import Task, ThreadPool
 from headrace.order.batches import IndexBatch
 
@@ -30,24 +30,6 @@ MIN_NBYTES = 16_384
 
 # Where a tensor is in a sample: keys and positions, outermost first.
 Path = tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class ThreadEpoch:
-    """How the batches of one epoch are to be made.
-
-    Attributes:
-        budget: bytes that batches in flight and batches still held by the caller may take; one batch is
-            always made.
-        timeout: seconds to wait for one batch; 0 for no limit.
-        batched: whether samples are collated to batches.
-        pinned: whether batches are wanted in page-locked memory.
-    """
-
-    budget: int
-    timeout: float
-    batched: bool
-    pinned: bool
 
 
 @dataclass(eq=False)
@@ -68,7 +50,7 @@ class _Batch:
     made_ns: int = 0
 
 
-class ThreadStream(BatchStream):
+class ThreadStream(PythonStream):
     """Makes batches on the threads of `pool`.
 
     Nothing is seeded: threads share the generators of the process.
@@ -77,7 +59,7 @@ class ThreadStream(BatchStream):
         pool: threads of the loader.
         guarded: the user's dataset.
         batches: indices of each batch, in order.
-        epoch: limits.
+        config: limits, and what is done to batches.
         depth: number of batches in flight.
         shelf: memory of batches that torch's default collation makes; None for a `collate_fn` of the user's.
     """
@@ -87,41 +69,39 @@ class ThreadStream(BatchStream):
         pool: ThreadPool,
         guarded: ErrorPolicyDataset,
         batches: Iterator[IndexBatch],
-        epoch: ThreadEpoch,
+        config: LoaderConfig,
         depth: int,
         shelf: SlotsByPath | None,
         meter: Meter,
         failures: Failures,
     ) -> None:
-        self._depth = depth
+        super().__init__(failures)
+        self.depth = depth
         self._pool = pool
         self._guarded = guarded
         self._batches: Iterator[IndexBatch] | None = batches
-        self._epoch = epoch
+        self._config = config
         self._shelf = shelf
         self._meter = meter
-        self._failures = failures
         self._pending: deque[_Batch] = deque()
-        self._taken = 0
         self._largest = 0
         self._fill()
 
-    def __next__(self) -> HostBatch:
-        while True:
-            self._fill()
-            if not self._pending:
-                raise StopIteration
-            batch = self._wait()
-            self._pending.popleft()
-            self._taken += 1
-            if batch.error is not None:
-                raise batch.error
-            data = record_failures(batch.result, self._failures)
-            self._largest = max(self._largest, tensor_bytes(data))
-            self._fill()
-            if is_empty(data):
-                continue
-            return HostBatch(data, batch_size(data), self._taken, times=(batch.submitted_ns, batch.made_ns))
+    def _next(self) -> Any:
+        self._fill()
+        if not self._pending:
+            raise StopIteration
+        batch = self._wait()
+        self._pending.popleft()
+        self._taken += 1
+        if batch.error is not None:
+            raise batch.error
+        made = batch.result
+        self._times = batch.submitted_ns, batch.made_ns
+        nbytes = tensor_bytes(made.data if isinstance(made, BatchWithFailures) else made)
+        self._largest = max(self._largest, nbytes)
+        self._fill()
+        return made
 
     def __del__(self) -> None:
         self.close()
@@ -131,11 +111,6 @@ class ThreadStream(BatchStream):
         self._fill()
         done = takewhile(lambda batch: batch.done.is_set(), self._pending)
         return sum(1 for _ in done) if self._pending else 1
-
-    @property
-    def depth(self) -> int:
-        """Batches that may be in flight."""
-        return self._depth
 
     @property
     def in_flight(self) -> int:
@@ -151,7 +126,7 @@ class ThreadStream(BatchStream):
 
     def _fill(self) -> None:
         while self._batches is not None and len(self._pending) < self._allowed():
-            if self._pending and self._nbytes() + self._largest > self._epoch.budget:
+            if self._pending and self._nbytes() + self._largest > self._config.memory_budget:
                 return
             try:
                 indices = next(self._batches)
@@ -162,10 +137,10 @@ class ThreadStream(BatchStream):
 
     def _allowed(self) -> int:
         if self._largest > 0 or not self._pending:
-            return self._depth
+            return self.depth
         # Until it is known how large a batch is: what all threads can begin with.
         needed = math.ceil(self._pool.limit / max(1, len(self._pending[0].indices.indices))) + 1
-        return min(self._depth, needed)
+        return min(self.depth, needed)
 
     def _nbytes(self) -> int:
         made = len(self._pending) * self._largest
@@ -173,10 +148,10 @@ class ThreadStream(BatchStream):
 
     def _submit(self, indices: IndexBatch) -> _Batch:
         listed = indices.listed()
-        whole = self._epoch.batched and self._guarded.takes_batches()
+        whole = self._config.batched and self._guarded.takes_batches()
         count = 1 if whole else len(listed)
         batch = _Batch(indices, [None] * len(listed), count)
-        if self._shelf is not None and not whole and self._epoch.batched:
+        if self._shelf is not None and not whole and self._config.batched:
             batch.placing = PreallocatedCollate(len(listed), self._shelf)
         tasks: list[Task]
         if whole or not listed:
@@ -212,7 +187,7 @@ class ThreadStream(BatchStream):
     def _finish(self, batch: _Batch) -> None:
         with self._meter.timed("collate", len(batch.samples), threads=self._pool.limit):
             batch.result = self._guarded.collated(
-                batch.samples, None, batched=self._epoch.batched, collate=batch.placing
+                batch.samples, None, batched=self._config.batched, collate=batch.placing
             )
             self._pin(batch)
         batch.samples = []
@@ -230,15 +205,15 @@ class ThreadStream(BatchStream):
         batch.done.set()
 
     def _pin(self, batch: _Batch) -> None:
-        if self._epoch.pinned:  # tensors that are pinned already are handed through
+        if self._config.pin_memory:  # tensors that are pinned already are handed through
             batch.result = pin_memory(batch.result)
 
     def _wait(self) -> _Batch:
         if self._pending[0].pid != os.getpid():  # a forked child has none of its parent's threads
             self._pending = deque(self._submit(batch.indices) for batch in self._pending)
         batch = self._pending[0]
-        if not batch.done.wait(self._epoch.timeout or None):
-            raise RuntimeError(f"DataLoader timed out after {self._epoch.timeout} seconds")
+        if not batch.done.wait(self._config.timeout or None):
+            raise RuntimeError(f"DataLoader timed out after {self._config.timeout} seconds")
         return batch
 
 

@@ -109,11 +109,8 @@ class Deaths:
         """A batch has come."""
         self._in_a_row = 0
 
-    def add(self, death: Death, number: int, dataset: Any) -> str | None:
+    def add(self, death: Death, dataset: Any) -> str | None:
         """A worker died and is to be replaced.
-
-        Args:
-            number: number of the request that it was making.
 
         Returns:
             Why the request isn't to be made again; None: it is.
@@ -123,7 +120,7 @@ class Deaths:
         """
         described = f"DataLoader worker {death.describe(dataset)}"
         self._in_a_row += 1
-        error = self._blame(death, number)
+        error = self._blame(death)
         if self._in_a_row > self._patience:
             raise RuntimeError(
                 f"{described}. {self._in_a_row} times in a row a worker died before a batch came, so it isn't"
@@ -133,11 +130,11 @@ class Deaths:
         log.warning("%s; the process is replaced, and makes its batches again", described)
         return error
 
-    def _blame(self, death: Death, number: int) -> str | None:
+    def _blame(self, death: Death) -> str | None:
         if death.request is None:
             return None
         sample = death.sample
-        key = ("batch", number) if sample is None else ("sample", *sample)
+        key = ("batch", death.note.request) if sample is None else ("sample", *sample)
         self._counts[key] += 1
         if self._counts[key] < ENOUGH:
             return None

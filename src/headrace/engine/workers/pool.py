@@ -11,13 +11,13 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from headrace import _torch_compat
+from headrace.config import LoaderConfig
 from headrace.engine.error_policy import ErrorPolicyDataset, Request
 from headrace.engine.seeding import Seeding
 from headrace.engine.workers.deaths import RESPAWN, STREAM_LOST, Death, Deaths
@@ -38,49 +38,6 @@ FOREIGN = (
     "this iterator's worker processes belong to the process that was forked; start another epoch here with"
     " iter(loader)."
 )
-
-
-@dataclass(frozen=True)
-class PoolConfig:
-    """What worker processes do, and how many of them.
-
-    Attributes:
-        dataset, collate_fn, worker_init_fn: the user's.
-        guard: makes a `ErrorPolicyDataset` of dataset, collate function and `on_error`, in the worker; or
-            `IterableBatches`, if `streamed`.
-        on_error: as for `ErrorPolicyDataset`.
-        workers: number of processes, 1 or more.
-        prefetch: batches in flight for each worker.
-        batched: whether samples are collated to batches; False: each comes by itself.
-        context: multiprocessing context; None: torch's default.
-        budget: bytes that batches in flight may take; one batch always may be made.
-        timeout: seconds to wait for a batch; 0: without end.
-        in_order: whether batches come in the order in which they were asked for.
-        pinned: whether batches are moved to pinned memory.
-        respawn: whether workers that die are replaced.
-        persistent: whether the processes are kept for another epoch.
-        lazy: whether images are lazy in the workers, and torchvision's transforms record what they do.
-        streamed: whether the dataset is an `IterableDataset`: each worker has a stream of its own, and none
-            can be replaced.
-    """
-
-    dataset: Any
-    collate_fn: Callable[[Any], Any]
-    worker_init_fn: Callable[[int], None] | None
-    guard: Guard
-    on_error: str
-    workers: int
-    prefetch: int
-    batched: bool = True
-    context: Any = None
-    budget: int = 1 << 62
-    timeout: float = 0.0
-    in_order: bool = True
-    pinned: bool = False
-    respawn: bool = True
-    persistent: bool = False
-    lazy: bool = False
-    streamed: bool = False
 
 
 class _Worker:
@@ -132,15 +89,19 @@ class WorkerPool:
     forked from this one, the pool's copy does nothing.
 
     Args:
-        config: what the workers do.
+        config: what the workers do; kept workers stay with that of their first epoch.
+        guard: makes a `ErrorPolicyDataset` of dataset, collate function and `on_error`, in the worker; or
+            `IterableBatches`, if the dataset is an `IterableDataset`.
         seeding: of the first epoch; workers are seeded when they start.
         deaths: of workers of this loader; it outlives the pool.
         measured: called for each worker with how the samples of its first batch were made.
 
     Attributes:
-        config: as given.
+        config, guard: as given.
+        depth: number of batches that may be in flight, memory permitting.
         batch_nbytes: size of the largest batch that has come, in bytes; 0: none has.
         processes: the worker processes by their number, and after their end as well.
+        progress: where the workers note what they make and have made; readable after their end, too.
 
     Raises:
         ConfigError: something can't be pickled that must be, as workers don't start by fork.
@@ -148,50 +109,53 @@ class WorkerPool:
 
     def __init__(
         self,
-        config: PoolConfig,
+        config: LoaderConfig,
+        guard: Guard,
         seeding: Seeding,
-        deaths: Deaths | None = None,
-        measured: Callable[[LazyCounts], None] | None = None,
+        deaths: Deaths,
+        measured: Callable[[LazyCounts], None],
     ) -> None:
         self.config = config
+        self.guard = guard
+        self.depth = config.num_workers * (config.prefetch_factor or 1)
         self._measured = measured
         self.batch_nbytes = 0
-        self.processes: list[Any] = [None] * config.workers
-        self._context = config.context or torch.multiprocessing
+        self.processes: list[Any] = [None] * config.num_workers
+        self._context = config.multiprocessing_context or torch.multiprocessing
         self._method = self._context.get_start_method()
         self._seeding = seeding
         self._epochs = 0
-        sized = not config.streamed and hasattr(config.dataset, "__len__")
-        self._samples = len(config.dataset) if sized else 0
+        self._samples = 0 if config.streamed else config.samples
         self._numbers = count()
         self._batches: Iterator[IndexBatch] = iter(())
         self._waiting: dict[int, _Worker] = {}  # by number of the request, in order: not given out
-        self._come: dict[int, Any] = {}  # functions that give the batch or raise, in order of arrival
+        self._come: dict[int, _Arrived | Future[Any] | Exception] = {}  # in order of arrival
         self._nbytes: dict[int, int] = {}  # of batches that have come
         self._turn = 0
         self._late_error: Exception | None = None  # of the sampler
         self._lost: Exception | None = None
-        self._deaths = deaths or Deaths()
+        self._deaths = deaths
         self._poll = select.poll()
         self._watched: dict[int, _Worker] = {}
-        self._members = _Members(config.workers)
+        self._members = _Members(config.num_workers)
+        self.progress = self._members.progress
         self._close = weakref.finalize(self, self._members.close)
         parts = {
             "dataset": config.dataset,
             "collate_fn": config.collate_fn,
             "worker_init_fn": config.worker_init_fn,
-            "guard": config.guard,
+            "guard": guard,
         }
         if config.lazy and self._method == "fork" and "PIL.Image" in sys.modules:
             importlib.import_module("headrace.lazy.recording")  # here once, rather than in every worker
-        if config.pinned:
+        if config.pin_memory:
             device = torch.accelerator.current_device_index()
             self._members.pinning = ThreadPoolExecutor(1, "headrace-pin", _start_pinning, (device,))
         try:
             self._members.parts = (
                 Forked(tuple(parts.values())) if self._method == "fork" else SharedPickle(parts)
             )
-            for number in range(config.workers):
+            for number in range(config.num_workers):
                 self._members.workers.append(self._start(number))
         except BaseException:
             self._close()
@@ -209,7 +173,7 @@ class WorkerPool:
         self._turn = turn
         for worker in self._members.workers:
             worker.stream_ended = False
-        self._deaths.start_epoch(self.config.workers)
+        self._deaths.start_epoch(self.config.num_workers)
         self.fill()
 
     def next(self) -> Any:
@@ -238,9 +202,11 @@ class WorkerPool:
                 raise RuntimeError(self._timed_out())
             self._receive(min(WATCH_SECONDS, deadline - time.monotonic()))
         del self._waiting[number], self._nbytes[number]
-        give = self._come.pop(number)
+        come = self._come.pop(number)
         self.fill()
-        return give()
+        if isinstance(come, Exception):
+            raise come
+        return come.result()
 
     def ready(self) -> int:
         """How often `next` would return, or raise, without waiting, as far as that is known."""
@@ -257,16 +223,6 @@ class WorkerPool:
                 break
             ready += 1
         return ready
-
-    @property
-    def progress(self) -> Progress:
-        """Where the workers note what they make and have made; readable after their end, too."""
-        return self._members.progress
-
-    @property
-    def depth(self) -> int:
-        """Batches that may be in flight, memory permitting."""
-        return self.config.workers * self.config.prefetch
 
     @property
     def in_flight(self) -> int:
@@ -290,10 +246,12 @@ class WorkerPool:
         first = next(self._numbers)
         for i, worker in enumerate(self._members.workers):
             if self._seeding.by_sample:
-                self._members.progress[i].want_from(first)
+                self.progress[i].want_from(first)
             worker.requests.clear()
-        for number in list(self._come):
-            self._come.pop(number)(given=False)
+        for come in self._come.values():
+            if isinstance(come, _Arrived):
+                come.inbox.discard(come.message)
+        self._come.clear()
         self._waiting.clear()
         self._nbytes.clear()
 
@@ -338,7 +296,7 @@ class WorkerPool:
     def _next_worker(self) -> _Worker | None:
         """Whose turn it is, or, where the order doesn't matter, who has least to do; None: the streams of all
         workers have ended."""
-        workers, first = self._members.workers, self._turn % self.config.workers
+        workers, first = self._members.workers, self._turn % self.config.num_workers
         at_work = [each for each in (*workers[first:], *workers[:first]) if not each.stream_ended]
         if not at_work:
             return None
@@ -350,7 +308,7 @@ class WorkerPool:
         waiting = len(self._waiting)
         if waiting == 0 or self.batch_nbytes == 0:
             return waiting < self.depth
-        return waiting < self.depth and (waiting + 1) * self.batch_nbytes <= self.config.budget
+        return waiting < self.depth and (waiting + 1) * self.batch_nbytes <= self.config.memory_budget
 
     def _ask(self, worker: _Worker, number: int) -> None:
         request = WorkerRequest(
@@ -405,7 +363,7 @@ class WorkerPool:
                 del self._waiting[message.number]
             else:
                 self._arrived(worker, message)
-        if worker.stream_ended and not worker.requests and not self.config.persistent:
+        if worker.stream_ended and not worker.requests and not self.config.persistent_workers:
             self._let_go(worker)
             return True
         return more and (bool(messages) or worker.process.exitcode is None)
@@ -413,20 +371,20 @@ class WorkerPool:
     def _arrived(self, worker: _Worker, message: Message) -> None:
         self._deaths.progress()
         self._nbytes[message.number] = message.nbytes
-        if message.lazy is not None and self._measured is not None:
+        if message.lazy is not None:
             self._measured(message.lazy)
         if not message.failed:
             self.batch_nbytes = max(self.batch_nbytes, message.nbytes)
-        arrived: Any = _Arrived(worker.inbox, message)
+        come: Any = _Arrived(worker.inbox, message)
         if self._members.pinning is not None and not message.failed:
-            arrived = _Pinned(self._members.pinning.submit(_pinned, arrived))
-        self._come[message.number] = arrived
+            come = self._members.pinning.submit(_pinned, come)
+        self._come[message.number] = come
 
     def _timed_out(self) -> str:
         pool = self._members
         making = (
             f"worker (pid {each.pid}) is making {each.current_work(None)}"
-            for each in (self._death(i, worker)[0] for i, worker in enumerate(pool.workers))
+            for each in (self._death(i, worker) for i, worker in enumerate(pool.workers))
         )
         return f"DataLoader timed out after {self.config.timeout} seconds: {'; '.join(making)}"
 
@@ -446,7 +404,7 @@ class WorkerPool:
             others = [worker.channel for worker in self._members.workers] if forked else []
             start = WorkerStart(
                 worker=number,
-                workers=self.config.workers,
+                workers=self.config.num_workers,
                 seed=self._seeding.base,
                 owner=self._members.pid,
                 is_child=self._method != "forkserver",
@@ -454,7 +412,7 @@ class WorkerPool:
                 others=[*others, channel] if forked else (),
                 parts=self._members.parts,
                 on_error=self.config.on_error,
-                progress=self._members.progress,
+                progress=self.progress,
                 lazy=self.config.lazy,
             )
             process = PROCESSES[self._method](target=run, args=(start,), daemon=True)
@@ -472,7 +430,7 @@ class WorkerPool:
 
     def _end_idle(self) -> None:
         """At the end of the last epoch, workers that have nothing to do end while others finish theirs."""
-        if self.config.persistent:
+        if self.config.persistent_workers:
             return
         for worker in self._members.workers:
             if not worker.requests:
@@ -490,11 +448,11 @@ class WorkerPool:
             self._poll.unregister(file)
             del self._watched[file]
 
-    def _death(self, number: int, worker: _Worker) -> tuple[Death, int]:
-        """What a worker is making, or was when it died, and the number of that request."""
-        note = self._members.progress[number].read()
+    def _death(self, number: int, worker: _Worker) -> Death:
+        """What a worker is making, or was when it died."""
+        note = self.progress[number].read()
         request = worker.requests.get(note.request)
-        return Death(worker.process.pid, worker.process.exitcode, request, note), note.request
+        return Death(worker.process.pid, worker.process.exitcode, request, note)
 
     def _replace(self, worker: _Worker) -> None:
         """Another process in place of one that died, or that has closed its end."""
@@ -509,18 +467,18 @@ class WorkerPool:
         if worker.process.exitcode is None:
             worker.process.kill()
             worker.process.join()
-        death, made = self._death(number, worker)
+        death = self._death(number, worker)
         worker.channel.close()
         # Not closed directly: while another thread reaps it, its exit code isn't known for a moment.
         end_processes([worker.process])
         try:
             if self.config.streamed:
                 raise RuntimeError(f"DataLoader worker (pid {death.pid}) {death.how}. {STREAM_LOST}")
-            if not self.config.respawn:
+            if self.config.on_worker_death == "raise":
                 described = death.describe(self.config.dataset)
                 raise RuntimeError(f"DataLoader worker {described}. {RESPAWN}")
-            error = self._deaths.add(death, made, self.config.dataset)
-            self._members.progress[number].done()
+            error = self._deaths.add(death, self.config.dataset)
+            self.progress[number].done()
             other = self._start(number)
         except Exception as lost:
             self._lost = lost
@@ -529,51 +487,26 @@ class WorkerPool:
             return
         self._members.workers[number] = other
         for missing, request in worker.requests.items():
-            if missing == made and error is not None:
+            if missing == death.note.request and error is not None:
                 self._nbytes[missing] = 0
-                self._come[missing] = _Raises(RuntimeError(error))
+                self._come[missing] = RuntimeError(error)
                 continue
             other.requests[missing] = request
             self._waiting[missing] = other
             self._ask(other, missing)
 
 
-class _Arrived:
-    """A message that has come; called for its batch."""
+class _Arrived(NamedTuple):
+    """A message that has come from a worker."""
 
-    def __init__(self, inbox: Inbox, message: Message) -> None:
-        self.inbox = inbox
-        self.message = message
+    inbox: Inbox
+    message: Message
 
-    def __call__(self, *, given: bool = True) -> Any:
-        if not given:
-            self.inbox.discard(self.message)
-            return None
+    def result(self) -> Any:
         value = self.inbox.load(self.message)
         if self.message.failed:
             raise value.exception()
         return value
-
-
-class _Pinned:
-    """A batch that a thread copies to pinned memory."""
-
-    def __init__(self, future: Future[Any]) -> None:
-        self.future = future
-
-    def __call__(self, *, given: bool = True) -> Any:
-        return self.future.result() if given else None
-
-
-class _Raises:
-    """An error of this process in place of a batch."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def __call__(self, *, given: bool = True) -> Any:
-        if given:
-            raise self.error
 
 
 def _start_pinning(device: int) -> None:
@@ -582,4 +515,4 @@ def _start_pinning(device: int) -> None:
 
 
 def _pinned(arrived: _Arrived) -> Any:
-    return _torch_compat.pin_memory(arrived())
+    return _torch_compat.pin_memory(arrived.result())

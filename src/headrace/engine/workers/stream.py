@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from headrace.config import LoaderConfig
 from headrace.engine.meter import Failures
 from headrace.engine.seeding import Seeding
 from headrace.engine.stream import PythonStream
 from headrace.engine.workers.deaths import Deaths
-from headrace.engine.workers.pool import Guard, PoolConfig, WorkerPool
+from headrace.engine.workers.pool import Guard, WorkerPool
 from headrace.engine.workers.progress import Progress
 from headrace.order.batches import IndexBatch
 from headrace.records import LazyCounts, Work
@@ -29,6 +30,7 @@ class WorkerStream(PythonStream):
         self._pool = pool
         self._give_back: Callable[[WorkerPool], None] | None = give_back
         self._lost: BaseException | None = None
+        self.depth = pool.depth
 
     def __del__(self) -> None:
         self.close()
@@ -37,11 +39,6 @@ class WorkerStream(PythonStream):
         """Batches, an error or the end among them, that could be had without waiting. Those of nothing but
         skipped samples are counted, though they aren't given out."""
         return 1 if self._give_back is None else self._pool.ready()
-
-    @property
-    def depth(self) -> int:
-        """Batches that may be in flight, memory permitting."""
-        return self._pool.depth
 
     @property
     def in_flight(self) -> int:
@@ -62,12 +59,12 @@ class WorkerStream(PythonStream):
     @property
     def guard(self) -> Guard:
         """What the workers make their dataset with; of a pool that is kept, that of its first epoch."""
-        return self._pool.config.guard
+        return self._pool.guard
 
     @property
     def persistent(self) -> bool:
         """Whether the processes are there, and are kept for another epoch."""
-        return self._give_back is not None and self._pool.config.persistent and self._pool.usable
+        return self._give_back is not None and self._pool.config.persistent_workers and self._pool.usable
 
     @property
     def processes(self) -> list[Any]:
@@ -122,7 +119,8 @@ class WorkerPools:
 
     def start_epoch(
         self,
-        config: PoolConfig,
+        config: LoaderConfig,
+        guard: Guard,
         seeding: Seeding,
         batches: Iterator[IndexBatch],
         failures: Failures,
@@ -131,7 +129,7 @@ class WorkerPools:
         """One epoch.
 
         Args:
-            config: what is to be done; processes that were kept continue with what they were started for.
+            config, guard: see `WorkerPool`; processes that were kept continue with those of their start.
             seeding: what the random numbers of its samples depend on.
             batches: samples of each batch.
             failures: where skipped and replaced samples are recorded.
@@ -141,13 +139,13 @@ class WorkerPools:
             ConfigError: something can't be pickled that must be.
         """
         pool, self._idle = self._idle, None
-        persistent = config.persistent
+        persistent = config.persistent_workers
         if pool is not None and not (persistent and pool.usable):
             pool.close()
             pool = None
         if pool is None:
             self._lazy_counts = []
-            pool = WorkerPool(config, seeding, self._deaths, self._lazy_counts.append)
+            pool = WorkerPool(config, guard, seeding, self._deaths, self._lazy_counts.append)
         self._work = pool.progress
         pool.start_epoch(seeding, batches, turn)
         return WorkerStream(pool, failures, self._keep if persistent else WorkerPool.close)

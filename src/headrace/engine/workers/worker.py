@@ -104,7 +104,7 @@ class WorkerStart:
         parts: loads dataset, collate_fn, worker_init_fn and what makes a `ErrorPolicyDataset`.
         on_error: as for `ErrorPolicyDataset`.
         progress: cells of all workers.
-        lazy: as in `PoolConfig`.
+        lazy: whether images are lazy, and torchvision's transforms record what they do.
     """
 
     worker: int
