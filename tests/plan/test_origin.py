@@ -10,7 +10,7 @@ import pytest
 import torch
 from torchvision import transforms as v1
 
-from headrace.plan.explain import describe_callable, describe_object, located, location
+from headrace.plan.explain import describe_callable, located, location
 
 
 def function(value: Any) -> Any:
@@ -68,7 +68,7 @@ def test_a_class_without_source() -> None:
     namespace: dict[str, Any] = {"__name__": "shell"}
     exec(compile("class Shell:\n    def __call__(self, x):\n        return x", "<shell>", "exec"), namespace)
     assert location(namespace["Shell"]()) == "<shell>:2"
-    assert describe_object(namespace["Shell"]()) == "Shell"
+    assert describe_callable(namespace["Shell"]()) == "Shell"
     assert location(type("Empty", (), {"__module__": "shell"})()) is None
 
 

@@ -47,4 +47,5 @@ def access_to(store: MemoryStore, cache: Path, capacity: int = 64 << 20) -> Acce
 
 def lead_to(store: MemoryStore, access: Access) -> None:
     """In place of obstore."""
-    access.records()._readers[ROOT] = Reader(ROOT, access.options, store)
+    access.records()._readers[ROOT] = reader = Reader(ROOT, access.options)
+    reader._client = store  # type: ignore[assignment]

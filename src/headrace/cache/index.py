@@ -263,7 +263,7 @@ class Member:
         self._root = ""
         self._index: Index | None = None
         # What closes the connection, and the client's lock.
-        self._disconnect: Callable[[], Any] = _do_nothing
+        self._disconnect: Callable[[], Any] = lambda: None
         self._leave: Callable[[], Any] | None = None
         self._undone: list[Change] = []
 
@@ -347,10 +347,6 @@ class Member:
                 excess -= candidate.room
                 if excess <= 0:
                     break
-
-
-def _do_nothing() -> None:
-    """Nothing to close."""
 
 
 # SQLite forbids to carry a connection over a fork: the child would take the parent's locks for its own. Each

@@ -162,7 +162,6 @@ class StoreDestination:
         return self._store.url
 
     def existing(self) -> tuple[PackIndex, dict[str, Found]] | None:
-        """See `FolderDestination`."""
         found = {each.name: each for each in self._store.list()}
         if FILE_NAME not in found or any(each.name == PLAN for each in self._partial.list()):
             return None
@@ -194,7 +193,6 @@ class StoreDestination:
             self._partial.remove([PLAN])
 
     def finished(self, shards: Shards, plan: Plan) -> set[int]:
-        """See `FolderDestination`."""
         del shards
         there = {each.name for each in self._store.list()}
         rows = {each.name for each in self._partial.list()}
@@ -205,7 +203,6 @@ class StoreDestination:
         }
 
     def parts(self, shards: Shards, plan: Plan) -> list[Part]:
-        """See `FolderDestination`."""
         folder = shards.folder
         sizes = {each.name: each.size for each in self._store.list()}
 
@@ -223,13 +220,11 @@ class StoreDestination:
 
     @contextmanager
     def building(self) -> Iterator[Path]:
-        """See `FolderDestination`."""
         with tempfile.TemporaryDirectory(prefix="headrace-shard-") as folder:
             part_path(Path(folder), 0).parent.mkdir()
             yield Path(folder)
 
     def keep(self, folder: Path, shard: int) -> None:
-        """See `FolderDestination`."""
         self._store.write(shard_name(shard), folder / shard_name(shard))
         path = part_path(folder, shard)
         self._partial.write(path.relative_to(folder).as_posix(), path)

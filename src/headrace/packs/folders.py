@@ -35,7 +35,6 @@ class FolderInput(Input):
         self._left_out: Counter[str] = Counter()
 
     def records(self) -> Records:
-        """See `Input`."""
         self._left_out.clear()
         return Records(
             record
@@ -45,11 +44,9 @@ class FolderInput(Input):
         )
 
     def read(self, record: Record) -> Sample:
-        """See `Input`."""
         return self._tree.read(record)
 
     def notes(self) -> list[str]:
-        """See `Input`."""
         if not self._left_out:
             return []
         kinds = [f"{printable(kind)} ({count:,})" for kind, count in self._left_out.most_common(NAMED)]
@@ -58,7 +55,6 @@ class FolderInput(Input):
         return [f"{total:,} files that ImageFolder ignores were left out: {', '.join(kinds + rest)}"]
 
     def modified_ns(self, records: Records) -> int | None:
-        """See `Input`."""
         return self._tree.modified_ns(records)
 
     def _of_folder(self, below: str, names: list[str], label: int) -> Iterator[Record]:
@@ -151,45 +147,33 @@ class StoreTree:
                 self._found[each.name] = each
                 self._names[place.split("/", 1)[0]][place].append(base)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Who reads has records, and needs no listing.
-        return _unlisted, (self._store,)
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_store": self._store}  # who reads has records, and needs no listing
 
     def classes(self) -> list[str]:
-        """See `DiskTree`."""
         if not self._names:
             raise _no_classes(self._store.url)
         return sorted(self._names)
 
     def walk(self, folder: str) -> Iterator[tuple[str, list[str]]]:
-        """See `DiskTree`."""
         for place, names in sorted(self._names[folder].items()):
             yield place, sorted(names)
 
     def record(self, key: str, label: int, paths: Sequence[str]) -> Record:
-        """See `DiskTree`."""
         found = [self._found[path] for path in paths]
         versions = "\0".join(each.version for each in found).encode()
         stamp = int.from_bytes(hashlib.sha256(versions).digest()[:8], "big", signed=True)
         return Record(as_text(key), sum(each.size for each in found), stamp, label, tuple(paths))
 
     def modified_ns(self, records: Records) -> int:
-        """See `DiskTree`."""
         return max(self._found[path].modified_ns for record in records for path in record.names)
 
     def read(self, record: Record) -> Sample:
-        """See `DiskTree`."""
         try:
             contents = [self._store.read(name) for name in record.names]
         except RemoteError as error:
             raise PackError(str(error)) from error
         return _sample(record, contents, self._store.at(record.names[0]))
-
-
-def _unlisted(store: Store) -> StoreTree:
-    tree = StoreTree.__new__(StoreTree)
-    tree._store = store
-    return tree
 
 
 def _sample(record: Record, contents: list[bytes], place: str) -> Sample:

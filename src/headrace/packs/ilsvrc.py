@@ -44,7 +44,6 @@ class IlsvrcInput(Input):
         self.kind = path.name.partition(".")[0]
 
     def records(self) -> Records:
-        """See `Input`."""
         images = sorted(self._of_train() if self.kind == TRAIN else self._of_val())
         self.classes = tuple(sorted({wnid for wnid, *_ in images}))
         self._labels = {wnid: label for label, wnid in enumerate(self.classes)}
@@ -55,7 +54,6 @@ class IlsvrcInput(Input):
         )
 
     def read(self, record: Record) -> Sample:
-        """See `Input`."""
         wnid, name = record.names
         image = read_part(self._path, record.number, record.size)
         if len(image) != record.size:

@@ -59,7 +59,6 @@ class SamplesInput(Input):
         self._samples = [(os.path.abspath(os.fsdecode(path)), int(label)) for path, label in samples]
 
     def records(self) -> Records:
-        """See `Input`."""
         if not self._samples:
             return Records()
         paths = [path for path, _ in self._samples]
@@ -74,7 +73,6 @@ class SamplesInput(Input):
         )
 
     def read(self, record: Record) -> Sample:
-        """See `Input`."""
         return self._tree.read(record)
 
 
@@ -102,7 +100,6 @@ class ImagesInput(Input):
         return Records(Record(f"{i:08}", size, 0, i) for i in range(count))
 
     def read(self, record: Record) -> Sample:
-        """See `Input`."""
         return self._sample(record.key, record.number)
 
     def _sample(self, key: str, index: int) -> Sample:
@@ -147,7 +144,6 @@ class PackInput(Input):
         return type(self), self._arguments
 
     def records(self) -> Records:
-        """See `Input`."""
         index = self._pack.index
         if index.numbers("shard").max(initial=0) >= max(1, len(index.about.shards)):
             raise PackError(f"{index.path} is damaged: rows are in none of its shards. Make it again.")
@@ -166,18 +162,15 @@ class PackInput(Input):
             yield Record(prefixes[shard] + key, size, stamps[shard], row)
 
     def read(self, record: Record) -> Sample:
-        """See `Input`."""
         try:
             return replace(self._pack.sample(record.number), key=record.key)
         except RemoteError as error:
             raise PackError(str(error)) from error
 
     def modified_ns(self, records: Records) -> int | None:
-        """See `Input`."""
         return super().modified_ns(records) if self._pack.store is None else None
 
     def notes(self) -> list[str]:
-        """See `Input`."""
         left_out = self._pack.index.about.samples_without_image
         return [f"{left_out:,} samples have no image: left out."] if left_out else []
 

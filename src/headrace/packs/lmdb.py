@@ -253,7 +253,6 @@ class LmdbInput(Input):
         return type(self), (self._file,)
 
     def records(self) -> Records:
-        """See `Input`."""
         try:
             return Records(self._records())
         except (optional("lmdb").Error, ValueError) as error:
@@ -270,7 +269,6 @@ class LmdbInput(Input):
                 yield Record(text, len(value), stamp, number, (key.hex(),))  # a key may be any bytes
 
     def read(self, record: Record) -> Sample:
-        """See `Input`."""
         return parse_value(self.value(record), record.key, str(self._file))
 
     def value(self, record: Record) -> bytes:

@@ -7,7 +7,6 @@ otherwise native code reads colour images as it reads those of files.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,47 +26,25 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 MAX_EDGE = 1 << 20
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """A dataset whose batches are rows of arrays.
-
-    Attributes:
-        what: the dataset in words.
-        tensors: tensors [n, …]; images are uint8 [n, channels, height, width], labels int64 [n].
-        rows: rows that a `Subset` consists of, int64 [m]; None for all of them.
-        table: what the levels of `tensors[0]` become where those are images; otherwise None.
-        steps: the transforms that `table` stands for.
-    """
-
-    what: str
-    tensors: tuple[torch.Tensor, ...]
-    rows: torch.Tensor | None = None
-    table: PointwiseTable | None = None
-    steps: tuple[Step, ...] = ()
+Gather = tuple[GatherSegment, PointwiseTable | None, tuple[Step, ...]]
 
 
-def plan_gather(dataset: Any) -> tuple[GatherSegment, PointwiseTable | None, tuple[Step, ...]] | None:
+def plan_gather(dataset: Any) -> Gather | None:
     """How to gather batches of `dataset`, the table of its images' values, and the table's steps; None where
     its samples must be asked for one by one.
 
     Only `TensorDataset` itself, torchvision's data sets in memory, and a `Subset` of them: a subclass may do
     anything to a sample.
     """
-    found = _find_rows(dataset)
-    if found is None:
-        return None
-    step = Step(found.what, "rows are gathered a batch at a time", "exact")
-    return GatherSegment(steps=(step,), tensors=found.tensors, rows=found.rows), found.table, found.steps
-
-
-def _find_rows(dataset: Any) -> _Rows | None:
     if type(dataset) is TensorDataset:
         tensors = dataset.tensors
         plain = all(type(tensor) is torch.Tensor and tensor.layout is torch.strided for tensor in tensors)
-        return _Rows(f"TensorDataset(n={len(dataset)})", tensors) if tensors and plain else None
+        return (
+            (_segment(f"TensorDataset(n={len(dataset)})", tensors), None, ()) if tensors and plain else None
+        )
     if type(dataset) is not Subset:
-        return _read_arrays(dataset)
-    inner = _find_rows(dataset.dataset)
+        return _gather_images(dataset)
+    inner = plan_gather(dataset.dataset)
     if inner is None:
         return None
     try:
@@ -76,12 +53,20 @@ def _find_rows(dataset: Any) -> _Rows | None:
         return None  # whatever they are, the dataset itself understands them
     if rows.ndim != 1 or (len(rows) and rows.dtype not in INTEGERS):
         return None
+    whole, table, steps = inner
     rows = rows.to(torch.int64)
-    rows = rows if inner.rows is None else inner.rows[rows]
-    return replace(inner, what=f"Subset(n={len(rows)}) of {inner.what}", rows=rows)
+    rows = rows if whole.rows is None else whole.rows[rows]
+    what = f"Subset(n={len(rows)}) of {whole.steps[0].text}"
+    return _segment(what, whole.tensors, rows), table, steps
 
 
-def _read_arrays(dataset: Any) -> _Rows | None:
+def _segment(what: str, tensors: tuple[torch.Tensor, ...], rows: torch.Tensor | None = None) -> GatherSegment:
+    step = Step(what, "rows are gathered a batch at a time", "exact")
+    return GatherSegment(steps=(step,), tensors=tensors, rows=rows)
+
+
+def _gather_images(dataset: Any) -> Gather | None:
+    """The same of torchvision's data sets: uint8 [n, channels, height, width], and labels int64 [n]."""
     known = type(dataset) in GREY or type(dataset) in COLOUR
     if not known or dataset.transform is None or dataset.target_transform is not None:
         return None
@@ -89,8 +74,7 @@ def _read_arrays(dataset: Any) -> _Rows | None:
     lowered = None if arrays is None else lower_values(dataset.transform, arrays[0].shape[1])
     if arrays is None or lowered is None:
         return None
-    table, steps = lowered
-    return _Rows(f"{type(dataset).__name__}(n={len(arrays[1])})", arrays, None, table, steps)
+    return (_segment(f"{type(dataset).__name__}(n={len(arrays[1])})", arrays), *lowered)
 
 
 def read_colour_images(dataset: Any) -> ArraySource | str:
@@ -145,8 +129,8 @@ def _colour_arrays(dataset: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
 Labels = npt.NDArray[np.int64]
 
 
-def _mnist_labels(dataset: Any) -> Labels | None:
-    return _integers(dataset.targets)
+def _array_labels(dataset: Any) -> Labels | None:
+    return _integers(dataset.targets if hasattr(dataset, "targets") else dataset.labels)
 
 
 def _qmnist_labels(dataset: Any) -> Labels | None:
@@ -166,10 +150,6 @@ def _cifar_labels(dataset: Any) -> Labels | None:
         return None
 
 
-def _array_labels(dataset: Any) -> Labels | None:
-    return _integers(dataset.labels)
-
-
 def _integers(labels: Any) -> Labels | None:
     """Labels that int() would be called on, as int64 [n]."""
     if type(labels) is np.ndarray and labels.ndim == 1 and labels.dtype.kind in "iu":
@@ -181,10 +161,10 @@ def _integers(labels: Any) -> Labels | None:
 
 # Data sets by class, each with what reads its labels.
 GREY: dict[type, Callable[[Any], Labels | None]] = {
-    datasets.MNIST: _mnist_labels,
-    datasets.FashionMNIST: _mnist_labels,
-    datasets.KMNIST: _mnist_labels,
-    datasets.EMNIST: _mnist_labels,
+    datasets.MNIST: _array_labels,
+    datasets.FashionMNIST: _array_labels,
+    datasets.KMNIST: _array_labels,
+    datasets.EMNIST: _array_labels,
     datasets.QMNIST: _qmnist_labels,
 }
 COLOUR: dict[type, Callable[[Any], Labels | None]] = {

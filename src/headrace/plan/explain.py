@@ -89,13 +89,6 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 LIBRARIES = ("torch", "torchvision", "timm", "headrace", "builtins")
 
 
-def describe_object(value: Any) -> str:
-    """The class's name of an object, the class's or function's own name of one of those."""
-    if isinstance(value, type) or hasattr(value, "__code__"):
-        return str(value.__qualname__)
-    return type(value).__qualname__
-
-
 def describe_callable(value: Any) -> str:
     """The name of a function, `partial(name)`, or of a callable object's class."""
     if isinstance(value, functools.partial):

@@ -19,7 +19,7 @@ from torchvision.datasets.folder import default_loader, pil_loader
 
 from headrace._native.decoders import native_formats
 from headrace.plan.arrays import COLOUR, GREY, read_colour_images, read_gray_images
-from headrace.plan.explain import describe_callable, describe_object, located
+from headrace.plan.explain import describe_callable, located
 from headrace.records import EntryPoints, Mode
 from headrace.sources.arrays import ArraySource
 from headrace.sources.folder import EXTENSIONS, ImageSource, concatenate, find_entry_points
@@ -152,7 +152,7 @@ def _recognise(dataset: Any) -> Recognised | Refusal:
     known = next((base for base in type(dataset).__mro__ if base in KNOWN), None)
     if known is not None:
         return _refuse_subclass(dataset, known)
-    what = located(describe_object(dataset), dataset)
+    what = located(describe_callable(dataset), dataset)
     if type(dataset) is TensorDataset:
         return Refusal(what, NOT_GATHERED)
     if isinstance(dataset, IterableDataset):

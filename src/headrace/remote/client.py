@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from headrace.errors import ConfigError
@@ -91,18 +91,8 @@ class Answer(NamedTuple):
         return self.etag or str(self.size)
 
 
-class Client(Protocol):
-    """Reads from one store. Raises what the store's library raises."""
-
-    async def get(self, name: str, start: int, stop: int | None) -> Answer:
-        """Bytes `start` to `stop` - 1 of an object; None: all of it."""
-
-    async def head(self, name: str) -> Answer:
-        """Nothing of an object but its size and ETag."""
-
-
 class ObstoreClient:
-    """Through obstore, in this process.
+    """Reads from one store through obstore, in this process. Raises what obstore raises.
 
     Args:
         root: URL of the store.
@@ -117,7 +107,7 @@ class ObstoreClient:
         loop().last = _await_answer
 
     async def get(self, name: str, start: int, stop: int | None) -> Answer:
-        """See `Client`."""
+        """Bytes `start` to `stop` - 1 of an object; None: all of it."""
         started = time.perf_counter()
         options = {} if stop is None else {"range": (start, stop)}
         try:
@@ -146,7 +136,7 @@ class ObstoreClient:
         return Answer(data, meta["e_tag"], meta["size"], first - started, time.perf_counter() - first)
 
     async def head(self, name: str) -> Answer:
-        """See `Client`."""
+        """Nothing of an object but its size and ETag."""
         started = time.perf_counter()
         try:
             meta = await self._store.head_async(name)

@@ -44,7 +44,7 @@ async def receive(reader: asyncio.StreamReader) -> Any:
 
 
 class HelperClient:
-    """A `Client` that uses a helper, which is started at the first request."""
+    """An `ObstoreClient` in a helper, which is started at the first request."""
 
     def __init__(self, root: str, options: Mapping[str, Any]) -> None:
         self._first = framed((root, dict(options)))
@@ -54,11 +54,11 @@ class HelperClient:
         self._listening: asyncio.Task[None] | None = None
 
     async def get(self, name: str, start: int, stop: int | None) -> Answer:
-        """See `Client`."""
+        """See `ObstoreClient`."""
         return await self._request("get", name, start, stop)
 
     async def head(self, name: str) -> Answer:
-        """See `Client`."""
+        """See `ObstoreClient`."""
         return await self._request("head", name)
 
     async def _request(self, method: str, *arguments: Any) -> Answer:

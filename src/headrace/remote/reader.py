@@ -16,11 +16,10 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import RemoteError
-from headrace.remote.client import RETRY, Answer, Client, ObstoreClient
+from headrace.remote.client import RETRY, Answer, ObstoreClient
 from headrace.remote.failures import Failure, Retry
 from headrace.remote.helper import HelperClient
 
@@ -152,45 +151,33 @@ def _mean(mean: float, value: float) -> float:
 _forked = False
 
 
-@dataclass
-class Counts:
-    """What a reader did.
-
-    Attributes:
-        requests: the number of requests sent, further tries included.
-        retries: the number of further tries among them.
-        nbytes: the number of bytes that successful requests brought.
-    """
-
-    requests: int = 0
-    retries: int = 0
-    nbytes: int = 0
-
-
 class Reader:
     """Reads from one store; for coroutines of `headrace.remote.loop`, of the process that made it.
 
     Args:
         root: URL of the store.
         options: see `headrace.PackedDataset`.
-        client: in place of obstore; for tests.
+
+    Attributes:
+        limit: of the requests in flight.
+        requests: the number of requests sent, further tries included.
+        retries: the number of further tries among them.
+        nbytes: the number of bytes that successful requests brought.
+
+    Raises:
+        ConfigError: obstore isn't installed, or refuses the options.
     """
 
-    def __init__(self, root: str, options: Mapping[str, Any], client: Client | None = None) -> None:
+    def __init__(self, root: str, options: Mapping[str, Any]) -> None:
         self.root = root
         self.limit = Limit()
-        self.counts = Counts()
+        self.requests = self.retries = self.nbytes = 0
         self.retry = Retry.from_options(options.get(RETRY))
-        self._client = client if client is not None else _client(root, options)
+        self._client = (HelperClient if _forked else ObstoreClient)(root, options)
         self._under_way = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         # Not the generators of the process, which are the user's.
         self._random = random.Random(os.urandom(8))
-
-    @property
-    def under_way(self) -> int:
-        """Requests now."""
-        return self._under_way
 
     async def get(self, name: str, start: int = 0, stop: int | None = None) -> Answer:
         """Bytes `start` to `stop` - 1 of an object; None: all of it.
@@ -222,21 +209,20 @@ class Reader:
                     raise RemoteError(f"{what} can't be read after {tries}: {failure}") from error
                 if failure.busy:
                     self.limit.refused()
-            self.counts.retries += 1
+            self.retries += 1
             await asyncio.sleep(self.retry.wait(failed, self._random))
 
     async def _once(self, name: str, start: int, stop: int | None, *, head: bool) -> Answer:
         await self._enter()
         try:
-            self.counts.requests += 1
+            self.requests += 1
             answer = await (self._client.head(name) if head else self._client.get(name, start, stop))
             wanted = 0 if head else (answer.size if stop is None else stop) - start
             if len(answer.data) != wanted:
                 raise OSError(f"{len(answer.data):,} bytes came in place of {wanted:,}")
-            self.counts.nbytes += wanted
-            self.limit.done(
-                time.monotonic(), wanted, answer.latency, answer.body, saturated=bool(self._waiting)
-            )
+            self.nbytes += wanted
+            saturated = bool(self._waiting)
+            self.limit.done(time.monotonic(), wanted, answer.latency, answer.body, saturated=saturated)
             return answer
         finally:
             self._leave()
@@ -267,11 +253,6 @@ class Reader:
 def forked() -> bool:
     """Whether obstore's threads may belong to a parent of this process: it can't be used here."""
     return _forked
-
-
-def _client(root: str, options: Mapping[str, Any]) -> Client:
-    """What this process reads with. Raises ConfigError."""
-    return HelperClient(root, options) if _forked else ObstoreClient(root, options)
 
 
 def _note_fork() -> None:

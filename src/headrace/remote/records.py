@@ -143,9 +143,9 @@ class Records:
         readers = list(self._readers.values())
         cache = self._cache.stats()
         return RemoteStats(
-            bytes_fetched=sum(each.counts.nbytes for each in readers),
-            requests=sum(each.counts.requests for each in readers),
-            retries=sum(each.counts.retries for each in readers),
+            bytes_fetched=sum(each.nbytes for each in readers),
+            requests=sum(each.requests for each in readers),
+            retries=sum(each.retries for each in readers),
             concurrency=max((each.limit.now for each in readers), default=0),
             latency_seconds=max((each.limit.latency_seconds for each in readers), default=0.0),
             cache_hits=cache.hits,

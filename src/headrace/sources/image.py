@@ -125,13 +125,16 @@ def load_file(file: BinaryIO, mode: Mode = "RGB") -> Image.Image:
         return Image.open(file).convert(mode)
 
 
-def _make_source(paths: list[Any], labels: Sequence[int] | None) -> ImageSource:
+def _make_source(paths: list[Any], labels: Any) -> ImageSource:
     if labels is None:
         labels = [0] * len(paths)
+    elif hasattr(labels, "tolist"):
+        # Arrays and tensors hold the numbers that their elements, seen one by one, only wrap.
+        labels = labels.tolist()
     if len(labels) != len(paths):
         raise ConfigError(f"{len(paths)} paths and {len(labels)} labels: there must be one label per path.")
     try:
-        return ImageSource.from_samples(list(zip(paths, _plain_ints(labels), strict=True)))
+        return ImageSource.from_samples(list(zip(paths, labels, strict=True)))
     except ValueError as error:
         raise ConfigError(f"{error}. Pass paths as str or os.PathLike, and labels as ints.") from None
 
@@ -143,12 +146,6 @@ def _are_urls(paths: list[Any]) -> bool:
         path, url = paths[urls.index(False)], paths[urls.index(True)]
         raise ConfigError(f"{path!r} is a file and {url!r} a URL: a dataset is of one or the other.")
     return any(urls)
-
-
-def _plain_ints(labels: Any) -> Sequence[int]:
-    # Arrays and tensors of integers hold the numbers that their elements, seen one by one, only wrap.
-    plain: Sequence[int] = labels.tolist() if hasattr(labels, "tolist") else labels
-    return plain
 
 
 def _check_files(source: ImageSource) -> None:

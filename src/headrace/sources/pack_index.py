@@ -154,19 +154,21 @@ class PackIndex:
 
     def text(self, name: str, i: int) -> str:
         """`key` or `extension` of sample `i`, from 0 on. Raises PackError where the index is damaged."""
+        values, offsets = self._spans(name, np.int64)
+        begin, end = int(offsets[i]), int(offsets[i + 1])
         try:
-            return self._bytes(name, i).decode()
-        except UnicodeDecodeError:
-            raise self._damaged(name, i) from None
+            if not 0 <= begin <= end <= len(values):
+                raise ValueError("it lies outside of the column")
+            return values[begin:end].tobytes().decode()
+        except ValueError:  # that of decode(), too
+            raise PackError(
+                f"{self.path} is damaged: the {name} of row {i} is none. Make it again."
+            ) from None
 
     def entries(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """(data, begins, ends): the entry points of sample i are data[begins[i]:ends[i]]."""
         data, ends = self._spans("entries", np.uint64)
         return data, ends[:-1], ends[1:]
-
-    def entries_of(self, i: int) -> bytes:
-        """The packed entry points of sample `i`, from 0 on; empty: none. Raises PackError as `text` does."""
-        return self._bytes("entries", i)
 
     def checked(self, column: pa.Array) -> pa.Array:
         """`column`, all of whose values are seen to lie in it: others would be read from anywhere in memory.
@@ -207,16 +209,6 @@ class PackIndex:
         data = np.frombuffer(values, np.uint8) if values is not None else np.empty(0, np.uint8)
         ends = np.frombuffer(offsets, kind)[: len(self) + 1] if len(self) else np.zeros(1, kind)
         return data, ends
-
-    def _bytes(self, name: str, i: int) -> bytes:
-        values, offsets = self._spans(name, np.int64)
-        begin, end = int(offsets[i]), int(offsets[i + 1])
-        if not 0 <= begin <= end <= len(values):
-            raise self._damaged(name, i)
-        return values[begin:end].tobytes()
-
-    def _damaged(self, name: str, i: int) -> PackError:
-        return PackError(f"{self.path} is damaged: the {name} of row {i} is none. Make it again.")
 
 
 def write_index(target: Path, rows: Iterable[tuple[Any, ...]], about: PackAbout) -> None:

@@ -17,6 +17,7 @@ from typing_extensions import Self
 
 from headrace.records import Draw
 from headrace.transforms._torchvision_compat import augmentation_space, most_severe
+from headrace.transforms.on_tensors import native_pixels
 from headrace.transforms.op import NO_GRAY, ImageOp, NoNativeForm
 from headrace.transforms.policies import TRANSLATIONS, Step, apply_operation
 from headrace.transforms.reading import filter_of, filter_text, integer, made, mode_of, number
@@ -203,63 +204,22 @@ def grid_is_fused(is_v2: bool) -> bool | None:
     """Whether torch makes affine grids of fused multiply-adds, which depends on the machine. None:
     torchvision's functions of tensors don't round where native code does.
     """
-    functional: Any = v2.functional if is_v2 else v1.functional
-    pixels = np.random.default_rng(0).integers(0, 256, (3, 37, 61), np.uint8)
-    tensor = torch.from_numpy(pixels)
-    for factor in (0.3, 1.7):
-        changed = functional.adjust_saturation(tensor, factor).numpy()
-        if not np.array_equal(changed, _saturated(pixels, factor, is_v2)):
-            return None
-    angles = (-7.3, 21.0, 0.4)
-    turned = [
-        functional.rotate(tensor[None], angle, InterpolationMode.BILINEAR)[0].numpy() for angle in angles
+    pixels = np.random.default_rng(0).integers(0, 256, (37, 61, 3), np.uint8)
+    probes = {"Rotate": (-7.25, 21.0, 0.4375), "Color": (-0.75, 0.6875)}
+    magnitudes = tuple((*probes[name], *[0.0] * BINS)[:BINS] if name in probes else () for name in OPERATIONS)
+    # A single operation, of which the result is the mixture.
+    draws = [
+        (0.0, 1.0, 2 * (BINS * OPERATIONS.index(name) + place))
+        for name, values in probes.items()
+        for place in range(len(values))
     ]
     for fused in (False, True):
-        expected = [_rotated(pixels, angle, fused=fused) for angle in angles]
-        if all(map(np.array_equal, turned, expected)):
+        count, signed = len(OPERATIONS), frozenset[str]()
+        op = AugMix(BILINEAR, None, is_v2, BINS, 1, 1, 1.0, count, magnitudes, signed, fused)
+        theirs = (np.asarray(op.replay(Image.fromarray(pixels), draw)) for draw in draws)
+        ours = (native_pixels(op, pixels, draw) for draw in draws)
+        if all(
+            each is not None and np.array_equal(each, other) for each, other in zip(ours, theirs, strict=True)
+        ):
             return fused
     return None
-
-
-Floats = npt.NDArray[np.float32]
-Pixels = npt.NDArray[np.uint8]
-
-
-def _fused(a: Any, b: Any, c: Any) -> Floats:
-    """a * b + c in float32, rounded once: the product is exact in double."""
-    return np.asarray(np.float64(a) * np.float64(b) + c).astype(np.float32)
-
-
-def _rotated(pixels: Pixels, angle: float, *, fused: bool) -> Pixels:
-    """`pixels` [3, height, width] sampled at an affine grid, bilinearly, black outside."""
-    _, height, width = pixels.shape
-    cosine, sine = np.cos(np.radians(-angle)), np.sin(np.radians(-angle))
-    x, y = (np.arange(edge, dtype=np.float32) - np.float32((edge - 1) / 2) for edge in (width, height))
-    places = []
-    for (along_x, along_y), edge in (((cosine, sine), width), ((-sine, cosine), height)):
-        theta = [np.float32(value) / np.float32(edge / 2) for value in (along_x, along_y)]
-        along, down = x * theta[0], y[:, None]
-        share = _fused(down, theta[1], along) if fused else down * theta[1] + along
-        places.append(_fused(share + np.float32(1), np.float32(edge / 2), np.float32(-0.5)))
-    left, top = (np.floor(place) for place in places)
-    west, north = places[0] - left, places[1] - top
-    padded = np.pad(pixels, ((0, 0), (64, 64), (64, 64))).astype(np.float32)
-    rows, columns = (place.astype(np.int64) + 64 for place in (top, left))
-    total = np.zeros(pixels.shape, np.float32)
-    for low, right in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        weight = (west if right else np.float32(1) - west) * (north if low else np.float32(1) - north)
-        total = _fused(padded[:, rows + low, columns + right], weight, total)
-    return np.rint(total).astype(np.uint8)
-
-
-def _saturated(pixels: Pixels, factor: float, is_v2: bool) -> Pixels:
-    red, green, blue = pixels.astype(np.float32)
-    scale, rest = np.float32(factor), np.float32(1.0 - factor)
-    weights = [np.float32(weight) for weight in (0.2989, 0.587, 0.114)]
-    if is_v2:
-        luma = np.floor(_fused(blue, weights[2], _fused(green, weights[1], red * weights[0])))
-        blended = _fused(luma, rest, pixels * scale)
-    else:
-        luma = np.floor(red * weights[0] + green * weights[1] + blue * weights[2])
-        blended = pixels * scale + luma * rest
-    return np.clip(blended, 0, 255).astype(np.uint8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 from typing_extensions import Self
 
 from headrace.records import Draw
-from headrace.transforms.on_tensors import require_v2
+from headrace.transforms.on_tensors import native_pixels, require_v2
 from headrace.transforms.op import NO_GRAY, ImageOp, NoNativeForm
 from headrace.transforms.reading import bounds, check_range, integer, made, range_text
 
@@ -122,30 +122,18 @@ def _kernel(size: int, sigma: float, *, is_v2: bool) -> torch.Tensor:
 
 @lru_cache(maxsize=16)
 def torch_convolves_as_expected(op: GaussianBlur, *, contiguous: bool = False) -> bool:
-    """Whether torchvision blurs noise as native code does: by a chain of multiply-adds.
+    """Whether torchvision blurs noise as native code does: by a chain of fused multiply-adds.
 
     Args:
         contiguous: channel by channel in memory, as images that become tensors aren't.
     """
     rng = np.random.default_rng(0)
-    image = rng.integers(0, 256, (op.size_y // 2 + 24, op.size_x // 2 + 48, 3), dtype=np.uint8)
+    pixels = rng.integers(0, 256, (op.size_y // 2 + 24, op.size_x // 2 + 48, 3), dtype=np.uint8)
+    tensor = torch.from_numpy(pixels).permute(2, 0, 1)
+    tensor = tensor.contiguous() if contiguous else tensor
     for sigma in {op.sigmas[0].item(), op.sigmas[-1].item()}:
-        tensor = torch.from_numpy(image).permute(2, 0, 1)
-        blurred = op.replay(tensor.contiguous() if contiguous else tensor, (sigma,)).permute(1, 2, 0)
-        kernel_x, kernel_y = (_kernel(size, sigma, is_v2=op.is_v2) for size in (op.size_x, op.size_y))
-        products = (kernel_y[:, None] * kernel_x[None, :]).numpy()
-        if not np.array_equal(np.asarray(blurred), _chained(image, products)):
+        blurred = op.replay(tensor, (sigma,)).permute(1, 2, 0).numpy()
+        ours = native_pixels(replace(op, sigma=(sigma, sigma)), pixels, (sigma, 0.0))
+        if ours is None or not np.array_equal(ours, blurred):
             return False
     return True
-
-
-def _chained(image: npt.NDArray[np.uint8], kernel: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
-    """`image` convolved with `kernel` [y, x], one tap after the other, in float32, fused."""
-    height, width, _ = image.shape
-    y, x = kernel.shape[0] // 2, kernel.shape[1] // 2
-    padded = np.pad(image.astype(np.float64), ((y, y), (x, x), (0, 0)), mode="reflect")
-    total = np.zeros(image.shape, np.float32)
-    for (i, j), weight in np.ndenumerate(kernel.astype(np.float64)):
-        # The product is exact in double, so that only the sum is rounded.
-        total = (total + padded[i : i + height, j : j + width] * weight).astype(np.float32)
-    return np.rint(total).astype(np.uint8)

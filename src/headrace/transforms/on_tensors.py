@@ -114,6 +114,15 @@ def torch_computes_as_expected(op: ImageOp) -> bool:
     return True
 
 
+def native_pixels(op: ImageOp, pixels: Pixels, draw: Draw) -> Pixels | None:
+    """`pixels` after `op`, which keeps their size, with the numbers of `draw`; None: native code refuses."""
+    values = np.zeros((1, abi.DRAWS))
+    values[0, : len(draw)] = draw
+    out = np.empty_like(pixels)
+    pipeline = _pipeline([ffi.op(op.native, op.params(), 0, op.data())], *pixels.shape[:2])
+    return out if pipeline.apply(pixels, values, out.ctypes.data) else None
+
+
 def _run(ops: list[abi.Op], pixels: Pixels, index: int) -> tuple[Pixels, Draw] | None:
     """`pixels` after one op, as sample `index`, and what was drawn; None where it is left to torchvision."""
     height, width, _ = pixels.shape
