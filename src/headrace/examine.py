@@ -12,7 +12,7 @@ import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,12 +29,10 @@ from headrace.doctor.records import Diagnosis
 from headrace.errors import ConfigError
 from headrace.loader import DataLoader
 from headrace.measure.examination import Examination, Goal
-from headrace.measure.hooks import sampled
 from headrace.measure.observed import ACTUAL, EXAMINED, Observation
 from headrace.measure.outside import Outside
-from headrace.measure.sampler import read_counts
-from headrace.measure.settings import is_replaceable, name_of, with_settings
-from headrace.measure.subject import describe, where_from
+from headrace.measure.sampler import read_counts, sampled
+from headrace.measure.subject import describe, is_replaceable, name_of, where_from, with_settings
 
 JOB, OUTPUT = "job.json", "output.txt"
 # Libraries read these when they start their threads, which is before the script's own code.
@@ -49,7 +47,7 @@ class Job:
         command: the script, or the module, and its arguments.
         module: whether it is a module.
         steps: number of steps of the actual phase; None: as many as take a few seconds.
-        settings: to replace the script's own; see `headrace.measure.settings`.
+        settings: to replace the script's own; see `headrace.measure.subject`.
         subject: "file.py:12" of the loader that the settings are for; "": any loader.
         loader: that loader as code, as of `LoaderFacts`; "": any that is iterated over there.
         brief: measure the unchanged steps only; so it is with `settings`.
@@ -204,7 +202,7 @@ def main() -> None:
             )
             examination.save = functools.partial(Observation.save, folder=folder)
             with kept(examination), installed(examination, replacement):
-                run_script(job)
+                run_script(job.command, module=job.module)
                 examination.script_ended()
     except BaseException as error:
         if observation.ended != EXAMINED:
@@ -219,16 +217,16 @@ def main() -> None:
         observation.save(folder)
 
 
-def run_script(job: Job) -> None:
-    """Runs the script as Python itself does."""
-    sys.argv = list(job.command)
+def run_script(command: Sequence[str], *, module: bool = False) -> None:
+    """Runs a script, or a module, as Python itself does; an exit without an error is none."""
+    sys.argv = list(command)
     try:
-        if job.module:
+        if module:
             sys.path.insert(0, os.getcwd())
-            runpy.run_module(job.command[0], run_name="__main__", alter_sys=True)
+            runpy.run_module(command[0], run_name="__main__", alter_sys=True)
         else:
-            sys.path.insert(0, str(Path(job.command[0]).resolve().parent))
-            runpy.run_path(job.command[0], run_name="__main__")
+            sys.path.insert(0, str(Path(command[0]).resolve().parent))
+            runpy.run_path(command[0], run_name="__main__")
     except SystemExit as end:
         if end.code not in (None, 0):
             raise

@@ -21,7 +21,7 @@ from headrace.cli.doctor_run import with_attempt
 from headrace.doctor.diagnosis import diagnose
 from headrace.examine import Job
 from headrace.measure.observed import Observation
-from headrace.measure.settings import name_of
+from headrace.measure.subject import name_of
 from support.command import run_command
 from support.observations import too_few_workers
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from headrace.cli.watch import roots
+from headrace.cli.top import roots
 from headrace.export.watching import jobs
 from headrace.measure.processes import look
 from support.command import run_command
@@ -230,7 +230,7 @@ def test_ranks_of_one_launcher_are_one_job(begin: Begin) -> None:
 
 
 def test_without_a_job_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["headrace.cli.watch"], "jobs", list)
+    monkeypatch.setattr(sys.modules["headrace.cli.top"], "jobs", list)
     done = top()
     assert done.exit_code == 2
     assert "no running Headrace jobs found for this user" in done.stderr
@@ -243,9 +243,7 @@ def test_without_a_job_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_several_jobs_are_listed(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     pids = [begin(NO_LOADER).pid for _ in range(2)]
-    monkeypatch.setattr(
-        sys.modules["headrace.cli.watch"], "roots", lambda found: {pid: [pid] for pid in pids}
-    )
+    monkeypatch.setattr(sys.modules["headrace.cli.top"], "roots", lambda found: {pid: [pid] for pid in pids})
     done = top()
     assert done.exit_code == 0
     assert [line.split()[0] for line in done.stdout.splitlines()[:2]] == [str(pid) for pid in pids]

@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from headrace._machine import FileLimit, Space
-from headrace.doctor import gpus, host
+from headrace.doctor import host
 from headrace.doctor.host import examine
 from headrace.doctor.records import Finding
 from headrace.doctor.storage import storage_findings
 from headrace.errors import size
-from headrace.measure.jpeg import Decoding, NativeDecoding
 from headrace.measure.nvml import Gpu, Gpus, Link
 from headrace.measure.storage import Mount, Rates, Reads, Storage
-from headrace.measure.survey import Copies, Cores, Machine, Memory, TorchBuild
+from headrace.measure.survey import Copies, Cores, Decoding, Machine, Memory, NativeDecoding, TorchBuild
 
 GB = 10**9
 MB = 10**6
@@ -294,42 +293,42 @@ NOT_REACHED = replace(TORCH, accelerator="", devices=0)
     ],
 )
 def test_torch_and_its_driver(build: TorchBuild, known: Gpus, judgement: str, remedy: str) -> None:
-    found = gpus.torch_finding(build, known)
+    found = host.torch_finding(build, known)
     assert found.judgement == judgement
     assert remedy in found.remedy
     assert bool(found.remedy) == (judgement != "good")
 
 
 def test_connections_of_gpus() -> None:
-    idle = gpus.link_finding(replace(GPU, link=Link(1, 16)))
+    idle = host.link_finding(replace(GPU, link=Link(1, 16)))
     assert (idle.judgement, idle.value) == ("note", "generation 1 × 16 now, 4 × 16 at most")
-    assert "8 of 16 lanes" in gpus.link_finding(replace(GPU, link=Link(4, 8))).remedy
-    assert gpus.link_finding(replace(GPU, link_most=None)).judgement == "unknown"
+    assert "8 of 16 lanes" in host.link_finding(replace(GPU, link=Link(4, 8))).remedy
+    assert host.link_finding(replace(GPU, link_most=None)).judgement == "unknown"
 
 
 def test_clocks_lowered_by_a_setting_and_by_heat() -> None:
-    limited = gpus.clocks_finding(replace(GPU, clock_reasons=0x4))
+    limited = host.clocks_finding(replace(GPU, clock_reasons=0x4))
     assert (limited.judgement, limited.value) == ("note", "lowered: power limit; 40 °C")
-    hot = gpus.clocks_finding(replace(GPU, clock_reasons=0x44, temperature=91))
+    hot = host.clocks_finding(replace(GPU, clock_reasons=0x44, temperature=91))
     assert (hot.judgement, hot.value) == ("bad", "lowered: power limit, too hot (hardware); 91 °C")
-    assert gpus.clocks_finding(replace(GPU, clock_reasons=1)).value == "not throttled, 40 °C"
-    assert gpus.clocks_finding(replace(GPU, clock_reasons=None)).judgement == "unknown"
+    assert host.clocks_finding(replace(GPU, clock_reasons=1)).value == "not throttled, 40 °C"
+    assert host.clocks_finding(replace(GPU, clock_reasons=None)).judgement == "unknown"
 
 
 def test_copies_against_their_connection() -> None:
     # 4.0 × 16 carries 31.5 GB/s.
     judged = [
-        gpus.copies_finding(Copies(0, "GPU-a", pinned, 5e9), Link(4, 16), "copies").judgement
+        host.copies_finding(Copies(0, "GPU-a", pinned, 5e9), Link(4, 16), "copies").judgement
         for pinned in (15e9, 16e9)
     ]
     assert judged == ["bad", "good"]
-    assert gpus.copies_finding(Copies(0, "", 15e9, 5e9), None, "copies").judgement == "note"
+    assert host.copies_finding(Copies(0, "", 15e9, 5e9), None, "copies").judgement == "note"
 
 
 def test_copies_are_told_of_the_gpu_they_went_to() -> None:
     second = replace(GPU, uuid="GPU-b")
     copies = (Copies(0, "GPU-b", 25e9, 9e9), Copies(1, "MIG-c", 5e9, 4e9))
-    sections = gpus.gpu_sections(TORCH, replace(NVML, gpus=(GPU, second)), copies, "")
+    sections = host.gpu_sections(TORCH, replace(NVML, gpus=(GPU, second)), copies, "")
     names = [[finding.name for finding in findings] for _, findings in sections]
     assert names == [
         ["torch and driver", "copies to device 1"],
@@ -340,7 +339,7 @@ def test_copies_are_told_of_the_gpu_they_went_to() -> None:
 
 def test_failed_copies_and_a_missing_library_are_said() -> None:
     missing = Gpus(missing="nvidia-ml-py is not installed")
-    ((_, findings),) = gpus.gpu_sections(TORCH, missing, (), "CUDA out of memory")
+    ((_, findings),) = host.gpu_sections(TORCH, missing, (), "CUDA out of memory")
     found = by_name(findings)
     assert (found["GPUs by NVML"].judgement, found["GPUs by NVML"].value) == ("unknown", missing.missing)
     assert (found["copies"].judgement, found["copies"].value) == ("unknown", "failed: CUDA out of memory")

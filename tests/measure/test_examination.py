@@ -21,8 +21,7 @@ from headrace.measure import supplies
 from headrace.measure.examination import Enough, Examination, Goal
 from headrace.measure.observed import ACTUAL, DEMAND, EXAMINED, PARTS, SUPPLY, Observation
 from headrace.measure.processes import Times
-from headrace.measure.settings import name_of
-from headrace.measure.subject import describe, more_workers
+from headrace.measure.subject import describe, more_workers, name_of
 
 
 class Rows(Dataset[Any]):

@@ -12,15 +12,14 @@ from PIL import Image
 
 from headrace._native import ffi
 from headrace.errors import NativeError
-from headrace.measure import jpeg
-from headrace.measure.jpeg import HEIGHT, WIDTH, images, measure_decoding
-from headrace.measure.survey import measure_copies, survey
+from headrace.measure import survey as module
+from headrace.measure.survey import HEIGHT, WIDTH, images, measure_copies, measure_decoding, survey
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jpeg, "SECONDS", 0.02)
-    monkeypatch.setattr(jpeg, "IMAGES", 2)
+    monkeypatch.setattr(module, "DECODING_SECONDS", 0.02)
+    monkeypatch.setattr(module, "IMAGES", 2)
 
 
 def test_pictures_are_like_photos() -> None:

@@ -20,8 +20,15 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from headrace.measure import sampler as module
-from headrace.measure.hooks import TimedDataset, sampled
-from headrace.measure.sampler import AGAIN, Sampler, announce_phase, read_counts, state_of
+from headrace.measure.sampler import (
+    AGAIN,
+    Sampler,
+    TimedDataset,
+    announce_phase,
+    read_counts,
+    sampled,
+    state_of,
+)
 from support.timed_datasets import (
     SAMPLES,
     Computes,

@@ -9,8 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import headrace
-from headrace.measure.settings import arguments_of, name_of, with_settings
-from headrace.measure.subject import batch_samples, clone, nbytes
+from headrace.measure.subject import arguments_of, batch_samples, clone, name_of, nbytes, with_settings
 
 
 class Rows(Dataset[Any]):

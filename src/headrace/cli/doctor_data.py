@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from headrace.cli.progress import (
-    BAD_RECORDS,
-    JsonFile,
-    check_outputs,
-    failing,
-    give_json,
-    progress_bar,
-)
+from headrace.cli.progress import BAD_RECORDS, JsonFile, check_outputs, failing, give_json, progress_bar
 
 if TYPE_CHECKING:
     from headrace.doctor.records import Checkup
@@ -71,11 +64,10 @@ def _of_folder(place: Place, quick: bool, workers: int, console: Console) -> Che
     splits = []
     for name, leaf in place.leaves(split_of(Path(place.path).resolve().name)):
         if leaf.kind in ("classes", "images"):
-            with progress_bar(f"listing {leaf.path}", console) as progress:
-                flat = leaf.kind == "images"
-                splits.append(
-                    list_split(name, leaf.path, IMG_EXTENSIONS, flat=flat, workers=workers, progress=progress)
-                )
+            flat, extensions = leaf.kind == "images", IMG_EXTENSIONS
+            with progress_bar(f"listing {leaf.path}", console) as bar:
+                split = list_split(name, leaf.path, extensions, flat=flat, workers=workers, progress=bar)
+            splits.append(split)
     if not quick:
         with progress_bar("decoding", console) as progress:
             decode_all(splits, workers=workers, progress=progress)
@@ -109,13 +101,9 @@ def open_pack(path: str) -> tuple[PackIndex, Split]:
 
     index = PackIndex(Path(path) / FILE_NAME)
     keys, extensions = (index.checked(index.batch[name]).to_pylist() for name in ("key", "extension"))
-    labels = index.numbers("label").astype(np.int32)
-    images = Images(
-        [f"{key}.{extension}" for key, extension in zip(keys, extensions, strict=True)],
-        labels,
-        index.numbers("size").astype(np.int64),
-        np.zeros(len(index), np.uint8),
-    )
+    names = [f"{key}.{extension}" for key, extension in zip(keys, extensions, strict=True)]
+    labels, sizes = index.numbers("label").astype(np.int32), index.numbers("size").astype(np.int64)
+    images = Images(names, labels, sizes, np.zeros(len(index), np.uint8))
     images.widths = index.numbers("width").astype(np.uint32)
     images.heights = index.numbers("height").astype(np.uint32)
     classes = index.about.classes or tuple(str(label) for label in range(int(labels.max(initial=-1)) + 1))

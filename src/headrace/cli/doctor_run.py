@@ -113,20 +113,19 @@ def with_attempt(diagnosis: Diagnosis, job: Job, quiet: bool, console: Console) 
     """The diagnosis, with the measured gain of its first advice that can be applied automatically."""
     from headrace.doctor.case import seconds_of
 
+    def noted(*notes: str) -> Diagnosis:
+        return replace(diagnosis, notes=(*diagnosis.notes, *notes))
+
     advice = next((one for one in diagnosis.advice if one.settings), None)
     if advice is None:
-        note = "nothing was tried: no advice can be applied automatically"
-        return replace(diagnosis, notes=(*diagnosis.notes, note))
+        return noted("nothing was tried: no advice can be applied automatically")
     console.print(f"running it again, with {advice.summary}", highlight=False, markup=False)
     status, observation, _ = replace(job, **advice.applied_to(diagnosis)).run(quiet=quiet)
     seconds = None if observation is None else seconds_of(observation)
     if observation is None or not seconds:
-        return replace(diagnosis, notes=(*diagnosis.notes, f"the attempt ended with status {status}"))
+        return noted(f"the attempt ended with status {status}")
     if observation.refused:
-        return replace(diagnosis, notes=(*diagnosis.notes, *observation.notes))
+        return noted(*observation.notes)
     tried = replace(advice, measured=diagnosis.seconds_per_sample / seconds)
-    return replace(
-        diagnosis,
-        advice=tuple(tried if one is advice else one for one in diagnosis.advice),
-        notes=(*diagnosis.notes, *observation.notes),
-    )
+    all_advice = tuple(tried if one is advice else one for one in diagnosis.advice)
+    return replace(noted(*observation.notes), advice=all_advice)

@@ -13,8 +13,7 @@ from headrace.cli.progress import failing, progress_bar
 
 def index(
     path: Annotated[
-        Path,
-        typer.Argument(help="An image folder, a .tar file, a folder of .tar files, or an LMDB."),
+        Path, typer.Argument(help="An image folder, a .tar file, a folder of .tar files, or an LMDB.")
     ],
     workers: Annotated[int | None, typer.Option(min=1, help="Threads. Default: usable cores.")] = None,
     every: Annotated[

@@ -48,10 +48,8 @@ def _facts(found: PackInfo) -> list[tuple[str, str]]:
     from headrace._native.decoders import missing_formats
 
     formats = ", ".join(f"{name or 'none'} {count:,}" for name, count in found.formats)
-    options = {name: value for name, value in found.made.items() if name not in NOT_OPTIONS}
-    made = ", ".join(
-        f"{name}={value}" for name, value in sorted(options.items()) if value not in (None, False)
-    )
+    options = sorted((name, value) for name, value in found.made.items() if name not in NOT_OPTIONS)
+    made = ", ".join(f"{name}={value}" for name, value in options if value not in (None, False))
     overhead = (found.shard_bytes + found.index_bytes) / max(1, found.image_bytes) - 1
     return [
         ("samples", f"{found.samples:,} ({found.labelled:,} with a label)"),

@@ -33,6 +33,13 @@ NO_EPOCH: Json = dict.fromkeys(
 ) | {"length": None}
 
 
+# What is shown as it was published.
+COPIED = (
+    *("number", "dataset", "batch_size", "samples", "waiting_seconds", "memory_used", "memory_allowed"),
+    *("skipped", "replaced"),
+)
+
+
 @dataclass(frozen=True)
 class Look:
     """Everything known of a job at one moment.
@@ -115,17 +122,8 @@ def _loader(before: Json | None, now: Json, seconds: float) -> Json:
             asked = samples * seconds / (stepping - stalled) if stepping > stalled and samples else None
     done, length = epoch["batches"] + epoch["skipped"], epoch["length"]
     left = max(0, length - done) / batches if state == "running" and length and batches > 0 else None
-    copied = (
-        "number",
-        "dataset",
-        "batch_size",
-        "samples",
-        "waiting_seconds",
-        "memory_used",
-        "memory_allowed",
-    )
     return {
-        **{name: now[name] for name in (*copied, "skipped", "replaced")},
+        **{name: now[name] for name in COPIED},
         "state": state,
         "epoch": epoch["number"],
         "batches": done,
@@ -183,9 +181,8 @@ def _stages(before: Json | None, now: Json, asked: float | None) -> list[Json]:
             samples, seconds = stage["samples"], stage["seconds"]
         if samples > 0 and seconds > 0:
             costs[stage["name"]] = (seconds / samples, stage["threads"])
-    shared = [
-        costs[name] for name in NATIVE if name in costs and not (name == "read" and now["read_threads"])
-    ]
+    native = NATIVE[1:] if now["read_threads"] else NATIVE
+    shared = [costs[name] for name in native if name in costs]
     if len(shared) > 1:
         costs = {"native": (sum(cost for cost, _ in shared), shared[-1][1]), **costs}
     return [
@@ -224,9 +221,8 @@ def draw(found: Json, stalls: Sequence[float | None] = ()) -> Group:
         assert shown is not None
         lines += ["", _ranks(ranks, shown), "", Text(f"▶ waits most: process {shown['pid']}", style="bold")]
     # Those that are iterated over first: the others take a line each.
-    for loader in sorted(
-        shown["loaders"] if shown else (), key=lambda one: (not _active(one), one["number"])
-    ):
+    loaders = shown["loaders"] if shown else ()
+    for loader in sorted(loaders, key=lambda one: (not _active(one), one["number"])):
         lines += ["", *_shown(loader, stalls)] if _active(loader) else [_idle(loader)]
     lines += [Text(f"process {pid} doesn't answer", style="yellow") for pid in found["silent"]]
     return Group(*lines)
@@ -254,13 +250,11 @@ def _grid(rows: Sequence[tuple[str, float | None, str | Text]]) -> Table:
     for width in (9, 20):
         grid.add_column(width=width, no_wrap=True)
     for name, share, text in rows:
-        over = share is not None and share > 1
-        bar = (
-            ProgressBar(1.0, min(1.0, share), width=20, complete_style="red" if over else "bar.complete")
-            if (share is not None)
-            else ""
-        )
-        grid.add_row(name, bar, text)
+        if share is None:
+            grid.add_row(name, "", text)
+        else:
+            style = "red" if share > 1 else "bar.complete"
+            grid.add_row(name, ProgressBar(1.0, min(1.0, share), width=20, complete_style=style), text)
     return grid
 
 

@@ -52,9 +52,8 @@ def _parameters() -> list[inspect.Parameter]:
         )
         default: Any = inspect.Parameter.empty
         if "help" in field.metadata:
-            info = typer.Option(
-                option(field.name), help=field.metadata["help"], rich_help_panel=field.metadata["panel"]
-            )
+            text, panel = field.metadata["help"], field.metadata["panel"]
+            info = typer.Option(option(field.name), help=text, rich_help_panel=panel)
             default = field.default
         annotation: Any = Annotated.__class_getitem__((hints[field.name], info))  # type: ignore[attr-defined]
         kind = inspect.Parameter.KEYWORD_ONLY

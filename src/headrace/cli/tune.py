@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import runpy
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,8 +34,7 @@ def tune(
         int, typer.Option("--loader", min=1, help="Tune the N-th loader that the script iterates over.")
     ] = 1,
     threads: Annotated[
-        bool,
-        typer.Option("--threads", help="Also try worker threads: only for a thread-safe dataset."),
+        bool, typer.Option("--threads", help="Also try worker threads: only for a thread-safe dataset.")
     ] = False,
     json_file: JsonFile = None,
 ) -> None:
@@ -80,13 +78,8 @@ def _tried(loader: Any, seconds: float, threads: bool) -> TuneReport:
 
     try:
         with Console(stderr=True).status("trying settings") as status:
-            return try_settings(
-                loader,
-                DataLoader,
-                seconds=seconds,
-                threads=threads,
-                progress=lambda what: status.update(f"trying {what}"),
-            )
+            show = lambda what: status.update(f"trying {what}")  # noqa: E731
+            return try_settings(loader, DataLoader, seconds=seconds, threads=threads, progress=show)
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -110,30 +103,21 @@ def _print(console: Console, report: TuneReport) -> None:
 
 
 def _loader(target: str, args: list[str], number: int) -> Any:
+    from headrace.examine import run_script
     from headrace.loader import DataLoader
     from headrace.tuning.trials import capture
 
     path, _, name = target.partition(":")
     if not Path(path).is_file():
         raise typer.BadParameter(f"{path} isn't a file; give a script, or FILE.py:NAME.")
-    # As Python itself does it for a script.
-    sys.path.insert(0, str(Path(path).resolve().parent))
-    sys.argv = [path, *args]
     if name:
+        sys.path.insert(0, str(Path(path).resolve().parent))  # as Python itself does it for a script
+        sys.argv = [path, *args]
         return _named(Path(path), name)
-    run: Callable[[], object] = lambda: runpy.run_path(path, run_name="__main__")  # noqa: E731
-    loader = capture(lambda: _until_exit(run), DataLoader, number)
+    loader = capture(lambda: run_script([path, *args]), DataLoader, number)
     if loader is None:
         raise typer.BadParameter(f"{path} ended without iterating over {number} DataLoader(s).")
     return loader
-
-
-def _until_exit(run: Callable[[], object]) -> None:
-    try:
-        run()
-    except SystemExit as end:
-        if end.code not in (None, 0):
-            raise
 
 
 def _named(path: Path, name: str) -> Any:

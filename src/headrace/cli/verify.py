@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from headrace.cli.progress import (
-    BAD_RECORDS,
-    JsonFile,
-    check_outputs,
-    failing,
-    give_json,
-    progress_bar,
-)
+from headrace.cli.progress import BAD_RECORDS, JsonFile, check_outputs, failing, give_json, progress_bar
 
 if TYPE_CHECKING:
     from headrace.packs.verify import Verdict

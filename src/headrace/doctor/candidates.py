@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.doctor.case import (
+    TAKEN_CORES,
     Candidate,
     Case,
     has_stragglers,
@@ -23,7 +24,7 @@ from headrace.doctor.case import (
 )
 from headrace.doctor.model import IRREGULAR
 from headrace.measure.observed import ACTUAL, DEMAND, GAIN_THAT_COUNTS, SUPPLY
-from headrace.measure.settings import name_of
+from headrace.measure.subject import name_of
 from headrace.measure.supplies import worker_threads
 
 # Of several numbers of workers, the smallest that comes so near to the best is recommended.
@@ -33,22 +34,11 @@ STAGE_THAT_MATTERS = 0.35
 # Ratio of loading during the step to loading alone that shared caches and a few interruptions don't explain.
 MUCH_SLOWER = 1.7
 
+# Kinds of cause by kinds of stage; others have a kind of their own, as of `REMEDIES`, or are "dataset".
 KIND_OF_STAGE = {
-    "read": "read",
-    "lock": "lock",
-    "parse": "decode",
-    "decode": "decode",
-    "pillow": "decode",
-    "resize": "transform",
-    "store": "transform",
-    "python": "dataset",
-    "transform": "transform",
-    "dataset": "dataset",
-    "code": "dataset",
-    "collate": "collate",
-    "send": "transfer",
-    "receive": "transfer",
-    "pin": "pin",
+    **dict.fromkeys(("parse", "pillow"), "decode"),
+    **dict.fromkeys(("resize", "store"), "transform"),
+    **dict.fromkeys(("send", "receive"), "transfer"),
 }
 
 
@@ -168,20 +158,15 @@ def fewer_threads(case: Case) -> Iterator[Candidate]:
         threads = phase.settings.get("threads")
         if threads is None:
             continue
-        after = case.costs.with_demand(phase)
-        now = case.observation.threads
+        after, now = case.costs.with_demand(phase), case.observation.threads
+        rates = f"{1 / case.costs.demand:,.0f} samples/s with {now} threads"
         yield Candidate(
             kind="oversubscribed",
             gain=case.gain(after),
             bound=case.actual / least_step(case.observation, phase),
-            change=f"torch.set_num_threads({now}) → {threads}",
             why=f"the step's operators use {now} threads on {case.costs.cores} cores",
-            evidence=(
-                f"the step alone: {1 / case.costs.demand:,.0f} samples/s with {now} threads,"
-                f" {1 / after.demand:,.0f} with {threads}",
-            ),
-            lines=(f"-torch.set_num_threads({now})", f"+torch.set_num_threads({threads})"),
-            settings={"threads": threads},
+            evidence=(f"the step alone: {rates}, {1 / after.demand:,.0f} with {threads}",),
+            **other_threads(now, threads),
         )
 
 
@@ -201,7 +186,7 @@ def without_a_stage(case: Case) -> Iterator[Candidate]:
         of_cpu = stage.seconds_per_sample * (1 - stage.waiting) / computing if computing else 0.0
         costs = case.costs
         after = replace(costs, supply=costs.supply * (1 - share), supply_cpu=costs.supply_cpu * (1 - of_cpu))
-        kind = KIND_OF_STAGE.get(stage.kind, "dataset")
+        kind = KIND_OF_STAGE.get(stage.kind, stage.kind if stage.kind in REMEDIES else "dataset")
         seconds = duration(stage.seconds_per_sample)
         by = f"{stage.evidence} stack samples; {stage.waiting:.0%} of it blocked"
         yield Candidate(
@@ -253,15 +238,14 @@ def other_loops(case: Case) -> Iterator[Candidate]:
             cores = (loop.computes + loop.samples * cpu) / case.costs.cores
             after = max(loop.computes, loop.samples * seconds, cores)
             gain = case.actual / max(1e-9, case.actual - max(0.0, loop.seconds - after) / samples)
-            share = loop.seconds / samples / case.actual
+            takes = f"takes {loop.seconds / samples / case.actual:.0%} of the script's time"
+            more = f"num_workers={now} → {count}, " if count > now else ""
             yield Candidate(
                 kind="validation",
                 gain=gain,
-                change=f"{loop.where}: "
-                + (f"num_workers={now} → {count}, " if count > now else "")
-                + "persistent_workers=True",
-                why=f"the loop at {loop.where} takes {share:.0%} of the script's time, and waits for its"
-                f" loader for {loop.waits / loop.seconds:.0%} of that",
+                change=f"{loop.where}: {more}persistent_workers=True",
+                why=f"the loop at {loop.where} {takes}, and waits for its loader for"
+                f" {loop.waits / loop.seconds:.0%} of that",
                 evidence=(f"its loader: {loop.code}", f"with {count} workers: {1 / seconds:,.0f} samples/s"),
                 lines=(
                     f"-val_loader = DataLoader(…, num_workers={now})",
@@ -305,37 +289,36 @@ def less_contention(case: Case) -> Iterator[Candidate]:
         return  # on a busy machine, a note tells what others take
     threads, cores = case.observation.threads, case.costs.cores
     fewer = max(1, cores // 2)
-    yield Candidate(
-        kind="cores",
-        gain=case.costs.together(case.slowdown) / case.costs.seconds,
-        change=f"torch.set_num_threads({threads}) → {fewer}"
-        if threads > fewer
-        else "fewer processes beside it",
-        why=f"during the step, loading takes {case.slowdown:.1f} times as long as alone: they compete for"
-        f" {cores} cores",
-        evidence=(f"threads waited for a core for {case.run_delay:.0%} of their time",),
-        lines=(f"-torch.set_num_threads({threads})", f"+torch.set_num_threads({fewer})")
-        if threads > fewer
-        else (" other processes may have taken the cores: headrace doctor shows how busy they are",),
-        settings={"threads": fewer} if threads > fewer else {},
-        ideal=threads <= fewer,
-        bound=math.inf if threads > fewer else 0.0,  # the step with so many threads was not measured
-    )
+    gain = case.costs.together(case.slowdown) / case.costs.seconds
+    contention = f"loading takes {case.slowdown:.1f} times as long as alone: they compete for {cores} cores"
+    change: dict[str, Any] = {
+        "change": "fewer processes beside it",
+        "lines": (f" {TAKEN_CORES}",),
+        "ideal": True,
+    }
+    if threads > fewer:  # with so many the step was not measured
+        change = {**other_threads(threads, fewer), "bound": math.inf}
+    waited = f"threads waited for a core for {case.run_delay:.0%} of their time"
+    yield Candidate("cores", gain, why=f"during the step, {contention}", evidence=(waited,), **change)
+
+
+def other_threads(now: int, threads: int) -> dict[str, Any]:
+    """Fields of a candidate that sets the number of threads for operators."""
+    return {
+        "change": f"torch.set_num_threads({now}) → {threads}",
+        "lines": (f"-torch.set_num_threads({now})", f"+torch.set_num_threads({threads})"),
+        "settings": {"threads": threads},
+    }
 
 
 def headrace_instead(case: Case) -> Iterator[Candidate]:
     """Headrace's loader in the place of torch's."""
     for phase in case.observation.others(SUPPLY):
-        if not phase.settings.get("headrace"):
-            continue
-        yield Candidate(
-            kind="",
-            gain=case.gain(case.costs.with_supply(phase)),
-            change="torch.utils.data.DataLoader → headrace.DataLoader",
-            why="",
-            evidence=(f"Headrace's loader alone: {phase.samples_per_second:,.0f} samples/s",),
-            settings={"headrace": True},
-        )
+        if phase.settings.get("headrace"):
+            gain = case.gain(case.costs.with_supply(phase))
+            change = "torch.utils.data.DataLoader → headrace.DataLoader"
+            evidence = (f"Headrace's loader alone: {phase.samples_per_second:,.0f} samples/s",)
+            yield Candidate("", gain, change, "", evidence, settings={"headrace": True})
 
 
 def freer_device(case: Case) -> Iterator[Candidate]:

@@ -30,8 +30,9 @@ from headrace.measure.observed import (
     Observation,
     Phase,
 )
-from headrace.measure.settings import name_of
+from headrace.measure.subject import name_of
 
+TAKEN_CORES = "other processes may have taken the cores: headrace doctor shows how busy they are"
 # Of the step alone, what is taken for what not each batch needs at most.
 MOST_IRREGULAR = 0.9
 # Share of the step's time below which loading can't be told from noise.

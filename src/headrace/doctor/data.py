@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.doctor.data_classes import classes, imagenet
-from headrace.doctor.data_layout import layout
-from headrace.doctor.naming import below, in_a_row, listed, paths_of, plural, some, with_reasons
+from headrace.doctor.data_layout import AS_USER, layout
+from headrace.doctor.naming import below, in_a_row, paths_of, plural, removal, some
 from headrace.doctor.records import Checkup, Finding, Judgement
 from headrace.doctor.wording import percent
 from headrace.errors import size
@@ -27,56 +27,31 @@ IMPLIED = {
     **dict.fromkeys((".tif", ".tiff"), "TIFF"),
     **{f".{name.lower()}": name for name in ("PNG", "BMP", "WEBP")},
 }
+BOMB = "of more pixels than Pillow accepts: it raises DecompressionBombError"
+GRAY = "Pillow reports no error, and part of the image is gray, shifted or noise"
+SURPLUS = (
+    "with more or less data than the image needs: harmless, or a sign of damage; Pillow reports no error"
+)
 AGAIN = "Copy or download them again, or remove them."
-ACCESS = "As their owner: chmod -R a+rX {path}. In a container: docker run --user $(id -u):$(id -g)."
+MOUNT = "Mount what they point to (in a container, links are followed inside of it), or copy with cp -rL."
+REPLACE = "Replace or remove them."
+SHRINK = (
+    "Make them smaller (headrace pack --max-side N), or raise PIL.Image.MAX_IMAGE_PIXELS if you trust their"
+    " source."
+)
+INSPECT = "Inspect some of them; if they look damaged, copy or download them again."
+ACCESS = f"As their owner: chmod -R a+rX {{path}}. In a container: {AS_USER}."
 # (state, title, noun, what of it, judgement, remedy) of the files that need attention.
 TROUBLES: tuple[tuple[State, str, str, str, Judgement, str], ...] = (
-    (
-        State.LINK,
-        "broken links",
-        "link",
-        "whose target doesn't exist",
-        "bad",
-        "Mount what they point to (in a container, links are followed inside of it), or copy with cp -rL.",
-    ),
+    (State.LINK, "broken links", "link", "whose target doesn't exist", "bad", MOUNT),
     (State.UNREADABLE, "unreadable files", "file", "not readable by this user", "bad", ACCESS),
     (State.EMPTY, "empty files", "file", "of 0 bytes", "bad", AGAIN),
     (State.CUT, "cut short", "image", "truncated: Pillow raises an error", "bad", AGAIN),
     (State.DAMAGED, "damaged", "image", "that can't be decoded: Pillow raises an error", "bad", AGAIN),
-    (
-        State.ALIEN,
-        "not images",
-        "file",
-        "of another kind with an image's extension",
-        "bad",
-        "Replace or remove them.",
-    ),
-    (
-        State.HUGE,
-        "too large for Pillow",
-        "image",
-        "of more pixels than Pillow accepts: it raises DecompressionBombError",
-        "bad",
-        "Make them smaller (headrace pack --max-side N), or raise PIL.Image.MAX_IMAGE_PIXELS if you trust"
-        " their source.",
-    ),
-    (
-        State.BROKEN,
-        "silently damaged",
-        "JPEG",
-        "with missing or impossible data: Pillow reports no error, and part of the image is gray, shifted or"
-        " noise",
-        "bad",
-        AGAIN,
-    ),
-    (
-        State.DOUBTFUL,
-        "odd data",
-        "JPEG",
-        "with more or less data than the image needs: harmless, or a sign of damage; Pillow reports no error",
-        "note",
-        "Inspect some of them; if they look damaged, copy or download them again.",
-    ),
+    (State.ALIEN, "not images", "file", "of another kind with an image's extension", "bad", REPLACE),
+    (State.HUGE, "too large for Pillow", "image", BOMB, "bad", SHRINK),
+    (State.BROKEN, "silently damaged", "JPEG", f"with missing or impossible data: {GRAY}", "bad", AGAIN),
+    (State.DOUBTFUL, "odd data", "JPEG", SURPLUS, "note", INSPECT),
 )
 # An image is large if it has so many times the pixels of the median one, and this many at least. Large ones
 # are reported if they hold this share of all pixels.
@@ -144,42 +119,19 @@ def files(subject: str, splits: Sequence[Split], *, decoded: bool) -> tuple[Find
     closed = {below(subject, split) + name: why for split in splits for name, why in split.closed}
     images, loops = (paths_of(subject, splits, name) for name in ("ignored_images", "loops"))
     others = sorted(set(paths_of(subject, splits, "ignored")) - set(images))
-    found = [
-        *_spellings(splits),
-        *some(
-            "images passed over",
-            "image",
-            f"with extensions that ImageFolder doesn't take ({_extensions_of(images)})",
-            images,
-            "bad",
-            "Rename those that are JPEG or PNG inside (.jfif → .jpg); convert the others (HEIC, GIF, AVIF).",
-        ),
-    ]
+    found = list(_spellings(splits))
+    what = f"with extensions that ImageFolder doesn't take ({_extensions_of(images)})"
+    remedy = "Rename those that are JPEG or PNG inside (.jfif → .jpg); convert the others (HEIC, GIF, AVIF)."
+    found += some("images passed over", "image", what, images, "bad", remedy)
     if others:
         value = f"{plural(len(others), 'file')} that ImageFolder passes over: {_extensions_of(others)}"
         found.append(Finding("other files", value, "note", details={"files": others}))
-    return (
-        *found,
-        *some(
-            "closed folders",
-            "folder",
-            "not listable by this user: empty, for ImageFolder",
-            with_reasons(closed),
-            "bad",
-            ACCESS.format(path=subject),
-            {"folders": closed},
-        ),
-        *some(
-            "links in a circle",
-            "link",
-            "back to a folder above: ImageFolder follows them, and takes each image up to 40 times",
-            loops,
-            "bad",
-            "Remove them: rm " + " ".join(repr(os.path.join(subject, name)) for name in loops[:3]),
-            {"links": loops},
-        ),
-        *_troubles(subject, splits, decoded=decoded),
-    )
+    what, remedy = "not listable by this user: empty, for ImageFolder", ACCESS.format(path=subject)
+    found += some("closed folders", "folder", what, closed, "bad", remedy, {"folders": closed})
+    what = "back to a folder above: ImageFolder follows them, and takes each image up to 40 times"
+    remedy = removal(subject, loops)
+    found += some("links in a circle", "link", what, loops, "bad", remedy, {"links": loops})
+    return (*found, *_troubles(subject, splits, decoded=decoded))
 
 
 def _extensions_of(names: Iterable[str]) -> str:
@@ -202,16 +154,14 @@ def _spellings(splits: Sequence[Split]) -> Iterator[Finding]:
 def _troubles(subject: str, splits: Sequence[Split], *, decoded: bool) -> Iterator[Finding]:
     for state, title, noun, what, judgement, remedy in TROUBLES:
         found = _in_state(subject, splits, state)
-        names, remedy = with_reasons(found), remedy.format(path=subject)
-        yield from some(title, noun, what, names, judgement, remedy, {"files": found})
+        yield from some(title, noun, what, found, judgement, remedy.format(path=subject), {"files": found})
     states = np.concatenate([split.images.states for split in splits])
     if len(states) and np.isin(states, (State.GOOD, State.BROKEN, State.DOUBTFUL)).all():
         good = int((states == State.GOOD).sum())
         yield Finding("every image", f"{good:,} read and decoded to the last pixel", "good")
     unseen = _in_state(subject, splits, State.UNSEEN)
     if unseen and decoded:
-        value = listed("image", "that could not be opened", with_reasons(unseen))
-        yield Finding("not decoded", value, "unknown", "", {"files": unseen})
+        yield from some("not decoded", "image", "that could not be opened", unseen, "unknown")
     elif unseen:
         value = f"{plural(len(unseen), 'image')}, because of --quick"
         yield Finding("not decoded", value, "unknown", "Run it without --quick.")
@@ -240,19 +190,9 @@ def formats(subject: str, splits: Sequence[Split]) -> tuple[Finding, ...]:
             implied = IMPLIED.get(os.path.splitext(path)[1].lower())
             if kind >= 0 and implied is not None and names[kind] and implied != names[kind]:
                 misnamed[below(subject, split) + path] = f"is {names[kind]}"
+    what = "of another format than the extension says"
     remedy = "Pillow and Headrace go by the content; readers that go by the name fail. Rename them for those."
-    return (
-        _formats(found),
-        *some(
-            "misnamed",
-            "image",
-            "of another format than the extension says",
-            with_reasons(misnamed),
-            "note",
-            remedy,
-            {"files": misnamed},
-        ),
-    )
+    return (_formats(found), *some("misnamed", "image", what, misnamed, "note", remedy))
 
 
 def _formats(found: Counter[str]) -> Finding:
@@ -277,9 +217,8 @@ def _formats(found: Counter[str]) -> Finding:
 
 def sizes(subject: str, splits: Sequence[Split]) -> tuple[Finding, ...]:
     """Findings on bytes and pixels; none where no size is known."""
-    held = [split.images for split in splits]
     widths, heights, file_sizes = (
-        np.concatenate([getattr(one, name) for one in held]).astype(np.int64)
+        np.concatenate([getattr(split.images, name) for split in splits]).astype(np.int64)
         for name in ("widths", "heights", "sizes")
     )
     if len(file_sizes) == 0:
@@ -328,16 +267,14 @@ def _large(names: Sequence[str], pixels: Numbers) -> list[Finding]:
     share = sum(found.values()) / int(pixels.sum())
     if share < LARGE_SHARE:
         return []
-    return some(
-        "large images",
-        "image",
+    what = (
         f"of more than {limit / 1e6:.1f} megapixels, {percent(len(found) / len(pixels))} of all, with"
-        f" {percent(share)} of all pixels: about this share of the time to decode",
-        [f"{name}: {count / 1e6:.1f} megapixels" for name, count in found.items()],
-        "note",
-        "Make them smaller once: headrace pack SRC DEST --max-side 1024 (with loss).",
-        {"files": found, "share_of_pixels": share},
+        f" {percent(share)} of all pixels: about this share of the time to decode"
     )
+    lines = [f"{name}: {count / 1e6:.1f} megapixels" for name, count in found.items()]
+    remedy = "Make them smaller once: headrace pack SRC DEST --max-side 1024 (with loss)."
+    details = {"files": found, "share_of_pixels": share}
+    return some("large images", "image", what, lines, "note", remedy, details)
 
 
 def _small(names: Sequence[str], short: Numbers) -> list[Finding]:

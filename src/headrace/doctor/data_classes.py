@@ -8,30 +8,24 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from headrace.doctor.naming import below, in_a_row, listed, paths_of, plural, some
+from headrace.doctor.naming import below, in_a_row, listed, paths_of, plural, removal, some
 from headrace.doctor.records import Finding
 from headrace.measure.images import Split
 from headrace.measure.tree import is_debris
 
-# Ratio of the largest class to the smallest above which it is noted.
-UNBALANCED = 5
-
-# Number of smallest classes that are named.
-SMALLEST = 5
-
+UNBALANCED = 5  # ratio of the largest class to the smallest above which it is noted
+SMALLEST = 5  # number of smallest classes that are named
 # ImageNet (ILSVRC2012): https://image-net.org/challenges/LSVRC/2012/ and Russakovsky et al., "ImageNet Large
 # Scale Visual Recognition Challenge", table 2.
 WNID = re.compile(r"n\d{8}")
 CLASSES = 1000
-
-# (images, fewest and most of a class) by split.
-OFFICIAL = {"train": (1_281_167, 732, 1300), "val": (50_000, 50, 50)}
-
-# Below this share of all images, the rest was left out on purpose.
-NEARLY = 0.9
-
-# Class folders named like a wnid from which on the data set is taken for ImageNet.
-ENOUGH = 10
+# By split: images; fewest and most of a class; archive, and its checksum.
+OFFICIAL = {
+    "train": (1_281_167, 732, 1300, "ILSVRC2012_img_train.tar", "1d675b47d978889d74fa0da5fadfb00e"),
+    "val": (50_000, 50, 50, "ILSVRC2012_img_val.tar", "29b22e2961454d5413ddabcf34fc5622"),
+}
+NEARLY = 0.9  # share of all images below which the rest was left out on purpose
+ENOUGH = 10  # class folders named like a wnid from which on the data set is taken for ImageNet
 
 
 def classes(subject: str, splits: Sequence[Split]) -> tuple[Finding, ...]:
@@ -60,7 +54,7 @@ def _single(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
             )
 
 
-def _empty(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
+def _empty(subject: str, splits: Sequence[Split]) -> list[Finding]:
     found = [
         below(subject, split) + split.classes[label]
         for split in splits
@@ -69,44 +63,28 @@ def _empty(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
         # One that can't be listed may hold images; it has a finding of its own.
         and split.classes[label] not in {name for name, _ in split.closed}
     ]
-    if not found:
-        yield Finding("empty classes", "none", "good")
-        return
-    yield Finding(
-        "empty classes",
-        listed("class folder", "without an image: ImageFolder raises FileNotFoundError", found),
-        "bad",
-        "Fill or remove them; to keep them, and their labels: ImageFolder(…, allow_empty=True).",
-        {"folders": found},
-    )
+    what = "without an image: ImageFolder raises FileNotFoundError"
+    remedy = "Fill or remove them; to keep them, and their labels: ImageFolder(…, allow_empty=True)."
+    some_are = some("empty classes", "class folder", what, found, "bad", remedy, {"folders": found})
+    return some_are or [Finding("empty classes", "none", "good")]
 
 
 def _debris(subject: str, splits: Sequence[Split]) -> list[Finding]:
     found = [below(subject, split) + name for split in splits for name in split.classes if is_debris(name)]
-    paths = " ".join(repr(os.path.join(subject, path)) for path in found[:3])
-    what, remedy = "left behind by tools: a class, for ImageFolder", f"Remove them: rm -r {paths}"
+    what, remedy = "left behind by tools: a class, for ImageFolder", removal(subject, found, "rm -r")
     return some("folders of tools", "folder", what, found, "bad", remedy, {"folders": found})
 
 
 def _loose(subject: str, splits: Sequence[Split]) -> list[Finding]:
-    return [
-        *some(
-            "loose images",
-            "image",
-            "next to the class folders, ignored by ImageFolder",
-            paths_of(subject, splits, "loose"),
-            "note",
-            "Move them into their classes' folders.",
-        ),
-        *some(
-            "lost classes",
-            "link",
-            "to folders that don't exist, ignored by ImageFolder",
-            paths_of(subject, splits, "lost_folders"),
-            "bad",
-            "Mount what they point to, or recreate them. In a container, links are followed inside of it.",
-        ),
-    ]
+    images, links = paths_of(subject, splits, "loose"), paths_of(subject, splits, "lost_folders")
+    what, remedy = (
+        "next to the class folders, ignored by ImageFolder",
+        "Move them into their classes' folders.",
+    )
+    found = some("loose images", "image", what, images, "note", remedy)
+    what = "to folders that don't exist, ignored by ImageFolder"
+    remedy = "Mount what they point to, or recreate them. In a container, links are followed inside of it."
+    return found + some("lost classes", "link", what, links, "bad", remedy)
 
 
 def _different(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
@@ -128,54 +106,36 @@ def _different(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
         ]
         shifted = sum(train.classes.index(each) != other.classes.index(each) for each in ours & theirs)
         effect = f"\nanother label in {name}: {plural(shifted, 'class')} of both" if shifted else ""
-        alone = len(theirs) == 1 and not ours & theirs
-        yield Finding(
-            f"classes of {name}",
-            "\n".join(parts) + effect,
-            "bad",
-            f"All images of {name} lie in one folder, {other.classes[0]}: sort them into classes' folders."
-            if alone
-            else f"Add the missing class folders to {below(subject, other) or name} (empty ones need"
-            " allow_empty=True), or remove the odd ones.",
-            {"only_train": sorted(ours - theirs), f"only_{name}": sorted(theirs - ours), "shifted": shifted},
+        remedy = (
+            f"Add the missing class folders to {below(subject, other) or name} (empty ones need"
+            " allow_empty=True), or remove the odd ones."
         )
+        if len(theirs) == 1 and not ours & theirs:
+            one = f"All images of {name} lie in one folder, {other.classes[0]}"
+            remedy = f"{one}: sort them into classes' folders."
+        only = {"only_train": sorted(ours - theirs), f"only_{name}": sorted(theirs - ours)}
+        details = {**only, "shifted": shifted}
+        yield Finding(f"classes of {name}", "\n".join(parts) + effect, "bad", remedy, details)
 
 
 def _balance(subject: str, split: Split) -> Finding:
-    counts = split.counts()
-    full = np.flatnonzero(counts)
-    name = f"balance of {below(subject, split).rstrip('/')}" if below(subject, split) else "balance"
-    return balance(name, [split.classes[i] for i in full.tolist()], [int(counts[i]) for i in full])
-
-
-def balance(name: str, names: Sequence[str], counts: Sequence[int]) -> Finding:
-    """Of classes that have images: `counts` of them, by `names`."""
-    order = sorted(range(len(counts)), key=lambda i: (counts[i], names[i]))
-    low, high = counts[order[0]], counts[order[-1]]
-    ratio = high / low
-    details = {
-        "classes": len(counts),
-        "min": low,
-        "median": float(np.median(counts)),
-        "max": high,
-        "counts": dict(zip(names, counts, strict=True)),
-    }
-    value = (
-        f"{sum(counts):,} images in {plural(len(counts), 'class')}: {low:,} to {high:,} each, median"
-        f" {np.median(counts):,.0f}"
-    )
-    if ratio <= UNBALANCED:
+    """Of classes that have images."""
+    name = f"balance of {below(subject, split)}".rstrip("/") if below(subject, split) else "balance"
+    counts = {split.classes[i]: n for i, n in enumerate(split.counts().tolist()) if n}
+    order = sorted(counts, key=lambda one: (counts[one], one))
+    low, high, median = counts[order[0]], counts[order[-1]], float(np.median(list(counts.values())))
+    details = {"classes": len(counts), "min": low, "median": median, "max": high, "counts": counts}
+    value = f"{sum(counts.values()):,} images in {plural(len(counts), 'class')}: {low:,} to {high:,} each"
+    value += f", median {median:,.0f}"
+    if high / low <= UNBALANCED:
         return Finding(name, value, "good", details=details)
-    worst = in_a_row([f"{names[i]} ({counts[i]:,})" for i in order[:SMALLEST]])
-    return Finding(
-        name,
-        f"{value}; the largest is {ratio:,.0f} times the smallest. Smallest: {worst}; largest:"
-        f" {names[order[-1]]} ({high:,})",
-        "note",
+    worst = in_a_row([f"{one} ({counts[one]:,})" for one in order[:SMALLEST]])
+    value += f"; the largest is {high / low:,.0f} times the smallest. Smallest: {worst}; largest:"
+    remedy = (
         "To draw all classes equally often: sampler=headrace.order.Weighted.balanced(dataset.targets); or"
-        " weight the loss.",
-        details,
+        " weight the loss."
     )
+    return Finding(name, f"{value} {order[-1]} ({high:,})", "note", remedy, details)
 
 
 def imagenet(subject: str, splits: Sequence[Split], known: Sequence[str] = ()) -> tuple[Finding, ...]:
@@ -203,41 +163,25 @@ def _wnids(subject: str, split: Split, known: Sequence[str]) -> Finding:
     odd = [name for name in real if WNID.fullmatch(name) is None]
     unknown = sorted(set(real) - set(odd) - set(known)) if known else []
     absent = sorted(set(known) - set(real))
-    if odd or unknown:
-        parts = []
-        if odd:
-            parts.append(
-                f"{plural(len(odd), 'class folder')} not named by a wnid (n and 8 digits): {in_a_row(odd)}"
-            )
-        if unknown:
-            parts.append(f"{plural(len(unknown), 'wnid')} that the devkit doesn't have: {in_a_row(unknown)}")
-        return Finding(
-            title,
-            "\n".join(parts),
-            "bad",
-            "Rename or remove them: an additional folder shifts the labels of all that follow.",
-            {"odd": odd, "unknown": unknown, "absent": absent},
-        )
+    wrong = [("class folder", "not named by a wnid (n and 8 digits)", odd)]
+    wrong += [("wnid", "that the devkit doesn't have", unknown)]
+    parts = [f"{plural(len(names), noun)} {what}: {in_a_row(names)}" for noun, what, names in wrong if names]
+    if parts:
+        remedy = "Rename or remove them: an additional folder shifts the labels of all that follow."
+        details = {"odd": odd, "unknown": unknown, "absent": absent}
+        return Finding(title, "\n".join(parts), "bad", remedy, details)
     count = len(real)
     if NEARLY * CLASSES <= count < CLASSES:
-        named = f": {in_a_row(absent)}" if absent else ""
-        return Finding(
-            title,
-            f"{count:,} class folders, {CLASSES - count:,} fewer than ImageNet has{named}",
-            "bad",
-            "Unpack the missing classes' tar files again, from ILSVRC2012_img_train.tar.",
-            {"classes": count, "absent": absent},
-        )
+        value = f"{count:,} class folders, {CLASSES - count:,} fewer than ImageNet has"
+        value += f": {in_a_row(absent)}" if absent else ""
+        remedy = "Unpack the missing classes' tar files again, from ILSVRC2012_img_train.tar."
+        return Finding(title, value, "bad", remedy, {"classes": count, "absent": absent})
     if count == CLASSES:
         how = "all of them the devkit's" if known else "all of the form n########"
         return Finding(title, f"{count:,} class folders, {how}", "good", details={"classes": count})
     part = "a part of ImageNet's 1,000" if count < CLASSES else "more than ILSVRC2012's 1,000"
-    return Finding(
-        title,
-        f"{plural(count, 'class folder')}, {part}: counts aren't checked",
-        "note",
-        details={"classes": count},
-    )
+    value = f"{plural(count, 'class folder')}, {part}: counts aren't checked"
+    return Finding(title, value, "note", details={"classes": count})
 
 
 def _counts(split: Split) -> Iterator[Finding]:
@@ -247,15 +191,11 @@ def _counts(split: Split) -> Iterator[Finding]:
     name = split.name or min(OFFICIAL, key=lambda name: abs(OFFICIAL[name][0] - total))
     if name not in OFFICIAL:
         return
-    expected, fewest, most = OFFICIAL[name]
+    expected, fewest, most, archive, checksum = OFFICIAL[name]
     title = f"ImageNet's {name}"
     if total < NEARLY * expected or (not split.name and total > expected / NEARLY):
-        yield Finding(
-            title,
-            f"{total:,} images; the whole has {expected:,}: another set, or a part of it",
-            "note",
-            details={"images": total},
-        )
+        value = f"{total:,} images; the whole has {expected:,}: another set, or a part of it"
+        yield Finding(title, value, "note", details={"images": total})
         return
     wrong = {
         split.classes[i]: int(counts[i])
@@ -272,14 +212,6 @@ def _counts(split: Split) -> Iterator[Finding]:
     if wrong:
         lines = [f"{wnid}: {count:,}" for wnid, count in wrong.items()]
         value += "\n" + listed("class", f"with another number than {span}", lines)
-    yield Finding(
-        title,
-        value,
-        "bad",
-        "Unpack those classes again. The archive itself: md5sum ILSVRC2012_img_train.tar gives"
-        " 1d675b47d978889d74fa0da5fadfb00e."
-        if name == "train"
-        else "Unpack it again. The archive itself: md5sum ILSVRC2012_img_val.tar gives"
-        " 29b22e2961454d5413ddabcf34fc5622.",
-        {"images": total, "expected": expected, "classes": wrong},
-    )
+    again = f"Unpack {'those classes' if name == 'train' else 'it'} again"
+    remedy = f"{again}. The archive itself: md5sum {archive} gives {checksum}."
+    yield Finding(title, value, "bad", remedy, {"images": total, "expected": expected, "classes": wrong})

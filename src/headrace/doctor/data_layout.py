@@ -18,6 +18,7 @@ UNPACK = {
     ".7z": "7z x",
 }
 ILSVRC = ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar")
+AS_USER = "docker run --user $(id -u):$(id -g)"
 MOUNT = "In a container: was it mounted? docker run -v /path/on/the/host:{path}"
 
 
@@ -34,7 +35,6 @@ def layout(place: Place) -> tuple[Finding, ...]:
 
 
 def _of_place(place: Place) -> Finding:
-    """On the given folder."""
     details: dict[str, Any] = {"kind": place.kind, "entries": list(place.entries)}
     match place.kind:
         case "splits":
@@ -51,11 +51,9 @@ def _of_place(place: Place) -> Finding:
             return Finding("folder", value, "good", details=details)
         case "images" if place.siblings:
             above = os.path.dirname(os.path.abspath(place.path))
-            value = (
-                f"{_unsorted(place)}. It is one of {place.siblings + 1:,} such folders in {above}: a class"
-            )
+            value = f"{_unsorted(place)}. It is one of {place.siblings + 1:,} such folders in {above}"
             details = {"kind": place.kind, "images": place.images}
-            return Finding("folder", f"{value} itself?", "bad", f"Use {above}.", details)
+            return Finding("folder", f"{value}: a class itself?", "bad", f"Use {above}.", details)
         case _:
             return _unusable(place, "folder")
 
@@ -107,9 +105,8 @@ def _unusable(place: Place, name: str) -> Finding:
                 " headrace.ImageDataset(paths, labels)."
             )
             if any(entry.startswith("ILSVRC2012_val") for entry in place.entries):
-                remedy += (
-                    f" Or: headrace pack {ILSVRC[1]} val.pack, which sorts them by the devkit next to it."
-                )
+                by = "which sorts them by the devkit next to it"
+                remedy += f" Or: headrace pack {ILSVRC[1]} val.pack, {by}."
         case "missing":
             value, remedy = _missing(place)
         case "file":
@@ -117,9 +114,7 @@ def _unusable(place: Place, name: str) -> Finding:
             value, remedy = "is a file, not a folder", _unpacking(path, [path], ending)
         case "unreadable":
             value = f"can't be listed: {place.why}"
-            remedy = (
-                f"As its owner: chmod -R a+rX {path}. In a container: docker run --user $(id -u):$(id -g)."
-            )
+            remedy = f"As its owner: chmod -R a+rX {path}. In a container: {AS_USER}."
         case "archives":
             return _archives(place, name, "bad")
         case "nothing":
@@ -129,10 +124,8 @@ def _unusable(place: Place, name: str) -> Finding:
                 "is empty, and something is mounted there: the wrong volume, or a folder of the host that"
                 " didn't exist, which docker -v creates, empty"
             )
-            remedy = (
-                f"On the host, check what the left side of -v …:{path} holds; a misspelt path is created"
-                " silently."
-            )
+            remedy = f"On the host, check what the left side of -v …:{path} holds; "
+            remedy += "a misspelt path is created silently."
         case _:
             value, remedy = "is empty", MOUNT.format(path=os.path.abspath(path))
     return Finding(name, value, "bad", remedy, asdict(place))
@@ -163,7 +156,6 @@ def _archives(place: Place, name: str, judgement: Judgement) -> Finding:
 
 
 def _unpacking(folder: str, names: Sequence[str], ending: str) -> str:
-    """What to do with archives."""
     known = [name for name in names if os.path.basename(name) in ILSVRC]
     if known:
         return f"Read it without unpacking: headrace pack {os.path.join(folder, known[0])} {known[0]}.pack"

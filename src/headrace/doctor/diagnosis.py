@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from headrace.doctor.candidates import candidates
-from headrace.doctor.case import Candidate, Case, case_of, other_arguments, where_it_stays
+from headrace.doctor.candidates import REMEDIES, candidates
+from headrace.doctor.case import TAKEN_CORES, Candidate, Case, case_of, other_arguments, where_it_stays
 from headrace.doctor.memory import FOR_MEMORY, GROWING, LESS_GROWTH, LESS_GROWTH_LINES, memory_findings
 from headrace.doctor.model import step_parts
 from headrace.doctor.records import KINDS, Advice, Cause, Diagnosis, Rate, Step, TimeShare, Usage
@@ -55,18 +55,7 @@ PART_NAMES = {
     "gc": "the garbage collector",
     "step": "other code of the step",
 }
-ABOUT_LOADING = (
-    "workers",
-    "read",
-    "decode",
-    "transform",
-    "dataset",
-    "collate",
-    "transfer",
-    "pin",
-    "straggler",
-    "lock",
-)
+ABOUT_LOADING = {*REMEDIES, "workers", "straggler"}
 
 
 def diagnose(observation: Observation) -> Diagnosis:
@@ -226,32 +215,27 @@ def most_confidence(case: Case) -> float:
 
 def undecided(case: Case, between: str) -> Cause:
     """That other processes disturbed the measurement too much to tell causes apart."""
-    return Cause(
-        kind="undecided",
-        sentence=f"{between}: other processes used {case.others:.1f} of {case.costs.cores} cores,"
-        " and the ranges of both overlap; run it again on a free machine, or longer (--steps)",
-        evidence=(
-            f"the step waits for {case.stall:.0%} of its time; the loader alone supplies"
-            f" {1 / case.costs.supply:,.0f} samples/s, the step alone processes {1 / case.costs.demand:,.0f}",
-        ),
-        cost=0.0,
-        confidence=0.0,
+    sentence = (
+        f"{between}: other processes used {case.others:.1f} of {case.costs.cores} cores, and the ranges of"
+        " both overlap; run it again on a free machine, or longer (--steps)"
     )
+    evidence = (
+        f"the step waits for {case.stall:.0%} of its time; the loader alone supplies"
+        f" {1 / case.costs.supply:,.0f} samples/s, the step alone processes {1 / case.costs.demand:,.0f}"
+    )
+    return Cause("undecided", sentence, (evidence,), cost=0.0, confidence=0.0)
 
 
 def too_short(case: Case) -> Cause:
     """That the script ended before the step was measured alone, and shows nothing that starves it so far."""
     actual = case.observation.phase(ACTUAL)
-    made = len(actual.waits) if actual else 0
-    return Cause(
-        kind="undecided",
-        sentence=f"the script ended after {made} steps that could be measured, before the step was measured"
-        f" alone; they waited for {case.stall:.0%} of their time, but prefetched batches may hide a slower"
-        " loader: give it more steps or epochs",
-        evidence=(f"the loader alone supplies {1 / case.costs.supply:,.0f} samples/s",),
-        cost=0.0,
-        confidence=0.0,
+    sentence = (
+        f"the script ended after {len(actual.waits) if actual else 0} steps that could be measured, before"
+        f" the step was measured alone; they waited for {case.stall:.0%} of their time, but prefetched"
+        " batches may hide a slower loader: give it more steps or epochs"
     )
+    evidence = f"the loader alone supplies {1 / case.costs.supply:,.0f} samples/s"
+    return Cause("undecided", sentence, (evidence,), cost=0.0, confidence=0.0)
 
 
 def memory_cause(case: Case) -> Cause | None:
@@ -260,14 +244,8 @@ def memory_cause(case: Case) -> Cause | None:
     finding = next((one for one in memory_findings(case.observation) if one.name == GROWING), None)
     if finding is None:
         return None
-    share = finding.details["share"]
-    return Cause(
-        "memory",
-        f"the workers grow by {finding.value}",
-        (finding.remedy,),
-        float(share > 0.5),
-        most_confidence(case),
-    )
+    sentence, cost = f"the workers grow by {finding.value}", float(finding.details["share"] > 0.5)
+    return Cause("memory", sentence, (finding.remedy,), cost, most_confidence(case))
 
 
 def healthy(case: Case, confidence: float) -> Cause:
@@ -282,50 +260,38 @@ def healthy(case: Case, confidence: float) -> Cause:
     factor = case.steady / costs.demand
     longer = f"; it takes {factor:.1f} times as long as on the repeated batches" if factor >= LONGER else ""
     largest = f" and spends {parts[part]:.0%} on {part_name(part)}" if part and parts[part] >= 0.3 else ""
-    return Cause(
-        kind="healthy",
-        sentence=f"the step waits for {case.stall:.0%} of its time{held_up}{largest}; its throughput is"
-        f" {1 / case.steady:,.0f} samples/s, {1 / costs.demand:,.0f} with data at no cost{longer}",
-        evidence=(
-            f"the loader alone supplies {1 / costs.supply:,.0f} samples/s",
-            *where_it_stays(case.observation, PARTS),
-        ),
-        cost=max(0.0, 1 - costs.demand / case.steady),
-        confidence=confidence,
+    sentence = (
+        f"the step waits for {case.stall:.0%} of its time{held_up}{largest}; its throughput is"
+        f" {1 / case.steady:,.0f} samples/s, {1 / costs.demand:,.0f} with data at no cost{longer}"
     )
+    supply = f"the loader alone supplies {1 / costs.supply:,.0f} samples/s"
+    evidence = (supply, *where_it_stays(case.observation, PARTS))
+    return Cause("healthy", sentence, evidence, max(0.0, 1 - costs.demand / case.steady), confidence)
 
 
 def unexplained(case: Case, confidence: float) -> Cause:
     """The step waits, and no change that was measured would help."""
     costs = case.costs
-    evidence = (
+    evidence = [
         f"the loader alone supplies {1 / costs.supply:,.0f} samples/s, the step alone processes"
         f" {1 / costs.demand:,.0f}, both together {1 / case.steady:,.0f}",
         f"threads waited for a core for {case.run_delay:.0%} of their time",
-    )
+    ]
     waits = (
         f"the step waits for {case.stall:.0%} of its time, and takes {case.steady / costs.demand:.1f} times"
-        " as long as alone"
+    )
+    kind, why = (
+        "unexplained",
+        "and no change that was measured would make it faster: measure longer (--steps)",
     )
     if case.run_delay >= RUN_DELAY_THAT_MATTERS or costs.busy_cores >= NEARLY_ALL * costs.cores:
-        return Cause(
-            kind="cores",
-            sentence=f"{waits}, while it and the loader would need {costs.busy_cores:.1f} of {costs.cores}"
-            f" cores, and threads wait for a core for {case.run_delay:.0%} of their time",
-            evidence=(
-                *evidence,
-                "other processes may have taken the cores: headrace doctor shows how busy they are",
-            ),
-            cost=case.stall,
-            confidence=confidence,
+        kind = "cores"
+        why = (
+            f"while it and the loader would need {costs.busy_cores:.1f} of {costs.cores} cores, and threads"
+            f" wait for a core for {case.run_delay:.0%} of their time"
         )
-    return Cause(
-        kind="unexplained",
-        sentence=f"{waits}, and no change that was measured would make it faster: measure longer (--steps)",
-        evidence=evidence,
-        cost=case.stall,
-        confidence=confidence,
-    )
+        evidence.append(TAKEN_CORES)
+    return Cause(kind, f"{waits} as long as alone, {why}", tuple(evidence), case.stall, confidence)
 
 
 def resampled(observation: Observation, generator: random.Random) -> Observation:
@@ -333,14 +299,9 @@ def resampled(observation: Observation, generator: random.Random) -> Observation
     phases = []
     for phase in observation.phases:
         drawn = draw_bursts(phase, workers_of(observation), generator)
-        phases.append(
-            replace(
-                phase,
-                waits=[phase.waits[i] for i in drawn],
-                computes=[phase.computes[i] for i in drawn],
-                samples=[phase.samples[i] for i in drawn],
-            )
-        )
+        waits, computes = [phase.waits[i] for i in drawn], [phase.computes[i] for i in drawn]
+        samples = [phase.samples[i] for i in drawn]
+        phases.append(replace(phase, waits=waits, computes=computes, samples=samples))
     looks = [{**look, "stages": _resampled_looks(look["stages"], generator)} for look in observation.looks]
     return replace(observation, phases=phases, looks=looks)
 
@@ -364,13 +325,11 @@ def workers_of(observation: Observation) -> int:
 
 def _resampled_looks(stages: dict[str, Any], generator: random.Random) -> dict[str, Any]:
     # A count of n looks varies by its root, as a Poisson process does.
-    drawn: dict[str, Any] = {}
-    for kind, rows in stages.items():
-        drawn[kind] = {}
-        for key, (looks, blocked, seconds, waiting) in rows.items():
-            factor = max(0.0, generator.gauss(1.0, 1 / math.sqrt(max(1, looks))))
-            drawn[kind][key] = (looks * factor, blocked * factor, seconds * factor, waiting * factor)
-    return drawn
+    def drawn(row: Sequence[float]) -> tuple[float, ...]:
+        factor = max(0.0, generator.gauss(1.0, 1 / math.sqrt(max(1, row[0]))))
+        return tuple(value * factor for value in row)
+
+    return {kind: {key: drawn(row) for key, row in rows.items()} for kind, rows in stages.items()}
 
 
 def wanted(found: Sequence[Candidate], ranked: Sequence[Candidate]) -> list[Candidate]:

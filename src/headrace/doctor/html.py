@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -119,35 +119,23 @@ def charts(diagnosis: Diagnosis) -> list[Chart]:
         label = f"{wording.figure(top / scale)} {unit}"
         return [Chart(heading, note, label, start, end, drawn, bands)]
 
-    def used(of: Callable[[Any], float | None]) -> Points:
-        return [(one.time, float(value)) for one in diagnosis.usage if (value := of(one)) is not None]
+    def used(name: str) -> Points:
+        return [(u.time, float(value)) for u in diagnosis.usage if (value := getattr(u, name)) is not None]
 
     steps = diagnosis.steps
-    lengths = sorted(step.wait + step.compute for step in steps)
+    whole = [(step.start, step.wait + step.compute) for step in steps]
+    waits = [(step.start, step.wait) for step in steps]
+    lengths = sorted(length for _, length in whole)
     usual = OUTLIER * lengths[int(0.95 * (len(lengths) - 1))] if steps else 0.0
+    waited = f"{len(steps):,} steps; {wording.percent(diagnosis.stall)} of their time waiting for data"
+    processes = {"all_processes": used("memory"), "workers": used("workers_memory")}
     return [
-        *chart(
-            "Steps",
-            f"{len(steps):,} steps; {wording.percent(diagnosis.stall)} of their time waiting for data",
-            "ms",
-            1e-3,
-            usual or math.inf,
-            step=[(step.start, step.wait + step.compute) for step in steps],
-            waiting=[(step.start, step.wait) for step in steps],
-        ),
-        *chart("GPU", "busy, by NVML", "%", 0.01, 1.0, busy=used(lambda one: one.gpu)),
-        *chart("CPU", f"of {diagnosis.cores} cores", "cores", 1, math.inf, used=used(lambda one: one.cpu)),
-        *chart("Disk", "read, page cache left out", "MB/s", 1e6, math.inf, read=used(lambda u: u.disk_read)),
-        *chart(
-            "Memory",
-            "resident",
-            "GB",
-            1e9,
-            math.inf,
-            all_processes=used(lambda one: one.memory),
-            workers=used(lambda one: one.workers_memory),
-        ),
-        *chart("GPU memory", "used", "GB", 1e9, math.inf, used=used(lambda one: one.gpu_memory)),
+        *chart("Steps", waited, "ms", 1e-3, usual or math.inf, step=whole, waiting=waits),
+        *chart("GPU", "busy, by NVML", "%", 0.01, 1.0, busy=used("gpu")),
+        *chart("CPU", f"of {diagnosis.cores} cores", "cores", 1, math.inf, used=used("cpu")),
+        *chart("Disk", "read, page cache left out", "MB/s", 1e6, math.inf, read=used("disk_read")),
+        *chart("Memory", "resident", "GB", 1e9, math.inf, **processes),
+        *chart("GPU memory", "used", "GB", 1e9, math.inf, used=used("gpu_memory")),
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.doctor.records import Finding
 from headrace.errors import size
-from headrace.measure.observed import ACTUAL, SUPPLY, Observation
+from headrace.measure.observed import ACTUAL, SUPPLY, LoaderFacts, Observation
 
 # Growth in a phase that is more than the freed memory that an allocator keeps: of each worker, in bytes, and
 # of all as a share of what they had.
@@ -16,6 +16,12 @@ LEAST_COPIED, COPIED = 100e6, 0.25
 BATCHES_BETWEEN = 4
 MUCH = 0.8  # of what is allowed
 GROWING = "workers that grow"
+AGAINST_GROWTH = (
+    "keep paths, labels and other records in NumPy arrays or tensors instead of Python lists and dicts (a"
+    " forked worker copies a page of memory as soon as it changes the reference count of an object on it),"
+    " call gc.freeze() before the loader starts its workers, keep caches out of the dataset, or use fewer"
+    " workers"
+)
 LESS_GROWTH = "records in arrays instead of Python lists and dicts"
 LESS_GROWTH_LINES = (
     " records = np.array(records)  # a forked worker copies each page of Python objects that it reads",
@@ -32,35 +38,27 @@ def memory_findings(observation: Observation) -> tuple[Finding, ...]:
     """In order: all of it, prefetched batches, workers that grow, the device."""
     if observation.loader is None:
         return ()
-    findings = [*_all(observation), *_prefetched(observation), *_growth(observation), *_device(observation)]
-    return tuple(findings)
+    made = (find(observation, observation.loader) for find in (_all, _prefetched, _growth, _device))
+    return tuple(finding for finding in made if finding is not None)
 
 
-def _all(observation: Observation) -> list[Finding]:
+def _all(observation: Observation, _loader: LoaderFacts) -> Finding | None:
     most = max((usage["memory"] for usage in observation.usage), default=0)
     allowed = observation.memory.get("allowed", 0)
     if not most or not allowed:
-        return []
-    much = most > MUCH * allowed
-    return [
-        Finding(
-            name="memory of all processes",
-            value=f"{size(most)} at most, of {size(allowed)} that were free",
-            judgement="bad" if much else "good",
-            remedy="fewer workers (each holds a copy of what it changes), a smaller prefetch_factor or batch"
-            if much
-            else "",
-            details={"most": most, "allowed": allowed},
-        )
-    ]
+        return None
+    name, details = "memory of all processes", {"most": most, "allowed": allowed}
+    value = f"{size(most)} at most, of {size(allowed)} that were free"
+    if most <= MUCH * allowed:
+        return Finding(name, value, "good", details=details)
+    remedy = "fewer workers (each holds a copy of what it changes), a smaller prefetch_factor or batch"
+    return Finding(name, value, "bad", remedy, details)
 
 
-def _prefetched(observation: Observation) -> list[Finding]:
-    loader = observation.loader
-    assert loader is not None
+def _prefetched(observation: Observation, loader: LoaderFacts) -> Finding | None:
     workers = loader.arguments.get("num_workers") or 0
     if loader.kind != "torch" or not workers or not loader.batch_nbytes:
-        return []
+        return None
     batches = workers * (loader.arguments.get("prefetch_factor") or 2)
     ahead = batches * loader.batch_nbytes
     shm, allowed = observation.memory.get("shm_total", 0), observation.memory.get("allowed", 0)
@@ -73,27 +71,20 @@ def _prefetched(observation: Observation) -> list[Finding]:
     if too_much_for == "/dev/shm":
         remedy += "; or a larger /dev/shm: docker run --shm-size=16g"
     pins = loader.arguments.get("pin_memory") and observation.device is not None
-    pinned = f", and {size(loader.batch_nbytes)} pinned for each that is ready" if pins else ""
-    return [
-        Finding(
-            name="batches made ahead",
-            value=f"{batches} of {size(loader.batch_nbytes)} each: {size(ahead)} in shared memory{pinned}",
-            judgement="bad" if too_much_for else "good",
-            remedy=remedy,
-            details={"batches": batches, "bytes": ahead, "shm": shm, "change": change},
-        )
-    ]
+    value = f"{batches} of {size(loader.batch_nbytes)} each: {size(ahead)} in shared memory"
+    value += f", and {size(loader.batch_nbytes)} pinned for each that is ready" if pins else ""
+    details = {"batches": batches, "bytes": ahead, "shm": shm, "change": change}
+    return Finding("batches made ahead", value, "bad" if too_much_for else "good", remedy, details)
 
 
-def _growth(observation: Observation) -> list[Finding]:
+def _growth(observation: Observation, loader: LoaderFacts) -> Finding | None:
     """Workers that keep growing, also when the loader is measured alone, or that have copied what they were
     forked with."""
-    loader, phases = observation.loader, [observation.phase(name) for name in (ACTUAL, SUPPLY)]
-    assert loader is not None
+    phases = [observation.phase(name) for name in (ACTUAL, SUPPLY)]
     measured = [phase for phase in phases if phase is not None and len(phase.worker_memory) == 2]
     workers = loader.arguments.get("num_workers") or 0
     if len(measured) < len(phases) or not workers:
-        return []
+        return None
     grown = [phase.worker_memory[1] - phase.worker_memory[0] for phase in measured]
     firsts = [phase.worker_memory[0] for phase in measured]
     least = workers * max(LEAST_COPIED, COPIED * observation.memory.get("main_at_first", 0))
@@ -113,37 +104,19 @@ def _growth(observation: Observation) -> list[Finding]:
         per_sample, least = 0.0, least + swing
         value = f"{size(whole / workers)} each since their first batch: {size(whole)} in all"
     if whole < least:
-        return []
-    return [
-        Finding(
-            name=GROWING,
-            value=value,
-            judgement="bad",
-            remedy="keep paths, labels and other records in NumPy arrays or tensors instead of Python lists"
-            " and dicts (a forked worker copies a page of memory as soon as it changes the reference count of"
-            " an object on it), call gc.freeze() before the loader starts its workers, keep caches out of"
-            " the dataset, or use fewer workers",
-            details={
-                "bytes_per_sample": per_sample,
-                "share": whole / max(1, observation.memory.get("allowed", 0)),
-            },
-        )
-    ]
+        return None
+    share = whole / max(1, observation.memory.get("allowed", 0))
+    return Finding(GROWING, value, "bad", AGAINST_GROWTH, {"bytes_per_sample": per_sample, "share": share})
 
 
-def _device(observation: Observation) -> list[Finding]:
+def _device(observation: Observation, _loader: LoaderFacts) -> Finding | None:
+    name, device = "memory of the device", observation.device
     if observation.ended.startswith("out of memory on the device"):
-        return [Finding("memory of the device", observation.ended, "bad", FOR_MEMORY)]
-    device = observation.device
+        return Finding(name, observation.ended, "bad", FOR_MEMORY)
     if device is None or not device.memory_total:
-        return []
-    full = device.memory_peak > 0.9 * device.memory_total
-    return [
-        Finding(
-            name="memory of the device",
-            value=f"{size(device.memory_peak)} at most, of {size(device.memory_total)}",
-            judgement="note" if full else "good",
-            remedy=f"near its end: {FOR_MEMORY}" if full else "",
-            details={"peak": device.memory_peak, "total": device.memory_total},
-        )
-    ]
+        return None
+    value = f"{size(device.memory_peak)} at most, of {size(device.memory_total)}"
+    details = {"peak": device.memory_peak, "total": device.memory_total}
+    if device.memory_peak <= 0.9 * device.memory_total:
+        return Finding(name, value, "good", details=details)
+    return Finding(name, value, "note", f"near its end: {FOR_MEMORY}", details)

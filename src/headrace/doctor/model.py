@@ -109,10 +109,10 @@ class Costs:
         """That step and loader compute on at the speed of the slower of them."""
         return (self.demand_cpu + self.supply_cpu) / max(self.demand, self.supply)
 
-    def with_supply(self, phase: Phase, *, overlaps: bool = True) -> Costs:
-        """With another loader, as it was measured."""
+    def with_supply(self, phase: Phase) -> Costs:
+        """With another loader, as it was measured, that works while the step does."""
         supply, cpu = per_sample(phase)
-        return replace(self, supply=supply, supply_cpu=cpu, overlaps=overlaps)
+        return replace(self, supply=supply, supply_cpu=cpu, overlaps=True)
 
     def with_demand(self, phase: Phase) -> Costs:
         """With another step, as it was measured."""

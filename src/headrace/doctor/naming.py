@@ -32,11 +32,6 @@ def listed(noun: str, what: str, names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def with_reasons(found: dict[str, str]) -> list[str]:
-    """``path: reason``, one per line."""
-    return [f"{path}: {shortened(why)}" if why else path for path, why in found.items()]
-
-
 def shortened(text: str) -> str:
     """One line of at most REASON characters."""
     line = " ".join(text.split())
@@ -60,7 +55,7 @@ def some(
     name: str,
     noun: str,
     what: str,
-    names: Sequence[str],
+    names: Sequence[str] | dict[str, str],
     judgement: Judgement,
     remedy: str = "",
     details: dict[str, Any] | None = None,
@@ -70,10 +65,18 @@ def some(
     Args:
         name: title of the finding.
         noun, what: "file", "of 0 bytes".
-        names: of the files, with reasons.
+        names: of the files; a dict has the reason of each, which may be empty.
         judgement, remedy: of the finding.
         details: of the finding. Default: {"files": names}.
     """
     if not names:
         return []
-    return [Finding(name, listed(noun, what, names), judgement, remedy, details or {"files": list(names)})]
+    lines, files = names, names if isinstance(names, dict) else list(names)
+    if isinstance(names, dict):
+        lines = [f"{path}: {shortened(why)}" if why else path for path, why in names.items()]
+    return [Finding(name, listed(noun, what, list(lines)), judgement, remedy, details or {"files": files})]
+
+
+def removal(subject: str, paths: Sequence[str], command: str = "rm") -> str:
+    """The remedy that removes the first few of them."""
+    return f"Remove them: {command} " + " ".join(repr(os.path.join(subject, path)) for path in paths[:3])

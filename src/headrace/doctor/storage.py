@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 from headrace.doctor.records import Finding, Judgement
 from headrace.errors import size
-from headrace.measure.jpeg import Decoding
 from headrace.measure.storage import IN_FLIGHT, LARGE_FILE, RANDOM_READ, Mount, Rates, Storage
+from headrace.measure.survey import Decoding
 
 # Less is read in no time, mostly from caches, and says nothing about an epoch.
 LEAST_BYTES = 8_000_000
@@ -18,6 +18,7 @@ MORE = 1.5
 # Failures that are listed.
 NAMED = 3
 
+IN_VOLUME = "docker run -v /path/of/data:/data"
 COPY_HERE = "Copy the data to a local disk before the training, or pack it into large files: headrace pack."
 COPY_ELSEWHERE = "Copy the data to a faster disk before the training."
 PLACES: dict[str, tuple[str, Judgement, str]] = {
@@ -26,11 +27,7 @@ PLACES: dict[str, tuple[str, Judgement, str]] = {
     "network": ("over the network", "note", f"Each open and read waits for the server. {COPY_HERE}"),
     "host": ("shared by the host", "note", f"Each open and read is a request to the host. {COPY_HERE}"),
     "fuse": ("by a program, FUSE", "note", f"Each open and read goes through another process. {COPY_HERE}"),
-    "layers": (
-        "the container's layers",
-        "note",
-        "Data belongs into a volume: docker run -v /path/of/data:/data.",
-    ),
+    "layers": ("the container's layers", "note", f"Data belongs into a volume: {IN_VOLUME}."),
 }
 
 
@@ -86,22 +83,16 @@ def _files_finding(storage: Storage, available: int) -> Finding:
     if not storage.files:
         remedy = "Use the data set's own folder."
         return Finding("files", "none of 4 KiB or more", "unknown", remedy, details)
-    more = "" if storage.complete else "more than "
-    fits = "; they fit into memory" if _fits(storage, available) else ""
-    return Finding(
-        "files", f"{more}{size(storage.bytes)} in {storage.files:,}{fits}", "good", details=details
-    )
+    value = f"{'' if storage.complete else 'more than '}{size(storage.bytes)} in {storage.files:,}"
+    value += "; they fit into memory" if _fits(storage, available) else ""
+    return Finding("files", value, "good", details=details)
 
 
 def _failures_finding(failures: tuple[str, ...]) -> Finding:
     more = f", and {len(failures) - NAMED:,} more" if len(failures) > NAMED else ""
-    return Finding(
-        "unreadable files",
-        f"{', '.join(failures[:NAMED])}{more}",
-        "bad",
-        "Permission denied: chmod -R a+rX the folder. Input/output error: the disk or the server fails.",
-        {"failures": list(failures)},
-    )
+    value = f"{', '.join(failures[:NAMED])}{more}"
+    remedy = "Permission denied: chmod -R a+rX the folder. Input/output error: the disk or the server fails."
+    return Finding("unreadable files", value, "bad", remedy, {"failures": list(failures)})
 
 
 def _random_finding(

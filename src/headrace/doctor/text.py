@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -13,6 +13,7 @@ from headrace.doctor.records import Advice, Checkup, Diagnosis, Finding
 from headrace.doctor.wording import (
     MARKS,
     METHOD,
+    TOTAL,
     certainty,
     figure,
     gain,
@@ -156,25 +157,22 @@ def _print_rates(console: Console, diagnosis: Diagnosis) -> None:
 
 
 def _print_stages(console: Console, diagnosis: Diagnosis) -> None:
-    places = stages_by_place(diagnosis)
-    if not places:
+    if not diagnosis.stages:
         return
     _heading(console, "Throughput of each stage of loading, if it were the only one")
     demand = rate_named(diagnosis, "demand")
+    limit = demand.samples_per_second if demand else 0.0
     if demand:
-        step = figure(demand.samples_per_second)
-        console.print(
-            _text(f"  The step's throughput is {step} samples/s: the bar's end. ✗: slower than that.")
-        )
+        end = f"The step's throughput is {figure(limit)} samples/s: the bar's end."
+        console.print(_text(f"  {end} ✗: slower than that."))
     table = _table("", "", "samples/s", "ms each", "waiting")
-    for place, rows in places:
+    for place, rows in stages_by_place(diagnosis):
         table.add_row(_text(f"  {place}", "dim"))
         for row in rows:
-            style = STYLES["bad"] if row.short else ""
-            mark = "✗" if row.short else "=" if row.total else " "
-            bar: RenderableType = ""
-            if demand:
-                bar = _bar(row.samples_per_second / max(1e-9, demand.samples_per_second), row.short)
+            short = row.samples_per_second < limit
+            style = STYLES["bad"] if short else ""
+            mark = "✗" if short else "=" if row.kind == TOTAL else " "
+            bar = _bar(row.samples_per_second / max(1e-9, limit), short) if demand else ""
             milliseconds = figure(1000 * row.seconds_per_sample)
             rate = Text(figure(row.samples_per_second), style=style)
             table.add_row(_text(f"  {mark} {row.name}", style), bar, rate, milliseconds, percent(row.waiting))

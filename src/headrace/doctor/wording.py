@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import groupby
 
 from headrace.doctor.records import KINDS, Advice, Cause, Diagnosis, Judgement, Rate, StageCost
@@ -32,6 +31,7 @@ PHASES = {
     LOOP: "the loader of the loop",
 }
 
+TOTAL = "total"  # kind of the sum of a place's stages
 PLACES = {
     "worker": "in the workers",
     "read thread": "in read threads",
@@ -118,34 +118,16 @@ def rate_named(diagnosis: Diagnosis, name: str) -> Rate | None:
     return next((rate for rate in diagnosis.rates if rate.name == name), None)
 
 
-@dataclass(frozen=True)
-class StageRow(StageCost):
-    """A stage as it is shown.
-
-    Attributes:
-        short: whether it can't keep up with demand.
-        total: whether it is the sum of its place's stages, named "all of these".
-    """
-
-    short: bool = False
-    total: bool = False
-
-
-def stages_by_place(diagnosis: Diagnosis) -> list[tuple[str, list[StageRow]]]:
-    """The stages in their order, put together by where they run, each place with its sum.
+def stages_by_place(diagnosis: Diagnosis) -> list[tuple[str, list[StageCost]]]:
+    """The stages in their order, put together by where they run, each place with its sum, of kind TOTAL.
 
     Stages of one place take turns, so what the place can do is the harmonic sum: each may keep up with
     demand alone while all together can't.
     """
-    demand = rate_named(diagnosis, "demand")
-    limit = demand.samples_per_second if demand else 0.0
     places = []
     for place, group in groupby(diagnosis.stages, key=lambda stage: stage.place):
         stages = list(group)
-        rows = [StageRow(**vars(stage), short=stage.samples_per_second < limit) for stage in stages]
-        if len(stages) > 1:
-            together = _together(stages)
-            rows.append(StageRow(**vars(together), short=together.samples_per_second < limit, total=True))
+        rows = [*stages, _together(stages)] if len(stages) > 1 else stages
         places.append((PLACES.get(place, place), rows))
     return places
 
@@ -158,7 +140,7 @@ def _together(stages: list[StageCost]) -> StageCost:
     waited = sum(stage.seconds_per_sample * stage.waiting for stage in stages)
     evidence = sum(stage.evidence for stage in stages)
     waiting = waited / seconds if seconds else 0.0
-    return StageCost("", "all of these", stages[0].place, seconds, waiting, capacity, evidence)
+    return StageCost(TOTAL, "all of these", stages[0].place, seconds, waiting, capacity, evidence)
 
 
 def tally(judgements: Iterable[str]) -> str:

@@ -50,14 +50,8 @@ def _times(event: TraceEvent) -> tuple[int, int, int]:
 
 
 def _span(event: TraceEvent, category: str) -> Json:
-    return {
-        "ph": "X",
-        "name": event.name,
-        "cat": category,
-        "tid": event.thread,
-        "ts": event.start_ns,
-        "dur": event.end_ns - event.start_ns,
-    }
+    times = {"ts": event.start_ns, "dur": event.end_ns - event.start_ns}
+    return {"ph": "X", "name": event.name, "cat": category, "tid": event.thread, **times}
 
 
 def _label(batch: BatchTimes) -> Json:
@@ -81,10 +75,8 @@ def _waits(events: list[TraceEvent]) -> Iterator[Json]:
     for event in events:
         if event.batch is not None:
             yield {**_span(event, "step"), "args": _label(event.batch)}
-            for name, ts, value in (
-                ("batches ready", event.start_ns, event.queue[0]),
-                ("batches in flight", event.end_ns, event.queue[1]),
-            ):
+            counters = ("batches ready", event.start_ns), ("batches in flight", event.end_ns)
+            for (name, ts), value in zip(counters, event.queue, strict=True):
                 yield {"ph": "C", "name": name, "tid": event.thread, "ts": ts, "args": {"batches": value}}
 
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import ConfigError
-from headrace.records import LoaderStats, StageStats
+from headrace.records import LoaderStats
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -24,6 +24,14 @@ Scalar = tuple[str, str, Callable[[LoaderStats], float | None]]
 def _remote(name: str) -> Callable[[LoaderStats], float | None]:
     """A figure of a dataset of URLs; other datasets have none."""
     return lambda stats: None if stats.remote is None else getattr(stats.remote, name)
+
+
+def _of_stages(name: str) -> Callable[[LoaderStats], dict[str, float]]:
+    return lambda stats: {stage.name: getattr(stage, name) for stage in stats.stages}
+
+
+def _failed(stats: LoaderStats) -> dict[str, float]:
+    return {action: sum(f.action == action for f in stats.failures) for action in ("skipped", "replaced")}
 
 
 COUNTERS: tuple[Scalar, ...] = (
@@ -70,10 +78,13 @@ GAUGES: tuple[Scalar, ...] = (
         lambda s: s.epochs[-1].queue.ready[-1] if s.epochs and s.epochs[-1].queue.ready else None,
     ),
 )
-STAGE_COUNTERS: tuple[tuple[str, str, Callable[[StageStats], float]], ...] = (
-    ("stage_samples", "Samples that went through the stage.", lambda stage: stage.samples),
-    ("stage_seconds", "Thread time that the stage took.", lambda stage: stage.seconds),
-    ("stage_bytes", "Bytes that the stage read, wrote or copied.", lambda stage: stage.bytes),
+# (name, what it is, name of a label, numbers by its values)
+LABELLED_COUNTERS: tuple[tuple[str, str, str, Callable[[LoaderStats], Mapping[str, float]]], ...] = (
+    ("stage_samples", "Samples that went through the stage.", "stage", _of_stages("samples")),
+    ("stage_seconds", "Thread time that the stage took.", "stage", _of_stages("seconds")),
+    ("stage_bytes", "Bytes that the stage read, wrote or copied.", "stage", _of_stages("bytes")),
+    ("decoded_samples", "Samples by what decoded them.", "decoder", lambda stats: stats.decoded_by),
+    ("failed_samples", "Samples that couldn't be loaded.", "action", _failed),
 )
 
 
@@ -96,14 +107,10 @@ class Collector:
 
     def collect(self) -> Iterator[Metric]:
         """All metrics of all loaders, as of now."""
-        from prometheus_client.metrics_core import (
-            CounterMetricFamily,
-            GaugeMetricFamily,
-            HistogramMetricFamily,
-        )
+        from prometheus_client import metrics_core as metrics
 
         stats = {name: loader.stats() for name, loader in self._loaders.items()}
-        for kind, scalars in ((CounterMetricFamily, COUNTERS), (GaugeMetricFamily, GAUGES)):
+        for kind, scalars in ((metrics.CounterMetricFamily, COUNTERS), (metrics.GaugeMetricFamily, GAUGES)):
             for metric, text, value in scalars:
                 family = kind(f"headrace_{metric}", text, labels=("loader",))
                 for name, each in stats.items():
@@ -111,36 +118,17 @@ class Collector:
                     if number is not None:
                         family.add_metric((name,), number)
                 yield family
-        waits = HistogramMetricFamily(
-            "headrace_stall_seconds", "What steps after the first of an epoch waited.", labels=("loader",)
-        )
+        text = "What steps after the first of an epoch waited."
+        waits = metrics.HistogramMetricFamily("headrace_stall_seconds", text, labels=("loader",))
         for name, each in stats.items():
             waits.add_metric((name,), [(_bound(b), n) for b, n in each.waits], each.stall_seconds)
         yield waits
-        for metric, text, of_stage in STAGE_COUNTERS:
-            family = CounterMetricFamily(f"headrace_{metric}", text, labels=("loader", "stage"))
+        for metric, text, label, values in LABELLED_COUNTERS:
+            family = metrics.CounterMetricFamily(f"headrace_{metric}", text, labels=("loader", label))
             for name, each in stats.items():
-                for stage in each.stages:
-                    family.add_metric((name, stage.name), of_stage(stage))
+                for value_of_label, count in values(each).items():
+                    family.add_metric((name, value_of_label), count)
             yield family
-        yield from _outcomes(stats)
-
-
-def _outcomes(stats: Mapping[str, LoaderStats]) -> Iterator[Metric]:
-    from prometheus_client.metrics_core import CounterMetricFamily
-
-    decoded = CounterMetricFamily(
-        "headrace_decoded_samples", "Samples by what decoded them.", labels=("loader", "decoder")
-    )
-    failed = CounterMetricFamily(
-        "headrace_failed_samples", "Samples that couldn't be loaded.", labels=("loader", "action")
-    )
-    for name, each in stats.items():
-        for decoder, samples in each.decoded_by.items():
-            decoded.add_metric((name, decoder), samples)
-        for action in ("skipped", "replaced"):
-            failed.add_metric((name, action), sum(f.action == action for f in each.failures))
-    yield from (decoded, failed)
 
 
 def _bound(seconds: float) -> str:

@@ -6,6 +6,12 @@ from typing import Any, Protocol
 
 from headrace.records import LoaderStats
 
+# Attributes of `EpochStats` that are scalars of the same names.
+OF_EPOCH = (
+    *("stall_share", "stall_seconds", "stall_median_seconds", "stall_p95_seconds", "stall_max_seconds"),
+    *("startup_seconds", "samples_per_second", "batches_per_second"),
+)
+
 
 class ScalarWriter(Protocol):
     """A `torch.utils.tensorboard.SummaryWriter`, or whatever takes scalars as it does."""
@@ -27,18 +33,8 @@ def to_tensorboard(stats: LoaderStats, writer: ScalarWriter, step: int, *, tag: 
     if not stats.epochs:
         return
     epoch = stats.epochs[-1]
-    scalars = {
-        "stall_share": epoch.stall_share,
-        "stall_seconds": epoch.stall_seconds,
-        "stall_median_seconds": epoch.stall_median_seconds,
-        "stall_p95_seconds": epoch.stall_p95_seconds,
-        "stall_max_seconds": epoch.stall_max_seconds,
-        "startup_seconds": epoch.startup_seconds,
-        "samples_per_second": epoch.samples_per_second,
-        "batches_per_second": epoch.batches_per_second,
-        "memory_used_bytes": stats.memory_used,
-        "memory_allowed_bytes": stats.memory_allowed,
-    }
+    scalars: dict[str, float] = {name: getattr(epoch, name) for name in OF_EPOCH}
+    scalars |= {"memory_used_bytes": stats.memory_used, "memory_allowed_bytes": stats.memory_allowed}
     if epoch.queue.ready:
         scalars["queue_ready"] = sum(epoch.queue.ready) / len(epoch.queue.ready)
     for stage in epoch.stages:

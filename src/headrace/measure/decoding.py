@@ -22,16 +22,12 @@ from headrace.measure.tree import refusal
 # Returns the bytes of an image; None where it cannot be read, having recorded its state or reason.
 Read = Callable[[Split, int], bytes | None]
 
-# Images that a thread takes at a time, also limited in bytes.
-CHUNK, CHUNK_BYTES = 64, 16_000_000
-# Larger files are not read into memory.
-MOST_BYTES = 1 << 30
-# Interval at which a wait for native code returns to Python, so that Ctrl-C works; in milliseconds.
-WAIT_MS = 1000
+CHUNK, CHUNK_BYTES = 64, 16_000_000  # images that a thread takes at a time, also limited in bytes
+MOST_BYTES = 1 << 30  # larger files are not read into memory
+WAIT_MS = 1000  # until a wait for native code returns to Python, so that Ctrl-C works
 # So many zero bytes at the end of a file mean that its end never arrived: no encoder writes them.
 ZEROS = 512
-# Value of PIL.Image.Resampling: the filter that uses every pixel.
-BOX = 4
+BOX = 4  # of PIL.Image.Resampling: the filter that uses every pixel
 # Only libjpeg's complete decoder notices surplus or missing data before the end of a file; the others take
 # 40 % less time. It cannot tell that from impossible codes: Headrace's decoder, which stops at those, can.
 THOROUGH, STRICT = "libjpeg-full", "headrace"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -36,16 +36,20 @@ class Event(NamedTuple):
 
 
 @contextmanager
-def profiling(found: Callable[[list[Event]], None]) -> Iterator[None]:
-    """Profiles what runs while it lasts, and then calls `found` with all of it."""
+def profiling() -> Iterator[list[Event]]:
+    """Profiles what runs while it lasts; the list that it yields has all of it in the end."""
+    found: list[Event] = []
     activities = [torch.profiler.ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(torch.profiler.ProfilerActivity.CUDA)
     elif hasattr(torch, "xpu") and torch.xpu.is_available():
         activities.append(torch.profiler.ProfilerActivity.XPU)
     with torch.profiler.profile(activities=activities) as profile:
-        yield
-    found([_event(event) for event in profile.events()])
+        yield found
+    for event in profile.events():
+        span = event.time_range  # microseconds
+        on_device = event.device_type.name != "CPU"
+        found.append(Event(event.name, span.start / 1e6, span.end / 1e6, on_device, event.thread))
 
 
 def device_facts(events: Sequence[Event], steps: int, batch_nbytes: int, name: str) -> DeviceFacts:
@@ -79,12 +83,6 @@ def device_facts(events: Sequence[Event], steps: int, batch_nbytes: int, name: s
         copy_seconds=_seconds(to_device) / steps,
         blocking_copy_seconds=_union(in_copies) / steps,
     )
-
-
-def _event(event: Any) -> Event:
-    span = event.time_range  # microseconds
-    on_device = event.device_type.name != "CPU"
-    return Event(event.name, span.start / 1e6, span.end / 1e6, on_device, event.thread)
 
 
 def _within(inner: Event, outer: Event) -> bool:

@@ -24,19 +24,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from headrace._machine import usable_cores
-from headrace.measure.device_profile import Event, device_facts, profiling
-from headrace.measure.observed import (
-    ACTUAL,
-    DEMAND,
-    EXAMINED,
-    KEPT_BATCHES,
-    PARTS,
-    Loop,
-    Observation,
-    Phase,
-)
+from headrace.measure.device_profile import device_facts, profiling
+from headrace.measure.observed import ACTUAL, DEMAND, EXAMINED, KEPT_BATCHES, PARTS, Loop, Observation, Phase
 from headrace.measure.processes import children_memory, own_memory, wait_until_quiet
-from headrace.measure.settings import is_replaceable, name_of, with_settings
 from headrace.measure.subject import (
     Watched,
     WatchedIterator,
@@ -44,9 +34,12 @@ from headrace.measure.subject import (
     batch_samples,
     clone,
     describe,
+    is_replaceable,
+    name_of,
     nbytes,
     prefetched,
     where_from,
+    with_settings,
 )
 from headrace.measure.supplies import LAST_SUPPLY_SECONDS, Recorder, Supplies, last_line, synchronise
 
@@ -194,10 +187,6 @@ class Examination:
                 )
             self._measure_supplies(subject, None)
 
-    def _next(self, inner: Iterator[Any]) -> Any:
-        with self._own_work():
-            return next(inner)
-
     @contextmanager
     def _own_work(self) -> Iterator[None]:
         """Loaders that are iterated over meanwhile are parts of this one, or the examination's own."""
@@ -231,12 +220,13 @@ class Examination:
                 inner = watched.begin()
 
     def _batches(self, watched: Watched, inner: Iterator[Any], began: float) -> Iterator[Any]:
-        """Batches for the script, in whichever phase."""
         try:
-            batch = self._next(inner)
+            with self._own_work():
+                batch = next(inner)
         except StopIteration:
             return
-        self._enter(watched)
+        if not watched.phase.began:
+            self._begin(watched, watched.phase.name)
         if not self.observation.memory:
             own = own_memory(os.getpid())
             self.observation.memory = {"main_at_first": own, "workers_at_first": children_memory()}
@@ -252,7 +242,8 @@ class Examination:
                 inner = yield from self._after_step(watched, inner)
             asked = time.perf_counter()
             try:
-                batch = self._next(inner)
+                with self._own_work():
+                    batch = next(inner)
             except StopIteration:
                 watched.phase.epochs_ended += 1
                 return
@@ -324,10 +315,6 @@ class Examination:
     def _elsewhere(self, watched: Watched) -> float:
         """Seconds spent on loops over other loaders so far."""
         return sum(one.loop.seconds for one in self._beside(watched))
-
-    def _enter(self, watched: Watched) -> None:
-        if not watched.phase.began:
-            self._begin(watched, watched.phase.name)
 
     def _begin_actual(self, watched: Watched) -> None:
         """Begins the phase with the script's own settings, or with those that are being tried.
@@ -511,22 +498,22 @@ class Examination:
 
     def _demand(self, watched: Watched, settings: dict[str, Any]) -> Iterator[Any]:
         self._begin(watched, name_of(DEMAND, settings), settings)
-        yield from self._again_and_again(watched, DEMAND_SECONDS, SLOW_DEMAND_SECONDS)
+        yield from self._again_and_again(watched, DEMAND_SECONDS)
         self._recorder.end(watched)
 
     def _close_look(self, watched: Watched) -> Iterator[Any]:
         """The step alone while its thread is sampled often, which shows where its time goes."""
         self._begin(watched, PARTS)
-        yield from self._again_and_again(watched, PARTS_SECONDS, SLOW_DEMAND_SECONDS)
+        yield from self._again_and_again(watched, PARTS_SECONDS)
         self._recorder.end(watched)
 
-    def _again_and_again(self, watched: Watched, seconds: float, slow_seconds: float) -> Iterator[Any]:
-        """The kept batches in turn, for `seconds`; up to `slow_seconds` where two rounds take longer."""
+    def _again_and_again(self, watched: Watched, seconds: float) -> Iterator[Any]:
+        """The kept batches in turn, for `seconds`; for longer where two rounds take longer."""
         phase, away = watched.phase, 0.0
         samples = [batch_samples(batch, watched.loader.batch_size) for batch in watched.kept]
         for number in itertools.count():
             spent = self._recorder.now() - phase.began - away
-            if spent >= (seconds if len(phase.computes) >= 2 * KEPT_BATCHES else slow_seconds):
+            if spent >= (seconds if len(phase.computes) >= 2 * KEPT_BATCHES else SLOW_DEMAND_SECONDS):
                 break
             which = number % len(watched.kept)
             batch = clone(watched.kept[which])  # its time is neither waited for nor computed
@@ -546,8 +533,7 @@ class Examination:
     def _profiled(self, watched: Watched) -> Iterator[Any]:
         """A few repeated batches under the profiler; their times are its own, and not kept."""
         self._recorder.announce("profile")
-        events: list[Event] = []
-        with profiling(events.extend):
+        with profiling() as events:
             for number in range(PROFILED_STEPS):
                 yield clone(watched.kept[number % len(watched.kept)])
                 if self._left:

@@ -15,12 +15,9 @@ import numpy.typing as npt
 
 from headrace.measure.tree import is_folder, refusal, who_may
 
-# Called with (number done, number in all), now and then.
-Progress = Callable[[int, int], None]
-
+Progress = Callable[[int, int], None]  # called with (number done, number in all), now and then
 # Extensions of images that ImageFolder ignores.
 OTHER_IMAGES = (".jfif", ".jpe", ".gif", ".heic", ".heif", ".avif", ".jp2", ".jxl")
-
 # First bytes of a file that identify most image formats, and the formats' signatures.
 HEAD = 16
 SIGNATURES = (
@@ -34,9 +31,7 @@ SIGNATURES = (
     (b"\xffO\xffQ", "JPEG2000"),
 )
 HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"mif1", b"msf1")
-
-# Files without an image's extension whose first bytes are read, at most, per class.
-SNIFFED = 1000
+SNIFFED = 1000  # files without an image's extension whose first bytes are read, at most, per class
 
 
 class State(IntEnum):
@@ -188,11 +183,8 @@ def list_split(
     split.images = Images(names, *arrays, reasons=reasons)
     if not flat:
         split.loose = [e.name for e in entries if not is_folder(e) and e.name.lower().endswith(taken)]
-        split.lost_folders = [
-            e.name
-            for e in entries
-            if e.is_symlink() and not os.path.exists(e.path) and not os.path.splitext(e.name)[1]
-        ]
+        lost = (entry.name for entry in entries if entry.is_symlink() and not os.path.exists(entry.path))
+        split.lost_folders = [name for name in lost if not os.path.splitext(name)[1]]
     return split
 
 

@@ -35,7 +35,7 @@ class Phase:
 
     Attributes:
         name: ACTUAL, DEMAND or SUPPLY, with the settings that differ, if any do: "actual num_workers=8".
-        settings: that differ from the script's own; see `headrace.measure.settings`.
+        settings: that differ from the script's own; see `headrace.measure.subject`.
         began, ended: seconds since the examination began.
         waits: seconds in next(), of each step but the first of an epoch.
         computes: seconds from a batch until the next call of next(), of the same steps, without loops over

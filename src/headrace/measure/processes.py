@@ -182,22 +182,13 @@ def times() -> Times:
     return Times(time.perf_counter(), time.process_time(), children, busy_seconds())
 
 
-def wait_until_quiet(*, at_most: float = 10.0) -> bool:
-    """Waits until this process and its children are idle, as workers are once enough batches are ready.
-
-    Args:
-        at_most: seconds to wait.
-
-    Returns:
-        Whether they became idle.
-    """
-    end, calm, before = time.perf_counter() + at_most, 0, times()
-    while time.perf_counter() < end:
+def wait_until_quiet() -> None:
+    """Waits until this process and its children are idle, as workers are once enough batches are ready; for
+    10 seconds at most."""
+    end, calm, before = time.perf_counter() + 10.0, 0, times()
+    while calm < 4 and time.perf_counter() < end:
         time.sleep(0.05)
         now = times()
         spent = now.since(before)
         calm = calm + 1 if spent.own + spent.children < 0.1 * spent.wall else 0
         before = now
-        if calm == 4:
-            return True
-    return False

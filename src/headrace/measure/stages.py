@@ -73,6 +73,10 @@ def _modules(names: str) -> str:
     return rf"/(?:{'|'.join(names.split())})(?:/.*|\.py):"
 
 
+def _patterns(*rows: tuple[str, str]) -> tuple[tuple[re.Pattern[str], str], ...]:
+    return tuple((re.compile(pattern), name) for pattern, name in rows)
+
+
 TRANSFORMS = re.compile(
     _modules(
         "torchvision/transforms torchvision/prototype/transforms albumentations albucore kornia/augmentation"
@@ -81,33 +85,24 @@ TRANSFORMS = re.compile(
         " imagecorruptions"
     )
 )
+DECODERS = _modules(
+    r"PIL/ImageFile PIL/\w+ImagePlugin PIL/ImageSequence torchvision/io imageio simplejpeg turbojpeg"
+    " torchcodec soundfile audioread av decord pyvips rawpy tifffile imagecodecs pydicom nibabel jpeg4py"
+    " accimage torchaudio/_?backend torchaudio/io torchaudio/_torchcodec torchaudio/_extension"
+)
+READERS = _modules(
+    "zipfile tarfile pathlib gzip bz2 lzma _compression shelve mmap tempfile _pyio socket ssl http/client"
+    " h5py lmdb fsspec s3fs gcsfs adlfs boto3 botocore s3torchconnector obstore urllib3 requests aiohttp"
+    " smart_open safetensors zarr netCDF4 pyarrow webdataset streaming msgpack torch/serialization"
+    r" numpy/lib/_?npyio(?:_impl)? numpy/lib/_?format(?:_impl)? numpy/lib/_datasource"
+)
 # "FILE:FUNCTION" → stage; the first that matches counts.
-FRAMES = tuple(
-    (re.compile(pattern), stage)
-    for pattern, stage in (
-        (r"/torchvision/io/image\.py:read_file$", "read"),
-        (
-            _modules(
-                r"PIL/ImageFile PIL/\w+ImagePlugin PIL/ImageSequence torchvision/io imageio simplejpeg"
-                " turbojpeg torchcodec soundfile audioread av decord pyvips rawpy tifffile imagecodecs"
-                " pydicom nibabel jpeg4py accimage torchaudio/_?backend torchaudio/io torchaudio/_torchcodec"
-                " torchaudio/_extension"
-            ),
-            "decode",
-        ),
-        (r"/PIL/Image\.py:(open|preinit|init)$", "decode"),
-        (
-            _modules(
-                "zipfile tarfile pathlib gzip bz2 lzma _compression shelve mmap tempfile _pyio socket ssl"
-                " http/client h5py lmdb fsspec s3fs gcsfs adlfs boto3 botocore s3torchconnector obstore"
-                " urllib3 requests aiohttp smart_open safetensors zarr netCDF4 pyarrow webdataset streaming"
-                r" msgpack numpy/lib/_?npyio(?:_impl)? numpy/lib/_?format(?:_impl)? numpy/lib/_datasource"
-                " torch/serialization"
-            ),
-            "read",
-        ),
-        (r":_*((p?read|open)(?![a-z])|read(into|lines?|all|exactly|bytes|file))", "read"),
-    )
+FRAMES = _patterns(
+    (r"/torchvision/io/image\.py:read_file$", "read"),
+    (DECODERS, "decode"),
+    (r"/PIL/Image\.py:(open|preinit|init)$", "decode"),
+    (READERS, "read"),
+    (r":_*((p?read|open)(?![a-z])|read(into|lines?|all|exactly|bytes|file))", "read"),
 )
 # Methods of a file: the only functions of the user's own that are known by their names.
 FILE_METHODS = re.compile(r":(p?read|readinto|readlines?|readall)$")
@@ -135,37 +130,27 @@ LOCK_FILES = re.compile(
 
 # What a data loader consists of: "FILE:FUNCTION" → kind of thread.
 LOADER = r"/(torch/utils/data|torchdata/stateful_dataloader)/(.*/)?"
-ANCHORS = tuple(
-    (re.compile(pattern), kind)
-    for pattern, kind in (
-        (r"/multiprocessing/(queues\.py:_feed|resource_sharer\.py:_serve)$", "send"),
-        (LOADER + r"fetch\.py:fetch$", "fetch"),
-        (LOADER + r"worker\.py:_worker_loop$", "worker"),
-        (LOADER + r"pin_memory\.py:_pin_memory_loop$", "pin"),
-        (LOADER + r"\w*dataloader\w*\.py:", "loader"),
-    )
+ANCHORS = _patterns(
+    (r"/multiprocessing/(queues\.py:_feed|resource_sharer\.py:_serve)$", "send"),
+    (LOADER + r"fetch\.py:fetch$", "fetch"),
+    (LOADER + r"worker\.py:_worker_loop$", "worker"),
+    (LOADER + r"pin_memory\.py:_pin_memory_loop$", "pin"),
+    (LOADER + r"\w*dataloader\w*\.py:", "loader"),
+)
+LOGGERS = _modules(
+    "logging torch/utils/tensorboard tensorboard tensorboardX wandb mlflow clearml neptune aim comet_ml"
+    " matplotlib loguru"
 )
 # Parts of the training step, by any frame of its stack: the first that matches counts.
-STEP_PARTS = tuple(
-    (re.compile(pattern), part)
-    for pattern, part in (
-        # With CUDA graphs, compile_fx.py's run() wraps each call of what was compiled.
-        (r"/torch/(_dynamo/convert_frame\.py:|_inductor/compile_fx\.py:(?!run$))", "compile"),
-        (
-            r"/torch/serialization\.py:_?(legacy_)?save$|/torch/distributed/checkpoint/|/safetensors/",
-            "checkpoint",
-        ),
-        (r":_?(save|write)_\w*(checkpoint|model|state|weights)\w*$|:_?save_checkpoint", "checkpoint"),
-        (
-            _modules(
-                "logging torch/utils/tensorboard tensorboard tensorboardX wandb mlflow clearml neptune aim"
-                " comet_ml matplotlib loguru"
-            ),
-            "logging",
-        ),
-        (r"/torch/optim/", "optimizer"),
-        (r"/torch/(autograd/__init__|_tensor)\.py:(backward|grad)$", "backward"),
-    )
+STEP_PARTS = _patterns(
+    # With CUDA graphs, compile_fx.py's run() wraps each call of what was compiled.
+    (r"/torch/(_dynamo/convert_frame\.py:|_inductor/compile_fx\.py:(?!run$))", "compile"),
+    (r"/torch/serialization\.py:_?(legacy_)?save$", "checkpoint"),
+    (r"/torch/distributed/checkpoint/|/safetensors/", "checkpoint"),
+    (r":_?(save|write)_\w*(checkpoint|model|state|weights)\w*$|:_?save_checkpoint", "checkpoint"),
+    (LOGGERS, "logging"),
+    (r"/torch/optim/", "optimizer"),
+    (r"/torch/(autograd/__init__|_tensor)\.py:(backward|grad)$", "backward"),
 )
 SAVING = re.compile(r":_?save_checkpoint")  # also the user's own
 FORWARD = re.compile(r"/torch/nn/(modules|functional|parallel)")

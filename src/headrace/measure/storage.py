@@ -10,13 +10,14 @@ import mmap
 import os
 import random
 import re
+import stat
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from headrace.errors import require
 
@@ -138,8 +139,7 @@ class Storage:
     rates: Rates | None = None
 
 
-@dataclass(frozen=True)
-class _File:
+class _File(NamedTuple):
     path: str
     size: int
 
@@ -218,13 +218,12 @@ def _find(path: Path) -> tuple[list[_File], bool]:
                 return files, False
             try:
                 status = entry.stat()
-                is_folder = entry.is_dir()
             except OSError:
                 continue  # a broken link, or deleted meanwhile
-            if not is_folder:
-                if entry.is_file() and status.st_size >= BLOCK:
-                    files.append(_File(entry.path, status.st_size))
-            elif (identity := (status.st_dev, status.st_ino)) not in seen:  # links to folders may go round
+            if stat.S_ISREG(status.st_mode) and status.st_size >= BLOCK:
+                files.append(_File(entry.path, status.st_size))
+            identity = (status.st_dev, status.st_ino)
+            if stat.S_ISDIR(status.st_mode) and identity not in seen:  # links to folders may go round
                 seen.add(identity)
                 folders.append(entry.path)
     return files, True
@@ -280,11 +279,7 @@ def _opened(file: _File, direct: bool) -> Iterator[int]:
 
 
 def _read_places(
-    places: Iterator[tuple[_File, int]],
-    direct: bool,
-    threads: int,
-    seconds: float,
-    failures: dict[str, None],
+    places: Iterator[tuple[_File, int]], direct: bool, threads: int, seconds: float, failures: dict[str, None]
 ) -> Reads:
     begin = time.perf_counter()
     end = begin + seconds

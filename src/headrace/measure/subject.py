@@ -1,8 +1,19 @@
-"""The loader that is examined: what it is, how far its examination is, how batches are counted and copied."""
+"""Loaders that are examined: what they are, how far that is, how batches are counted and copied, and others
+like them with other settings.
+
+Settings of a loader or a process are a plain dict that travels to other processes, with any of these keys,
+each as in `headrace.doctor.records.Advice.settings`:
+
+- "loader": arguments of `torch.utils.data.DataLoader` that differ;
+- "headrace": True: Headrace's loader in the place of torch's;
+- "threads": operators' threads in the training process;
+- "worker_threads": threads of OpenMP, OpenBLAS, OpenCV and the like in each worker process.
+"""
 
 from __future__ import annotations
 
 import copy
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,9 +28,11 @@ from headrace import _torch_compat
 from headrace._machine import usable_cores
 from headrace.measure.observed import LoaderFacts, Loop, Phase
 from headrace.measure.processes import Times, times
-from headrace.measure.settings import arguments_of
 
 OWN = Path(__file__).parent.parent
+# What torch's DataLoader keeps of its arguments under their names.
+_KEPT = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "generator", "in_order")
+OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
 
 
 @dataclass
@@ -30,7 +43,7 @@ class Watched:
         loader: that the script made.
         begin: its own iter().
         where: it is iterated over, for the first time.
-        settings: that are being tried; see `headrace.measure.settings`.
+        settings: that are being tried; see `headrace.measure.subject`.
         instead: iter() of the loader with these settings; None: the script's own.
         times: when its phase began.
         loop: what was spent on it since the actual phase of any loader began, or since it was first used.
@@ -154,21 +167,24 @@ def stages_between(before: dict[str, list[float]], after: dict[str, list[float]]
     return found
 
 
+def worker_counts(most: int) -> list[int]:
+    """Numbers of workers to try: 1, 2, 3, 4, 6, 8, 12, 16 and so on."""
+    steps = sorted({*(2**power for power in range(11)), *(3 * 2**power for power in range(10))})
+    return [count for count in steps if count <= most]
+
+
 def more_workers(count: int) -> list[int]:
-    """Numbers above `count` to try, up to four times the cores: 1, 2, 3, 4, 6, 8, 12, 16 and so on."""
-    steps = sorted({1, *(2**power for power in range(1, 11)), *(3 * 2**power for power in range(9))})
-    return [more for more in steps if count < more <= max(8, 4 * usable_cores())]
+    """Those above `count`, up to four times the cores."""
+    return [more for more in worker_counts(max(8, 4 * usable_cores())) if more > count]
 
 
 def describe(loader: DataLoader[Any], where: str, batch_nbytes: int) -> LoaderFacts:
     """The loader as the report names it."""
     known, ours = arguments_of(loader), is_headrace(loader)
-    shown: dict[str, Any] = {"batch_size": loader.batch_size}
-    for name in () if ours else ("num_workers", "prefetch_factor", "persistent_workers", "in_order"):
-        if name in known:
-            shown[name] = known[name]
+    names = () if ours else ("num_workers", "prefetch_factor", "persistent_workers", "in_order")
+    shown = {"batch_size": loader.batch_size, **{name: known[name] for name in names if name in known}}
     shown["pin_memory"] = bool(loader.pin_memory)
-    samples = _length(loader.dataset)
+    samples = length_of(loader.dataset)
     dataset = type(loader.dataset).__name__ + ("" if samples is None else f" of {samples:,}")
     code = ", ".join([dataset, *(f"{name}={value!r}" for name, value in shown.items())])
     return LoaderFacts(
@@ -176,7 +192,7 @@ def describe(loader: DataLoader[Any], where: str, batch_nbytes: int) -> LoaderFa
         code=f"{'headrace.' if ours else ''}{type(loader).__name__}({code})",
         where=where,
         arguments=shown,
-        batches=_length(loader),
+        batches=length_of(loader),
         batch_nbytes=batch_nbytes,
         samples=samples,
     )
@@ -194,8 +210,86 @@ def where_from() -> str:
     return "?"
 
 
-def _length(thing: Any) -> int | None:
+def length_of(thing: Any) -> int | None:
+    """Its len(); None where it has none."""
     try:
         return len(thing)
     except TypeError:
         return None
+
+
+def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    """What makes another loader of the same batches, of torch's."""
+    known = inspect.signature(DataLoader.__init__).parameters
+    names = [name for name in _KEPT if name in known]
+    if loader.num_workers:
+        names += OF_WORKERS
+    arguments = {"dataset": loader.dataset, "collate_fn": loader.collate_fn}
+    arguments |= {name: getattr(loader, name) for name in names}
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        return {**arguments, "batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    if loader.batch_size is None and loader.batch_sampler is not None:
+        return {**arguments, "batch_sampler": loader.batch_sampler}
+    sized = {"batch_size": loader.batch_size, "sampler": loader.sampler}
+    return {**arguments, **sized, **({} if loader.batch_size is None else {"drop_last": loader.drop_last})}
+
+
+def is_replaceable(loader: DataLoader[Any]) -> bool:
+    """Whether its iter() is torch's or Headrace's: another loader would drop what one of its own does."""
+    owner = next(cls for cls in type(loader).__mro__ if "__iter__" in vars(cls))
+    return owner is DataLoader or owner.__module__.startswith("headrace.")
+
+
+def with_settings(
+    loader: DataLoader[Any], settings: dict[str, Any], headrace: type[DataLoader[Any]] | None
+) -> DataLoader[Any]:
+    """Another loader of the same batches.
+
+    Args:
+        loader: torch's; it is left alone.
+        settings: "threads" is ignored.
+        headrace: Headrace's DataLoader; None: settings don't ask for it.
+    """
+    arguments = arguments_of(loader)
+    if settings.get("headrace") and headrace is not None:
+        for name in ("num_workers", "in_order", "worker_init_fn", *OF_WORKERS):
+            arguments.pop(name, None)
+        return headrace(**arguments)
+    arguments |= settings.get("loader", {})
+    if "worker_threads" in settings:
+        arguments["worker_init_fn"] = LimitedWorker(settings["worker_threads"], loader.worker_init_fn)
+    if not arguments["num_workers"]:
+        for name in OF_WORKERS:
+            arguments.pop(name, None)
+    return DataLoader(**arguments)
+
+
+class LimitedWorker:
+    """A worker_init_fn that limits the threads of libraries, then calls the user's."""
+
+    def __init__(self, threads: int, init: Callable[[int], object] | None) -> None:
+        self._threads, self._init = threads, init
+
+    def __call__(self, worker_id: int) -> None:
+        """Runs in the worker process."""
+        torch.set_num_threads(self._threads)
+        if "cv2" in sys.modules:
+            sys.modules["cv2"].setNumThreads(0 if self._threads == 1 else self._threads)
+        try:
+            import threadpoolctl  # type: ignore[import-untyped]
+        except ImportError:
+            pass  # OpenMP and BLAS keep their threads: only what torch and OpenCV do is limited
+        else:
+            threadpoolctl.threadpool_limits(self._threads)
+        if self._init is not None:
+            self._init(worker_id)
+
+
+def name_of(kind: str, settings: dict[str, Any], where: str = "") -> str:
+    """Of a phase with these settings: "supply num_workers=8"; of another loop's loader, " at eval.py:9"."""
+    words = [f"{name}={value!r}" for name, value in settings.get("loader", {}).items()]
+    words += [f"worker_threads={settings['worker_threads']!r}"] if "worker_threads" in settings else []
+    words += ["headrace"] if settings.get("headrace") else []
+    words += [f"threads={settings['threads']!r}"] if "threads" in settings else []
+    words += [f"at {where}"] if where else []
+    return f"{kind} {' '.join(words)}" if words else kind

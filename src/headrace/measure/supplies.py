@@ -26,16 +26,17 @@ from headrace.measure.observed import (
 )
 from headrace.measure.processes import children_memory, times
 from headrace.measure.sampler import AGAIN
-from headrace.measure.settings import name_of, with_settings
 from headrace.measure.subject import (
     Watched,
     batch_samples,
     describe,
     is_headrace,
     more_workers,
+    name_of,
     own_stages,
     prefetched,
     stages_between,
+    with_settings,
 )
 
 SUPPLY_SECONDS, SLOW_SUPPLY_SECONDS = 2.0, 6.0
@@ -184,8 +185,10 @@ class Supplies:
                 "other loaders weren't tried: of an IterableDataset each worker may give all samples again"
             )
             return
-        if not ours and loader.num_workers and self._workers_start_threads():
-            self._try(watched, {"worker_threads": 1})
+        if not ours and loader.num_workers:
+            looks = [look for look in self._counted() if look["role"] == "worker" and look["phase"] == SUPPLY]
+            if worker_threads(looks) > usable_cores():
+                self._try(watched, {"worker_threads": 1})
         for workers in () if ours else more_workers(loader.num_workers):
             phase = self._try(watched, {"loader": {"num_workers": workers}})
             rate = phase.samples_per_second if phase else 0.0
@@ -199,11 +202,6 @@ class Supplies:
                 self._try(watched, {"loader": {"in_order": False}})
         if not ours and self._headrace is not None:
             self._try(watched, {"headrace": True})
-
-    def _workers_start_threads(self) -> bool:
-        """Whether the workers compute on more threads than there are cores."""
-        looks = [look for look in self._counted() if look["role"] == "worker" and look["phase"] == SUPPLY]
-        return worker_threads(looks) > usable_cores()
 
     def _try(self, watched: Watched, settings: dict[str, Any], kind: str = SUPPLY) -> Phase | None:
         if self._recorder.spent() > LAST_SUPPLY_SECONDS:
@@ -233,7 +231,7 @@ class Supplies:
         ahead = prefetched(watched.loader, settings)
         started = time.perf_counter()
         inner, skip = (begin(), ahead + 1) if inner is None else (inner, ahead)
-        batches = self._endless(phase, begin, inner)
+        batches = endless(phase, begin, inner)
         for number in range(skip):
             next(batches, None)
             if number == 0 and not phase.startups and settings:
@@ -261,20 +259,20 @@ class Supplies:
             return batches >= 2
         return seconds >= SUPPLY_SECONDS and batches >= least
 
-    def _endless(
-        self, phase: Phase, begin: Callable[[], Iterator[Any]], inner: Iterator[Any]
-    ) -> Iterator[Any]:
-        while True:
-            yield from inner  # of which the actual phase may have left nothing
-            phase.epochs_ended += 1
-            started = time.perf_counter()
-            del inner  # with it torch ends its workers, which those forked now would keep alive
-            inner = begin()
-            first = next(inner, None)
-            if first is None:
-                return
-            phase.startups.append(time.perf_counter() - started)
-            yield first
+
+def endless(phase: Phase, begin: Callable[[], Iterator[Any]], inner: Iterator[Any]) -> Iterator[Any]:
+    """Batches of one epoch after the other, whose starts are noted in the phase."""
+    while True:
+        yield from inner  # of which the actual phase may have left nothing
+        phase.epochs_ended += 1
+        started = time.perf_counter()
+        del inner  # with it torch ends its workers, which those forked now would keep alive
+        inner = begin()
+        first = next(inner, None)
+        if first is None:
+            return
+        phase.startups.append(time.perf_counter() - started)
+        yield first
 
 
 def is_uneven(phase: Phase) -> bool:

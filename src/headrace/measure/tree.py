@@ -6,7 +6,7 @@ import os
 import pwd
 import stat
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice
 from typing import Literal
@@ -19,19 +19,10 @@ SPLITS = {
 }
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip", ".rar", ".7z")
-
 PACK_INDEX = "index.arrow"
-
-# Levels searched for images below the given folder, and folders searched on each.
-DEPTH = 4
-BREADTH = 64
-
-# Entries of a folder examined to see whether it holds an image.
-PEEKED = 1000
-
-# Entries of a folder kept for messages.
-REMEMBERED = 12
-
+DEPTH, BREADTH = 4, 64  # levels searched for images below the given folder, and folders searched on each
+PEEKED = 1000  # entries of a folder examined to see whether it holds an image
+REMEMBERED = 12  # entries of a folder kept for messages
 # Folders that tools leave behind: ImageFolder takes each of them for a class.
 DEBRIS = ("__MACOSX", "@eaDir", "lost+found", "System Volume Information", "$RECYCLE.BIN", "__pycache__")
 
@@ -88,14 +79,6 @@ class Place:
         return [(split, self)]
 
 
-@dataclass
-class _Names:
-    folders: list[str] = field(default_factory=list)
-    images: int = 0
-    archives: list[str] = field(default_factory=list)
-    entries: list[str] = field(default_factory=list)
-
-
 def look_at(path: str, extensions: Sequence[str], depth: int = DEPTH) -> Place:
     """What lies at `path`.
 
@@ -104,23 +87,15 @@ def look_at(path: str, extensions: Sequence[str], depth: int = DEPTH) -> Place:
         depth: levels to descend where there are no images.
     """
     try:
-        names = _names(path, tuple(extensions))
+        place, folders = _listed(path, tuple(extensions))
     except FileNotFoundError:
         return Place(path, "missing")
     except NotADirectoryError:
         return Place(path, "file" if os.path.exists(path) else "missing")
     except OSError as error:
         return Place(path, "unreadable", why=refusal(path, error))
-    kind, inside = _judge(path, names, extensions, depth)
-    return Place(
-        path,
-        kind,
-        inside,
-        len(names.folders),
-        names.images,
-        tuple(sorted(names.archives)),
-        tuple(sorted(names.entries)),
-    )
+    kind, inside = _judge(place, folders, extensions, depth)
+    return replace(place, kind=kind, inside=inside)
 
 
 def with_surroundings(place: Place, extensions: Sequence[str]) -> Place:
@@ -165,47 +140,46 @@ def split_of(name: str) -> str:
     return next((split for split, known in SPLITS.items() if name.lower() in known), "")
 
 
-def _names(path: str, extensions: tuple[str, ...]) -> _Names:
-    names = _Names()
+def _listed(path: str, extensions: tuple[str, ...]) -> tuple[Place, list[str]]:
+    """The place, whose kind is not known yet, and the names of its folders."""
+    folders, archives, names, images = list[str](), list[str](), list[str](), 0
     with os.scandir(path) as entries:
         for entry in entries:
-            if len(names.entries) < REMEMBERED or entry.name == PACK_INDEX:
-                names.entries.append(entry.name)
+            if len(names) < REMEMBERED or entry.name == PACK_INDEX:
+                names.append(entry.name)
             if is_folder(entry):
-                names.folders.append(entry.name)
+                folders.append(entry.name)
             elif entry.name.lower().endswith(extensions):
-                names.images += 1
+                images += 1
             elif entry.name.lower().endswith(ARCHIVES):
-                names.archives.append(entry.name)
-    names.folders.sort()
-    return names
+                archives.append(entry.name)
+    found = tuple(sorted(archives)), tuple(sorted(names))
+    return Place(path, "nothing", (), len(folders), images, *found), sorted(folders)
 
 
 def _judge(
-    path: str, names: _Names, extensions: Sequence[str], depth: int
+    place: Place, folders: Sequence[str], extensions: Sequence[str], depth: int
 ) -> tuple[Kind, tuple[tuple[str, Place], ...]]:
-    if PACK_INDEX in names.entries:
+    path = place.path
+    if PACK_INDEX in place.entries:
         return "pack", ()
-    folders = [name for name in names.folders if not is_debris(name)]
-    if not folders and not names.images and not names.archives:
-        visible = [name for name in names.entries if not is_debris(name)]
-        return ("nothing" if visible else "empty"), ()
+    folders = [name for name in folders if not is_debris(name)]
+    if not folders and not place.images and not place.archives:
+        return ("empty" if all(map(is_debris, place.entries)) else "nothing"), ()
     splits = [(split_of(name), os.path.join(path, name)) for name in folders if split_of(name)]
     if len(splits) > 1 or any(_has_folders(folder) for _, folder in splits):
         return "splits", tuple((split, look_at(folder, extensions, depth)) for split, folder in splits)
     if any(_has_image(os.path.join(path, name), tuple(extensions)) for name in folders):
         return "classes", ()
-    if depth > 0 and not names.images:
+    if depth > 0 and not place.images:
         below = [look_at(os.path.join(path, name), extensions, depth - 1) for name in folders[:BREADTH]]
-        hits = [place for place in below if place.kind in ("splits", "classes", "above", "pack")]
-        if len(hits) > 1 and all(place.kind == "classes" for place in hits):
+        hits = [one for one in below if one.kind in ("splits", "classes", "above", "pack")]
+        if len(hits) > 1 and all(one.kind == "classes" for one in hits):
             return "classes", ()  # each with folders of its own: ImageFolder takes all that is in them
-        full = [place for place in hits if place.kind != "classes" or _holds_any(place, extensions)]
+        full = [one for one in hits if one.kind != "classes" or _holds_any(one, extensions)]
         if full:
-            return "above", tuple(("", place) for place in full)
-    if names.images:
-        return "images", ()
-    return ("archives", ()) if names.archives else ("classes", ())
+            return "above", tuple(("", one) for one in full)
+    return ("images" if place.images else "archives" if place.archives else "classes"), ()
 
 
 def _holds_any(place: Place, extensions: Sequence[str]) -> bool:

@@ -36,8 +36,8 @@ class SelfTuning:
     """Of one loader; a copy of it makes its own."""
 
     def __init__(self) -> None:
-        self._tuner: Tuner | None = None
-        self._key = ""
+        self._tuner = Tuner({}, ())
+        self._key = ""  # before the first epoch
         self._from_cache = False
         self._lost_before = 0.0  # by tuners of earlier plans
         self._stream: weakref.ref[Tunable] | None = None
@@ -50,15 +50,10 @@ class SelfTuning:
             start: where nothing better is known.
             knobs: what the user has left open.
         """
-        key = cache.key_of(
-            {
-                "what": what,
-                "knobs": {knob.name: knob.values for knob in knobs},
-                "given": {name: value for name, value in start.items() if name not in _names(knobs)},
-                **machine_parts(),
-            }
-        )
-        if self._tuner is None or key != self._key:
+        values = {knob.name: knob.values for knob in knobs}
+        given = {name: value for name, value in start.items() if name not in values}
+        key = cache.key_of({"what": what, "knobs": values, "given": given, **machine_parts()})
+        if key != self._key:
             self._lost_before = self.lost_seconds
             self._key = key
             known = _known(cache.load(key), start, knobs) if knobs else None
@@ -70,24 +65,23 @@ class SelfTuning:
     @property
     def settings(self) -> Settings:
         """Those in use; none before the first epoch, or where there is nothing to set."""
-        return {} if self._tuner is None else self._tuner.settings
+        return self._tuner.settings
 
     @property
     def lost_seconds(self) -> float:
         """How much longer steps took than they would have without trying settings; see `Tuner`."""
-        return self._lost_before + (0.0 if self._tuner is None else self._tuner.lost_seconds)
+        return self._lost_before + self._tuner.lost_seconds
 
     def attach(self, stream: Tunable) -> None:
         """The stream that `begin`'s settings were for."""
         # It may know the loader, which must end with the last reference to it.
         self._stream = weakref.ref(stream)
-        if self._tuner is not None:
-            self._tuner.attach(partial(_tune, self._stream), stream.in_flight)
+        self._tuner.attach(partial(_tune, self._stream), stream.in_flight)
 
     def after_step(self, waited: float, period: float) -> None:
         """One more batch was received; see `Tuner.after_step`."""
         stream = None if self._stream is None else self._stream()
-        if self._tuner is not None and stream is not None:
+        if stream is not None:
             self._tuner.after_step(waited, period, stream.in_flight)
 
     def forget_stream(self) -> None:
@@ -97,13 +91,13 @@ class SelfTuning:
     def __str__(self) -> str:
         """For explanations: what is being done, or was found."""
         tuner = self._tuner
-        if tuner is None:
+        if not self._key:
             return "starts with the first epoch"
         if not tuner.knobs:
             return "off: all settings were given"
         settings = ", ".join(f"{WORDS[name]} {value}" for name, value in tuner.settings.items())
         if tuner.history:
-            how = f"{'trying' if tuner.climbing else 'settled at'}"
+            how = "trying" if tuner.climbing else "settled at"
             return f"{how} {settings} ({len(tuner.history)} measurements)"
         return f"started with {settings}" + (", found in an earlier run" if self._from_cache else "")
 
@@ -121,10 +115,6 @@ def machine_parts() -> dict[str, Any]:
 
 def _keep(key: str, settings: Settings, rate: float) -> None:
     cache.save(key, {"settings": dict(settings), "batches_per_second": round(rate, 3)})
-
-
-def _names(knobs: Sequence[Knob]) -> set[str]:
-    return {knob.name for knob in knobs}
 
 
 def _known(entry: dict[str, Any] | None, start: Settings, knobs: Sequence[Knob]) -> Settings | None:

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset
 
 from headrace._machine import usable_cores
 from headrace.device.structure import batch_size
 from headrace.errors import ConfigError
-from headrace.measure import settings
+from headrace.measure import subject
+from headrace.measure.subject import length_of, worker_counts
 from headrace.tuning.advice import most_workers
 
 # Numbers of workers are tried upwards until so many in a row brought nothing.
@@ -28,7 +28,7 @@ THREAD_SAFE = (
     " drawn parameter that two samples share, no random draws; see docs/workers.md"
 )
 # Arguments that torch's loader has, but that are tried here, or that hold for worker processes only.
-ABOUT_WORKERS = ("num_workers", "worker_init_fn", "in_order", *settings.OF_WORKERS)
+ABOUT_WORKERS = ("num_workers", "worker_init_fn", "in_order", *subject.OF_WORKERS)
 
 
 @dataclass(frozen=True)
@@ -154,15 +154,13 @@ def _fastest(trials: list[Trial]) -> Trial:
 
 def _thread_counts() -> list[int]:
     """The usable cores, and twice as many again and again: samples may wait."""
-    counts = [usable_cores()]
-    while 2 * counts[-1] <= MOST_THREADS:
-        counts.append(2 * counts[-1])
-    return counts
+    cores = usable_cores()
+    return [cores] + [cores * 2**k for k in range(1, 7) if cores * 2**k <= MOST_THREADS]
 
 
 def _climb_workers(attempt: Callable[..., float]) -> int:
     best, best_rate, in_vain = 0, attempt("torch", num_workers=0), 0
-    for workers in _worker_counts():
+    for workers in worker_counts(most_workers()):
         rate = attempt("torch", num_workers=workers, persistent_workers=True)
         in_vain = 0 if rate > GAIN_THAT_COUNTS * best_rate else in_vain + 1
         if rate > best_rate:
@@ -172,16 +170,9 @@ def _climb_workers(attempt: Callable[..., float]) -> int:
     return best
 
 
-def _worker_counts() -> list[int]:
-    """1, 2, 3, 4, 6, 8, 12, 16, … up to the most that are worth trying."""
-    most = most_workers()
-    counts = {1, 3} | {2**k for k in range(1, 11)} | {3 * 2**k for k in range(1, 10)}
-    return sorted(count for count in counts if count <= most)
-
-
 def arguments_of(loader: TorchDataLoader[Any]) -> dict[str, Any]:
     """What makes another loader of the same batches, but for workers and batches ahead."""
-    return {name: value for name, value in settings.arguments_of(loader).items() if name not in ABOUT_WORKERS}
+    return {name: value for name, value in subject.arguments_of(loader).items() if name not in ABOUT_WORKERS}
 
 
 def measure(loader: TorchDataLoader[Any], seconds: float) -> tuple[float, float]:
@@ -191,7 +182,7 @@ def measure(loader: TorchDataLoader[Any], seconds: float) -> tuple[float, float]
     the batches of the first twentieth aren't counted; short epochs are started again, and counted with their
     start-up.
     """
-    skip = _batches(loader) // 20
+    skip = (length_of(loader) or 0) // 20
     start = began = time.perf_counter()
     first, samples, received = 0.0, 0, 0
     while time.perf_counter() - began < seconds:
@@ -210,13 +201,6 @@ def measure(loader: TorchDataLoader[Any], seconds: float) -> tuple[float, float]
             break
     elapsed = time.perf_counter() - began
     return (samples / elapsed if samples else 0.0), first
-
-
-def _batches(loader: TorchDataLoader[Any]) -> int:
-    try:
-        return len(loader)
-    except TypeError:
-        return 0
 
 
 class Captured(BaseException):
@@ -243,13 +227,11 @@ def capture(
         return original(loader)
 
     ours = headrace.__iter__
-    torch.utils.data.DataLoader.__iter__ = watch  # type: ignore[method-assign]
-    headrace.__iter__ = watch  # type: ignore[method-assign]
+    TorchDataLoader.__iter__ = headrace.__iter__ = watch  # type: ignore[method-assign]
     try:
         run()
     except Captured as captured:
         return captured.loader
     finally:
-        torch.utils.data.DataLoader.__iter__ = original  # type: ignore[method-assign]
-        headrace.__iter__ = ours  # type: ignore[method-assign]
+        TorchDataLoader.__iter__, headrace.__iter__ = original, ours  # type: ignore[method-assign]
     return None
