@@ -116,7 +116,7 @@ class Job:
 def add_observed(observation: Observation, outside: Outside, folder: Path) -> None:
     """Adds what was seen from outside, and by the samplers."""
     observation.usage = outside.usage(observation.began)
-    observation.memory |= outside.memory()
+    observation.memory |= outside.memory
     observation.watching = outside.share
     observation.looks = read_counts(folder)
 
@@ -255,7 +255,7 @@ class Replacement:
         return known[1]
 
     def _other(self, loader: TorchDataLoader[Any], where: str) -> TorchDataLoader[Any]:
-        code = describe(loader, where, 0).code
+        code = describe(loader, where).code
         if self._job.loader not in ("", code):
             self._left[f"another loader at {where} was left as it is: {code}"] = None
         elif not is_replaceable(loader):

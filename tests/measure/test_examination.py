@@ -759,7 +759,7 @@ class Doubled(DataLoader[Any]):
 
 
 def attempt(settings: dict[str, Any], examined: DataLoader[Any]) -> Replacement:
-    code = describe(examined, "train.py:9", 0).code
+    code = describe(examined, "train.py:9").code
     return Replacement(Job(["train.py"], settings=settings, subject="train.py:9", loader=code))
 
 

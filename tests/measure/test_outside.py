@@ -60,7 +60,7 @@ def test_children_are_seen_with_their_parent(
         assert usage["phase"] == "actual"
         assert usage["time"] > 0
     assert outside.usage(time.perf_counter()) == []
-    assert outside.memory()["allowed"] > 0
+    assert outside.memory["allowed"] > 0
 
 
 def test_a_process_that_has_ended_holds_nothing(tmp_path: Path) -> None:

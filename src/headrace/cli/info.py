@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 # Entries of `made` that aren't options.
 NOT_OPTIONS = ("checksum", "kept", "records", "state")
-
 BAR = 30  # characters of the longest bar of a histogram
 
 

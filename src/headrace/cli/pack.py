@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from headrace.packs.pack import PackSummary
 
 MB = 1_000_000
-
 # Unchanged images that are listed; the index has the rest.
 NAMED = 20
 

@@ -17,7 +17,6 @@ from headrace.errors import NativeError, printable
 BAD_RECORDS = 1
 FAILED = 2
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
-
 JsonFile = Annotated[
     Path | None,
     typer.Option(

@@ -16,7 +16,6 @@ from headrace.measure.nvml import Gpu
 from headrace.measure.processes import ProcessLook, TreeLook
 
 Json = dict[str, Any]
-
 # Native threads share these, so that together they supply less than the least of them. Reading has threads
 # of its own once reads wait.
 NATIVE = ("read", "parse", "decode", "resize", "store")
@@ -31,8 +30,6 @@ NOT_PUBLISHED = (
 NO_EPOCH: Json = dict.fromkeys(
     ("number", "batches", "skipped", "samples", "samples_per_second", "stall_share", "ready", "depth"), 0
 ) | {"length": None}
-
-
 # What is shown as it was published.
 COPIED = (
     *("number", "dataset", "batch_size", "samples", "waiting_seconds", "memory_used", "memory_allowed"),

@@ -33,7 +33,6 @@ NEAR_ENOUGH = 0.97
 STAGE_THAT_MATTERS = 0.35
 # Ratio of loading during the step to loading alone that shared caches and a few interruptions don't explain.
 MUCH_SLOWER = 1.7
-
 # Kinds of cause by kinds of stage; others have a kind of their own, as of `REMEDIES`, or are "dataset".
 KIND_OF_STAGE = {
     **dict.fromkeys(("parse", "pillow"), "decode"),
@@ -395,7 +394,6 @@ MAKERS: tuple[Callable[[Case], Iterator[Candidate]], ...] = (
     headrace_instead,
     freer_device,
 )
-
 # What a user can do about a stage that costs too much; {name} is the stage's.
 REMEDIES = {
     "lock": "one file handle per worker or thread, opened at first use: then no lock is needed\n"

@@ -19,7 +19,6 @@ from headrace.measure.images import Split, State
 from headrace.measure.tree import Place
 
 Numbers = npt.NDArray[np.int64]
-
 # Formats by the extensions that imply them, in lower case.
 IMPLIED = {
     **dict.fromkeys((".jpg", ".jpeg"), "JPEG"),

@@ -277,13 +277,10 @@ def unexplained(case: Case, confidence: float) -> Cause:
         f" {1 / costs.demand:,.0f}, both together {1 / case.steady:,.0f}",
         f"threads waited for a core for {case.run_delay:.0%} of their time",
     ]
-    waits = (
-        f"the step waits for {case.stall:.0%} of its time, and takes {case.steady / costs.demand:.1f} times"
-    )
-    kind, why = (
-        "unexplained",
-        "and no change that was measured would make it faster: measure longer (--steps)",
-    )
+    waits = f"the step waits for {case.stall:.0%} of its time"
+    longer = f"takes {case.steady / costs.demand:.1f} times as long as alone"
+    kind = "unexplained"
+    why = "and no change that was measured would make it faster: measure longer (--steps)"
     if case.run_delay >= RUN_DELAY_THAT_MATTERS or costs.busy_cores >= NEARLY_ALL * costs.cores:
         kind = "cores"
         why = (
@@ -291,7 +288,7 @@ def unexplained(case: Case, confidence: float) -> Cause:
             f" wait for a core for {case.run_delay:.0%} of their time"
         )
         evidence.append(TAKEN_CORES)
-    return Cause(kind, f"{waits} as long as alone, {why}", tuple(evidence), case.stall, confidence)
+    return Cause(kind, f"{waits}, and {longer}, {why}", tuple(evidence), case.stall, confidence)
 
 
 def resampled(observation: Observation, generator: random.Random) -> Observation:

@@ -168,22 +168,6 @@ def _number(limit: int | None) -> str:
     return "unlimited" if limit is None else f"{limit:,}"
 
 
-def examine(machine: Machine) -> Checkup:
-    """The checkup of what `headrace.measure.survey` measured."""
-    cores, worth, decoding = machine.cores.usable, machine.cores.worth, machine.decoding
-    of_cores = (
-        cores_finding(machine.cores),
-        memory_finding(machine.memory, cores),
-        shared_memory_finding(machine.shared, cores),
-        files_finding(machine.files, cores),
-    )
-    sections = [(machine.cores.processor, of_cores), ("decoding", decoding_findings(decoding, worth))]
-    for one in machine.storages:
-        sections.append((str(one.path), storage_findings(one, decoding, worth, machine.memory.available)))
-    gpus = gpu_sections(machine.torch, machine.gpus, machine.copies, machine.copies_failed)
-    return Checkup("machine", (*sections, *gpus))
-
-
 def gpu_sections(
     build: TorchBuild, known: Gpus, copies: tuple[Copies, ...], copies_failed: str
 ) -> tuple[tuple[str, tuple[Finding, ...]], ...]:
@@ -324,3 +308,19 @@ def copies_finding(copies: Copies, link: Link | None, name: str) -> Finding:
 
 def _dotted(version: tuple[int, int] | None) -> str | None:
     return None if version is None else f"{version[0]}.{version[1]}"
+
+
+def examine(machine: Machine) -> Checkup:
+    """The checkup of what `headrace.measure.survey` measured."""
+    cores, worth, decoding = machine.cores.usable, machine.cores.worth, machine.decoding
+    of_cores = (
+        cores_finding(machine.cores),
+        memory_finding(machine.memory, cores),
+        shared_memory_finding(machine.shared, cores),
+        files_finding(machine.files, cores),
+    )
+    sections = [(machine.cores.processor, of_cores), ("decoding", decoding_findings(decoding, worth))]
+    for one in machine.storages:
+        sections.append((str(one.path), storage_findings(one, decoding, worth, machine.memory.available)))
+    gpus = gpu_sections(machine.torch, machine.gpus, machine.copies, machine.copies_failed)
+    return Checkup("machine", (*sections, *gpus))

@@ -17,7 +17,6 @@ from headrace.errors import require
 
 WIDTH, HEIGHT = 600, 100  # units of a chart, stretched to the page; no chart has more columns
 OUTLIER = 4  # times what all but a twentieth of the steps take: where the scale of steps ends at the latest
-
 Points = Sequence[tuple[float, float]]
 
 
@@ -58,7 +57,10 @@ def render_html(diagnosis: Diagnosis) -> str:
         lstrip_blocks=True,
         finalize=lambda value: wording.plain(value) if type(value) is str else value,
     )
-    style, script, page = (_asset(f"report.{kind}") for kind in ("css", "js", "html"))
+    folder = files("headrace.doctor") / "report"
+    style, script, page = (
+        (folder / f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js", "html")
+    )
     demand = wording.rate_named(diagnosis, "demand")
     record = json.dumps(_finite(diagnosis.to_json()), allow_nan=False, separators=(",", ":"))
     html: str = environment.from_string(page).render(
@@ -77,10 +79,6 @@ def render_html(diagnosis: Diagnosis) -> str:
         "base-uri 'none'; form-action 'none'",
     )
     return html
-
-
-def _asset(name: str) -> str:
-    return (files("headrace.doctor") / "report" / name).read_text(encoding="utf-8")
 
 
 def _hash(content: str) -> str:

@@ -17,7 +17,6 @@ FITS = 0.5
 MORE = 1.5
 # Failures that are listed.
 NAMED = 3
-
 IN_VOLUME = "docker run -v /path/of/data:/data"
 COPY_HERE = "Copy the data to a local disk before the training, or pack it into large files: headrace pack."
 COPY_ELSEWHERE = "Copy the data to a faster disk before the training."

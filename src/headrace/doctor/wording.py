@@ -12,14 +12,12 @@ from headrace.measure.observed import ACTUAL, DEMAND, LOOP, PARTS, SUPPLY
 
 # A mark and a word, so that a judgement is told without colour and without the mark.
 MARKS = {"good": ("✓", "good"), "note": ("!", "note"), "bad": ("✗", "bad"), "unknown": ("?", "unknown")}
-
 # What was run for each rate.
 METHOD = {
     "supply": "the loader alone",
     "demand": "the step alone",
     "actual": "both together",
 }
-
 # What is measured in each phase.
 PHASES = {
     "warm-up": "the first steps, which are not counted",
@@ -30,7 +28,6 @@ PHASES = {
     SUPPLY: "the loader alone",
     LOOP: "the loader of the loop",
 }
-
 TOTAL = "total"  # kind of the sum of a place's stages
 PLACES = {
     "worker": "in the workers",

@@ -15,7 +15,6 @@ if typing.TYPE_CHECKING:
     from headrace.export.tensorboard import to_tensorboard
 
 __all__ = ["MetricsServer", "to_tensorboard"]
-
 # Imported when they are first asked for: `headrace top` imports this package for what needs no NumPy.
 _PLACES = {"MetricsServer": "headrace.export.prometheus", "to_tensorboard": "headrace.export.tensorboard"}
 

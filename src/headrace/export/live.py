@@ -26,10 +26,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 log = logging.getLogger("headrace")
-
 T = TypeVar("T")
 Json = dict[str, Any]
-
 SWITCH = "HEADRACE_TOP"
 # Of what is answered; another number where a name or a meaning changes.
 FORMAT = 1
@@ -39,7 +37,6 @@ PAUSE = 0.1
 TIMEOUT = 1.0
 # (pid, uid, gid) of a socket's other end.
 PEER = struct.Struct("3i")
-
 _numbers = itertools.count(1)
 # By the loader's id(): (its number, itself, what gives its figures).
 _loaders: dict[int, tuple[int, weakref.ref[Any], Callable[[Any], Json]]] = {}
@@ -82,24 +79,15 @@ def _listen() -> None:
     if os.environ.get(SWITCH) == "0":
         return
     try:
-        _listener = _listening()
+        _listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        _listener.bind(f"{address(os.geteuid())}{os.getpid()}-{os.urandom(8).hex()}")
+        _listener.listen()
         threading.Thread(target=_serve, args=(_listener,), name="headrace-top", daemon=True).start()
     except (OSError, RuntimeError) as error:
         log.debug("headrace top won't see this process: %s", error)
         if _listener is not None:
             _listener.close()
             _listener = None
-
-
-def _listening() -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(f"{address(os.geteuid())}{os.getpid()}-{os.urandom(8).hex()}")
-        listener.listen()
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def _serve(listener: socket.socket) -> None:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 # Never 0.0.0.0: whoever wants the figures elsewhere puts something that checks who asks in between.
 LOOPBACK = "127.0.0.1"
-
 # (name, what it is, value; None: there is none yet)
 Scalar = tuple[str, str, Callable[[LoaderStats], float | None]]
 

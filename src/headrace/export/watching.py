@@ -14,7 +14,6 @@ from headrace.errors import ConfigError
 from headrace.export.live import FORMAT, address, peer
 
 Json = dict[str, Any]
-
 SOCKETS = Path("/proc/net/unix")
 # A job whose threads hold the interpreter answers late; one that was stopped, not at all.
 PATIENCE = 3.0

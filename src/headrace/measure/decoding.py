@@ -21,7 +21,6 @@ from headrace.measure.tree import refusal
 
 # Returns the bytes of an image; None where it cannot be read, having recorded its state or reason.
 Read = Callable[[Split, int], bytes | None]
-
 CHUNK, CHUNK_BYTES = 64, 16_000_000  # images that a thread takes at a time, also limited in bytes
 MOST_BYTES = 1 << 30  # larger files are not read into memory
 WAIT_MS = 1000  # until a wait for native code returns to Python, so that Ctrl-C works
@@ -31,7 +30,6 @@ BOX = 4  # of PIL.Image.Resampling: the filter that uses every pixel
 # Only libjpeg's complete decoder notices surplus or missing data before the end of a file; the others take
 # 40 % less time. It cannot tell that from impossible codes: Headrace's decoder, which stops at those, can.
 THOROUGH, STRICT = "libjpeg-full", "headrace"
-
 # Beginnings of files found in place of images, in lower case.
 LIKENESSES = (
     (b"version https://git-lfs", "a Git LFS pointer: run git lfs pull"),
@@ -45,7 +43,6 @@ LIKENESSES = (
     (b"bplist", "a property list of macOS"),
     (b"\0\x05\x16\x07", "a resource fork of macOS, as its tar and zip leave next to each file"),
 )
-
 _kinds_lock = threading.Lock()
 
 
@@ -225,9 +222,6 @@ def _jpeg_kind(data: bytes) -> tuple[str, str]:
 def looks_like(data: bytes) -> str:
     """What a file seems to be that is not an image."""
     head = data[:64].lstrip().lower()
-    for start, what in LIKENESSES:
-        if head.startswith(start):
-            return what
-    if not data.strip(b"\0"):
-        return "nothing but zero bytes"
-    return "text" if data[:64].isascii() and data[:64].decode("ascii").isprintable() else "unknown data"
+    text = data[:64].isascii() and data[:64].decode("ascii").isprintable()
+    rest = "nothing but zero bytes" if not data.strip(b"\0") else "text" if text else "unknown data"
+    return next((what for start, what in LIKENESSES if head.startswith(start)), rest)

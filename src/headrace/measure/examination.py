@@ -139,10 +139,7 @@ class Examination:
             self._end()
         watched = self._watched.get(id(loader))
         if watched is None:
-            where = where_from()
-            facts = describe(loader, where, 0)
-            watched = self._watched[id(loader)] = Watched(loader, begin, where)
-            watched.loop = Loop(where, facts.code, facts.arguments)
+            watched = self._watched[id(loader)] = Watched(loader, begin, describe(loader, where_from()))
         watched.nested = not watched.companion and any(one is not watched for one in self._giving)
         inner_began = time.perf_counter()
         with self._own_work():
@@ -234,7 +231,7 @@ class Examination:
         watched.loop.loops += 1
         watched.loop.waits += seconds
         watched.phase.startups.append(seconds)
-        watched.first_batch_seconds = watched.first_batch_seconds or seconds
+        watched.facts.first_batch_seconds = watched.facts.first_batch_seconds or seconds
         wait = 0.0
         while True:
             yield from self._step(watched, batch, wait)
@@ -272,7 +269,7 @@ class Examination:
         if phase.name == WARM_UP and self._subject is None and not watched.nested:
             watched.kept = [*watched.kept[1 - KEPT_BATCHES :], clone(batch)]
         samples = batch_samples(batch, watched.loader.batch_size)
-        watched.batch_nbytes = watched.batch_nbytes or nbytes(batch)
+        watched.facts.batch_nbytes = watched.facts.batch_nbytes or nbytes(batch)
         began = self._recorder.now() - wait
         given, elsewhere = time.perf_counter(), self._elsewhere(watched)
         self._giving.append(watched)
@@ -343,7 +340,7 @@ class Examination:
     def _forget_loops(self) -> None:
         self._loops, self._before = 0, None
         for one in self._watched.values():
-            one.loop = Loop(one.loop.where, one.loop.code, one.loop.arguments)
+            one.forget_loops()
 
     def _is_warm(self, watched: Watched) -> bool:
         phase, ahead = watched.phase, prefetched(watched.loader, watched.settings)
@@ -407,7 +404,8 @@ class Examination:
         wait_until_quiet()
         began = self._recorder.now()
         yield from self._demands(watched)
-        yield from self._close_look(watched)
+        # Sampled often, which shows where its time goes.
+        yield from self._repeated(watched, PARTS, PARTS_SECONDS)
         if torch.accelerator.is_available():
             yield from self._profiled(watched)
         self._measure_supplies(watched, inner)
@@ -425,7 +423,7 @@ class Examination:
             return None
         settings, where = wanted
         # More than one where the script has one function for several loops, or a new loader for each.
-        alike = [one for one in self._watched.values() if one.where == where] if where else [watched]
+        alike = [one for one in self._watched.values() if one.facts.where == where] if where else [watched]
         if len(alike) > 1 or not ("threads" in settings or is_replaceable(alike[0].loader)):
             return None
         self._tried.append(wanted)
@@ -489,26 +487,18 @@ class Examination:
 
     def _demands(self, watched: Watched) -> Iterator[Any]:
         """The step alone; where its operators use more threads than there are cores, also with fewer."""
-        yield from self._demand(watched, {})
+        yield from self._repeated(watched, DEMAND, DEMAND_SECONDS)
         cores = usable_cores()
         if torch.get_num_threads() > cores:
             self._set_threads(cores)
-            yield from self._demand(watched, {"threads": cores})
+            yield from self._repeated(watched, DEMAND, DEMAND_SECONDS, {"threads": cores})
             self.restore()
 
-    def _demand(self, watched: Watched, settings: dict[str, Any]) -> Iterator[Any]:
-        self._begin(watched, name_of(DEMAND, settings), settings)
-        yield from self._again_and_again(watched, DEMAND_SECONDS)
-        self._recorder.end(watched)
-
-    def _close_look(self, watched: Watched) -> Iterator[Any]:
-        """The step alone while its thread is sampled often, which shows where its time goes."""
-        self._begin(watched, PARTS)
-        yield from self._again_and_again(watched, PARTS_SECONDS)
-        self._recorder.end(watched)
-
-    def _again_and_again(self, watched: Watched, seconds: float) -> Iterator[Any]:
-        """The kept batches in turn, for `seconds`; for longer where two rounds take longer."""
+    def _repeated(
+        self, watched: Watched, kind: str, seconds: float, settings: dict[str, Any] | None = None
+    ) -> Iterator[Any]:
+        """A phase with the kept batches in turn, of `seconds`; longer where two rounds take longer."""
+        self._begin(watched, name_of(kind, settings or {}), settings)
         phase, away = watched.phase, 0.0
         samples = [batch_samples(batch, watched.loader.batch_size) for batch in watched.kept]
         for number in itertools.count():
@@ -529,6 +519,7 @@ class Examination:
             phase.computes.append(time.perf_counter() - given - (self._elsewhere(watched) - elsewhere))
             phase.waits.append(0.0)
             phase.samples.append(samples[which])
+        self._recorder.end(watched)
 
     def _profiled(self, watched: Watched) -> Iterator[Any]:
         """A few repeated batches under the profiler; their times are its own, and not kept."""
@@ -542,7 +533,7 @@ class Examination:
             synchronise()
         kind = torch.accelerator.current_accelerator()
         name = str(kind) if kind is None or kind.type != "cuda" else torch.cuda.get_device_name()
-        device = device_facts(events, PROFILED_STEPS, watched.batch_nbytes, name)
+        device = device_facts(events, PROFILED_STEPS, watched.facts.batch_nbytes, name)
         if torch.cuda.is_available():
             device.memory_peak = torch.cuda.max_memory_reserved()
             device.memory_total = torch.cuda.get_device_properties().total_memory
@@ -560,14 +551,14 @@ class Examination:
         self._others = [(one, replace(one.loop)) for one in others if one.loop.batches]
         self.observation.loops += [loop for _, loop in self._others]
         self.observation.notes += [
-            f"the loader at {one.where} is iterated over in lock-step with the examined one at"
-            f" {watched.where}: waiting for it counts as a part of the step: {one.loop.code}"
+            f"the loader at {one.facts.where} is iterated over in lock-step with the examined one at"
+            f" {watched.facts.where}: waiting for it counts as a part of the step: {one.facts.code}"
             for one in self._watched.values()
             if one is not watched and one.companion
         ]
         self.observation.notes += [
-            f"the loop at {one.where} ran before the steps that were measured, not between them: what it"
-            " takes of the script's time isn't known"
+            f"the loop at {one.facts.where} ran before the steps that were measured, not between them: what"
+            " it takes of the script's time isn't known"
             for one in others
             if one.steps and not one.loop.batches
         ]

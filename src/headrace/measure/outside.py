@@ -26,6 +26,10 @@ class Outside:
         pid: of the process.
         folder: of its samplers, which tells the phase.
         progress: called with the name of each phase that is seen, but for "".
+
+    Attributes:
+        share: processor seconds per second that watching takes.
+        memory: bytes: "allowed" when it began; "shm_total", and "shm_free" at the least.
     """
 
     def __init__(self, pid: int, folder: Path, progress: Callable[[str], None] = lambda _: None) -> None:
@@ -36,8 +40,8 @@ class Outside:
         self._uss: dict[int, tuple[int, int]] = {}
         self._count_at = 0.0
         self._before: tuple[float, float, int] | None = None
-        self._memory = {"allowed": available_memory(), "shm_total": 0, "shm_free": 0}
-        self.share = 0.0  # processor seconds per second that watching takes
+        self.memory = {"allowed": available_memory(), "shm_total": 0, "shm_free": 0}
+        self.share = 0.0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-outside", daemon=True)
         self._thread.start()
@@ -54,10 +58,6 @@ class Outside:
             began: the moment that times count from, by `time.perf_counter()`.
         """
         return [{**row, "time": row["time"] - began} for row in self._rows if row["time"] >= began]
-
-    def memory(self) -> dict[str, int]:
-        """Bytes: "allowed" when it began; "shm_total", and "shm_free" at the least."""
-        return dict(self._memory)
 
     def _run(self) -> None:
         began = time.perf_counter()
@@ -77,8 +77,8 @@ class Outside:
             self._progress(phase)
         own = self._own_memory(tree)
         if (space := shared_memory()) is not None:
-            least = min(self._memory["shm_free"] or space.free, space.free)
-            self._memory |= {"shm_total": space.total, "shm_free": least}
+            least = min(self.memory["shm_free"] or space.free, space.free)
+            self.memory |= {"shm_total": space.total, "shm_free": least}
         pids = {process.pid for process in tree.processes}
         gpu, gpu_memory = busiest_gpu(pids) if self._gpus else (None, None)
         if self._before is not None:

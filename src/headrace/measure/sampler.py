@@ -387,20 +387,13 @@ def _note(index: Any, seconds: float) -> None:
         Sampler.current.add_sample(index, seconds)
 
 
-class SampledWorker:
-    """A worker_init_fn that starts the worker's sampler, then calls the user's."""
-
-    def __init__(self, folder: str, init: Callable[[int], object] | None) -> None:
-        self._folder = folder
-        self._init = init
-
-    def __call__(self, worker_id: int) -> None:
-        """Runs in the worker, before its first sample."""
-        sampler = Sampler(Path(self._folder), "worker")
-        sampler.start()
-        Finalize(None, sampler.stop, exitpriority=0)
-        if self._init is not None:
-            self._init(worker_id)
+def sample_worker(folder: Path, init: Callable[[int], object] | None, worker_id: int) -> None:
+    """Starts the sampler of a worker, before its first sample, then calls the user's worker_init_fn."""
+    sampler = Sampler(folder, "worker")
+    sampler.start()
+    Finalize(None, sampler.stop, exitpriority=0)
+    if init is not None:
+        init(worker_id)
 
 
 @contextmanager
@@ -426,7 +419,7 @@ def sampled(folder: Path) -> Iterator[Callable[[str], None]]:
         dataset, init = loader.dataset, loader.worker_init_fn
         # The loader refuses other datasets by setattr(); this one yields the same samples.
         vars(loader)["dataset"] = TimedDataset(dataset)
-        loader.worker_init_fn = SampledWorker(str(folder), init)
+        loader.worker_init_fn = functools.partial(sample_worker, folder, init)
         try:
             return original(loader)
         finally:

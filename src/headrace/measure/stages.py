@@ -108,7 +108,6 @@ FRAMES = _patterns(
 FILE_METHODS = re.compile(r":(p?read|readinto|readlines?|readall)$")
 # Decoding, unless a transform calls them.
 CONVERTING = re.compile(r"/PIL/Image\.py:(convert|draft|load|tobytes)$")
-
 # Calls into C have no frame: the text of the innermost line shows them.
 DECODE_CALL = re.compile(
     r"\b(im|jpeg_|png_|webp_)?decode(_\w+)?\(|\bimread(multi)?\(|\bread_image\(|\.imdecode\("
@@ -127,7 +126,6 @@ LOCK_FILES = re.compile(
         r" multiprocessing/(?:synchronize|connection|popen_\w+|pool)"
     )
 )
-
 # What a data loader consists of: "FILE:FUNCTION" → kind of thread.
 LOADER = r"/(torch/utils/data|torchdata/stateful_dataloader)/(.*/)?"
 ANCHORS = _patterns(
@@ -249,7 +247,9 @@ def classify(stack: Sequence[Frame], state: str, thread: str) -> Stage:
         stack, anchors = stack[first:], anchors[first:]
     kind = next((found for found in anchors if found), "")
     if "fetch" in anchors and kind in ("fetch", "worker", "loader"):
-        return Stage("fetch", _fetching(stack[anchors.index("fetch") :], state), waiting)
+        inwards = stack[anchors.index("fetch") :]
+        collates = "collate_fn(" in inwards[0].source
+        return Stage("fetch", "collate" if collates else _working(inwards[1:], state), waiting)
     if kind == "worker":
         return Stage("fetch", _in_worker(stack), waiting)
     queued = waiting and _waits_in_line(stack[-1])
@@ -297,8 +297,12 @@ def place(frame: Frame) -> str:
 @lru_cache(maxsize=20_000)
 def anchor(frame: Frame) -> str:
     """The kind of thread that a frame alone shows; "" if none."""
-    name = f"{frame.filename}:{frame.function}"
+    name = _name(frame)
     return next((kind for pattern, kind in ANCHORS if pattern.search(name)), "")
+
+
+def _name(frame: Frame) -> str:
+    return f"{frame.filename}:{frame.function}"
 
 
 def _locks(frame: Frame) -> bool:
@@ -320,39 +324,29 @@ def _in_worker(stack: Sequence[Frame]) -> str:
     return "idle" if len(stack) == 1 else "start"
 
 
-def _fetching(stack: Sequence[Frame], state: str) -> str:
-    """From fetch() inwards."""
-    return "collate" if "collate_fn(" in stack[0].source else _working(stack[1:], state)
-
-
 def _working(stack: Sequence[Frame], state: str) -> str:
     """The stage of a stack that makes a sample: that of the innermost frame that has one."""
     if state == "D":
         return "read"
-    if state == "S" and _waits_for_lock(stack[-1]):
+    innermost = stack[-1]
+    if state == "S" and (LOCKING.search(innermost.source) or LOCKS.search(_name(innermost))):
         return "lock"
     start, name = _transform(stack)
     for depth in range(len(stack) - 1, -1, -1):
         if depth <= start:
             return f"transform:{name}"
-        frame, innermost = stack[depth], depth == len(stack) - 1
-        if innermost and DECODE_CALL.search(frame.source):
+        frame, source = stack[depth], innermost.source if depth == len(stack) - 1 else ""
+        if DECODE_CALL.search(source):
             return "decode"
-        if innermost and READ_CALL.search(frame.source):
+        if READ_CALL.search(source):
             return "read"
-        if start < 0 and CONVERTING.search(f"{frame.filename}:{frame.function}"):
+        if start < 0 and CONVERTING.search(_name(frame)):
             return "decode"
         if label := _label(frame):
             return label
     named = [f for f in stack if not f.function.startswith("<") and INSTALLED[-1] not in f.filename]
     user = innermost_users(named) or innermost_users(stack) or next(iter(named), None)
     return f"dataset:{place(user)}" if user else "dataset:__getitem__"
-
-
-def _waits_for_lock(innermost: Frame) -> bool:
-    """Whether a sleeping thread's innermost line takes a lock."""
-    name = f"{innermost.filename}:{innermost.function}"
-    return bool(LOCKING.search(innermost.source) or LOCKS.search(name))
 
 
 def _step_part(stack: Sequence[Frame]) -> str:
@@ -373,7 +367,7 @@ def _step_part(stack: Sequence[Frame]) -> str:
 @lru_cache(maxsize=20_000)
 def _part_of(frame: Frame) -> str:
     """The part of the step that a frame alone shows; "" if none."""
-    name = f"{frame.filename}:{frame.function}"
+    name = _name(frame)
     if INSTALLED[-1] in name:
         return ""
     if is_users(frame.filename):
@@ -387,7 +381,7 @@ def _label(frame: Frame) -> str:
     """The stage that a frame's file and function show; "" if none."""
     if INSTALLED[-1] in frame.filename:
         return ""
-    name = f"{frame.filename}:{frame.function}"
+    name = _name(frame)
     if is_users(frame.filename):
         return "read" if FILE_METHODS.search(name) else ""
     return next((stage for pattern, stage in FRAMES if pattern.search(name)), "")
@@ -395,7 +389,7 @@ def _label(frame: Frame) -> str:
 
 @lru_cache(maxsize=20_000)
 def _begins_transform(frame: Frame) -> bool:
-    return frame.container or bool(TRANSFORMS.search(f"{frame.filename}:{frame.function}"))
+    return frame.container or bool(TRANSFORMS.search(_name(frame)))
 
 
 def _transform(stack: Sequence[Frame]) -> tuple[int, str]:

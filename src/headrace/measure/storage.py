@@ -32,16 +32,12 @@ RANDOM_READ = 128 << 10
 IN_FLIGHT = 32
 # Files above it are containers of many samples (tar shards, LMDB): read in part, and in a row.
 LARGE_FILE = 8 << 20
-
 # Seconds for each part, together about two.
 FIND, RANDOM, PARALLEL, SEQUENTIAL = 0.4, 0.4, 0.5, 0.5
 MOST_FILES = 50_000
 MOST_PLACES = 8192
-
 BLOCK_DEVICES = Path("/sys/class/block")
-
 Place = Literal["local", "memory", "network", "host", "fuse", "layers"]
-
 # Kinds of file system by where reads go; what isn't named is local. "host": a folder of the machine that runs
 # this one (virtual machine, WSL, Docker Desktop), by way of a protocol as over a network.
 FUSE_OVER_NETWORK = (
@@ -56,7 +52,6 @@ PLACES: dict[str, Place] = {
     **dict.fromkeys(("ceph", "lustre", "beegfs", "gpfs", "wekafs", "pvfs2"), "network"),
     **dict.fromkeys([f"fuse.{name}" for name in FUSE_OVER_NETWORK.split()], "network"),
 }
-
 # FUSE programs that keep their files on a disk of this machine.
 LOCAL_FUSE = ("fuseblk", "fuse.ntfs-3g", "fuse.exfat", "fuse.mergerfs", "fuse.fuse-overlayfs")
 
@@ -252,19 +247,11 @@ def _places(files: list[_File], rng: random.Random) -> list[tuple[_File, int]]:
 
 def _is_direct(file: _File) -> bool:
     """Whether the file system takes reads by O_DIRECT."""
-    if not hasattr(os, "O_DIRECT"):
-        return False
     try:
-        handle = os.open(file.path, os.O_RDONLY | os.O_DIRECT)
-    except OSError:
-        return False
-    try:
-        with mmap.mmap(-1, BLOCK) as page:
+        with _opened(file, direct=True) as handle, mmap.mmap(-1, BLOCK) as page:
             return os.preadv(handle, [page], 0) > 0
-    except OSError:
+    except (OSError, AttributeError):  # a system without O_DIRECT
         return False
-    finally:
-        os.close(handle)
 
 
 @contextmanager

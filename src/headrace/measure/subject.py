@@ -13,6 +13,7 @@ each as in `headrace.doctor.records.Advice.settings`:
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
@@ -42,8 +43,8 @@ class Watched:
     Attributes:
         loader: that the script made.
         begin: its own iter().
-        where: it is iterated over, for the first time.
-        settings: that are being tried; see `headrace.measure.subject`.
+        facts: what it is, and where it is iterated over, for the first time.
+        settings: that are being tried, as described above.
         instead: iter() of the loader with these settings; None: the script's own.
         times: when its phase began.
         loop: what was spent on it since the actual phase of any loader began, or since it was first used.
@@ -53,18 +54,23 @@ class Watched:
 
     loader: DataLoader[Any]
     begin: Callable[[], Iterator[Any]]
-    where: str
+    facts: LoaderFacts
     settings: dict[str, Any] = field(default_factory=dict)
     instead: Callable[[], Iterator[Any]] | None = None
     phase: Phase = field(default_factory=lambda: Phase("warm-up"))
     kept: list[Any] = field(default_factory=list)
-    batch_nbytes: int = 0
-    first_batch_seconds: float = 0.0
     steps: int = 0
     times: Times = field(default_factory=times)
-    loop: Loop = field(default_factory=lambda: Loop("", "", {}))
+    loop: Loop = field(init=False)
     nested: bool = False
     companion: bool = False
+
+    def __post_init__(self) -> None:
+        self.forget_loops()
+
+    def forget_loops(self) -> None:
+        """Begins again to count what is spent on it."""
+        self.loop = Loop(self.facts.where, self.facts.code, self.facts.arguments)
 
 
 @dataclass
@@ -178,8 +184,8 @@ def more_workers(count: int) -> list[int]:
     return [more for more in worker_counts(max(8, 4 * usable_cores())) if more > count]
 
 
-def describe(loader: DataLoader[Any], where: str, batch_nbytes: int) -> LoaderFacts:
-    """The loader as the report names it."""
+def describe(loader: DataLoader[Any], where: str) -> LoaderFacts:
+    """The loader as the report names it; the size of its batches isn't known yet."""
     known, ours = arguments_of(loader), is_headrace(loader)
     names = () if ours else ("num_workers", "prefetch_factor", "persistent_workers", "in_order")
     shown = {"batch_size": loader.batch_size, **{name: known[name] for name in names if name in known}}
@@ -193,7 +199,7 @@ def describe(loader: DataLoader[Any], where: str, batch_nbytes: int) -> LoaderFa
         where=where,
         arguments=shown,
         batches=length_of(loader),
-        batch_nbytes=batch_nbytes,
+        batch_nbytes=0,
         samples=samples,
     )
 
@@ -257,32 +263,27 @@ def with_settings(
         return headrace(**arguments)
     arguments |= settings.get("loader", {})
     if "worker_threads" in settings:
-        arguments["worker_init_fn"] = LimitedWorker(settings["worker_threads"], loader.worker_init_fn)
+        threads, init = settings["worker_threads"], loader.worker_init_fn
+        arguments["worker_init_fn"] = functools.partial(limit_worker, threads, init)
     if not arguments["num_workers"]:
         for name in OF_WORKERS:
             arguments.pop(name, None)
     return DataLoader(**arguments)
 
 
-class LimitedWorker:
-    """A worker_init_fn that limits the threads of libraries, then calls the user's."""
-
-    def __init__(self, threads: int, init: Callable[[int], object] | None) -> None:
-        self._threads, self._init = threads, init
-
-    def __call__(self, worker_id: int) -> None:
-        """Runs in the worker process."""
-        torch.set_num_threads(self._threads)
-        if "cv2" in sys.modules:
-            sys.modules["cv2"].setNumThreads(0 if self._threads == 1 else self._threads)
-        try:
-            import threadpoolctl  # type: ignore[import-untyped]
-        except ImportError:
-            pass  # OpenMP and BLAS keep their threads: only what torch and OpenCV do is limited
-        else:
-            threadpoolctl.threadpool_limits(self._threads)
-        if self._init is not None:
-            self._init(worker_id)
+def limit_worker(threads: int, init: Callable[[int], object] | None, worker_id: int) -> None:
+    """Limits the threads of libraries in a worker process, then calls the user's worker_init_fn."""
+    torch.set_num_threads(threads)
+    if "cv2" in sys.modules:
+        sys.modules["cv2"].setNumThreads(0 if threads == 1 else threads)
+    try:
+        import threadpoolctl  # type: ignore[import-untyped]
+    except ImportError:
+        pass  # OpenMP and BLAS keep their threads: only what torch and OpenCV do is limited
+    else:
+        threadpoolctl.threadpool_limits(threads)
+    if init is not None:
+        init(worker_id)
 
 
 def name_of(kind: str, settings: dict[str, Any], where: str = "") -> str:

@@ -29,7 +29,6 @@ from headrace.measure.sampler import AGAIN
 from headrace.measure.subject import (
     Watched,
     batch_samples,
-    describe,
     is_headrace,
     more_workers,
     name_of,
@@ -112,8 +111,7 @@ class Recorder:
         phase.load = os.getloadavg()[0]
         self.announce("")
         if self.observation.loader is None:  # it is the first that has been measured, and the only one
-            facts = self.observation.loader = describe(watched.loader, watched.where, watched.batch_nbytes)
-            facts.first_batch_seconds = watched.first_batch_seconds
+            self.observation.loader = watched.facts
         known = next((one for one in self.observation.phases if one.name == phase.name), None)
         if known is None or phase.name.startswith(LOOP):
             self.observation.phases.append(phase)

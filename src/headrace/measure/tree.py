@@ -17,7 +17,6 @@ SPLITS = {
     "val": ("val", "valid", "validation"),
     "test": ("test", "testing"),
 }
-
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip", ".rar", ".7z")
 PACK_INDEX = "index.arrow"
 DEPTH, BREADTH = 4, 64  # levels searched for images below the given folder, and folders searched on each
@@ -25,7 +24,6 @@ PEEKED = 1000  # entries of a folder examined to see whether it holds an image
 REMEMBERED = 12  # entries of a folder kept for messages
 # Folders that tools leave behind: ImageFolder takes each of them for a class.
 DEBRIS = ("__MACOSX", "@eaDir", "lost+found", "System Volume Information", "$RECYCLE.BIN", "__pycache__")
-
 Kind = Literal[
     "missing",  # no such path
     "file",  # not a folder

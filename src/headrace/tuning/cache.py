@@ -12,7 +12,6 @@ from typing import Any
 from headrace._files import cache_folder, whole_file
 
 log = logging.getLogger("headrace")
-
 VERSION = 1
 MOST_ENTRIES = 500
 

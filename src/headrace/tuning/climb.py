@@ -6,7 +6,6 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 Settings = Mapping[str, int]
-
 # A step that waits less than this share of its time has nothing to gain from a faster loader.
 STALL_THAT_MATTERS = 0.02
 SMALL = 8

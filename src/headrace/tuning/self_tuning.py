@@ -52,7 +52,8 @@ class SelfTuning:
         """
         values = {knob.name: knob.values for knob in knobs}
         given = {name: value for name, value in start.items() if name not in values}
-        key = cache.key_of({"what": what, "knobs": values, "given": given, **machine_parts()})
+        machine = {"processor": processor_name(), "cores": usable_cores(), "torch": torch.__version__}
+        key = cache.key_of({"what": what, "knobs": values, "given": given, **machine})
         if key != self._key:
             self._lost_before = self.lost_seconds
             self._key = key
@@ -106,11 +107,6 @@ def _tune(stream: weakref.ref[Tunable], settings: Settings) -> None:
     found = stream()
     if found is not None:
         found.tune(settings)
-
-
-def machine_parts() -> dict[str, Any]:
-    """What settings depend on beside dataset and plan: parts of a cache's key."""
-    return {"processor": processor_name(), "cores": usable_cores(), "torch": torch.__version__}
 
 
 def _keep(key: str, settings: Settings, rate: float) -> None:

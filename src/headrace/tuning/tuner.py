@@ -9,7 +9,6 @@ from collections.abc import Callable, Generator, Sequence
 from headrace.tuning.climb import Knob, Settings, Window, climb
 
 log = logging.getLogger("headrace")
-
 # A window is at least this long, in batches and seconds: long enough for batches that come in bursts (one
 # from each worker), short enough that a dozen windows are a small part of an epoch.
 WINDOW_BATCHES = 8
@@ -104,7 +103,10 @@ class Tuner:
         except StopIteration as end:
             wanted, self._climb, self._stall = end.value, None, None
         if wanted != self.settings:
-            self._use(wanted, in_flight)
+            assert self._apply is not None
+            self.settings = wanted
+            self._apply(wanted)
+            self._forget(in_flight)
         if self._climb is None:
             self._stall = window.stall
             self.lost_seconds += _lost(self._tried, self.settings)
@@ -112,12 +114,6 @@ class Tuner:
             log.info("tuned: %s", dict(self.settings))
             if self._settled is not None:
                 self._settled(self.settings, window.rate)
-
-    def _use(self, settings: Settings, in_flight: int) -> None:
-        assert self._apply is not None
-        self.settings = settings
-        self._apply(settings)
-        self._forget(in_flight)
 
     def _forget(self, skip: int) -> None:
         self._skip = skip
