@@ -50,7 +50,7 @@ def run(top: str, pause: float | None, source: str | None) -> tuple[float, float
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     if pause is not None:
-        from headrace.export.watching import jobs
+        from headrace.export.live import jobs
 
         [job] = [job for job in jobs() if job.pid == process.pid]
         asked = 0

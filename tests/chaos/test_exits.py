@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from headrace.export.watching import jobs
+from headrace.export.live import jobs
 from support.jpegs import image_folder
 from support.processes import processes_of
 from support.python import start_python

@@ -19,7 +19,7 @@ import pytest
 from typer.testing import Result
 
 from headrace.cli.top import roots
-from headrace.export.watching import jobs
+from headrace.export.live import jobs
 from headrace.measure.processes import look
 from support.command import run_command
 from support.jpegs import image_folder
@@ -194,7 +194,7 @@ def test_of_torchs_loader_it_shows_what_can_be_seen(begin: Begin) -> None:
 
 
 def test_a_job_that_is_stopped_is_said_not_to_answer(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.export.watching.PATIENCE", 0.3)
+    monkeypatch.setattr("headrace.export.live.PATIENCE", 0.3)
     job = begin(ONE_BATCH)
     os.kill(job.pid, signal.SIGSTOP)
     seen = top(str(job.pid))
@@ -207,7 +207,7 @@ def test_a_job_that_is_stopped_is_said_not_to_answer(begin: Begin, monkeypatch: 
 def test_another_versions_answer_is_refused_with_the_way_out(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.export.watching.FORMAT", 2)
+    monkeypatch.setattr("headrace.export.live.FORMAT", 2)
     job = begin(ONE_BATCH)
     seen = top(str(job.pid))
     assert seen.exit_code == 2

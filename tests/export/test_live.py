@@ -21,8 +21,7 @@ from torchvision.datasets import ImageFolder
 
 import headrace
 from headrace.export import live
-from headrace.export.live import address
-from headrace.export.watching import Job, jobs
+from headrace.export.live import Job, address, jobs
 from support.jpegs import image_folder
 from support.python import start_python
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.tuning.climb import Knob, Settings, Window, climb, ladder
-from headrace.tuning.tuner import Tuner
+from headrace.tuning.self_tuning import Tuner
 
 Landscape = Callable[[Settings], Window]
 

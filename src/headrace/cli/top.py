@@ -22,7 +22,7 @@ from rich.live import Live
 from headrace.cli.progress import JsonFile, check_outputs, failing, give_json
 from headrace.cli.top_view import Json, Look, draw, duration, frame, slowest
 from headrace.errors import ConfigError, printable, require
-from headrace.export.watching import Job, jobs
+from headrace.export.live import Job, jobs
 from headrace.measure.nvml import gpus
 from headrace.measure.processes import look
 

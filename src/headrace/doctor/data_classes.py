@@ -65,8 +65,8 @@ def _empty(subject: str, splits: Sequence[Split]) -> list[Finding]:
     ]
     what = "without an image: ImageFolder raises FileNotFoundError"
     remedy = "Fill or remove them; to keep them, and their labels: ImageFolder(…, allow_empty=True)."
-    some_are = some("empty classes", "class folder", what, found, "bad", remedy, {"folders": found})
-    return some_are or [Finding("empty classes", "none", "good")]
+    empty = some("empty classes", "class folder", what, found, "bad", remedy, {"folders": found})
+    return empty or [Finding("empty classes", "none", "good")]
 
 
 def _debris(subject: str, splits: Sequence[Split]) -> list[Finding]:
@@ -77,11 +77,8 @@ def _debris(subject: str, splits: Sequence[Split]) -> list[Finding]:
 
 def _loose(subject: str, splits: Sequence[Split]) -> list[Finding]:
     images, links = paths_of(subject, splits, "loose"), paths_of(subject, splits, "lost_folders")
-    what, remedy = (
-        "next to the class folders, ignored by ImageFolder",
-        "Move them into their classes' folders.",
-    )
-    found = some("loose images", "image", what, images, "note", remedy)
+    what = "next to the class folders, ignored by ImageFolder"
+    found = some("loose images", "image", what, images, "note", "Move them into their classes' folders.")
     what = "to folders that don't exist, ignored by ImageFolder"
     remedy = "Mount what they point to, or recreate them. In a container, links are followed inside of it."
     return found + some("lost classes", "link", what, links, "bad", remedy)

@@ -71,10 +71,11 @@ def some(
     """
     if not names:
         return []
-    lines, files = names, names if isinstance(names, dict) else list(names)
     if isinstance(names, dict):
         lines = [f"{path}: {shortened(why)}" if why else path for path, why in names.items()]
-    return [Finding(name, listed(noun, what, list(lines)), judgement, remedy, details or {"files": files})]
+    else:
+        lines = names = list(names)
+    return [Finding(name, listed(noun, what, lines), judgement, remedy, details or {"files": names})]
 
 
 def removal(subject: str, paths: Sequence[str], command: str = "rm") -> str:

@@ -9,6 +9,8 @@ connection, so that nothing can be changed through it.
 A forked child closes what it inherited, and listens again once it iterates itself. Loaders are kept by weak
 references. Whatever goes wrong (no such sockets here, no thread to be had) is logged at the level DEBUG, and
 training goes on. HEADRACE_TOP=0 in the environment switches all of it off.
+
+The other end, `jobs` and `Job.ask`, finds which jobs answer, and what they say.
 """
 
 from __future__ import annotations
@@ -22,21 +24,25 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
+
+from headrace.errors import ConfigError
 
 log = logging.getLogger("headrace")
 T = TypeVar("T")
 Json = dict[str, Any]
 SWITCH = "HEADRACE_TOP"
-# Of what is answered; another number where a name or a meaning changes.
-FORMAT = 1
-# Between connections; top asks once a second.
-PAUSE = 0.1
-# For one answer, which fits in the socket's buffer.
-TIMEOUT = 1.0
-# (pid, uid, gid) of a socket's other end.
-PEER = struct.Struct("3i")
+FORMAT = 1  # of what is answered; another number where a name or a meaning changes
+PAUSE = 0.1  # between connections; top asks once a second
+TIMEOUT = 1.0  # for one answer, which fits in the socket's buffer
+PEER = struct.Struct("3i")  # (pid, uid, gid) of a socket's other end
+SOCKETS = Path("/proc/net/unix")
+# A job whose threads hold the interpreter answers late; one that was stopped, not at all.
+PATIENCE = 3.0
+MOST_BYTES = 4_000_000  # an answer is a few kilobytes
 _numbers = itertools.count(1)
 # By the loader's id(): (its number, itself, what gives its figures).
 _loaders: dict[int, tuple[int, weakref.ref[Any], Callable[[Any], Json]]] = {}
@@ -140,3 +146,74 @@ def _renew() -> None:
 
 
 os.register_at_fork(after_in_child=_renew)
+
+
+class Job:
+    """A process of this user's that can be asked.
+
+    Attributes:
+        pid: as it is seen from here.
+        name: of its socket.
+    """
+
+    def __init__(self, pid: int, name: str) -> None:
+        self.pid = pid
+        self.name = name
+
+    def ask(self) -> Json | None:
+        """What its loaders have counted; see `headrace.export.figures`. None: it is gone, or doesn't
+        answer.
+
+        Raises:
+            ConfigError: another version of Headrace answers.
+        """
+        try:
+            with _connected(self.name) as connection:
+                if peer(connection)[1] != os.geteuid():
+                    return None
+                with connection.makefile("rb") as answer:
+                    line = answer.readline(MOST_BYTES)
+        except OSError:
+            return None
+        if not line.endswith(b"\n"):
+            return None
+        said: Json = json.loads(line)
+        if said.get("format") != FORMAT:
+            raise ConfigError(
+                f"process {self.pid} runs another version of Headrace, whose figures this one doesn't know."
+                " Use the headrace command of its own environment."
+            )
+        return said
+
+
+def jobs(known: Mapping[str, Job] = MappingProxyType({})) -> list[Job]:
+    """This user's processes that can be asked now, by their number. One that has ended isn't among them.
+
+    Args:
+        known: found earlier, by name: they need not be looked at again.
+    """
+    own = address(os.geteuid()).replace("\0", "@")
+    fields = [line.split() for line in SOCKETS.read_text().splitlines()]
+    # Connections that were accepted bear the name of the socket that listens.
+    names = {field[-1].replace("@", "\0", 1) for field in fields if field and field[-1].startswith(own)}
+    found = [known[name] for name in names & known.keys()]
+    for name in names - known.keys():
+        try:
+            with _connected(name) as connection:
+                pid, uid = peer(connection)
+        except OSError:
+            continue  # it has ended just now
+        if uid == os.geteuid() and pid:
+            found.append(Job(pid, name))
+    return sorted(found, key=lambda job: job.pid)
+
+
+def _connected(name: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(PATIENCE)
+    try:
+        connection.connect(name)
+    except OSError:
+        connection.close()
+        raise
+    return connection

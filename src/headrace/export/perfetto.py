@@ -25,7 +25,8 @@ def write_trace(file: TextIO, events: Iterable[TraceEvent], threads: Mapping[int
     # Where two begin at once, the one around the other comes first.
     events = sorted(events, key=lambda event: (event.start_ns, -event.end_ns))
     begins = [event.start_ns for event in events]
-    begins += [t for event in events if event.batch is not None for t in _times(event) if t]
+    batches = [event.batch for event in events if event.batch is not None]
+    begins += [t for one in batches for t in (one.submitted_ns, one.made_ns, one.taken_ns) if t]
     zero = min(begins, default=0)
     file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
     file.write(json.dumps(_meta("process_name", 0, "headrace")))
@@ -42,11 +43,6 @@ def write_trace(file: TextIO, events: Iterable[TraceEvent], threads: Mapping[int
 
 def _meta(kind: str, thread: int, name: str) -> Json:
     return {"ph": "M", "pid": os.getpid(), "tid": thread, "name": kind, "args": {"name": name}}
-
-
-def _times(event: TraceEvent) -> tuple[int, int, int]:
-    batch = event.batch
-    return (0, 0, 0) if batch is None else (batch.submitted_ns, batch.made_ns, batch.taken_ns)
 
 
 def _span(event: TraceEvent, category: str) -> Json:
