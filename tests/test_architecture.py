@@ -146,14 +146,14 @@ BUDGETS = [
     # what tells a script's own causes from those of other processes on a busy machine.
     # Trials of a change, with the script's own loop, took 350 lines: no model predicts what they measure.
     # Memory that workers copied before the first measurement took another five.
-    Budget(("doctor", "measure", "examine"), 5500, now=8850),
+    Budget(("doctor", "measure", "examine"), 5500, now=8330),
     Budget(
         (
             *("export", "tuning", "testing", "cli", "records", "errors", "_native"),
             *("__init__", "__main__", "_arrow", "_files", "_machine"),
         ),
         3500,
-        now=5155,
+        now=4985,
     ),
     Budget(("recipes",), 700, now=880),
 ]

@@ -36,7 +36,7 @@ FRAMES = {
         f"{TORCH}/_utils/fetch.py", "fetch", 49, 57, source="return self.collate_fn(data)"
     ),
     "listcomp": Frame(f"{TORCH}/_utils/fetch.py", "<listcomp>", 54, 54),
-    "timed": Frame("/x/headrace/measure/hooks.py", "__getitem__", 120, 122),
+    "timed": Frame("/x/headrace/measure/sampler.py", "__getitem__", 120, 122),
     "popen": Frame(f"{STDLIB}/multiprocessing/popen_fork.py", "_launch", 62, 66),
     "default collate": Frame(f"{TORCH}/_utils/collate.py", "default_collate", 350, 360),
     "user collate": Frame("/home/u/train.py", "pad", 20, 25),
@@ -250,7 +250,7 @@ def test_a_stack_is_classified_by_its_stage(stack: str, state: str, thread: str,
         ("/usr/lib/python3/dist-packages/numpy/core.py", False),
         (f"{STDLIB}/random.py", False),
         ("<frozen importlib._bootstrap>", False),
-        ("/x/headrace/measure/hooks.py", False),
+        ("/x/headrace/measure/sampler.py", False),
     ],
 )
 def test_code_is_the_users_unless_installed(filename: str, users: bool) -> None:
