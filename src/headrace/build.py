@@ -41,7 +41,7 @@ from headrace.engine.workers.pool import Guard
 from headrace.engine.workers.stream import WorkerPools, WorkerStream
 from headrace.errors import ConfigError, assert_never
 from headrace.order.batches import IndexBatch, OrderedBatches, SampledBatches
-from headrace.order.cursor import Cursor, draw_seed
+from headrace.order.cursor import UNDRAWN, Cursor, draw_seed
 from headrace.order.progress import Batches
 from headrace.order.shard import detect_rank
 from headrace.plan import Plan, explain, make_plan
@@ -443,13 +443,13 @@ class StreamBuilder:
         workers = config.num_workers
         if cursor.start and not cursor.streams:
             raise ConfigError(NOT_RESUMABLE)
-        repeated = samples_to_repeat(cursor.streams)
+        states = cursor.streams if cursor.loaded else {}
+        repeated = samples_to_repeat(states)
         if repeated:
             kind = type(config.dataset).__name__
             warnings.warn(REPEATS.format(kind=kind, count=repeated), stacklevel=6)
-        if cursor.loaded:  # workers that stay know nothing of the state to resume from
-            self.end_workers()
-        if repeated and workers:
+        begun = [worker for worker, (_, place) in states.items() if place != "before"]
+        if workers and cursor.random_key != UNDRAWN and (repeated or len(begun) < workers):
             key = cursor.random_key[0], 0  # new workers, which draw what those before them drew
         else:
             key = (self.kept_key(config) if workers else None) or (draw_seed(config.generator), 0)
@@ -458,7 +458,8 @@ class StreamBuilder:
             IterableBatches,
             batch_size=config.samples_of_a_batch,
             drop_last=config.drop_last,
-            states=cursor.streams,
+            states=states,
+            kept=workers == 0 or config.persistent_workers,
         )
         seeding = Seeding(key, key[0], by_sample=False)
         requests = repeat(IndexBatch((), np.empty(0, np.int64)))

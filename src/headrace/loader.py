@@ -303,6 +303,8 @@ class DataLoader(TorchDataLoader[T_co]):
         plan, batches = builder.settle(config, plan_of(config)), self._batches(config)
         self._identity = None  # the dataset may have changed
         self._warn(config, plan, batches)
+        if isinstance(batches, StreamBatches) and self._progress.resumes:
+            builder.end_workers()  # those that stay know nothing of the state to resume from
         kept = builder.kept_key(config)
         # Workers that are kept may follow an earlier plan, whose native steps draw by key.
         native = not plan.runs_python or plan.head is not None or kept is not None

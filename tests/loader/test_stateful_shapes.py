@@ -17,6 +17,7 @@ from support.stateful import (
     ByGenerator,
     ByIterator,
     ByIteratorAndDataset,
+    CountedEpochs,
     IteratedSampler,
     ItsOwnIterator,
     N,
@@ -65,6 +66,107 @@ def test_a_stream_with_a_state_resumes(
     rest, resumed = rest_and_resumed(make, received)
     assert sorted(map(str, resumed)) == sorted(map(str, rest))
     assert rest
+
+
+@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("received", [0, 1, 5])
+@pytest.mark.parametrize("kept", [0, 2])
+@pytest.mark.parametrize("dataset", [CountedEpochs, ByIteratorAndDataset])
+def test_a_stream_that_counts_its_epochs_continues_after_the_end_of_one(
+    dataset: Any, kept: int, received: int, told: bool
+) -> None:
+    def make() -> Any:
+        return headrace.DataLoader(
+            dataset(), 4, num_workers=kept, persistent_workers=kept > 0, collate_fn=untouched
+        )
+
+    first, second = make(), make()
+    list(first)
+    if told:
+        first.set_epoch(1)
+    batches = iter(first) if received else None
+    for _ in range(received):
+        next(batches)  # type: ignore[arg-type]
+    state = json.dumps(first.state_dict())
+    second.load_state_dict(json.loads(state))
+    assert json.dumps(second.state_dict()) == state
+    expected = [list(first if batches is None else batches), list(first), list(first)]
+    assert expected[0][0][0][0] == 1
+    assert [list(second), list(second), list(second)] == expected
+
+
+def test_a_stream_that_counts_its_epochs_continues_before_the_first_batch_of_one() -> None:
+    def make() -> Any:
+        return headrace.DataLoader(CountedEpochs(), 4, num_workers=0, collate_fn=untouched)
+
+    first, second = make(), make()
+    list(first)
+    batches = iter(first)
+    second.load_state_dict(first.state_dict())
+    assert [list(second), list(second)] == [list(batches), list(first)]
+
+
+def test_a_loaded_end_of_an_epoch_replaces_workers_that_are_kept() -> None:
+    first, second = (
+        headrace.DataLoader(CountedEpochs(), 4, num_workers=1, persistent_workers=True, collate_fn=untouched)
+        for _ in range(2)
+    )
+    list(first), list(first), list(second)
+    second.load_state_dict(first.state_dict())
+    assert list(second) == list(first)
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+@pytest.mark.parametrize("dataset", [ByGenerator, ItsOwnIterator])
+def test_a_stream_whose_state_stays_at_its_end_starts_over_where_that_is_loaded(
+    dataset: Any, kept: int
+) -> None:
+    def make() -> Any:
+        return headrace.DataLoader(
+            dataset(), 4, num_workers=kept, persistent_workers=kept > 0, collate_fn=untouched
+        )
+
+    first, second = make(), make()
+    whole = list(first)
+    second.load_state_dict(first.state_dict())
+    assert list(second) == whole
+
+
+def test_a_state_of_an_earlier_version_between_epochs_is_loaded() -> None:
+    first, second = (headrace.DataLoader(CountedEpochs(), 4, num_workers=0) for _ in range(2))
+    whole = list(first)
+    state = first.state_dict()
+    del state["before"]
+    second.load_state_dict({**state, "streams": ()})
+    assert same(list(second), whole)
+
+
+class DrawnSamples(StatefulIterator):
+    """Its state has that of the generator that it draws from."""
+
+    def __next__(self) -> Any:
+        return super().__next__(), torch.rand(()).item()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": self.place, "generator": torch.get_rng_state().tolist()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.place = state["place"]
+        torch.set_rng_state(torch.tensor(state["generator"], dtype=torch.uint8))
+
+
+class DrawnStream(data.IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return DrawnSamples()
+
+
+@pytest.mark.parametrize("received", [0, 1, 4])
+def test_workers_that_had_given_nothing_draw_what_they_would_have_drawn(received: int) -> None:
+    def make() -> Any:
+        return headrace.DataLoader(DrawnStream(), 4, num_workers=3, collate_fn=untouched)
+
+    rest, resumed = rest_and_resumed(make, received)
+    assert resumed == rest
 
 
 def test_a_state_of_an_iterator_is_not_lost_where_iterators_have_none_by_now() -> None:

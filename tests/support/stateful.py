@@ -131,6 +131,25 @@ class InEpoch(Iterator[Any]):
         self.place = state["place"]
 
 
+class CountedEpochs(data.IterableDataset[Any]):
+    """A generator of (epoch, sample). Where an epoch has ended, its state is that of the next one's start."""
+
+    def __init__(self) -> None:
+        self.epoch, self.place = 0, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for sample in own_range()[self.place :]:
+            self.place += 1
+            yield self.epoch, sample
+        self.epoch, self.place = self.epoch + 1, 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.place = state["epoch"], state["place"]
+
+
 class WithoutState(data.IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(own_range())

@@ -66,6 +66,7 @@ class CallerStream(PythonStream):
         except StopIteration as error:
             raise RuntimeError(STOPPED.format("collate_fn")) from error
         if type(made) is EndOfStream:
+            self.ends = {} if made.state is None else {made.worker: made.state}
             raise StopIteration
         return pin_memory(made) if self._pinned else made
 

@@ -232,7 +232,7 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
         try:
             made = next(self._stream)
         except StopIteration:
-            self._cursor.finished = True
+            self._cursor.finished, self._cursor.ends = True, dict(self._stream.ends)
             self._count_copies(0)
             self._meter.end(finished=True)
             raise

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from headrace.device.structure import batch_size
@@ -13,6 +14,7 @@ from headrace.engine.meter import Failures
 from headrace.engine.seeding import batch_keys
 from headrace.engine.workers.iterable import ResumableBatch
 from headrace.order.batches import IndexBatch
+from headrace.order.cursor import StreamState
 from headrace.records import BatchKeys
 
 
@@ -34,7 +36,7 @@ class HostBatch:
     data: Any
     samples: int
     taken: int
-    stream: tuple[int, Any] | None = None
+    stream: tuple[int, StreamState] | None = None
     keys: BatchKeys | None = None
     times: tuple[int, int] = (0, 0)
 
@@ -45,10 +47,12 @@ class BatchStream(ABC):
     Attributes:
         keyed: gives the keys of batches that come without; None: their keys aren't needed.
         depth: number of batches that may be in flight now; 0 where it isn't known, or none are.
+        ends: by worker, state of an `IterableDataset` at the epoch's end, as the `ends` of a `Cursor`.
     """
 
     keyed: KeyedBatches | None = None
     depth = 0
+    ends: Mapping[int, StreamState] = MappingProxyType({})
 
     @abstractmethod
     def __next__(self) -> HostBatch:

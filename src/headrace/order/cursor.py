@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,8 +14,15 @@ import torch
 from headrace.errors import ConfigError
 
 VERSION = 1
+# Keys that states of this version haven't had from the first.
+NEWER = ("before", "ended", "turn")
 
 Key = tuple[int, int]
+# Of an epoch of an `IterableDataset`, until its workers' seed is drawn.
+UNDRAWN: Key = (0, 0)
+# What a state of an `IterableDataset` is of: an epoch's start, its middle, or where it had given all of it.
+Place = Literal["before", "within", "after"]
+StreamState = tuple[Any, Place]
 
 
 @dataclass
@@ -40,8 +47,11 @@ class Cursor:
         base_seed: seed of the epoch's worker process 0.
         seeds_samples: whether the user's Python is seeded for each sample.
         counts: whether occurrences of a user's sampler are counted; where not, nothing depends on them.
-        streams: by worker, (state of the `IterableDataset` after the last batch received, or, where it has
-            none, the number of its samples so far; whether it had then given all of its epoch).
+        streams: by worker, state of the `IterableDataset` after the last batch received, or, where it has
+            none, the number of its samples so far; before the worker's first batch that at the end of the
+            epoch before, if it is known.
+        ends: by worker, state of the dataset at the epoch's end; only of one that has a state and is used for
+            the next epoch, too.
         turn: worker after the one that gave the last batch; None: there are no streams, or an older version
             has saved the state. As some end before others, it doesn't follow from the position.
     """
@@ -62,7 +72,8 @@ class Cursor:
     base_seed: int = 0
     seeds_samples: bool = False
     counts: bool = True
-    streams: dict[int, tuple[Any, bool]] = field(default_factory=dict, repr=False)
+    streams: dict[int, StreamState] = field(default_factory=dict, repr=False)
+    ends: dict[int, StreamState] = field(default_factory=dict, repr=False)
     turn: int | None = None
 
     @property
@@ -98,7 +109,14 @@ def draw_seed(generator: torch.Generator | None) -> int:
 
 
 def to_state(
-    cursor: Cursor | None, epoch: int, position: int, *, dataset: str, order: str, seed: int | None
+    cursor: Cursor | None,
+    epoch: int,
+    position: int,
+    *,
+    streams: Mapping[int, StreamState],
+    dataset: str,
+    order: str,
+    seed: int | None,
 ) -> dict[str, Any]:
     """`cursor` as a dict of ints, strings and None, the same keys always; what the user's own objects gave is
     in tuples, so that torch.distributed.checkpoint saves it whole.
@@ -106,10 +124,11 @@ def to_state(
     Args:
         cursor: progress of the epoch; None where it hasn't started, and nothing of it is decided.
         position: that is done with.
+        streams: as of `Cursor`; of an epoch that hasn't started, the ends of the one before.
         dataset, order, seed: must be the same where the state is loaded.
     """
     order_key, random_key = (None, None) if cursor is None else (cursor.order_key, cursor.random_key)
-    streams = [] if cursor is None else sorted(cursor.streams.items(), key=lambda item: item[0])
+    sorted_streams = sorted(streams.items(), key=lambda item: item[0])
     return {
         "version": VERSION,
         "dataset": dataset,
@@ -124,8 +143,9 @@ def to_state(
         "generators": "" if cursor is None else cursor.generators,
         "sampler_epoch": None if cursor is None else cursor.sampler_epoch,
         "sampler": (None if cursor is None else cursor.sampler_state,),
-        "streams": tuple((worker, state) for worker, (state, _) in streams),
-        "ended": tuple(worker for worker, (_, ended) in streams if ended),
+        "streams": tuple((worker, state) for worker, (state, _) in sorted_streams),
+        "before": tuple(worker for worker, (_, place) in sorted_streams if place == "before"),
+        "ended": tuple(worker for worker, (_, place) in sorted_streams if place == "after"),
         "turn": None if cursor is None else cursor.turn,
     }
 
@@ -166,9 +186,18 @@ def from_state(state: dict[str, Any], *, dataset: str, order: str, seed: int | N
         generators=state["generators"],
         sampler_epoch=state["sampler_epoch"],
         sampler_state=state["sampler"][0],
-        streams={worker: (each, worker in state.get("ended", ())) for worker, each in state["streams"]},
+        streams=streams_of(state),
         turn=state.get("turn"),
     )
+
+
+def streams_of(state: Mapping[str, Any]) -> dict[int, StreamState]:
+    """The `streams` that `to_state` was given, of a state that `from_state` takes."""
+    places: dict[int, Place] = {
+        **dict.fromkeys(state.get("before", ()), "before"),
+        **dict.fromkeys(state.get("ended", ()), "after"),
+    }
+    return {worker: (each, places.get(worker, "within")) for worker, each in state["streams"]}
 
 
 def _check(state: dict[str, Any]) -> None:
@@ -183,9 +212,10 @@ def _check(state: dict[str, Any]) -> None:
         "generators": _is_base64(state.get("generators")),
         "sampler": isinstance(state.get("sampler"), (tuple, list)) and len(state["sampler"]) == 1,
         "streams": _are_pairs(state.get("streams")),
+        **{name: all(map(_is_number, state.get(name, ()))) for name in ("before", "ended")},
         "turn": state.get("turn") is None or _is_number(state["turn"]),
     }
-    wrong = [f"{name} is missing" for name in sound if name not in state and name != "turn"]
+    wrong = [f"{name} is missing" for name in sound if name not in state and name not in NEWER]
     wrong += [f"{name} is {state[name]!r:.100}" for name in sound if name in state and not sound[name]]
     if wrong:
         raise ConfigError(

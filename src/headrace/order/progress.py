@@ -10,7 +10,18 @@ import torch
 
 from headrace.errors import ConfigError
 from headrace.order.batches import IndexBatch, OrderedBatches, SampledBatches, StreamBatches
-from headrace.order.cursor import Cursor, Key, draw_seed, from_state, generator_states, replayed, to_state
+from headrace.order.cursor import (
+    UNDRAWN,
+    Cursor,
+    Key,
+    StreamState,
+    draw_seed,
+    from_state,
+    generator_states,
+    replayed,
+    streams_of,
+    to_state,
+)
 from headrace.order.permutation import key_of
 
 Batches = OrderedBatches | SampledBatches | StreamBatches
@@ -30,6 +41,8 @@ class Progress:
         self._batches: Batches | None = None  # that it was started with
         self._loaded: Cursor | None = None  # to resume from in the next epoch that is started
         self._loaded_order = ""  # what that state is of
+        self._ends: dict[int, StreamState] = {}  # of the epoch before the next one, where there is no cursor
+        self._ends_loaded = False
 
     def copy(self) -> Progress:
         """One at the same place, which moves by itself."""
@@ -41,7 +54,7 @@ class Progress:
     def set_epoch(self, epoch: int) -> None:
         """The number of the next epoch; a state that was loaded stays where it is of that one."""
         self.epoch = epoch
-        self._cursor = None
+        self._ends, self._cursor = self._ends_now(), None
         if self._loaded is not None and self._loaded.epoch != epoch:
             self._loaded = None
 
@@ -73,9 +86,14 @@ class Progress:
                 " and the dataset's length before load_state_dict()."
             )
         loaded, self._loaded = self._loaded, None
+        ends, self._ends = self._ends_now(), {}
+        ends_loaded, self._ends_loaded = self._ends_loaded, False
+        in_use = lazily or kept is not None  # the dataset of the epoch before
         if self.seed is not None:
             kept = None
         cursor = self._cursor = loaded or self._new(batches, generator, generators, kept)
+        if loaded is None and (ends_loaded or in_use):
+            cursor.streams, cursor.loaded = ends, ends_loaded
         cursor.lazily = lazily
         if not lazily:
             cursor.draw_order()
@@ -109,7 +127,7 @@ class Progress:
         kept: Key | None,
     ) -> Cursor:
         if isinstance(batches, StreamBatches):
-            return Cursor(self.epoch, (0, 0), (0, 0))  # the workers' seed is drawn later
+            return Cursor(self.epoch, (0, 0), UNDRAWN)
         states = generator_states(generators) if isinstance(batches, SampledBatches) else ""
         random_key = (draw_seed(generator), 0) if kept is None else kept
         shuffles = isinstance(batches, OrderedBatches) and batches.shuffles
@@ -139,6 +157,14 @@ class Progress:
         seed = self.seed_of(batches)
         return None if seed is None else (seed, epoch)
 
+    @property
+    def resumes(self) -> bool:
+        """Whether the next epoch continues from a state that was loaded."""
+        return self._loaded is not None or self._ends_loaded
+
+    def _ends_now(self) -> dict[int, StreamState]:
+        return self._ends if self._cursor is None else self._cursor.ends
+
     def save(self, batches: Batches, dataset: str) -> dict[str, Any]:
         """The state after the last batch that was received.
 
@@ -153,14 +179,16 @@ class Progress:
         if cursor is not None and cursor.finished:
             cursor = None
         epoch, position = (self.epoch, 0) if cursor is None else (cursor.epoch, batches.position(cursor))
-        return to_state(
-            cursor, epoch, position, dataset=dataset, order=batches.identity(), seed=self.seed_of(batches)
-        )
+        streams = self._ends_now() if cursor is None else cursor.streams
+        order, seed = batches.identity(), self.seed_of(batches)
+        return to_state(cursor, epoch, position, streams=streams, dataset=dataset, order=order, seed=seed)
 
     def load(self, state: dict[str, Any], batches: Batches, dataset: str, given_seed: int | None) -> None:
         """The next epoch begins where `state` was saved. Raises ConfigError where it doesn't fit."""
         cursor = from_state(state, dataset=dataset, order=batches.identity(), seed=given_seed)
         self._loaded, self._cursor, self._loaded_order = cursor, None, batches.identity()
+        self._ends = {} if cursor is not None else streams_of(state)
+        self._ends_loaded = bool(self._ends)
         # Ranks without a seed save 0; that they continue without one matters to the user's Python.
         without = given_seed is None and state["seed"] == 0 and _shared(batches)
         self.seed, self.epoch = None if without else state["seed"], state["epoch"]

@@ -17,6 +17,7 @@ from headrace.engine.error_policy import STOPPED, Request
 from headrace.engine.workers.progress import ProgressCell
 from headrace.engine.workers.transport import collation
 from headrace.errors import ConfigError
+from headrace.order.cursor import Place, StreamState
 
 # Keys of a state where the dataset and its iterator both have one.
 DATASET, ITERATOR = "headrace.dataset", "headrace.iterator"
@@ -34,8 +35,17 @@ TOO_FEW = (
 )
 
 
+@dataclass(slots=True, eq=False)
 class EndOfStream:
-    """In place of a batch: the dataset of this worker has given all of its epoch."""
+    """In place of a batch: the dataset of this worker has given all of its epoch.
+
+    Attributes:
+        worker: its number; 0 for the caller's process.
+        state: of the dataset, from which its next epoch starts; None: it has none, or no next epoch.
+    """
+
+    worker: int
+    state: StreamState | None
 
 
 @dataclass(slots=True, eq=False)  # frozen, it would take three times as long to make
@@ -45,12 +55,12 @@ class ResumableBatch:
     Attributes:
         data: the user's batch.
         worker: number of the worker that made it; 0 for the caller's process.
-        state: (state of the stream after it, whether it had then given all of its epoch).
+        state: of the stream after it.
     """
 
     data: Any
     worker: int
-    state: tuple[Any, bool]
+    state: StreamState
 
     def pin_memory(self) -> ResumableBatch:
         """The same in pinned memory; torch's function for batches calls this."""
@@ -71,9 +81,9 @@ def has_state(stream: Any) -> bool:
     return True
 
 
-def samples_to_repeat(states: Mapping[int, tuple[Any, bool]]) -> int:
+def samples_to_repeat(states: Mapping[int, StreamState]) -> int:
     """Number of samples that are made again, and dropped, where an epoch resumes from `states` of streams."""
-    return sum(_samples_before(state) or 0 for state, ended in states.values() if not ended)
+    return sum(_samples_before(state) or 0 for state, place in states.values() if place == "within")
 
 
 def _samples_before(state: Any) -> int | None:
@@ -88,16 +98,18 @@ class Samples:
 
     Args:
         dataset: the user's.
-        resumed: (state, whether the epoch had ended) after which to continue; None: from the epoch's start.
+        resumed: state from which to continue; None: from the start of the dataset.
 
     Raises:
         RuntimeError: the dataset's __iter__() has raised StopIteration.
         ConfigError: the state is that of an iterator, and the iterator has none now.
     """
 
-    def __init__(self, dataset: Any, resumed: tuple[Any, bool] | None) -> None:
-        state, self._ended = (None, False) if resumed is None else resumed
+    def __init__(self, dataset: Any, resumed: StreamState | None) -> None:
+        state, place = resumed or (None, "within")
+        self._ended = place == "after"
         self._dataset = dataset
+        self._unloaded: tuple[Any] | None = None  # state of the dataset without that of an epoch's end
         self._dataset_has_state = has_state(dataset)
         self._asked = 0  # samples, those that failed included
         self._to_repeat = 0
@@ -107,6 +119,10 @@ class Samples:
         # iter() of a dataset that is its own iterator may start it over, and so comes before its state.
         own = hasattr(type(dataset), "__next__")
         iterator: Any = self._started() if own else None
+        if place == "before" and self._dataset_has_state:
+            self._unloaded = (copy.deepcopy(dataset.state_dict()),)
+            dataset.load_state_dict(state)
+            state, iterator = None, self._started() if own else None
         state = self._load_dataset(state)
         if not own and not self._ended:  # where it has ended, its state is that of the next epoch's start
             iterator = self._started()
@@ -122,6 +138,16 @@ class Samples:
 
     def take(self, count: int) -> list[Any]:
         """The next `count` samples, fewer at the end of the epoch. May continue after an error."""
+        unloaded, self._unloaded = self._unloaded, None
+        samples = self._taken(count)
+        if not samples and unloaded is not None:
+            # Its state stays at the end of its epoch, where that is loaded: it starts without.
+            self._dataset.load_state_dict(unloaded[0])
+            self._iterator, self._ended = self._started(), False
+            samples = self._taken(count)
+        return samples
+
+    def _taken(self, count: int) -> list[Any]:
         if self._ended:
             return []
         # islice() of the iterator itself would call its iter(), and where it is the dataset, start it over.
@@ -149,15 +175,20 @@ class Samples:
             raise ConfigError(TOO_FEW.format(wanted=wanted, kind=kind, given=self._asked - 1))
         return samples
 
-    def state(self) -> tuple[Any, bool]:
-        """(the state now, whether the epoch has ended)."""
+    def end(self) -> StreamState | None:
+        """The state of the dataset at the end of the epoch; None: it has none."""
+        return (copy.deepcopy(self._dataset.state_dict()), "before") if self._dataset_has_state else None
+
+    def state(self) -> StreamState:
+        """The state now."""
+        place: Place = "after" if self._ended else "within"
         if not (self._dataset_has_state or self._iterator_has_state):
-            return {SAMPLES: self._asked}, self._ended
+            return {SAMPLES: self._asked}, place
         state = self._dataset.state_dict() if self._dataset_has_state else None
         if self._iterator_has_state:
             of_iterator = self._iterator.state_dict()
             state = {DATASET: state, ITERATOR: of_iterator} if self._dataset_has_state else of_iterator
-        return copy.deepcopy(state), self._ended
+        return copy.deepcopy(state), place
 
     def _started(self) -> Any:
         try:
@@ -184,7 +215,8 @@ class IterableBatches:
         on_error: not followed: nobody knows what a dataset that fails would have given next.
         batch_size: samples of a batch.
         drop_last: whether a last batch of fewer samples is left out.
-        states: states that the first epoch resumes from, by worker, as in `ResumableBatch`.
+        states: states that the first epoch resumes from, by worker.
+        kept: whether the dataset, as it is at the end of an epoch, is used for the next one.
 
     Attributes:
         progress, quarantined: not used; which sample is being made isn't known.
@@ -201,13 +233,15 @@ class IterableBatches:
         *,
         batch_size: int,
         drop_last: bool,
-        states: Mapping[int, tuple[Any, bool]],
+        states: Mapping[int, StreamState],
+        kept: bool,
     ) -> None:
         self.dataset = dataset
         self._collate = collate
         self._batch_size = batch_size
         self._drop_last = drop_last
         self._states = dict(states)
+        self._kept = kept
         self._epoch: tuple[int, int] | None = None
         self._samples: Samples | None = None
 
@@ -231,13 +265,13 @@ class IterableBatches:
         self.start(request.seeding.key)
         samples = self._samples
         if samples is None:
-            return EndOfStream()
+            return EndOfStream(_worker(), None)
         # They are converted, too: what that draws, later samples may depend on.
         while again := samples.repeated(count):
             convert(again)
         taken = samples.take(count)
         if not taken or (self._drop_last and len(taken) < count):
-            return EndOfStream()
+            return EndOfStream(_worker(), samples.end() if self._kept else None)
         return ResumableBatch(convert(taken), _worker(), samples.state())
 
     def _collated(self, samples: list[Any]) -> Any:

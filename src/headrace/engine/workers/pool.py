@@ -28,6 +28,7 @@ from headrace.engine.workers.start import Forked, SharedPickle
 from headrace.engine.workers.transport import Channel, Inbox, Message
 from headrace.engine.workers.worker import WorkerRequest, WorkerStart, run
 from headrace.order.batches import IndexBatch
+from headrace.order.cursor import StreamState
 from headrace.records import LazyCounts
 
 Guard = Callable[[Any, Callable[[Any], Any], str], ErrorPolicyDataset | IterableBatches]
@@ -102,6 +103,7 @@ class WorkerPool:
         batch_nbytes: size of the largest batch that has come, in bytes; 0: none has.
         processes: the worker processes by their number, and after their end as well.
         progress: where the workers note what they make and have made; readable after their end, too.
+        stream_ends: by worker, state of the `IterableDataset` where it has ended in this epoch.
 
     Raises:
         ConfigError: something can't be pickled that must be, as workers don't start by fork.
@@ -121,6 +123,7 @@ class WorkerPool:
         self._measured = measured
         self.batch_nbytes = 0
         self.processes: list[Any] = [None] * config.num_workers
+        self.stream_ends: dict[int, StreamState] = {}
         self._context = config.multiprocessing_context or torch.multiprocessing
         self._method = self._context.get_start_method()
         self._seeding = seeding
@@ -171,6 +174,7 @@ class WorkerPool:
         self._epochs += 1
         self._batches, self._late_error = batches, None
         self._turn = turn
+        self.stream_ends = {}
         for worker in self._members.workers:
             worker.stream_ended = False
         self._deaths.start_epoch(self.config.num_workers)
@@ -358,7 +362,9 @@ class WorkerPool:
             if worker.requests.pop(message.number, None) is None:
                 worker.inbox.discard(message)  # nobody waits for it any more
             elif message.ended:
-                worker.inbox.discard(message)
+                end = worker.inbox.load(message)
+                if end.state is not None:
+                    self.stream_ends[end.worker] = end.state
                 worker.stream_ended = True
                 del self._waiting[message.number]
             else:

@@ -91,6 +91,7 @@ class WorkerStream(PythonStream):
         try:
             batch = self._pool.next()
         except StopIteration:
+            self.ends = self._pool.stream_ends
             self.close()
             raise
         except Exception as error:
