@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,10 @@ sys.meta_path.insert(0, Absent())
 for name in [name for name in sys.modules if name.partition(".")[0] in {OPTIONAL!r}]:
     del sys.modules[name]  # torch has imported it, where it is installed
 """
+
+
+SKIPPED = re.compile(r'(?:importorskip|integration)\(\s*"(\w+)')
+DISTRIBUTIONS = {"pynvml": "nvidia_ml_py", "yaml": "pyyaml"}  # where the name to import is another one
 
 
 def run_without_extras(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -89,3 +94,14 @@ def test_importing_headrace_imports_nothing_but_torch_at_most() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     heavy = {"numpy", "PIL", "torchvision", "torch", *OPTIONAL}
     assert heavy.isdisjoint(done.stdout.split())
+
+
+def test_an_extra_brings_whatever_tests_are_skipped_without() -> None:
+    root = Path(__file__).parents[1]
+    text = (root / "pyproject.toml").read_text(encoding="utf-8")
+    table = text.partition("[project.optional-dependencies]")[2].partition("\n[tool.")[0]
+    extras = {name.replace("-", "_").lower() for name in re.findall(r'"([\w-]+)', table)}
+    files = [path.read_text(encoding="utf-8") for path in root.glob("tests/**/*.py")]
+    skipped = {DISTRIBUTIONS.get(name, name) for file in files for name in SKIPPED.findall(file)}
+    assert "torchdata" in skipped
+    assert skipped - extras == set()

@@ -19,9 +19,14 @@ from torchvision import transforms as v1
 
 import headrace
 import headrace.testing
+from support.extras import integration
 from support.jpegs import cmyk, image_folder, jpeg
 
-pytest.importorskip("transformers.image_processing_backends", exc_type=ImportError)
+pytest.importorskip(
+    "transformers.image_processing_backends",
+    reason="transformers isn't installed (pip install 'headrace[integrations]')",
+    exc_type=ImportError,
+)
 import transformers
 from transformers.image_processing_utils import BaseImageProcessor
 
@@ -420,7 +425,7 @@ def test_a_dataset_that_calls_a_processor_gets_its_values(name: str, root: Path)
 
 
 def test_with_transform_of_a_hugging_face_dataset_gets_a_processors_values(root: Path) -> None:
-    hf = pytest.importorskip("datasets")
+    hf = integration("datasets")
     processor = transformers.CLIPImageProcessor()
     paths = [path for path, _ in datasets.ImageFolder(str(root)).samples]
 

@@ -20,13 +20,14 @@ from headrace.records import BatchKeys, SampleKey
 from headrace.transforms import OPS, RandomErasing
 from headrace.transforms.op import ImageOp, keep_info, replay
 from headrace.transforms.random_erasing import draw_boxes
+from support.extras import integration
 from support.jpegs import image_folder
 from support.same_numbers import StreamRandom, stream, timm_drawing
 
-timm_data = pytest.importorskip("timm.data", exc_type=ImportError)
-auto_augment = pytest.importorskip("timm.data.auto_augment", exc_type=ImportError)
-random_erasing = pytest.importorskip("timm.data.random_erasing", exc_type=ImportError)
-timm_transforms = pytest.importorskip("timm.data.transforms", exc_type=ImportError)
+timm_data = integration("timm.data")
+auto_augment = integration("timm.data.auto_augment")
+random_erasing = integration("timm.data.random_erasing")
+timm_transforms = integration("timm.data.transforms")
 
 PARAMS = {"translate_const": 100, "img_mean": (124, 116, 104)}
 POLICIES: dict[str, Any] = {

@@ -13,6 +13,7 @@ from torch.utils import data
 
 import headrace
 from support.equal import same
+from support.extras import integration
 from support.stateful import (
     ByGenerator,
     ByIterator,
@@ -25,7 +26,7 @@ from support.stateful import (
     WithoutState,
 )
 
-torchdata = pytest.importorskip("torchdata.stateful_dataloader")
+torchdata = integration("torchdata.stateful_dataloader")
 
 pytestmark = [
     pytest.mark.long,
@@ -55,7 +56,7 @@ def random_sampler() -> Any:
 
 
 def stream_of_datasets() -> Any:
-    datasets = pytest.importorskip("datasets")
+    datasets = integration("datasets")
     return datasets.Dataset.from_dict({"number": list(range(N))}).to_iterable_dataset(num_shards=2)
 
 

@@ -18,6 +18,7 @@ from torchvision.transforms import v2
 
 import headrace
 from support.equal import same
+from support.extras import integration
 from support.jpegs import image_folder
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -50,7 +51,7 @@ def rows(table: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("stored", ["bytes", "paths"])
 @pytest.mark.parametrize("way", ["with_transform", "set_transform", "with_format"])
 def test_a_hugging_face_dataset_gives_the_same_batches(files: list[Path], way: str, stored: str) -> None:
-    hf = pytest.importorskip("datasets")
+    hf = integration("datasets")
     images = [
         {"bytes": file.read_bytes(), "path": None}
         if stored == "bytes"
@@ -72,7 +73,7 @@ def as_pixels(samples: list[Any]) -> list[Any]:
 
 
 def test_a_hugging_face_dataset_has_its_tensors_made_natively(files: list[Path]) -> None:
-    hf = pytest.importorskip("datasets")
+    hf = integration("datasets")
     table = {"image": [str(file) for file in files], "n": list(range(len(files)))}
     dataset = hf.Dataset.from_dict(table).cast_column("image", hf.Image()).with_transform(rows)
     loader = headrace.DataLoader(dataset, 12, num_workers=1)
@@ -96,7 +97,7 @@ def shards(files: list[Path], folder: Path) -> list[str]:
 def test_a_pipeline_of_webdataset_gives_the_same_batches(
     files: list[Path], tmp_path: Path, mode: str
 ) -> None:
-    webdataset = pytest.importorskip("webdataset")
+    webdataset = integration("webdataset")
     transform = _of_pil if mode.startswith("pil") else _as_tensor
     dataset = (
         webdataset.WebDataset(shards(files, tmp_path), shardshuffle=False, empty_check=False)
@@ -153,7 +154,7 @@ class Augmented(Dataset[Any]):
 
 
 def test_albumentations_gets_the_arrays_that_it_gets_with_torch(files: list[Path]) -> None:
-    albumentations = pytest.importorskip("albumentations")
+    albumentations = integration("albumentations")
     crop, flip = albumentations.RandomResizedCrop((24, 24)), albumentations.HorizontalFlip()
     jitter, values = albumentations.ColorJitter(), albumentations.Normalize()
     dataset = Augmented(files, albumentations.Compose([crop, flip, jitter, values], seed=3))

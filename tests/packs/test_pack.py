@@ -15,6 +15,7 @@ import headrace
 from headrace._native import ffi
 from headrace.packs.tar import member_stem
 from headrace.sources.pack_index import PackIndex
+from support.extras import integration
 from support.jpegs import image_folder
 from support.pack_folders import contents, odd_folder
 
@@ -75,7 +76,7 @@ def test_shards_are_plain_tar_files_without_owner_or_time(tmp_path: Path) -> Non
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # the package leaves its files open
 def test_the_webdataset_package_reads_the_shards(tmp_path: Path) -> None:
-    webdataset = pytest.importorskip("webdataset")
+    webdataset = integration("webdataset")
     folder = ImageFolder(str(odd_folder(tmp_path / "src")))
     headrace.pack(folder.root, tmp_path / "dest", shard_size=60_000)
     shards = sorted(str(path) for path in (tmp_path / "dest").glob("*.tar"))
