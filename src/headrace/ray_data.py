@@ -90,8 +90,23 @@ class Decode:
         self._key = (seed, epoch)
         self._columns = tuple(columns)
         self._batch_size = batch_size
+        self._levels = levels
+        self._plan = levels_plan(dataset) if levels else make_plan(dataset)
+        if levels:
+            left_over(self._plan)
         threads = _processors() if threads is None else threads
-        self._maker = _BatchMaker(dataset, threads=threads, on_error=on_error, levels=levels)
+        # What makes batches is kept between the calls.
+        self._config = LoaderConfig(
+            dataset=dataset,
+            batch_sampler=BatchSampler(range(0), 1, drop_last=False),
+            num_workers=0 if self._plan.native is None else threads,
+            prefetch_factor=1,
+            collate_fn=default_collate,
+            memory_budget=sys.maxsize,
+            on_error=on_error,  # type: ignore[arg-type]  # checked above
+        )
+        self._builder = StreamBuilder()
+        self._seen = 0  # failures that were looked at
 
     def __call__(self, rows: Mapping[str, npt.NDArray[Any]]) -> Iterator[Columns]:
         """The samples of `rows`, in order. Raises SampleError, or what the user's own code raised."""
@@ -104,9 +119,46 @@ class Decode:
         step = self._batch_size or max(1, len(ids))
         parts = [slice(begin, begin + step) for begin in range(0, len(ids), step)]
         batches = [IndexBatch(indices[part], occurrences[part]) for part in parts]
-        for part, made in zip(parts, self._maker.make(batches, self._key), strict=True):
+        for part, made in zip(parts, self._made(batches), strict=True):
             kept = {name: column[part] for name, column in rows.items()}
             yield {**kept, **_as_columns(made, self._columns)}
+
+    def _made(self, batches: Sequence[IndexBatch]) -> Iterator[Any]:
+        """The batches of samples that Ray chose, in order, each with all of its samples."""
+        config = self._for(max((len(batch.indices) for batch in batches), default=1))
+        cursor = Cursor(self._key[1], self._key, self._key, seeds_samples=True)
+        order = EpochOrder(cursor, iter(batches), StreamBatches(0))
+        stream = self._builder.stream(config, self._plan, order)
+        transfer = self._builder.transfer(config, self._plan)
+        try:
+            while True:
+                try:
+                    made = next(stream)
+                except StopIteration:
+                    break
+                self._check_lost()
+                if self._levels:
+                    yield _levels_of(made.data, self._plan)
+                else:
+                    yield transfer.receive(transfer.send(made.data, made.keys))
+            self._check_lost()  # batches of nothing else don't come
+        finally:
+            stream.close()
+
+    def _for(self, batch_size: int) -> LoaderConfig:
+        """The configuration for batches of up to so many samples: one is made while another is taken away."""
+        sampler = BatchSampler(range(0), max(1, batch_size), drop_last=False)
+        native = self._plan.native
+        nbytes = 1 if native is None else max(1, batch_size * native.sample_nbytes)
+        return replace(self._config, batch_sampler=sampler, memory_budget=(DEPTH + 1) * nbytes)
+
+    def _check_lost(self) -> None:
+        failures = self._builder.runtime.failures.records
+        new, self._seen = failures[self._seen :], len(failures)
+        for failure in new:
+            if failure.action == "skipped":
+                cause = f"{failure.cause}; nor can the samples after it, which would replace it"
+                raise SampleError.at(failure.index, failure.path, cause)
 
 
 class Finish:
@@ -202,75 +254,6 @@ def read(
     )
     made.context.execution_options.preserve_order = True
     return made
-
-
-class _BatchMaker:
-    """Makes batches of samples that Ray chooses, call by call, in this process; what makes them is kept
-    between the calls."""
-
-    def __init__(self, dataset: Any, *, threads: int, on_error: str, levels: bool) -> None:
-        self._plan = levels_plan(dataset) if levels else make_plan(dataset)
-        if levels:
-            left_over(self._plan)
-        self._levels = levels
-        self._config = LoaderConfig(
-            dataset=dataset,
-            batch_sampler=BatchSampler(range(0), 1, drop_last=False),
-            num_workers=0 if self._plan.native is None else threads,
-            prefetch_factor=1,
-            collate_fn=default_collate,
-            memory_budget=sys.maxsize,
-            on_error=on_error,  # type: ignore[arg-type]  # checked by the caller
-        )
-        self._builder = StreamBuilder()
-        self._seen = 0  # failures that were looked at
-
-    def make(self, batches: Sequence[IndexBatch], key: tuple[int, int]) -> Iterator[Any]:
-        """The batches, in order, each with all of its samples.
-
-        Args:
-            batches: indices of the samples of each.
-            key: (seed, epoch) of the random parameters.
-
-        Raises:
-            SampleError: a sample can't be loaded, nor one in its place; or, where it is made by the user's
-                Python, what that raised.
-            ConfigError: levels are wanted of a batch that hasn't any.
-        """
-        config = self._for(max((len(batch.indices) for batch in batches), default=1))
-        cursor = Cursor(key[1], key, key, seeds_samples=True)
-        order = EpochOrder(cursor, iter(batches), StreamBatches(0))
-        stream = self._builder.stream(config, self._plan, order)
-        transfer = self._builder.transfer(config, self._plan)
-        try:
-            while True:
-                try:
-                    made = next(stream)
-                except StopIteration:
-                    break
-                self._check_lost()
-                if self._levels:
-                    yield _levels_of(made.data, self._plan)
-                else:
-                    yield transfer.receive(transfer.send(made.data, made.keys))
-            self._check_lost()  # batches of nothing else don't come
-        finally:
-            stream.close()
-
-    def _for(self, batch_size: int) -> LoaderConfig:
-        """The configuration for batches of up to so many samples: one is made while another is taken away."""
-        sampler = BatchSampler(range(0), max(1, batch_size), drop_last=False)
-        native = self._plan.native
-        nbytes = 1 if native is None else max(1, batch_size * native.sample_nbytes)
-        return replace(self._config, batch_sampler=sampler, memory_budget=(DEPTH + 1) * nbytes)
-
-    def _check_lost(self) -> None:
-        failures = self._builder.runtime.failures.records
-        new, self._seen = failures[self._seen :], len(failures)
-        for failure in new:
-            if failure.action == "skipped":
-                cause = f"{failure.cause}; nor can the samples after it, which would replace it"
-                raise SampleError.at(failure.index, failure.path, cause)
 
 
 def levels_plan(dataset: Any) -> Plan:

@@ -56,9 +56,6 @@ def lower_table(table: PointwiseTable, height: int, width: int, layout: Layout) 
         channels=table.channels,
         table=None if values is None else values.data_ptr(),
         keep=values,
-        decoders=0,
-        max_pixels=0,
-        pillow_vertical_first=False,
     )
 
 

@@ -325,8 +325,18 @@ def _unreadable(transform: Any, error: Exception) -> _Item:
 def _read(transform: Any, before: Sequence[_Item]) -> _Item:
     """Reading runs code of other people's, which may raise anything: it is Python then, and raises that for a
     sample, if at all."""
+    text = type(transform).__name__
     try:
-        return _read_known(transform, before)
+        kind: Any = find_op(type(transform))
+        text = located(describe_callable(transform), transform)
+        problem = _unknown_reason(transform) if kind is None else find_change(transform)
+        if problem is not None:
+            return _Item(transform, text=text, problem=problem)
+        on_levels = issubclass(kind, ImageOp) and _gives_levels(before)
+        op: Op = kind.read_on_tensor(transform) if on_levels else kind.read(transform)
+        return _Item(transform, op, text=str(op), on_levels=on_levels)
+    except NoNativeForm as verdict:
+        return _Item(transform, text=text, problem=str(verdict))
     except Exception as error:
         return _unreadable(transform, error)
 
@@ -350,26 +360,6 @@ def _read_processing(transform: Any, before: Sequence[_Item]) -> list[_Item] | N
         known = None if op is None else _Item(step, op, text=str(op), on_levels=True)
         items.append(known or _read(step, items))
     return items
-
-
-def _read_known(transform: Any, before: Sequence[_Item]) -> _Item:
-    cls = find_op(type(transform))
-    name = located(describe_callable(transform), transform)
-    if cls is None:
-        return _Item(transform, text=name, problem=_unknown_reason(transform))
-    change = find_change(transform)
-    if change is not None:
-        return _Item(transform, text=name, problem=change)
-    on_levels = False
-    try:
-        if issubclass(cls, ImageOp) and _gives_levels(before):
-            op: Op = cls.read_on_tensor(transform)
-            on_levels = True
-        else:
-            op = cls.read(transform)
-    except NoNativeForm as verdict:
-        return _Item(transform, text=name, problem=str(verdict))
-    return _Item(transform, op, text=str(op), on_levels=on_levels)
 
 
 def _gives_levels(items: Sequence[_Item]) -> bool:

@@ -48,9 +48,8 @@ class Limit:
         bytes_per_second: of one request's body, a running mean; 0: not known.
     """
 
-    def __init__(self, first: int = FIRST, least: int = LEAST, most: int = MOST) -> None:
-        self.now = min(max(first, least), most)
-        self.least, self.most = least, most
+    def __init__(self) -> None:
+        self.now = FIRST
         self.latency_seconds = 0.0
         self.bytes_per_second = 0.0
         self._before = 0  # the limit that a trial comes from; 0: none is in flight
@@ -95,7 +94,7 @@ class Limit:
 
     def refused(self) -> None:
         """The store demands fewer requests (503, 429)."""
-        self.now = max(self.least, self.now // 2)
+        self.now = max(LEAST, self.now // 2)
         self._doubling, self._before = False, 0
         self._idle_rounds = 0
         self._restart()
@@ -119,7 +118,7 @@ class Limit:
                 self._try(int(STEP * self.now) + 1, rate)
 
     def _try(self, limit: int, rate: float) -> None:
-        limit = min(limit, self.most)
+        limit = min(limit, MOST)
         if limit > self.now:
             self._before, self._rate_before, self.now = self.now, rate, limit
         else:

@@ -109,7 +109,7 @@ class AugMix(ImageOp):
         if fused is None:
             raise NoNativeForm("torch computes in another order on this machine")
         op = made(cls, *how, *integers, depth, transform.alpha, count, magnitudes, signed, fused)
-        if transform.interpolation not in (*v2_names(op.filter), mode_of(op.filter), op.filter):
+        if transform.interpolation not in (mode_of(op.filter).value, mode_of(op.filter), op.filter):
             raise NoNativeForm(f"interpolation={transform.interpolation!r} isn't one for tensors")
         return op
 
@@ -159,11 +159,6 @@ class AugMix(ImageOp):
         signed = -magnitude if step.negative else magnitude
         fill = None if self.fill is None else list(self.fill)
         return apply_operation(pixels, functional, step.name, signed, mode_of(self.filter), fill)
-
-
-def v2_names(filter_: int) -> tuple[str, ...]:
-    """What v2 takes for the filter besides torchvision's own value, where it takes names."""
-    return (mode_of(filter_).value,)
 
 
 def _fill(fill: Any) -> Fill | None:

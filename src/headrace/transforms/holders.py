@@ -242,17 +242,14 @@ def read_inside(holder: Any, *, on_tensor: bool = False) -> tuple[ImageOp, ...]:
 
 def _read_inner(transform: Any, *, on_tensor: bool) -> ImageOp:
     name, cls = type(transform).__name__, type(transform)
-    kind = Group if cls in COMPOSE else transforms.find_op(cls)
+    kind: Any = Group if cls in COMPOSE else transforms.find_op(cls)
     if kind is None:
         raise NoNativeForm(f"holds {name}, which has no native form")
-    change = find_change(transform)
-    if change is not None:
-        raise NoNativeForm(f"holds {name}: {change}")
     try:
-        if on_tensor and issubclass(kind, ImageOp):
-            op: Op = kind.read_on_tensor(transform)
-        else:
-            op = kind.read(transform)
+        if change := find_change(transform):
+            raise NoNativeForm(change)
+        on_levels = on_tensor and issubclass(kind, ImageOp)
+        op: Op = kind.read_on_tensor(transform) if on_levels else kind.read(transform)
     except NoNativeForm as verdict:
         raise NoNativeForm(f"holds {name}: {verdict}") from None
     if type(op) is Identity:

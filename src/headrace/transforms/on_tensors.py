@@ -119,31 +119,16 @@ def native_pixels(op: ImageOp, pixels: Pixels, draw: Draw) -> Pixels | None:
     values = np.zeros((1, abi.DRAWS))
     values[0, : len(draw)] = draw
     out = np.empty_like(pixels)
-    pipeline = _pipeline([ffi.op(op.native, op.params(), 0, op.data())], *pixels.shape[:2])
+    pipeline = ffi.Pipeline([ffi.op(op.native, op.params(), 0, op.data())], *pixels.shape[:2])
     return out if pipeline.apply(pixels, values, out.ctypes.data) else None
 
 
 def _run(ops: list[abi.Op], pixels: Pixels, index: int) -> tuple[Pixels, Draw] | None:
     """`pixels` after one op, as sample `index`, and what was drawn; None where it is left to torchvision."""
     height, width, _ = pixels.shape
-    drawn = _pipeline(ops, 1, 1).draw(SampleKey(0, 0, index), width, height)
+    drawn = ffi.Pipeline(ops, 1, 1).draw(SampleKey(0, 0, index), width, height)
     if drawn is None:
         return None
     out = np.empty((drawn.height, drawn.width, 3), np.uint8)
-    done = _pipeline(ops, drawn.height, drawn.width).apply(pixels, drawn.values, out.ctypes.data)
+    done = ffi.Pipeline(ops, drawn.height, drawn.width).apply(pixels, drawn.values, out.ctypes.data)
     return (out, tuple(drawn.values[0].tolist())) if done else None
-
-
-def _pipeline(ops: list[abi.Op], height: int, width: int) -> ffi.Pipeline:
-    return ffi.Pipeline(
-        ops,
-        height,
-        width,
-        dtype=0,
-        nhwc=True,
-        table=None,
-        keep=None,
-        decoders=0,
-        max_pixels=0,
-        pillow_vertical_first=False,
-    )

@@ -58,6 +58,14 @@ class Shared(NamedTuple):
     translation: float
     fraction: float
 
+    def __str__(self) -> str:
+        return f"{' or '.join(map(filter_text, self.filters))}, fill {self.fill}"
+
+    def check(self) -> None:
+        """Raises ValueError for filters that native code doesn't warp with."""
+        if not all(each in WARP_FILTERS for each in self.filters) or len(self.filters) > 2:
+            raise ValueError(f"filters {self.filters} must be one or two that Pillow warps with")
+
     def params(self) -> tuple[float, ...]:
         """As native code takes them."""
         filters = (*self.filters, NO_FILTER)
@@ -94,8 +102,7 @@ class TimmAugment(ImageOp):
     def __post_init__(self) -> None:
         if not 1 <= len(self.rows) <= MOST_ROWS or not 0 <= self.steps <= MOST_STEPS:
             raise ValueError(f"{len(self.rows)} choices, {self.steps} steps: too few or too many")
-        if not all(each in WARP_FILTERS for each in self.shared.filters) or len(self.shared.filters) > 2:
-            raise ValueError(f"filters {self.shared.filters} must be one or two that Pillow warps with")
+        self.shared.check()
         if self.weights is not None and (min(self.weights) <= 0 or self.steps > len(self.rows)):
             raise ValueError("weights must be positive, and no fewer than steps")
         object.__setattr__(self, "draws", type(self).draws * self.steps)
@@ -105,8 +112,7 @@ class TimmAugment(ImageOp):
         what = (
             f"{len(self.rows)} policies" if self.policies else f"{self.steps} of {len(self.rows)} operations"
         )
-        filters = " or ".join(map(filter_text, self.shared.filters))
-        return f"timm's {kind}({what}, {filters}, fill {self.shared.fill})"
+        return f"timm's {kind}({what}, {self.shared})"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
@@ -163,8 +169,7 @@ class TimmAugMix(ImageOp):
     def __post_init__(self) -> None:
         if not 1 <= len(self.operations) <= MOST_ROWS:
             raise ValueError(f"{len(self.operations)} operations: too few or too many")
-        if not all(each in WARP_FILTERS for each in self.shared.filters) or len(self.shared.filters) > 2:
-            raise ValueError(f"filters {self.shared.filters} must be one or two that Pillow warps with")
+        self.shared.check()
         if not 1e-3 <= self.alpha <= 1e3:
             raise ValueError(f"alpha ({self.alpha}) must be 0.001 to 1000")
         if self.width < 1 or 1 + self.width * (1 + 3 * self.most_depth) > MOST_DRAWS:
@@ -175,8 +180,7 @@ class TimmAugMix(ImageOp):
 
     def __str__(self) -> str:
         depth = f"{self.depth}" if self.depth else f"1–{DRAWN_DEPTH}"
-        filters = " or ".join(map(filter_text, self.shared.filters))
-        return f"timm's AugMix({self.width} chains of {depth} operations, {filters}, fill {self.shared.fill})"
+        return f"timm's AugMix({self.width} chains of {depth} operations, {self.shared})"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
