@@ -212,16 +212,12 @@ def irregular_costs(case: Case) -> Iterator[Candidate]:
     for part, seconds in case.irregular.items():
         # The loader's pace remains the limit, where it works ahead.
         floor = case.costs.loading * case.slowdown if case.costs.overlaps else 0.0
-        kind, what, lines = IRREGULAR[part]
-        yield Candidate(
-            kind=kind,
-            gain=case.actual / max(floor, case.actual - seconds, 1e-9),
-            change=lines[0],
-            why=f"{what} takes {seconds / case.actual:.0%} of the script's time",
-            evidence=(*where_it_stays(case.observation, ACTUAL),),
-            lines=tuple(f" {line}" for line in lines[1:]),
-            ideal=True,
-        )
+        kind, what, text = IRREGULAR[part]
+        change, *lines = text.splitlines()
+        gain = case.actual / max(floor, case.actual - seconds, 1e-9)
+        why = f"{what} takes {seconds / case.actual:.0%} of the script's time"
+        evidence = tuple(where_it_stays(case.observation, ACTUAL))
+        yield Candidate(kind, gain, change, why, evidence, tuple(f" {line}" for line in lines), ideal=True)
 
 
 def other_loops(case: Case) -> Iterator[Candidate]:

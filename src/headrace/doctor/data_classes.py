@@ -30,28 +30,19 @@ ENOUGH = 10  # class folders named like a wnid from which on the data set is tak
 
 def classes(subject: str, splits: Sequence[Split]) -> tuple[Finding, ...]:
     """The findings on class folders."""
-    sorted_ones = [split for split in splits if split.classes]
-    return (
-        *_single(subject, sorted_ones),
-        *_empty(subject, sorted_ones),
-        *_debris(subject, sorted_ones),
-        *_loose(subject, sorted_ones),
-        *_different(subject, sorted_ones),
-        *(_balance(subject, split) for split in sorted_ones if len(split.images)),
-    )
+    splits = [split for split in splits if split.classes]
+    found = [one for make in (_single, _empty, _debris, _loose, _different) for one in make(subject, splits)]
+    return (*found, *(_balance(subject, split) for split in splits if len(split.images)))
 
 
 def _single(subject: str, splits: Sequence[Split]) -> Iterator[Finding]:
     for split in splits:
         real = [name for name in split.classes if not is_debris(name)]
         if len(real) == 1:
-            yield Finding(
-                "a single class",
-                f"{below(subject, split)}{real[0]}: every image gets the same label",
-                "note",
-                f"If that folder holds the classes, use {os.path.join(split.path, real[0])}.",
-                {"folder": below(subject, split) + real[0]},
-            )
+            folder = below(subject, split) + real[0]
+            value = f"{folder}: every image gets the same label"
+            remedy = f"If that folder holds the classes, use {os.path.join(split.path, real[0])}."
+            yield Finding("a single class", value, "note", remedy, {"folder": folder})
 
 
 def _empty(subject: str, splits: Sequence[Split]) -> list[Finding]:

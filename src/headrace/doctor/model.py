@@ -20,38 +20,32 @@ PLACES = (
     *("worker", "worker's other threads", "main", "pin thread"),
 )
 # Parts of the step that not each batch needs: (kind of cause, as a phrase, what to change and lines of code).
-IRREGULAR: dict[str, tuple[str, str, tuple[str, ...]]] = {
+IRREGULAR: dict[str, tuple[str, str, str]] = {
     "compile": (
         "recompile",
         "compiling the model for new shapes",
-        (
-            "compile once: batches of one shape, or dynamic shapes",
-            "model = torch.compile(model, dynamic=True)",
-            "or pad batches to a few fixed lengths",
-        ),
+        "compile once: batches of one shape, or dynamic shapes\n"
+        "model = torch.compile(model, dynamic=True)\n"
+        "or pad batches to a few fixed lengths",
     ),
     "checkpoint": (
         "checkpoint",
         "writing checkpoints",
-        (
-            "write checkpoints less often, or in the background",
-            "save every so many minutes rather than steps",
-            "or torch.distributed.checkpoint.async_save(state, checkpoint_id=path)",
-        ),
+        "write checkpoints less often, or in the background\n"
+        "save every so many minutes rather than steps\n"
+        "or torch.distributed.checkpoint.async_save(state, checkpoint_id=path)",
     ),
     "logging": (
         "logging",
         "logging",
-        ("log less often", "log every so many steps; images and histograms once per epoch"),
+        "log less often\nlog every so many steps; images and histograms once per epoch",
     ),
     "gc": (
         "gc",
         "Python's garbage collector",
-        (
-            "collect less often: gc.freeze() after the setup",
-            "gc.collect(); gc.freeze()  # before the loop: the collector skips what exists by then",
-            "no gc.collect() within the loop",
-        ),
+        "collect less often: gc.freeze() after the setup\n"
+        "gc.collect(); gc.freeze()  # before the loop: the collector skips what exists by then\n"
+        "no gc.collect() within the loop",
     ),
 }
 # Stages of Headrace's own loader that may have threads of their own, beside those that make samples.

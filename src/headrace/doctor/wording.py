@@ -13,11 +13,7 @@ from headrace.measure.observed import ACTUAL, DEMAND, LOOP, PARTS, SUPPLY
 # A mark and a word, so that a judgement is told without colour and without the mark.
 MARKS = {"good": ("✓", "good"), "note": ("!", "note"), "bad": ("✗", "bad"), "unknown": ("?", "unknown")}
 # What was run for each rate.
-METHOD = {
-    "supply": "the loader alone",
-    "demand": "the step alone",
-    "actual": "both together",
-}
+METHOD = {SUPPLY: "the loader alone", DEMAND: "the step alone", ACTUAL: "both together"}
 # What is measured in each phase.
 PHASES = {
     "warm-up": "the first steps, which are not counted",
