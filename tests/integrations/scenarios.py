@@ -558,12 +558,65 @@ def accelerate_two_processes(folder: Path) -> Any:
     return found
 
 
-# --- Hugging Face's Trainer and datasets
+@scenario
+def accelerate_skip_first_batches_two_processes(folder: Path) -> Any:
+    """An epoch that continues after two batches, and the epoch after it."""
+    found = []
+    with joined_ranks():
+        for options in ACCELERATE:
+            accelerator = _accelerate(**options)
+            for dataset in (Numbered(), Streamed()):
+                prepared = accelerator.prepare(data.DataLoader(dataset, 4, num_workers=1))
+                skipping = accelerator.skip_first_batches(prepared, 2)
+                found.append([_indices(skipping, 1), _indices(prepared, 1)])
+    return found
 
 
 @scenario
-def hugging_face_trainer(folder: Path) -> Any:
-    """Two epochs with an evaluation, and the end of a run that starts from a checkpoint in the second one."""
+def accelerate_stateful_two_processes(folder: Path) -> Any:
+    """As `accelerate_stateful`, on two ranks."""
+    found: list[Any] = []
+    with joined_ranks():
+        for number, options in enumerate(ACCELERATE[:3]):
+            for resumed in (False, True):
+                accelerator = _accelerate(use_stateful_dataloader=True, **options)
+                sampler = data.RandomSampler(Numbered(), generator=torch.Generator().manual_seed(3))
+                loader = accelerator.prepare(data.DataLoader(Numbered(), 4, sampler=sampler, num_workers=1))
+                if resumed:
+                    accelerator.load_state(f"state-{number}")
+                found.append([])
+                for taken, batch in enumerate(loader):
+                    found[-1].append(batch["index"].tolist())
+                    if not resumed and taken == 1:
+                        accelerator.save_state(f"state-{number}")
+                        break
+                if resumed:
+                    found.append(_indices(loader, 1))
+    return found
+
+
+# --- Hugging Face's Trainer and datasets
+
+
+class Labelled(data.Dataset):  # type: ignore[type-arg]
+    """Rows as `Trainer` gives them to a model."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"x": torch.tensor([index / N, 1.0]), "labels": index % 2, "number": index}
+
+
+class LabelledStream(data.IterableDataset):  # type: ignore[type-arg]
+    """The same as a stream, which `Trainer` shares among ranks and not among workers."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(Labelled().__getitem__, range(N))
+
+
+def _trained(rows: Any, **options: Any) -> Any:
+    """What a run with an evaluation saw, and one that starts from its second checkpoint."""
     from transformers import Trainer, TrainingArguments
 
     class Model(torch.nn.Module):
@@ -578,33 +631,53 @@ def hugging_face_trainer(folder: Path) -> Any:
             logits = self.layer(x)
             return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
 
-    class Rows(data.Dataset):  # type: ignore[type-arg]
-        def __len__(self) -> int:
-            return N
-
-        def __getitem__(self, index: int) -> dict[str, Any]:
-            return {"x": torch.tensor([index / N, 1.0]), "labels": index % 2, "number": index}
-
     arguments = TrainingArguments(
         "trained",
         per_device_train_batch_size=4,
-        num_train_epochs=2,
         report_to=[],
         use_cpu=True,
         save_strategy="steps",
-        save_steps=4,
         logging_strategy="no",
         disable_tqdm=True,
-        dataloader_num_workers=2,
+        ddp_find_unused_parameters=False,
         seed=5,
+        **options,
     )
     found = []
-    for checkpoint in (None, "trained/checkpoint-8"):
+    for checkpoint in (None, f"trained/checkpoint-{2 * arguments.save_steps:.0f}"):
         model = Model()
-        trainer = Trainer(model=model, args=arguments, train_dataset=Rows(), eval_dataset=Rows())
+        trainer = Trainer(model=model, args=arguments, train_dataset=rows, eval_dataset=rows)
         trainer.train(resume_from_checkpoint=checkpoint)
         found.append([sorted(trainer.evaluate()), model.seen, model.layer.weight.tolist()])
     return found
+
+
+@scenario
+def hugging_face_trainer(folder: Path) -> Any:
+    return _trained(Labelled(), num_train_epochs=2, save_steps=4, dataloader_num_workers=2)
+
+
+@scenario
+def hugging_face_trainer_of_a_stream(folder: Path) -> Any:
+    return _trained(LabelledStream(), max_steps=10, save_steps=4, dataloader_num_workers=1)
+
+
+@scenario
+def hugging_face_trainer_two_processes(folder: Path) -> Any:
+    with joined_ranks():
+        return _trained(Labelled(), num_train_epochs=2, save_steps=2, dataloader_num_workers=1)
+
+
+@scenario
+def hugging_face_trainer_of_a_stream_two_processes(folder: Path) -> Any:
+    """The first rank reads the stream for both, which is Accelerate's default, or each reads all of it."""
+    with joined_ranks():
+        return [
+            _trained(
+                LabelledStream(), max_steps=5, save_steps=2, accelerator_config={"dispatch_batches": dispatch}
+            )
+            for dispatch in (True, False)
+        ]
 
 
 def _rows() -> Any:
