@@ -168,16 +168,20 @@ class ColorJitter(ImageOp):
         return ((name, value) for name, value in values if value is not None)
 
 
-@dataclass(frozen=True)
-class TensorColorJitter(TensorOp, ColorJitter):
-    """`ColorJitter` of a uint8 tensor, in torchvision's own arithmetic."""
-
-    native = "tensor_color_jitter"
+class _TensorColors(TensorOp):
+    contrast: Bounds | None
 
     def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
         settled = super().settle(before, on_tensor=on_tensor)
         unsure = "" if self.contrast is None else mean_problem(before)
         return replace(settled, problem=settled.problem or unsure)
+
+
+@dataclass(frozen=True)
+class TensorColorJitter(_TensorColors, ColorJitter):
+    """`ColorJitter` of a uint8 tensor, in torchvision's own arithmetic."""
+
+    native = "tensor_color_jitter"
 
 
 EACH_ADJUSTMENT = TensorColorJitter((0.3, 1.7), (0.3, 1.7), (0.3, 1.7), (-0.5, 0.5))
@@ -270,11 +274,7 @@ class PhotometricDistort(ImageOp):
 
 
 @dataclass(frozen=True)
-class TensorPhotometricDistort(TensorOp, PhotometricDistort):
+class TensorPhotometricDistort(_TensorColors, PhotometricDistort):
     """`PhotometricDistort` of a uint8 tensor, in torchvision's own arithmetic."""
 
     native = "tensor_photometric_distort"
-
-    def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
-        settled = super().settle(before, on_tensor=on_tensor)
-        return replace(settled, problem=settled.problem or mean_problem(before))

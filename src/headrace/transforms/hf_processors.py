@@ -68,15 +68,10 @@ class ProcessorCrop:
         return self.processor.center_crop(image, self)  # the attributes are those of a size
 
 
-@dataclass(frozen=True, eq=False)
-class ProcessorValues:
+def _values(processor: Any, image: torch.Tensor) -> Any:
     """What the processor makes of a uint8 tensor [channels, height, width] that has its size already."""
-
-    processor: Any
-
-    def __call__(self, image: torch.Tensor) -> Any:
-        whole = {"do_resize": False, "do_center_crop": False, "input_data_format": "channels_first"}
-        return self.processor(image, return_tensors="pt", **whole)["pixel_values"][0]
+    whole = {"do_resize": False, "do_center_crop": False, "input_data_format": "channels_first"}
+    return processor(image, return_tensors="pt", **whole)["pixel_values"][0]
 
 
 @dataclass(frozen=True)
@@ -134,7 +129,7 @@ def processing_steps(transform: Any, processor: Any, converts: bool, code: CodeT
         NoNativeForm: the processor isn't of a known kind, or has unusual settings.
     """
     _require_known(processor)
-    values = (ProcessorValues(processor), Values.read(processor))
+    values = (partial(_values, processor), Values.read(processor))
     white: Steps = [(over_white, OverWhite())] if processor.do_convert_rgb else []
     steps: Steps = [*white, (v2.PILToTensor(), None), *_geometry(processor), values]
     if converts:

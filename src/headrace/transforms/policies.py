@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -165,19 +165,16 @@ def _moved(
 
 @dataclass(frozen=True)
 class RandAugment(Policy):
-    """`count` operations, one after another, each of the magnitude at `place`."""
+    """`count` operations, one after another, each of the magnitude at `place`; None: of any."""
 
     count: int
-    place: int
+    place: int | None
 
     native = "rand_augment"
     matches = (v1.RandAugment, v2.RandAugment)
-    draws = (
-        "of each step: operation",
-        "place of its magnitude",
-        "1: that is negative",
-    )  # an op: `count` times
-    examples = (
+    # Of an op: `count` times.
+    draws = ("of each step: operation", "place of its magnitude", "1: that is negative")
+    examples: ClassVar[tuple[Mapping[str, Any], ...]] = (
         {},
         {"num_ops": 5, "magnitude": 30, **_FILTERS[0]},
         {"num_ops": 3, "magnitude": 4, "num_magnitude_bins": 11, **_FILTERS[1]},
@@ -190,7 +187,7 @@ class RandAugment(Policy):
         super().__post_init__()
         if not 0 <= self.count <= MOST_STEPS:
             raise ValueError(f"num_ops ({self.count}) must be 0 to {MOST_STEPS}")
-        if not 0 <= self.place < self.bins:
+        if self.place is not None and not 0 <= self.place < self.bins:
             raise ValueError(f"magnitude ({self.place}) must be 0 to {self.bins - 1}")
         object.__setattr__(self, "draws", type(self).draws * self.count)
 
@@ -203,7 +200,7 @@ class RandAugment(Policy):
         return made(cls, *_read(transform, transform.num_magnitude_bins, CHOICES), steps, place)
 
     def params(self) -> tuple[float, ...]:
-        return (*super().params(), len(CHOICES), self.count, self.place)
+        return (*super().params(), len(CHOICES), self.count, -1 if self.place is None else self.place)
 
     def steps(self, draw: Draw) -> Iterator[Step]:
         for i in range(self.count):
@@ -212,10 +209,9 @@ class RandAugment(Policy):
 
 
 @dataclass(frozen=True)
-class TrivialAugmentWide(Policy):
+class TrivialAugmentWide(RandAugment):
     """One operation, of any magnitude."""
 
-    native = "rand_augment"
     matches = (v1.TrivialAugmentWide, v2.TrivialAugmentWide)
     draws = ("operation", "place of its magnitude", "1: that is negative")
     examples = ({}, *_FILTERS, {"num_magnitude_bins": 7})
@@ -226,14 +222,7 @@ class TrivialAugmentWide(Policy):
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        return made(cls, *_read(transform, transform.num_magnitude_bins, CHOICES))
-
-    def params(self) -> tuple[float, ...]:
-        return (*super().params(), len(CHOICES), 1, -1)
-
-    def steps(self, draw: Draw) -> Iterator[Step]:
-        operation, place, negative = draw
-        yield Step(OPERATIONS[int(operation)], int(place), bool(negative))
+        return made(cls, *_read(transform, transform.num_magnitude_bins, CHOICES), 1, None)
 
 
 class Part(NamedTuple):

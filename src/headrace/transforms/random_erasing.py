@@ -169,12 +169,14 @@ def _boxes(erase: RandomErasing, words: Words, height: int, width: int) -> Boxes
     if erase.log_ratio is None:
         log_ratio = torch.log(torch.tensor(erase.ratio)).tolist()
         area = height * width * _between(tries[..., 0], *erase.scale).astype(np.float64)
-        aspect = _exp(_between(tries[..., 1], *log_ratio)).astype(np.float64)
+        logs = _between(tries[..., 1], *log_ratio)
+        # torchvision takes torch's, which NumPy's may differ from in the last bit.
+        aspect = torch.exp(torch.from_numpy(logs)).double().numpy()
     else:
         units, (least, most) = _units(tries).astype(np.float64), erase.log_ratio
         area = (erase.scale[0] + (erase.scale[1] - erase.scale[0]) * units[..., 0]) * (height * width)
-        logs = least + (most - least) * units[..., 1]
-        aspect = np.array([math.exp(log) for log in logs.ravel().tolist()]).reshape(logs.shape)
+        exponents = least + (most - least) * units[..., 1]
+        aspect = np.array([math.exp(each) for each in exponents.flat]).reshape(exponents.shape)
     high = np.rint(np.sqrt(area * aspect)).astype(np.int64)
     wide = np.rint(np.sqrt(area / aspect)).astype(np.int64)
     fits = (high < height) & (wide < width)
@@ -196,12 +198,6 @@ def _between(words: Words, low: float, high: float) -> npt.NDArray[np.float32]:
     # torch.Tensor.uniform_ on the CPU: 24 bits, in float32.
     bottom, top = np.float32(low), np.float32(high)
     return _units(words) * (top - bottom) + bottom
-
-
-def _exp(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    # torchvision takes torch's, which NumPy's may differ from in the last bit.
-    result: npt.NDArray[np.float32] = torch.exp(torch.from_numpy(values)).numpy()
-    return result
 
 
 def _below(words: Words, n: Boxes) -> Boxes:
