@@ -577,7 +577,7 @@ def accelerate_stateful_two_processes(folder: Path) -> Any:
     """As `accelerate_stateful`, on two ranks."""
     found: list[Any] = []
     with joined_ranks():
-        for number, options in enumerate(ACCELERATE[:3]):
+        for number, options in enumerate(ACCELERATE):
             for resumed in (False, True):
                 accelerator = _accelerate(use_stateful_dataloader=True, **options)
                 sampler = data.RandomSampler(Numbered(), generator=torch.Generator().manual_seed(3))
