@@ -11,6 +11,7 @@ from torch.utils.data import BatchSampler
 
 import headrace
 from support.equal import same
+from support.sampling import one_in
 from support.stateful import (
     ByIterator,
     ByIteratorAndDataset,
@@ -52,6 +53,9 @@ def resumed_everywhere(make: Any, batches: int) -> None:
             assert same(list(resumed), second), cut
 
 
+BY_ITERATOR = (ByIteratorAndDataset, ByIterator, StartingOver)
+
+
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize(
     ("workers", "n", "drop_last", "persistent"),
@@ -83,8 +87,13 @@ def test_samples_of_a_stream_that_are_not_batched_resume_at_every_cut() -> None:
     resumed_everywhere(lambda: headrace.DataLoader(CountedStream(5), None, num_workers=0), 5)
 
 
-@pytest.mark.parametrize(("workers", "batch_size", "batches"), [(0, 4, 6), (0, None, 23), (2, 4, 6)])
-@pytest.mark.parametrize("dataset", [ByIterator, ByIteratorAndDataset, StartingOver])
+@pytest.mark.parametrize(
+    ("dataset", "workers", "batch_size", "batches"),
+    [
+        *((kind, 0, *sizes) for kind in BY_ITERATOR for sizes in ((4, 6), (None, 23))),
+        *one_in(3, ((kind, 2, 4, 6) for kind in BY_ITERATOR)),
+    ],
+)
 def test_streams_whose_iterators_have_the_state_resume_at_every_cut(
     dataset: Any, workers: int, batch_size: int | None, batches: int
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils import data
 import headrace
 from headrace.errors import ConfigError
 from support.equal import same
+from support.sampling import one_in
 from support.stateful import (
     ByGenerator,
     ByIterator,
@@ -51,11 +53,15 @@ def rest_and_resumed(make: Any, received: int) -> tuple[list[Any], list[Any]]:
     return rest, list(other)
 
 
-@pytest.mark.parametrize("received", [0, 1, 4])
-@pytest.mark.parametrize("workers", [0, 3])
-@pytest.mark.parametrize("batch_size", [None, 4])
+SHAPES = (ByGenerator, ByIterator, ByIteratorAndDataset, ItsOwnIterator, StartingOver)
+
+
 @pytest.mark.parametrize(
-    "dataset", [ByGenerator, ByIterator, ByIteratorAndDataset, ItsOwnIterator, StartingOver]
+    ("dataset", "workers", "batch_size", "received"),
+    [
+        *product(SHAPES, (0,), (None, 4), (0, 1, 4)),
+        *one_in(4, product(SHAPES, (3,), (None, 4), (0, 1, 4))),
+    ],
 )
 def test_a_stream_with_a_state_resumes(
     dataset: Any, batch_size: int | None, workers: int, received: int

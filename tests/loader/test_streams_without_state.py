@@ -6,6 +6,7 @@ import json
 import random
 import warnings
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 import headrace
 from headrace.errors import ConfigError
 from support.equal import same
+from support.sampling import one_in
 from support.stateful import CountedStream, StatefulIterator, WithoutState, own_range
 
 AGAIN = r".* had no state_dict\(\) and load_state_dict\(\): to resume, the {} samples"
@@ -74,11 +76,12 @@ class OwnIterator(data.IterableDataset[int]):
         return own_range()[self.number - 1]
 
 
-@pytest.mark.parametrize("received", [0, 1, 4, 6])
-@pytest.mark.parametrize("batch_size", [None, 4])
 @pytest.mark.parametrize(
-    ("dataset", "workers"),
-    [(WithoutState, 0), (WithoutState, 2), (StateForTrainers, 0), (OwnIterator, 2), (SometimesStateful, 2)],
+    ("dataset", "workers", "batch_size", "received"),
+    [
+        *product((WithoutState, StateForTrainers), (0,), (None, 4), (0, 1, 4, 6)),
+        *one_in(3, product((WithoutState, OwnIterator, SometimesStateful), (2,), (None, 4), (0, 1, 4, 6))),
+    ],
 )
 def test_a_stream_without_a_state_resumes(
     dataset: Any, workers: int, batch_size: int | None, received: int

@@ -43,6 +43,8 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supplies, "SUPPLY_SECONDS", 0.1)
     monkeypatch.setattr(supplies, "SLOW_SUPPLY_SECONDS", 1.0)
     monkeypatch.setattr(module, "wait_until_quiet", lambda: True)
+    # One worker and two show that others are tried; each more takes a second of a core.
+    monkeypatch.setattr(supplies, "more_workers", lambda count: more_workers(count)[:2])
 
 
 def examine(

@@ -11,11 +11,16 @@ import pytest
 def one_in(every: int, cases: Iterable[Any]) -> list[Any]:
     """The cases, all but one in `every` of them marked as long.
 
-    Cases that are tuples become several arguments. A case's name is what str() gives of its values.
+    Cases that are tuples become several arguments. A case is named by its values: a class or function by its
+    name, anything else by what str() gives.
     """
     marked = []
     for number, case in enumerate(cases):
         marks = () if number % every == 0 else (pytest.mark.long, pytest.mark.slow)
         values = case if isinstance(case, tuple) else (case,)
-        marked.append(pytest.param(*values, marks=marks, id="-".join(map(str, values))))
+        marked.append(
+            pytest.param(
+                *values, marks=marks, id="-".join(str(getattr(value, "__name__", value)) for value in values)
+            )
+        )
     return marked
