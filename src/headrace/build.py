@@ -496,7 +496,7 @@ class StreamBuilder:
         failures = self.runtime.failures
         stream = self._processes.start_epoch(config, guard, seeding, indices, failures, turn)
         self._latest = weakref.ref(stream)
-        started_for = stream.guard  # workers that stay keep their plan
+        started_for = stream.pool.guard  # workers that stay keep their plan
         self._split = started_for.plan if isinstance(started_for, SplitPipelineFactory) else None
         return stream
 

@@ -282,7 +282,7 @@ def test_a_worker_that_dies_after_all_of_its_stream_does_no_harm() -> None:
             OneEmpty(go), None, num_workers=2, prefetch_factor=1, multiprocessing_context="fork"
         )
     )
-    empty = batches._stream._pool._members.workers[1]
+    empty = batches._stream.pool._members.workers[1]
     assert select.select([empty.channel], [], [], 60)[0]  # it has sent the end of its stream
     empty.process.kill()
     empty.process.join()

@@ -87,7 +87,7 @@ def test_the_budget_bounds_what_is_in_flight_once_sizes_are_known() -> None:
     assert producer.nbytes_in_flight == 0
     assert producer.in_flight == 12
     next(producer)
-    assert 2000 <= producer.batch_nbytes < 2500
+    assert 2000 <= producer.pool.batch_nbytes < 2500
     for _ in range(12):
         next(producer)
     for _ in range(8):

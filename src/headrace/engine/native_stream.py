@@ -89,11 +89,7 @@ class NativeStream(BatchStream):
             if positions or not len(pending.keys):  # a batch of skipped samples alone isn't given out
                 return self._assemble(pending, positions, targets)
 
-    def __del__(self) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Gives up the batches in flight."""
         batches, self._batches = getattr(self, "_batches", None), None
         if isinstance(batches, Prefetcher):
             batches.close()
@@ -103,7 +99,6 @@ class NativeStream(BatchStream):
             pending.clear()
 
     def ready(self) -> int:
-        """Batches, an error or the end among them, that could be had without waiting."""
         self._fill()
         if not self._pending:
             return int(self._batches is None)
@@ -124,7 +119,6 @@ class NativeStream(BatchStream):
 
     @property
     def in_flight(self) -> int:
-        """Batches that are being made or wait to be taken."""
         return len(self._pending)
 
     def _fill_ahead(self) -> None:

@@ -74,6 +74,9 @@ class BatchStream(ABC):
         """Worker processes that make the batches, by their number, and after their end as well."""
         return []
 
+    def __del__(self) -> None:
+        self.close()
+
     def close(self) -> None:  # noqa: B027  (there may be nothing to do)
         """Gives up what is in flight."""
 

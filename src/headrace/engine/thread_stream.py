@@ -103,22 +103,16 @@ class ThreadStream(PythonStream):
         self._fill()
         return made
 
-    def __del__(self) -> None:
-        self.close()
-
     def ready(self) -> int:
-        """Batches, an error or the end among them, that could be had without waiting."""
         self._fill()
         done = takewhile(lambda batch: batch.done.is_set(), self._pending)
         return sum(1 for _ in done) if self._pending else 1
 
     @property
     def in_flight(self) -> int:
-        """Batches that are being made or wait to be taken."""
         return len(self._pending)
 
-    def close(self) -> None:
-        """Gives up what is in flight; samples that are being made are not waited for."""
+    def close(self) -> None:  # samples that are being made are not waited for
         self._batches = None
         for batch in getattr(self, "_pending", ()):
             batch.dropped = True

@@ -37,11 +37,9 @@ class TorchStream(BatchStream):
 
     @property
     def processes(self) -> list[Any]:
-        """Those of torch's iterator."""
         return _torch_compat.processes_of(self._batches)
 
     def shut_down(self) -> None:
-        """Ends worker processes, kept ones as well."""
         _torch_compat.shut_down(self._batches)
         self._batches = iter(())
 

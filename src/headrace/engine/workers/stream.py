@@ -27,78 +27,56 @@ class WorkerStream(PythonStream):
 
     def __init__(self, pool: WorkerPool, failures: Failures, give_back: Callable[[WorkerPool], None]) -> None:
         super().__init__(failures)
-        self._pool = pool
+        self.pool = pool
         self._give_back: Callable[[WorkerPool], None] | None = give_back
-        self._lost: BaseException | None = None
         self.depth = pool.depth
 
-    def __del__(self) -> None:
-        self.close()
-
-    def ready(self) -> int:
-        """Batches, an error or the end among them, that could be had without waiting. Those of nothing but
-        skipped samples are counted, though they aren't given out."""
-        return 1 if self._give_back is None else self._pool.ready()
+    def ready(
+        self,
+    ) -> int:  # batches of nothing but skipped samples are counted, though they aren't given out
+        return 1 if self._give_back is None else self.pool.ready()
 
     @property
     def in_flight(self) -> int:
-        """Batches that are being made, or are made and wait to be taken."""
-        return 0 if self._give_back is None else self._pool.in_flight
+        return 0 if self._give_back is None else self.pool.in_flight
 
     @property
     def nbytes_in_flight(self) -> int:
         """Memory of the batches in flight; those that haven't come are taken for as large as the largest that
         has, and for nothing before the first."""
-        return 0 if self._give_back is None else self._pool.nbytes_in_flight
-
-    @property
-    def batch_nbytes(self) -> int:
-        """Size of the largest batch that has come; 0: none has."""
-        return self._pool.batch_nbytes
-
-    @property
-    def guard(self) -> Guard:
-        """What the workers make their dataset with; of a pool that is kept, that of its first epoch."""
-        return self._pool.guard
+        return 0 if self._give_back is None else self.pool.nbytes_in_flight
 
     @property
     def persistent(self) -> bool:
         """Whether the processes are there, and are kept for another epoch."""
-        return self._give_back is not None and self._pool.config.persistent_workers and self._pool.usable
+        return self._give_back is not None and self.pool.config.persistent_workers and self.pool.usable
 
     @property
     def processes(self) -> list[Any]:
-        """The worker processes, by their number, and after their end as well."""
-        return list(self._pool.processes)
+        return list(self.pool.processes)
 
     def shut_down(self) -> None:
-        """Ends the processes, those of a pool that would be kept as well."""
-        self._pool.close()
+        self.pool.close()
         self.close()
 
     def close(self) -> None:
-        """Gives up what is in flight, and the processes back."""
         give_back = self.__dict__.get("_give_back")
         self._give_back = None
         if give_back is not None:
-            give_back(self._pool)
+            give_back(self.pool)
 
     def _next(self) -> Any:
-        if self._lost is not None:
-            raise self._lost
         if self._give_back is None:
             raise StopIteration
         try:
-            batch = self._pool.next()
+            batch = self.pool.next()
         except StopIteration:
-            self.ends = self._pool.stream_ends
+            self.ends = self.pool.stream_ends
             self.close()
             raise
-        except Exception as error:
-            if self._pool.usable:
+        except Exception:
+            if self.pool.usable:
                 self._taken += 1  # the batch failed; those after it come
-            else:
-                self._lost = error
             raise
         self._taken += 1
         return batch
