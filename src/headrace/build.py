@@ -21,10 +21,9 @@ from headrace.device.place import pinning_helps, resolve_device
 from headrace.device.postprocess import Postprocess, in_turn
 from headrace.device.prefetcher import DevicePrefetcher
 from headrace.device.resident import Residence
-from headrace.engine.caller_stream import CallerStream, ReusingCollate
+from headrace.engine.caller_stream import CallerStream, GatherStream, ReusingCollate
 from headrace.engine.error_policy import ErrorPolicyDataset
 from headrace.engine.finish import BatchTransform, Cast
-from headrace.engine.gather import GatherStream
 from headrace.engine.iterator import InlineTransfer, KeptWorkers
 from headrace.engine.native import READ_THREADS, NativeEngine
 from headrace.engine.native_stream import NativeStream

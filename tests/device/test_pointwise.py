@@ -7,7 +7,7 @@ import pytest
 import torch
 from torchvision import transforms as v1
 
-from headrace.device.pointwise import look_up_batch
+from headrace.device.postprocess import look_up_batch
 from headrace.plan.pointwise import OUTPUT_DTYPES, PointwiseTable, as_values, build_table, cast_table, look_up
 from support.images import noise
 

@@ -15,7 +15,7 @@ import headrace
 from headrace.device import resident as resident_module
 from headrace.device.postprocess import Postprocess
 from headrace.device.resident import Residence
-from headrace.engine.gather import GatherStream
+from headrace.engine.caller_stream import GatherStream
 from headrace.errors import ConfigError
 from headrace.order.batches import IndexBatch
 from headrace.plan import Plan, make_plan

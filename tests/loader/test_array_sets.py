@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 import headrace
 from headrace.device.postprocess import Postprocess
 from headrace.device.prefetcher import DevicePrefetcher
-from headrace.engine.gather import GatherStream
+from headrace.engine.caller_stream import GatherStream
 from headrace.order.batches import IndexBatch
 from headrace.plan import make_plan
 from headrace.plan.arrays import COLOUR

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 from headrace import _torch_compat
 from headrace._torch_compat import pin_memory
+from headrace.device.postprocess import BITS, host_postprocess
 from headrace.engine.error_policy import STOPPED, ErrorPolicyDataset, Request
 from headrace.engine.meter import Failures
 from headrace.engine.seeding import Seeding
 from headrace.engine.slots import stacking
-from headrace.engine.stream import PythonStream
+from headrace.engine.stream import BatchStream, HostBatch, PythonStream
 from headrace.engine.thread_stream import SlotsByPath
 from headrace.engine.workers.iterable import EndOfStream, IterableBatches
 from headrace.order.batches import IndexBatch
+from headrace.plan.segments import Plan
 
 # Bytes of a tensor from which on it is made in memory that is used again. The C library returns that of
 # large arrays to the kernel when they are freed, or not, as they happen to lie: where it does, each page of
@@ -93,3 +96,66 @@ class ReusingCollate:
     def _take(self, nbytes: int) -> torch.Tensor:
         self._number += 1
         return self._shelf.take((self._number,), nbytes)
+
+
+class GatherStream(BatchStream):
+    """For each batch what torch's collation makes of its samples: a list of new tensors [n, …].
+
+    They are on the device of the plan's tensors. An index outside the dataset raises IndexError; the batches
+    after it can still be asked for, as in torch.
+
+    Args:
+        plan: plan that has a `GatherSegment`.
+        batches: in order.
+        pinned: page-locked batches, of tensors on the host.
+    """
+
+    def __init__(self, plan: Plan, batches: Iterator[IndexBatch], *, pinned: bool) -> None:
+        gather = plan.gather
+        assert gather is not None
+        self._gather = gather
+        self._batches = batches
+        self._pinned = pinned
+        self._taken = 0
+        self._postprocess = host_postprocess(plan)
+
+    def __next__(self) -> HostBatch:
+        batch = next(self._batches)
+        self._taken += 1
+        plan = self._gather
+        rows = torch.as_tensor(batch.indices, dtype=torch.int64)
+        if plan.rows is not None:
+            rows = plan.rows[rows]
+        rows = torch.where(rows < 0, rows + len(plan.tensors[0]), rows)
+        gathered = [_take(tensor, rows) for tensor in plan.tensors]
+        if self._postprocess is not None:  # a table: nothing that draws, and needs keys, is gathered
+            gathered[0] = self._postprocess.images(gathered[0], None)
+        if self._pinned:
+            gathered = [t.pin_memory() if t.device.type == "cpu" else t for t in gathered]
+        return HostBatch(gathered, len(rows), self._taken)
+
+    def ready(self) -> int:
+        """Always one: a batch is a copy of rows, made when it is asked for."""
+        return 1
+
+
+def _take_on_cpu(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    bits = BITS.get(tensor.element_size())
+    plain = not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg()) and tensor.is_contiguous()
+    if bits is None or not plain:
+        return tensor.index_select(0, rows)
+    # torch would share rows of some size out among its threads, which wait for each other where the machine
+    # is busy: thirty times as long.
+    return torch.from_numpy(np.take(tensor.view(bits).numpy(), rows.numpy(), axis=0)).view(tensor.dtype)
+
+
+def _take(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    if tensor.device.type == "cpu":
+        return _take_on_cpu(tensor, rows)
+    # A device notices a bad index late, and then stops for good.
+    outside = (rows < 0) | (rows >= len(tensor))
+    if outside.any():
+        raise IndexError(f"index {int(rows[outside][0])} is out of range for {len(tensor)} rows")
+    if tensor.device.type != "mps":
+        rows = rows.pin_memory()  # or else the copy waits for all that is queued on the device
+    return tensor.index_select(0, rows.to(tensor.device, non_blocking=True))

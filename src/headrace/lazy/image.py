@@ -11,7 +11,6 @@ to decode without an error is decoded at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from os import PathLike
 from typing import IO, Any, cast
 
@@ -31,9 +30,6 @@ from headrace.transforms.warps import RandomRotation
 
 # Modes that Pillow gives files, from which native code makes what convert("RGB") would.
 FILE_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
-
-Factory = Callable[[IO[bytes], str | bytes], ImageFile.ImageFile] | type[ImageFile.ImageFile]
-Accept = Callable[[bytes], bool]
 
 MIRRORED = {
     Image.Transpose.FLIP_LEFT_RIGHT: {"x": True},
@@ -408,27 +404,31 @@ def open(fp: str | bytes | PathLike[str] | PathLike[bytes] | IO[bytes]) -> Image
 
 def install() -> None:
     """From now on `PIL.Image.open` gives lazy images in this process, of formats that native code decodes."""
-    for name, (lazy, _, begins) in _formats().items():
-        Image.register_open(name, lazy, begins)
+    for name, lazy in _lazy_factories().items():
+        factory, accept = Image.OPEN[name]
+        if factory is not lazy:
+            _replaced[name] = factory
+            Image.register_open(name, lazy, accept)
 
 
 def uninstall() -> None:
     """From now on `PIL.Image.open` gives Pillow's own images again."""
-    for name, (_, own, begins) in _formats().items():
-        Image.register_open(name, own, begins)
+    while _replaced:
+        name, factory = _replaced.popitem()
+        Image.register_open(name, factory, Image.OPEN[name][1])
 
 
-def _formats() -> dict[str, tuple[Factory, Factory, Accept]]:
-    """What opens files lazily, what Pillow opens them with, and how they begin; by Pillow's names."""
+_replaced: dict[str, Any] = {}  # what opened files of each format before, by Pillow's names
+
+
+def _lazy_factories() -> dict[str, Any]:
+    formats = {"JPEG": _lazy_jpeg, "PNG": LazyPngFile, "WEBP": LazyWebpFile}
     known = native_formats()
-    all_formats: dict[str, tuple[Factory, Factory, Accept]] = {
-        "JPEG": (_lazy_jpeg, JpegImagePlugin.jpeg_factory, _begins_as_jpeg),
-        "PNG": (LazyPngFile, PngImageFile, _begins_as_png),
-        "WEBP": (LazyWebpFile, WebPImageFile, _begins_as_webp),
+    return {
+        name: lazy
+        for name, lazy in formats.items()
+        if name in known and (name != "WEBP" or features.check("webp"))
     }
-    if not features.check("webp"):
-        del all_formats["WEBP"]
-    return {name: row for name, row in all_formats.items() if name in known}
 
 
 def _lazy_jpeg(fp: IO[bytes], filename: str | bytes | None = None) -> JpegImageFile:
@@ -437,18 +437,6 @@ def _lazy_jpeg(fp: IO[bytes], filename: str | bytes | None = None) -> JpegImageF
         return image
     fp.seek(0)
     return JpegImagePlugin.jpeg_factory(fp, filename)  # several images in one file
-
-
-def _begins_as_jpeg(prefix: bytes) -> bool:
-    return prefix.startswith(b"\xff\xd8\xff")
-
-
-def _begins_as_png(prefix: bytes) -> bool:
-    return prefix.startswith(b"\x89PNG\r\n\x1a\n")
-
-
-def _begins_as_webp(prefix: bytes) -> bool:
-    return prefix[:4] == b"RIFF" and prefix[8:12] == b"WEBP" and prefix[12:16] in (b"VP8 ", b"VP8L", b"VP8X")
 
 
 def _inside(box: tuple[float, float, float, float] | None, size: tuple[int, int]) -> bool:

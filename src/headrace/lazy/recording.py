@@ -127,7 +127,7 @@ def _pad(img: Image.Image, padding: Any, fill: Any = 0, padding_mode: str = "con
     return Pad((left, top, right, bottom), padding_mode, color), ()  # type: ignore[arg-type]
 
 
-def _blurred(img: Image.Image, kernel_size: Any, sigma: Any, *, is_v2: bool) -> Found:
+def _gaussian_blur(img: Image.Image, kernel_size: Any, sigma: Any = None, *, is_v2: bool = False) -> Found:
     sizes = kernel_size if isinstance(kernel_size, (list, tuple)) else [kernel_size] * 2
     sigmas = sigma if isinstance(sigma, (list, tuple)) else [sigma]
     if len(sizes) != 2 or not all(type(each) is int for each in sizes):
@@ -143,14 +143,6 @@ def _blurred(img: Image.Image, kernel_size: Any, sigma: Any, *, is_v2: bool) -> 
     return GaussianBlur(size_x, size_y, (deviation, deviation), is_v2), (deviation, 0.0)
 
 
-def _gaussian_blur(img: Image.Image, kernel_size: Any, sigma: Any = None) -> Found:
-    return _blurred(img, kernel_size, sigma, is_v2=False)
-
-
-def _gaussian_blur_v2(img: Image.Image, kernel_size: Any, sigma: Any = None) -> Found:
-    return _blurred(img, kernel_size, sigma, is_v2=True)
-
-
 STEPS: dict[str, Callable[..., Found]] = {
     "adjust_brightness": _adjust_brightness,
     "adjust_contrast": _adjust_contrast,
@@ -164,7 +156,7 @@ STEPS: dict[str, Callable[..., Found]] = {
 }
 KERNELS: dict[str, Callable[..., Found]] = {
     **STEPS,
-    "gaussian_blur": _gaussian_blur_v2,
+    "gaussian_blur": functools.partial(_gaussian_blur, is_v2=True),
     "permute_channels": _permute_channels,
     "rgb_to_grayscale": _to_grayscale,
 }
@@ -278,7 +270,7 @@ _CALLS = {v1.GaussianBlur: _blur, v1.RandomResizedCrop: _crop, v1.ColorJitter: _
 
 # --- start and stop ------------------------------------------------------------------------------------
 
-_undo: list[Callable[[], Any]] = []
+_undo: list[Callable[[], Any] | None] = []  # None: there was nothing to replace
 
 
 def start() -> None:
@@ -286,10 +278,11 @@ def start() -> None:
     if _undo:
         return
     for name, found in STEPS.items():
-        _note(_torch_compat.replace_pil_function(name, functools.partial(_recording_step, found=found)))
+        build = functools.partial(_recording_step, found=found)
+        _undo.append(_torch_compat.replace_pil_function(name, build))
     for name, found in KERNELS.items():
         build = functools.partial(_recording_step, found=found)
-        _note(_torch_compat.replace_kernel(getattr(v2.functional, name), Image.Image, build))
+        _undo.append(_torch_compat.replace_kernel(getattr(v2.functional, name), Image.Image, build))
     for kind, call in _CALLS.items():
         _replace_method(kind, "__call__", _calling(kind, call))
     _replace_method(v1.Compose, "__call__", conversion.composed(v1.Compose.__call__))
@@ -299,12 +292,9 @@ def start() -> None:
 def stop() -> None:
     """Ends what `start` began."""
     while _undo:
-        _undo.pop()()
-
-
-def _note(undo: Callable[[], Any] | None) -> None:
-    if undo is not None:
-        _undo.append(undo)
+        undo = _undo.pop()
+        if undo is not None:
+            undo()
 
 
 def _replace_method(cls: Any, name: str, method: Function) -> None:

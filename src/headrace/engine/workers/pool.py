@@ -24,7 +24,7 @@ from headrace.engine.workers.deaths import RESPAWN, STREAM_LOST, Death, Deaths
 from headrace.engine.workers.iterable import IterableBatches
 from headrace.engine.workers.processes import PROCESSES, end_processes
 from headrace.engine.workers.progress import ALL, Progress
-from headrace.engine.workers.start import Forked, SharedPickle
+from headrace.engine.workers.start import SharedPickle
 from headrace.engine.workers.transport import Channel, Inbox, Message
 from headrace.engine.workers.worker import WorkerRequest, WorkerStart, run
 from headrace.order.batches import IndexBatch
@@ -60,7 +60,7 @@ class _Members:
         self.pid = os.getpid()
         self.progress = Progress(workers)
         self.workers: list[_Worker] = []
-        self.parts: Any = None
+        self.parts: SharedPickle | tuple[Any, ...] = ()
         self.pinning: ThreadPoolExecutor | None = None
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class _Members:
         end_processes([worker.process for worker in self.workers])
         self.workers.clear()
         self.progress.close()
-        if self.parts is not None:
+        if isinstance(self.parts, SharedPickle):
             self.parts.close()
 
 
@@ -155,9 +155,7 @@ class WorkerPool:
             device = torch.accelerator.current_device_index()
             self._members.pinning = ThreadPoolExecutor(1, "headrace-pin", _start_pinning, (device,))
         try:
-            self._members.parts = (
-                Forked(tuple(parts.values())) if self._method == "fork" else SharedPickle(parts)
-            )
+            self._members.parts = tuple(parts.values()) if self._method == "fork" else SharedPickle(parts)
             for number in range(config.num_workers):
                 self._members.workers.append(self._start(number))
         except BaseException:

@@ -10,7 +10,6 @@ import pickle
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import IO, Any
 
@@ -24,20 +23,6 @@ SMALL_NBYTES = 4096  # what is smaller isn't worth a place of its own
 # multiprocessing registers these although pickle itself knows them.
 PLAIN = (functools.partial, types.MethodType, types.MethodDescriptorType, types.WrapperDescriptorType)
 MAX_LEVELS = 40
-
-
-@dataclass(frozen=True)
-class Forked:
-    """Objects that a worker has by fork."""
-
-    parts: tuple[Any, ...]
-
-    def load(self) -> tuple[Any, ...]:
-        """The objects."""
-        return self.parts
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
 
 class SharedPickle:
@@ -64,7 +49,7 @@ class SharedPickle:
                 pickler.dump(tuple(parts.values()))
         except Exception as error:
             self.close()
-            raise ConfigError(explain_unpicklable(parts, error, _attempt)) from error
+            raise ConfigError(explain_unpicklable(parts, error)) from error
         self._beside = pickler.beside
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -165,32 +150,16 @@ class _Pickler(ForkingPickler):
         return kind in self.dispatch_table
 
 
-def _attempt(value: Any) -> None:
-    with open(os.devnull, "wb") as nowhere:
-        _Pickler(nowhere, _drop).dump(value)
-
-
-def _drop(buffer: pickle.PickleBuffer) -> bool:  # noqa: ARG001
-    """pickle's buffer_callback: kept nowhere."""
-    return False
-
-
 def _from_beside(index: int) -> Any:
     return _loading.beside[index]
 
 
-def explain_unpicklable(parts: Mapping[str, Any], error: Exception, attempt: Callable[[Any], None]) -> str:
-    """The message for the user.
-
-    Args:
-        parts: what was to be pickled, by name.
-        error: what was raised.
-        attempt: pickles an object and throws the pickle away.
-    """
+def explain_unpicklable(parts: Mapping[str, Any], error: Exception) -> str:
+    """The message for the user: `error` was raised where `parts`, by their names, were to be pickled."""
     for name, part in parts.items():
-        own = _error_of(part, attempt)
+        own = _error_of(part)
         if own is not None:
-            path, member, error = _innermost(name, part, own, attempt)
+            path, member, error = _innermost(name, part, own)
             return (
                 f"{path}: {_described(member)} can't be pickled: {error}; {_remedy(member)}, or"
                 " multiprocessing_context='fork', which pickles nothing."
@@ -198,14 +167,12 @@ def explain_unpicklable(parts: Mapping[str, Any], error: Exception, attempt: Cal
     return f"{', '.join(parts)} can't be pickled together, though each can by itself: {error}"
 
 
-def _innermost(
-    path: str, value: Any, error: Exception, attempt: Callable[[Any], None]
-) -> tuple[str, Any, Exception]:
+def _innermost(path: str, value: Any, error: Exception) -> tuple[str, Any, Exception]:
     """The deepest member that can't be pickled by itself."""
     seen = {id(value)}
     while len(seen) < MAX_LEVELS:
         for name, member in _members(value):
-            own = None if id(member) in seen else _error_of(member, attempt)
+            own = None if id(member) in seen else _error_of(member)
             if own is not None:
                 path, value, error = path + name, member, own
                 seen.add(id(value))
@@ -250,9 +217,10 @@ def _reduced(value: Any) -> Iterator[tuple[str, Any]]:
             yield f".{names[id(argument)]}" if id(argument) in names else f".__reduce__()[1][{i}]", argument
 
 
-def _error_of(value: Any, attempt: Callable[[Any], None]) -> Exception | None:
+def _error_of(value: Any) -> Exception | None:
     try:
-        attempt(value)
+        with open(os.devnull, "wb") as nowhere:
+            _Pickler(nowhere, lambda buffer: False).dump(value)  # noqa: ARG005  (its buffers are dropped)
     except Exception as error:
         return error
     return None

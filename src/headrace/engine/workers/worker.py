@@ -101,7 +101,8 @@ class WorkerStart:
         is_child: whether that process is its parent; a server that forks may be.
         end: this worker's end of the socket.
         others: what a forked process has open of its parent's, and must not keep.
-        parts: loads dataset, collate_fn, worker_init_fn and what makes a `ErrorPolicyDataset`.
+        parts: dataset, collate_fn, worker_init_fn and what makes a `ErrorPolicyDataset`, by fork; else what
+            loads them.
         on_error: as for `ErrorPolicyDataset`.
         progress: cells of all workers.
         lazy: whether images are lazy, and torchvision's transforms record what they do.
@@ -213,7 +214,8 @@ class _Worker:
         start = self._start
         torch.set_num_threads(1)
         keep_freed_memory(KEPT_NBYTES)
-        dataset, collate, user_init, guard = start.parts.load()
+        parts = start.parts if isinstance(start.parts, tuple) else start.parts.load()
+        dataset, collate, user_init, guard = parts
         seed_worker(start.seed, start.worker)  # now, as torch does: to unpickle a dataset may draw
         if start.lazy and "PIL.Image" in sys.modules:  # to import it for nothing would take a while
             from headrace import lazy
