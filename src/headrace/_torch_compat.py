@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -20,33 +21,19 @@ def set_worker_info(worker: int, workers: int, seed: int, dataset: Any) -> None:
         seed: of this worker.
         dataset: the user's.
     """
+    fields = {"id": worker, "num_workers": workers, "seed": seed, "dataset": dataset}
+    info: Any = types.SimpleNamespace(**fields)
+    public: Any = torch.utils.data
     try:
         from torch.utils.data._utils import worker as module
 
         kind: Any = module.WorkerInfo
-        info = kind(id=worker, num_workers=workers, seed=seed, dataset=dataset)
+        info = kind(**fields)
         module._worker_info = info
     except (ImportError, AttributeError, TypeError):
-        info = None
-    shown = torch.utils.data.get_worker_info()
-    if info is None or shown is not info:
-        _show_worker_info(worker, workers, seed, dataset)
-
-
-class _WorkerInfo:
-    """As torch's, for code that asks `torch.utils.data.get_worker_info()` by this name."""
-
-    def __init__(self, worker: int, workers: int, seed: int, dataset: Any) -> None:
-        self.id = worker
-        self.num_workers = workers
-        self.seed = seed
-        self.dataset = dataset
-
-
-def _show_worker_info(worker: int, workers: int, seed: int, dataset: Any) -> None:
-    info = _WorkerInfo(worker, workers, seed, dataset)
-    module: Any = torch.utils.data
-    module.get_worker_info = lambda: info
+        public.get_worker_info = lambda: info
+    if public.get_worker_info() is not info:
+        public.get_worker_info = lambda: info
 
 
 def _iterator_base() -> type:

@@ -27,7 +27,7 @@ from headrace.engine.finish import BatchTransform, Cast
 from headrace.engine.iterator import InlineTransfer, KeptWorkers
 from headrace.engine.native import READ_THREADS, NativeEngine
 from headrace.engine.native_stream import NativeStream
-from headrace.engine.prefetch import Coming, Prefetcher
+from headrace.engine.prefetch import Prefetcher
 from headrace.engine.runtime import Runtime
 from headrace.engine.seeding import Seeding
 from headrace.engine.split import ApplyTable, SplitPipelineFactory
@@ -152,21 +152,6 @@ def why_no_init(config: LoaderConfig, plan: Plan) -> str:
     return f"samples are made by {by}, and there are no worker processes" if by else ""
 
 
-def drawing_text(config: LoaderConfig, *, seeded: bool) -> str:
-    """The line of `explain()` that says what random numbers of the user's Python depend on."""
-    kind = workers_of(config).kind
-    if config.streamed:
-        how = "seeded as torch seeds an IterableDataset"
-    elif kind == "thread":
-        how = "not seeded, because threads share the generators"
-    elif seeded:
-        how = "seeded for each sample by seed, epoch and index"
-    else:
-        place = "drawn from this process's generators" if kind == "caller" else "seeded once per worker"
-        how = f"{place}, as in torch; pass seed=… to seed them for each sample"
-    return f"random numbers in Python: {how}\n"
-
-
 def sharing_text(batches: Batches, seed: int | None, *, rank_given: bool) -> str:
     """Which sample comes when, and which share is this rank's; `seed` is None where one is drawn for each
     epoch."""
@@ -191,51 +176,56 @@ def sharing_text(batches: Batches, seed: int | None, *, rank_given: bool) -> str
 
 
 def python_text(config: LoaderConfig, plan: Plan, counts: LazyCounts | None, *, seeded: bool) -> str:
-    """The lines of `explain()` on the user's Python, where there is any; `counts` is of its first samples."""
+    """The lines of `explain()` on the user's Python, where there is any; `counts` is of the first samples of
+    worker processes, None where none were made."""
     if not plan.runs_python:
         return ""
-    images = images_text(config, plan, counts) if isinstance(plan.samples, DatasetSegment) else ""
-    return images + drawing_text(config, seeded=seeded)
-
-
-def images_text(config: LoaderConfig, plan: Plan, counts: LazyCounts | None) -> str:
-    """The line of `explain()` that says what native code does for a dataset whose own code makes the samples.
-
-    Args:
-        counts: of the first samples; None where none were made.
-    """
-    by_pillow = "Pillow decodes those that the dataset opens"
-    if not config.lazy:
-        images = f"{by_pillow}, because of lazy=False"
-    elif not starts_processes(config, plan):
-        images = f"{by_pillow}; native code does so in worker processes (num_workers=1 or more)"
-    elif counts is None:
-        images = "not known yet; call explain() again after the first batch"
-    elif counts.tensors:
-        seen = f"{counts.opened} images, {counts.tensors} tensors in the first batch of each worker"
-        images = f"native code decodes and transforms them, and writes the tensors ({seen})"
-    elif counts.opened:
-        why = "Python makes the tensors, because no Compose converts an image to a float tensor"
-        images = f"native code decodes them; {why} ({counts.opened} images in the first batch of each worker)"
-    else:
-        images = "the dataset opened none that native code decodes, in the first batch of each worker"
-    return f"images: {images}\n{_own_code_text(counts)}"
-
-
-def _own_code_text(counts: LazyCounts | None) -> str:
-    """The line of `explain()` on the user's own code that ran as Python on the first samples, if any did."""
-    if counts is None:
-        return ""
-    found = [
-        *(f"{name} runs as Python on the pixels of {count} images" for name, count in _most(counts.readers)),
-        *(f"{name} runs as Python on {count} tensors" for name, count in _most(counts.tensor_steps)),
-    ]
-    return f"your code: {'; '.join(found)}\n" if found else ""
+    lines = []
+    if isinstance(plan.samples, DatasetSegment):
+        lines.append(f"images: {_images_text(config, plan, counts)}")
+    if lines and counts is not None:
+        own = [
+            f"{name} runs as Python on the pixels of {count} images" for name, count in _most(counts.readers)
+        ]
+        own += [f"{name} runs as Python on {count} tensors" for name, count in _most(counts.tensor_steps)]
+        lines += [f"your code: {'; '.join(own)}"] if own else []
+    lines.append(f"random numbers in Python: {_drawing_text(config, seeded=seeded)}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _most(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Those that are named."""
     return sorted(counts.items(), key=lambda item: -item[1])[:MOST_NAMED]
+
+
+def _images_text(config: LoaderConfig, plan: Plan, counts: LazyCounts | None) -> str:
+    """What native code does for a dataset whose own code makes the samples."""
+    by_pillow = "Pillow decodes those that the dataset opens"
+    if not config.lazy:
+        return f"{by_pillow}, because of lazy=False"
+    if not starts_processes(config, plan):
+        return f"{by_pillow}; native code does so in worker processes (num_workers=1 or more)"
+    if counts is None:
+        return "not known yet; call explain() again after the first batch"
+    if counts.tensors:
+        seen = f"{counts.opened} images, {counts.tensors} tensors in the first batch of each worker"
+        return f"native code decodes and transforms them, and writes the tensors ({seen})"
+    if counts.opened:
+        why = "Python makes the tensors, because no Compose converts an image to a float tensor"
+        return f"native code decodes them; {why} ({counts.opened} images in the first batch of each worker)"
+    return "the dataset opened none that native code decodes, in the first batch of each worker"
+
+
+def _drawing_text(config: LoaderConfig, *, seeded: bool) -> str:
+    """What random numbers of the user's Python depend on."""
+    kind = workers_of(config).kind
+    if config.streamed:
+        return "seeded as torch seeds an IterableDataset"
+    if kind == "thread":
+        return "not seeded, because threads share the generators"
+    if seeded:
+        return "seeded for each sample by seed, epoch and index"
+    place = "drawn from this process's generators" if kind == "caller" else "seeded once per worker"
+    return f"{place}, as in torch; pass seed=… to seed them for each sample"
 
 
 class StreamBuilder:
@@ -386,10 +376,11 @@ class StreamBuilder:
         engine = NativeEngine(native, cursor.random_key, threads, slots, runtime.meter, config.decoder)
         indices = order.indices
         if isinstance(native.source, RemoteSamples):
-            next_use = None
-            if order.seeded and isinstance(batches, OrderedBatches):
-                next_use = partial(batches.next_use, cursor)
-            indices = Prefetcher(indices, native.source, next_use, _coming(cursor, batches))
+            next_use = coming = None
+            if isinstance(batches, OrderedBatches):
+                next_use = partial(batches.next_use, cursor) if order.seeded else None
+                coming = None if batches.length() is None else partial(batches.coming, cursor)
+            indices = Prefetcher(indices, native.source, next_use, coming)
         stream = NativeStream(engine, plan, indices, config, depth, runtime.failures)
         self.tuning.attach(stream)
         return stream
@@ -500,7 +491,11 @@ class StreamBuilder:
         return stream
 
     def _thread_stream(self, config: LoaderConfig, indices: Iterator[IndexBatch]) -> ThreadStream:
-        depth = thread_depth(config)
+        # With `prefetch_factor`, that many for each thread; else enough for each to have two samples.
+        count, given = config.num_workers, config.prefetch_factor_given
+        depth = max(THREAD_DEPTH, math.ceil(2 * count / max(1, config.samples_of_a_batch)) + 1)
+        if given is not None:
+            depth = max(1, given * count)
         if self._threads is None:
             self._threads = ThreadPool(config.num_workers)
         self._threads.use(config.num_workers)
@@ -523,19 +518,3 @@ class StreamBuilder:
         if self._shelf is None or (self._shelf.pinned, self._shelf.keep) != (pinned, keep):
             self._shelf = SlotsByPath(pinned=pinned, keep=keep)
         return self._shelf
-
-
-def _coming(cursor: Cursor, batches: Batches) -> Coming | None:
-    """What names later samples of the epoch, where they are known."""
-    if not isinstance(batches, OrderedBatches) or batches.length() is None:
-        return None
-    return partial(batches.coming, cursor)
-
-
-def thread_depth(config: LoaderConfig) -> int:
-    """Batches that threads may have in flight: num_workers * prefetch_factor if the latter was given, else
-    `THREAD_DEPTH`, or enough for each thread to have two samples."""
-    count = config.num_workers
-    if config.prefetch_factor_given is not None:
-        return max(1, config.prefetch_factor_given * count)
-    return max(THREAD_DEPTH, math.ceil(2 * count / max(1, config.samples_of_a_batch)) + 1)

@@ -17,8 +17,7 @@ from torchvision.transforms import v2
 import headrace
 import headrace.testing
 from headrace.device.postprocess import Postprocess
-from headrace.engine.lower import lower_pipeline
-from headrace.engine.pillow import make_sample
+from headrace.engine.lower import lower_pipeline, make_sample
 from headrace.plan import Plan, make_plan
 from headrace.plan.segments import NativeSegment
 from headrace.records import BatchKeys, SampleKey

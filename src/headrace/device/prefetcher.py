@@ -67,6 +67,9 @@ class DevicePrefetcher:
         ahead: batches to be sent before they are asked for, each taking its bytes on the device. One would
             do if every batch were there in time; the second covers one that is late.
 
+    Attributes:
+        copied_bytes: bytes of all tensors seen to be sent to the device; those that were there don't count.
+
     Raises:
         ConfigError: the device isn't there; see `place.check_device`.
     """
@@ -86,13 +89,8 @@ class DevicePrefetcher:
         self._stream = None if streamless else torch.Stream(device=self.device)
         self.ahead = 0 if streamless else ahead
         self._flights: deque[_Flight] = deque()
-        self._copied_bytes = 0
+        self.copied_bytes = 0
         self._copy_seconds = 0.0
-
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes of all tensors seen to be sent to the device; those that were there already don't count."""
-        return self._copied_bytes
 
     @property
     def copy_seconds(self) -> float:
@@ -178,13 +176,13 @@ class DevicePrefetcher:
         if isinstance(leaf, torch.Tensor):
             if leaf.device == self.device:
                 return leaf
-            self._copied_bytes += total_nbytes(leaf)
+            self.copied_bytes += total_nbytes(leaf)
             return leaf.to(self.device, non_blocking=non_blocking)
         before = list(tensors(leaf))
         options = {} if own_move(leaf) == "blocking" else {"non_blocking": non_blocking}
         moved = leaf.to(self.device, **options)
         # Some keep tensors on the host for good: a PackedSequence its batch sizes.
-        self._copied_bytes += total_nbytes(self._made_since(before, moved))
+        self.copied_bytes += total_nbytes(self._made_since(before, moved))
         return moved
 
     def _move_late(self, sent: SentBatch, stream: torch.Stream) -> None:

@@ -117,7 +117,7 @@ class ErrorPolicyDataset(Dataset[Any]):
         collate = collate or self.collate
         if seed is not None:
             seed_generators(seed)
-        with collation():
+        with collation:
             return self._collated(samples, collate, batched=batched)
 
     def _collated(self, samples: Any, collate: Callable[[Any], Any], *, batched: bool) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace._torch_compat import LoaderIteratorBase
+from headrace.device.postprocess import in_turn
 from headrace.device.prefetcher import DevicePrefetcher, Step
 from headrace.engine.meter import EpochMeter
 from headrace.engine.stream import BatchStream, HostBatch
@@ -48,7 +49,7 @@ class InlineTransfer:
     copy_seconds = 0.0
 
     def __init__(self, prepare: Step | None, finish: Step | None) -> None:
-        self._steps = [step for step in (prepare, finish) if step is not None]
+        self._step = in_turn(prepare, finish)
 
     def send(self, batch: Any, keys: BatchKeys | None) -> Any:
         """The batch itself, and its keys."""
@@ -57,9 +58,7 @@ class InlineTransfer:
     def receive(self, sent: Any) -> Any:
         """The batch, finished."""
         batch, keys = sent
-        for step in self._steps:
-            batch = step(batch, keys)
-        return batch
+        return batch if self._step is None else self._step(batch, keys)
 
     def close(self) -> None:
         """Nothing is copied."""

@@ -38,6 +38,7 @@ class Meter:
         batches, samples: that the user received.
         startup_seconds: waited for the first batches of epochs.
         epochs_begun: so far.
+        ended_waits: of steps of epochs that have ended.
         recorder: of what is traced now; None: nothing is.
         native: gives the totals of the native threads now; None where there are none.
     """
@@ -46,7 +47,7 @@ class Meter:
         self.batches = 0
         self.samples = 0
         self.startup_seconds = 0.0
-        self._ended_waits = Histogram()
+        self.ended_waits = Histogram()
         self.epochs_begun = 0
         self.recorder: Recorder | None = None
         # Reentrant: an epoch may end inside a garbage collection, in a thread that holds it.
@@ -69,15 +70,11 @@ class Meter:
         """Waits of all steps but the first ones of epochs, in seconds."""
         waits = Histogram()
         with self.lock:
-            waits.merge(self._ended_waits)
+            waits.merge(self.ended_waits)
             for epoch in self._epochs:
                 if epoch.running:
                     waits.merge(epoch.waits)
         return waits
-
-    def epoch_ended(self, epoch: EpochMeter) -> None:
-        """Keeps what `epoch`, which is running no longer, has counted. The caller holds the lock."""
-        self._ended_waits.merge(epoch.waits)
 
     def add(self, stage: str, samples: int, seconds: float, *, nbytes: int = 0, threads: int = 1) -> None:
         """`samples` went through `stage`, which took a thread `seconds`. See `StageStats`."""
@@ -208,20 +205,14 @@ class EpochMeter:
         with self._meter.lock:
             if finished:
                 self._last = now
-            self._meter.epoch_ended(self)
-            self._final = self._stats("finished" if finished else "stopped", after)
+            self._meter.ended_waits.merge(self.waits)
+            self._final = self.stats(after, "finished" if finished else "stopped")
             self._queue = Series()
 
-    def stats(self, now: tuple[StageStats, ...]) -> EpochStats:
+    def stats(self, now: tuple[StageStats, ...], state: str = "running") -> EpochStats:
         """So far; `now`: the loader's stages so far. The caller holds the meter's lock."""
-        return self._stats("running", now) if self._final is None else self._final
-
-    @property
-    def running(self) -> bool:
-        """Whether more batches may come."""
-        return self._final is None
-
-    def _stats(self, state: str, now: tuple[StageStats, ...]) -> EpochStats:
+        if self._final is not None:
+            return self._final
         waits, points = self.waits, self._queue.points
         ready, in_flight = tuple(point[0] for point in points), tuple(point[1] for point in points)
         return EpochStats(
@@ -238,6 +229,11 @@ class EpochMeter:
             stages=_since(self._before, now),
             queue=QueueFill(self._depth, self._queue.steps_per_point, ready, in_flight),
         )
+
+    @property
+    def running(self) -> bool:
+        """Whether more batches may come."""
+        return self._final is None
 
 
 def _native_stages(native: NativeStats) -> tuple[StageStats, ...]:

@@ -17,9 +17,8 @@ import torch
 
 from headrace._native import abi, ffi
 from headrace._native.decoders import decoder_bits
-from headrace.engine.lower import lower_pipeline
+from headrace.engine.lower import lower_pipeline, make_sample
 from headrace.engine.meter import Meter
-from headrace.engine.pillow import make_sample
 from headrace.engine.prefetch import LeasedBatch, leased_source
 from headrace.engine.slots import Slots
 from headrace.engine.thread_pool import Task, ThreadPool

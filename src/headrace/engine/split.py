@@ -20,9 +20,8 @@ from headrace._native.decoders import decoder_bits
 from headrace._torch_compat import pin_memory
 from headrace.device.postprocess import Postprocess
 from headrace.engine.error_policy import ErrorPolicyDataset, Request
-from headrace.engine.lower import draws_of, lower_pipeline, lower_table
+from headrace.engine.lower import draws_of, lower_pipeline, lower_table, make_image
 from headrace.engine.native import WAIT_SLICE_MS, NativeThreads, native_source
-from headrace.engine.pillow import make_image
 from headrace.engine.prefetch import HeldSamples, samples_of
 from headrace.engine.seeding import seed_generators
 from headrace.engine.workers.transport import batch_memory

@@ -31,16 +31,7 @@ from headrace.transforms.resize import Resize
 Box = tuple[int, int, int, int]
 Pixels = npt.NDArray[np.uint8]
 
-FILTERS = frozenset(
-    {
-        Image.Resampling.NEAREST,
-        Image.Resampling.LANCZOS,
-        Image.Resampling.BILINEAR,
-        Image.Resampling.BICUBIC,
-        Image.Resampling.BOX,
-        Image.Resampling.HAMMING,
-    }
-)
+FILTERS = frozenset(Image.Resampling)
 
 
 class Counter:

@@ -13,8 +13,7 @@ from torch.utils.data import IterableDataset
 from torchvision.transforms import functional as F  # noqa: N812  (torchvision's own name for it)
 
 from headrace.engine.error_policy import ErrorPolicyDataset
-from headrace.engine.lower import draws_of, lower_pipeline
-from headrace.engine.pillow import make_image, make_sample
+from headrace.engine.lower import draws_of, lower_pipeline, make_image, make_sample
 from headrace.engine.seeding import generators_kept, seed_generators, seed_of
 from headrace.errors import ConfigError
 from headrace.loader import DataLoader

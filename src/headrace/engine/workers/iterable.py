@@ -275,7 +275,7 @@ class IterableBatches:
         return ResumableBatch(convert(taken), _worker(), samples.state())
 
     def _collated(self, samples: list[Any]) -> Any:
-        with collation():
+        with collation:
             return self._collate(samples)
 
 

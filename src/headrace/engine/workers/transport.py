@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -293,7 +293,9 @@ _thread = threading.local()
 
 
 class _Collation:
-    # A generator as the context manager would take longer than to collate a batch of a few numbers.
+    """Within this the calling thread collates a batch. A generator as the context manager would take longer
+    than to collate a batch of a few numbers."""
+
     def __enter__(self) -> None:
         _thread.collates = True
 
@@ -301,12 +303,7 @@ class _Collation:
         _thread.collates = False
 
 
-_collation = _Collation()
-
-
-def collation() -> AbstractContextManager[None]:
-    """Within this the calling thread collates a batch."""
-    return _collation
+collation = _Collation()
 
 
 def batch_memory(nbytes: int) -> torch.Tensor:
