@@ -17,7 +17,7 @@ from torch.utils.data import default_collate, default_convert
 
 from headrace._torch_compat import default_collate_functions, default_collation_changed
 from headrace.config import DEFAULT_DEPTH, LoaderConfig
-from headrace.device.place import pinning_helps, resolve_device
+from headrace.device.place import resolve_device
 from headrace.device.postprocess import Postprocess, in_turn
 from headrace.device.prefetcher import DevicePrefetcher
 from headrace.device.resident import Residence
@@ -461,19 +461,11 @@ class StreamBuilder:
     def _caller_stream(
         self, config: LoaderConfig, guard: Guard, seeding: Seeding, indices: Iterator[IndexBatch]
     ) -> CallerStream:
-        pinned = config.pin_memory and pinning_helps()
         split = self._split is not None  # its native part writes its batches itself
-        shelf = None if split else self._shelf_for(config, pinned=pinned, keep=CALLER_KEEPS)
+        shelf = None if split else self._shelf_for(config, keep=CALLER_KEEPS)
         collate = config.collate_fn if shelf is None else ReusingCollate(shelf)
-        return CallerStream(
-            guard(config.dataset, collate, config.on_error),
-            indices,
-            seeding,
-            0 if config.streamed else config.samples,
-            batched=config.batched,
-            pinned=pinned,
-            failures=self.runtime.failures,
-        )
+        guarded = guard(config.dataset, collate, config.on_error)
+        return CallerStream(guarded, indices, seeding, config, self.runtime.failures)
 
     def _process_stream(
         self,
@@ -505,16 +497,16 @@ class StreamBuilder:
             indices,
             config,
             depth,
-            self._shelf_for(config, pinned=config.pin_memory, keep=depth + 2),
+            self._shelf_for(config, keep=depth + 2),
             self.runtime.meter,
             self.runtime.failures,
         )
 
-    def _shelf_for(self, config: LoaderConfig, *, pinned: bool, keep: int) -> SlotsByPath | None:
+    def _shelf_for(self, config: LoaderConfig, *, keep: int) -> SlotsByPath | None:
         """Memory for batches, used again; None where torch's default collation doesn't make them."""
         by_torch = config.batched and config.collate_fn is default_collate
         if not by_torch or torch.Tensor not in default_collate_functions() or default_collation_changed():
             return None
-        if self._shelf is None or (self._shelf.pinned, self._shelf.keep) != (pinned, keep):
-            self._shelf = SlotsByPath(pinned=pinned, keep=keep)
+        if self._shelf is None or (self._shelf.pinned, self._shelf.keep) != (config.pin_memory, keep):
+            self._shelf = SlotsByPath(pinned=config.pin_memory, keep=keep)
         return self._shelf

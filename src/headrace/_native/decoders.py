@@ -39,11 +39,9 @@ def decoder_choice(choice: str) -> tuple[str, ...]:
         choice: "auto" for the best here, or names joined by commas; "pillow" alone for no native one.
     """
     names = ffi.decoder_names()
-    chosen = _best_decoders(names) if choice == "auto" else tuple(choice.split(","))
-    return tuple(name for name in names if name in chosen)
-
-
-def _best_decoders(names: tuple[str, ...]) -> tuple[str, ...]:
+    if choice != "auto":
+        chosen = choice.split(",")
+        return tuple(name for name in names if name in chosen)
     # libjpeg-turbo has SIMD code for more processors than our decoder, whose scalar twin it beats.
     return tuple(name for name in names if name != "headrace" or ffi.simd_active() != "scalar")
 

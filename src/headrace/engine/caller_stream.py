@@ -10,6 +10,7 @@ import torch
 
 from headrace import _torch_compat
 from headrace._torch_compat import pin_memory
+from headrace.config import LoaderConfig
 from headrace.device.postprocess import BITS, host_postprocess
 from headrace.engine.error_policy import STOPPED, ErrorPolicyDataset, Request
 from headrace.engine.meter import Failures
@@ -34,9 +35,7 @@ class CallerStream(PythonStream):
         guarded: the dataset, which makes batches.
         batches: indices of the samples of each batch.
         seeding: what the samples' random numbers depend on.
-        samples: length of the dataset; 0 where it isn't known.
-        batched: whether samples are collated to batches; False: each comes by itself.
-        pinned: whether batches are moved to pinned memory.
+        config: how batches are made.
         failures: where skipped and replaced samples are recorded.
     """
 
@@ -45,20 +44,17 @@ class CallerStream(PythonStream):
         guarded: ErrorPolicyDataset | IterableBatches,
         batches: Iterator[IndexBatch],
         seeding: Seeding,
-        samples: int,
-        *,
-        batched: bool,
-        pinned: bool,
+        config: LoaderConfig,
         failures: Failures,
     ) -> None:
         super().__init__(failures)
         if isinstance(guarded, IterableBatches):
             guarded.start(seeding.key)  # with the epoch, as in torch
-        self._make = guarded.__getitems__ if batched else guarded.__getitem__
+        self._make = guarded.__getitems__ if config.batched else guarded.__getitem__
         self._batches = batches
         self._seeding = seeding
-        self._samples = samples
-        self._pinned = pinned
+        self._samples = 0 if config.streamed else config.samples
+        self._pinned = config.pin_memory
 
     def _next(self) -> Any:
         indices = next(self._batches)

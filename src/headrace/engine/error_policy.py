@@ -180,20 +180,18 @@ class ErrorPolicyDataset(Dataset[Any]):
         cause, path = cause_of(error), self._path(index)
         if self.on_error == "replace":
             for other in _others(index, len(self.dataset)):
-                self._note_stand_in(other)
+                if self.progress is not None:
+                    self.progress.stand_in(other)
                 try:
                     self._check(other)
                     sample = make(other, *arguments)
                 except Exception:
                     continue
                 finally:
-                    self._note_stand_in(NONE)
+                    if self.progress is not None:
+                        self.progress.stand_in(NONE)
                 return Replaced(sample, SampleFailure(index, path, cause, "replaced"))
         return Failed(SampleFailure(index, path, cause, "skipped"))
-
-    def _note_stand_in(self, index: int) -> None:
-        if self.progress is not None:
-            self.progress.stand_in(index)
 
     def _draw(self, index: Any, seed: int | None) -> Any:
         if seed is not None:
