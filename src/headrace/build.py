@@ -124,13 +124,16 @@ def plan_options(config: LoaderConfig) -> dict[str, Any]:
 
 
 def workers_of(config: LoaderConfig) -> Workers:
-    """The workers that the user asked for: processes, unless threads are asked for by name."""
+    """The workers that the user asked for: processes, unless threads are asked for by name; each stream of an
+    `IterableDataset` has a process of its own."""
     count = config.num_workers
     if count == 0:
         if config.workers_given is not None:
             return Workers("caller", 0, "num_workers=0")
         of_rows = "a process would take longer to send a row than to pick it"
         return Workers("caller", 0, "the default for an IterableDataset" if config.streamed else of_rows)
+    if config.streamed:
+        return Workers("process", count, "each iterates over its own copy of the dataset")
     given = "one for each usable core" if config.workers_given is None else f"num_workers={count}"
     if config.worker_kind == "thread":
         return Workers("thread", count, f"{given}, worker_kind='thread'; they share the dataset's state")
@@ -139,15 +142,14 @@ def workers_of(config: LoaderConfig) -> Workers:
 
 def starts_processes(config: LoaderConfig, plan: Plan) -> bool:
     """Whether an epoch is made by worker processes."""
-    on_threads = not config.streamed and workers_of(config).kind != "process"
-    return plan.runs_python and config.num_workers > 0 and not on_threads
+    return plan.runs_python and workers_of(config).kind == "process"
 
 
 def why_no_init(config: LoaderConfig, plan: Plan) -> str:
     """Why nobody calls `worker_init_fn`, though the user passed one and asked for workers; or ""."""
     if config.worker_init_fn is None or config.num_workers == 0:
         return ""
-    on_threads = config.worker_kind == "thread" and not config.streamed and plan.head is None
+    on_threads = workers_of(config).kind == "thread" and plan.head is None
     by = "native code" if not plan.runs_python else "threads" if on_threads else ""
     return f"samples are made by {by}, and there are no worker processes" if by else ""
 
@@ -259,7 +261,7 @@ class StreamBuilder:
     def advice(self, config: LoaderConfig, plan: Plan) -> WorkersAdvice | None:
         """Another number of worker processes to try, as far as the latest epoch shows it."""
         work, epochs = self._processes.work, self.runtime.meter.epochs()
-        if work is None or not epochs or not starts_processes(config, plan):
+        if work is None or not epochs or config.streamed or not starts_processes(config, plan):
             return None
         return advise(work, epochs[-1], config.num_workers)
 

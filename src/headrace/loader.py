@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -247,7 +248,7 @@ class DataLoader(TorchDataLoader[T_co]):
         )
         # For their errors: now, not at the first epoch.
         check_output(dtype, memory_format)
-        self._config()
+        LoaderConfig.of(self)
         if rank is not None:
             self._batches()
 
@@ -299,7 +300,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _start_epoch(self) -> LoaderIterator:
         stop_at_exit()
-        config, builder = self._config(), self._builder
+        config, builder = LoaderConfig.of(self), self._builder
         plan, batches = builder.settle(config, plan_of(config)), self._batches(config)
         self._identity = None  # the dataset may have changed
         self._warn(config, plan, batches)
@@ -414,11 +415,11 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def plan(self) -> Plan:
         """Who runs what. Made for every epoch: a user may change the dataset's transform between epochs."""
-        return plan_of(self._config())
+        return plan_of(LoaderConfig.of(self))
 
     def explain(self) -> str:
         """The plan as a table: each step, where it runs, how it compares with torchvision, and why."""
-        config = self._config()
+        config = LoaderConfig.of(self)
         plan, batches = plan_of(config), self._batches()
         seed = self._progress.seed_of(batches)
         sharing = sharing_text(batches, seed, rank_given=self.rank is not None)
@@ -432,7 +433,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def workers_text(self) -> str:
         """Who makes the samples, and why, in words."""
-        config = self._config()
+        config = LoaderConfig.of(self)
         plan = plan_of(config)
         if plan.gather is not None:
             residence = self._builder.residence
@@ -440,8 +441,6 @@ class DataLoader(TorchDataLoader[T_co]):
             return f"none, batches are made when they are asked for{where}"
         if plan.native is not None:
             return f"{self.num_workers} decode threads; {self.tuning}"
-        if config.streamed and self.num_workers > 0:
-            return f"{self.num_workers} processes: each iterates over its own copy of the dataset"
         advice = self._builder.advice(config, plan)
         tried = f"\n  try num_workers={advice.workers}: {advice.reason}" if advice is not None else ""
         return f"{workers_of(config)}{tried}"
@@ -483,16 +482,13 @@ class DataLoader(TorchDataLoader[T_co]):
     def check_worker_number_rationality(self) -> None:
         """Does nothing yet: the first epoch warns where there are more worker processes than cores."""
 
-    def _config(self) -> LoaderConfig:
-        return LoaderConfig.of(self)
-
     def _batches(self, config: LoaderConfig | None = None) -> Batches:
         """Batches of an epoch that would start now; `config` is what the loader's attributes give, if known.
 
         Raises:
             ConfigError: they can't be shared among ranks.
         """
-        config, own = config or self._config(), self._own_samplers
+        config, own = config or LoaderConfig.of(self), self._own_samplers
         rank = config.rank
         if config.streamed:
             if rank not in (None, "auto"):
@@ -501,10 +497,7 @@ class DataLoader(TorchDataLoader[T_co]):
                     " which must do that itself. rank='auto' leaves that to it."
                 )
             return StreamBatches(self.num_workers)
-        if rank == "auto":
-            place = detect_rank()
-        else:
-            place = (0, 1) if rank is None else (rank, config.world_size or 1)
+        place = detect_rank() if rank == "auto" else (rank or 0, config.world_size or 1)
         shard = Shard(*place, remainder=config.remainder)
         batches = own.batches(self.sampler, self.batch_sampler, config.samples, shard)
         if rank is not None and isinstance(batches, SampledBatches):
@@ -524,21 +517,20 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _warn(self, config: LoaderConfig, plan: Plan, batches: Batches) -> None:
         """Of what is probably not meant."""
+        warn = partial(warnings.warn, stacklevel=4)
         alone = self.rank is None and self.world_size is None
         if alone and isinstance(batches, OrderedBatches) and batches.shuffles and detect_rank()[1] > 1:
-            warnings.warn(
+            warn(
                 f"Each of {detect_rank()[1]} ranks gets every sample of this DataLoader. Pass rank='auto' to"
-                " share them, or world_size=1 to say that this is meant.",
-                stacklevel=4,
+                " share them, or world_size=1 to say that this is meant."
             )
         if config.workers_given is None and not self._advised:
             advice = self._builder.advice(config, plan)
             if advice is not None and advice.workers == 0:
                 self._advised = True
-                warnings.warn(
+                warn(
                     f"The {config.num_workers} processes of this DataLoader (its num_workers was left open)"
-                    f" may be slower than none: {advice.reason}. Pass num_workers=0, or the number you want.",
-                    stacklevel=4,
+                    f" may be slower than none: {advice.reason}. Pass num_workers=0, or the number you want."
                 )
         if self._warned:
             return
@@ -547,10 +539,7 @@ class DataLoader(TorchDataLoader[T_co]):
             super().check_worker_number_rationality()
         why = why_no_init(config, plan)
         if why:
-            warnings.warn(
-                f"worker_init_fn is not called: {why}. Leave it out; or do what it does in the dataset.",
-                stacklevel=4,
-            )
+            warn(f"worker_init_fn is not called: {why}. Leave it out; or do what it does in the dataset.")
 
     def _length(self, batches: Batches) -> int | None:
         """Batches of an epoch; None: it isn't known, or there is no end."""
