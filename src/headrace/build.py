@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
@@ -24,12 +24,13 @@ from headrace.device.resident import Residence
 from headrace.engine.caller_stream import CallerStream, GatherStream, ReusingCollate
 from headrace.engine.error_policy import ErrorPolicyDataset
 from headrace.engine.finish import BatchTransform, Cast
-from headrace.engine.iterator import InlineTransfer, KeptWorkers
-from headrace.engine.native import READ_THREADS, NativeEngine
+from headrace.engine.iterator import InlineTransfer, KeptWorkers, LoaderIterator
+from headrace.engine.meter import Failures, Meter
+from headrace.engine.native import READ_THREADS, NativeEngine, NativeThreads, stats_of
 from headrace.engine.native_stream import NativeStream
 from headrace.engine.prefetch import Prefetcher
-from headrace.engine.runtime import Runtime
 from headrace.engine.seeding import Seeding
+from headrace.engine.slots import Slots
 from headrace.engine.split import ApplyTable, SplitPipelineFactory
 from headrace.engine.stream import BatchStream, KeyedBatches
 from headrace.engine.thread_pool import ThreadPool
@@ -58,6 +59,8 @@ MOST_READ_THREADS = 128
 # them busy; two more cover a training step that ends sooner, or a sample that takes longer, now and then.
 THREAD_DEPTH = 4
 MOST_NAMED = 4  # places in the user's code, of one kind
+# Free slots kept where tables are applied to batches, one at a time.
+KEPT = 2
 # Free batches whose memory the caller's thread keeps: the one that the user holds is still in use.
 CALLER_KEEPS = 1
 
@@ -235,13 +238,17 @@ class StreamBuilder:
     memory, worker processes, tensors on the device, counts. A copy of the loader has its own.
 
     Attributes:
-        runtime: threads, memory and counts.
+        meter: counts of what was done so far.
+        failures: record of samples that were skipped or replaced.
+        latest: gives the iterator made last; None: there is none any more.
         tuning: settings of the native engine.
         residence: tensors on the device; None where there are none.
     """
 
     def __init__(self) -> None:
-        self.runtime = Runtime()
+        self.meter = Meter()
+        self.failures = Failures()
+        self.latest: Callable[[], LoaderIterator | None] = lambda: None
         self.tuning = SelfTuning()
         self.residence: Residence | None = None
         self._processes = WorkerPools()
@@ -249,6 +256,12 @@ class StreamBuilder:
         self._split: Plan | None = None  # of the epoch started last, where workers finish native images
         self._threads: ThreadPool | None = None
         self._shelf: SlotsByPath | None = None
+        self._slots: Slots | None = None
+        # Those of the caller's own thread (0 of them) and others: a pool can't change from one to the other.
+        self._native: dict[bool, NativeThreads] = {}
+        # They end with the loader, not when the next collection finds a cycle that they are part of.
+        self._known: weakref.WeakSet[NativeThreads] = weakref.WeakSet()
+        self.meter.native = partial(stats_of, self._known)
 
     def __reduce__(self) -> tuple[type[StreamBuilder], tuple[()]]:
         return StreamBuilder, ()
@@ -260,7 +273,7 @@ class StreamBuilder:
 
     def advice(self, config: LoaderConfig, plan: Plan) -> WorkersAdvice | None:
         """Another number of worker processes to try, as far as the latest epoch shows it."""
-        work, epochs = self._processes.work, self.runtime.meter.epochs()
+        work, epochs = self._processes.work, self.meter.epochs()
         if work is None or not epochs or config.streamed or not starts_processes(config, plan):
             return None
         return advise(work, epochs[-1], config.num_workers)
@@ -278,7 +291,7 @@ class StreamBuilder:
             return KeptWorkers(self._processes.idle)
         stream = None if self._latest is None else self._latest()
         kept = stream is not None and stream.persistent
-        return self.runtime.latest() if kept and self.runtime.latest is not None else None
+        return self.latest() if kept else None
 
     def kept_key(self, config: LoaderConfig) -> tuple[int, int] | None:
         """Random key of another epoch by worker processes that were kept; None where there are none."""
@@ -324,7 +337,12 @@ class StreamBuilder:
         """What takes the batches of the stream made last to the device, and does there what is left to do."""
         cast = Cast(config.dtype, config.memory_format)
         values = self._values(plan)
-        take = partial(self.runtime.take, pinned=config.pin_memory)
+
+        def take(nbytes: int) -> torch.Tensor:
+            if self._slots is None or self._slots.nbytes < nbytes:
+                self._slots = Slots(nbytes, pinned=config.pin_memory, keep=KEPT)
+            return self._slots.take(nbytes)
+
         prepare = in_turn(
             None if values is None or plan.runs_python or values.where != "device" else Postprocess(values),
             ApplyTable(values, take) if values is not None and plan.runs_python else None,
@@ -340,12 +358,34 @@ class StreamBuilder:
         )
 
     def stats(self, memory_budget: int) -> LoaderStats:
-        """What was done so far; `memory_budget` is the number of bytes allowed."""
-        on_threads = 0 if self._shelf is None else self._shelf.live_nbytes
+        """What was done so far; `memory_budget` is the number of bytes allowed. For any thread."""
+        meter, slots, native, iterator = self.meter, self._slots, stats_of(self._known), self.latest()
         sent = None if self._latest is None else self._latest()
-        held = on_threads + (0 if sent is None else sent.nbytes_in_flight)
-        stats = self.runtime.stats(memory_budget, held)
-        return replace(stats, tuning_seconds=self.tuning.lost_seconds)
+        used = 0 if self._shelf is None else self._shelf.live_nbytes
+        used += 0 if sent is None else sent.nbytes_in_flight
+        used += 0 if slots is None else slots.live * slots.nbytes
+        with meter.lock:
+            stages, waits = meter.stages(), meter.waits
+            pillow = sum(stage.samples for stage in stages if stage.name == "pillow")
+            return LoaderStats(
+                batches=meter.batches,
+                samples=meter.samples,
+                startup_seconds=meter.startup_seconds,
+                stall_seconds=waits.total,
+                waits=waits.cumulative(),
+                epochs_begun=meter.epochs_begun,
+                epochs=meter.epochs(),
+                stages=stages,
+                decoded_by={**({} if native is None else native.decoded_by), "pillow": pillow},
+                stale_entries=0 if native is None else native.stale_entries,
+                failures=tuple(self.failures.records),
+                memory_used=used,
+                memory_allowed=memory_budget,
+                in_flight=0 if iterator is None else iterator.in_flight,
+                decode_threads=0 if native is None else native.decode_threads,
+                read_threads=0 if native is None else native.read_threads,
+                tuning_seconds=self.tuning.lost_seconds,
+            )
 
     def native_settings(self, config: LoaderConfig, native: NativeSegment) -> dict[str, int]:
         """Decode threads, read threads and batches in flight that are in use, or would be."""
@@ -366,16 +406,19 @@ class StreamBuilder:
     def _native_stream(
         self, config: LoaderConfig, plan: Plan, native: NativeSegment, order: EpochOrder
     ) -> NativeStream:
-        runtime, cursor, batches = self.runtime, order.cursor, order.batches
+        cursor, batches = order.cursor, order.batches
         nbytes = config.samples_of_a_batch * native.sample_nbytes
         self._begin_tuning(config, plan, config.batches_that_fit(nbytes))
         settings = self.tuning.settings
         depth = settings["depth"]
-        threads = runtime.threads_for(config.num_workers)
+        threads = self._native.setdefault(config.num_workers == 0, NativeThreads(config.num_workers))
+        self._known.add(threads)
         if config.num_workers > 0:
             threads.use(settings["decode_threads"], settings["read_threads"])
-        slots = runtime.slots_for(nbytes, pinned=config.pin_memory, keep=depth + 2)
-        engine = NativeEngine(native, cursor.random_key, threads, slots, runtime.meter, config.decoder)
+        if self._slots is None or self._slots.nbytes != nbytes:
+            self._slots = Slots(nbytes, pinned=config.pin_memory, keep=depth + 2)
+        slots, key = self._slots, cursor.random_key
+        engine = NativeEngine(native, key, threads, slots, self.meter, config.decoder)
         indices = order.indices
         if isinstance(native.source, RemoteSamples):
             next_use = coming = None
@@ -383,7 +426,7 @@ class StreamBuilder:
                 next_use = partial(batches.next_use, cursor) if order.seeded else None
                 coming = None if batches.length() is None else partial(batches.coming, cursor)
             indices = Prefetcher(indices, native.source, next_use, coming)
-        stream = NativeStream(engine, plan, indices, config, depth, runtime.failures)
+        stream = NativeStream(engine, plan, indices, config, depth, self.failures)
         self.tuning.attach(stream)
         return stream
 
@@ -467,7 +510,7 @@ class StreamBuilder:
         shelf = None if split else self._shelf_for(config, keep=CALLER_KEEPS)
         collate = config.collate_fn if shelf is None else ReusingCollate(shelf)
         guarded = guard(config.dataset, collate, config.on_error)
-        return CallerStream(guarded, indices, seeding, config, self.runtime.failures)
+        return CallerStream(guarded, indices, seeding, config, self.failures)
 
     def _process_stream(
         self,
@@ -477,8 +520,7 @@ class StreamBuilder:
         indices: Iterator[IndexBatch],
         turn: int = 0,
     ) -> WorkerStream:
-        failures = self.runtime.failures
-        stream = self._processes.start_epoch(config, guard, seeding, indices, failures, turn)
+        stream = self._processes.start_epoch(config, guard, seeding, indices, self.failures, turn)
         self._latest = weakref.ref(stream)
         started_for = stream.pool.guard  # workers that stay keep their plan
         self._split = started_for.plan if isinstance(started_for, SplitPipelineFactory) else None
@@ -500,8 +542,8 @@ class StreamBuilder:
             config,
             depth,
             self._shelf_for(config, keep=depth + 2),
-            self.runtime.meter,
-            self.runtime.failures,
+            self.meter,
+            self.failures,
         )
 
     def _shelf_for(self, config: LoaderConfig, *, keep: int) -> SlotsByPath | None:

@@ -314,7 +314,7 @@ class DataLoader(TorchDataLoader[T_co]):
         cursor, indices = self._progress.begin(
             batches, self.generator, generators, kept, keyed=keyed, lazily=self.num_workers == 0
         )
-        meter = builder.runtime.meter.begin_epoch(cursor.epoch)
+        meter = builder.meter.begin_epoch(cursor.epoch)
         if isinstance(batches, StreamBatches) and self._needs_torch():
             if cursor.start:
                 raise ConfigError(NOT_RESUMABLE)
@@ -328,7 +328,7 @@ class DataLoader(TorchDataLoader[T_co]):
         iterator = LoaderIterator(stream, cursor, self._length(batches), skipped, meter, transfer, after_step)
         if not isinstance(stream, TorchStream):  # which warns itself
             iterator.samples_told = self._samples_told
-        builder.runtime.latest = weakref.ref(iterator)
+        builder.latest = weakref.ref(iterator)
         live.publish(self, _figures)
         return iterator
 
@@ -473,7 +473,7 @@ class DataLoader(TorchDataLoader[T_co]):
         Raises:
             ConfigError: this loader is being traced already.
         """
-        with self._builder.runtime.meter.recording() as recorder, open(path, "w", encoding="utf-8") as file:
+        with self._builder.meter.recording() as recorder, open(path, "w", encoding="utf-8") as file:
             try:
                 yield
             finally:
@@ -573,8 +573,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
 
 def _figures(loader: DataLoader[Any]) -> dict[str, Any]:
-    latest = loader._builder.runtime.latest
-    iterator = None if latest is None else latest()
+    iterator = loader._builder.latest()
     return figures(
         loader.stats(),
         dataset=type(loader.dataset).__name__,

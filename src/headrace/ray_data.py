@@ -153,7 +153,7 @@ class Decode:
         return replace(self._config, batch_sampler=sampler, memory_budget=(DEPTH + 1) * nbytes)
 
     def _check_lost(self) -> None:
-        failures = self._builder.runtime.failures.records
+        failures = self._builder.failures.records
         new, self._seen = failures[self._seen :], len(failures)
         for failure in new:
             if failure.action == "skipped":

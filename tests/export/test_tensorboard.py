@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 import headrace
+from headrace.build import StreamBuilder
 from headrace.engine.meter import Meter
-from headrace.engine.runtime import Runtime
 from headrace.export import to_tensorboard
 
 # Its own imports use what NumPy and setuptools are about to drop.
@@ -55,14 +56,14 @@ def test_stages_and_the_queue_are_written_where_there_are_any() -> None:
             assert global_step == 3
             self.scalars[tag] = scalar_value
 
-    runtime, writer = Runtime(), Writer()
-    meter: Meter = runtime.meter
+    builder, writer = StreamBuilder(), Writer()
+    meter: Meter = builder.meter
     epoch = meter.begin_epoch(0)
     epoch.received(samples=8, asked=0.0, in_flight=2, ready=1, depth=2)
     epoch.received(samples=8, asked=0.0, in_flight=2, ready=2, depth=2)
     meter.add("transfer", 16, 0.5, nbytes=1000)
     meter.add("python", 16, 2.0, threads=4)
-    to_tensorboard(runtime.stats(100, 7), writer, 3)
+    to_tensorboard(replace(builder.stats(100), memory_used=7), writer, 3)
     assert writer.scalars["headrace/queue_ready"] == 1.5
     assert writer.scalars["headrace/supply/transfer_bytes_per_second"] == 2000
     assert writer.scalars["headrace/supply/python_samples_per_second"] == 32
