@@ -40,7 +40,7 @@ from headrace.config import (
 from headrace.device.place import check_device, pinning_helps
 from headrace.engine.iterator import LoaderIterator, stop_at_exit
 from headrace.engine.stream import BatchStream
-from headrace.engine.torch_stream import NOT_RESUMABLE, LazyWorkerInit, TorchStream
+from headrace.engine.torch_stream import NOT_RESUMABLE, TorchStream, init_lazy_worker
 from headrace.engine.workers.iterable import has_state
 from headrace.errors import ConfigError
 from headrace.export import live
@@ -291,7 +291,7 @@ class DataLoader(TorchDataLoader[T_co]):
         given = self.worker_init_fn
         self._in_torch = True
         if self.lazy:
-            self.worker_init_fn = LazyWorkerInit(given)
+            self.worker_init_fn = partial(init_lazy_worker, given)
         try:
             return super().__iter__()
         finally:

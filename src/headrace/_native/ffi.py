@@ -257,9 +257,14 @@ class Pipeline:
 class Source:
     """Where the samples' bytes are: hr_source and the memory that it points to."""
 
-    def __init__(self, struct: abi.Source, keep: object) -> None:
+    def __init__(self, struct: abi.Source, keep: object, entries: EntryPoints | None = None) -> None:
         self.struct = struct
-        self._keep = keep
+        self._keep = keep, entries
+        if entries is not None:
+            struct.entries, struct.entries_size = entries.data.ctypes.data, entries.data.nbytes
+            struct.entry_begins = entries.begins.ctypes.data
+            struct.entry_ends = entries.ends.ctypes.data
+            struct.entry_mtimes = None if entries.mtimes is None else entries.mtimes.ctypes.data
 
     @classmethod
     def of_paths(
@@ -267,8 +272,7 @@ class Source:
     ) -> Source:
         """Files: zero-terminated paths in one buffer, path i at offsets[i]; n + 1 offsets for n files."""
         struct = abi.Source(count=len(offsets) - 1, paths=paths.ctypes.data, path_offsets=offsets.ctypes.data)
-        _put_entries(struct, entries)
-        return cls(struct, (paths, offsets, entries))
+        return cls(struct, (paths, offsets), entries)
 
     @classmethod
     def of_extents(
@@ -288,8 +292,7 @@ class Source:
             begins=extents.begins.ctypes.data,
             sizes=extents.sizes.ctypes.data,
         )
-        _put_entries(struct, entries)
-        return cls(struct, (paths, offsets, extents, entries))
+        return cls(struct, (paths, offsets, extents), entries)
 
     @classmethod
     def of_memory(cls, files: Sequence[bytes]) -> Source:
@@ -321,16 +324,6 @@ class Source:
             channel_stride=channel,
         )
         return cls(struct, (images, addresses))
-
-
-def _put_entries(struct: abi.Source, entries: EntryPoints | None) -> None:
-    if entries is None:
-        return
-    struct.entries = entries.data.ctypes.data
-    struct.entries_size = entries.data.nbytes
-    struct.entry_begins = entries.begins.ctypes.data
-    struct.entry_ends = entries.ends.ctypes.data
-    struct.entry_mtimes = None if entries.mtimes is None else entries.mtimes.ctypes.data
 
 
 class Pool:

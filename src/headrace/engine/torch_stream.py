@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from headrace import _torch_compat
@@ -69,17 +68,11 @@ def _by_a_death(error: Exception) -> bool:
     return receiving or WORKER_DIED.match(str(error)) is not None
 
 
-@dataclass(frozen=True)
-class LazyWorkerInit:
+def init_lazy_worker(user_init: Callable[[int], None] | None, worker: int) -> None:
     """The user's worker_init_fn in torch's workers, whose images are lazy."""
+    if "PIL.Image" in sys.modules:
+        from headrace import lazy
 
-    user_init: Callable[[int], None] | None
-
-    def __call__(self, worker: int) -> None:
-        """Called by torch as the worker starts."""
-        if "PIL.Image" in sys.modules:
-            from headrace import lazy
-
-            lazy.start_worker()
-        if self.user_init is not None:
-            self.user_init(worker)
+        lazy.start_worker()
+    if user_init is not None:
+        user_init(worker)
