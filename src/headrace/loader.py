@@ -310,10 +310,8 @@ class DataLoader(TorchDataLoader[T_co]):
         # Workers that are kept may follow an earlier plan, whose native steps draw by key.
         native = not plan.runs_python or plan.head is not None or kept is not None
         keyed = native or self.batch_transform is not None
-        generators = self._generators()
-        cursor, indices = self._progress.begin(
-            batches, self.generator, generators, kept, keyed=keyed, lazily=self.num_workers == 0
-        )
+        drawn, lazily = (self.generator, self._generators()), self.num_workers == 0
+        cursor, indices = self._progress.begin(batches, *drawn, kept, keyed=keyed, lazily=lazily)
         meter = builder.meter.begin_epoch(cursor.epoch)
         if isinstance(batches, StreamBatches) and self._needs_torch():
             if cursor.start:
