@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -91,107 +92,8 @@ def summary(images: torch.Tensor, labels: torch.Tensor) -> list[Any]:
     return [list(images.shape), str(images.dtype), images.double().mean().item(), labels.tolist()]
 
 
-# --- torchvision's reference loop
-
-
-def _reference(loader: Any, mix: Callable[..., Any] | None = None, epochs: int = 2) -> list[Any]:
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(N))
-    optimizer: Any = None
-    seen: list[Any] = []
-    for epoch in range(epochs):
-        if hasattr(loader.sampler, "set_epoch"):
-            loader.sampler.set_epoch(epoch)
-        for given, numbers in loader:
-            images, labels = (given, numbers) if mix is None else mix(given, numbers)
-            loss = torch.nn.functional.cross_entropy(model(images), labels)
-            optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.1)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            seen.append([loss.item(), *summary(images, numbers)])
-    return seen
-
-
-@scenario
-def reference_classification(folder: Path) -> Any:
-    dataset = folder_dataset(folder)
-    sampler = data.RandomSampler(dataset, generator=torch.Generator().manual_seed(1))
-    return _reference(data.DataLoader(dataset, 8, sampler=sampler, num_workers=2, pin_memory=False))
-
-
-@scenario
-def reference_distributed_sampler(folder: Path) -> Any:
-    dataset = folder_dataset(folder)
-    sampler: Any = data.DistributedSampler(dataset, num_replicas=2, rank=1, seed=3)
-    return _reference(data.DataLoader(dataset, 4, sampler=sampler, num_workers=2, drop_last=True))
-
-
-@scenario
-def reference_mixup_collate(folder: Path) -> Any:
-    from torchvision.transforms import v2
-
-    torch.manual_seed(4)
-    choice = v2.RandomChoice([v2.MixUp(num_classes=3), v2.CutMix(num_classes=3)])
-    dataset = folder_dataset(folder)
-
-    def collate(batch: list[Any]) -> Any:
-        return choice(*data.default_collate(batch))
-
-    loader = data.DataLoader(dataset, 8, collate_fn=collate, num_workers=0)
-    return [[list(images.shape), list(labels.shape), labels.sum().item()] for images, labels in loader]
-
-
-class Repeated(data.Sampler[int]):
-    """Three copies of each sample in succession, dealt to two ranks, of which this is the second."""
-
-    epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return N // 2
-
-    def __iter__(self) -> Iterator[int]:
-        order = torch.randperm(N, generator=torch.Generator().manual_seed(self.epoch))
-        return iter(order.repeat_interleave(3)[1::2][: len(self)].tolist())
-
-
-def _presets() -> dict[str, list[Any]]:
-    """Steps for training, by the name of their policy, and for evaluation."""
-    from torchvision.transforms import v2
-
-    def steps(*first: Any, erased: float = 0.0) -> list[Any]:
-        last = [v2.ToDtype(torch.float, scale=True), v2.Normalize([0.5] * 3, [0.25] * 3)]
-        return [*first, v2.PILToTensor(), *last, v2.RandomErasing(erased), v2.ToPureTensor()]
-
-    crop = [v2.RandomResizedCrop(32, antialias=True), v2.RandomHorizontalFlip()]
-    policies = [v2.RandAugment(), v2.TrivialAugmentWide(), v2.AugMix(), v2.AutoAugment()]
-    training = {type(each).__name__: steps(*crop, each, erased=0.5) for each in policies}
-    evaluation = [v2.Resize(40, antialias=True), v2.CenterCrop(32)]
-    tensors = [v2.PILToTensor(), *evaluation]
-    return {**training, "evaluation": steps(*evaluation), "evaluation of tensors": steps(*tensors)}
-
-
-@scenario
-def reference_presets_with_repeated_augmentation(folder: Path) -> Any:
-    from torchvision.transforms import v2
-
-    dataset = folder_dataset(folder)
-    dataset.samples = numbered(dataset.samples)
-    found = []
-    for name, steps in _presets().items():
-        dataset.transform = v2.Compose(steps)
-        sampler = Repeated()
-        loader = data.DataLoader(dataset, 5, sampler=sampler, num_workers=2, pin_memory=False)
-        for sampler.epoch in range(2):
-            seen = [summary(*batch) for batch in loader]
-            if name in ("evaluation", "evaluation of tensors"):
-                found.append([name, seen])
-            else:  # the random parameters may be others
-                found.append([name, [[shape, dtype, numbers] for shape, dtype, _, numbers in seen]])
-    return found
+def described(batch: Any) -> list[Any]:
+    return [each.tolist() for each in batch.values()] if isinstance(batch, dict) else summary(*batch)
 
 
 # --- timm
@@ -223,11 +125,13 @@ def timm_evaluation_prefetcher(folder: Path) -> Any:
 
 @scenario
 def timm_multi_epochs(folder: Path) -> Any:
-    return _epochs(_timm(folder, use_multi_epochs_loader=True))
+    """Its sampler makes the order, and Python draws the augmentations: pixels are the same."""
+    options = {"is_training": True, "auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.25}
+    return [_epochs(_timm(folder, use_multi_epochs_loader=True, **each)) for each in ({}, options)]
 
 
 def _labels(loader: Any) -> Any:
-    """Training: which samples and which shapes; the random parameters may be others."""
+    """Training: which samples and which shapes. The order is another, and so are the random parameters."""
     epochs = []
     for _ in range(2):
         batches = [(list(images.shape), str(images.dtype), labels) for images, labels in loader]
@@ -275,17 +179,42 @@ def timm_mixup_collate(folder: Path) -> Any:
     return [[list(images.shape), str(images.dtype), list(labels.shape)] for images, labels in loader]
 
 
+def _trained(loader: Any, mix: Callable[..., Any], epochs: int = 2) -> list[Any]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(N))
+    optimizer: Any = None
+    seen: list[Any] = []
+    for epoch in range(epochs):
+        if hasattr(loader.sampler, "set_epoch"):
+            loader.sampler.set_epoch(epoch)
+        for given, numbers in loader:
+            images, labels = mix(given, numbers)
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+            optimizer = optimizer or torch.optim.SGD(model.parameters(), 0.1)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen.append([loss.item(), *summary(images, numbers)])
+    return seen
+
+
 @scenario
 def timm_two_processes(folder: Path) -> Any:
     """The loop of train.py on two ranks: samplers that share the epoch, repeated augmentation, mixup."""
     from timm.data import Mixup
 
-    train = {"is_training": True, "no_aug": True, "distributed": True, "batch_size": 4}
+    train = {"is_training": True, "distributed": True, "batch_size": 4}
+    options_of_runs: list[dict[str, Any]] = [
+        {"no_aug": True},
+        {"num_aug_repeats": 3},
+        {"auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.25},
+        {"use_prefetcher": True, "persistent_workers": False},
+    ]
     found = []
     with joined_ranks():
-        for options in ({}, {"num_aug_repeats": 3}, {"use_prefetcher": True, "persistent_workers": False}):
+        for options in options_of_runs:
             mixup = Mixup(mixup_alpha=0.8, cutmix_alpha=1.0, num_classes=N)
-            found.append(_reference(_timm(folder, **train, **options), mixup))
+            found.append(_trained(_timm(folder, **train, **options), mixup))
         found.append(_epochs(_timm(folder, distributed=True)))
     return found
 
@@ -744,51 +673,87 @@ def webdataset_loader(folder: Path) -> Any:
     return found
 
 
-# --- YOLO's endless loader
+# --- Ultralytics
 
 
 @scenario
-def yolo_infinite_loader(folder: Path) -> Any:
-    class Forever:
-        def __init__(self, sampler: Any) -> None:
-            self.sampler = sampler
+def ultralytics_infinite_loader(folder: Path) -> Any:
+    from ultralytics.data.build import InfiniteDataLoader
 
-        def __iter__(self) -> Iterator[Any]:
-            while True:
-                yield from iter(self.sampler)
+    found: list[Any] = []
+    for workers in (0, 2):
+        for dataset in (folder_dataset(folder), Numbered()):
+            generator = torch.Generator().manual_seed(3)
+            loader = InfiniteDataLoader(
+                dataset, batch_size=5, num_workers=workers, shuffle=True, generator=generator
+            )
 
-    class InfiniteDataLoader(data.DataLoader):  # type: ignore[type-arg]
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            object.__setattr__(self, "batch_sampler", Forever(self.batch_sampler))
-            self.iterator = super().__iter__()
+            def epochs(count: int, loader: Any = loader) -> list[Any]:
+                return [[described(batch) for batch in loader] for _ in range(count)]
 
-        def __len__(self) -> int:
-            return len(self.batch_sampler.sampler)  # type: ignore[union-attr]
+            found.append([len(loader), epochs(3)])
+            if isinstance(dataset, Numbered):
+                dataset.count = N // 2
+            else:
+                dataset.transform.transforms[1].size = (24, 24)
+            loader.reset()
+            found.append([len(loader), described(next(iter(loader))), epochs(1)])
+            processes = list(getattr(loader.iterator, "_workers", ()))
+            loader.close()
+            found.append([process.is_alive() for process in processes if process.is_alive()])
+            loader.reset()
+            found.append(epochs(1))
+            processes = list(getattr(loader.iterator, "_workers", ()))
+            del loader, epochs
+            found.append([process.is_alive() for process in processes if process.is_alive()])
+    return found
 
-        def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-            for _ in range(len(self)):
-                yield next(self.iterator)
 
-        def __del__(self) -> None:
-            try:
-                if hasattr(self.iterator, "_workers"):
-                    for worker in self.iterator._workers:
-                        if worker.is_alive():
-                            worker.terminate()
-                    self.iterator._shutdown_workers()  # type: ignore[attr-defined]
-            except Exception as error:
-                sys.stderr.write(f"__del__ failed: {error!r}\n")
+def _detection(folder: Path) -> Path:
+    """The description of a data set for detection, with two boxes in each image."""
+    for part in ("train", "val"):
+        for kind in ("images", "labels"):
+            Path("detection", kind, part).mkdir(parents=True)
+        for number, path in enumerate(sorted(folder.rglob("*.jpg"))[:12]):
+            Path("detection/images", part, path.name).write_bytes(path.read_bytes())
+            boxes = "".join(f"{label} 0.5 0.{3 + label} 0.{40 + number} 0.3\n" for label in range(2))
+            Path("detection/labels", part, path.with_suffix(".txt").name).write_text(boxes)
+    described = {"path": str(Path("detection").resolve()), "train": "images/train", "val": "images/val"}
+    file = Path("detection/data.yaml")
+    file.write_text(json.dumps({**described, "names": {0: "a", 1: "b"}}))
+    return file
 
-        def reset(self) -> None:
-            self.iterator = self._get_iterator()
 
-    dataset = folder_dataset(folder)
-    loader = InfiniteDataLoader(dataset, 8, num_workers=2, shuffle=False)
-    found = _epochs(loader, 3)
-    dataset.transform.transforms = dataset.transform.transforms[:2] + dataset.transform.transforms[2:]
-    loader.reset()
-    return [found, _epochs(loader, 1)]
+def _train(model: str, folder: Path, workers: int) -> Any:
+    """The losses of all batches and the metrics of all epochs."""
+    from ultralytics import YOLO
+
+    seen: list[Any] = []
+
+    def prepare(trainer: Any) -> None:
+        trainer.args.workers = workers  # on the CPU it is 0
+
+    yolo = YOLO(model)
+    yolo.add_callback("on_pretrain_routine_start", prepare)
+    yolo.add_callback("on_train_batch_end", lambda trainer: seen.append(trainer.loss.item()))
+    yolo.add_callback("on_fit_epoch_end", lambda trainer: seen.append(dict(trainer.metrics)))
+    options = {"epochs": 2, "close_mosaic": 1, "imgsz": 32, "batch": 4, "device": "cpu"}
+    yolo.train(data=str(folder), project="trained", name=str(workers), plots=False, amp=False, **options)
+    return seen
+
+
+@scenario
+def ultralytics_detection(folder: Path) -> Any:
+    """Mosaic and all other augmentations, with the numbers that they draw."""
+    description = _detection(folder)
+    return [_train("yolov8n.yaml", description, workers) for workers in (0, 2)]
+
+
+@scenario
+def ultralytics_classification(folder: Path) -> Any:
+    for part in ("train", "val"):
+        shutil.copytree(folder, Path("classification", part))
+    return [_train("yolov8n-cls.yaml", Path("classification").resolve(), workers) for workers in (0, 2)]
 
 
 if __name__ == "__main__":

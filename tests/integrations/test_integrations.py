@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.jpegs import image_folder
+from support.training_scripts import SECONDS, run, steady
 
 SCRIPT = Path(__file__).with_name("scenarios.py")
 NAMES = re.findall(r"^@scenario\ndef (\w+)", SCRIPT.read_text(encoding="utf-8"), re.MULTILINE)
 PACKAGES = {"hugging": "transformers"}
-SECONDS = 300
-# What differs from run to run: places, times, addresses in memory, process numbers.
-VARYING = re.compile(r"0x[0-9a-f]+|/\S+?\.py:\d+|\d+(\.\d+)?(it/s|s\b)|pid=\d+|tmp\w+")
 
 
 @pytest.fixture(scope="session")
@@ -30,35 +26,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def run(name: str, loader: str, folder: Path, cwd: Path, ranks: int = 1) -> tuple[list[Any], list[str]]:
-    """What the loops of all ranks saw, and the lines that they printed on standard error."""
-    cwd.mkdir()
-    processes = []
-    for rank in range(ranks):
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "OMP_NUM_THREADS": "1",
-            "CUDA_VISIBLE_DEVICES": "",
-            "HF_HUB_OFFLINE": "1",
-            "MEETING": str(cwd / "meeting"),
-        }
-        if ranks > 1:
-            environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
-            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-        command = [sys.executable, str(SCRIPT), name, loader, str(folder)]
-        processes.append(
-            subprocess.Popen(
-                command, env=environment, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-        )
-    seen, lines = [], []
-    for process in processes:
-        out, errors = process.communicate(timeout=SECONDS)
-        assert process.returncode == 0, f"{loader}: {errors}"
-        seen.append(json.loads(out.splitlines()[-1]))
-        lines += [VARYING.sub("…", line) for line in errors.splitlines()]
-    return seen, lines
+def seen(name: str, loader: str, folder: Path, cwd: Path, ranks: int = 1) -> tuple[list[Any], Any, list[str]]:
+    """What the loops of all ranks saw, and the lines that they printed on both streams."""
+    environment = {"MEETING": str(cwd / "meeting"), "YOLO_CONFIG_DIR": str(cwd)}
+    out, errors = run([str(SCRIPT), name, loader, str(folder)], cwd, environment, ranks)
+    found = [json.loads(lines.pop()) for lines in out]
+    return found, [steady(lines, cwd) for lines in out], steady(errors, cwd)
 
 
 @pytest.mark.slow
@@ -70,10 +43,14 @@ def test_training_code_sees_and_prints_what_it_does_with_torchs_loader(
 ) -> None:
     library = name.split("_")[0]
     package = PACKAGES.get(library, library)
-    if library not in ("reference", "yolo") and importlib.util.find_spec(package) is None:
+    if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} isn't installed")
     ranks = 2 if name.endswith("two_processes") else 1
-    theirs, their_lines = run(name, "torch", folder, tmp_path / "torch", ranks)
-    ours, our_lines = run(name, "headrace", folder, tmp_path / "headrace", ranks)
+    with ThreadPoolExecutor() as threads:
+        runs = threads.map(
+            lambda loader: seen(name, loader, folder, tmp_path / loader, ranks), ("torch", "headrace")
+        )
+    (theirs, their_out, their_errors), (ours, our_out, our_errors) = runs
     assert ours == theirs
-    assert [line for line in our_lines if line not in their_lines] == []
+    assert our_out == their_out
+    assert [line for line in our_errors if line not in their_errors] == []

@@ -7,26 +7,19 @@ from __future__ import annotations
 
 import faulthandler
 import functools
-import hashlib
 import importlib.util
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
-import tarfile
-import urllib.request
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
+
+from support.training_scripts import failed_tests, fetched
 
 SOURCES = "http://deb.debian.org/debian/pool/main/p/pytorch/pytorch_2.6.0+dfsg.orig.tar.xz"
 SHA256 = "099a9601bc40d67656e75735c44abedb0fbe92d08817852ab7472eebb7e6ddff"
 NAME = "test_dataloader.py"
 ROOT = Path(__file__).parents[2]
-KEPT = ROOT / "data" / f"pytorch-{SHA256[:12]}" / NAME
 # Test -> why it fails with Headrace only.
 EXPECTED: dict[str, str] = json.loads(Path(__file__).with_name("torch_tests.json").read_text())
 MOST_EXPECTED = 5
@@ -51,12 +44,6 @@ CLASSES = (
 LEFT_OUT = {"TestDataLoaderDeviceType"}
 # Some start a hundred processes by spawn, each of which imports torch.
 TEST_SECONDS, CLASS_SECONDS = 2400, 7200
-# Python imports it when it starts: in spawned processes and in those that tests start by themselves, too.
-IN_TORCHS_PLACE = """
-import torch.utils.data as data
-import headrace
-data.DataLoader = data.dataloader.DataLoader = headrace.DataLoader
-"""
 # The tests wait for so many seconds that a process ends, which is too short on a busy machine.
 PATIENCE = """
 def pytest_collection_modifyitems(items):
@@ -71,26 +58,7 @@ def tests() -> Path:
     for package in ("expecttest", "psutil"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} isn't installed")
-    if not KEPT.is_file():
-        fetch()
-    return KEPT
-
-
-def fetch() -> None:
-    archive = KEPT.parent / "sources.tar.xz"
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with urllib.request.urlopen(SOURCES, timeout=60) as response, open(archive, "wb") as file:
-            shutil.copyfileobj(response, file)
-    except OSError as error:
-        pytest.skip(f"{SOURCES} can't be fetched: {error}")
-    assert hashlib.sha256(archive.read_bytes()).hexdigest() == SHA256
-    with tarfile.open(archive) as tar:
-        member = next(each for each in tar if each.name.endswith(f"/test/{NAME}"))
-        content = tar.extractfile(member)
-        assert content is not None
-        KEPT.write_bytes(content.read())
-    archive.unlink()
+    return fetched(SOURCES, SHA256, f"*/test/{NAME}") / NAME
 
 
 def failures(loader: str, names: list[str], tests: Path, place: Path) -> dict[str, str]:
@@ -99,33 +67,7 @@ def failures(loader: str, names: list[str], tests: Path, place: Path) -> dict[st
     (place / NAME).symlink_to(tests)
     (place / "conftest.py").write_text(PATIENCE)
     (place / "pytest.ini").write_text("[pytest]\n")
-    path = [*sys.path]
-    if loader == "headrace":
-        (place / "start").mkdir()
-        (place / "start" / "sitecustomize.py").write_text(IN_TORCHS_PLACE)
-        path.insert(0, str(place / "start"))
-    report = place / "report.xml"
-    command = [sys.executable, "-m", "pytest", *(f"{NAME}::{name}" for name in names)]
-    command += ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout", str(TEST_SECONDS)]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment = {**kept, "PYTHONPATH": os.pathsep.join(path), "PYTORCH_TEST_WITH_SLOW": "1"}
-    done = subprocess.run(
-        [*command, f"--junitxml={report}"],
-        cwd=place,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=CLASS_SECONDS,
-        check=False,
-    )
-    assert report.is_file(), done.stdout + done.stderr
-    found = {}
-    for case in ElementTree.parse(report).iter("testcase"):
-        for problem in (*case.iter("failure"), *case.iter("error")):
-            found[f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"] = problem.get(
-                "message", ""
-            )
-    return found
+    return failed_tests(loader, [f"{NAME}::{name}" for name in names], place, TEST_SECONDS, CLASS_SECONDS)
 
 
 @pytest.mark.long
