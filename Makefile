@@ -78,7 +78,7 @@ quick: $(PACKAGE) ## Run the tests that are not marked slow
 
 # Percentage of the lines of src/headrace that tests must execute; pass 0 if ARGS selects only some tests.
 COVERAGE ?= 90
-coverage: $(PACKAGE) ## Run `make test` and report coverage of src/headrace, including child processes: at least 90 %
+coverage: $(PACKAGE) ## Run `make test` and report coverage of src/headrace, including programs that they start: at least 90 %
 	$(PYTEST) --cov=headrace --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE) $(ARGS)
 
 check: lint test ## Run lint and test, which every change must pass
