@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +311,28 @@ def test_a_worker_that_does_nothing_is_named_by_the_timeout() -> None:
         RuntimeError, match=r"timed out after 1 seconds: .*worker \(pid \d+\) is making sample 17"
     ):
         list(loader)
+
+
+def waits_for_a_file(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
+
+
+def test_a_batch_that_timed_out_still_comes_and_counts_once(tmp_path: Path) -> None:
+    def loader() -> headrace.DataLoader:
+        return loader_of(Noisy({9: partial(waits_for_a_file, tmp_path / "free")}), timeout=1)
+
+    first = loader()
+    batches = iter(first)
+    given = [next(batches), next(batches)]
+    with pytest.raises(RuntimeError, match="timed out"):
+        next(batches)
+    (tmp_path / "free").touch()
+    given += [next(batches), next(batches)]
+    state = first.state_dict()
+    resumed = loader()
+    resumed.load_state_dict(state)
+    assert same(given + list(resumed), list(loader()))
 
 
 class Broken:

@@ -104,6 +104,7 @@ class WorkerPool:
         processes: the worker processes by their number, and after their end as well.
         progress: where the workers note what they make and have made; readable after their end, too.
         stream_ends: by worker, state of the `IterableDataset` where it has ended in this epoch.
+        taken: batches of this epoch that `next` has given, or raised their error.
 
     Raises:
         ConfigError: something can't be pickled that must be, as workers don't start by fork.
@@ -124,6 +125,7 @@ class WorkerPool:
         self.batch_nbytes = 0
         self.processes: list[Any] = [None] * config.num_workers
         self.stream_ends: dict[int, StreamState] = {}
+        self.taken = 0
         self._context = config.multiprocessing_context or torch.multiprocessing
         self._method = self._context.get_start_method()
         self._seeding = seeding
@@ -173,6 +175,7 @@ class WorkerPool:
         self._batches, self._late_error = batches, None
         self._turn = turn
         self.stream_ends = {}
+        self.taken = 0
         for worker in self._members.workers:
             worker.stream_ended = False
         self._deaths.start_epoch(self.config.num_workers)
@@ -203,6 +206,7 @@ class WorkerPool:
             if time.monotonic() >= deadline:
                 raise RuntimeError(self._timed_out())
             self._receive(min(WATCH_SECONDS, deadline - time.monotonic()))
+        self.taken += 1
         del self._waiting[number], self._nbytes[number]
         come = self._come.pop(number)
         self.fill()

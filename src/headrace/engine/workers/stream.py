@@ -74,11 +74,8 @@ class WorkerStream(PythonStream):
             self.ends = self.pool.stream_ends
             self.close()
             raise
-        except Exception:
-            if self.pool.usable:
-                self._taken += 1  # the batch failed; those after it come
-            raise
-        self._taken += 1
+        finally:
+            self._taken = self.pool.taken
         return batch
 
 
