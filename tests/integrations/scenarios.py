@@ -179,7 +179,7 @@ def timm_mixup_collate(folder: Path) -> Any:
     return [[list(images.shape), str(images.dtype), list(labels.shape)] for images, labels in loader]
 
 
-def _trained(loader: Any, mix: Callable[..., Any], epochs: int = 2) -> list[Any]:
+def _mixed(loader: Any, mix: Callable[..., Any], epochs: int = 2) -> list[Any]:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(N))
     optimizer: Any = None
@@ -214,7 +214,7 @@ def timm_two_processes(folder: Path) -> Any:
     with joined_ranks():
         for options in options_of_runs:
             mixup = Mixup(mixup_alpha=0.8, cutmix_alpha=1.0, num_classes=N)
-            found.append(_trained(_timm(folder, **train, **options), mixup))
+            found.append(_mixed(_timm(folder, **train, **options), mixup))
         found.append(_epochs(_timm(folder, distributed=True)))
     return found
 
