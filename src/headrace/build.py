@@ -408,7 +408,8 @@ class StreamBuilder:
     ) -> NativeStream:
         cursor, batches = order.cursor, order.batches
         nbytes = config.samples_of_a_batch * native.sample_nbytes
-        self._begin_tuning(config, plan, config.batches_that_fit(nbytes))
+        ours = isinstance(batches, OrderedBatches)
+        self._begin_tuning(config, plan, config.batches_that_fit(nbytes), tunes_depth=ours)
         settings = self.tuning.settings
         depth = settings["depth"]
         threads = self._native.setdefault(config.num_workers == 0, NativeThreads(config.num_workers))
@@ -430,8 +431,11 @@ class StreamBuilder:
         self.tuning.attach(stream)
         return stream
 
-    def _begin_tuning(self, config: LoaderConfig, plan: Plan, most_batches: int) -> None:
-        """Threads and batches in flight of the native engine."""
+    def _begin_tuning(
+        self, config: LoaderConfig, plan: Plan, most_batches: int, *, tunes_depth: bool
+    ) -> None:
+        """Threads and batches in flight of the native engine. The latter are left alone for a sampler of the
+        user's: what it has drawn, where an epoch is left in its middle, would depend on the tuner."""
         workers = config.num_workers
         start = {
             "decode_threads": workers,
@@ -442,7 +446,7 @@ class StreamBuilder:
         if config.workers_given is None:
             knobs.append(Knob("decode_threads", ladder(workers, 2 * workers)))
             knobs.append(Knob("read_threads", ladder(READ_THREADS, MOST_READ_THREADS, least=8)))
-        if config.prefetch_factor_given is None and workers > 0:
+        if tunes_depth and config.prefetch_factor_given is None and workers > 0:
             most = max(start["depth"], min(4 * DEFAULT_DEPTH, most_batches))
             knobs.append(Knob("depth", ladder(start["depth"], most, least=2)))
         # What settings that were found are good for.

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 import torch
 from torch.utils import data
+from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
 from support.equal import same
+from support.jpegs import image_folder
 from support.python import run_python
 from support.sampling import one_in
 
@@ -210,3 +213,34 @@ def test_an_iterator_left_at_module_level_ends_silently(kind: str, how: str, fol
     )
     done = run_python(script, teardown=True)
     assert (done.returncode, done.stderr) == (3 if how == "error" else 0, "")
+
+
+class Counting(data.Sampler[int]):
+    """Without an end; counts what was read of it."""
+
+    read = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            self.read += 1
+            yield self.read % N
+
+
+def test_how_far_a_sampler_is_read_ahead_does_not_depend_on_earlier_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may draw as it is read: an epoch that is left would continue elsewhere."""
+    image_folder(tmp_path, N, side=16)
+    crop = transforms.Compose([transforms.CenterCrop(8), transforms.ToTensor()])
+    folder = ImageFolder(str(tmp_path), crop)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(
+        "headrace.tuning.cache.load",
+        lambda _: {"settings": {"decode_threads": 2, "read_threads": 32, "depth": 16}},
+    )
+    sampler = Counting()
+    loader = headrace.DataLoader(folder, batch_size=2, sampler=sampler)
+    assert loader.explain().startswith("plan: native")
+    batches = iter(loader)
+    next(batches)
+    assert sampler.read == 10, "four batches in flight"
