@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -317,12 +318,12 @@ def tried_workers(case: Case) -> dict[int, Phase]:
 
 def where_it_stays(observation: Observation, phase: str = DEMAND) -> list[str]:
     """Lines of the script that the training thread executed most often, by stack samples."""
-    lines: dict[str, int] = {}
+    lines: Counter[str] = Counter()
     for look in observation.looks:
         if look["role"] == "main" and look["phase"] == phase:
-            lines |= look["lines"]
-    whole = sum(lines.values())
-    most = sorted(lines.items(), key=lambda item: -item[1])[:3]
+            lines.update(look["lines"])
+    whole = lines.total()
+    most = lines.most_common(3)
     return [f"{count / whole:.0%} of the training thread's time at {line}" for line, count in most]
 
 
