@@ -132,7 +132,8 @@ class MakesTensors(IterableDataset[torch.Tensor]):
 
 
 def test_a_short_collation_is_not_taken_for_the_stream_that_makes_tensors(tmp_path: Path) -> None:
-    for _ in range(3):  # torch kills a worker that a busy machine keeps from ending, before it has written
+    # The worker's counts were missing once, on a busy machine: torch kills workers that take 5 s to end.
+    for _ in range(3):
         with sampled(tmp_path) as announce:
             announce("supply")
             list(DataLoader(MakesTensors(), 64, num_workers=1, multiprocessing_context="fork"))

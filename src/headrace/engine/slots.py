@@ -97,11 +97,11 @@ def stacking(
         )
         if not alike or (keep_strides and not all(tensor.is_contiguous() for tensor in batch)):
             return by_torch(batch, collate_fn_map=collate_fn_map)
+        out = take(nbytes).view(dtype).view(len(batch), *shape)
         try:
-            return torch.stack(batch, 0, out=take(nbytes).view(dtype).view(len(batch), *shape))
-        except (
-            RuntimeError
-        ):  # another shape, layout or device, or a gradient: to look at each costs more than to stack
+            return torch.stack(batch, 0, out=out)
+        except RuntimeError:
+            # Another shape, layout or device, or a gradient: to ask each takes longer than to stack them.
             return by_torch(batch, collate_fn_map=collate_fn_map)
 
     return stack
