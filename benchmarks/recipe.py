@@ -32,9 +32,8 @@ from typing import Any
 import torch
 from torchvision import transforms
 
-from headrace.recipes import Recipe, train
-from headrace.recipes import data as recipe_data
-from headrace.recipes.data import datasets
+from headrace.recipes import Recipe, parts, train
+from headrace.recipes.parts import datasets, loaders
 from learning_sets import make
 from machine import Clock, describe
 
@@ -68,11 +67,13 @@ class TorchLoader(torch.utils.data.DataLoader[Any]):
         return SimpleNamespace(epochs=())
 
 
-def torch_loader(recipe: Recipe, dataset: Any, world_size: int, _: torch.device) -> TorchLoader:
-    """In place of `headrace.recipes.data.train_loader`."""
+def torch_loaders(
+    recipe: Recipe, train_set: Any, val_set: Any, world_size: int, device: torch.device
+) -> tuple[TorchLoader, Any]:
+    """In place of `headrace.recipes.parts.loaders`: torch's loader for training."""
     generator = torch.Generator().manual_seed(recipe.seed)
-    return TorchLoader(
-        dataset,
+    loader = TorchLoader(
+        train_set,
         recipe.part_size(world_size),
         shuffle=True,
         drop_last=True,
@@ -80,6 +81,7 @@ def torch_loader(recipe: Recipe, dataset: Any, world_size: int, _: torch.device)
         persistent_workers=True,
         generator=generator,
     )
+    return loader, loaders(recipe, train_set, val_set, world_size, device)[1]
 
 
 def augmented_datasets(recipe: Recipe) -> tuple[Any, Any]:
@@ -92,9 +94,9 @@ def augmented_datasets(recipe: Recipe) -> tuple[Any, Any]:
 def one(args: argparse.Namespace, folder: Path, loader: str, seed: int) -> dict[str, Any]:
     """A run in this process."""
     if loader == "torch":
-        recipe_data.train_loader = torch_loader  # type: ignore[assignment]
+        parts.loaders = torch_loaders
     if args.augment:
-        recipe_data.datasets = augmented_datasets
+        parts.datasets = augmented_datasets
     settings = {**SAME, **SETTINGS[args.name], "workers": args.workers}
     with tempfile.TemporaryDirectory() as out:
         recipe = Recipe(data=folder, out=Path(out), seed=seed, device="cpu", **settings)

@@ -25,7 +25,7 @@ from headrace.packs.index import build_shard_index
 from headrace.packs.lmdb import parse_value
 from headrace.packs.stored import StoredPack
 from headrace.packs.verify import verify
-from headrace.recipes import checkpoint
+from headrace.recipes import loop
 from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, PackIndex, Shard, write_index
 from headrace.sources.tar_index import read_samples
 from support.jpegs import image_folder, jpeg
@@ -297,9 +297,9 @@ class Evil:
 def test_no_pickle_is_ever_read(tmp_path: Path) -> None:
     harm = tmp_path / "harm"
     evil = pickle.dumps(Evil(harm))
-    torch.save({"version": checkpoint.VERSION, "model": Evil(harm)}, tmp_path / "last.pt")
+    torch.save({"version": loop.VERSION, "model": Evil(harm)}, tmp_path / "last.pt")
     with pytest.raises(headrace.ConfigError, match="isn't a checkpoint, or is damaged"):
-        checkpoint.load(tmp_path / "last.pt")
+        loop.load(tmp_path / "last.pt")
     torch.save((Evil(harm), []), tmp_path / META)
     assert known_wnids(str(tmp_path)) == ()
     with pytest.raises(headrace.PackError, match="isn't msgpack"):

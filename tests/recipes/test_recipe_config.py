@@ -9,7 +9,7 @@ import pytest
 
 import headrace
 from headrace.recipes import Recipe
-from headrace.recipes.model import lr_factor
+from headrace.recipes.parts import lr_factor
 
 
 def recipe(**values: Any) -> Recipe:

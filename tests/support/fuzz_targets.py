@@ -31,7 +31,7 @@ from headrace.packs.info import info
 from headrace.packs.lmdb import parse_value
 from headrace.packs.pack import pack
 from headrace.packs.verify import verify
-from headrace.recipes import checkpoint
+from headrace.recipes import loop
 from headrace.sources.entry_index import EntryIndex
 from headrace.sources.folder import ENTRIES_FILE
 from headrace.sources.pack_index import FILE_NAME
@@ -223,7 +223,7 @@ def train_checkpoint(folder: Path) -> Target:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                state = checkpoint.load(place)
+                state = loop.load(place)
             except headrace.ConfigError:
                 return
         assert isinstance(state, dict)
@@ -231,7 +231,7 @@ def train_checkpoint(folder: Path) -> Target:
     seeds = []
     for zipped in (True, False):
         torch.save(
-            {"version": checkpoint.VERSION, "model": {"w": torch.ones(3)}, "epoch": 2},
+            {"version": loop.VERSION, "model": {"w": torch.ones(3)}, "epoch": 2},
             place,
             _use_new_zipfile_serialization=zipped,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Iterator
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -43,24 +44,20 @@ def train(**options: Any) -> None:
         raise typer.Exit(INTERRUPTED if outcome.stopped_by == "SIGINT" else PREEMPTED)
 
 
-def _parameters() -> list[inspect.Parameter]:
+def _parameters() -> Iterator[inspect.Parameter]:
     """The attributes of a Recipe as parameters that typer understands."""
-    hints, parameters = get_type_hints(Recipe), []
+    hints = get_type_hints(Recipe)
     for field in dataclasses.fields(Recipe):
-        info: Any = typer.Argument(
-            metavar="DATA", help="Folder with train and val, each of class folders or a pack."
-        )
-        default: Any = inspect.Parameter.empty
-        if "help" in field.metadata:
-            text, panel = field.metadata["help"], field.metadata["panel"]
-            info = typer.Option(option(field.name), help=text, rich_help_panel=panel)
-            default = field.default
+        info: Any = typer.Option(option(field.name), **field.metadata)
+        default = field.default
+        if default is dataclasses.MISSING:
+            help_text = "Folder with train and val, each of class folders or a pack."
+            info, default = typer.Argument(metavar="DATA", help=help_text), inspect.Parameter.empty
         annotation: Any = Annotated.__class_getitem__((hints[field.name], info))  # type: ignore[attr-defined]
         kind = inspect.Parameter.KEYWORD_ONLY
-        parameters.append(inspect.Parameter(field.name, kind, default=default, annotation=annotation))
-    return parameters
+        yield inspect.Parameter(field.name, kind, default=default, annotation=annotation)
 
 
 # Each option is described once, by the Recipe.
-train.__signature__ = inspect.Signature(_parameters())  # type: ignore[attr-defined]
+train.__signature__ = inspect.Signature(list(_parameters()))  # type: ignore[attr-defined]
 train.__annotations__ = {parameter.name: parameter.annotation for parameter in _parameters()}

@@ -15,7 +15,7 @@ MODEL, IMAGES, MACHINE, RUN = "Model and optimizer", "Images", "Speed and memory
 
 
 def _option(default: Any, panel: str, text: str) -> Any:
-    return field(default=default, metadata={"panel": panel, "help": text})
+    return field(default=default, metadata={"rich_help_panel": panel, "help": text})
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,10 +23,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 import headrace
 from headrace.export import MetricsServer
-from headrace.recipes import checkpoint, data, model, ranks
-from headrace.recipes.config import DTYPES, Recipe
+from headrace.recipes import parts, ranks
+from headrace.recipes.config import DTYPES, Recipe, option
 
 CPU_ALLOCATOR = "DefaultCPUAllocator"
+# Checkpoints.
+VERSION = 1
+LAST, BEST, PREEMPTED = "last.pt", "best.pt", "preempted"
+# Options that may differ when a run is resumed: where and how, but not what is trained.
+MAY_CHANGE = {
+    *("data", "out", "accumulate", "channels_last", "compile", "workers", "deterministic"),
+    *("device", "resume", "checkpoint_every", "log_every", "metrics_port"),
+}
 
 
 @dataclass(frozen=True)
@@ -77,47 +86,41 @@ def train(recipe: Recipe) -> Outcome:
 
 
 class Trainer:
-    """One run on one rank.
-
-    Attributes:
-        module: the model.
-        step: number of optimizer steps.
-        epoch: number of epochs trained and evaluated.
-    """
+    """One run on one rank."""
 
     def __init__(self, recipe: Recipe, device: torch.device, stop: ranks.StopSignal) -> None:
         self.recipe, self.device, self.stop = recipe, device, stop
-        self.rank, self.world_size = ranks.world()
+        joined = dist.is_initialized()
+        self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if joined else (0, 1)
         # What takes no time is checked before a large folder is listed.
-        self.resumed_from, state = checkpoint.to_resume(recipe)
-        make_model = model.builder(recipe.arch)
-        recipe.part_size(self.world_size)
-        self.dataset, val_set = data.datasets(recipe)
-        self.loader = data.train_loader(recipe, self.dataset, self.world_size, device)
-        self.val_loader = data.val_loader(recipe, val_set, self.world_size, device)
+        self.resumed_from, state = to_resume(recipe)
+        make_model = parts.builder(recipe.arch)
+        recipe.part_size(self.ranks)
+        self.dataset, val_set = parts.datasets(recipe)
+        self.loader, self.val_loader = parts.loaders(recipe, self.dataset, val_set, self.ranks, device)
         self.steps_per_epoch = len(self.dataset) // recipe.batch_size
         if recipe.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS refuses
             torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = not recipe.deterministic  # images of one size: the choice pays off
         torch.manual_seed(recipe.seed)
-        self.module = make_model(len(self.dataset.classes)).to(device)
+        self.model = make_model(len(self.dataset.classes)).to(device)
         if recipe.channels_last:
-            self.module = self.module.to(memory_format=torch.channels_last)
-        self.average = model.make_average(recipe, self.module)
-        self.optimizer = model.make_optimizer(recipe, self.module)
-        self.scheduler = model.make_scheduler(recipe, self.optimizer, self.steps_per_epoch)
+            self.model = self.model.to(memory_format=torch.channels_last)
+        self.average = parts.make_average(recipe, self.model)
+        self.optimizer = parts.make_optimizer(recipe, self.model)
+        self.scheduler = parts.make_scheduler(recipe, self.optimizer, self.steps_per_epoch)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == "fp16")
         self.criterion = nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)
         self.ddp: DistributedDataParallel | None = None
-        if self.world_size > 1:
+        if self.ranks > 1:
             ids = None if device.type == "cpu" else [device.index]
-            self.ddp = DistributedDataParallel(self.module, device_ids=ids, gradient_as_bucket_view=True)
-        self.forward: Any = self.ddp or self.module
+            self.ddp = DistributedDataParallel(self.model, device_ids=ids, gradient_as_bucket_view=True)
+        self.forward: Any = self.ddp or self.model
         if recipe.compile:
             self.forward = torch.compile(self.forward)
         torch.manual_seed(recipe.seed + 1_000_003 * self.rank)  # ranks drop out other units
-        self.step = self.epoch = 0
+        self.step = self.epoch = 0  # those that are done
         self.top1: float | None = None
         self.best_top1 = 0.0
         if state:
@@ -128,36 +131,36 @@ class Trainer:
         out, stopped_by = self.recipe.out, None
         out.mkdir(parents=True, exist_ok=True)
         if self.rank == 0:
-            (out / checkpoint.PREEMPTED).unlink(missing_ok=True)
+            (out / PREEMPTED).unlink(missing_ok=True)
         self._introduce()
-        with self._metrics():
+        port, loaders = self.recipe.metrics_port, {"train": self.loader, "val": self.val_loader}
+        with nullcontext() if port is None else MetricsServer(loaders, port + ranks.local_rank()):
             try:
                 while self.epoch < self.recipe.epochs:
                     self._train_epoch()
                     self._end_epoch()
             except ranks.Stopped as stop:
-                self._save(checkpoint.LAST)
-                stopped_by = stop.signal.name
+                self._save(LAST)
+                (number,) = stop.args
+                stopped_by = number.name
                 # What a person ended must not be started again.
-                if self.rank == 0 and stop.signal != signal.SIGINT:
-                    (out / checkpoint.PREEMPTED).write_text(f"{self.step}\n")
-                self._say(f"stopped by {stopped_by} at step {self.step}; --resume auto resumes there")
+                if self.rank == 0 and number != signal.SIGINT:
+                    (out / PREEMPTED).write_text(f"{self.step}\n")
+                text = f"stopped by {stopped_by} at step {self.step}; --resume auto resumes there"
             else:
-                best = out / checkpoint.BEST
-                self._say(
-                    f"finished: {self.epoch} epochs, best top-1 {self.best_top1:.2%}"
-                    f"{f': {best}' if best.exists() else ''}"
-                )
+                best = out / BEST
+                text = f"finished: {self.epoch} epochs, best top-1 {self.best_top1:.2%}"
+                text += f": {best}" if best.exists() else ""
         outcome = Outcome(self.step, self.epoch, self.top1, self.best_top1, stopped_by)
-        self._log("end", asdict(outcome))
+        self._say("end", text, **asdict(outcome))
         return outcome
 
     def _train_epoch(self) -> None:
         """What is left of the epoch, to its last whole step."""
-        end = (self.epoch + 1) * self.steps_per_epoch
+        end, every = (self.epoch + 1) * self.steps_per_epoch, self.recipe.checkpoint_every
         if self.step == end:
             return
-        self.module.train()
+        self.model.train()
         with torch.random.fork_rng(devices=[]):
             # torch's loaders draw a seed here, and a resumed run begins to iterate once more.
             batches = iter(self.loader)
@@ -172,21 +175,18 @@ class Trainer:
                 losses.zero_()
                 since, start = 0, time.perf_counter()
             self.stop.check()
-            every = self.recipe.checkpoint_every
             if every and self.step % every == 0:
-                self._save(checkpoint.LAST)
+                self._save(LAST)
 
     def _optimizer_step(self, batches: Iterator[Any]) -> torch.Tensor:
         """The loss of this rank's share of the next batch, detached."""
-        parts = self.recipe.accumulate
         total = torch.zeros((), device=self.device)
-        for part in range(parts):
+        for left in reversed(range(self.recipe.accumulate)):
             images, labels = next(batches)
             # Gradients are added up over ranks once a step, with the last part.
-            last = part == parts - 1
-            with nullcontext() if last or self.ddp is None else self.ddp.no_sync():
+            with self.ddp.no_sync() if left and self.ddp is not None else nullcontext():
                 with self._autocast():
-                    loss = self.criterion(self.forward(images), labels) / parts
+                    loss = self.criterion(self.forward(images), labels) / self.recipe.accumulate
                 self.scaler.scale(loss).backward()
             total += loss.detach()
         self.scaler.step(self.optimizer)
@@ -194,11 +194,11 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         self.scheduler.step()
         if self.average is not None:
-            self.average.update_parameters(self.module)
+            self.average.update_parameters(self.model)
         return total
 
     def _end_epoch(self) -> None:
-        evaluated = self.module if self.average is None else self.average.module
+        evaluated = self.model if self.average is None else self.average.module
         evaluated.eval()
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             score = self._evaluate(evaluated)
@@ -207,15 +207,13 @@ class Trainer:
         better = self.top1 > self.best_top1 or self.epoch == 1
         self.best_top1 = max(self.best_top1, self.top1)
         self.loader.set_epoch(self.epoch)
-        self._save(checkpoint.LAST)
-        if better:
-            self._save(checkpoint.BEST)
-        self._say(
+        for name in (LAST, BEST) if better else (LAST,):
+            self._save(name)
+        text = (
             f"epoch {self.epoch - 1}: top-1 {self.top1:.2%}, top-5 {score['top5']:.2%}, loss"
             f" {score['loss']:.4f} on {score['images']:,} images; best top-1 {self.best_top1:.2%}"
         )
-        facts = {"epoch": self.epoch - 1, "step": self.step, **score, "best_top1": self.best_top1}
-        self._log("epoch", facts)
+        self._say("epoch", text, epoch=self.epoch - 1, step=self.step, **score, best_top1=self.best_top1)
 
     def _evaluate(self, evaluated: nn.Module) -> dict[str, Any]:
         """Shares of images, 0 to 1, whose class is the likeliest or among the five likeliest, the mean loss,
@@ -226,8 +224,7 @@ class Trainer:
         sums = torch.zeros(4, dtype=torch.float64, device=self.device)  # exact: whole numbers, but for losses
         batches = iter(self.val_loader)
         # Some ranks may have a batch fewer; all take part in the exchange of signals equally often.
-        per_step = self.val_loader.batch_size * self.world_size
-        for _ in range(math.ceil(len(self.val_loader.dataset) / per_step)):
+        for _ in range(math.ceil(len(self.val_loader.dataset) / (self.val_loader.batch_size * self.ranks))):
             self.stop.start()
             batch = next(batches, None)
             if batch is not None:
@@ -245,21 +242,24 @@ class Trainer:
         random = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.device)
+        by_rank: list[Any] = [random] * self.ranks
+        if dist.is_initialized():
+            dist.all_gather_object(by_rank, random)
         state = {
-            "version": checkpoint.VERSION,
+            "version": VERSION,
             "recipe": self.recipe.to_json(),
             "classes": list(self.dataset.classes),
-            "random": ranks.gather(random),
-            "average": None,
+            "random": by_rank,
             **{name: getattr(self, name) for name in ("step", "epoch", "top1", "best_top1")},
-            **{name: part.state_dict() for name, part in self._parts().items()},
+            **{name: part if part is None else part.state_dict() for name, part in self._parts().items()},
         }
         if self.rank == 0:
-            checkpoint.save(state, self.recipe.out / name)
+            save(state, self.recipe.out / name)
 
     def _restore(self, state: dict[str, Any]) -> None:
         for name, part in self._parts().items():
-            part.load_state_dict(state[name])
+            if part is not None:
+                part.load_state_dict(state[name])
         self.step, self.epoch = state["step"], state["epoch"]
         self.top1, self.best_top1 = state["top1"], state["best_top1"]
         if self.rank >= len(state["random"]):
@@ -273,37 +273,25 @@ class Trainer:
 
     def _parts(self) -> dict[str, Any]:
         """What a checkpoint holds the state of."""
-        names = ("optimizer", "scheduler", "scaler", "loader", "average")
-        parts = {"model": self.module, **{name: getattr(self, name) for name in names}}
-        return {name: part for name, part in parts.items() if part is not None}
+        names = ("model", "optimizer", "scheduler", "scaler", "loader", "average")
+        return {name: getattr(self, name) for name in names}
 
-    def _autocast(self) -> AbstractContextManager[Any]:
+    def _autocast(self) -> torch.autocast:
         name = DTYPES[self.recipe.precision]
         dtype = None if name is None else getattr(torch, name)
         return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
 
-    def _metrics(self) -> AbstractContextManager[Any]:
-        if self.recipe.metrics_port is None:
-            return nullcontext()
-        loaders = {"train": self.loader, "val": self.val_loader}
-        return MetricsServer(loaders, self.recipe.metrics_port + ranks.local_rank())
-
     def _introduce(self) -> None:
-        self._log("start", {"recipe": self.recipe.to_json(), "ranks": self.world_size, "step": self.step})
         start = "from the beginning"
         if self.epoch == self.recipe.epochs:
             start = f"{self.resumed_from} is of a finished run: nothing is left to train"
         elif self.resumed_from is not None:
             start = f"from {self.resumed_from}, step {self.step}"
-        self._say(
+        text = (
             f"{self.recipe.arch} on {len(self.dataset):,} images of {len(self.dataset.classes):,} classes;"
-            f" {self.world_size} × {self.device.type},"
-            f" {self.recipe.part_size(self.world_size)} images a pass; {start}"
+            f" {self.ranks} × {self.device.type}, {self.recipe.part_size(self.ranks)} images a pass; {start}"
         )
-        idle = 0 if self.device.type == "cpu" else torch.accelerator.device_count() - 1
-        if idle > 0 and self.world_size == 1:
-            command = f"torchrun --nproc-per-node={idle + 1} -m headrace train …"
-            self._say(f"{idle} more devices are available: {command}")
+        self._say("start", text, recipe=self.recipe.to_json(), ranks=self.ranks, step=self.step)
 
     def _report(self, loss: float, steps: int, seconds: float) -> None:
         """The steps since the last report."""
@@ -318,22 +306,18 @@ class Trainer:
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if self.device.type == "cuda":
             used = torch.cuda.max_memory_allocated(self.device)
-        self._say(
+        text = (
             f"epoch {self.epoch}  step {self.step}  loss {loss:.3f}  lr {lr:.2g}  {rate:,.0f} images/s"
             f"  stall {stall:.1%}  {used / 1e9:.1f} GB"
             f"  {left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
         )
         facts = {"step": self.step, "epoch": self.epoch, "loss": loss, "lr": lr, "images_per_second": rate}
-        self._log("step", {**facts, "stall": stall, "seconds_left": left, "memory_bytes": used})
+        self._say("step", text, **facts, stall=stall, seconds_left=left, memory_bytes=used)
 
-    def _say(self, text: str) -> None:
-        """One line for people, by rank 0."""
+    def _say(self, kind: str, text: str, **facts: Any) -> None:
+        """One line for people, and one for programs, by rank 0."""
         if self.rank == 0:
             print(text, file=sys.stderr, flush=True)  # noqa: T201
-
-    def _log(self, kind: str, facts: dict[str, Any]) -> None:
-        """One line for programs, by rank 0."""
-        if self.rank == 0:
             with (self.recipe.out / "log.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"kind": kind, "time": time.time(), **facts}) + "\n")
 
@@ -344,3 +328,58 @@ def counts(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     hits = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
     loss = nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
     return torch.stack([hits[:, 0].sum(), hits.sum(), loss.double(), loss.new_tensor(len(labels)).double()])
+
+
+def save(state: dict[str, Any], path: Path) -> None:
+    """Writes `state` to the disk under another name, then renames it: a failure leaves the one before."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The state that `save` wrote, on the CPU. Raises ConfigError if it is missing or damaged."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise headrace.ConfigError(f"--resume: {path} isn't there.") from error
+    except Exception as error:  # a damaged file makes torch raise anything: KeyError, UnicodeDecodeError, …
+        raise headrace.ConfigError(f"--resume: {path} isn't a checkpoint, or is damaged: {error}") from error
+    if not isinstance(state, dict) or state.get("version") != VERSION:
+        raise headrace.ConfigError(
+            f"--resume: {path} isn't a checkpoint of `headrace train`, version {VERSION}."
+        )
+    return state
+
+
+def to_resume(recipe: Recipe) -> tuple[Path | None, dict[str, Any]]:
+    """The checkpoint to resume from and its state; None and {}: the run starts from the beginning. Raises
+    ConfigError where a run would be overwritten, or the checkpoint is unusable or of another training."""
+    last = recipe.out / LAST
+    # torchrun starts the same command again when a rank was lost.
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    if recipe.resume not in ("auto", "never"):
+        last = Path(recipe.resume)
+    elif not last.exists():
+        return None, {}
+    elif recipe.resume == "never" and not restarted:
+        raise headrace.ConfigError(
+            f"{last} is there already. Pass --resume auto to resume that run, or another --out."
+        )
+    state, ours = load(last), recipe.to_json()
+    for name in sorted(ours.keys() - MAY_CHANGE):
+        was, now = (
+            f"without {option(name)}" if value is None else f"with {option(name)} {value}"
+            for value in (state["recipe"][name], ours[name])
+        )
+        if was != now:
+            raise headrace.ConfigError(
+                f"--resume: {last} was made {was}, not {now}. For another training take another --out."
+            )
+    return last, state

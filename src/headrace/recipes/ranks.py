@@ -40,23 +40,19 @@ def process_group(device: torch.device) -> Iterator[None]:
 
 def choose_device(name: str | None) -> torch.device:
     """The device `name`; None: the accelerator, by torchrun's LOCAL_RANK if several, else the CPU."""
-    present = torch.accelerator.current_accelerator(check_available=True)
     try:
-        device = torch.device(name or present or "cpu")
+        device = torch.device(name or torch.accelerator.current_accelerator(check_available=True) or "cpu")
+        if device.type == "cpu":
+            return device
+        index = local_rank() if device.index is None else device.index
+        torch.accelerator.set_device_index(index)
+        return torch.device(device.type, index)
     except RuntimeError as error:
-        raise headrace.ConfigError(f"--device {name} isn't a device; cpu, cuda and cuda:1 are.") from error
-    if device.type == "cpu":
-        return device
-    if present is None or present.type != device.type:
-        raise headrace.ConfigError(f"--device {name} isn't available here; leave it out for what there is.")
-    index, count = local_rank() if device.index is None else device.index, torch.accelerator.device_count()
-    if index >= count:
         raise headrace.ConfigError(
-            f"local rank {index} has no device of its own: {count} are here. Start as many processes a"
-            f" machine: torchrun --nproc-per-node={count}."
-        )
-    torch.accelerator.set_device_index(index)
-    return torch.device(device.type, index)
+            f"--device {name or 'of the machine'} can't be used by local rank {local_rank()}:"
+            f" {str(error).splitlines()[0]}. cpu, cuda and cuda:1 are devices; leave it out for what there"
+            " is, and have torchrun start one process for each: --nproc-per-node."
+        ) from error
 
 
 def local_rank() -> int:
@@ -64,30 +60,8 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
-def world() -> tuple[int, int]:
-    """(rank, world size); (0, 1) where there is one process."""
-    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-
-
-def gather(value: Any) -> list[Any]:
-    """Every rank's `value`, by rank."""
-    if not dist.is_initialized():
-        return [value]
-    gathered: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, value)
-    return gathered
-
-
 class Stopped(Exception):  # noqa: N818  # not an error
-    """A signal came to some rank.
-
-    Attributes:
-        signal: the signal with the highest number that came.
-    """
-
-    def __init__(self, number: int) -> None:
-        self.signal = signal.Signals(number)
-        super().__init__(self.signal.name)
+    """A signal came to some rank: its argument, that with the highest number."""
 
 
 class StopSignal:
@@ -128,7 +102,7 @@ class StopSignal:
             self._work.wait()
         received = self._received if self._work is None else int(self._flag.item())
         if received:
-            raise Stopped(received)
+            raise Stopped(signal.Signals(received))
 
     def _receive(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         self._received = max(self._received, number)
