@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
-from torchvision.datasets import ImageFolder
+from torchvision.datasets import ImageFolder, imagenet
 
 import headrace
-from headrace.packs.ilsvrc import known_wnids, read_structs
+from headrace.packs.ilsvrc import DEVKIT, known_wnids
 from headrace.packs.verify import verify
 from headrace.sources.pack_index import PackIndex
 from support.jpegs import image_folder
@@ -173,7 +175,7 @@ WNIDS = ("n03", "n01", "n02")  # by ILSVRC2012_ID: not in the order of their nam
 
 
 @pytest.fixture
-def ilsvrc(tmp_path: Path) -> Path:
+def ilsvrc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An extracted tree of three classes in `train` and `val`, and the download that it comes from."""
     io_ = pytest.importorskip("scipy.io")
     jpegs = [path.read_bytes() for path in sorted(image_folder(tmp_path / "any", 12).rglob("*.jpg"))]
@@ -198,15 +200,17 @@ def ilsvrc(tmp_path: Path) -> Path:
                 for file in sorted(folder.iterdir(), reverse=True):
                     add(small, file.name, file.read_bytes())
             add(tar, f"{folder.name}.tar", inner.getvalue())
-    fields = ("ILSVRC2012_ID", "WNID", "words", "num_children", "children")
-    rows: list[Any] = [(i + 1, wnid, "a word, ünïcödé", 0, []) for i, wnid in enumerate(WNIDS)]
-    rows.append((4, "n00", "an ancestor", 3, [1, 2, 3]))
+    fields = ("ILSVRC2012_ID", "WNID", "words", "gloss", "num_children", "children")
+    rows: list[Any] = [(i + 1, wnid, "a word, ünïcödé", "", 0, []) for i, wnid in enumerate(WNIDS)]
+    rows.append((4, "n00", "an ancestor", "", 3, [1, 2, 3]))
     synsets = np.array([tuple(row) for row in rows], dtype=[(name, object) for name in fields])
     meta, truth = io.BytesIO(), "".join(f"{i}\n" for i in ids).encode()
     io_.savemat(meta, {"other": [1.5, 2], "synsets": synsets.reshape(-1, 1)}, do_compression=True)
     with tarfile.open(download / "ILSVRC2012_devkit_t12.tar.gz", "w:gz") as tar:
         add(tar, "ILSVRC2012_devkit_t12/data/meta.mat", meta.getvalue())
         add(tar, "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt", truth)
+    md5 = hashlib.md5((download / DEVKIT).read_bytes()).hexdigest()
+    monkeypatch.setitem(imagenet.ARCHIVE_META, "devkit", (DEVKIT, md5))
     return tmp_path
 
 
@@ -223,7 +227,7 @@ def test_ilsvrc_downloads_equal_the_extracted_folder(ilsvrc: Path, split: str) -
     assert verify(ilsvrc / "from_tar", against=ilsvrc / split).problems == ()
 
 
-def test_ilsvrc_downloads_that_lack_something(ilsvrc: Path) -> None:
+def test_ilsvrc_downloads_that_lack_something(ilsvrc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     download = ilsvrc / "download"
     assert known_wnids(str(download)) == tuple(sorted(WNIDS))
     with pytest.raises(headrace.PackError, match=r"holds two data sets: pack .*train\.tar and .*val\.tar"):
@@ -233,25 +237,15 @@ def test_ilsvrc_downloads_that_lack_something(ilsvrc: Path) -> None:
     (download / "ILSVRC2012_devkit_t12.tar.gz").rename(ilsvrc / "kept")
     with pytest.raises(headrace.PackError, match=r"devkit_t12\.tar\.gz isn't there"):
         headrace.pack(download, ilsvrc / "dest2")
-    (download / "ILSVRC2012_devkit_t12.tar.gz").write_bytes(b"no archive")
+    (download / DEVKIT).symlink_to(ilsvrc / "kept")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "scipy.io", None)
+        with pytest.raises(headrace.ConfigError, match="needs scipy to be read: pip install scipy"):
+            headrace.pack(download, ilsvrc / "dest2")
+    (download / DEVKIT).unlink()
+    (download / DEVKIT).write_bytes(b"no archive")
     with pytest.raises(headrace.PackError, match=r"devkit_t12\.tar\.gz can't be read"):
         headrace.pack(download, ilsvrc / "dest2")
-
-
-@pytest.mark.parametrize("compress", [False, True])
-def test_mat_files_are_read_as_scipy_wrote_them(compress: bool) -> None:
-    io_ = pytest.importorskip("scipy.io")
-    rows = [(1, "n1", [1.5, 2.0]), (70000, "é", [])]
-    structs = np.array(rows, dtype=[("id", object), ("name", object), ("values", object)]).reshape(-1, 1)
-    file = io.BytesIO()
-    io_.savemat(file, {"s": structs}, do_compression=compress)
-    first, second = read_structs(file.getvalue(), "s")
-    assert first == {"id": [1], "name": "n1", "values": [1.5, 2.0]}
-    assert second == {"id": [70000], "name": "é", "values": []}
-    with pytest.raises(ValueError, match="holds no structs 'other'"):
-        read_structs(file.getvalue(), "other")
-    with pytest.raises(ValueError, match="isn't a little-endian MATLAB 5 file"):
-        read_structs(b"short", "s")
 
 
 def test_datasets_that_tell_their_files_are_packed_from_them(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
-import numpy as np
 import pyarrow as pa
 import torch
 from torchvision import transforms
@@ -25,7 +24,6 @@ from torchvision.datasets import ImageFolder
 
 import headrace
 from headrace.order.cursor import VERSION
-from headrace.packs.ilsvrc import read_structs
 from headrace.packs.index import build_entry_index
 from headrace.packs.info import info
 from headrace.packs.lmdb import parse_value
@@ -164,27 +162,6 @@ def lmdb_value(folder: Path) -> Target:
     return Target([msgpack.packb(value) for value in values], run, ("headrace.packs", "msgpack"))
 
 
-def devkit(folder: Path) -> Target:
-    """The MATLAB file of ImageNet's devkit."""
-
-    def run(data: bytes) -> None:
-        try:
-            structs = read_structs(data, "s")
-        except ValueError:
-            return
-        assert isinstance(structs, list)
-
-    import scipy.io
-
-    seeds = []
-    for compress in (False, True):
-        file = io.BytesIO()
-        rows = np.array([(1, "n01", 2.5), (2, "n02", 0.5)], [("id", "i4"), ("wnid", "O"), ("x", "f8")])
-        scipy.io.savemat(file, {"s": rows}, do_compression=compress)
-        seeds.append(file.getvalue())
-    return Target(seeds, run, ("headrace.packs",))
-
-
 def state_dict(folder: Path) -> Target:
     """A loader's state, as JSON: what checkpoints keep."""
     dataset = torch.utils.data.TensorDataset(torch.arange(20))
@@ -240,8 +217,7 @@ def train_checkpoint(folder: Path) -> Target:
 
 
 TARGETS: dict[str, Callable[[Path], Target]] = {
-    made.__name__: made
-    for made in (tar, pack_index, entry_index, lmdb_value, devkit, state_dict, train_checkpoint)
+    made.__name__: made for made in (tar, pack_index, entry_index, lmdb_value, state_dict, train_checkpoint)
 }
 
 

@@ -93,9 +93,9 @@ def pack(
 
     Args:
         src: a folder as ImageFolder gets it, or its URL; a pack, or its URL; an ILSVRC2012 train or val tar
-            file (val with the devkit in the same folder); a WebDataset tar file or a folder of them; an LMDB
-            of msgpack (bytes, label); or a torch Dataset that is an ImageFolder, has `samples` as one, or
-            gives (PIL image, label), which needs `reencode`.
+            file (val with the devkit in the same folder, and scipy); a WebDataset tar file or a folder of
+            them; an LMDB of msgpack (bytes, label); or a torch Dataset that is an ImageFolder, has `samples`
+            as one, or gives (PIL image, label), which needs `reencode`.
         dest: the folder to make, or its URL: one that doesn't exist, an empty one, or the same call's pack.
         format: "tar", or "lmdb" (needs ``pip install headrace[lmdb]``).
         optimize: rewrite JPEGs without loss: optimised Huffman tables, and restart markers that let any
