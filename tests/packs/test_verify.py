@@ -13,7 +13,7 @@ import headrace
 from headrace.packs.info import info
 from headrace.packs.verify import verify
 from headrace.sources.pack_index import PackIndex
-from support.jpegs import image_folder, jpeg
+from support.jpegs import image_folder
 from support.pack_folders import FORMATS, odd_folder
 
 SHARD_SIZE = 60_000
@@ -164,18 +164,6 @@ def test_info_counts_samples_bytes_and_formats(dest: Path) -> None:
     assert sum(count for _, count in found.sizes) == len(index)
     assert dict(found.formats)["png"] == 2
     assert found.classes == ("__names__", "class0", "class1", "class2", "odd.files")
-    assert found.with_restarts == 0
-
-
-def test_restart_markers_are_counted(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    (tmp_path / "src" / "a").mkdir(parents=True)
-    for i in range(8):
-        options = {"restart_marker_blocks": 4} if i % 4 == 0 else {}
-        (tmp_path / "src" / "a" / f"{i}.jpg").write_bytes(jpeg(rng, "4:2:0", 300, 300, **options))
-    headrace.pack(tmp_path / "src", tmp_path / "dest")
-    assert info(tmp_path / "dest").with_restarts == 0.25
-    assert 0 < info(tmp_path / "dest").with_entries <= 6
 
 
 def test_any_damage_to_an_index_is_a_problem_and_no_crash(tmp_path: Path) -> None:

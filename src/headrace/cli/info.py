@@ -58,7 +58,6 @@ def _facts(found: PackInfo) -> list[tuple[str, str]]:
         ("of images", f"{found.image_bytes:,} (the pack is {overhead:+.1%})"),
         ("formats", f"{formats}; {missing}" if (missing := missing_formats()) else formats),
         ("entry points", f"{found.with_entries:,} samples"),
-        ("restart markers", f"{found.with_restarts:.1%} of the JPEGs"),
         ("made", made),
     ]
 

@@ -1,4 +1,4 @@
-"""What a pack holds, from its index alone (and, for restart markers, from the beginnings of some images)."""
+"""What a pack holds, from its index alone."""
 
 from __future__ import annotations
 
@@ -13,14 +13,7 @@ import numpy.typing as npt
 
 from headrace._arrow import pc
 from headrace.packs.stored import StoredPack
-from headrace.sources.folder import JPEG_EXTENSIONS
-from headrace.sources.pack_index import PackIndex
-
-# JPEGs without entry points whose beginnings are read, at most: the rest is estimated.
-LOOKED_AT = 1000
-
-# Enough of a JPEG to reach its image data past EXIF and ICC segments.
-HEAD = 1 << 17
+from headrace.remote.client import is_url
 
 Histogram = tuple[tuple[int, int], ...]
 
@@ -42,7 +35,6 @@ class PackInfo:
             more than the entry before; 0 pixels: images that can't be opened.
         sizes: (bytes, number of samples), likewise for the images' sizes.
         with_entries: the number of samples that have entry points.
-        with_restarts: the share of the JPEGs that have restart markers; estimated where there are many.
         made: the options that the pack was made with; see `PackAbout`.
     """
 
@@ -59,7 +51,6 @@ class PackInfo:
     sides: Histogram
     sizes: Histogram
     with_entries: int
-    with_restarts: float
     made: dict[str, Any]
 
 
@@ -68,17 +59,13 @@ def info(path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | N
 
     Raises:
         PackError: its index can't be read.
-        OSError: a shard can't.
     """
-    pack = StoredPack.open(path, storage_options)
-    index = pack.index
+    index = StoredPack.open(path, storage_options).index
     _, begins, ends = index.entries()
-    jpegs = _are_jpegs(index)
-    bare = np.flatnonzero(jpegs & (begins == ends))
     counts = pc.value_counts(pc.utf8_lower(index.checked(index.batch["extension"]))).to_pylist()
     sides = np.maximum(index.numbers("width"), index.numbers("height"))
     return PackInfo(
-        path=Path(path) if pack.store is None else str(path),
+        path=str(path) if is_url(path) else Path(path),
         kind=index.about.kind,
         samples=len(index),
         labelled=int((index.numbers("label") >= 0).sum()),
@@ -91,39 +78,8 @@ def info(path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | N
         sides=_histogram(sides),
         sizes=_histogram(index.numbers("size")),
         with_entries=int((ends > begins).sum()),
-        with_restarts=_restart_share(pack, bare) * len(bare) / max(1, int(jpegs.sum())),
         made=index.about.made,
     )
-
-
-def restart_interval(head: bytes) -> int:
-    """MCUs between restart markers of the JPEG that begins with `head`; 0: it has none, or isn't one."""
-    at, interval = 2, 0
-    while at + 4 <= len(head) and head[at] == 0xFF:
-        marker, length = head[at + 1], int.from_bytes(head[at + 2 : at + 4], "big")
-        if marker == 0xFF:  # a fill byte
-            at += 1
-            continue
-        if marker == 0xDD:
-            interval = int.from_bytes(head[at + 4 : at + 6], "big")
-        if marker == 0xDA:
-            return interval
-        at += 2 + length
-    return 0
-
-
-def _are_jpegs(index: PackIndex) -> npt.NDArray[np.bool_]:
-    extensions = pc.utf8_lower(index.checked(index.batch["extension"]))
-    names = pc.is_in(extensions, pc.cast([name[1:] for name in JPEG_EXTENSIONS], extensions.type))
-    jpegs: npt.NDArray[np.bool_] = names.to_numpy(zero_copy_only=False)
-    return jpegs
-
-
-def _restart_share(pack: StoredPack, rows: npt.NDArray[np.int64]) -> float:
-    """The share of `rows` that have restart markers, from at most LOOKED_AT of them."""
-    looked_at = rows[:: max(1, -(-len(rows) // LOOKED_AT))]
-    found = sum(restart_interval(pack.image(int(row), HEAD)) > 0 for row in looked_at)
-    return found / max(1, len(looked_at))
 
 
 def _histogram(values: npt.NDArray[np.unsignedinteger[Any]]) -> Histogram:

@@ -26,14 +26,9 @@ from headrace.sources.tar_index import LABEL_EXTENSION, samples_in
 class StoredPack:
     """A pack that is read as a whole: without the node's cache, but for the index of one in a store.
 
-    Args:
-        index: of the pack.
-        store: the folder of a store that its shards are in; None: they are files next to the index.
-        version: of an index in a store.
-
     Attributes:
         index: of the pack.
-        store: of the shards; None: they are files.
+        store: the folder of a store that its shards are in; None: they are files next to the index.
     """
 
     def __init__(self, index: PackIndex, store: Store | None = None, version: str = "") -> None:
@@ -82,10 +77,9 @@ class StoredPack:
             )
         return self.index.about.shards[shard].name
 
-    def image(self, row: int, most: int | None = None) -> bytes:
-        """The image of sample `row`, or its first `most` bytes. Raises PackError and OSError."""
-        size = int(self.index.numbers("size")[row])
-        return self._bytes(row, int(self.index.numbers("offset")[row]), min(size, most or size))
+    def image(self, row: int) -> bytes:
+        """The image of sample `row`. Raises PackError and OSError."""
+        return self._bytes(row, *(int(self.index.numbers(name)[row]) for name in ("offset", "size")))
 
     def sample(self, row: int) -> Sample:
         """Sample `row`, taken from its shard and not from the index.

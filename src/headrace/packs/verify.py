@@ -26,15 +26,7 @@ from headrace.sources.tar_index import changed_shards
 
 
 class Comparison:
-    """A pack and its source.
-
-    Args:
-        source: what the pack was made from.
-        index: of the pack.
-
-    Raises:
-        PackError: the source can't be listed.
-    """
+    """A pack and what it was made from. Raises PackError where that can't be listed."""
 
     def __init__(self, source: Input, index: PackIndex) -> None:
         made = index.about.made

@@ -32,14 +32,8 @@ Coming = Callable[[int, int], "list[Record | None]"]
 
 
 class Expecting:
-    """Announces to the cache what an epoch will claim; begins at once, in the background.
-
-    Args:
-        loop: where it waits.
-        on_disk: runs a function in a thread that may wait for the cache.
-        cache: the cache.
-        coming: the records that the epoch needs.
-        start: the position of the epoch's sample number 0.
+    """Announces to the cache what an epoch will claim, of which sample 0 is at position `start`; begins at
+    once, in the background. `on_disk` runs a function in a thread that may wait for the cache.
 
     Attributes:
         passed: the number of the epoch's samples that were claimed, kept up to date by the owner.

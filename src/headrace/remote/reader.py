@@ -63,14 +63,7 @@ class Limit:
         self._seconds = 0.0
 
     def done(self, at: float, nbytes: int, latency: float, body: float, *, saturated: bool) -> None:
-        """A request is done.
-
-        Args:
-            at: the time, in seconds.
-            nbytes: that it brought.
-            latency, body: seconds to the first byte, and from there to the last.
-            saturated: whether another request waited for its end.
-        """
+        """A request is done, for whose end others have waited if `saturated`; all times in seconds."""
         self.latency_seconds = _mean(self.latency_seconds, latency)
         if body > 0:
             self.bytes_per_second = _mean(self.bytes_per_second, nbytes / body)
