@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
@@ -89,157 +89,14 @@ class DeletedError(CacheError):
         )
 
 
-class Index:
-    """A connection to the index in `folder`, which is made where it is missing. For one process, and one
-    thread at a time."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "index.sqlite"
-        self._lock_path = folder / "index.lock"
-        try:
-            self._turn = os.open(self._lock_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise CacheError(f"The cache can't write in its folder {folder}: {error.strerror}.") from error
-        try:
-            with self._explaining(), self._alone():
-                self._connection = sqlite3.connect(
-                    self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-                )
-                try:
-                    self.root = str(folder / f"headrace-{self._begin()}")
-                except BaseException:
-                    self._connection.close()
-                    raise
-        except BaseException:
-            os.close(self._turn)
-            raise
-
-    def _begin(self) -> str:
-        """The token of this index, once it is as it should be."""
-        run = self._connection.execute
-        # Without waiting for the disk at each commit: after a power failure the latest may be missing,
-        # but the index is sound, and files are checked before they are used.
-        run("PRAGMA journal_mode = WAL")
-        run("PRAGMA synchronous = NORMAL")
-        run("PRAGMA cache_size = -16384")
-        (version,) = run("PRAGMA user_version").fetchone()
-        if version == 0:
-            self._make()
-        elif version != VERSION:
-            raise CacheError(
-                f"The cache's index {self._path} has version {version}; this Headrace knows {VERSION}."
-                " Name another folder, or delete this one: it holds nothing but copies."
-            )
-        (token,) = run("SELECT token FROM space").fetchone()
-        return str(token)
-
-    def _make(self) -> None:
-        space = "INSERT INTO space VALUES (?, '', 0, 0, 0, 0)"
-        connection = self._connection
-        connection.execute("BEGIN IMMEDIATE")
-        for statement in SCHEMA:
-            connection.execute(statement)
-        # Its name distinguishes the folder of files from that of an index that was lost.
-        connection.execute(space, [secrets.token_hex(4)])
-        connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.execute("COMMIT")
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Writes, all of them or none; no other process reads or writes meanwhile.
-
-        Raises:
-            DiskFullError, CacheError: nothing was changed.
-        """
-        connection = self._connection
-        with self._explaining(), self._alone():
-            if not self._is_present():
-                raise DeletedError(self._path.parent)
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                # SQLite itself rolls back after some errors, such as that of a full disk.
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-        os.close(self._turn)
-
-    def _is_present(self) -> bool:
-        """Whether the folder still has the files that were opened."""
-        try:
-            return os.path.samestat(os.fstat(self._turn), os.stat(self._lock_path))
-        except FileNotFoundError:
-            return False
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """One process of the node at a time. SQLite has locks of its own, but a process that finds them taken
-        sleeps for up to 0.1 s before it tries again, which costs a third of the throughput of 8 processes.
-
-        Raises:
-            CacheError: another process has held the lock for `BUSY_SECONDS`.
-        """
-        deadline, pause = time.monotonic() + BUSY_SECONDS, LOCK_PAUSES[0]
-        while True:
-            try:
-                fcntl.flock(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise self._locked() from None
-            time.sleep(pause)
-            pause = min(2 * pause, LOCK_PAUSES[1])
-        try:
-            yield
-        finally:
-            fcntl.flock(self._turn, fcntl.LOCK_UN)
-
-    def _locked(self) -> CacheError:
-        return CacheError(
-            f"The cache's index {self._path} has been locked for {BUSY_SECONDS:g} s by another process."
-            " Is one of those that use it stopped?"
-        )
-
-    @contextmanager
-    def _explaining(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise self._explained(error) from error
-
-    def _explained(self, error: sqlite3.Error) -> CacheError:
-        message = str(error)
-        if "disk is full" in message or ("disk I/O" in message and _is_full(self._path)):
-            return DiskFullError(
-                f"The disk is full: the cache's index {self._path} can't be written ({message})."
-            )
-        if "locked" in message:
-            return self._locked()
-        return CacheError(
-            f"The cache's index {self._path} can't be used ({message}). The folder must be on a local,"
-            " writable disk. If the index is damaged, stop the processes that use it and delete the folder:"
-            " it holds nothing but copies."
-        )
-
-
-def _is_full(path: Path) -> bool:
-    state = os.statvfs(path.parent)
-    return state.f_bavail * state.f_frsize < 1 << 20
-
-
 # A statement and the rows to run it with.
 Change = tuple[str, list[tuple[Any, ...]]]
 REMOVE = "DELETE FROM records WHERE id = ?"
 
 
 class Member:
-    """A client of the cache in `folder`, bounded at `capacity` bytes; another one in a forked child.
+    """A client of the cache in `folder`, bounded at `capacity` bytes, and its connection to the index, which
+    is made where it is missing; another client in a forked child.
 
     Attributes:
         lock: whoever changes what `forked` clears holds it.
@@ -250,6 +107,7 @@ class Member:
 
     def __init__(self, folder: Path, capacity: int, forked: Callable[[], None]) -> None:
         self._folder = folder
+        self._path, self._lock_path = folder / "index.sqlite", folder / "index.lock"
         self._capacity = capacity
         self._closed = False
         self.forked = forked
@@ -261,7 +119,8 @@ class Member:
         self.lock = threading.RLock()
         self.number = 0
         self._root = ""
-        self._index: Index | None = None
+        self._connection: Connection | None = None
+        self._turn = -1
         # What closes the connection, and the client's lock.
         self._disconnect: Callable[[], Any] = lambda: None
         self._leave: Callable[[], Any] | None = None
@@ -269,11 +128,15 @@ class Member:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """All or nothing; see `Index.transaction`."""
+        """Writes, all of them or none; no other process reads or writes meanwhile.
+
+        Raises:
+            DiskFullError, CacheError: nothing was changed.
+        """
         with self.lock:
             if self._closed:
                 raise ConfigError(f"The cache in {self._folder} was closed. Make another Cache.")
-            with self._opened().transaction() as connection:
+            with self._writing(self._opened()) as connection:
                 for statement, rows in self._undone:
                     connection.executemany(statement, rows)
                 yield connection
@@ -310,32 +173,119 @@ class Member:
 
     def disconnect(self) -> None:
         """Close the connection; the next transaction opens another."""
-        self._index = None
+        self._connection = None
         self._disconnect()
 
-    def _opened(self) -> Index:
+    def _opened(self) -> Connection:
         """Connected, and one of the clients."""
-        if self._index is None:
-            try:
-                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            except OSError as error:
-                raise CacheError(
-                    f"The cache can't make its folder {self._folder}: {error.strerror}."
-                ) from error
-            index = Index(self._folder)
-            self._disconnect = finalize(self, index.close)
-            if self._leave is not None and index.root != self._root:
-                raise DeletedError(self._folder)
+        if self._connection is None:
+            connection, token = self._connect()
+            root = str(self._folder / f"headrace-{token}")
             if self._leave is None:
-                self._root = index.root
-                self.clients = Clients(index.root)
-                with index.transaction() as connection:
+                self._root, self.clients = root, Clients(root)
+                with self._writing(connection):
                     self.number, lock = self.clients.join(connection, self._capacity)
                     leave = finalize(self, os.close, lock)
                     self._shrink(connection)
                 self._leave = leave
-            self._index = index
-        return self._index
+            elif root != self._root:
+                raise DeletedError(self._folder)
+            self._connection = connection
+        return self._connection
+
+    def _connect(self) -> tuple[Connection, str]:
+        """A connection to the index, and its token."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._turn = os.open(self._lock_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise CacheError(
+                f"The cache can't make its folder {self._folder}, or write in it: {error.strerror}."
+            ) from error
+        with ExitStack() as stack:
+            stack.callback(os.close, self._turn)
+            with self._explaining(), self._alone():
+                connection = sqlite3.connect(
+                    self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+                )
+                stack.callback(connection.close)
+                token = _begin(connection, self._path)
+            self._disconnect = finalize(self, stack.pop_all().close)
+        return connection, token
+
+    @contextmanager
+    def _writing(self, connection: Connection) -> Iterator[Connection]:
+        with self._explaining(), self._alone():
+            if not self._is_present():
+                raise DeletedError(self._folder)
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                # SQLite itself rolls back after some errors, such as that of a full disk.
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def _is_present(self) -> bool:
+        """Whether the folder still has the files that were opened."""
+        try:
+            return os.path.samestat(os.fstat(self._turn), os.stat(self._lock_path))
+        except FileNotFoundError:
+            return False
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One process of the node at a time. SQLite has locks of its own, but a process that finds them taken
+        sleeps for up to 0.1 s before it tries again, which costs a third of the throughput of 8 processes.
+
+        Raises:
+            CacheError: another process has held the lock for `BUSY_SECONDS`.
+        """
+        deadline, pause = time.monotonic() + BUSY_SECONDS, LOCK_PAUSES[0]
+        while True:
+            try:
+                fcntl.flock(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise self._locked() from None
+            time.sleep(pause)
+            pause = min(2 * pause, LOCK_PAUSES[1])
+        try:
+            yield
+        finally:
+            fcntl.flock(self._turn, fcntl.LOCK_UN)
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Turns SQLite's errors into CacheErrors that say what to do."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            message = str(error)
+            if "disk is full" in message or ("disk I/O" in message and self._is_disk_full()):
+                raise DiskFullError(
+                    f"The disk is full: the cache's index {self._path} can't be written ({message})."
+                ) from error
+            if "locked" in message:
+                raise self._locked() from error
+            raise CacheError(
+                f"The cache's index {self._path} can't be used ({message}). The folder must be on a local,"
+                " writable disk. If the index is damaged, stop the processes that use it and delete the"
+                " folder: it holds nothing but copies."
+            ) from error
+
+    def _locked(self) -> CacheError:
+        return CacheError(
+            f"The cache's index {self._path} has been locked for {BUSY_SECONDS:g} s by another process."
+            " Is one of those that use it stopped?"
+        )
+
+    def _is_disk_full(self) -> bool:
+        state = os.statvfs(self._folder)
+        return state.f_bavail * state.f_frsize < 1 << 20
 
     def _shrink(self, connection: Connection) -> None:
         """To the capacity, which may have been more the last time."""
@@ -347,6 +297,32 @@ class Member:
                 excess -= candidate.room
                 if excess <= 0:
                     break
+
+
+def _begin(connection: Connection, path: Path) -> str:
+    """The token of the index in the file `path`, once it is as it should be."""
+    run = connection.execute
+    # Without waiting for the disk at each commit: after a power failure the latest may be missing,
+    # but the index is sound, and files are checked before they are used.
+    run("PRAGMA journal_mode = WAL")
+    run("PRAGMA synchronous = NORMAL")
+    run("PRAGMA cache_size = -16384")
+    (version,) = run("PRAGMA user_version").fetchone()
+    if version == 0:
+        run("BEGIN IMMEDIATE")
+        for statement in SCHEMA:
+            run(statement)
+        # Its name distinguishes the folder of files from that of an index that was lost.
+        run("INSERT INTO space VALUES (?, '', 0, 0, 0, 0)", [secrets.token_hex(4)])
+        run(f"PRAGMA user_version = {VERSION}")
+        run("COMMIT")
+    elif version != VERSION:
+        raise CacheError(
+            f"The cache's index {path} has version {version}; this Headrace knows {VERSION}."
+            " Name another folder, or delete this one: it holds nothing but copies."
+        )
+    (token,) = run("SELECT token FROM space").fetchone()
+    return str(token)
 
 
 # SQLite forbids to carry a connection over a fork: the child would take the parent's locks for its own. Each

@@ -179,8 +179,10 @@ def store_arguments(root: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if root.startswith("http://") or (endpoint_of(root, options) or "").startswith("http://"):
         client.setdefault("allow_http", True)
     arguments[CLIENT] = client
-    # `headrace.remote.reader` retries: obstore neither counts its retries nor reports the 503 answers after
-    # which fewer requests are to be in flight, and doesn't retry what S3 refuses for the moment with 400.
+    # `headrace.remote.reader` retries. obstore 0.12 would retry 408, 429, 5xx and bodies that are cut short,
+    # but not what S3 refuses for the moment with 400, or ranges other than requested; a retry that waits
+    # would keep its place among the requests in flight; and obstore neither counts its retries (they are in
+    # `RemoteStats`) nor shows the answers after which `Limit` halves.
     arguments[RETRY] = {"max_retries": 0}
     if PROVIDER not in arguments and root.startswith(("s3://", "s3a://")):
         provider = _profile(arguments)
