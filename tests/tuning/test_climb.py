@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.tuning import cache
 from headrace.tuning.climb import Knob, Settings, Window, climb, ladder
-from headrace.tuning.self_tuning import Tuner
+from headrace.tuning.self_tuning import SelfTuning
 
 Landscape = Callable[[Settings], Window]
 
@@ -75,18 +76,42 @@ def test_a_ladder_stays_in_its_bounds(value: int, most: int, least: int) -> None
     assert steps[-1] <= max(value, most)
 
 
-def steps(tuner: Tuner, count: int, period: Callable[[], float], waited: float) -> None:
+class Stream:
+    """Notes the settings that it is given."""
+
+    def __init__(self, in_flight: int = 0) -> None:
+        self.in_flight = in_flight
+        self.used: list[Settings] = []
+
+    def tune(self, settings: Settings) -> None:
+        self.used.append(settings)
+
+
+def tuned(knobs: list[Knob], stream: Stream) -> SelfTuning:
+    """Of two threads, without anything known of earlier runs."""
+    tuner = SelfTuning()
+    tuner.begin("a plan", {"threads": 2}, knobs)
+    tuner.attach(stream)
+    return tuner
+
+
+@pytest.fixture(autouse=True)
+def kept(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """What is saved for the next run."""
+    saved: list[Settings] = []
+    monkeypatch.setattr(cache, "load", lambda key: None)
+    monkeypatch.setattr(cache, "save", lambda key, entry: saved.append(entry["settings"]))
+    return saved
+
+
+def steps(tuner: SelfTuning, count: int, period: Callable[[], float], waited: float) -> None:
     for _ in range(count):
-        tuner.after_step(waited * period(), period(), 4)
+        tuner.after_step(waited * period(), period())
 
 
-def test_a_tuner_settles_and_begins_again_when_the_stall_changes() -> None:
-    used: list[Settings] = []
-    kept: list[Settings] = []
-    tuner = Tuner(
-        {"threads": 2}, [Knob("threads", ladder(2, 16))], settled=lambda settings, rate: kept.append(settings)
-    )
-    tuner.attach(used.append, 4)
+def test_a_tuner_settles_and_begins_again_when_the_stall_changes(kept: list[Settings]) -> None:
+    stream = Stream(in_flight=4)
+    tuner = tuned([Knob("threads", ladder(2, 16))], stream)
 
     def period() -> float:
         return 0.1 / min(tuner.settings["threads"], 8)
@@ -95,7 +120,7 @@ def test_a_tuner_settles_and_begins_again_when_the_stall_changes() -> None:
     assert not tuner.climbing
     assert tuner.settings["threads"] >= 8
     assert kept == [tuner.settings]
-    assert used[-1] == tuner.settings
+    assert stream.used[-1] == tuner.settings
     steps(tuner, 200, period, 0.9)
     assert not tuner.climbing
     steps(tuner, 400, lambda: 0.05, 0.1)
@@ -103,30 +128,30 @@ def test_a_tuner_settles_and_begins_again_when_the_stall_changes() -> None:
 
 
 def test_what_trying_settings_cost_is_known_once_they_are_settled() -> None:
-    tuner = Tuner({"threads": 2}, [Knob("threads", (1, 2, 3))])
-    tuner.attach(lambda settings: None, 0)
+    stream = Stream()
+    tuner = tuned([Knob("threads", (1, 2, 3))], stream)
     while tuner.climbing:
         assert tuner.lost_seconds == 0.0
-        tuner.after_step(0.1, 0.1 if tuner.settings["threads"] == 2 else 0.25, 0)
+        tuner.after_step(0.1, 0.1 if tuner.settings["threads"] == 2 else 0.25)
     assert tuner.settings == {"threads": 2}
     # A window of 8 steps with 1 thread and one with 3 took 2 s each in place of 0.8 s.
     assert tuner.lost_seconds == pytest.approx(2.4)
 
 
 def test_settings_that_are_as_good_cost_nothing() -> None:
-    tuner = Tuner({"threads": 2}, [Knob("threads", (1, 2, 3))])
-    tuner.attach(lambda settings: None, 0)
+    stream = Stream()
+    tuner = tuned([Knob("threads", (1, 2, 3))], stream)
     steps(tuner, 100, lambda: 0.1, 1.0)
     assert not tuner.climbing
     assert tuner.lost_seconds == pytest.approx(0.0, abs=1e-9)
 
 
 def test_odd_steps_do_not_count() -> None:
-    tuner = Tuner({"threads": 2}, [Knob("threads", (1, 2))])
-    tuner.attach(lambda settings: None, 0)
-    tuner.after_step(0.0, 60.0, 0)  # validation
+    stream = Stream()
+    tuner = tuned([Knob("threads", (1, 2))], stream)
+    tuner.after_step(0.0, 60.0)  # validation
     for _ in range(20):
-        tuner.after_step(0.01, 0.02, 0)
+        tuner.after_step(0.01, 0.02)
     window = tuner.history[0][1]
     assert 45 < window.rate < 55
     assert 0.45 < window.stall < 0.55
@@ -134,27 +159,18 @@ def test_odd_steps_do_not_count() -> None:
 
 def test_bursts_are_not_odd() -> None:
     # One worker brings four batches at once: three of four steps wait for nothing, the fourth for all.
-    tuner = Tuner({"threads": 2}, [Knob("threads", (1, 2))])
-    tuner.attach(lambda settings: None, 0)
+    stream = Stream()
+    tuner = tuned([Knob("threads", (1, 2))], stream)
     for step in range(40):
         waited = 0.1 if step % 4 == 0 else 0.0
-        tuner.after_step(waited, waited + 1e-5, 0)
+        tuner.after_step(waited, waited + 1e-5)
     window = tuner.history[0][1]
     assert 35 < window.rate < 45
     assert window.stall > 0.99
 
 
-def test_the_middle_of_a_wide_step_is_tried() -> None:
-    def landscape(settings: Settings) -> Window:
-        threads = settings["threads"]
-        return Window(float(min(threads, 2 * 135 - threads)), 0.9)
-
-    best, _ = run({"threads": 27}, [Knob("threads", ladder(27, 256))], landscape)
-    assert best == {"threads": 135}
-
-
 def test_without_knobs_nothing_is_done() -> None:
-    tuner = Tuner({"threads": 2}, [])
-    tuner.attach(lambda settings: (_ for _ in ()).throw(AssertionError), 0)
+    stream = Stream()
+    tuner = tuned([], stream)
     steps(tuner, 100, lambda: 0.1, 1.0)
-    assert tuner.history == []
+    assert tuner.history == stream.used == []

@@ -11,8 +11,6 @@ STALL_THAT_MATTERS = 0.02
 SMALL = 8
 # A setting must be better by this to be kept: windows of the same setting differ by a few per cent.
 GAIN_THAT_COUNTS = 1.05
-# Steps of a ladder are wide: the middle of the last one is tried as well where it is a fifth of a value.
-WORTH_HALVING = 0.2
 
 
 @dataclass(frozen=True)
@@ -57,22 +55,16 @@ def climb(start: Settings, knobs: Sequence[Knob]) -> Generator[Settings, Window,
     best, measured = start, (yield start)
     for knob in knobs:
         for direction in (1, -1):
-            moved, too_far = False, None
-            while too_far is None and measured.stall >= STALL_THAT_MATTERS:
+            moved = False
+            while measured.stall >= STALL_THAT_MATTERS:
                 value = knob.next_to(best[knob.name], direction)
                 if value is None:
                     break
                 candidate = {**best, knob.name: value}
                 window = yield candidate
                 if window.rate < GAIN_THAT_COUNTS * measured.rate:
-                    too_far = value
-                else:
-                    best, measured, moved = candidate, window, True
-            if moved and too_far is not None and abs(too_far - best[knob.name]) >= WORTH_HALVING * too_far:
-                candidate = {**best, knob.name: (too_far + best[knob.name]) // 2}
-                window = yield candidate
-                if window.rate >= GAIN_THAT_COUNTS * measured.rate:
-                    best, measured = candidate, window
+                    break
+                best, measured, moved = candidate, window, True
             if moved:
                 break
     if best == start:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 import statistics
 import weakref
-from collections.abc import Callable, Generator, Sequence
-from functools import partial
+from collections.abc import Generator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -49,147 +48,73 @@ class Tunable(Protocol):
 
 
 class SelfTuning:
-    """Of one loader; a copy of it makes its own."""
+    """Of one loader, over all its epochs; a copy of the loader makes its own.
+
+    Attributes:
+        settings: those in use; none before the first epoch, or where there is nothing to set.
+        history: (settings, what was measured under them) of the present plan.
+        lost_seconds: how much longer steps took while settings were tried than they would have under those
+            that were kept; of climbs that have ended.
+    """
 
     def __init__(self) -> None:
-        self._tuner = Tuner({}, ())
+        self.settings: Settings = {}
+        self.history: list[tuple[Settings, Window]] = []
+        self.lost_seconds = 0.0
+        self._knobs: tuple[Knob, ...] = ()
         self._key = ""  # before the first epoch
         self._from_cache = False
-        self._lost_before = 0.0  # by tuners of earlier plans
         self._stream: weakref.ref[Tunable] | None = None
+        self._climb: Generator[Settings, Window, Settings] | None = None
+        self._first = 0  # place in the history of the first window of this climb
+        self._stall: float | None = None  # when settled
+        self._forget(0)
 
-    def begin(self, what: str, start: Settings, knobs: Sequence[Knob]) -> Settings:
-        """The settings to begin an epoch with.
+    def begin(self, what: str, start: Settings, knobs: Sequence[Knob]) -> None:
+        """Chooses the settings to begin an epoch with.
 
         Args:
             what: dataset, plan and kind of workers in words: another one is tuned again.
             start: where nothing better is known.
-            knobs: what the user has left open.
+            knobs: what the user has left open; none: nothing is ever tried.
         """
         values = {knob.name: knob.values for knob in knobs}
         given = {name: value for name, value in start.items() if name not in values}
         machine = {"processor": processor_name(), "cores": usable_cores(), "torch": torch.__version__}
         key = cache.key_of({"what": what, "knobs": values, "given": given, **machine})
-        if key != self._key:
-            self._lost_before = self.lost_seconds
-            self._key = key
-            known = _known(cache.load(key), start, knobs) if knobs else None
-            self._from_cache = known is not None
-            # Not a method: a loader must end with the last reference to it, not with the next collection.
-            self._tuner = Tuner(known or start, knobs, partial(_keep, key))
-        return self._tuner.settings
-
-    @property
-    def settings(self) -> Settings:
-        """Those in use; none before the first epoch, or where there is nothing to set."""
-        return self._tuner.settings
-
-    @property
-    def lost_seconds(self) -> float:
-        """How much longer steps took than they would have without trying settings; see `Tuner`."""
-        return self._lost_before + self._tuner.lost_seconds
-
-    def attach(self, stream: Tunable) -> None:
-        """The stream that `begin`'s settings were for."""
-        # It may know the loader, which must end with the last reference to it.
-        self._stream = weakref.ref(stream)
-        self._tuner.attach(partial(_tune, self._stream), stream.in_flight)
-
-    def after_step(self, waited: float, period: float) -> None:
-        """One more batch was received; see `Tuner.after_step`."""
-        stream = None if self._stream is None else self._stream()
-        if stream is not None:
-            self._tuner.after_step(waited, period, stream.in_flight)
-
-    def forget_stream(self) -> None:
-        """What comes next has no settings."""
-        self._stream = None
-
-    def __str__(self) -> str:
-        """For explanations: what is being done, or was found."""
-        tuner = self._tuner
-        if not self._key:
-            return "starts with the first epoch"
-        if not tuner.knobs:
-            return "off: all settings were given"
-        settings = ", ".join(f"{WORDS[name]} {value}" for name, value in tuner.settings.items())
-        if tuner.history:
-            how = "trying" if tuner.climbing else "settled at"
-            return f"{how} {settings} ({len(tuner.history)} measurements)"
-        return f"started with {settings}" + (", found in an earlier run" if self._from_cache else "")
-
-
-def _tune(stream: weakref.ref[Tunable], settings: Settings) -> None:
-    found = stream()
-    if found is not None:
-        found.tune(settings)
-
-
-def _keep(key: str, settings: Settings, rate: float) -> None:
-    cache.save(key, {"settings": dict(settings), "batches_per_second": round(rate, 3)})
-
-
-def _known(entry: dict[str, Any] | None, start: Settings, knobs: Sequence[Knob]) -> Settings | None:
-    """The settings of a cache's entry, as far as they are possible here."""
-    found = entry.get("settings") if entry is not None else None
-    if not isinstance(found, dict) or set(found) != set(start):
-        return None
-    allowed = {knob.name: knob.values for knob in knobs}
-    possible = all(found[name] in allowed.get(name, (start[name],)) for name in start)
-    return found if possible else None
-
-
-class Tuner:
-    """Of one loader, over all its epochs.
-
-    Args:
-        start: the settings in use.
-        knobs: what may be changed; none: nothing is ever done.
-        settled: called with the best settings whenever a climb has ended.
-
-    Attributes:
-        lost_seconds: how much longer steps took while settings were tried than they would have under those
-            that were kept; of climbs that have ended.
-    """
-
-    def __init__(
-        self, start: Settings, knobs: Sequence[Knob], settled: Callable[[Settings, float], None] | None = None
-    ) -> None:
-        self.settings = start
-        self.knobs = tuple(knobs)
-        self.history: list[tuple[Settings, Window]] = []
-        self.lost_seconds = 0.0
-        self._settled = settled
-        self._tried: list[tuple[Settings, Window]] = []  # in this climb
-        self._apply: Callable[[Settings], None] | None = None
-        self._skip = 0
-        self._periods: list[float] = []
-        self._waits: list[float] = []
-        self._stall: float | None = None  # when settled
-        self._climb: Generator[Settings, Window, Settings] | None = None
-        if self.knobs:
-            self._begin()
+        if key == self._key:
+            return
+        known = _known(cache.load(key), start, knobs) if knobs else None
+        self._key, self._knobs, self._from_cache = key, tuple(knobs), known is not None
+        self.settings, self.history, self._climb = known or start, [], None
+        if knobs:
+            self._start_climb()
 
     @property
     def climbing(self) -> bool:
         """Whether settings are being tried."""
         return self._climb is not None
 
-    def attach(self, apply: Callable[[Settings], None], in_flight: int) -> None:
-        """A new epoch: `apply` changes the settings of what makes its batches. The first batches, which wait
-        for workers to start, aren't measured."""
-        self._apply = apply
-        self._forget(in_flight)
+    def attach(self, stream: Tunable) -> None:
+        """The stream that `begin`'s settings were for. Its first batches, which wait for threads to start,
+        aren't measured."""
+        # It may know the loader, which must end with the last reference to it.
+        self._stream = weakref.ref(stream)
+        self._forget(stream.in_flight)
 
-    def after_step(self, waited: float, period: float, in_flight: int) -> None:
+    def forget_stream(self) -> None:
+        """What comes next has no settings."""
+        self._stream = None
+
+    def after_step(self, waited: float, period: float) -> None:
         """One more batch was received.
 
         Args:
             waited: seconds for it.
             period: seconds from asking for the batch before to asking for this one.
-            in_flight: batches made ahead: as many steps after a change still see what was before it.
         """
-        if not self.knobs or self._apply is None:
+        stream = None if self._stream is None or not self._knobs else self._stream()
+        if stream is None:
             return
         if self._skip > 0:
             self._skip -= 1
@@ -202,39 +127,60 @@ class Tuner:
         if len(self._periods) >= batches and sum(self._periods) >= seconds:
             window = _window(self._periods, self._waits)
             self._forget(0)
-            self._decide(window, in_flight)
+            self._decide(window, stream)
 
-    def _begin(self) -> None:
-        self._climb = climb(self.settings, self.knobs)
+    def __str__(self) -> str:
+        """For explanations: what is being done, or was found."""
+        if not self._key:
+            return "starts with the first epoch"
+        if not self._knobs:
+            return "off: all settings were given"
+        settings = ", ".join(f"{WORDS[name]} {value}" for name, value in self.settings.items())
+        if self.history:
+            how = "trying" if self.climbing else "settled at"
+            return f"{how} {settings} ({len(self.history)} measurements)"
+        return f"started with {settings}" + (", found in an earlier run" if self._from_cache else "")
+
+    def _start_climb(self) -> None:
+        self._climb, self._first = climb(self.settings, self._knobs), len(self.history)
         next(self._climb)
 
-    def _decide(self, window: Window, in_flight: int) -> None:
+    def _decide(self, window: Window, stream: Tunable) -> None:
         if self._climb is None:
             if self._stall is None or abs(window.stall - self._stall) > STALL_CHANGE:
-                self._begin()
+                self._start_climb()
             return
         self.history.append((self.settings, window))
-        self._tried.append((self.settings, window))
         try:
             wanted = self._climb.send(window)
         except StopIteration as end:
-            wanted, self._climb, self._stall = end.value, None, None
+            wanted, self._climb = end.value, None
         if wanted != self.settings:
-            assert self._apply is not None
             self.settings = wanted
-            self._apply(wanted)
-            self._forget(in_flight)
+            # As many steps as batches are in flight still see what was before.
+            self._forget(stream.in_flight)
+            stream.tune(wanted)
         if self._climb is None:
             self._stall = window.stall
-            self.lost_seconds += _lost(self._tried, self.settings)
-            self._tried = []
-            log.info("tuned: %s", dict(self.settings))
-            if self._settled is not None:
-                self._settled(self.settings, window.rate)
+            self.lost_seconds += _lost(self.history[self._first :], wanted)
+            log.info("tuned: %s", dict(wanted))
+            rate = round(window.rate, 3)
+            cache.save(self._key, {"settings": dict(wanted), "batches_per_second": rate})
 
     def _forget(self, skip: int) -> None:
         self._skip = skip
-        self._periods, self._waits = [], []
+        self._periods: list[float] = []
+        self._waits: list[float] = []
+
+
+def _known(entry: dict[str, Any] | None, start: Settings, knobs: Sequence[Knob]) -> Settings | None:
+    """The settings of a cache's entry, as far as they are possible here."""
+    found = entry.get("settings") if entry is not None else None
+    if not isinstance(found, dict) or set(found) != set(start):
+        return None
+    allowed = {knob.name: knob.values for knob in knobs}
+    possible = all(found[name] in allowed.get(name, (start[name],)) for name in start)
+    return found if possible else None
 
 
 def _window(periods: Sequence[float], waits: Sequence[float]) -> Window:
