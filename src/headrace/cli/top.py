@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import os
-import select
-import signal
 import sys
-import termios
 import time
-import tty
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.live import Live
 
 from headrace.cli.progress import JsonFile, check_outputs, failing, give_json
-from headrace.cli.top_view import Json, Look, draw, duration, frame, slowest
 from headrace.errors import ConfigError, printable, require
 from headrace.export.live import Job, jobs
-from headrace.measure.nvml import gpus
 from headrace.measure.processes import look
-
-# "Now" is the mean over so many seconds; the mean stall goes back a minute.
-NOW_SECONDS, MINUTE = 5.0, 60.0
-FIRST_SECONDS = 0.5  # until the first frame, where the interval is longer
 
 
 def top(
@@ -37,12 +25,14 @@ def top(
     json_file: JsonFile = None,
     interval: Annotated[float, typer.Option(min=0.1, help="Refresh interval in seconds.")] = 1.0,
 ) -> None:
-    """Shows a running job: throughput, stall, queue, stages, processes, disk, GPUs. Press q to quit.
+    """Shows a running job: throughput, stall, queue, stages, processes, disk, GPUs. Ctrl-C ends it.
 
     Without PID it shows your only running job, or a list if there are several.
 
     Exit codes: 0 shown; 2 wrong usage, or no such job.
     """
+    from headrace.cli.top_view import Watch, draw, show
+
     check_outputs(json_file)
     console = Console(highlight=False)
     with failing("top", Console(stderr=True)):
@@ -61,96 +51,6 @@ def top(
     watch.look()
     if give_json(watch.frame(), json_file):
         console.print(draw(watch.frame(), watch.stalls))
-
-
-class Watch:
-    """One job: a process and all its descendants, any of which may have loaders.
-
-    Args:
-        pid: of the process.
-        interval: between looks, in seconds.
-
-    Attributes:
-        stalls: between looks, of the loader that waited most; oldest first, None where there was no step.
-    """
-
-    def __init__(self, pid: int, interval: float) -> None:
-        self._pid = pid
-        self._started: float | None = None
-        self._looks: deque[Look] = deque(maxlen=1 + max(1, round(NOW_SECONDS / interval)))
-        self._jobs: dict[str, Job] = {}
-        self.stalls: deque[float | None] = deque(maxlen=max(1, round(MINUTE / interval)))
-
-    def look(self) -> bool:
-        """Looks; returns False once the job has ended."""
-        tree = look(self._pid)
-        # Another process may have its number by now.
-        if not tree.processes or self._started not in (None, tree.processes[0].started):
-            return False
-        self._started = tree.processes[0].started
-        self._jobs = {job.name: job for job in jobs(self._jobs)}
-        pids = {one.pid for one in tree.processes}
-        said = {job.pid: job.ask() for job in self._jobs.values() if job.pid in pids}
-        known = {pid: answer for pid, answer in said.items() if answer is not None}
-        silent = tuple(pid for pid in said.keys() - known.keys() if os.path.exists(f"/proc/{pid}"))
-        nvml = gpus()
-        used = tuple(gpu for gpu in nvml.gpus if pids & set(gpu.pids)) or nvml.gpus
-        self._looks.append(Look(tree, known, silent, used, nvml.missing or "none"))
-        if len(self._looks) > 1:
-            rank = slowest(frame(self._looks[-2], self._looks[-1], time.time()))
-            stalls = [one["stall"] for one in (rank["loaders"] if rank else ()) if one["stall"] is not None]
-            self.stalls.append(max(stalls, default=None))
-        return True
-
-    def frame(self) -> Json:
-        """The job over the last seconds."""
-        return frame(self._looks[0], self._looks[-1], time.time())
-
-
-@contextmanager
-def keys() -> Iterator[Callable[[float], bool]]:
-    """Keys reach this program as they are pressed, and aren't shown. Ctrl-C stays.
-
-    Yields:
-        A function that waits for so many seconds, and returns True at once if q is pressed or the terminal
-        goes away.
-    """
-    terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
-
-    def quit_within(seconds: float) -> bool:
-        end = time.monotonic() + seconds
-        while select.select([terminal], [], [], max(0.0, end - time.monotonic()))[0]:
-            try:
-                pressed = os.read(terminal, 64)
-            except OSError:
-                return True  # nobody is there any more
-            if not pressed or b"q" in pressed.lower():
-                return True
-        return False
-
-    tty.setcbreak(terminal)
-    try:
-        yield quit_within
-    finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
-
-
-def show(console: Console, watch: Watch, interval: float) -> bool:
-    """Draws until q, Ctrl-C or SIGTERM (False), or the job's end (True); restores the terminal."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    pause = min(interval, FIRST_SECONDS)
-    with (
-        suppress(KeyboardInterrupt),
-        keys() as quit_within,
-        Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live,
-    ):
-        while not quit_within(pause):
-            if not watch.look():
-                return True
-            live.update(draw(watch.frame(), watch.stalls), refresh=True)
-            pause = interval
-    return False
 
 
 def roots(found: Iterable[Job]) -> dict[int, list[int]]:
@@ -205,6 +105,8 @@ def choose(pid: int | None) -> int | list[int]:
 
 def print_jobs(console: Console, pids: list[int], json_file: Path | None) -> None:
     """Lists jobs to choose from, or gives them as JSON."""
+    from headrace.cli.top_view import duration
+
     trees = [(pid, look(pid).processes) for pid in pids]
     rows = [(pid, time.time() - tree[0].started, tree[0].command) for pid, tree in trees if tree]
     if not give_json([{"pid": p, "uptime": up, "command": command} for p, up, command in rows], json_file):

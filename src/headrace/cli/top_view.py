@@ -1,19 +1,26 @@
-"""What `headrace top` computes from two looks at a job, and how it shows it. Nothing is measured here."""
+"""What `headrace top` sees of a job, what it computes from two looks at it, and how it shows it."""
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from headrace.errors import printable, size
-from headrace.measure.nvml import Gpu
-from headrace.measure.processes import ProcessLook, TreeLook
+from headrace.export.live import Job, jobs
+from headrace.measure.nvml import Gpu, gpus
+from headrace.measure.processes import ProcessLook, TreeLook, look
 
 Json = dict[str, Any]
 # Native threads share these, so that together they supply less than the least of them. Reading has threads
@@ -21,6 +28,9 @@ Json = dict[str, Any]
 NATIVE = ("read", "parse", "decode", "resize", "store")
 # Shares of waited time from which on a loader is called late, and too slow; see docs/stats.md.
 LATE, SLOW = 0.05, 0.20
+# "Now" is the mean over so many seconds; the mean stall goes back a minute.
+NOW_SECONDS, MINUTE = 5.0, 60.0
+FIRST_SECONDS = 0.5  # until the first frame, where the interval is longer
 LONG_SECONDS = 2.0  # a step that has waited this long gets a line of its own
 PROCESSES = 8
 NOT_PUBLISHED = (
@@ -39,15 +49,9 @@ COPIED = (
 
 @dataclass(frozen=True)
 class Look:
-    """Everything known of a job at one moment.
-
-    Attributes:
-        tree: the job's processes.
-        said: by process number, answers of those that publish; see `headrace.export.live`.
-        silent: processes that publish and didn't answer.
-        gpus: that the job computes on; all of the machine where NVML doesn't tell.
-        no_gpus: why no GPU is known.
-    """
+    """Everything known of a job at one moment: answers of the processes that publish, by their number; those
+    that didn't answer; the GPUs that it computes on (all of them where NVML doesn't tell), or why none is
+    known."""
 
     tree: TreeLook
     said: Mapping[int, Json]
@@ -56,8 +60,62 @@ class Look:
     no_gpus: str = "none"
 
 
-def frame(before: Look, now: Look, time: float) -> Json:
-    """The job between two looks, as `headrace top --json` prints it; `time`: seconds since 1970, now.
+class Watch:
+    """One job: a process and all its descendants, looked at every `interval` seconds. `stalls` are those
+    between looks, of the loader that waited most; oldest first, None where there was no step."""
+
+    def __init__(self, pid: int, interval: float) -> None:
+        self._pid = pid
+        self._started: float | None = None
+        self._looks: deque[Look] = deque(maxlen=1 + max(1, round(NOW_SECONDS / interval)))
+        self._jobs: dict[str, Job] = {}
+        self.stalls: deque[float | None] = deque(maxlen=max(1, round(MINUTE / interval)))
+
+    def look(self) -> bool:
+        """Looks; returns False once the job has ended."""
+        tree = look(self._pid)
+        # Another process may have its number by now.
+        if not tree.processes or self._started not in (None, tree.processes[0].started):
+            return False
+        self._started = tree.processes[0].started
+        self._jobs = {job.name: job for job in jobs(self._jobs)}
+        pids = {one.pid for one in tree.processes}
+        said = {job.pid: job.ask() for job in self._jobs.values() if job.pid in pids}
+        known = {pid: answer for pid, answer in said.items() if answer is not None}
+        silent = tuple(pid for pid in said.keys() - known.keys() if os.path.exists(f"/proc/{pid}"))
+        nvml = gpus()
+        used = tuple(gpu for gpu in nvml.gpus if pids & set(gpu.pids)) or nvml.gpus
+        self._looks.append(Look(tree, known, silent, used, nvml.missing or "none"))
+        if len(self._looks) > 1:
+            rank = slowest(frame(self._looks[-2], self._looks[-1], time.time()))
+            stalls = [one["stall"] for one in (rank["loaders"] if rank else ()) if one["stall"] is not None]
+            self.stalls.append(max(stalls, default=None))
+        return True
+
+    def frame(self) -> Json:
+        """The job over the last seconds."""
+        return frame(self._looks[0], self._looks[-1], time.time())
+
+
+def show(console: Console, watch: Watch, interval: float) -> bool:
+    """Draws until Ctrl-C or SIGTERM (False), or the job's end (True); restores the terminal."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    pause = min(interval, FIRST_SECONDS)
+    with (
+        suppress(KeyboardInterrupt),
+        Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live,
+    ):
+        while True:
+            time.sleep(pause)
+            if not watch.look():
+                return True
+            live.update(draw(watch.frame(), watch.stalls), refresh=True)
+            pause = interval
+    return False
+
+
+def frame(before: Look, now: Look, at: float) -> Json:
+    """The job between two looks, as `headrace top --json` prints it; `at`: seconds since 1970, now.
 
     Rates are those between the looks. "ranks" are the processes with loaders, by rank; each of their loaders
     has what it publishes, with "samples_per_second", "left_seconds" of the epoch, "stall" (the share of the
@@ -70,7 +128,7 @@ def frame(before: Look, now: Look, time: float) -> Json:
     ranks = [_rank(pid, before.said.get(pid), said) for pid, said in now.said.items()]
     return {
         "seconds": seconds,
-        "uptime": time - now.tree.processes[0].started,
+        "uptime": at - now.tree.processes[0].started,
         "processes": [_process(old.get((p.pid, p.started)), p, seconds) for p in now.tree.processes],
         "cores": now.tree.cores,
         "ranks": sorted(ranks, key=lambda one: (one["rank"] is None, one["rank"] or 0, one["pid"])),
