@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.measure.storage import Mount, mount_of
+from headrace.measure.storage import mount_of
 
 # As psutil lists them: of a virtual machine, a container and a workstation.
 MOUNTS = (
@@ -37,26 +37,12 @@ def _mounts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psutil.disk_partitions", partitions(MOUNTS))
 
 
-@pytest.fixture
-def devices(tmp_path: Path) -> Path:
-    """As in /sys/class/block: links to devices; a partition lies inside its disk, which has the queue."""
-    for disk, partition, turns in (("sdb", "sdb1", "1"), ("nvme0n1", "nvme0n1p3", "0"), ("vda", "", "1")):
-        queue = tmp_path / "devices" / disk / "queue"
-        queue.mkdir(parents=True)
-        (queue / "rotational").write_text(f"{turns}\n")
-        folder = tmp_path / "devices" / disk / partition
-        folder.mkdir(exist_ok=True)
-        (tmp_path / "block").mkdir(exist_ok=True)
-        (tmp_path / "block" / (partition or disk)).symlink_to(folder)
-    return tmp_path / "block"
-
-
 @pytest.mark.parametrize(
     ("path", "kind", "place", "source"),
     [
         ("/data2/x", "ext4", "local", "/dev/vda"),
         ("/dev/shm/x", "tmpfs", "memory", "tmpfs"),
-        ("/data/my photos/1", "fuse.sshfs", "network", "me@host:/photos"),
+        ("/data/my photos/1", "fuse.sshfs", "fuse", "me@host:/photos"),
         ("/data/other", "cifs", "network", "//server/share"),
         ("/layers/usr", "overlay", "layers", "overlay"),
         ("/odd/x", "fuse.unheard-of", "fuse", "odd"),
@@ -64,27 +50,10 @@ def devices(tmp_path: Path) -> Path:
         ("/data/deep/er/x", "ext4", "local", "/dev/nvme0n1p3"),
     ],
 )
-def test_the_deepest_and_last_mount_holds_a_path(
-    devices: Path, path: str, kind: str, place: str, source: str
-) -> None:
-    mount = mount_of(Path(path), devices)
+def test_the_deepest_and_last_mount_holds_a_path(path: str, kind: str, place: str, source: str) -> None:
+    mount = mount_of(Path(path))
     assert mount is not None
     assert (mount.kind, mount.place, mount.source) == (kind, place, source)
-
-
-def test_what_the_disk_below_is(devices: Path) -> None:
-    assert mount_of(Path("/disk/x"), devices) == Mount(
-        Path("/disk"), "xfs", "local", "/dev/sdb1", rotational=True, virtual=False
-    )
-    fast = mount_of(Path("/data/deep/er"), devices)
-    assert fast is not None
-    assert (fast.rotational, fast.virtual) == (False, False)
-    virtual = mount_of(Path("/"), devices)
-    assert virtual is not None
-    assert (virtual.rotational, virtual.virtual) == (True, True)
-    network = mount_of(Path("/data"), devices)
-    assert network is not None
-    assert network.rotational is None
 
 
 def test_a_system_without_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,14 +61,12 @@ def test_a_system_without_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mount_of(Path("/")) is None
 
 
-def test_links_are_followed_to_what_they_point_at(
-    tmp_path: Path, devices: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_links_are_followed_to_what_they_point_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     rows = (("/dev/vda", "/", "ext4"), ("filer:/x", f"{tmp_path.resolve()}/real", "nfs"))
     monkeypatch.setattr("psutil.disk_partitions", partitions(rows))
-    mount = mount_of(tmp_path / "link", devices)
+    mount = mount_of(tmp_path / "link")
     assert mount is not None
     assert mount.kind == "nfs"
 

@@ -8,7 +8,7 @@ from headrace._machine import FileLimit, Space
 from headrace.doctor.records import Checkup, Finding, Judgement
 from headrace.doctor.storage import storage_findings
 from headrace.errors import size
-from headrace.measure.nvml import CLOCK_REASONS, Gpu, Gpus, Link
+from headrace.measure.nvml import Gpu, Gpus, Link
 from headrace.measure.survey import Copies, Cores, Decoding, Machine, Memory, TorchBuild
 
 # Share of the cores' time in use before measuring: more than the few percent of a desktop or of daemons.
@@ -42,8 +42,6 @@ LEAST_OF_LINK = 0.5
 # The first driver that runs each major version of CUDA, with every minor version of it
 # (NVIDIA, CUDA Compatibility, "Minor Version Compatibility").
 DRIVERS = {11: 450, 12: 525, 13: 580}
-# Bits of CLOCK_REASONS that point at heat or power supply, not at a setting.
-FAULTS = 0x8 | 0x20 | 0x40 | 0x80
 
 
 def cores_finding(cores: Cores) -> Finding:
@@ -185,7 +183,7 @@ def gpu_sections(
         first.append(Finding("copies", text, "unknown", "See nvidia-smi: is the device full, or in use?"))
     sections = [("torch and GPU", tuple(first))]
     for number, gpu in enumerate(known.gpus):
-        findings = [link_finding(gpu), clocks_finding(gpu)]
+        findings = [link_finding(gpu)]
         if gpu.uuid in by_uuid:
             findings.append(copies_finding(by_uuid[gpu.uuid], gpu.link, "copies"))
         used = f"{size(gpu.memory_used)} of {size(gpu.memory)} in use"
@@ -271,23 +269,6 @@ def link_finding(gpu: Gpu) -> Finding:
         )
         return Finding(name, value, "note", remedy, details)
     return Finding(name, value, "good", "", details)
-
-
-def clocks_finding(gpu: Gpu) -> Finding:
-    """Heat and power supply are bad, limits that somebody set a note."""
-    if gpu.clock_reasons is None:
-        return Finding("clocks", "not told", "unknown")
-    reasons = [text for bit, text in CLOCK_REASONS.items() if gpu.clock_reasons & bit]
-    judgement: Judgement = "note" if reasons else "good"
-    value = f"lowered: {', '.join(reasons)}" if reasons else "not throttled"
-    remedy = "Set by somebody: nvidia-smi -q -d CLOCK,POWER." if reasons else ""
-    if gpu.clock_reasons & FAULTS:
-        judgement = "bad"
-        remedy = "See to its cooling and power supply: nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER."
-    if gpu.temperature is not None:
-        value += f"{';' if reasons else ','} {gpu.temperature} °C"
-    details = {"reasons": reasons, "temperature": gpu.temperature}
-    return Finding("clocks", value, judgement, remedy, details)
 
 
 def copies_finding(copies: Copies, link: Link | None, name: str) -> Finding:

@@ -6,15 +6,15 @@ from dataclasses import asdict
 
 from headrace.doctor.records import Finding, Judgement
 from headrace.errors import size
-from headrace.measure.storage import IN_FLIGHT, LARGE_FILE, RANDOM_READ, Mount, Rates, Storage
+from headrace.measure.storage import IN_FLIGHT, RANDOM_READ, Mount, Rates, Storage
 from headrace.measure.survey import Decoding
 
 # Less is read in no time, mostly from caches, and says nothing about an epoch.
 LEAST_BYTES = 8_000_000
 # Share of the available memory that the files of a data set may take and stay cached until the next epoch.
 FITS = 0.5
-# Speed-up over one reader from which on reading in parallel is recommended.
-MORE = 1.5
+# Mean size in bytes of files that are containers of many samples (tar shards, LMDB): packing would not help.
+LARGE_FILE = 8 << 20
 # Failures that are listed.
 NAMED = 3
 IN_VOLUME = "docker run -v /path/of/data:/data"
@@ -33,15 +33,12 @@ PLACES: dict[str, tuple[str, Judgement, str]] = {
 def storage_findings(
     storage: Storage, decoding: Decoding, cores: float, available: int
 ) -> tuple[Finding, ...]:
-    """The file system, the number of files, and how fast they are read.
+    """The file system, the number of files, and how fast they are read; `available` bytes of memory.
 
     Random reads are bad where many in flight deliver fewer bytes than `cores` cores decode with Pillow, as
-    torchvision's datasets do, and a note where they deliver fewer than those decode with Headrace: then the
-    storage, not the processor, is the bottleneck. Bytes are compared, so that it holds for files of any size.
-    A note instead of bad where the files fit into the available memory: later epochs read them from there.
-
-    Args:
-        available: bytes of memory.
+    torchvision's datasets do, and a note where they deliver fewer than those decode with Headrace, or where
+    the files fit into memory: later epochs read them from there. Bytes are compared, so that it holds for
+    files of any size.
     """
     findings = [_mount_finding(storage.mount), _files_finding(storage, available)]
     if storage.rates is None:
@@ -54,11 +51,8 @@ def storage_findings(
         return tuple(findings)
     by_pillow = cores * decoding.pillow_per_core * decoding.image_bytes
     by_headrace = cores * decoding.native.per_core * decoding.image_bytes if decoding.native else by_pillow
-    findings += [
-        _random_finding(storage, storage.rates, (by_pillow, by_headrace), cores, available),
-        _sequential_finding(storage, storage.rates, by_pillow),
-    ]
-    return tuple(findings)
+    random = _random_finding(storage, storage.rates, (by_pillow, by_headrace), cores, available)
+    return (*findings, random)
 
 
 def _mount_finding(mount: Mount | None) -> Finding:
@@ -66,13 +60,7 @@ def _mount_finding(mount: Mount | None) -> Finding:
     if mount is None:
         return Finding(name, "unknown", "unknown")
     where, judgement, remedy = PLACES[mount.place]
-    disk = ""
-    if mount.virtual:
-        disk = "a virtual disk"
-    elif mount.rotational is not None:
-        disk = "a rotating disk" if mount.rotational else "not a rotating disk"
-    about = ", ".join(part for part in (where, disk) if part)
-    value = f"{mount.kind} of {mount.source} at {mount.point}" + (f" ({about})" if about else "")
+    value = f"{mount.kind} of {mount.source} at {mount.point}" + (f" ({where})" if where else "")
     details = {**asdict(mount), "point": str(mount.point)}
     return Finding(name, value, judgement, remedy, details)
 
@@ -119,26 +107,8 @@ def _random_finding(
     if slower and _fits(storage, available):
         remedy += " Only in the first epoch: the files fit into memory."
         return Finding("random reads", value, "note", remedy, details)
-    remedy += f" {COPY_ELSEWHERE if _large(storage) else COPY_HERE}"
+    remedy += f" {COPY_ELSEWHERE if storage.bytes / storage.files >= LARGE_FILE else COPY_HERE}"
     return Finding("random reads", value, "bad" if slower else "note", remedy, details)
-
-
-def _sequential_finding(storage: Storage, rates: Rates, by_pillow: float) -> Finding:
-    """A note where one reader is slower than decoding; with a remedy where several readers are faster."""
-    found = rates.sequential.bytes_per_second
-    slow = found < by_pillow
-    what = "of large files" if _large(storage) else f"of files of {size(storage.bytes / storage.files)}"
-    remedy = ""
-    if slow and rates.parallel.bytes_per_second > found * MORE:
-        remedy = f"Less than the cores decode ({size(by_pillow)}/s): read with several workers or threads."
-    details = {"bytes_per_second": found, "bytes": rates.sequential.bytes}
-    value = f"{size(found)}/s {what}, one by one"
-    return Finding("sequential reads", value, "note" if slow else "good", remedy, details)
-
-
-def _large(storage: Storage) -> bool:
-    """Whether packing would not help."""
-    return storage.bytes / storage.files >= LARGE_FILE
 
 
 def _fits(storage: Storage, available: int) -> bool:

@@ -6,18 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-# Of nvml.h, nvmlClocksEventReason*: why clocks are lower than they could be. Idle (1) is left out.
-CLOCK_REASONS = {
-    0x2: "clocks set by the user",
-    0x4: "power limit",
-    0x8: "hardware slowdown",
-    0x10: "kept in step with other GPUs",
-    0x20: "too hot (driver)",
-    0x40: "too hot (hardware)",
-    0x80: "power brake",
-    0x100: "display clocks",
-}
-
 
 class Link(NamedTuple):
     """A PCIe connection: generation and number of lanes."""
@@ -40,8 +28,6 @@ class Gpu:
         link: PCIe connection now; idle GPUs lower the generation.
         link_most: the best connection that this GPU can have in this machine; None: unknown (MIG, virtual
             GPUs, NVLink only).
-        clock_reasons: bits of `CLOCK_REASONS`; None: unknown.
-        temperature: °C; None: unknown.
     """
 
     index: int
@@ -53,20 +39,12 @@ class Gpu:
     pids: tuple[int, ...] = ()
     link: Link | None = None
     link_most: Link | None = None
-    clock_reasons: int | None = None
-    temperature: int | None = None
 
 
 @dataclass(frozen=True)
 class Gpus:
-    """The GPUs that NVML knows.
-
-    Attributes:
-        missing: why NVML can't be asked; "" where it can.
-        driver: the driver's version, "580.65.06".
-        cuda: the newest CUDA that the driver runs: (13, 0).
-        gpus: in NVML's order.
-    """
+    """The GPUs that NVML knows, in its order, the driver's version ("580.65.06") and the newest CUDA that it
+    runs; or why NVML can't be asked."""
 
     missing: str = ""
     driver: str = ""
@@ -92,7 +70,7 @@ def ask(nvml: Any) -> Gpus:
     try:
         version = nvml.nvmlSystemGetCudaDriverVersion_v2()  # 13020 is 13.2
         return Gpus(
-            driver=_text(nvml.nvmlSystemGetDriverVersion()),
+            driver=nvml.nvmlSystemGetDriverVersion(),
             cuda=(version // 1000, version % 1000 // 10),
             gpus=tuple(_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())),
         )
@@ -105,10 +83,10 @@ def ask(nvml: Any) -> Gpus:
 def _gpu(nvml: Any, index: int) -> Gpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
 
-    def tell(function: Callable[..., Any], *arguments: Any) -> Any:
+    def tell(function: Callable[..., Any]) -> Any:
         """None where this GPU, or this driver, doesn't tell."""
         try:
-            return function(handle, *arguments)
+            return function(handle)
         except nvml.NVMLError:
             return None
 
@@ -119,20 +97,12 @@ def _gpu(nvml: Any, index: int) -> Gpu:
     memory, rates = tell(nvml.nvmlDeviceGetMemoryInfo), tell(nvml.nvmlDeviceGetUtilizationRates)
     return Gpu(
         index=index,
-        name=_text(nvml.nvmlDeviceGetName(handle)),
-        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+        name=nvml.nvmlDeviceGetName(handle),
+        uuid=nvml.nvmlDeviceGetUUID(handle),
         memory=int(memory.total) if memory else 0,
         memory_used=int(memory.used) if memory else 0,
         busy=rates.gpu / 100 if rates else 0.0,
         pids=tuple(one.pid for one in tell(nvml.nvmlDeviceGetComputeRunningProcesses) or ()),
         link=link(nvml.nvmlDeviceGetCurrPcieLinkGeneration, nvml.nvmlDeviceGetCurrPcieLinkWidth),
         link_most=link(nvml.nvmlDeviceGetMaxPcieLinkGeneration, nvml.nvmlDeviceGetMaxPcieLinkWidth),
-        # The name of before 2023, which all versions of the library have.
-        clock_reasons=tell(nvml.nvmlDeviceGetCurrentClocksThrottleReasons),
-        temperature=tell(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
     )
-
-
-def _text(name: str | bytes) -> str:
-    """Bytes in versions of the library before 11.515."""
-    return name if isinstance(name, str) else name.decode()
