@@ -28,7 +28,7 @@ from headrace.doctor.diagnosis import is_decided, next_trial
 from headrace.doctor.records import Diagnosis
 from headrace.errors import ConfigError
 from headrace.loader import DataLoader
-from headrace.measure.examination import Examination, Goal
+from headrace.measure.examination import Examination
 from headrace.measure.observed import ACTUAL, EXAMINED, Observation
 from headrace.measure.outside import Outside
 from headrace.measure.sampler import read_counts, sampled
@@ -41,17 +41,12 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 @dataclass(frozen=True)
 class Job:
-    """An examination of a script.
+    """An examination of a script, or a module, and its arguments, of so many steps (None: as many as take a
+    few seconds), which is ended after `limit` seconds.
 
-    Attributes:
-        command: the script, or the module, and its arguments.
-        module: whether it is a module.
-        steps: number of steps of the actual phase; None: as many as take a few seconds.
-        settings: to replace the script's own; see `headrace.measure.subject`.
-        subject: "file.py:12" of the loader that the settings are for; "": any loader.
-        loader: that loader as code, as of `LoaderFacts`; "": any that is iterated over there.
-        brief: measure the unchanged steps only; so it is with `settings`.
-        limit: seconds after which the script is ended, examined or not; None: no limit.
+    `settings` (see `headrace.measure.subject`) replace those of the loader iterated over at `subject`
+    ("file.py:12", "": any), if it is `loader` as code ("": any); then, as with `brief`, the unchanged steps
+    only are measured.
     """
 
     command: list[str]
@@ -66,17 +61,11 @@ class Job:
     def run(
         self, *, quiet: bool, progress: Callable[[str], None] = lambda _: None
     ) -> tuple[int, Observation | None, str]:
-        """Runs the script in a process of its own until all is measured.
+        """Runs the script in a process of its own until all is measured; `progress` is called with the name
+        of each phase, from another thread, up to a second late.
 
-        Args:
-            quiet: keep the script's output from the terminal.
-            progress: called with the name of each phase, from another thread, up to a second late.
-
-        Returns:
-            (exit status; what was observed, None: it ended too early; the output, if quiet).
-
-        Raises:
-            KeyboardInterrupt: by Ctrl-C, before all was measured but the change that is tried.
+        Returns (exit status; what was observed, None: it ended too early; the output, if quiet). Ctrl-C
+        raises KeyboardInterrupt, unless all was measured but the change that is tried.
         """
         # Workers of a script that was ended may write on for a moment while the folder is removed.
         with TemporaryDirectory(prefix="headrace-doctor-", ignore_cleanup_errors=True) as name:
@@ -154,7 +143,7 @@ def diagnose(
             with sampled(folder) as announce:
                 counted = functools.partial(read_counts, folder)
                 examination = Examination(
-                    observation, Goal(steps), announce, DataLoader, counted, is_decided, next_trial
+                    observation, steps, announce, DataLoader, counted, is_decided, next_trial
                 )
                 begin = functools.partial(type(loader).__iter__, loader)
                 made = True
@@ -195,11 +184,11 @@ def main() -> None:
     replacement = Replacement(job)
     try:
         with sampled(folder) as announce:
-            goal = Goal(job.steps, actual_only=job.brief or bool(job.settings))
             counted = functools.partial(read_counts, folder)
             examination = Examination(
-                observation, goal, announce, DataLoader, counted, is_decided, next_trial
+                observation, job.steps, announce, DataLoader, counted, is_decided, next_trial
             )
+            examination.brief = job.brief or bool(job.settings)
             examination.save = functools.partial(Observation.save, folder=folder)
             with kept(examination), installed(examination, replacement):
                 run_script(job.command, module=job.module)

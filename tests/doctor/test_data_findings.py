@@ -192,18 +192,14 @@ def test_names_that_belie_the_content() -> None:
 def test_sizes_and_the_few_that_cost_most() -> None:
     split = split_of_counts("", {"a": 100})
     split.images.widths[7], split.images.heights[7] = 8000, 6000
-    split.images.widths[8] = 16
     found = by_name(sizes(ROOT, [split]))
     assert found["bytes"].value == ("100 kB in 100 files; 1 kB to 1 kB each, median 1 kB")
-    assert found["edges, in pixels"].value.startswith("shorter 16 to 6,000, median 300; longer 300 to 8,000")
+    assert found["edges, in pixels"].value.startswith("shorter 300 to 6,000, median 300; longer 300 to 8,000")
     large = found["large images"]
     assert large.judgement == "note"
     assert "1 image of more than 4.0 megapixels, 1.0 % of all, with 84 % of all pixels" in large.value
     assert large.value.endswith("a/7.JPEG: 48.0 megapixels")
-    assert found["small images"].value.endswith("a/8.JPEG: 16 pixels")
-    assert not {"large images", "small images"} & {
-        finding.name for finding in sizes(ROOT, [split_of_counts("", {"a": 9})])
-    }
+    assert "large images" not in by_name(sizes(ROOT, [split_of_counts("", {"a": 9})]))
 
 
 def test_duplicates_by_where_they_are() -> None:

@@ -112,11 +112,3 @@ def test_stages_that_keep_up_alone_may_fail_together() -> None:
     lines = printed(replace(records.healthy(), stages=two)).splitlines()
     assert [line.split()[1] for line in lines if line.startswith("  ✗ ")] == ["all"]
     assert "1,000" in next(line for line in lines if line.startswith("  ✗ all"))
-
-
-def test_without_demand_no_stage_is_judged() -> None:
-    diagnosis = replace(records.input_bound(), rates=())
-    text = printed(diagnosis)
-    assert "The step takes" not in text
-    assert "✗" not in text.split("\n", 1)[1]
-    assert "36,364" in text

@@ -33,7 +33,6 @@ def test_waits_are_classified_by_what_they_are_part_of() -> None:
 def test_copies_from_pinned_memory_are_not_pageable() -> None:
     facts = device_facts([Event("Memcpy HtoD (Pinned -> Device)", 0.0, 0.004, True)], 1, 1000, "GPU")
     assert (facts.pageable_bytes, facts.pinned_bytes) == (0, 1000)
-    assert facts.copy_seconds == pytest.approx(0.004)
 
 
 def test_a_step_without_a_device_has_nothing_on_it() -> None:

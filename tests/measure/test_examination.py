@@ -18,7 +18,7 @@ from headrace._machine import usable_cores
 from headrace.examine import Job, Replacement, kept
 from headrace.measure import examination as module
 from headrace.measure import supplies
-from headrace.measure.examination import Enough, Examination, Goal
+from headrace.measure.examination import Enough, Examination
 from headrace.measure.observed import ACTUAL, DEMAND, EXAMINED, PARTS, SUPPLY, Observation
 from headrace.measure.processes import Times
 from headrace.measure.subject import describe, more_workers, name_of
@@ -48,10 +48,17 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def examine(
-    loader: DataLoader[Any], step: Any, goal: Goal, epochs: int = 1000, promising: Any = lambda _: None
+    loader: DataLoader[Any],
+    step: Any,
+    steps: int | None,
+    epochs: int = 1000,
+    promising: Any = lambda _: None,
+    *,
+    brief: bool = False,
 ) -> tuple[Observation, list[str]]:
     observation, phases = Observation(["test"], 4, 1), list[str]()
-    examination = Examination(observation, goal, phases.append, headrace.DataLoader, promising=promising)
+    examination = Examination(observation, steps, phases.append, headrace.DataLoader, promising=promising)
+    examination.brief = brief
     try:
         for _ in range(epochs):
             for batch in examination.iterate(loader, partial(iter, loader)):
@@ -71,7 +78,7 @@ def test_all_phases_are_gone_through() -> None:
         time.sleep(0.002)
 
     loader = DataLoader(Rows(200, 0.004), batch_size=1)
-    observation, phases = examine(loader, step, Goal(steps=8))
+    observation, phases = examine(loader, step, 8)
     assert observation.ended == EXAMINED
     assert phases[:6] == ["warm-up", ACTUAL, "", DEMAND, "", PARTS]
     actual, demand, supply = (observation.phase(name) for name in (ACTUAL, DEMAND, SUPPLY))
@@ -93,7 +100,7 @@ def test_all_phases_are_gone_through() -> None:
 
 def test_a_loader_that_is_fast_enough_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supplies, "STALL_THAT_MATTERS", 1.0)  # a busy machine holds up any step
-    observation, _ = examine(DataLoader(Rows(400), 1), lambda batch: time.sleep(0.05), Goal(steps=6))
+    observation, _ = examine(DataLoader(Rows(400), 1), lambda batch: time.sleep(0.05), 6)
     assert list(observation.others(SUPPLY)) == []
 
 
@@ -101,7 +108,7 @@ def test_a_step_that_waits_for_a_loader_that_is_fast_on_average_gets_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(supplies, "STALL_THAT_MATTERS", 0.0)
-    observation, _ = examine(DataLoader(Rows(400), 1), lambda batch: time.sleep(0.05), Goal(steps=6))
+    observation, _ = examine(DataLoader(Rows(400), 1), lambda batch: time.sleep(0.05), 6)
     assert "supply num_workers=1" in {phase.name for phase in observation.others(SUPPLY)}
 
 
@@ -114,9 +121,7 @@ def test_a_slow_start_leaves_time_for_other_loaders_and_a_trial(monkeypatch: pyt
 
     monkeypatch.setattr(supplies, "time", SimpleNamespace(perf_counter=lambda: time.perf_counter() + late))
     settings = {"loader": {"num_workers": 1}}
-    observation, _ = examine(
-        DataLoader(Rows(400, 0.01), 1), step, Goal(steps=6), promising=lambda _: (settings, "")
-    )
+    observation, _ = examine(DataLoader(Rows(400, 0.01), 1), step, 6, promising=lambda _: (settings, ""))
     names = {phase.name for phase in observation.phases}
     assert names >= {"supply num_workers=1", "supply num_workers=2", name_of(ACTUAL, settings)}
 
@@ -127,7 +132,7 @@ def test_starts_of_epochs_are_not_waits() -> None:
             time.sleep(0.05)
             return super().__iter__()
 
-    observation, _ = examine(Slow(Rows(6), 1), lambda batch: time.sleep(0.001), Goal(steps=12))
+    observation, _ = examine(Slow(Rows(6), 1), lambda batch: time.sleep(0.001), 12)
     actual = observation.phase(ACTUAL)
     assert actual is not None
     assert actual.epochs_ended >= 1
@@ -137,7 +142,7 @@ def test_starts_of_epochs_are_not_waits() -> None:
 
 
 def test_a_script_that_ends_early_is_measured_as_far_as_it_goes() -> None:
-    observation, _ = examine(DataLoader(Rows(8), 1), lambda batch: None, Goal(steps=50), epochs=1)
+    observation, _ = examine(DataLoader(Rows(8), 1), lambda batch: None, 50, epochs=1)
     assert observation.ended == "script ended"
     assert observation.phase(ACTUAL) is not None
     assert observation.phase(SUPPLY) is not None
@@ -147,7 +152,7 @@ def test_a_script_that_ends_early_is_measured_as_far_as_it_goes() -> None:
 
 def test_the_loader_is_measured_alone_where_the_actual_phase_ends_with_an_epoch() -> None:
     rows = module.WARM_STEPS + 8
-    observation, _ = examine(DataLoader(Rows(rows), 1), lambda batch: None, Goal(steps=8))
+    observation, _ = examine(DataLoader(Rows(rows), 1), lambda batch: None, 8)
     actual, supply = observation.phase(ACTUAL), observation.phase(SUPPLY)
     assert actual is not None
     assert supply is not None
@@ -164,12 +169,12 @@ def test_cores_that_a_quota_leaves_to_others_are_not_taken_from_the_script(
 
     monkeypatch.setattr(supplies, "times", busy)
     monkeypatch.setattr(supplies, "affine_cores", lambda: usable_cores() + 4, raising=False)
-    observation, _ = examine(DataLoader(Rows(100), 1), lambda batch: None, Goal(steps=6, actual_only=True))
+    observation, _ = examine(DataLoader(Rows(100), 1), lambda batch: None, 6, brief=True)
     assert observation.phases[0].others == pytest.approx(6)
 
 
 def test_only_the_actual_phase_where_nothing_else_is_asked() -> None:
-    observation, _ = examine(DataLoader(Rows(100), 1), lambda batch: None, Goal(steps=6, actual_only=True))
+    observation, _ = examine(DataLoader(Rows(100), 1), lambda batch: None, 6, brief=True)
     assert [phase.name for phase in observation.phases] == [ACTUAL]
 
 
@@ -178,7 +183,7 @@ def test_streams_are_examined_too() -> None:
         def __iter__(self) -> Iterator[torch.Tensor]:
             return iter(torch.arange(500.0))
 
-    observation, _ = examine(DataLoader(Stream(), 2), lambda batch: None, Goal(steps=6))
+    observation, _ = examine(DataLoader(Stream(), 2), lambda batch: None, 6)
     assert observation.ended == EXAMINED
     assert observation.loader is not None
     assert observation.loader.samples is None
@@ -186,7 +191,7 @@ def test_streams_are_examined_too() -> None:
 
 def test_headraces_own_loader_says_what_its_stages_cost() -> None:
     loader = headrace.DataLoader(Rows(2000, 0.001), 4, num_workers=2, worker_kind="thread")
-    observation, _ = examine(loader, lambda batch: None, Goal(steps=6))
+    observation, _ = examine(loader, lambda batch: None, 6)
     assert observation.loader is not None
     assert observation.loader.kind == "headrace"
     assert "python" in observation.loader.stages
@@ -195,7 +200,7 @@ def test_headraces_own_loader_says_what_its_stages_cost() -> None:
 
 def test_another_loader_within_the_loop_is_not_mistaken_for_the_first() -> None:
     observation, phases = Observation(["test"], 4, 1), list[str]()
-    examination = Examination(observation, Goal(steps=12), phases.append, headrace.DataLoader)
+    examination = Examination(observation, 12, phases.append, headrace.DataLoader)
     train, val = DataLoader(Rows(4000), 2), DataLoader(Rows(8), 4)
 
     def script() -> None:
@@ -222,7 +227,7 @@ def test_the_script_goes_on_with_what_promises_most() -> None:
     observation, _ = examine(
         DataLoader(Where(4000), 1),
         lambda batch: seen.append(batch[0].tolist()),
-        Goal(steps=8),
+        8,
         promising=lambda _: (settings, ""),
     )
     assert observation.ended == EXAMINED
@@ -239,7 +244,7 @@ def test_what_starting_an_epoch_costs_with_other_settings_is_measured() -> None:
     observation, _ = examine(
         DataLoader(Rows(24), 1),
         lambda batch: seen.append(len(batch)),
-        Goal(steps=20),
+        20,
         promising=lambda _: (settings, ""),
     )
     tried = observation.phase("actual batch_size=2")
@@ -258,9 +263,7 @@ def test_another_loops_loader_is_exchanged_and_its_loops_are_timed() -> None:
         (loop,) = seen.loops
         return {"loader": {"batch_size": 8}}, loop.where
 
-    examination = Examination(
-        observation, Goal(steps=12), lambda name: None, headrace.DataLoader, promising=promising
-    )
+    examination = Examination(observation, 12, lambda name: None, headrace.DataLoader, promising=promising)
     batches: list[int] = []
 
     def script() -> None:
@@ -287,7 +290,7 @@ def test_a_loader_that_refuses_a_trial_leaves_the_measurements_and_a_note() -> N
 
     settings = {"loader": {"num_workers": 1, "multiprocessing_context": "fork"}}
     observation, _ = examine(
-        DataLoader(Fails(100), 1), lambda batch: None, Goal(steps=8), promising=lambda _: (settings, "")
+        DataLoader(Fails(100), 1), lambda batch: None, 8, promising=lambda _: (settings, "")
     )
     assert observation.ended == EXAMINED
     assert observation.phase(SUPPLY) is not None
@@ -302,7 +305,7 @@ def test_threads_that_are_tried_are_set_back() -> None:
     observation, _ = examine(
         DataLoader(Rows(4000), 1),
         lambda batch: seen.append(torch.get_num_threads()),
-        Goal(steps=8),
+        8,
         promising=lambda _: ({"threads": before + 1}, ""),
     )
     assert seen[-1] == before + 1
@@ -310,7 +313,7 @@ def test_threads_that_are_tried_are_set_back() -> None:
 
 
 def test_the_facts_of_a_loader() -> None:
-    observation, _ = examine(DataLoader(Rows(100), 2), lambda batch: None, Goal(steps=6))
+    observation, _ = examine(DataLoader(Rows(100), 2), lambda batch: None, 6)
     loader = observation.loader
     assert loader is not None
     assert loader.where.startswith("test_examination.py:")
@@ -319,7 +322,7 @@ def test_the_facts_of_a_loader() -> None:
 
 
 def test_it_comes_back_from_a_file_as_it_was(tmp_path: Any) -> None:
-    observation, _ = examine(DataLoader(Rows(100), 2), lambda batch: None, Goal(steps=6))
+    observation, _ = examine(DataLoader(Rows(100), 2), lambda batch: None, 6)
     assert Observation.load(tmp_path) is None
     observation.save(tmp_path)
     assert Observation.load(tmp_path) == observation
@@ -333,7 +336,7 @@ def test_numbers_of_workers_are_tried_upwards() -> None:
 
 def test_workers_of_another_loops_loader_are_measured_without_their_starts() -> None:
     observation = Observation(["test"], 4, 1)
-    examination = Examination(observation, Goal(steps=12), lambda name: None, headrace.DataLoader)
+    examination = Examination(observation, 12, lambda name: None, headrace.DataLoader)
     train, val = DataLoader(Rows(4000), 2), DataLoader(Rows(8), 4, num_workers=1)
 
     def script() -> None:
@@ -351,7 +354,7 @@ def test_workers_of_another_loops_loader_are_measured_without_their_starts() -> 
 
 def test_a_phase_holds_whole_periods_of_a_loop_over_another_loader() -> None:
     observation = Observation(["test"], 4, 1)
-    examination = Examination(observation, Goal(steps=12), lambda name: None, headrace.DataLoader)
+    examination = Examination(observation, 12, lambda name: None, headrace.DataLoader)
     train, val = DataLoader(Rows(4000), 2), DataLoader(Rows(8), 4)
 
     def script() -> None:
@@ -380,9 +383,7 @@ def test_of_two_loaders_in_one_loop_the_right_one_is_measured_and_none_changed()
         return {"loader": {"batch_size": 8}}, seen.loops[0].where
 
     observation, batches = Observation(["test"], 4, 1), set[int]()
-    examination = Examination(
-        observation, Goal(steps=12), lambda name: None, headrace.DataLoader, promising=promising
-    )
+    examination = Examination(observation, 12, lambda name: None, headrace.DataLoader, promising=promising)
     train, val = DataLoader(Rows(4000), 2), DataLoader(Rows(8, 0.02), 4)
 
     def step(number: int, batch: torch.Tensor) -> None:
@@ -405,9 +406,7 @@ def test_a_loader_that_is_made_for_each_loop_is_not_changed() -> None:
         return {"loader": {"batch_size": 8}}, seen.loops[0].where
 
     observation = Observation(["test"], 4, 1)
-    examination = Examination(
-        observation, Goal(steps=12), lambda name: None, headrace.DataLoader, promising=promising
-    )
+    examination = Examination(observation, 12, lambda name: None, headrace.DataLoader, promising=promising)
     train = DataLoader(Rows(4000), 2)
 
     def step(number: int, batch: torch.Tensor) -> None:
@@ -429,22 +428,20 @@ def test_a_loader_with_an_iter_of_its_own_is_not_replaced() -> None:
     observation, _ = examine(
         Doubled(Rows(4000), 1),
         lambda batch: seen.add(int(batch[0]) % 2),
-        Goal(steps=8),
+        8,
         promising=lambda _: ({"loader": {"drop_last": False}}, ""),
     )
     assert observation.ended == EXAMINED
     assert seen == {0}
     # The number of threads is no matter of the loader.
     threads = {"threads": torch.get_num_threads() + 1}
-    observation, _ = examine(
-        Doubled(Rows(4000), 1), lambda batch: None, Goal(steps=8), promising=lambda _: (threads, "")
-    )
+    observation, _ = examine(Doubled(Rows(4000), 1), lambda batch: None, 8, promising=lambda _: (threads, ""))
     assert observation.phase(name_of(ACTUAL, threads)) is not None
 
 
 def test_a_script_that_leaves_its_loop_is_examined_in_the_next_epochs() -> None:
     observation, phases = Observation(["test"], 4, 1), list[str]()
-    examination = Examination(observation, Goal(steps=8), phases.append, headrace.DataLoader)
+    examination = Examination(observation, 8, phases.append, headrace.DataLoader)
     loader, finished = DataLoader(Rows(4000), 1), list[str]()
 
     def script() -> None:
@@ -468,7 +465,7 @@ def test_a_script_that_leaves_its_loop_is_examined_in_the_next_epochs() -> None:
 
 def test_a_script_that_ends_amid_repeated_batches_keeps_its_actual_steps() -> None:
     observation = Observation(["test"], 4, 1)
-    examination = Examination(observation, Goal(steps=8), lambda name: None, headrace.DataLoader)
+    examination = Examination(observation, 8, lambda name: None, headrace.DataLoader)
     loader = DataLoader(Rows(4000), 1)
     for number, _ in enumerate(examination.iterate(loader, partial(iter, loader))):
         if number == 12:  # after three steps to warm up
@@ -485,7 +482,7 @@ def test_a_trial_of_a_few_steps_predicts_nothing(rows: int, counts: bool) -> Non
     observation, _ = examine(
         DataLoader(Rows(rows), 1),
         lambda batch: None,
-        Goal(steps=8),
+        8,
         epochs=1,
         promising=lambda _: ({"loader": {"drop_last": False}}, ""),
     )
@@ -497,7 +494,7 @@ def test_a_trial_takes_as_many_steps_as_it_needs() -> None:
     observation, _ = examine(
         DataLoader(Rows(4000), 1),
         lambda batch: None,
-        Goal(steps=5),
+        5,
         promising=lambda _: ({"loader": {"drop_last": False}}, ""),
     )
     actual, tried = observation.phase(ACTUAL), observation.phase("actual drop_last=False")
@@ -523,7 +520,7 @@ def test_after_a_trial_that_fails_the_next_best_is_tried() -> None:
         return next(wanted, second), ""
 
     observation, _ = examine(
-        DataLoader(Fails(400), 1), lambda batch: time.sleep(0.01), Goal(steps=8), promising=promising
+        DataLoader(Fails(400), 1), lambda batch: time.sleep(0.01), 8, promising=promising
     )
     assert observation.ended == EXAMINED
     assert observation.refused == [name_of(ACTUAL, in_worker), name_of(ACTUAL, impossible)]
@@ -535,7 +532,7 @@ def test_what_is_known_is_saved_before_each_trial(tmp_path: Any) -> None:
     observation = Observation(["test"], 4, 1)
     examination = Examination(
         observation,
-        Goal(steps=8),
+        8,
         lambda name: None,
         headrace.DataLoader,
         promising=lambda _: (settings, ""),
@@ -591,7 +588,7 @@ def test_a_step_that_fails_before_leaves_the_threads_and_no_diagnosis(
 
 def test_a_script_that_fails_after_all_trials_is_not_said_to_have_failed_in_one() -> None:
     observation = Observation(["test"], 4, 1)
-    examination = Examination(observation, Goal(steps=8), lambda name: None, headrace.DataLoader)
+    examination = Examination(observation, 8, lambda name: None, headrace.DataLoader)
 
     def script() -> None:
         try:
@@ -608,7 +605,7 @@ def test_a_script_that_fails_after_all_trials_is_not_said_to_have_failed_in_one(
 def test_a_loop_that_comes_once_in_the_measured_steps_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_TRIAL_SECONDS", 0.5)
     observation, phases = Observation(["test"], 4, 1), list[str]()
-    examination = Examination(observation, Goal(steps=12), phases.append, headrace.DataLoader)
+    examination = Examination(observation, 12, phases.append, headrace.DataLoader)
     train, val = DataLoader(Rows(4000), 2), DataLoader(Rows(8), 4)
     looped_at = 0.0
 
@@ -636,7 +633,7 @@ def test_a_loop_that_comes_once_in_the_measured_steps_is_not_lost(monkeypatch: p
 
 def test_a_loop_that_ran_before_the_measured_steps_is_noted() -> None:
     observation = Observation(["test"], 4, 1)
-    examination = Examination(observation, Goal(steps=12), lambda name: None, headrace.DataLoader)
+    examination = Examination(observation, 12, lambda name: None, headrace.DataLoader)
     train, val = DataLoader(Rows(4000), 2), DataLoader(Rows(8), 4)
 
     def script() -> None:
@@ -654,7 +651,7 @@ def test_a_loop_that_ran_before_the_measured_steps_is_noted() -> None:
 
 def test_a_script_that_ends_before_its_next_validation_keeps_the_steps_before_the_first() -> None:
     observation = Observation(["test"], 4, 1)
-    examination = Examination(observation, Goal(), lambda name: None, headrace.DataLoader)
+    examination = Examination(observation, None, lambda name: None, headrace.DataLoader)
     train, val = DataLoader(Rows(40), 2), DataLoader(Rows(8), 4)
     for epoch in range(2):
         for _ in examination.iterate(train, partial(iter, train)):
@@ -735,7 +732,7 @@ def test_of_loaders_in_lock_step_the_one_that_is_waited_for_is_examined(loop: st
 
 def test_loaders_in_lock_step_go_through_all_phases() -> None:
     observation, phases = Observation(["test"], 4, 1), list[str]()
-    examination = Examination(observation, Goal(steps=8), phases.append, headrace.DataLoader)
+    examination = Examination(observation, 8, phases.append, headrace.DataLoader)
     fast, slow = DataLoader(Rows(4000), 2), DataLoader(Rows(4000, 0.004), 1)
 
     def script() -> None:

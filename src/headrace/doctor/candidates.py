@@ -22,7 +22,7 @@ from headrace.doctor.case import (
     tried_workers,
     where_it_stays,
 )
-from headrace.doctor.model import IRREGULAR
+from headrace.doctor.model import IRREGULAR, part_name
 from headrace.measure.observed import ACTUAL, DEMAND, GAIN_THAT_COUNTS, SUPPLY
 from headrace.measure.subject import name_of
 from headrace.measure.supplies import worker_threads
@@ -125,18 +125,16 @@ def smoother(case: Case) -> Iterator[Candidate]:
 
 def workers_that_stay(case: Case) -> Iterator[Candidate]:
     """Workers that are kept from epoch to epoch."""
-    actual = case.observation.phase(ACTUAL)
-    loader = case.observation.loader
-    if loader is None or loader.kind == "headrace":  # whose workers stay in any case
-        return
-    if actual is None or not case.arguments.get("num_workers") or case.arguments.get("persistent_workers"):
-        return
-    spent = start_of_epoch(case.observation, actual)
-    starts = starts_of(case.observation, actual)
-    if not spent:
+    loader, spent, starts = (
+        case.loader,
+        start_of_epoch(case.loader, case.phase),
+        starts_of(case.loader, case.phase),
+    )
+    stay = loader.kind == "headrace" or loader.arguments.get("persistent_workers")
+    if stay or not loader.workers or not spent:
         return
     # What remains of a start is the first batch, which workers make as fast as any.
-    batch = sum(actual.samples) / len(actual.samples)
+    batch = statistics.fmean(case.phase.samples)
     first = sum(stage.seconds_per_sample for stage in case.stages if stage.place == "worker") * batch
     seconds = statistics.median(starts)
     saved = spent * max(0.0, 1 - first / seconds)
@@ -212,22 +210,21 @@ def irregular_costs(case: Case) -> Iterator[Candidate]:
     for part, seconds in case.irregular.items():
         # The loader's pace remains the limit, where it works ahead.
         floor = case.costs.loading * case.slowdown if case.costs.overlaps else 0.0
-        kind, what, text = IRREGULAR[part]
-        change, *lines = text.splitlines()
+        kind = IRREGULAR[part]
+        change, *lines = REMEDIES[kind].splitlines()
         gain = case.actual / max(floor, case.actual - seconds, 1e-9)
-        why = f"{what} takes {seconds / case.actual:.0%} of the script's time"
+        why = f"{part_name(part)} takes {seconds / case.actual:.0%} of the script's time"
         evidence = tuple(where_it_stays(case.observation, ACTUAL))
         yield Candidate(kind, gain, change, why, evidence, tuple(f" {line}" for line in lines), ideal=True)
 
 
 def other_loops(case: Case) -> Iterator[Candidate]:
     """Workers for another loader, as of validation, whose loop waits for it."""
-    actual = case.observation.phase(ACTUAL)
-    samples = max(1, sum(actual.samples)) if actual else 1
+    samples = case.samples
     for loop in case.observation.loops:
-        now = int(loop.arguments.get("num_workers", 0))
+        now, stay = int(loop.arguments.get("num_workers", 0)), loop.arguments.get("persistent_workers")
         for workers, (seconds, cpu) in loop.supplies.items():
-            count, stay = int(workers), loop.arguments.get("persistent_workers")
+            count = int(workers)
             if count < now or (count == now and (stay or not now)):
                 continue
             cores = (loop.computes + loop.samples * cpu) / case.costs.cores
@@ -266,8 +263,8 @@ def single_threaded_workers(case: Case) -> Iterator[Candidate]:
         kind="oversubscribed",
         gain=case.gain(case.costs.with_supply(phase)),
         change=f"one thread for the libraries in each worker: {line.partition('  #')[0]}",
-        why=f"the {case.workers} workers compute on {worker_threads(looks)} threads, with {case.costs.cores}"
-        " cores",
+        why=f"the {case.loader.workers} workers compute on {worker_threads(looks)} threads, with"
+        f" {case.costs.cores} cores",
         evidence=(
             f"threads started by native libraries; imported: {', '.join(libraries)}",
             f"the loader alone: {1 / case.costs.supply:,.0f} samples/s,"
@@ -390,7 +387,8 @@ MAKERS: tuple[Callable[[Case], Iterator[Candidate]], ...] = (
     headrace_instead,
     freer_device,
 )
-# What a user can do about a stage that costs too much; {name} is the stage's.
+# What a user can do about a stage that costs too much, whose name is {name}, or about a part of the step that
+# not each batch needs.
 REMEDIES = {
     "lock": "one file handle per worker or thread, opened at first use: then no lock is needed\n"
     "or extract the archive once, or pack the data: headrace pack SRC DEST",
@@ -403,4 +401,14 @@ REMEDIES = {
     "collate": "collate_fn: torch.stack of tensors of one shape; pad in the dataset, or on the device",
     "transfer": "send less: uint8 instead of float32 (normalise on the device), fewer and larger tensors",
     "pin": "pin less: uint8 instead of float32, fewer and larger tensors",
+    "recompile": "compile once: batches of one shape, or dynamic shapes\n"
+    "model = torch.compile(model, dynamic=True)\n"
+    "or pad batches to a few fixed lengths",
+    "checkpoint": "write checkpoints less often, or in the background\n"
+    "save every so many minutes rather than steps\n"
+    "or torch.distributed.checkpoint.async_save(state, checkpoint_id=path)",
+    "logging": "log less often\nlog every so many steps; images and histograms once per epoch",
+    "gc": "collect less often: gc.freeze() after the setup\n"
+    "gc.collect(); gc.freeze()  # before the loop: the collector skips what exists by then\n"
+    "no gc.collect() within the loop",
 }

@@ -28,6 +28,7 @@ from headrace.measure.observed import (
     PARTS,
     STALL_THAT_MATTERS,
     SUPPLY,
+    LoaderFacts,
     Observation,
     Phase,
 )
@@ -51,6 +52,7 @@ class Case:
     """An observation, and what was computed of it once.
 
     Attributes:
+        loader, phase: the one that was examined, and its actual phase.
         actual: seconds per sample, with starts of epochs and loops over other loaders.
         steady: the same without these, and without irregular costs of the step.
         irregular: seconds per sample by part of the step that not each batch needs, as of `IRREGULAR`.
@@ -66,6 +68,8 @@ class Case:
     """
 
     observation: Observation
+    loader: LoaderFacts
+    phase: Phase
     costs: Costs
     actual: float
     steady: float
@@ -83,7 +87,7 @@ class Case:
     @property
     def arguments(self) -> dict[str, Any]:
         """The loader's."""
-        return self.observation.loader.arguments if self.observation.loader else {}
+        return self.loader.arguments
 
     @property
     def is_busy(self) -> bool:
@@ -100,16 +104,14 @@ class Case:
     @property
     def receiving(self) -> float:
         """Share of the steps' time in which the training thread computes to receive batches from workers."""
-        actual = self.observation.phase(ACTUAL)
-        assert actual is not None
         stages = (stage for stage in self.stages if stage.kind == "receive" and stage.place == "main")
         seconds = sum(stage.seconds_per_sample * (1 - stage.waiting) for stage in stages)
-        return seconds / per_sample(actual)[0]
+        return seconds / per_sample(self.phase)[0]
 
     @property
-    def workers(self) -> int:
-        """That make samples; 1 where the training thread does it itself."""
-        return max(1, int(self.arguments.get("num_workers", 0)))
+    def samples(self) -> int:
+        """Of the actual phase."""
+        return max(1, sum(self.phase.samples))
 
     def gain(self, after: Costs, saved: float = 0.0) -> float:
         """Speed-up that is likely with other costs, and with `saved` seconds per sample of all else."""
@@ -128,15 +130,14 @@ class Case:
 
     def tried(self, settings: dict[str, Any], where: str) -> float:
         """Speed-up that was measured with these settings; 0: it was not."""
-        observation, actual = self.observation, self.observation.phase(ACTUAL)
-        phase = observation.phase(name_of(ACTUAL, settings, where)) if settings else None
+        phase = self.observation.phase(name_of(ACTUAL, settings, where)) if settings else None
         starts = "persistent_workers" in settings.get("loader", {}) and not where
-        if phase is None or actual is None or (starts and not phase.startups) or (where and not phase.loops):
+        if phase is None or (starts and not phase.startups) or (where and not phase.loops):
             return 0.0
-        seconds = per_sample(phase)[0] + start_of_epoch(observation, phase if phase.startups else actual)
-        for loop in observation.loops:
+        seconds = per_sample(phase)[0] + start_of_epoch(self.loader, phase if phase.startups else self.phase)
+        for loop in self.observation.loops:
             changed = phase.loop_seconds / phase.loops * loop.loops if loop.where == where else loop.seconds
-            seconds += changed / max(1, sum(actual.samples))
+            seconds += changed / self.samples
         return self.actual / max(1e-9, seconds)
 
 
@@ -182,8 +183,9 @@ def other_arguments(case: Case, kind: str, gain: float, why: str, *evidence: str
 
 def case_of(observation: Observation) -> Case | None:
     """None: too little was measured."""
-    costs, actual, whole = costs_of(observation), observation.phase(ACTUAL), seconds_of(observation)
-    if costs is None or actual is None or whole is None:
+    costs, actual, loader = costs_of(observation), observation.phase(ACTUAL), observation.loader
+    whole = seconds_of(observation)
+    if costs is None or actual is None or loader is None or whole is None:
         return None
     measured, _ = per_sample(actual)
     irregular = irregular_seconds(observation, actual)
@@ -199,6 +201,8 @@ def case_of(observation: Observation) -> Case | None:
     )
     return Case(
         observation=observation,
+        loader=loader,
+        phase=actual,
         costs=costs,
         actual=whole,
         steady=steady,
@@ -269,20 +273,18 @@ def least_step(observation: Observation, phase: Phase | None) -> float:
     return fastest - min(2 * standard_error(phase, 1), 0.5 * fastest)
 
 
-def start_of_epoch(observation: Observation, phase: Phase) -> float:
+def start_of_epoch(loader: LoaderFacts, phase: Phase) -> float:
     """Seconds of a sample that go to starting epochs; 0 where none began, or their length isn't known."""
-    batches = observation.loader.batches if observation.loader else None
-    starts = starts_of(observation, phase)
-    if not starts or not batches:
+    starts = starts_of(loader, phase)
+    if not starts or not loader.batches:
         return 0.0
-    return statistics.median(starts) / (batches * statistics.fmean(phase.samples))
+    return statistics.median(starts) / (loader.batches * statistics.fmean(phase.samples))
 
 
-def starts_of(observation: Observation, phase: Phase) -> list[float]:
+def starts_of(loader: LoaderFacts, phase: Phase) -> list[float]:
     """Seconds of each start of an epoch; where the phase saw none, and workers are started again for each, of
     the first."""
-    loader = observation.loader
-    if phase.startups or loader is None or loader.arguments.get("persistent_workers", True):
+    if phase.startups or loader.arguments.get("persistent_workers", True):
         return phase.startups
     return [loader.first_batch_seconds]
 
@@ -290,10 +292,10 @@ def starts_of(observation: Observation, phase: Phase) -> list[float]:
 def seconds_of(observation: Observation) -> float | None:
     """Seconds per sample as the script is, as `Case.actual`; None: too little was measured."""
     actual = observation.phase(ACTUAL)
-    if actual is None:
+    if actual is None or observation.loader is None:
         return None
     elsewhere = sum(loop.seconds for loop in observation.loops) / max(1, sum(actual.samples))
-    return per_sample(actual)[0] + start_of_epoch(observation, actual) + elsewhere
+    return per_sample(actual)[0] + start_of_epoch(observation.loader, actual) + elsewhere
 
 
 def is_faster(case: Case, phase: Phase) -> bool:
@@ -302,8 +304,7 @@ def is_faster(case: Case, phase: Phase) -> bool:
     now = case.observation.phase(SUPPLY)
     if now is None or not case.costs.overlaps:
         return True
-    workers = case.workers
-    doubt = math.hypot(standard_error(now, workers), standard_error(phase, workers))
+    doubt = math.hypot(*(standard_error(one, case.loader.workers) for one in (now, phase)))
     return per_sample(now)[0] - per_sample(phase)[0] > doubt
 
 

@@ -55,36 +55,22 @@ TROUBLES: tuple[tuple[State, str, str, str, Judgement, str], ...] = (
 # An image is large if it has so many times the pixels of the median one, and this many at least. Large ones
 # are reported if they hold this share of all pixels.
 LARGE, LARGE_PIXELS, LARGE_SHARE = 4, 4_000_000, 0.2
-# Edges that nearly every recipe scales down to, and up from.
-USUAL_EDGE, SMALL_EDGE = 256, 64
+USUAL_EDGE = 256  # that nearly every recipe scales down to
 
 
 def judge_folder(
     place: Place, splits: Sequence[Split], *, decoded: bool, known_wnids: Sequence[str] = ()
 ) -> Checkup:
-    """The checkup of a folder.
-
-    Args:
-        place: the given folder.
-        splits: the splits below `place` that hold class folders or images, as listed.
-        decoded: whether their images were read and decoded.
-        known_wnids: of ImageNet's classes, where a devkit has them.
-    """
+    """The checkup of a folder and of the splits below it that hold class folders or images, as listed;
+    `known_wnids` are those of ImageNet's classes, where a devkit has them."""
     return _checkup(place.path, ("Folder", layout(place)), splits, decoded=decoded, known=known_wnids)
 
 
 def judge_pack(
     path: str, split: Split, problems: Sequence[str], notes: Sequence[str], *, decoded: bool
 ) -> Checkup:
-    """The checkup of a pack.
-
-    Args:
-        path: of its folder.
-        split: its samples.
-        problems: what verifying it found, one per line.
-        notes: what couldn't be verified.
-        decoded: whether its images were decoded.
-    """
+    """The checkup of a pack whose samples are `split`: what verifying it found, one per line, and what
+    couldn't be verified."""
     remedy = "Copy the pack again, or make it again: headrace pack. headrace verify lists all."
     details = {"problems": list(problems)}
     found = some("records", "record", "not as packed", problems, "bad", remedy, details)
@@ -232,7 +218,7 @@ def sizes(subject: str, splits: Sequence[Split]) -> tuple[Finding, ...]:
         paths = [below(subject, split) + name for split in splits for name in split.images.names]
         names = [paths[number] for number in known.tolist()]
         pixels = (widths * heights)[known]
-        findings += [_edges(short, long, pixels), *_large(names, pixels), *_small(names, short)]
+        findings += [_edges(short, long, pixels), *_large(names, pixels)]
     return tuple(findings)
 
 
@@ -274,18 +260,6 @@ def _large(names: Sequence[str], pixels: Numbers) -> list[Finding]:
     remedy = "Make them smaller once: headrace pack SRC DEST --max-side 1024 (with loss)."
     details = {"files": found, "share_of_pixels": share}
     return some("large images", "image", what, lines, "note", remedy, details)
-
-
-def _small(names: Sequence[str], short: Numbers) -> list[Finding]:
-    """Only where most are large: sets of small images are meant to be so."""
-    if np.median(short) < 2 * SMALL_EDGE:
-        return []
-    order = [i for i in np.argsort(short, kind="stable").tolist() if short[i] < SMALL_EDGE]
-    found = {names[i]: int(short[i]) for i in order}
-    lines = [f"{name}: {edge:,} pixels" for name, edge in found.items()]
-    remedy = "Check whether they are thumbnails or icons included by mistake."
-    what = f"with an edge below {SMALL_EDGE} pixels"
-    return some("small images", "image", what, lines, "note", remedy, {"files": found})
 
 
 def duplicates(subject: str, splits: Sequence[Split]) -> tuple[Finding, ...]:

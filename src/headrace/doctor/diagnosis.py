@@ -12,7 +12,7 @@ from typing import Any
 from headrace.doctor.candidates import REMEDIES, candidates
 from headrace.doctor.case import TAKEN_CORES, Candidate, Case, case_of, other_arguments, where_it_stays
 from headrace.doctor.memory import FOR_MEMORY, GROWING, LESS_GROWTH, LESS_GROWTH_LINES, memory_findings
-from headrace.doctor.model import step_parts
+from headrace.doctor.model import IRREGULAR, draw_bursts, part_name, step_parts
 from headrace.doctor.records import KINDS, Advice, Cause, Diagnosis, Rate, Step, TimeShare, Usage
 from headrace.errors import HeadraceError
 from headrace.measure.observed import (
@@ -45,17 +45,7 @@ MOST_UNDER_LOAD = 0.95  # confidence where the load average is above the number 
 # Times as long as alone: below it, a step is as fast as on the few batches that are repeated for it.
 LONGER = 1.25
 LEAST_SHARE = 0.02  # of the time, of a part that is reported
-PART_NAMES = {
-    "compile": "compiling the model",
-    "checkpoint": "writing checkpoints",
-    "backward": "the backward pass",
-    "forward": "the forward pass",
-    "optimizer": "the optimizer",
-    "read-back": "reading values back (.item(), .cpu())",
-    "gc": "the garbage collector",
-    "step": "other code of the step",
-}
-ABOUT_LOADING = {*REMEDIES, "workers", "straggler"}
+ABOUT_LOADING = {*REMEDIES, "workers", "straggler"} - {*IRREGULAR.values()}
 
 
 def diagnose(observation: Observation) -> Diagnosis:
@@ -65,22 +55,19 @@ def diagnose(observation: Observation) -> Diagnosis:
         HeadraceError: too little was measured; the message says what.
     """
     case = case_of(observation)
-    actual = observation.phase(ACTUAL)
-    short = actual is None or (observation.ended != EXAMINED and len(actual.waits) < LEAST_STEPS)
-    if case is None or observation.loader is None or short:
+    if case is None or (observation.ended != EXAMINED and len(case.phase.waits) < LEAST_STEPS):
         raise HeadraceError(too_little(observation))
     found = candidates(case)
     ranked = rank(case, found)
     named = causes(observation, case, ranked)
-    loader = observation.loader
     return Diagnosis(
         command=tuple(observation.command),
-        loader=loader.code,
-        where=loader.where,
+        loader=case.loader.code,
+        where=case.loader.where,
         causes=named,
         # What answers the verdict comes first.
         advice=tuple(sorted(advice(case, found, ranked), key=lambda one: one.cause != named[0].kind)),
-        rates=rates(observation),
+        rates=rates(case),
         stall=case.stall,
         stages=case.stages,
         time=time_shares(case),
@@ -89,7 +76,7 @@ def diagnose(observation: Observation) -> Diagnosis:
         memory=memory_findings(observation),
         steps=steps(observation),
         usage=tuple(Usage(**usage) for usage in observation.usage),
-        watching=watching(observation),
+        watching=watching(case),
         others=case.others,
         notes=(*observation.notes, *first_batch(case), *other_processes(case)),
     )
@@ -97,8 +84,7 @@ def diagnose(observation: Observation) -> Diagnosis:
 
 def first_batch(case: Case) -> list[str]:
     """That it took long, if it did: once in a training, but at each start of it."""
-    loader, batch = case.observation.loader, case.actual * (case.arguments.get("batch_size") or 1)
-    seconds = loader.first_batch_seconds if loader else 0.0
+    seconds, batch = case.loader.first_batch_seconds, case.actual * (case.arguments.get("batch_size") or 1)
     if seconds < LONG_FIRST_BATCH:
         return []
     steps = f", as long as {seconds / batch:,.0f} steps take"
@@ -228,9 +214,8 @@ def undecided(case: Case, between: str) -> Cause:
 
 def too_short(case: Case) -> Cause:
     """That the script ended before the step was measured alone, and shows nothing that starves it so far."""
-    actual = case.observation.phase(ACTUAL)
     sentence = (
-        f"the script ended after {len(actual.waits) if actual else 0} steps that could be measured, before"
+        f"the script ended after {len(case.phase.waits)} steps that could be measured, before"
         f" the step was measured alone; they waited for {case.stall:.0%} of their time, but prefetched"
         " batches may hide a slower loader: give it more steps or epochs"
     )
@@ -293,31 +278,14 @@ def unexplained(case: Case, confidence: float) -> Cause:
 
 def resampled(observation: Observation, generator: random.Random) -> Observation:
     """The same measurements, drawn from with replacement: steps of each phase, looks at each stage."""
-    phases = []
+    phases, workers = [], observation.loader.workers if observation.loader else 0
     for phase in observation.phases:
-        drawn = draw_bursts(phase, workers_of(observation), generator)
+        drawn = draw_bursts(phase, workers, generator)
         waits, computes = [phase.waits[i] for i in drawn], [phase.computes[i] for i in drawn]
         samples = [phase.samples[i] for i in drawn]
         phases.append(replace(phase, waits=waits, computes=computes, samples=samples))
     looks = [{**look, "stages": _resampled_looks(look["stages"], generator)} for look in observation.looks]
     return replace(observation, phases=phases, looks=looks)
-
-
-def draw_bursts(phase: Phase, loader_workers: int, generator: random.Random) -> list[int]:
-    """Numbers of steps, drawn with replacement; as many in a row as there are workers, see `bursts`."""
-    count = len(phase.waits)
-    size = max(1, int(phase.settings.get("loader", {}).get("num_workers", loader_workers)))
-    starts = range(0, count, size)
-    drawn: list[int] = []
-    while len(drawn) < count:
-        start = generator.choice(starts)
-        drawn += range(start, min(count, start + size))
-    return drawn
-
-
-def workers_of(observation: Observation) -> int:
-    """The loader's."""
-    return int(observation.loader.arguments.get("num_workers", 0)) if observation.loader else 0
 
 
 def _resampled_looks(stages: dict[str, Any], generator: random.Random) -> dict[str, Any]:
@@ -403,23 +371,22 @@ def diff(case: Case, candidate: Candidate) -> tuple[str, ...]:
     return (f"-loader = DataLoader(…{before})", f"+loader = DataLoader(…{text})")
 
 
-def rates(observation: Observation) -> tuple[Rate, ...]:
+def rates(case: Case) -> tuple[Rate, ...]:
     """Supply, demand and actual, then supplies with other settings."""
-    named = {phase.name: phase for phase in observation.phases if phase.seconds > 0}
-    if DEMAND not in named and ACTUAL in named:
-        actual = named[ACTUAL]
-        named[DEMAND] = replace(actual, name=DEMAND, waits=[0.0] * len(actual.waits))
+    named = {phase.name: phase for phase in case.observation.phases if phase.seconds > 0}
+    if DEMAND not in named:
+        named[DEMAND] = replace(case.phase, name=DEMAND, waits=[0.0] * len(case.phase.waits))
     first = [named[name] for name in (SUPPLY, DEMAND, ACTUAL) if name in named]
     others = [phase for name, phase in named.items() if name not in (SUPPLY, DEMAND, ACTUAL, PARTS)]
-    return tuple(rate(phase, workers_of(observation)) for phase in [*first, *others])
+    return tuple(rate(phase, case.loader.workers) for phase in [*first, *others])
 
 
-def rate(phase: Phase, loader_workers: int) -> Rate:
+def rate(phase: Phase, workers: int) -> Rate:
     """With bounds by bootstrap over its bursts."""
     generator, count = random.Random(SEED), len(phase.waits)
     means = []
     for _ in range(RESAMPLINGS):
-        drawn = draw_bursts(phase, loader_workers, generator)
+        drawn = draw_bursts(phase, workers, generator)
         seconds = sum(phase.waits[i] + phase.computes[i] for i in drawn)
         means.append(sum(phase.samples[i] for i in drawn) / max(1e-9, seconds))
     means.sort()
@@ -429,10 +396,8 @@ def rate(phase: Phase, loader_workers: int) -> Rate:
 
 def time_shares(case: Case) -> tuple[TimeShare, ...]:
     """Where the time of the actual phase went: waiting, parts of the step, loops over other loaders."""
-    observation = case.observation
-    actual = observation.phase(ACTUAL)
-    whole = max(1e-9, actual.ended - actual.began) if actual else 1.0
-    waits = sum(actual.waits) + sum(actual.startups) if actual else 0.0
+    observation, whole = case.observation, max(1e-9, case.phase.ended - case.phase.began)
+    waits = sum(case.phase.waits) + sum(case.phase.startups)
     shares = [TimeShare("waiting for data", min(1.0, waits / whole))]
     for loop in observation.loops:
         shares.append(TimeShare(f"loop at {loop.where}: waiting for data", loop.waits / whole))
@@ -447,11 +412,6 @@ def time_shares(case: Case) -> tuple[TimeShare, ...]:
     return tuple(shares)
 
 
-def part_name(key: str) -> str:
-    """A part of the step, as of `headrace.measure.stages`, for readers."""
-    return PART_NAMES.get(key, key.removeprefix("code:"))
-
-
 def steps(observation: Observation) -> tuple[Step, ...]:
     """Of the phases in which the script made steps."""
     return tuple(
@@ -462,9 +422,8 @@ def steps(observation: Observation) -> tuple[Step, ...]:
     )
 
 
-def watching(observation: Observation) -> float:
+def watching(case: Case) -> float:
     """Share of the cores' time that watching took in the actual phase, in all processes."""
-    actual = observation.phase(ACTUAL)
+    observation, whole = case.observation, max(1e-9, case.phase.ended - case.phase.began)
     inside = sum(look["own_cpu_seconds"] for look in observation.looks if look["phase"] == ACTUAL)
-    whole = max(1e-9, actual.ended - actual.began) if actual else 1.0
     return float(inside / whole + observation.watching) / observation.cores

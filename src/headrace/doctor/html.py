@@ -22,15 +22,9 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Chart:
-    """Quantities over time.
-
-    Attributes:
-        heading, note: what it shows.
-        top: value at the upper edge, with its unit.
-        start, end: seconds at the left and right edge.
-        curves: (class of style, name, points of an SVG polygon), back to front.
-        bands: (name, left, width) of each phase, in units of the chart.
-    """
+    """Quantities over time, from `start` to `end` (seconds). `top` is the value at the upper edge, with its
+    unit; curves are (class of style, name, points of an SVG polygon), back to front; bands (name, left,
+    width) of each phase, in units of the chart."""
 
     heading: str
     note: str
@@ -42,13 +36,8 @@ class Chart:
 
 
 def render_html(diagnosis: Diagnosis) -> str:
-    """The report as HTML5 in UTF-8, with the whole record in it as JSON.
-
-    It loads nothing, and its Content-Security-Policy keeps it from it.
-
-    Raises:
-        ConfigError: jinja2 isn't installed.
-    """
+    """The report as HTML5 in UTF-8, with the whole record in it as JSON. It loads nothing, and its
+    Content-Security-Policy keeps it from it."""
     jinja2, markupsafe = require("jinja2", "doctor"), require("markupsafe", "doctor")
     environment = jinja2.Environment(
         autoescape=True,
@@ -61,13 +50,12 @@ def render_html(diagnosis: Diagnosis) -> str:
     style, script, page = (
         (folder / f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js", "html")
     )
-    demand = wording.rate_named(diagnosis, "demand")
     record = json.dumps(_finite(diagnosis.to_json()), allow_nan=False, separators=(",", ":"))
     html: str = environment.from_string(page).render(
         record=diagnosis,
         words=wording,
-        demand=demand.samples_per_second if demand else 0.0,
-        most=max((rate.samples_per_second for rate in diagnosis.rates), default=0.0),
+        demand=diagnosis.rate("demand").samples_per_second,
+        most=max(rate.samples_per_second for rate in diagnosis.rates),
         places=wording.stages_by_place(diagnosis),
         charts=charts(diagnosis),
         size=(WIDTH, HEIGHT),

@@ -7,6 +7,7 @@ loader, and the cores that both compute on. Where they don't overlap, it takes a
 
 from __future__ import annotations
 
+import random
 import statistics
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,34 +20,17 @@ PLACES = (
     *("read thread", "native thread", "collating thread", "copying thread"),
     *("worker", "worker's other threads", "main", "pin thread"),
 )
-# Parts of the step that not each batch needs: (kind of cause, as a phrase, what to change and lines of code).
-IRREGULAR: dict[str, tuple[str, str, str]] = {
-    "compile": (
-        "recompile",
-        "compiling the model for new shapes",
-        "compile once: batches of one shape, or dynamic shapes\n"
-        "model = torch.compile(model, dynamic=True)\n"
-        "or pad batches to a few fixed lengths",
-    ),
-    "checkpoint": (
-        "checkpoint",
-        "writing checkpoints",
-        "write checkpoints less often, or in the background\n"
-        "save every so many minutes rather than steps\n"
-        "or torch.distributed.checkpoint.async_save(state, checkpoint_id=path)",
-    ),
-    "logging": (
-        "logging",
-        "logging",
-        "log less often\nlog every so many steps; images and histograms once per epoch",
-    ),
-    "gc": (
-        "gc",
-        "Python's garbage collector",
-        "collect less often: gc.freeze() after the setup\n"
-        "gc.collect(); gc.freeze()  # before the loop: the collector skips what exists by then\n"
-        "no gc.collect() within the loop",
-    ),
+# Kinds of cause by the parts of the step that not each batch needs.
+IRREGULAR = {"compile": "recompile", "checkpoint": "checkpoint", "logging": "logging", "gc": "gc"}
+PART_NAMES = {
+    "compile": "compiling the model",
+    "checkpoint": "writing checkpoints",
+    "backward": "the backward pass",
+    "forward": "the forward pass",
+    "optimizer": "the optimizer",
+    "read-back": "reading values back (.item(), .cpu())",
+    "gc": "Python's garbage collector",
+    "step": "other code of the step",
 }
 # Stages of Headrace's own loader that may have threads of their own, beside those that make samples.
 OWN_THREADS = {"read": "read thread", "collate": "collating thread", "transfer": "copying thread"}
@@ -57,15 +41,8 @@ IDLE = ("idle", "start", "wait")
 
 @dataclass(frozen=True)
 class Costs:
-    """Of one sample, in seconds.
-
-    Attributes:
-        demand: the step alone.
-        supply: the loader alone: the time from one sample to the next.
-        demand_cpu, supply_cpu: processor time of each, all threads and processes.
-        cores: that may be used.
-        overlaps: the loader works while the step does.
-    """
+    """Seconds of one sample: of the step alone; of the loader alone, from one sample to the next; and of
+    processor time of each, in all threads and processes. `overlaps`: the loader works while the step does."""
 
     demand: float
     supply: float
@@ -126,24 +103,36 @@ def costs_of(observation: Observation) -> Costs | None:
     else:
         demand_seconds, demand_cpu = per_sample(demand)
     supply_seconds, supply_cpu = per_sample(supply)
-    overlaps = observation.loader.kind == "headrace" or bool(observation.loader.arguments.get("num_workers"))
+    overlaps = observation.loader.kind == "headrace" or observation.loader.workers > 0
     return Costs(demand_seconds, supply_seconds, demand_cpu, supply_cpu, observation.cores, overlaps)
 
 
-def bursts(phase: Phase, loader_workers: int) -> list[tuple[float, int]]:
-    """(seconds, samples) of as many steps in a row as there are workers: their batches come together, so that
-    single steps are either long or nothing."""
-    count = max(1, int(phase.settings.get("loader", {}).get("num_workers", loader_workers)))
-    seconds = [wait + compute for wait, compute in zip(phase.waits, phase.computes, strict=True)]
+def bursts_of(phase: Phase, workers: int) -> list[range]:
+    """Numbers of as many steps in a row as there are workers: their batches come together, so that single
+    steps are either long or nothing."""
+    size, count = max(1, int(phase.settings.get("loader", {}).get("num_workers", workers))), len(phase.waits)
+    return [range(start, min(count, start + size)) for start in range(0, count, size)]
+
+
+def bursts(phase: Phase, workers: int) -> list[tuple[float, int]]:
+    """(seconds, samples) of each burst."""
     return [
-        (sum(seconds[i : i + count]), sum(phase.samples[i : i + count]))
-        for i in range(0, len(seconds), count)
+        (sum(phase.waits[i] + phase.computes[i] for i in steps), sum(phase.samples[i] for i in steps))
+        for steps in bursts_of(phase, workers)
     ]
 
 
-def standard_error(phase: Phase, loader_workers: int) -> float:
+def draw_bursts(phase: Phase, workers: int, generator: random.Random) -> list[int]:
+    """Numbers of steps, drawn burst by burst with replacement."""
+    count, known, drawn = len(phase.waits), bursts_of(phase, workers), list[int]()
+    while len(drawn) < count:
+        drawn += generator.choice(known)
+    return drawn
+
+
+def standard_error(phase: Phase, workers: int) -> float:
     """Of a sample's seconds, from burst to burst; infinite where there is one burst only."""
-    times = [seconds / samples for seconds, samples in bursts(phase, loader_workers)]
+    times = [seconds / samples for seconds, samples in bursts(phase, workers)]
     return statistics.stdev(times) / len(times) ** 0.5 if len(times) > 1 else float("inf")
 
 
@@ -173,11 +162,10 @@ def stage_costs(observation: Observation, name: str = SUPPLY) -> list[StageCost]
     _share_out(rows)
     # Stacks are sampled over the whole phase, of which its steps may be a part.
     samples = max(1, sum(phase.samples)) * max(1.0, (phase.ended - phase.began) / max(phase.seconds, 1e-9))
-    workers = max(1, int(loader.arguments.get("num_workers", 0)))
     found = []
     for (key, place), (looks, seconds, waiting) in rows.items():
         kind, _, rest = key.partition(":")
-        rate = (workers if place == "worker" else 1) * samples / seconds
+        rate = (max(1, loader.workers) if place == "worker" else 1) * samples / seconds
         found.append(
             StageCost(kind, rest or kind, place, seconds / samples, waiting / seconds, rate, int(looks))
         )
@@ -199,18 +187,17 @@ def _stages_of_headrace(stages: dict[str, list[float]]) -> list[StageCost]:
 def _share_out(rows: dict[tuple[str, str], list[float]]) -> None:
     """What calling transforms takes, as a Compose does, goes to these by what they take themselves."""
     for key, place in [row for row in rows if row[0] == CALLING_TRANSFORMS]:
-        named = [row for (other, at), row in rows.items() if at == place and is_transform(other)]
+        named = [
+            row
+            for (other, at), row in rows.items()
+            if at == place and other.startswith(CALLING_TRANSFORMS) and other != key
+        ]
         whole = sum(row[1] for row in named)
         for row in named:
             share = row[1] / whole
             row[:] = [mine + share * more for mine, more in zip(row, rows[key, place], strict=True)]
         if named:
             del rows[key, place]
-
-
-def is_transform(key: str) -> bool:
-    """Whether the key of a stage names one transform."""
-    return key.startswith(CALLING_TRANSFORMS) and key != CALLING_TRANSFORMS
 
 
 def step_parts(observation: Observation, name: str) -> dict[str, float]:
@@ -226,6 +213,11 @@ def step_parts(observation: Observation, name: str) -> dict[str, float]:
     found = {key: share for key, share in parts.items() if key in IRREGULAR}
     scale = (sum(parts.values()) - sum(found.values())) / sum(rest.values())
     return found | {key: scale * share for key, share in rest.items()}
+
+
+def part_name(key: str) -> str:
+    """A part of the step, as of `headrace.measure.stages`, for readers."""
+    return PART_NAMES.get(key, key.removeprefix("code:"))
 
 
 def parts_looked_at(observation: Observation, name: str) -> dict[str, float]:

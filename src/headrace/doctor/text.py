@@ -20,7 +20,6 @@ from headrace.doctor.wording import (
     judgement,
     percent,
     plain,
-    rate_named,
     stages_by_place,
     tally,
     title,
@@ -140,10 +139,7 @@ def _print_time(console: Console, diagnosis: Diagnosis) -> None:
 
 def _print_rates(console: Console, diagnosis: Diagnosis) -> None:
     _heading(console, "How it was measured")
-    if not diagnosis.rates:
-        console.print("  No rate could be measured.")
-        return
-    most = max(rate.samples_per_second for rate in diagnosis.rates) or 1.0
+    most = max(rate.samples_per_second for rate in diagnosis.rates)
     least = min(rate.samples_per_second for rate in diagnosis.rates[: len(METHOD)])
     table = _table("", "", "samples/s", "95 % range")
     for rate in diagnosis.rates:
@@ -160,11 +156,9 @@ def _print_stages(console: Console, diagnosis: Diagnosis) -> None:
     if not diagnosis.stages:
         return
     _heading(console, "Throughput of each stage of loading, if it were the only one")
-    demand = rate_named(diagnosis, "demand")
-    limit = demand.samples_per_second if demand else 0.0
-    if demand:
-        end = f"The step's throughput is {figure(limit)} samples/s: the bar's end."
-        console.print(_text(f"  {end} ✗: slower than that."))
+    limit = diagnosis.rate("demand").samples_per_second
+    end = f"The step's throughput is {figure(limit)} samples/s: the bar's end."
+    console.print(_text(f"  {end} ✗: slower than that."))
     table = _table("", "", "samples/s", "ms each", "waiting")
     for place, rows in stages_by_place(diagnosis):
         table.add_row(_text(f"  {place}", "dim"))
@@ -172,8 +166,10 @@ def _print_stages(console: Console, diagnosis: Diagnosis) -> None:
             short = row.samples_per_second < limit
             style = STYLES["bad"] if short else ""
             mark = "✗" if short else "=" if row.kind == TOTAL else " "
-            bar = _bar(row.samples_per_second / max(1e-9, limit), short) if demand else ""
-            milliseconds = figure(1000 * row.seconds_per_sample)
+            bar, milliseconds = (
+                _bar(row.samples_per_second / limit, short),
+                figure(1000 * row.seconds_per_sample),
+            )
             rate = Text(figure(row.samples_per_second), style=style)
             table.add_row(_text(f"  {mark} {row.name}", style), bar, rate, milliseconds, percent(row.waiting))
     console.print(table)

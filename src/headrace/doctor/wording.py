@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from itertools import groupby
 
-from headrace.doctor.records import KINDS, Advice, Cause, Diagnosis, Judgement, Rate, StageCost
+from headrace.doctor.records import KINDS, Advice, Cause, Diagnosis, Judgement, StageCost
 from headrace.errors import printable
 from headrace.measure.observed import ACTUAL, DEMAND, LOOP, PARTS, SUPPLY
 
@@ -104,11 +104,6 @@ def gain(advice: Advice) -> str:
     if advice.alone:
         text = f"about {times(advice.alone)} with this cost removed, {text}"
     return text if advice.measured is None else f"{text}, measured {times(advice.measured)}"
-
-
-def rate_named(diagnosis: Diagnosis, name: str) -> Rate | None:
-    """That rate, or None where it couldn't be measured."""
-    return next((rate for rate in diagnosis.rates if rate.name == name), None)
 
 
 def stages_by_place(diagnosis: Diagnosis) -> list[tuple[str, list[StageCost]]]:

@@ -19,14 +19,8 @@ PAGEABLE = "Pageable"
 
 
 class Event(NamedTuple):
-    """Something that took place while steps were profiled.
-
-    Attributes:
-        name: as the profiler gives it.
-        start, end: seconds.
-        on_device: on the device, not by a thread of the processor.
-        thread: of the processor.
-    """
+    """Something that took place while steps were profiled, under the profiler's name; from `start` to `end`,
+    in seconds, on the device or by a thread of the processor."""
 
     name: str
     start: float
@@ -53,12 +47,8 @@ def profiling() -> Iterator[list[Event]]:
 
 
 def device_facts(events: Sequence[Event], steps: int, batch_nbytes: int, name: str) -> DeviceFacts:
-    """Per step, from what was profiled over `steps` of them.
-
-    Args:
-        batch_nbytes: of the tensors of a batch: profiles don't always say how much a copy copied.
-        name: of the device.
-    """
+    """Per step, from what was profiled over `steps` of them; profiles don't always say how much a copy
+    copied, hence the bytes of a batch."""
     on_device = [event for event in events if event.on_device]
     calls = [event for event in events if not event.on_device]
     waits = [call for call in calls if call.name.endswith(SYNCHRONISE)]
@@ -80,7 +70,6 @@ def device_facts(events: Sequence[Event], steps: int, batch_nbytes: int, name: s
         synchronise_seconds=(_union([*in_reads, *other])) / steps,
         pageable_bytes=share * batch_nbytes,
         pinned_bytes=(1 - share) * batch_nbytes if to_device else 0.0,
-        copy_seconds=_seconds(to_device) / steps,
         blocking_copy_seconds=_union(in_copies) / steps,
     )
 

@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -60,34 +60,12 @@ class Enough(BaseException):
     """Ends the script: all is measured."""
 
 
-@dataclass
-class Goal:
-    """What to measure.
-
-    Attributes:
-        steps: of the actual phase; None: as many as take a few seconds.
-        actual_only: nothing after that.
-    """
-
-    steps: int | None = None
-    actual_only: bool = False
-
-    def reached(self, phase: Phase, seconds: float, began: int, most: float = MOST_SECONDS) -> bool:
-        """Whether the actual phase is over, `seconds` after it began, in the `began`-th epoch of it."""
-        steps = len(phase.computes)
-        if phase.epochs_ended and began < 2 and seconds < most:
-            return False  # what an epoch's start costs shows in the second
-        if self.steps is not None:
-            return steps >= self.steps
-        return (steps >= LEAST_STEPS and seconds >= LEAST_SECONDS) or (steps >= 5 and seconds >= most)
-
-
 class Examination:
     """Of one script.
 
     Args:
         observation: what is measured goes there.
-        goal: what to measure.
+        steps: of the actual phase; None: as many as take a few seconds.
         announce: called with the name of each phase that begins.
         headrace: Headrace's DataLoader, to be tried in the place of torch's; None: it is not tried.
         counted: returns what the samplers have counted so far.
@@ -96,13 +74,14 @@ class Examination:
             an observation lets expect most of, if it has not been tried; None: nothing is to be tried.
 
     Attributes:
+        brief: whether nothing is measured after the actual phase.
         save: called before each trial, with what is known if that kills the process, or never ends.
     """
 
     def __init__(
         self,
         observation: Observation,
-        goal: Goal,
+        steps: int | None,
         announce: Callable[[str], None],
         headrace: type[DataLoader[Any]] | None,
         counted: Callable[[], list[dict[str, Any]]] = list,
@@ -111,8 +90,9 @@ class Examination:
     ) -> None:
         self.observation = observation
         self.save: Callable[[Observation], object] = lambda _: None
+        self.brief = False
         self.busy = False  # with loaders of its own
-        self._goal = goal
+        self._steps = steps
         self._headrace = headrace
         self._counted = counted
         self._decided = decided
@@ -176,7 +156,7 @@ class Examination:
             self._recorder.end(subject)
             self._note_loops(subject)
         self.restore()
-        if not self._goal.actual_only:
+        if not self.brief:
             if self.observation.phase(DEMAND) is None:
                 self.observation.notes.append(
                     "the script ended before its step was measured by itself: the demand is that of the"
@@ -350,14 +330,17 @@ class Examination:
         return steps >= 2 * ahead and not (self._tries_a_loop() and not self._count_loops(watched))
 
     def _is_over(self, watched: Watched, looped: bool) -> bool:
-        phase = watched.phase
-        goal = self._goal if self._changed is None else Goal()
-        aligned = self._before is not None
-        most = MOST_TRIAL_SECONDS if self._changed is not None or aligned else MOST_SECONDS
-        seconds = self._recorder.now() - phase.began
-        # The epoch that the phase began in had started before.
-        reached = goal.reached(phase, seconds, len(phase.startups) + 1, most)
-        return reached and (seconds >= most or looped or not (aligned or self._tries_a_loop()))
+        phase, aligned, trying = watched.phase, self._before is not None, self._changed is not None
+        most = MOST_TRIAL_SECONDS if trying or aligned else MOST_SECONDS
+        seconds, steps = self._recorder.now() - phase.began, len(phase.computes)
+        # What an epoch's start costs shows in the second: the one that the phase began in had started before.
+        if phase.epochs_ended and not phase.startups and seconds < most:
+            return False
+        if self._steps is not None and not trying:
+            enough = steps >= self._steps
+        else:
+            enough = (steps >= LEAST_STEPS and seconds >= LEAST_SECONDS) or (steps >= 5 and seconds >= most)
+        return enough and (seconds >= most or looped or not (aligned or self._tries_a_loop()))
 
     def _tries_a_loop(self) -> bool:
         """Whether other settings are tried for a loader that isn't the examined one."""
@@ -371,7 +354,7 @@ class Examination:
             self._recorder.end(watched)
             self._note_loops(watched)
             self._subject = watched
-            if not self._goal.actual_only:
+            if not self.brief:
                 self._probes = self._alone(watched, inner)
         if self._changed is not None:
             self._end_trial(watched)
@@ -418,7 +401,7 @@ class Examination:
         """Batches from the loader with the settings that promise most; None: no more is to be tried."""
         self.restore()
         self.observation.looks = self._counted()
-        wanted = None if self._goal.actual_only else self._promising(self.observation)
+        wanted = None if self.brief else self._promising(self.observation)
         if wanted is None or wanted in self._tried or self._recorder.spent() > LAST_TRIAL_SECONDS:
             return None
         settings, where = wanted

@@ -130,6 +130,11 @@ class LoaderFacts:
     first_batch_seconds: float = 0.0
     stages: dict[str, list[float]] = field(default_factory=dict)
 
+    @property
+    def workers(self) -> int:
+        """0: the training thread makes the samples itself."""
+        return int(self.arguments.get("num_workers") or 0)
+
 
 @dataclass
 class Loop:
@@ -172,7 +177,6 @@ class DeviceFacts:
         synchronisations: calls that waited for it, by name: {"aten::item": 1, "cudaStreamSynchronize": 2}.
         synchronise_seconds: that the training thread spent in these.
         pageable_bytes, pinned_bytes: copied to the device from such memory.
-        copy_seconds: of copies to the device.
         blocking_copy_seconds: that the training thread spent in copies to the device.
         memory_peak, memory_total: bytes of the device.
     """
@@ -183,7 +187,6 @@ class DeviceFacts:
     synchronise_seconds: float = 0.0
     pageable_bytes: float = 0.0
     pinned_bytes: float = 0.0
-    copy_seconds: float = 0.0
     blocking_copy_seconds: float = 0.0
     memory_peak: int = 0
     memory_total: int = 0
