@@ -60,15 +60,9 @@ def some(
     remedy: str = "",
     details: dict[str, Any] | None = None,
 ) -> list[Finding]:
-    """One finding that names the files; none if there are no `names`.
-
-    Args:
-        name: title of the finding.
-        noun, what: "file", "of 0 bytes".
-        names: of the files; a dict has the reason of each, which may be empty.
-        judgement, remedy: of the finding.
-        details: of the finding. Default: {"files": names}.
-    """
+    """One finding that names the files; none if there are no `names`. Of a dict of names, the values are the
+    reasons, which may be empty; "file" and "of 0 bytes" are noun and what; `details` are {"files": names} by
+    default."""
     if not names:
         return []
     if isinstance(names, dict):

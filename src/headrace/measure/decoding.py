@@ -65,15 +65,9 @@ def decode_all(
     progress: Progress | None = None,
     read: Read = read_file,
 ) -> None:
-    """Fills in what reading and decoding shows about the images of `splits`.
-
-    A file that fails only gets its state; nothing is raised for it.
-
-    Args:
-        workers: number of threads. Default: usable cores + 1, as some will be reading.
-        progress: called with (images done, images in all), now and then.
-        read: of one image.
-    """
+    """Fills in what reading and decoding shows about the images of `splits`, by as many threads (by default
+    the usable cores + 1, as some will be reading); `progress` is called with (images done, images in all),
+    now and then, and `read` reads one image. A file that fails only gets its state."""
     duplicated = _duplicated_sizes(splits)
     chunks = [(split, rows) for split in splits for rows in _chunks(split.images)]
     total, done = sum(len(rows) for _, rows in chunks), 0

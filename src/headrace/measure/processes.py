@@ -44,13 +44,8 @@ class ProcessLook:
 
 @dataclass(frozen=True)
 class TreeLook:
-    """A process and all its descendants at one moment.
-
-    Attributes:
-        clock: `time.perf_counter()` then.
-        processes: the process itself first; empty if it no longer runs.
-        cores: that it may use, by affinity and cgroup quota.
-    """
+    """A process and all its descendants at one moment (`time.perf_counter()`): the process itself first; none
+    if it no longer runs; and the cores that it may use, by affinity and cgroup quota."""
 
     clock: float
     processes: tuple[ProcessLook, ...]

@@ -219,7 +219,7 @@ def _parse(version: str) -> tuple[int, int]:
 class NativeDecoding:
     """The native library's rates, in images per second: of one core, and of all usable ones at once; the
     instruction sets that it and this processor have in common; and the version of the library for what its
-    own decoder doesn't support."""
+    built-in decoder doesn't support."""
 
     per_core: float
     together: float

@@ -78,12 +78,8 @@ class Place:
 
 
 def look_at(path: str, extensions: Sequence[str], depth: int = DEPTH) -> Place:
-    """What lies at `path`.
-
-    Args:
-        extensions: those of images, in lower case, with the dot.
-        depth: levels to descend where there are no images.
-    """
+    """What lies at `path`, and where there are no images, as many levels below it; `extensions` are those of
+    images, in lower case, with the dot."""
     try:
         place, folders = _listed(path, tuple(extensions))
     except FileNotFoundError:

@@ -15,12 +15,7 @@ GAIN_THAT_COUNTS = 1.05
 
 @dataclass(frozen=True)
 class Knob:
-    """Something that can be set.
-
-    Attributes:
-        name: such as "decode_threads" or "depth".
-        values: that it may have, ascending.
-    """
+    """Something that can be set, such as "depth", and the values that it may have, ascending."""
 
     name: str
     values: tuple[int, ...]
@@ -33,13 +28,8 @@ class Knob:
 
 @dataclass(frozen=True)
 class Window:
-    """What was measured under one setting.
-
-    Attributes:
-        rate: batches that the training loop went through per second, its own work included.
-        stall: share of the time that it waited for them.
-        seconds: length of the window.
-    """
+    """Batches that the training loop went through per second, its own work included, and the share of the
+    time that it waited for them, in a window of so many seconds."""
 
     rate: float
     stall: float
