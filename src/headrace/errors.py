@@ -50,7 +50,12 @@ class DamagedError(CacheError):
 
 
 class NativeError(HeadraceError, RuntimeError):
-    """The native library can't be loaded, or failed for a reason that isn't a single sample's."""
+    """The native library can't be loaded, or failed for a reason that isn't a single sample's; `code` is its
+    own, 0 where there is none."""
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class PackError(HeadraceError, OSError):

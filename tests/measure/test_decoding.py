@@ -209,7 +209,6 @@ def test_the_number_of_threads_and_chunks_changes_nothing(
     image_folder(tmp_path, 30)
     (tmp_path / "class2" / "bad.jpg").write_bytes(GOOD[:300])
     one = survey(tmp_path, workers=1).images
-    monkeypatch.setattr("headrace.measure.decoding.CHUNK_BYTES", 10_000)
     monkeypatch.setattr("headrace.measure.decoding.CHUNK", 3)
     many = survey(tmp_path, workers=4).images
     for name in ("states", "widths", "heights", "digests", "sizes", "labels"):

@@ -84,7 +84,7 @@ def check(code: int) -> None:
     """Raises NativeError for every code but OK."""
     if code != abi.OK:
         text = library().hr_last_error().decode("utf-8", "replace")
-        raise NativeError(f"{text} (code {code})")
+        raise NativeError(f"{text} (code {code})", code)
 
 
 def _names(function: str) -> tuple[str, ...]:

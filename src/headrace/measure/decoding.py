@@ -7,7 +7,7 @@ import io
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -16,17 +16,16 @@ from PIL import Image, UnidentifiedImageError
 
 from headrace._machine import usable_cores
 from headrace._native import abi, ffi
+from headrace.errors import NativeError
 from headrace.measure.images import HEAD, SIGNATURES, Images, Progress, Split, State, image_format
 from headrace.measure.tree import refusal
 
 # Returns the bytes of an image; None where it cannot be read, having recorded its state or reason.
 Read = Callable[[Split, int], bytes | None]
-CHUNK, CHUNK_BYTES = 64, 16_000_000  # images that a thread takes at a time, also limited in bytes
+CHUNK = 64  # images that a thread takes at a time
 MOST_BYTES = 1 << 30  # larger files are not read into memory
-WAIT_MS = 1000  # until a wait for native code returns to Python, so that Ctrl-C works
 # So many zero bytes at the end of a file mean that its end never arrived: no encoder writes them.
 ZEROS = 512
-BOX = 4  # of PIL.Image.Resampling: the filter that uses every pixel
 # Only libjpeg's complete decoder notices surplus or missing data before the end of a file; the others take
 # 40 % less time. It cannot tell that from impossible codes: Headrace's decoder, which stops at those, can.
 THOROUGH, STRICT = "libjpeg-full", "headrace"
@@ -69,50 +68,33 @@ def decode_all(
     the usable cores + 1, as some will be reading); `progress` is called with (images done, images in all),
     now and then, and `read` reads one image. A file that fails only gets its state."""
     duplicated = _duplicated_sizes(splits)
-    chunks = [(split, rows) for split in splits for rows in _chunks(split.images)]
+    missing = [(split, np.flatnonzero(split.images.states == State.UNSEEN)) for split in splits]
+    chunks = [(split, rows[i : i + CHUNK]) for split, rows in missing for i in range(0, len(rows), CHUNK)]
     total, done = sum(len(rows) for _, rows in chunks), 0
-    decoder = ffi.Pool(0, 0)
     # Pillow warns of unusual files; state and kind have what matters of it. Filters hold for the whole
     # process, so they are set before threads start.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pool = ThreadPoolExecutor(workers or usable_cores() + 1)
         try:
-            looks = pool.map(lambda chunk: _look(chunk[0], chunk[1], decoder, duplicated, read), chunks)
+            looks = pool.map(lambda chunk: _look(chunk[0], chunk[1], duplicated, read), chunks)
             for (_, rows), _ in zip(chunks, looks, strict=True):
                 done += len(rows)
                 if progress is not None:
                     progress(done, total)
         finally:
             pool.shutdown(cancel_futures=True)
-            decoder.close()
 
 
-def _duplicated_sizes(splits: list[Split]) -> npt.NDArray[np.int64]:
-    """The sizes, sorted, that more than one file has: only those can be equal."""
+def _duplicated_sizes(splits: list[Split]) -> set[int]:
+    """The sizes that more than one file has: only those can be equal."""
     sizes = np.concatenate([np.zeros(0, np.int64), *(split.images.sizes for split in splits)])
     found, counts = np.unique(sizes, return_counts=True)
-    duplicated: npt.NDArray[np.int64] = found[counts > 1]
-    return duplicated
+    return set(found[counts > 1].tolist())
 
 
-def _chunks(images: Images) -> Iterator[npt.NDArray[np.int64]]:
-    """Numbers of files that are present, a bounded part at a time."""
-    rows = np.flatnonzero(images.states == State.UNSEEN)
-    first, ends = 0, np.cumsum(images.sizes[rows])
-    while first < len(rows):
-        before = int(ends[first - 1]) if first else 0
-        stop = int(np.searchsorted(ends, before + CHUNK_BYTES, "right"))
-        stop = min(max(stop, first + 1), first + CHUNK)
-        yield rows[first:stop]
-        first = stop
-
-
-def _look(
-    split: Split, rows: npt.NDArray[np.int64], pool: ffi.Pool, duplicated: npt.NDArray[np.int64], read: Read
-) -> None:
+def _look(split: Split, rows: npt.NDArray[np.int64], duplicated: set[int], read: Read) -> None:
     images = split.images
-    jpegs: dict[int, bytes] = {}
     for row in rows.tolist():
         if images.sizes[row] > MOST_BYTES:
             images.reasons[row] = f"not opened: it has {images.sizes[row]:,} bytes"
@@ -120,67 +102,40 @@ def _look(
         data = read(split, row)
         if data is None:
             continue
-        at = int(np.searchsorted(duplicated, len(data)))
-        if at < len(duplicated) and duplicated[at] == len(data):
+        if len(data) in duplicated:
             digest = hashlib.sha256(data).digest()[:8]
             images.digests[row] = max(1, int.from_bytes(digest, "little"))
-        if data.startswith(SIGNATURES[0][0]):
-            jpegs[row] = data
-        else:
-            _by_pillow(images, row, data)
-    if jpegs:
-        _by_native(images, jpegs, pool)
-
-
-def _by_native(images: Images, jpegs: dict[int, bytes], pool: ffi.Pool) -> None:
-    statuses = _decode(pool, list(jpegs.values()), THOROUGH)
-    for (row, data), status in zip(jpegs.items(), statuses, strict=True):
-        if status["code"] == abi.OK:
-            images.widths[row], images.heights[row] = status["width"], status["height"]
-            images.states[row] = State.GOOD
-            _set_kind(images, row, *_jpeg_kind(data))
-            continue
-        _by_pillow(images, row, data)
-        if status["code"] == abi.CORRUPT and images.states[row] == State.GOOD:
-            wrong = _decode(pool, [data], STRICT)["code"][0] == abi.CORRUPT
+        code = _decode(data, THOROUGH) if data.startswith(SIGNATURES[0][0]) else abi.UNSUPPORTED
+        _by_pillow(images, row, data, decoded=code == abi.OK)
+        if code == abi.CORRUPT and images.states[row] == State.GOOD:
+            wrong = _decode(data, STRICT) == abi.CORRUPT
             images.states[row] = State.BROKEN if wrong else State.DOUBTFUL
 
 
-def _decode(pool: ffi.Pool, files: list[bytes], decoder: str) -> npt.NDArray[np.void]:
-    """[n] of `abi.STATUS`, from decoding whole images in the calling thread by one decoder.
-
-    Each is resized to one pixel, to which every pixel contributes.
-    """
-    pixels = np.empty((len(files), 3), np.uint8)
-    pipeline = ffi.Pipeline(
-        [ffi.op("resize", (1, 1, BOX))],
-        1,
-        1,
-        dtype=0,
-        nhwc=False,
-        table=None,
-        keep=None,
-        decoders=1 << ffi.decoder_names().index(decoder),
-        max_pixels=0 if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS,
-        pillow_vertical_first=True,
-    )
-    source, indices = ffi.Source.of_memory(files), np.arange(len(files))
-    batch = pool.submit(pipeline, source, indices, seed=0, epoch=0, output=pixels.ctypes.data)
-    while not batch.wait(WAIT_MS):
-        pass
-    return batch.statuses
+def _decode(jpeg: bytes, decoder: str) -> int:
+    """What decoding all of it by one decoder gives: `abi.OK` or what is wrong."""
+    try:
+        width, height = ffi.image_size(jpeg)
+        if Image.MAX_IMAGE_PIXELS is not None and width * height > 2 * Image.MAX_IMAGE_PIXELS:
+            return abi.TOO_LARGE
+        ffi.image_decode(jpeg, decoder, (0, 0, width, height))
+    except NativeError as error:
+        return error.code
+    return abi.OK
 
 
-def _by_pillow(images: Images, row: int, data: bytes) -> None:
-    """What torchvision's loader would make of it."""
+def _by_pillow(images: Images, row: int, data: bytes, *, decoded: bool) -> None:
+    """What torchvision's loader would make of it; where native code has decoded it, by its header alone."""
     if not data:
         images.states[row] = State.EMPTY
         return
     try:
         with Image.open(io.BytesIO(data)) as image:
-            _set_kind(images, row, image.format or "", image.mode)
+            progressive = "progressive " if decoded and image.info.get("progressive") else ""
+            _set_kind(images, row, progressive + (image.format or ""), image.mode)
             images.widths[row], images.heights[row] = image.size
-            image.convert("RGB")
+            if not decoded:
+                image.convert("RGB")
         images.states[row] = State.GOOD
     except UnidentifiedImageError:
         known = image_format(data[:HEAD].ljust(HEAD, b"\xff"))
@@ -202,15 +157,6 @@ def _set_kind(images: Images, row: int, format_: str, mode: str) -> None:
         if kind not in images.kind_names:
             images.kind_names.append(kind)
     images.kinds[row] = images.kind_names.index(kind)
-
-
-def _jpeg_kind(data: bytes) -> tuple[str, str]:
-    """(format, mode) by the file's header: "JPEG", or "progressive JPEG"."""
-    try:
-        with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
-            return "progressive JPEG" if image.info.get("progressive") else "JPEG", image.mode
-    except Exception:  # Pillow raises anything; the native decoder took it all the same
-        return "JPEG", ""
 
 
 def looks_like(data: bytes) -> str:
