@@ -5,6 +5,7 @@ Field by field and argument by argument: a test compares both with the header.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from ctypes import (
     POINTER,
     Structure,
@@ -13,7 +14,6 @@ from ctypes import (
     c_float,
     c_int32,
     c_int64,
-    c_uint8,
     c_uint32,
     c_uint64,
     c_void_p,
@@ -34,65 +34,54 @@ CORRUPT = 5
 TOO_LARGE = 6
 TIMEOUT = 8
 
+# C's types by their names. Functions take pointers of any type, with None for NULL.
+TYPES: dict[str, Any] = {
+    "int32_t": c_int32,
+    "uint32_t": c_uint32,
+    "int64_t": c_int64,
+    "uint64_t": c_uint64,
+    "double": c_double,
+    "char*": c_char_p,
+    "float*": POINTER(c_float),
+    "void*": c_void_p,
+    "void": None,
+}
+
+
+def _fields(declarations: str) -> Iterator[tuple[str, Any]]:
+    """The fields of a struct as C declares them, such as ``int32_t width, box[4]; void* data``."""
+    for declaration in declarations.split(";"):
+        kind, names = declaration.split(maxsplit=1)
+        for name in names.split(","):
+            field, _, count = name.strip().rstrip("]").partition("[")
+            yield field, TYPES[kind] * int(count) if count else TYPES[kind]
+
 
 class Op(Structure):
     """hr_op: a transform, and how many of the ops after it are inside of it."""
 
-    _fields_ = (
-        ("id", c_int32),
-        ("inside", c_int32),
-        ("params", c_double * PARAMS),
-        ("data", POINTER(c_float)),
-        ("data_count", c_int64),
-    )
+    _fields_ = (*_fields(f"int32_t id, inside; double params[{PARAMS}]; float* data; int64_t data_count"),)
 
 
 class Draw(Structure):
     """hr_draw: what was drawn for one op."""
 
-    _fields_ = (("value", c_double * DRAWS),)
+    _fields_ = (*_fields(f"double value[{DRAWS}]"),)
 
 
 class Pipeline(Structure):
     _fields_ = (
         ("ops", POINTER(Op)),
-        ("op_count", c_int32),
-        ("height", c_int32),
-        ("width", c_int32),
-        ("dtype", c_int32),
-        ("layout", c_int32),
-        ("pillow_vertical_first", c_int32),
-        ("decoders", c_uint32),
-        ("channels", c_int32),
-        ("gray", c_int32),
-        ("upright", c_int32),
-        ("views", c_int32),
-        ("opaque", c_int32),
-        ("max_pixels", c_int64),
-        ("table", c_void_p),
+        *_fields("int32_t op_count, height, width, dtype, layout, pillow_vertical_first; uint32_t decoders"),
+        *_fields("int32_t channels, gray, upright, views, opaque; int64_t max_pixels; void* table"),
     )
 
 
 class Source(Structure):
     _fields_ = (
-        ("count", c_int64),
-        ("paths", c_void_p),
-        ("path_offsets", c_void_p),
-        ("data", c_void_p),
-        ("sizes", c_void_p),
-        ("begins", c_void_p),
-        ("shards", c_void_p),
-        ("path_count", c_int64),
-        ("entries", c_void_p),
-        ("entries_size", c_uint64),
-        ("entry_begins", c_void_p),
-        ("entry_ends", c_void_p),
-        ("entry_mtimes", c_void_p),
-        ("height", c_int32),
-        ("width", c_int32),
-        ("row_stride", c_int64),
-        ("column_stride", c_int64),
-        ("channel_stride", c_int64),
+        *_fields("int64_t count; void* paths, path_offsets, data, sizes, begins, shards; int64_t path_count"),
+        *_fields("void* entries; uint64_t entries_size; void* entry_begins, entry_ends, entry_mtimes"),
+        *_fields("int32_t height, width; int64_t row_stride, column_stride, channel_stride"),
     )
 
 
@@ -100,27 +89,15 @@ class Request(Structure):
     _fields_ = (
         ("pipeline", POINTER(Pipeline)),
         ("source", POINTER(Source)),
-        ("indices", c_void_p),
-        ("occurrences", c_void_p),
-        ("count", c_int64),
-        ("seed", c_uint64),
-        ("epoch", c_uint64),
-        ("output", c_void_p),
-        ("statuses", c_void_p),
+        *_fields("void* indices, occurrences; int64_t count; uint64_t seed, epoch; void* output, statuses"),
     )
 
 
 class Stats(Structure):
     _fields_ = (
-        ("samples", c_int64),
-        ("failed", c_int64),
-        ("bytes_read", c_int64),
-        ("pixels_decoded", c_int64),
-        ("stale_entries", c_int64),
-        ("nanoseconds", c_int64 * STAGES),
-        ("decoded_by", c_int64 * DECODERS),
-        ("decode_threads", c_int32),
-        ("read_threads", c_int32),
+        *_fields("int64_t samples, failed, bytes_read, pixels_decoded, stale_entries"),
+        *_fields(f"int64_t nanoseconds[{STAGES}], decoded_by[{DECODERS}]"),
+        *_fields("int32_t decode_threads, read_threads"),
     )
 
 
@@ -128,31 +105,17 @@ class RenderJob(Structure):
     """hr_render_job: boxes are x, y, width, height."""
 
     _fields_ = (
-        ("crop", c_int32 * 4),
-        ("width", c_int32),
-        ("height", c_int32),
-        ("filter", c_int32),
-        ("window", c_int32 * 4),
-        ("flip_x", c_int32),
-        ("flip_y", c_int32),
-        ("pillow_vertical_first", c_int32),
-        ("decoders", c_uint32),
-        ("code", c_int32),
+        *_fields("int32_t crop[4], width, height, filter, window[4], flip_x, flip_y, pillow_vertical_first"),
+        *_fields("uint32_t decoders; int32_t code"),
         ("pipeline", POINTER(Pipeline)),
-        ("draws", c_void_p),
-        ("output", c_void_p),
+        *_fields("void* draws, output"),
     )
 
 
 class ImageFacts(Structure):
     """hr_image_facts."""
 
-    _fields_ = (
-        ("checksum", c_uint32),
-        ("width", c_int32),
-        ("height", c_int32),
-        ("entries_end", c_uint64),
-    )
+    _fields_ = (*_fields("uint32_t checksum; int32_t width, height; uint64_t entries_end"),)
 
 
 # Never a code of the library's: what a status holds until the sample is dealt with.
@@ -163,69 +126,46 @@ STATUS = np.dtype(
     [("code", "i4"), ("sys_errno", "i4"), ("decoder", "i4"), ("width", "i4"), ("height", "i4")], align=True
 )
 
-FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "hr_abi_version": (c_int32, ()),
-    "hr_build_info": (c_char_p, ()),
-    "hr_last_error": (c_char_p, ()),
-    "hr_describe": (c_char_p, (c_int32,)),
-    "hr_stage_name": (c_char_p, (c_int32,)),
-    "hr_decoder_name": (c_char_p, (c_int32,)),
-    "hr_simd_name": (c_char_p, (c_int32,)),
-    "hr_simd_available": (c_int32, (c_int32,)),
-    "hr_simd_active": (c_int32, ()),
-    "hr_simd_force": (c_int32, (c_int32,)),
-    "hr_pool_create": (c_int32, (c_int32, c_int32, POINTER(c_void_p))),
-    "hr_pool_use": (c_int32, (c_void_p, c_int32, c_int32)),
-    "hr_pool_destroy": (None, (c_void_p,)),
-    "hr_pool_stats": (c_int32, (c_void_p, POINTER(Stats))),
-    "hr_batch_submit": (c_int32, (c_void_p, POINTER(Request), POINTER(c_void_p))),
-    "hr_batch_wait": (c_int32, (c_void_p, c_int32)),
-    "hr_batch_cancel": (c_int32, (c_void_p,)),
-    "hr_batch_free": (None, (c_void_p,)),
-    "hr_op_id": (c_int32, (c_char_p,)),
-    "hr_op_name": (c_char_p, (c_int32,)),
-    "hr_draw_ops": (
-        c_int32,
-        (
-            POINTER(Pipeline),
-            c_uint64,
-            c_uint64,
-            c_int64,
-            c_int64,
-            c_int32,
-            c_int32,
-            c_void_p,
-            POINTER(c_int32),
-        ),
-    ),
-    "hr_apply_ops": (c_int32, (POINTER(Pipeline), c_void_p, c_void_p, c_int32, c_int32, c_void_p)),
-    "hr_look_up": (c_int32, (POINTER(Pipeline), c_void_p, c_int64, c_void_p)),
-    "hr_index_images": (
-        c_int32,
-        (c_void_p, c_void_p, c_int64, c_int32, POINTER(ImageFacts), c_void_p, c_uint64),
-    ),
-    "hr_jpeg_transcode": (
-        c_int32,
-        (c_void_p, c_uint64, c_int32, c_int32, c_int32, c_void_p, c_uint64, POINTER(c_uint64)),
-    ),
-    "hr_image_check": (c_int32, (c_void_p, c_uint64)),
-    "hr_image_render": (c_int32, (c_void_p, c_uint64, POINTER(RenderJob), c_int32)),
-    "hr_pixels_size": (c_uint64, (c_int32, c_int32)),
-    "hr_pixels_decode": (c_int32, (c_void_p, c_uint64, c_uint32, c_void_p, c_int32, c_int32)),
-    "hr_pixels_render": (c_int32, (c_void_p, c_int32, c_int32, POINTER(RenderJob), c_int32)),
-    "hr_image_decode": (
-        c_int32,
-        (
-            c_int32,
-            c_void_p,
-            c_uint64,
-            c_void_p,
-            c_uint64,
-            c_int32,
-            c_int32,
-            c_int32,
-            c_int32,
-            POINTER(c_uint8),
-        ),
-    ),
-}
+_DECLARATIONS = """
+int32_t hr_abi_version()
+char* hr_build_info()
+char* hr_last_error()
+char* hr_describe(int32_t)
+char* hr_stage_name(int32_t)
+char* hr_decoder_name(int32_t)
+char* hr_simd_name(int32_t)
+int32_t hr_simd_available(int32_t)
+int32_t hr_simd_active()
+int32_t hr_simd_force(int32_t)
+int32_t hr_pool_create(int32_t, int32_t, void*)
+int32_t hr_pool_use(void*, int32_t, int32_t)
+void hr_pool_destroy(void*)
+int32_t hr_pool_stats(void*, void*)
+int32_t hr_batch_submit(void*, void*, void*)
+int32_t hr_batch_wait(void*, int32_t)
+int32_t hr_batch_cancel(void*)
+void hr_batch_free(void*)
+int32_t hr_op_id(char*)
+char* hr_op_name(int32_t)
+int32_t hr_draw_ops(void*, uint64_t, uint64_t, int64_t, int64_t, int32_t, int32_t, void*, void*)
+int32_t hr_apply_ops(void*, void*, void*, int32_t, int32_t, void*)
+int32_t hr_look_up(void*, void*, int64_t, void*)
+int32_t hr_index_images(void*, void*, int64_t, int32_t, void*, void*, uint64_t)
+int32_t hr_jpeg_transcode(void*, uint64_t, int32_t, int32_t, int32_t, void*, uint64_t, void*)
+int32_t hr_image_check(void*, uint64_t)
+int32_t hr_image_render(void*, uint64_t, void*, int32_t)
+uint64_t hr_pixels_size(int32_t, int32_t)
+int32_t hr_pixels_decode(void*, uint64_t, uint32_t, void*, int32_t, int32_t)
+int32_t hr_pixels_render(void*, int32_t, int32_t, void*, int32_t)
+int32_t hr_image_decode(int32_t, void*, uint64_t, void*, uint64_t, int32_t, int32_t, int32_t, int32_t, void*)
+"""
+
+
+def _functions() -> Iterator[tuple[str, tuple[Any, tuple[Any, ...]]]]:
+    for line in _DECLARATIONS.split("\n")[1:-1]:
+        result, name, arguments = line.rstrip(")").replace("(", " ", 1).split(" ", 2)
+        yield name, (TYPES[result], tuple(TYPES[kind] for kind in arguments.split(", ") if kind))
+
+
+# By name: type of the result, and those of the arguments.
+FUNCTIONS = dict(_functions())

@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_uint8, c_uint64, c_void_p, cast
+from ctypes import POINTER, byref, c_char_p, c_float, c_int32, c_uint64, c_void_p, cast
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
@@ -542,7 +542,7 @@ def image_decode(
             y,
             w,
             h,
-            rgbx.ctypes.data_as(POINTER(c_uint8)),
+            rgbx.ctypes.data,
         )
     )
     return rgbx[:, :, :3]
