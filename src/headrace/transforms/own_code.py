@@ -11,13 +11,13 @@ import dis
 import inspect
 import re
 import textwrap
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import product
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-import PIL
 import torch
 import torchvision.io
 from PIL import Image, ImageOps
@@ -27,7 +27,6 @@ from torchvision import transforms as v1
 from torchvision.io import ImageReadMode
 from torchvision.transforms import v2
 
-import headrace
 from headrace._torch_compat import find_call_change
 from headrace.records import Mode
 from headrace.transforms.decode_image import decode_image
@@ -43,33 +42,27 @@ HARMLESS = {
 }
 CONSTANTS = (int, float, str, tuple, list, dict, type(None))
 
-# Instructions that only move values about, and methods of tensors that treat every value by itself. No
-# powers: the last bits of those depend on a value's place in memory.
-MOVES = {"RESUME", "NOP", "PUSH_NULL", "PRECALL", "CALL", "CALL_METHOD", "RETURN_VALUE", "UNARY_NEGATIVE"}
-LOCALS = ("LOAD_FAST", "STORE_FAST")
+# Instructions of functions that do arithmetic with tensors, and methods of those that treat every value by
+# itself. No powers: the last bits of those depend on a value's place in memory.
 NUMBERS = {"LOAD_CONST", "LOAD_SMALL_INT"}
-ATTRIBUTES = {"LOAD_METHOD", "LOAD_ATTR"}
 ARITHMETIC = {"+", "-", "*", "/", "+=", "-=", "*=", "/="}
+MOVES = {"LOAD", "STORE", "CALL", "CALL_FUNCTION", "RETURN_VALUE", "UNARY_NEGATIVE"}
 # Python 3.10 has an instruction for each.
 MOVES |= {f"{kind}_{name}" for kind in ("BINARY", "INPLACE") for name in ("ADD", "SUBTRACT", "MULTIPLY")}
 MOVES |= {"BINARY_TRUE_DIVIDE", "INPLACE_TRUE_DIVIDE"}
 METHODS = {f"{name}{place}" for name in ("add", "sub", "mul", "div", "neg", "clamp") for place in ("", "_")}
 
 # What a module has imported is called in another way than what it has not, as in the cells of a notebook.
-CALLED_ALIKE = {"LOAD_METHOD": "LOAD_ATTR", "CALL_METHOD": "CALL_FUNCTION", "PUSH_NULL": ""}
-IDLE = {"", "CACHE", "COPY_FREE_VARS", "NOP", "PRECALL", "PUSH_NULL", "RESUME"}
+CALLED_ALIKE = {"LOAD_METHOD": "LOAD_ATTR", "CALL_METHOD": "CALL_FUNCTION"}
+IDLE = {"CACHE", "COPY_FREE_VARS", "NOP", "PRECALL", "PUSH_NULL", "RESUME"}
+OBJECT = "what a name stands for"
+UNKNOWN = object()
 # Further instructions of functions that go through several images, and make a list or a tensor of results.
-LOOPS = {"GET_ITER", "FOR_ITER", "END_FOR", "POP_ITER", "POP_TOP", "SWAP", "COPY_FREE_VARS"}
-LOOPS |= {"BUILD_LIST", "BUILD_TUPLE", "LIST_APPEND", "MAKE_FUNCTION", "LOAD_CLOSURE", "KW_NAMES"}
-LOOPS |= {
-    "SET_FUNCTION_ATTRIBUTE",
-    "CALL_KW",
-    "CALL_FUNCTION",
-    "CALL_FUNCTION_KW",
-    "RERAISE",
-    "LIST_TO_TUPLE",
+LOOPS = {
+    *("GET_ITER", "FOR_ITER", "END_FOR", "POP_ITER", "POP_TOP", "SWAP", "NOT_TAKEN", "RERAISE"),
+    *("BUILD_LIST", "BUILD_TUPLE", "LIST_APPEND", "LIST_TO_TUPLE", "MAKE_FUNCTION", "LOAD_CLOSURE"),
+    *("SET_FUNCTION_ATTRIBUTE", "KW_NAMES", "CALL_KW", "CALL_FUNCTION_KW"),
 }
-JUMPS = ("JUMP_", "LOAD_FAST", "STORE_FAST", "NOT_TAKEN")
 # Functions of torch and torchvision that they may call with whatever they have.
 CALLED = (
     *(torch.stack, list, tuple, map, v1.functional.to_tensor, v1.functional.pil_to_tensor),
@@ -83,7 +76,8 @@ LOOKING_AROUND = {"locals", "vars", "eval", "exec", "dir", "_getframe", "current
 UNUSUAL = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR
 UNUSUAL |= inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
-Shape = tuple[int, bytes, tuple[tuple[str, type, Any], ...]]
+Step = tuple[str, Any]
+Shape = tuple[tuple[str, type, Any], ...]
 
 
 def plain_base(cls: type, known: Callable[[type], bool]) -> type | None:
@@ -127,8 +121,8 @@ def wrapped_transform(transform: Any) -> Any:
     reads = inspect.getattr_static(cls, "__getattribute__")
     if type(method) is not FunctionType or reads is not object.__getattribute__:
         return None
-    shape, names = _shape(method, any_name=True), method.__code__.co_names
-    if shape not in WRAPPERS or len(names) != 1 or not hasattr(transform, "__dict__"):
+    names = method.__code__.co_names
+    if len(names) != 1 or _shape(method, names[0]) not in WRAPPERS or not hasattr(transform, "__dict__"):
         return None
     attributes = vars(transform)
     if hasattr(cls, names[0]) or (is_module and ("forward" in attributes or find_call_change(transform))):
@@ -144,13 +138,13 @@ def hands_on(function: Any) -> bool:
 
 def conversion_of(function: Any) -> Mode | None:
     """The mode in the ``argument.convert(mode)`` that `function` returns; None: it does anything else."""
-    return next((mode for mode in MODES if _shape(function, mode=mode) in CONVERSIONS), None)
+    return next((mode for mode in MODES if _shape(function, mode) in CONVERSIONS), None)
 
 
 def reading_mode_of(function: Any) -> Mode | None:
     """The mode in the ``Image.open(path).convert(mode)`` that `function` of a path returns; None: it does
     anything else."""
-    return next((mode for mode in MODES if _shape(function, mode=mode) in READERS), None)
+    return next((mode for mode in MODES if _shape(function, mode) in READERS), None)
 
 
 def reads_tensors(function: Any) -> bool:
@@ -169,7 +163,16 @@ def turns_upright(function: Any) -> bool:
 def computes(function: Any) -> bool:
     """Whether `function` of a tensor does arithmetic with numbers alone: every value by itself."""
     code = _plain_code(function)
-    return code is not None and code.co_argcount == 1 and all(map(_is_arithmetic, dis.get_instructions(code)))
+    return code is not None and code.co_argcount == 1 and all(map(_is_arithmetic, _steps(function)))
+
+
+def _is_arithmetic(step: Step) -> bool:
+    name, value = step
+    if name in NUMBERS:
+        return type(value) in (int, float)
+    if name == "LOAD_ATTR":
+        return value in METHODS
+    return value in ARITHMETIC if name == "BINARY_OP" else name in MOVES
 
 
 def maps_images(function: Any, known: Callable[[Any], bool]) -> bool:
@@ -178,42 +181,28 @@ def maps_images(function: Any, known: Callable[[Any], bool]) -> bool:
 
     What it computes isn't known, such as which images it leaves out.
     """
-    if function is torch.stack:
-        return True
     if type(function) is not FunctionType or function.__code__.co_argcount != 1:
-        return False
-    code = function.__code__
-    if code.co_flags & UNUSUAL or code.co_kwonlyargcount or code.co_cellvars:
-        return False
-    return _only_maps(function, code, known)
+        return function is torch.stack
+    return _only_maps(function, function.__code__, known)
 
 
 def _only_maps(function: FunctionType, code: CodeType, known: Callable[[Any], bool]) -> bool:
     """The same of `code`, which is that of `function` or of a list comprehension inside of it."""
     inner = [each for each in code.co_consts if isinstance(each, CodeType)]
-    if any(each.co_name != "<listcomp>" or each.co_flags & UNUSUAL or each.co_cellvars for each in inner):
+    if code.co_flags & UNUSUAL or code.co_kwonlyargcount or code.co_cellvars:
         return False
-    steps = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
-    place = 0
-    while place < len(steps):
-        step = steps[place]
-        place += 1
-        if step.opname in ("LOAD_GLOBAL", "LOAD_DEREF"):
-            value = _surroundings(function, step.opname).get(step.argval)
-            while place < len(steps) and steps[place].opname in ATTRIBUTES and isinstance(value, ModuleType):
-                value = getattr(value, steps[place].argval, None)
-                place += 1
-            if not (_is_plain(value) or any(value is each for each in CALLED) or known(value)):
-                return False
-        elif not (_only_moves(step) or _is_arithmetic(step)):
-            return False
-    return all(_only_maps(function, each, known) for each in inner)
+    if not all(_maps(step, known) for step in _steps(function, code)):
+        return False
+    return all(each.co_name == "<listcomp>" and _only_maps(function, each, known) for each in inner)
 
 
-def _only_moves(step: dis.Instruction) -> bool:
-    if step.opname in NUMBERS:
-        return isinstance(step.argval, CodeType) or _is_plain(step.argval)
-    return step.opname in LOOPS or step.opname.startswith(JUMPS)
+def _maps(step: Step, known: Callable[[Any], bool]) -> bool:
+    name, value = step
+    if name == OBJECT:
+        return _is_plain(value) or any(value is each for each in CALLED) or known(value)
+    if name in NUMBERS:
+        return isinstance(value, CodeType) or _is_plain(value)
+    return name in LOOPS or name.startswith("JUMP_") or _is_arithmetic(step)
 
 
 def _is_plain(value: Any) -> bool:
@@ -223,6 +212,26 @@ def _is_plain(value: Any) -> bool:
     return value is None or type(value) in (int, float, bool, str, torch.dtype)
 
 
+def collates_first(function: Any) -> bool:
+    """Whether all that `function` does with its only argument is to call torch's `default_collate` with it,
+    once at most: such as ``lambda samples: mixup(*default_collate(samples))``."""
+    if type(function) is not FunctionType:
+        return False
+    code = function.__code__
+    if code.co_argcount != 1 or code.co_kwonlyargcount or code.co_flags & UNUSUAL:
+        return False
+    if code.co_varnames[0] in code.co_cellvars or not LOOKING_AROUND.isdisjoint(code.co_names):
+        return False
+    steps = _steps(function)
+    uses = [at for at, step in enumerate(steps) if step in (("LOAD", 0), ("STORE", 0), ("DELETE", 0))]
+    repeats = any(name.startswith(("FOR_ITER", "JUMP_BACKWARD", "JUMP_ABSOLUTE")) for name, _ in steps)
+    if len(uses) != 1 or repeats:
+        return False
+    (name, called), after = steps[uses[0] - 1], steps[uses[0] + 1 :]
+    alone = steps[uses[0]][0] == "LOAD" and after[0] in (("CALL", 1), ("CALL_FUNCTION", 1))
+    return alone and name == OBJECT and called is default_collate
+
+
 def pixel_values_of(transform: Any, known: Callable[[Any], bool]) -> tuple[Any, bool, CodeType] | None:
     """The object `p`, for which `known` holds, where all that `transform` does with an image is to return
     ``p(image, return_tensors="pt")["pixel_values"][0]``, whether it converts the image to RGB before, and
@@ -230,11 +239,13 @@ def pixel_values_of(transform: Any, known: Callable[[Any], bool]) -> tuple[Any, 
     found = _bound(transform)
     if found is None or found[0].__code__.co_flags & UNUSUAL or _handlers(found[0].__code__):
         return None
-    steps, used = _steps_around(*found, known)
-    if steps is None or len(used) != 1:
+    function, values, image = found
+    steps = _steps(function, arguments=(image,), values=values, until=known)
+    used = [value for name, value in steps if name == OBJECT]
+    if len(used) != 1 or not known(used[0]):
         return None
-    converts = _processings().get(steps)
-    return None if converts is None else (used[0], converts, found[0].__code__)
+    converts = _processings().get(_compared(steps, id(used[0])))
+    return None if converts is None else (used[0], converts, function.__code__)
 
 
 def _bound(transform: Any) -> tuple[FunctionType, dict[str, Any], str] | None:
@@ -263,67 +274,12 @@ def _bound(transform: Any) -> tuple[FunctionType, dict[str, Any], str] | None:
     return function, {key: value for key, value in bound.arguments.items() if key != name}, name
 
 
-def _steps_around(
-    function: FunctionType, values: Mapping[str, Any], image: str, known: Callable[[Any], bool]
-) -> tuple[tuple[Any, ...] | None, list[Any]]:
-    """What `function` does, whatever its variables are called, and the objects for which `known` holds that
-    it uses, wherever they are from; None: it uses others, too.
-
-    `values` are those of its arguments but for that named `image`.
-    """
-    steps: list[Any] = []
-    used: list[Any] = []
-    names, nothing = {image: "image"}, object()
-    owner: Any = nothing  # what has been read, of which an attribute must follow
-    for name, value in _single_instructions(function.__code__):
-        if owner is not nothing:
-            if name != "LOAD_ATTR":
-                return None, used
-            owner = _plain_attribute(owner, value)
-        elif name in ("LOAD_GLOBAL", "LOAD_DEREF"):
-            owner = _surroundings(function, name).get(value)
-        elif name in ("LOAD", "STORE") and value in values:
-            if name == "STORE":
-                return None, used
-            owner = values[value]
-        elif name in ("LOAD", "STORE"):
-            steps.append((name, names.setdefault(value, f"variable {len(names)}")))
-        else:
-            steps.append((name, type(value), value))
-        if owner is not nothing and known(owner):
-            used.append(owner)
-            steps.append("known")
-            owner = nothing
-    return (tuple(steps) if owner is nothing else None), used
-
-
-def _single_instructions(code: CodeType) -> Iterator[tuple[str, Any]]:
-    """Names and arguments of instructions; those about local variables are LOAD and STORE, each about one."""
-    for each in dis.get_instructions(code):
-        name = CALLED_ALIKE.get(each.opname, each.opname)
-        if name.startswith(LOCALS):
-            variables = each.argval if isinstance(each.argval, tuple) else (each.argval,)
-            yield from zip(re.findall("LOAD|STORE", name), variables, strict=True)
-        elif name not in IDLE:
-            yield name, each.argval
-
-
-def _plain_attribute(owner: Any, name: str) -> Any:
-    """What a module or a plain object has under that name; else None."""
-    if type(owner) is ModuleType:
-        return vars(owner).get(name)
-    kind = type(owner)
-    reads = inspect.getattr_static(kind, "__getattribute__") is object.__getattribute__
-    plain = reads and inspect.getattr_static(kind, name, None) is None and hasattr(owner, "__dict__")
-    return vars(owner).get(name) if plain else None
-
-
 @lru_cache(maxsize=1)
-def _processings() -> dict[tuple[Any, ...], bool]:
+def _processings() -> dict[Shape, bool]:
     """What functions do that return pixel values, each with whether it converts the image before."""
     images = (("", "image"), ("", 'image.convert("RGB")'), ('image = image.convert("RGB"); ', "image"))
     ends = (('["pixel_values"]', ".pixel_values"), ("[0]", ".squeeze(0)", ".squeeze()"))
-    found: dict[tuple[Any, ...], bool] = {}
+    found: dict[Shape, bool] = {}
     for (before, image), keyword, values, first in product(images, ("", "images="), *ends):
         call = f'known({keyword}{image}, return_tensors="pt")'
         bodies = [f"return {call}{values}{first}"]
@@ -334,63 +290,79 @@ def _processings() -> dict[tuple[Any, ...], bool]:
                 f"{name} = {call}{values}{first}; return {name}",
             ]
         for body in bodies:
-            made = _function("image", before + body, names={"known": found})
-            steps, _ = _steps_around(made, {}, "image", lambda value: value is found)
-            assert steps is not None
-            found[steps] = "convert" in before + image
+            steps = _steps(_function("image", before + body, names={"known": found}))
+            found[_compared(steps, id(found))] = "convert" in before + image
     return found
 
 
-def collates_first(function: Any) -> bool:
-    """Whether all that `function` does with its only argument is to call torch's `default_collate` with it,
-    once at most: such as ``lambda samples: mixup(*default_collate(samples))``."""
-    if type(function) is not FunctionType:
-        return False
-    code = function.__code__
-    if code.co_argcount != 1 or code.co_kwonlyargcount or code.co_flags & UNUSUAL:
-        return False
-    samples = code.co_varnames[0]
-    if samples in code.co_cellvars or not LOOKING_AROUND.isdisjoint(code.co_names):
-        return False
-    idle = ("CACHE", "PUSH_NULL", "PRECALL")
-    steps = [each for each in dis.get_instructions(code) if each.opname not in idle]
-    uses = [place for place, step in enumerate(steps) if _names(step, samples)]
-    repeats = any(step.opname.startswith(("FOR_ITER", "JUMP_BACKWARD", "JUMP_ABSOLUTE")) for step in steps)
-    if len(uses) != 1 or repeats:
-        return False
-    use = uses[0]
-    called = steps[use + 1].opname in ("CALL", "CALL_FUNCTION", "CALL_METHOD") and steps[use + 1].arg == 1
-    alone = steps[use].opname.startswith("LOAD_FAST") and steps[use].argval == samples
-    return called and alone and _value_before(function, steps[:use]) is default_collate
+def _steps(
+    function: FunctionType,
+    code: CodeType | None = None,
+    arguments: Sequence[str] | None = None,
+    values: Mapping[str, Any] | None = None,
+    until: Callable[[Any], bool] | None = None,
+) -> list[Step]:
+    """Names and arguments of the instructions of `function`, as far as they do anything. Those about local
+    variables are LOAD, STORE and DELETE, each about one variable, by its number; arguments come first. Global
+    names and those of closures, and what modules have, are the objects that they stand for.
+
+    Args:
+        code: that of `function` (the default), or of a list comprehension inside of it.
+        arguments: names of those that are numbered; None: all.
+        values: of other arguments, which are objects, too.
+        until: of objects for which it holds, no attribute is looked up; given, those of plain objects are,
+            as well as those of modules.
+    """
+    code = code or function.__code__
+    numbers: dict[str, int] = {}
+    for name in code.co_varnames[: code.co_argcount] if arguments is None else arguments:
+        numbers[name] = len(numbers)
+    steps: list[Step] = []
+    for name, value in _single_instructions(code):
+        owner = steps[-1][1] if steps and steps[-1][0] == OBJECT else UNKNOWN
+        if name == "LOAD_ATTR" and owner is not UNKNOWN and _may_hold(owner, until):
+            steps[-1] = OBJECT, _attribute(owner, value)
+        elif name in ("LOAD_GLOBAL", "LOAD_DEREF"):
+            steps.append((OBJECT, _surroundings(function, name).get(value, UNKNOWN)))
+        elif name == "LOAD" and values is not None and value in values:
+            steps.append((OBJECT, values[value]))
+        elif name in ("LOAD", "STORE", "DELETE"):
+            steps.append((name, numbers.setdefault(value, len(numbers))))
+        else:
+            steps.append((name, value))
+    return steps
 
 
-def _names(step: dis.Instruction, variable: str) -> bool:
-    """Whether an instruction is about a local variable, or about two of which it is one."""
-    if "FAST" not in step.opname:
-        return False
-    return variable in step.argval if isinstance(step.argval, tuple) else step.argval == variable
+def _single_instructions(code: CodeType) -> Iterator[tuple[str, Any]]:
+    """Names and arguments of instructions; those about local variables each about one, by its name."""
+    for each in dis.get_instructions(code):
+        name = CALLED_ALIKE.get(each.opname, each.opname)
+        if "_FAST" in name:
+            variables = each.argval if isinstance(each.argval, tuple) else (each.argval,)
+            yield from zip(re.findall("LOAD|STORE|DELETE", name), variables, strict=True)
+        elif name not in IDLE:
+            yield name, each.argrepr if name == "BINARY_OP" else each.argval
 
 
-def _value_before(function: FunctionType, steps: Sequence[dis.Instruction]) -> Any:
-    """What the last of `steps` leave on the stack, where that is a variable of the function's surroundings,
-    or what a module has; else None."""
-    attributes = []
-    place = len(steps) - 1
-    while place > 0 and steps[place].opname in ATTRIBUTES:
-        attributes.append(steps[place].argval)
-        place -= 1
-    if place < 0 or steps[place].opname not in ("LOAD_GLOBAL", "LOAD_DEREF"):
-        return None
-    value = _surroundings(function, steps[place].opname).get(steps[place].argval)
-    for name in reversed(attributes):
-        value = getattr(value, name, None) if isinstance(value, ModuleType) else None
-    return value
+def _may_hold(owner: Any, until: Callable[[Any], bool] | None) -> bool:
+    """Whether an attribute of `owner` is an object that a function's code names."""
+    return type(owner) is ModuleType if until is None else not until(owner)
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    """What a module or a plain object has under that name; else UNKNOWN."""
+    if type(owner) is ModuleType:
+        return getattr(owner, name, UNKNOWN)
+    kind = type(owner)
+    reads = inspect.getattr_static(kind, "__getattribute__") is object.__getattribute__
+    plain = reads and inspect.getattr_static(kind, name, None) is None and hasattr(owner, "__dict__")
+    return vars(owner).get(name, UNKNOWN) if plain else UNKNOWN
 
 
 def _surroundings(function: FunctionType, instruction: str) -> Mapping[str, Any]:
     """The values that LOAD_GLOBAL, or else LOAD_DEREF, finds by name."""
     if instruction == "LOAD_GLOBAL":
-        return {**vars(builtins), **function.__globals__}
+        return ChainMap(function.__globals__, vars(builtins))
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     try:
         return {name: cell.cell_contents for name, cell in cells}
@@ -398,15 +370,17 @@ def _surroundings(function: FunctionType, instruction: str) -> Mapping[str, Any]
         return {}
 
 
-def _is_arithmetic(instruction: dis.Instruction) -> bool:
-    name = instruction.opname
-    if name in NUMBERS:
-        return type(instruction.argval) in (int, float)
-    if name in ATTRIBUTES:
-        return instruction.argval in METHODS
-    if name == "BINARY_OP":
-        return instruction.argrepr in ARITHMETIC
-    return name in MOVES or name.startswith(LOCALS)
+def _compared(steps: Sequence[Step], hole: Any) -> Shape:
+    """`steps` as they are compared: without what equals `hole`, and with objects by their identity."""
+    found = ((name, id(value) if name == OBJECT else value) for name, value in steps)
+    return tuple((name, type(value), None if value == hole else value) for name, value in found)
+
+
+def _shape(function: Any, hole: str | None = None) -> tuple[int, bytes, Shape] | None:
+    """What a function does, whatever its variables are called, and whatever the constant or attribute `hole`
+    is."""
+    code = _open_code(function)
+    return None if code is None else (code.co_argcount, _handlers(code), _compared(_steps(function), hole))
 
 
 def _plain_code(function: Any) -> CodeType | None:
@@ -431,30 +405,9 @@ def _handlers(code: CodeType) -> bytes:
     return handlers
 
 
-def _shape(function: Any, *, mode: Mode = "RGB", any_name: bool = False) -> Shape | None:
-    """What a function does, whatever its variables are called: with the objects that global names stand for,
-    and without `mode` where that is a constant; with `any_name` whatever the only attribute is called."""
-    code = _open_code(function)
-    if code is None:
-        return None
-    code = code.replace(co_varnames=tuple(f"v{i}" for i in range(len(code.co_varnames))))
-    if any_name and len(code.co_names) == 1:
-        code = code.replace(co_names=("attribute",))
-    steps = []
-    for each in dis.get_instructions(code):
-        name, value = CALLED_ALIKE.get(each.opname, each.opname), each.argval
-        if name == "LOAD_GLOBAL":
-            value = id(function.__globals__.get(value, vars(builtins).get(value)))
-        elif name == "LOAD_CONST" and value == mode:
-            value = None
-        steps += [(name, type(value), value)] if name else []
-    return code.co_argcount, _handlers(code), tuple(steps)
-
-
 # What names mean in the code below.
-NAMES = {"Image": Image, "ImageOps": ImageOps, "PIL": PIL, "headrace": headrace, "torchvision": torchvision}
-NAMES |= {"decode_image": decode_image, "its_decode_image": torchvision.io.decode_image}
-NAMES |= {"read_image": torchvision.io.read_image, "ImageReadMode": ImageReadMode}
+NAMES = {"Image": Image, "ImageOps": ImageOps, "decode_image": decode_image, "ImageReadMode": ImageReadMode}
+NAMES |= {"its_decode_image": torchvision.io.decode_image, "read_image": torchvision.io.read_image}
 
 
 def _function(arguments: str, body: str, before: str = "", names: dict[str, Any] = NAMES) -> FunctionType:
@@ -463,28 +416,29 @@ def _function(arguments: str, body: str, before: str = "", names: dict[str, Any]
     return FunctionType(next(each for each in module.co_consts if isinstance(each, CodeType)), names)
 
 
-def _shapes(argument: str, *bodies: str) -> set[Shape | None]:
+def _shapes(arguments: str, *bodies: str, hole: str | None = None) -> set[Any]:
     """Of functions of these lines, in modules that import what they call and in cells that needn't."""
     modules = ("", "from PIL import Image")
-    return {_shape(_function(argument, body, module)) for body in bodies for module in modules}
+    made = (_function(arguments, body, module) for body in bodies for module in modules)
+    return {_shape(each, hole) for each in made}
 
 
 # What people write, in all the ways that are understood.
-WRAPPERS = {
-    _shape(_function("self, image", body), any_name=True)
-    for body in (
-        "return self.attribute(image)",
-        "image = self.attribute(image)\nreturn image",
-        "result = self.attribute(image)\nreturn result",
-    )
-}
+WRAPPERS = _shapes(
+    "self, image",
+    "return self.attribute(image)",
+    "image = self.attribute(image)\nreturn image",
+    "result = self.attribute(image)\nreturn result",
+    hole="attribute",
+)
 IDENTITIES = _shapes("image", "return image")
-CONVERSIONS = _shapes("image", 'return image.convert("RGB")', 'image = image.convert("RGB")\nreturn image')
+CONVERSIONS = _shapes(
+    "image", 'return image.convert("RGB")', 'image = image.convert("RGB")\nreturn image', hole="RGB"
+)
 TURNERS = _shapes("image", "return ImageOps.exif_transpose(image)")
 READERS = _shapes(
     "path",
     'return Image.open(path).convert("RGB")',
-    'return PIL.Image.open(path).convert("RGB")',
     'image = Image.open(path)\nreturn image.convert("RGB")',
     'image = Image.open(path)\nimage = image.convert("RGB")\nreturn image',
     'image = Image.open(path).convert("RGB")\nreturn image',
@@ -492,17 +446,17 @@ READERS = _shapes(
     'with open(path, "rb") as file:\n return Image.open(file).convert("RGB")',
     'with open(path, "rb") as file:\n image = Image.open(file)\n return image.convert("RGB")',
     'with open(path, "rb") as file:\n with Image.open(file) as image:\n  return image.convert("RGB")',
+    hole="RGB",
 )
 DECODING = (decode_image, torchvision.io.decode_image, torchvision.io.read_image)
-DECODE_IMAGE = ("decode_image", "headrace.decode_image", "its_decode_image", "torchvision.io.decode_image")
-READ_IMAGE = ("read_image", "torchvision.io.read_image")
-RGB = ("ImageReadMode.RGB", "torchvision.io.ImageReadMode.RGB")
+DECODE_IMAGE = ("decode_image", "its_decode_image")
 TENSOR_READERS = _shapes(
     "path",
+    *(f'return {name}(path, {mode}"RGB")' for name in DECODE_IMAGE for mode in ("mode=", "")),
     *(
-        f"return {function}(path, {keyword}{mode})"
-        for functions, modes in ((DECODE_IMAGE, ('"RGB"', *RGB)), (READ_IMAGE, RGB))
-        for function, keyword, mode in product(functions, ("mode=", ""), modes)
+        f"return {name}(path, {mode}ImageReadMode.RGB)"
+        for name in (*DECODE_IMAGE, "read_image")
+        for mode in ("mode=", "")
     ),
-    'image = torchvision.io.decode_image(path, mode="RGB")\nreturn image',
+    'image = its_decode_image(path, mode="RGB")\nreturn image',
 )
