@@ -96,7 +96,7 @@ def test_what_isnt_understood_stays_python() -> None:
         "_augmentation_space replaced on this object": odd,
         "magnitude (40) must be 0 to 30": v1.RandAugment(magnitude=40),
         "num_ops (11) must be 0 to 10": v2.RandAugment(num_ops=11),
-        "filter 4 must be nearest, bilinear or bicubic": v2.TrivialAugmentWide(interpolation=box),
+        "Pillow warps by nearest, bilinear and bicubic, not box": v2.TrivialAugmentWide(interpolation=box),
         "raises": v1.TrivialAugmentWide(fill=[1, 2]),
         "posterizes to bits that Pillow doesn't have": v1.RandAugment(magnitude=0, num_magnitude_bins=1),
     }

@@ -20,7 +20,7 @@ from headrace.transforms._torchvision_compat import augmentation_space, most_sev
 from headrace.transforms.on_tensors import native_pixels
 from headrace.transforms.op import NO_GRAY, ImageOp, NoNativeForm
 from headrace.transforms.policies import TRANSLATIONS, Step, apply_operation
-from headrace.transforms.reading import filter_of, filter_text, integer, made, mode_of, number
+from headrace.transforms.reading import filter_of, filter_text, integer, mode_of, number
 
 # As native code numbers them, which is the order in which torchvision chooses from them.
 OPERATIONS = (
@@ -77,14 +77,14 @@ class AugMix(ImageOp):
 
     def __post_init__(self) -> None:
         if self.filter not in (NEAREST, BILINEAR):
-            raise ValueError(f"filter {self.filter} must be nearest or bilinear")
+            raise NoNativeForm(f"filter {self.filter} must be nearest or bilinear")
         if self.fill is not None and not all(0 <= level <= 255 for level in self.fill):
-            raise ValueError(f"fill {self.fill} must be levels of 0 to 255")
+            raise NoNativeForm(f"fill {self.fill} must be levels of 0 to 255")
         if not 1e-3 <= self.alpha <= 1e3:
-            raise ValueError(f"alpha ({self.alpha}) must be 0.001 to 1000")
+            raise NoNativeForm(f"alpha ({self.alpha}) must be 0.001 to 1000")
         numbers = 1 + self.width * (1 + self.most_depth)
         if self.width < 1 or numbers > MOST_DRAWS:
-            raise ValueError(f"{self.width} chains of {self.most_depth} operations are too few or too many")
+            raise NoNativeForm(f"{self.width} chains of {self.most_depth} operations are too few or too many")
         names = [f"weight {i}" for i in range(self.width + 1)]
         steps = [f"operation {i}" for i in range(self.width * self.most_depth)]
         object.__setattr__(self, "draws", (*names, *steps))
@@ -108,7 +108,7 @@ class AugMix(ImageOp):
         fused = grid_is_fused(is_v2)
         if fused is None:
             raise NoNativeForm("torch computes in another order on this machine")
-        op = made(cls, *how, *integers, depth, transform.alpha, count, magnitudes, signed, fused)
+        op = cls(*how, *integers, depth, transform.alpha, count, magnitudes, signed, fused)
         if transform.interpolation not in (mode_of(op.filter).value, mode_of(op.filter), op.filter):
             raise NoNativeForm(f"interpolation={transform.interpolation!r} isn't one for tensors")
         return op

@@ -17,7 +17,7 @@ from typing_extensions import Self
 from headrace.records import Draw
 from headrace.transforms.on_tensors import require_torch, require_v2
 from headrace.transforms.op import ImageOp, NoNativeForm, TensorOp
-from headrace.transforms.reading import check_probability, check_range, integer, made, number
+from headrace.transforms.reading import bounds, chance, integer, number
 
 PROBABILITIES: tuple[dict[str, float], ...] = ({"p": 0.0}, {"p": 0.5}, {"p": 1.0})
 
@@ -29,9 +29,6 @@ class ChanceOp(ImageOp):
     p: float
 
     draws: ClassVar[tuple[str, ...]] = ("1: applied, 0: not",)
-
-    def __post_init__(self) -> None:
-        check_probability(self.p)
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
         return self.applied(image, draw) if draw[0] else image
@@ -59,7 +56,7 @@ class PlainChanceOp(ChanceOp):
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        return made(cls, probability(transform, as_tensor=cls.as_tensor))
+        return cls(probability(transform, as_tensor=cls.as_tensor))
 
     def applied(self, image: Image.Image, draw: Draw) -> Any:
         return type(self).function(image)
@@ -71,8 +68,7 @@ def probability(transform: Any, *, as_tensor: bool) -> float:
     Args:
         as_tensor: the class compares a float32 tensor with it, as all of v2's do, and not a Python float.
     """
-    p = number("p", transform.p)
-    made(check_probability, p)
+    p = chance("p", transform.p)
     return float(np.float32(p)) if as_tensor or isinstance(transform, v2.Transform) else p
 
 
@@ -162,17 +158,15 @@ class RandomPosterize(ChanceOp):
     matches = (v1.RandomPosterize, v2.RandomPosterize)
     examples = tuple({"bits": bits, **p} for bits in (1, 2, 5, 8) for p in PROBABILITIES)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1 <= self.bits <= 8:
-            raise ValueError(f"bits ({self.bits}) must be 1 to 8")
-
     def __str__(self) -> str:
         return f"RandomPosterize({self.bits} bits, p {self.p:g})"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        return made(cls, probability(transform, as_tensor=False), integer("bits", transform.bits))
+        bits = integer("bits", transform.bits)
+        if not 1 <= bits <= 8:
+            raise NoNativeForm(f"bits ({bits}) must be 1 to 8")
+        return cls(probability(transform, as_tensor=False), bits)
 
     @classmethod
     def read_on_tensor(cls, transform: Any) -> Self:
@@ -203,8 +197,7 @@ class RandomSolarize(ChanceOp):
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        threshold = number("threshold", transform.threshold)
-        return made(cls, probability(transform, as_tensor=False), threshold)
+        return cls(probability(transform, as_tensor=False), number("threshold", transform.threshold))
 
     @classmethod
     def read_on_tensor(cls, transform: Any) -> Self:
@@ -231,17 +224,13 @@ class RandomSharpness(ChanceOp):
         {"sharpness_factor": 2, "p": 0.5},
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("sharpness_factor", (self.factor, self.factor), lowest=0, exclusive=False)
-
     def __str__(self) -> str:
         return f"RandomAdjustSharpness(factor {self.factor:g}, p {self.p:g})"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        factor = number("sharpness_factor", transform.sharpness_factor)
-        return made(cls, probability(transform, as_tensor=False), factor)
+        factor, _ = bounds("sharpness_factor", [transform.sharpness_factor] * 2)
+        return cls(probability(transform, as_tensor=False), factor)
 
     def applied(self, image: Image.Image, draw: Draw) -> Any:
         return F.adjust_sharpness(image, self.factor)

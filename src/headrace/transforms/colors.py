@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ from headrace.records import Draw
 from headrace.transforms.chance import PROBABILITIES, PlainChanceOp
 from headrace.transforms.on_tensors import mean_problem, require_torch
 from headrace.transforms.op import NO_GRAY, Extent, ImageOp, NoNativeForm, Settled, TensorOp
-from headrace.transforms.reading import bounds, check_probability, check_range, made, number, range_text
+from headrace.transforms.reading import bounds, chance, range_text
 
 Bounds = tuple[float, float]
 
@@ -104,6 +105,11 @@ class RandomTensorGrayscale(TensorOp, RandomGrayscale):
     native = "random_tensor_grayscale"
 
 
+def _factors_of(transform: Any, name: str) -> Bounds:
+    lowest, highest = (-0.5, 0.5) if name == "hue" else (0.0, math.inf)
+    return bounds(name, getattr(transform, name), lowest, highest)
+
+
 @dataclass(frozen=True)
 class ColorJitter(ImageOp):
     """Brightness, contrast, saturation and hue changed in a random order, each by a random factor.
@@ -129,20 +135,14 @@ class ColorJitter(ImageOp):
         {"brightness": 5, "contrast": 0, "saturation": (1.0, 1.0), "hue": 0},
     )
 
-    def __post_init__(self) -> None:
-        for name, value in self._factors():
-            check_range(name, value, lowest=-0.5 if name == "hue" else 0.0, exclusive=False)
-        if self.hue is not None and self.hue[1] > 0.5:
-            raise ValueError(f"hue {self.hue} must be within -0.5 to 0.5")
-
     def __str__(self) -> str:
         return f"ColorJitter({', '.join(f'{name} {range_text(value)}' for name, value in self._factors())})"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        values = [getattr(transform, name) for name in FACTORS]
-        pairs = zip(FACTORS, values, strict=True)
-        return made(cls, *(None if value is None else bounds(name, value) for name, value in pairs))
+        unchanged = [getattr(transform, name) is None for name in FACTORS]
+        pairs = zip(FACTORS, unchanged, strict=True)
+        return cls(*(None if same else _factors_of(transform, name) for name, same in pairs))
 
     @classmethod
     def read_on_tensor(cls, transform: Any) -> ColorJitter:
@@ -240,22 +240,13 @@ class PhotometricDistort(ImageOp):
     )
     examples = ({}, {"p": 0.0}, {"p": 1.0, "brightness": (0, 3), "contrast": (0.5, 2), "hue": (-0.5, 0.5)})
 
-    def __post_init__(self) -> None:
-        check_probability(self.p)
-        for name in FACTORS:
-            lowest = -0.5 if name == "hue" else 0
-            check_range(name, getattr(self, name), lowest=lowest, exclusive=False)
-        if self.hue[1] > 0.5:
-            raise ValueError(f"hue {self.hue} must be at most 0.5")
-
     def __str__(self) -> str:
         ranges = [f"{name} {range_text(getattr(self, name))}" for name in FACTORS]
         return f"RandomPhotometricDistort({', '.join(ranges)}, p {self.p:g})"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        ranges = (bounds(name, getattr(transform, name)) for name in FACTORS)
-        return made(cls, number("p", transform.p), *ranges)
+        return cls(chance("p", transform.p), *(_factors_of(transform, name) for name in FACTORS))
 
     @classmethod
     def read_on_tensor(cls, transform: Any) -> PhotometricDistort:

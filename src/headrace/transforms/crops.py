@@ -24,7 +24,7 @@ from headrace.transforms.op import (
     Settled,
     SizedOp,
 )
-from headrace.transforms.reading import colour, integer, made, pair, tensor_fill
+from headrace.transforms.reading import colour, integer, pair, tensor_fill
 
 # In the order of native code's PaddingMode.
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
@@ -38,13 +38,13 @@ TENSOR_PADDING = "may pad a tensor, after normalisation rather than before; put 
 
 
 def check_padding(padding: Sequence[int], padding_mode: str) -> None:
-    """Raises ValueError for sides (left, top, right, bottom) that no image is padded with natively."""
-    if len(padding) != 4 or not all(-MAX_SIZE <= side <= MAX_SIZE for side in padding):
-        raise ValueError(f"padding {padding} must be four sides of up to {MAX_SIZE}")
+    """Refuses sides (left, top, right, bottom) that no image is padded with natively."""
+    if not all(-MAX_SIZE <= side <= MAX_SIZE for side in padding):
+        raise NoNativeForm(f"padding {padding} must be sides of up to {MAX_SIZE}")
     if padding_mode not in PADDING_MODES:
-        raise ValueError(f"padding_mode {padding_mode!r} must be one of {', '.join(PADDING_MODES)}")
+        raise NoNativeForm(f"padding_mode {padding_mode!r} must be one of {', '.join(PADDING_MODES)}")
     if padding_mode != "constant" and min(padding) < 0 < max(padding):
-        raise ValueError(f"padding {padding} with {padding_mode!r} mirrors what is left")
+        raise NoNativeForm(f"padding {padding} with {padding_mode!r} mirrors what is left")
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class CenterCrop(SizedOp):
     def read(cls, transform: Any) -> Self:
         # torchvision's pads with black, whatever attributes an object may have.
         padding = () if isinstance(transform, cls.matches) else _timms_padding(transform)
-        return made(cls, *pair(transform.size), *padding)
+        return cls(*pair(transform.size), *padding)
 
     @classmethod
     def read_on_tensor(cls, transform: Any) -> Self:
@@ -128,7 +128,7 @@ class RandomCropOrPad(SizedOp):
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        return made(cls, *pair(transform.size), *_timms_padding(transform))
+        return cls(*pair(transform.size), *_timms_padding(transform))
 
     def params(self) -> tuple[float, ...]:
         return (self.height, self.width, PADDING_MODES.index(self.padding_mode), *self.fill)
@@ -183,12 +183,9 @@ class RandomCrop(SizedOp):
     v2_examples = ({"size": 45, "padding": 9, "fill": {Image.Image: 7, "others": 0}},)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_padding((0, 0, 0, 0) if self.padding is None else self.padding, self.padding_mode)
+        check_padding(self.padding or (0,), self.padding_mode)
         if self.pad_if_needed and min(self.padding or (0,)) < 0:
-            raise ValueError(f"padding {self.padding} and pad_if_needed cut the image, and pad it again")
-        if len(self.fill) != 3 or not all(0 <= f <= 255 for f in self.fill):
-            raise ValueError(f"fill {self.fill} must be three levels of 0 to 255")
+            raise NoNativeForm(f"padding {self.padding} and pad_if_needed cut the image, and pad it again")
 
     def __str__(self) -> str:
         extras = [] if self.padding is None else [f"padding {self.padding}"]
@@ -223,7 +220,7 @@ class RandomCrop(SizedOp):
         fill = (0, 0, 0)
         if pads and mode == "constant":
             fill = colour(transform)
-        return made(cls, *pair(transform.size), padding, pad_if_needed, fill, mode)
+        return cls(*pair(transform.size), padding, pad_if_needed, fill, mode)
 
     @classmethod
     def read_on_tensor(cls, transform: Any) -> Self:
@@ -310,7 +307,7 @@ class Pad(ImageOp):
     @classmethod
     def read(cls, transform: Any) -> Self:
         fill = colour(transform) if transform.padding_mode == "constant" else (0, 0, 0)
-        return made(cls, sides_of(transform.padding), transform.padding_mode, fill)
+        return cls(sides_of(transform.padding), transform.padding_mode, fill)
 
     @classmethod
     def read_on_tensor(cls, transform: Any) -> Self:
@@ -351,10 +348,9 @@ class MultiCrop(SizedOp):
     examples = ({"size": (17, 24)}, {"size": 1}, {"size": [31, 30]}, {"size": (9, 2)})
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         object.__setattr__(self, "views", 2 * PLACES if self.mirrored else PLACES)
         if self.height * self.views > MAX_SIZE:
-            raise ValueError(f"{self.views} crops of {self.height} rows are more than {MAX_SIZE} rows")
+            raise NoNativeForm(f"{self.views} crops of {self.height} rows are more than {MAX_SIZE} rows")
 
     def __str__(self) -> str:
         flipped = f", mirrored {MIRRORED[self.mirrored]}" if self.mirrored else ""
@@ -364,7 +360,7 @@ class MultiCrop(SizedOp):
     def read(cls, transform: Any) -> Self:
         ten = isinstance(transform, (v1.TenCrop, v2.TenCrop))
         mirrored = (2 if transform.vertical_flip else 1) if ten else 0
-        return made(cls, *pair(transform.size), mirrored)
+        return cls(*pair(transform.size), mirrored)
 
     def extent(self, before: Extent) -> Extent:
         return Extent(self.height * self.views, self.width, exact=True)

@@ -17,7 +17,7 @@ from typing_extensions import Self
 from headrace.records import Draw
 from headrace.transforms.on_tensors import native_pixels, require_v2
 from headrace.transforms.op import NO_GRAY, ImageOp, NoNativeForm
-from headrace.transforms.reading import bounds, check_range, integer, made, range_text
+from headrace.transforms.reading import bounds, integer, range_text, two
 
 SIGMAS = 1024
 MOST_TAPS = 255
@@ -52,8 +52,8 @@ class GaussianBlur(ImageOp):
     def __post_init__(self) -> None:
         for size in (self.size_x, self.size_y):
             if not (1 <= size <= MOST_TAPS and size % 2):
-                raise ValueError(f"kernel_size ({size}) must be odd, 1 to {MOST_TAPS}")
-        check_range("sigma", self.sigma, lowest=0, exclusive=True)
+                raise NoNativeForm(f"kernel_size ({size}) must be odd, 1 to {MOST_TAPS}")
+        bounds("sigma", self.sigma, exclusive=True)
 
     def __str__(self) -> str:
         return f"GaussianBlur({self.size_x}×{self.size_y}, sigma {range_text(self.sigma)})"
@@ -64,7 +64,7 @@ class GaussianBlur(ImageOp):
         if not isinstance(sizes, Sequence) or len(sizes) != 2:
             raise NoNativeForm(f"kernel_size={sizes!r} isn't (x, y)")
         size_x, size_y = (integer("kernel_size", size) for size in sizes)
-        op = made(cls, size_x, size_y, bounds("sigma", transform.sigma), isinstance(transform, v2.Transform))
+        op = cls(size_x, size_y, two("sigma", transform.sigma), isinstance(transform, v2.Transform))
         if not torch_convolves_as_expected(op):
             raise NoNativeForm(OTHER_ORDER)
         return op

@@ -27,7 +27,7 @@ from headrace.transforms.crops import CenterCrop
 from headrace.transforms.levels import Shown
 from headrace.transforms.op import NO_GRAY, ImageOp, NoNativeForm, Op
 from headrace.transforms.own_code import adds_to, pixel_values_of
-from headrace.transforms.reading import MODES, integer, made, pair
+from headrace.transforms.reading import MODES, integer, pair
 from headrace.transforms.resize import Resize
 
 BACKEND = ("transformers.image_processing_backends", "TorchvisionBackend")
@@ -204,7 +204,7 @@ def _resize(size: list[int], mode: InterpolationMode) -> tuple[Callable[[Any], A
 
 def _crop(processor: Any, size: list[int]) -> tuple[Callable[[Any], Any], Op]:
     height, width = pair(size)
-    op: CenterCrop = made(partial(CenterCrop, rounds_down=True), height, width)
+    op = CenterCrop(height, width, rounds_down=True)
     step = ProcessorCrop(processor, height, width)
     for margin in MARGINS:
         image = _noise(max(1, height + margin), width + margin + 1)

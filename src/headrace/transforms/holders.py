@@ -22,7 +22,7 @@ from headrace.transforms.changed import find_change
 from headrace.transforms.containers import COMPOSE
 from headrace.transforms.levels import Identity
 from headrace.transforms.op import UNKNOWN, Extent, ImageOp, NoNativeForm, Op, Settled, flat
-from headrace.transforms.reading import check_probability, made, number
+from headrace.transforms.reading import number
 
 MAX_DEPTH = 6
 MAX_INSIDE = 32
@@ -40,7 +40,7 @@ class Holder(ImageOp):
 
     def __post_init__(self) -> None:
         if len(list(flat(self.ops))) > MAX_INSIDE:
-            raise ValueError(f"holds more than {MAX_INSIDE} transforms")
+            raise NoNativeForm(f"holds more than {MAX_INSIDE} transforms")
         # On images some follow Pillow, on tensors some follow torch.
         versions = {op.parity for op in self.ops} - {"exact"}
         if versions:
@@ -50,7 +50,7 @@ class Holder(ImageOp):
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        return made(cls, read_inside(transform))
+        return cls(read_inside(transform))
 
     @classmethod
     def read_on_tensor(cls, transform: Any) -> Self:
@@ -123,17 +123,13 @@ class RandomApply(Holder):
         {"transforms": [v1.GaussianBlur(3, (0.1, 2.0))], "p": 0.5},
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_probability(self.p)
-
     def __str__(self) -> str:
         return f"RandomApply(p {self.p:g}, {', '.join(map(str, self.ops))})"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
         p = probability(transform, as_tensor=True)
-        return made(cls, read_inside(transform), p, not isinstance(transform, v2.Transform))
+        return cls(read_inside(transform), p, not isinstance(transform, v2.Transform))
 
     def params(self) -> tuple[float, ...]:
         return (self.p, self.inclusive)
@@ -170,13 +166,13 @@ class RandomChoice(Holder):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.ops:
-            raise ValueError("holds no transforms")
+            raise NoNativeForm("holds no transforms")
         if self.weights is None:
             return
         if len(self.weights) != len(self.ops) or len(self.ops) > MAX_WEIGHTS:
-            raise ValueError(f"p must have a weight for each transform, at most {MAX_WEIGHTS}")
+            raise NoNativeForm(f"p must have a weight for each transform, at most {MAX_WEIGHTS}")
         if not all(0 <= weight < math.inf for weight in self.weights) or not 0 < sum(self.weights) < math.inf:
-            raise ValueError(f"p={list(self.weights)} must be finite, 0 or more, and not all 0")
+            raise NoNativeForm(f"p={list(self.weights)} must be finite, 0 or more, and not all 0")
 
     def __str__(self) -> str:
         weights = "" if self.weights is None else f", p {', '.join(f'{p:.4g}' for p in self.weights)}"
@@ -187,7 +183,7 @@ class RandomChoice(Holder):
         weights = None if transform.p is None else tuple(number("p", p) for p in transform.p)
         if weights is not None and isinstance(transform, v2.Transform):
             weights = tuple(float(np.float32(weight)) for weight in weights)  # it makes a tensor of them
-        return made(cls, read_inside(transform), weights)
+        return cls(read_inside(transform), weights)
 
     def params(self) -> tuple[float, ...]:
         return (len(self.ops), self.weights is not None, *accumulate(self.weights or ()))

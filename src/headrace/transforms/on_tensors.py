@@ -71,9 +71,9 @@ def torch_resizes_as_expected(number: int) -> bool:
 
 
 def check_result(height: int, width: int) -> None:
-    """Raises ValueError for a size that torch can't resize all tensors to."""
+    """Refuses a size that torch can't resize all tensors to."""
     if height == width == 1:
-        raise ValueError("resizes to one pixel, for which torch raises an error in some memory layouts")
+        raise NoNativeForm("resizes to one pixel, for which torch raises an error in some memory layouts")
 
 
 def require_torch(op: ImageOp, transform: Any) -> None:

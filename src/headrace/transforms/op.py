@@ -189,9 +189,6 @@ class SizedOp(ImageOp):
     height: int
     width: int
 
-    def __post_init__(self) -> None:
-        check_size(self.height, self.width)
-
     def extent(self, before: Extent) -> Extent:
         return Extent(self.height, self.width, exact=True)
 
@@ -225,12 +222,6 @@ class LevelOp(Op):
     @abstractmethod
     def read(cls, transform: Any) -> LevelOp:
         """Refuses only what might not do the same to all images: the table's making finds out the rest."""
-
-
-def check_size(height: int, width: int) -> None:
-    """Raises ValueError for sizes that no image has."""
-    if not (1 <= height <= MAX_SIZE and 1 <= width <= MAX_SIZE):
-        raise ValueError(f"size {height}×{width} must be 1 to {MAX_SIZE} pixels each way")
 
 
 def flat(ops: Sequence[ImageOp]) -> Iterator[ImageOp]:

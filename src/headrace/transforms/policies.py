@@ -20,15 +20,13 @@ from headrace.records import Draw
 from headrace.transforms._torchvision_compat import augmentation_space, policies_of
 from headrace.transforms.op import ImageOp, NoNativeForm
 from headrace.transforms.reading import (
-    check_warp_filter,
     colour,
-    filter_of,
     filter_text,
     functional_of,
     integer,
-    made,
     mode_of,
     number,
+    warp_filter_of,
 )
 
 # As native code numbers them, which is the order in which torchvision chooses from them.
@@ -84,9 +82,6 @@ class Policy(ImageOp):
     is_v2: bool
     bins: int
     space: Space
-
-    def __post_init__(self) -> None:
-        check_warp_filter(self.filter)
 
     def __str__(self) -> str:
         text = f"{filter_text(self.filter)}, fill {self.fill}"
@@ -184,11 +179,10 @@ class RandAugment(Policy):
     v2_examples = (_V2_FILL,)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not 0 <= self.count <= MOST_STEPS:
-            raise ValueError(f"num_ops ({self.count}) must be 0 to {MOST_STEPS}")
+            raise NoNativeForm(f"num_ops ({self.count}) must be 0 to {MOST_STEPS}")
         if self.place is not None and not 0 <= self.place < self.bins:
-            raise ValueError(f"magnitude ({self.place}) must be 0 to {self.bins - 1}")
+            raise NoNativeForm(f"magnitude ({self.place}) must be 0 to {self.bins - 1}")
         object.__setattr__(self, "draws", type(self).draws * self.count)
 
     def _arguments(self) -> str:
@@ -197,7 +191,7 @@ class RandAugment(Policy):
     @classmethod
     def read(cls, transform: Any) -> Self:
         steps, place = integer("num_ops", transform.num_ops), integer("magnitude", transform.magnitude)
-        return made(cls, *_read(transform, transform.num_magnitude_bins, CHOICES), steps, place)
+        return cls(*_read(transform, transform.num_magnitude_bins, CHOICES), steps, place)
 
     def params(self) -> tuple[float, ...]:
         return (*super().params(), len(CHOICES), self.count, -1 if self.place is None else self.place)
@@ -222,7 +216,7 @@ class TrivialAugmentWide(RandAugment):
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        return made(cls, *_read(transform, transform.num_magnitude_bins, CHOICES), 1, None)
+        return cls(*_read(transform, transform.num_magnitude_bins, CHOICES), 1, None)
 
 
 class Part(NamedTuple):
@@ -263,7 +257,7 @@ class AutoAugment(Policy):
         space = shared[-1]
         if not policies or len(policies) > MOST_BINS:
             raise NoNativeForm(f"{len(policies)} policies: native code takes 1 to {MOST_BINS}")
-        return made(cls, *shared, tuple(_pair(policy, space) for policy in policies))
+        return cls(*shared, tuple(_pair(policy, space) for policy in policies))
 
     def params(self) -> tuple[float, ...]:
         return (*super().params(), len(self.policies))
@@ -321,7 +315,7 @@ def _read(
         space = _space(transform, bins, names)
     except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
         raise NoNativeForm(f"its magnitudes raise {type(error).__name__}: {error}") from None
-    return filter_of(transform), fill, isinstance(transform, v2.Transform), bins, space
+    return warp_filter_of(transform), fill, isinstance(transform, v2.Transform), bins, space
 
 
 def _space(transform: Any, bins: int, names: tuple[str, ...]) -> Space:

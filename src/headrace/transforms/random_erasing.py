@@ -21,7 +21,7 @@ from typing_extensions import Self
 from headrace.order.permutation import MASK, key_of, mix, mix_words
 from headrace.records import BatchKeys, SampleKey
 from headrace.transforms.op import NoNativeForm, Op
-from headrace.transforms.reading import bounds, check_probability, check_range, made, number, range_text
+from headrace.transforms.reading import bounds, chance, number, range_text
 
 Words = npt.NDArray[np.uint64]
 Boxes = npt.NDArray[np.int64]
@@ -61,13 +61,6 @@ class RandomErasing(Op):
         {"p": 0.9, "value": "random"},
     )
 
-    def __post_init__(self) -> None:
-        check_probability(self.p)
-        check_range("scale", self.scale, lowest=0.0, exclusive=False)
-        check_range("ratio", self.ratio, lowest=0.0, exclusive=True)
-        if self.value is not None and len(self.value) not in (1, 3):
-            raise ValueError(f"value {self.value} must be one number, or one for each of 3 channels")
-
     def __str__(self) -> str:
         scale, ratio = range_text(self.scale), range_text(self.ratio)
         numbers = None if self.value is None else ", ".join(f"{v:.4g}" for v in self.value)
@@ -86,10 +79,12 @@ class RandomErasing(Op):
             value = None
         elif isinstance(value, (list, tuple)):
             value = tuple(number("value", v) for v in value)
+            if len(value) not in (1, 3):
+                raise NoNativeForm(f"value {value} must be one number, or one for each of 3 channels")
         else:
             raise NoNativeForm(f"value={value!r} isn't a number, three of them or 'random'")
-        scale, ratio = bounds("scale", transform.scale), bounds("ratio", transform.ratio)
-        return made(cls, number("p", transform.p), scale, ratio, value)
+        scale, ratio = bounds("scale", transform.scale), bounds("ratio", transform.ratio, exclusive=True)
+        return cls(chance("p", transform.p), scale, ratio, value)
 
     @classmethod
     def _read_timms(cls, transform: Any) -> Self:
@@ -98,11 +93,11 @@ class RandomErasing(Op):
         if transform.device != "cpu":
             raise NoNativeForm(f"makes values on {transform.device!r}, where a sample isn't yet")
         noise = transform.per_pixel or transform.rand_color
-        low, high = bounds("log_aspect_ratio", transform.log_aspect_ratio)
-        scale = number("min_area", transform.min_area), number("max_area", transform.max_area)
+        low, high = bounds("log_aspect_ratio", transform.log_aspect_ratio, -math.inf)
+        scale = bounds("min_area, max_area", (transform.min_area, transform.max_area))
         by_channel = bool(transform.rand_color and not transform.per_pixel)
-        p, ratio = number("probability", transform.probability), (math.exp(low), math.exp(high))
-        return made(cls, p, scale, ratio, None if noise else (0.0,), (low, high), by_channel)
+        p, ratio = chance("probability", transform.probability), (math.exp(low), math.exp(high))
+        return cls(p, scale, ratio, None if noise else (0.0,), (low, high), by_channel)
 
     def noise_size(self, height: int, width: int) -> tuple[int, int]:
         """(height, width) of the noise for a box of this size; (1, 1) is for all of the box."""

@@ -14,18 +14,16 @@ from typing_extensions import Self
 from headrace.records import Draw
 from headrace.transforms.chance import ChanceOp, probability
 from headrace.transforms.crops import TENSOR_PADDING
-from headrace.transforms.op import NO_GRAY, UNKNOWN, Extent, ImageOp, NoNativeForm, SizedOp, check_size
+from headrace.transforms.op import NO_GRAY, UNKNOWN, Extent, ImageOp, NoNativeForm, SizedOp
 from headrace.transforms.reading import (
     FILTERS,
     bounds,
-    check_filter,
-    check_probability,
-    check_range,
+    chance,
+    check_size,
     colour,
     filter_of,
     filter_text,
     integer,
-    made,
     mode_of,
     number,
     pair,
@@ -47,9 +45,6 @@ class _Resizing(ImageOp):
     parity = "pillow"
     tensor_problem = TENSOR_RESIZE
     draws = ("height", "width")
-
-    def __post_init__(self) -> None:
-        check_filter(self.filter)
 
     def extent(self, before: Extent) -> Extent:
         return UNKNOWN
@@ -77,9 +72,8 @@ class RandomShortestSize(_Resizing):
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not 1 <= len(self.sizes) <= MOST_SIZES:
-            raise ValueError(f"{len(self.sizes)} sizes: native code takes 1 to {MOST_SIZES}")
+            raise NoNativeForm(f"{len(self.sizes)} sizes: native code takes 1 to {MOST_SIZES}")
         for size in (*self.sizes, self.max_size or 1):
             check_size(size, size)
 
@@ -94,7 +88,7 @@ class RandomShortestSize(_Resizing):
         limit = None if transform.max_size is None else integer("max_size", transform.max_size)
         if limit == 0:
             raise NoNativeForm("max_size=0 leaves nothing of an image")
-        return made(cls, filter_of(transform), sizes, limit)
+        return cls(filter_of(transform), sizes, limit)
 
     def params(self) -> tuple[float, ...]:
         return (self.filter, self.max_size or 0, len(self.sizes), *self.sizes)
@@ -113,10 +107,9 @@ class RandomResize(_Resizing):
     examples = ({"min_size": 9, "max_size": 70}, {"min_size": 31, "max_size": 32, "interpolation": 0})
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         check_size(self.least, self.end)
         if self.least >= self.end:
-            raise ValueError(f"min_size ({self.least}) must be less than max_size ({self.end})")
+            raise NoNativeForm(f"min_size ({self.least}) must be less than max_size ({self.end})")
 
     def __str__(self) -> str:
         return f"RandomResize(shorter edge {self.least}–{self.end - 1}, {filter_text(self.filter)})"
@@ -124,7 +117,7 @@ class RandomResize(_Resizing):
     @classmethod
     def read(cls, transform: Any) -> Self:
         sizes = (integer(name, getattr(transform, name)) for name in ("min_size", "max_size"))
-        return made(cls, filter_of(transform), *sizes)
+        return cls(filter_of(transform), *sizes)
 
 
 @dataclass(frozen=True)
@@ -142,20 +135,14 @@ class ScaleJitter(_Resizing):
         {"target_size": (24, 24), "scale_range": (1, 1)},
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_size(*self.target)
-        check_range("scale_range", self.scale, lowest=0.0, exclusive=False)
-        _check_growth("scale_range", self.scale)
-
     def __str__(self) -> str:
         size = f"{self.target[0]}×{self.target[1]}"
         return f"ScaleJitter({size}, scale {range_text(self.scale)}, {filter_text(self.filter)})"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        scale = bounds("scale_range", transform.scale_range)
-        return made(cls, filter_of(transform), pair(transform.target_size), scale)
+        scale = bounds("scale_range", transform.scale_range, highest=MOST_GROWTH)
+        return cls(filter_of(transform), pair(transform.target_size), scale)
 
     def params(self) -> tuple[float, ...]:
         return (self.filter, *self.target, self.scale[0], self.scale[1] - self.scale[0])
@@ -179,18 +166,13 @@ class RandomZoomOut(ChanceOp):
         {"p": 0.9, "side_range": (2, 2), "fill": {Image.Image: 7, "others": 0}},
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("side_range", self.sides, lowest=1.0, exclusive=False)
-        _check_growth("side_range", self.sides)
-
     def __str__(self) -> str:
         return f"RandomZoomOut(p {self.p:g}, edges times {range_text(self.sides)}, fill {self.fill})"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        p, sides = probability(transform, as_tensor=True), bounds("side_range", transform.side_range)
-        return made(cls, p, sides, colour(transform))
+        sides = bounds("side_range", transform.side_range, 1.0, MOST_GROWTH)
+        return cls(probability(transform, as_tensor=True), sides, colour(transform))
 
     def params(self) -> tuple[float, ...]:
         return (self.p, self.sides[0], self.sides[1] - self.sides[0], *self.fill)
@@ -210,13 +192,6 @@ class RandomZoomOut(ChanceOp):
         return F.pad(image, sides, fill=self.fill)
 
 
-def _check_growth(name: str, value: tuple[float, float]) -> None:
-    if value[1] > MOST_GROWTH:
-        raise ValueError(
-            f"{name} {value} must be at most {MOST_GROWTH:g}: native code makes no larger images"
-        )
-
-
 @dataclass(frozen=True)
 class _TimmResizing(SizedOp):
     """To height × width, with one of `filters`."""
@@ -226,13 +201,6 @@ class _TimmResizing(SizedOp):
     gray_problem = NO_GRAY
     parity = "pillow"
     tensor_problem = TENSOR_RESIZE
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.filters) not in (1, 2):
-            raise ValueError(f"{len(self.filters)} interpolations: native code chooses between two at most")
-        for each in self.filters:
-            check_filter(each)
 
     @property
     def _filters_text(self) -> str:
@@ -261,11 +229,6 @@ class TimmResizedCrop(_TimmResizing):
         {"size": 24, "scale": (0.001, 0.002)},
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_range("scale", self.scale, lowest=0.0, exclusive=False)
-        check_range("ratio", self.ratio, lowest=0.0, exclusive=True)
-
     def __str__(self) -> str:
         size, scale, ratio = f"{self.height}×{self.width}", range_text(self.scale), range_text(self.ratio)
         return (
@@ -274,8 +237,8 @@ class TimmResizedCrop(_TimmResizing):
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        scale, ratio = bounds("scale", transform.scale), bounds("ratio", transform.ratio)
-        return made(cls, *pair(transform.size), _filters(transform.interpolation), scale, ratio)
+        scale, ratio = bounds("scale", transform.scale), bounds("ratio", transform.ratio, exclusive=True)
+        return cls(*pair(transform.size), _filters(transform.interpolation), scale, ratio)
 
     def params(self) -> tuple[float, ...]:
         filter_, other = self._filter_params
@@ -314,12 +277,6 @@ class ResizeKeepRatio(_TimmResizing):
         {"size": 24, "longest": 0.5, "random_scale_prob": 1.0, "random_scale_area": True},
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_probability(self.longest)
-        check_range("random_scale_range", self.scale, lowest=1e-6, exclusive=False)
-        check_range("random_aspect_range", self.aspect, lowest=1e-6, exclusive=False)
-
     def __str__(self) -> str:
         size = f"ResizeKeepRatio({self.height}×{self.width}, longest {self.longest:g}, {self._filters_text}"
         changes = (
@@ -331,16 +288,15 @@ class ResizeKeepRatio(_TimmResizing):
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        return made(
-            cls,
+        return cls(
             *pair(transform.size),
             _filters(transform.interpolation),
-            number("longest", transform.longest),
+            chance("longest", transform.longest),
             number("random_scale_prob", transform.random_scale_prob),
-            bounds("random_scale_range", transform.random_scale_range),
+            bounds("random_scale_range", transform.random_scale_range, 1e-6),
             bool(transform.random_scale_area),
             number("random_aspect_prob", transform.random_aspect_prob),
-            bounds("random_aspect_range", transform.random_aspect_range),
+            bounds("random_aspect_range", transform.random_aspect_range, 1e-6),
         )
 
     def params(self) -> tuple[float, ...]:
@@ -369,4 +325,6 @@ def _filters(interpolation: Any) -> tuple[int, ...]:
     modes = interpolation if isinstance(interpolation, (tuple, list)) else [interpolation]
     if not all(isinstance(mode, InterpolationMode) for mode in modes):
         raise NoNativeForm(f"interpolation={interpolation!r} isn't torchvision's")
+    if len(modes) not in (1, 2):
+        raise NoNativeForm(f"{len(modes)} interpolations: native code chooses between two at most")
     return tuple(int(FILTERS[mode]) for mode in modes)

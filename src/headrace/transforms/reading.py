@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import PIL.Image
 import torch
@@ -14,7 +14,7 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as functional_v1
 from torchvision.transforms.v2 import functional as functional_v2
 
-from headrace.transforms.op import NoNativeForm, Parity
+from headrace.transforms.op import MAX_SIZE, NoNativeForm
 
 # torchvision's names for Pillow's filters; on PIL images 'nearest-exact' is Pillow's nearest too.
 FILTERS = {
@@ -40,16 +40,6 @@ WARP_FILTERS = (Resampling.NEAREST, Resampling.BILINEAR, Resampling.BICUBIC)
 MODES = {FILTERS[mode]: mode for mode in InterpolationMode if mode is not InterpolationMode.NEAREST_EXACT}
 TENSOR_MODES = {number: mode for mode, number in TENSOR_FILTERS.items()}
 
-_Made = TypeVar("_Made")
-
-
-def made(cls: Callable[..., _Made], *arguments: Any) -> _Made:
-    """`cls(*arguments)`, whose ValueErrors say why there is no native form."""
-    try:
-        return cls(*arguments)
-    except ValueError as error:
-        raise NoNativeForm(str(error)) from None
-
 
 def functional_of(transform: Any) -> Any:
     """torchvision's functional module of the API that `transform` is from."""
@@ -69,8 +59,19 @@ def interpolation_of(transform: Any) -> InterpolationMode:
     if isinstance(interpolation, InterpolationMode):
         return interpolation
     number = integer("interpolation", interpolation)
-    made(check_filter, number)
+    if number not in FILTERS.values():
+        raise NoNativeForm(
+            f"filter {number} must be 0 to 5: nearest, lanczos, bilinear, bicubic, box or hamming"
+        )
     return MODES[Resampling(number)]
+
+
+def warp_filter_of(transform: Any) -> int:
+    """The same of what Pillow warps with."""
+    value = filter_of(transform)
+    if value not in WARP_FILTERS:
+        raise NoNativeForm(f"Pillow warps by nearest, bilinear and bicubic, not {filter_text(value)}")
+    return value
 
 
 def _named_mode(name: str, functional: Any) -> InterpolationMode:
@@ -125,17 +126,46 @@ def tensor_fill(transform: Any) -> tuple[int, int, int]:
 
 
 def pair(size: Any) -> tuple[int, int]:
-    """(height, width)."""
+    """(height, width) of an image."""
     if not isinstance(size, Sequence) or len(size) != 2:
         raise NoNativeForm(f"size={size!r} isn't (height, width)")
-    return integer("size", size[0]), integer("size", size[1])
+    height, width = integer("size", size[0]), integer("size", size[1])
+    check_size(height, width)
+    return height, width
 
 
-def bounds(name: str, value: Any) -> tuple[float, float]:
-    """(low, high)."""
+def check_size(height: int, width: int) -> None:
+    """Refuses sizes that no image has."""
+    if not (1 <= height <= MAX_SIZE and 1 <= width <= MAX_SIZE):
+        raise NoNativeForm(f"size {height}×{width} must be 1 to {MAX_SIZE} pixels each way")
+
+
+def two(name: str, value: Any) -> tuple[float, float]:
+    """Two numbers."""
     if not isinstance(value, Sequence) or len(value) != 2:
-        raise NoNativeForm(f"{name}={value!r} isn't (low, high)")
+        raise NoNativeForm(f"{name}={value!r} isn't a pair of numbers")
     return number(name, value[0]), number(name, value[1])
+
+
+def bounds(
+    name: str, value: Any, lowest: float = 0.0, highest: float = math.inf, *, exclusive: bool = False
+) -> tuple[float, float]:
+    """(low, high): finite, and from `lowest`, which may be excluded, to `highest`."""
+    low, high = two(name, value)
+    too_low = low <= lowest if exclusive else low < lowest
+    if too_low or not low <= high <= highest or not math.isfinite(low) or not math.isfinite(high):
+        most = "" if highest == math.inf else f", <= {highest:g}"
+        bound = f"{'>' if exclusive else '>='} {lowest:g}{most}"
+        raise NoNativeForm(f"{name} {low, high} must be (low, high), finite, {bound}, low <= high")
+    return low, high
+
+
+def chance(name: str, value: Any) -> float:
+    """A number of 0 to 1."""
+    p = number(name, value)
+    if not 0.0 <= p <= 1.0:
+        raise NoNativeForm(f"{name} ({p}) must be 0 to 1")
+    return p
 
 
 def integer(name: str, value: Any) -> int:
@@ -156,37 +186,6 @@ def number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
         raise NoNativeForm(f"{name}={value!r} isn't a number") from None
-
-
-def check_filter(value: int, parity: Parity = "pillow") -> None:
-    """Raises ValueError for what is no filter of Pillow's that torchvision has a name for, or of torch's."""
-    if parity == "torch" and value not in TENSOR_MODES:
-        raise ValueError(f"filter {value} must be 6 to 9, one of torch's for tensors")
-    if parity != "torch" and value not in FILTERS.values():
-        raise ValueError(
-            f"filter {value} must be 0 to 5: nearest, lanczos, bilinear, bicubic, box or hamming"
-        )
-
-
-def check_warp_filter(value: int) -> None:
-    """Raises ValueError for filters that Pillow doesn't warp with."""
-    if value not in WARP_FILTERS:
-        raise ValueError(f"filter {value} must be nearest, bilinear or bicubic")
-
-
-def check_range(name: str, value: tuple[float, float], *, lowest: float, exclusive: bool) -> None:
-    """Raises ValueError for what isn't (low, high) above `lowest`."""
-    low, high = value
-    too_low = low <= lowest if exclusive else low < lowest
-    if too_low or low > high or not math.isfinite(low) or not math.isfinite(high):
-        bound = f"{'>' if exclusive else '>='} {lowest:g}"
-        raise ValueError(f"{name} {value} must be (low, high), finite, {bound}, low <= high")
-
-
-def check_probability(p: float) -> None:
-    """Raises ValueError for what isn't in 0 to 1."""
-    if not 0.0 <= p <= 1.0:
-        raise ValueError(f"p ({p}) must be 0 to 1")
 
 
 def filter_text(value: int) -> str:

@@ -25,16 +25,13 @@ from headrace.transforms.op import (
     Settled,
     SizedOp,
     TensorOp,
-    check_size,
 )
 from headrace.transforms.reading import (
     bounds,
-    check_filter,
-    check_range,
+    check_size,
     filter_of,
     filter_text,
     integer,
-    made,
     mode_of,
     pair,
     range_text,
@@ -74,10 +71,6 @@ class Resize(_Resizing, SizedOp):
         {"size": 3, "interpolation": 5},
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_filter(self.filter, self.parity)
-
     def __str__(self) -> str:
         return f"Resize({self.height}×{self.width}, {filter_text(self.filter)})"
 
@@ -88,7 +81,10 @@ class Resize(_Resizing, SizedOp):
 
     @classmethod
     def read_on_tensor(cls, transform: Any) -> Resize | ResizeShorter:
-        return _read(transform, tensor_filter_of(transform), TensorResize, TensorResizeShorter)
+        op = _read(transform, tensor_filter_of(transform), TensorResize, TensorResizeShorter)
+        # Two sizes, or that of both edges of a square image.
+        check_result(*((op.height, op.width) if isinstance(op, Resize) else (op.size, op.size)))
+        return op
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
         return F.resize(image, [self.height, self.width], mode_of(self.filter), antialias=True)
@@ -107,12 +103,6 @@ class ResizeShorter(_Resizing):  # which `Resize` reads
     filter: int
 
     native = "resize_shorter"
-
-    def __post_init__(self) -> None:
-        check_size(self.size, self.size)
-        check_filter(self.filter, self.parity)
-        if self.max_size is not None and not self.size < self.max_size <= MAX_SIZE:
-            raise ValueError(f"max_size ({self.max_size}) must be greater than size ({self.size})")
 
     def __str__(self) -> str:
         limit = "" if self.max_size is None else f", longer at most {self.max_size}"
@@ -144,18 +134,10 @@ class ResizeShorter(_Resizing):  # which `Resize` reads
 class TensorResize(TensorOp, Resize):
     """A uint8 tensor, resized by torch, antialiased."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_result(self.height, self.width)
-
 
 @dataclass(frozen=True)
 class TensorResizeShorter(TensorOp, ResizeShorter):
     """The same of the shorter edge."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_result(self.size, self.size)  # of a square image
 
 
 def _read(
@@ -166,11 +148,16 @@ def _read(
         raise NoNativeForm("size=None makes the longer edge max_size: no native form")
     sizes = list(transform.size) if isinstance(transform.size, Sequence) else [transform.size]
     if len(sizes) == 1:
-        limit = None if transform.max_size is None else integer("max_size", transform.max_size)
-        return made(shorter, integer("size", sizes[0]), limit, number)
+        size, limit = integer("size", sizes[0]), None
+        check_size(size, size)
+        if transform.max_size is not None:
+            limit = integer("max_size", transform.max_size)
+            if not size < limit <= MAX_SIZE:
+                raise NoNativeForm(f"max_size ({limit}) must be greater than size ({size})")
+        return shorter(size, limit, number)
     if transform.max_size is not None:
         raise NoNativeForm("max_size beside two sizes: torchvision raises an error for it")
-    return made(exact, *pair(sizes), number)
+    return exact(*pair(sizes), number)
 
 
 @dataclass(frozen=True)
@@ -199,12 +186,6 @@ class RandomResizedCrop(SizedOp):
         *({"size": 24, "interpolation": n} for n in range(6)),
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_filter(self.filter, self.parity)
-        check_range("scale", self.scale, lowest=0.0, exclusive=False)
-        check_range("ratio", self.ratio, lowest=0.0, exclusive=True)
-
     def __str__(self) -> str:
         size, filter_ = f"{self.height}×{self.width}", filter_text(self.filter)
         scale, ratio = range_text(self.scale), range_text(self.ratio)
@@ -213,11 +194,13 @@ class RandomResizedCrop(SizedOp):
     @classmethod
     def read(cls, transform: Any) -> RandomResizedCrop:
         """`antialias` says nothing about PIL images: Pillow always does it."""
-        return made(RandomResizedCrop, *_arguments(transform), filter_of(transform))
+        return RandomResizedCrop(*_arguments(transform), filter_of(transform))
 
     @classmethod
     def read_on_tensor(cls, transform: Any) -> RandomResizedCrop:
-        return made(TensorResizedCrop, *_arguments(transform), tensor_filter_of(transform))
+        op = TensorResizedCrop(*_arguments(transform), tensor_filter_of(transform))
+        check_result(op.height, op.width)
+        return op
 
     def params(self) -> tuple[float, ...]:
         # As torchvision computes it: the logarithm in float32.
@@ -234,10 +217,7 @@ class RandomResizedCrop(SizedOp):
 class TensorResizedCrop(TensorOp, RandomResizedCrop):
     """The same of a uint8 tensor, resized by torch, antialiased."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_result(self.height, self.width)
-
 
 def _arguments(transform: Any) -> tuple[int, int, tuple[float, float], tuple[float, float]]:
-    return (*pair(transform.size), bounds("scale", transform.scale), bounds("ratio", transform.ratio))
+    scale, ratio = bounds("scale", transform.scale), bounds("ratio", transform.ratio, exclusive=True)
+    return (*pair(transform.size), scale, ratio)

@@ -22,7 +22,7 @@ from typing_extensions import Self
 from headrace.records import Draw
 from headrace.transforms.changed import find_change
 from headrace.transforms.op import NO_GRAY, ImageOp, NoNativeForm
-from headrace.transforms.reading import WARP_FILTERS, filter_text, integer, made, number
+from headrace.transforms.reading import WARP_FILTERS, filter_text, integer, number
 
 # As native code numbers them.
 OPERATIONS = (
@@ -62,9 +62,9 @@ class Shared(NamedTuple):
         return f"{' or '.join(map(filter_text, self.filters))}, fill {self.fill}"
 
     def check(self) -> None:
-        """Raises ValueError for filters that native code doesn't warp with."""
+        """Refuses filters that native code doesn't warp with."""
         if not all(each in WARP_FILTERS for each in self.filters) or len(self.filters) > 2:
-            raise ValueError(f"filters {self.filters} must be one or two that Pillow warps with")
+            raise NoNativeForm(f"filters {self.filters} must be one or two that Pillow warps with")
 
     def params(self) -> tuple[float, ...]:
         """As native code takes them."""
@@ -101,10 +101,10 @@ class TimmAugment(ImageOp):
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.rows) <= MOST_ROWS or not 0 <= self.steps <= MOST_STEPS:
-            raise ValueError(f"{len(self.rows)} choices, {self.steps} steps: too few or too many")
+            raise NoNativeForm(f"{len(self.rows)} choices, {self.steps} steps: too few or too many")
         self.shared.check()
         if self.weights is not None and (min(self.weights) <= 0 or self.steps > len(self.rows)):
-            raise ValueError("weights must be positive, and no fewer than steps")
+            raise NoNativeForm("weights must be positive, and no fewer than steps")
         object.__setattr__(self, "draws", type(self).draws * self.steps)
 
     def __str__(self) -> str:
@@ -124,7 +124,7 @@ class TimmAugment(ImageOp):
         shared = _shared(operations[0])
         read = tuple(tuple(_operation(op, shared) for op in row) for row in rows)
         steps, weights = (max(map(len, rows)), None) if policies else _choice(transform)
-        return made(cls, shared, read, steps, policies, weights)
+        return cls(shared, read, steps, policies, weights)
 
     def params(self) -> tuple[float, ...]:
         how = (self.steps, self.policies, self.weights is not None, _posterizes_to_nothing())
@@ -168,12 +168,12 @@ class TimmAugMix(ImageOp):
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.operations) <= MOST_ROWS:
-            raise ValueError(f"{len(self.operations)} operations: too few or too many")
+            raise NoNativeForm(f"{len(self.operations)} operations: too few or too many")
         self.shared.check()
         if not 1e-3 <= self.alpha <= 1e3:
-            raise ValueError(f"alpha ({self.alpha}) must be 0.001 to 1000")
+            raise NoNativeForm(f"alpha ({self.alpha}) must be 0.001 to 1000")
         if self.width < 1 or 1 + self.width * (1 + 3 * self.most_depth) > MOST_DRAWS:
-            raise ValueError(f"{self.width} chains of {self.most_depth} operations are too few or too many")
+            raise NoNativeForm(f"{self.width} chains of {self.most_depth} operations are too few or too many")
         steps = ("operation", "its argument", "filter") * (self.width * self.most_depth)
         weights = (f"weight of chain {i + 1}" for i in range(self.width))
         object.__setattr__(self, "draws", (type(self).draws[0], *weights, *steps))
@@ -190,7 +190,7 @@ class TimmAugMix(ImageOp):
         operations = tuple(_operation(op, shared) for op in transform.ops)
         width, depth = integer("width", transform.width), max(0, integer("depth", transform.depth))
         alpha = number("alpha", transform.alpha)
-        op = made(cls, shared, operations, width, depth, alpha, bool(transform.blended))
+        op = cls(shared, operations, width, depth, alpha, bool(transform.blended))
         if not _mixes(transform, op):
             raise NoNativeForm("this timm mixes otherwise than expected")
         return op

@@ -15,17 +15,15 @@ from headrace.records import Draw
 from headrace.transforms.chance import ChanceOp, probability
 from headrace.transforms.op import MAX_SIZE, UNKNOWN, Extent, ImageOp, NoNativeForm
 from headrace.transforms.reading import (
-    WARP_FILTERS,
     bounds,
-    check_range,
-    check_warp_filter,
+    chance,
     colour,
-    filter_of,
     filter_text,
-    made,
     mode_of,
     number,
     range_text,
+    two,
+    warp_filter_of,
 )
 
 MAX_DEGREES = 1e6
@@ -65,17 +63,6 @@ class RandomRotation(ImageOp):
         {"degrees": 30, "fill": None},
     )
 
-    def __post_init__(self) -> None:
-        check_range("degrees", self.degrees, lowest=-MAX_DEGREES, exclusive=False)
-        if self.degrees[1] > MAX_DEGREES:
-            raise ValueError(f"degrees {self.degrees} must be at most {MAX_DEGREES:g}")
-        if self.filter not in WARP_FILTERS:
-            raise ValueError(
-                f"Pillow rotates by nearest, bilinear and bicubic, not {filter_text(self.filter)}"
-            )
-        if self.center is not None and not all(abs(c) <= MAX_SIZE for c in self.center):
-            raise ValueError(f"center {self.center} must be within {MAX_SIZE} pixels")
-
     def __str__(self) -> str:
         extras = [f"{range_text(self.degrees)}°", filter_text(self.filter)]
         extras += ["expand"] if self.expand else []
@@ -85,13 +72,12 @@ class RandomRotation(ImageOp):
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        low, high = (number("degrees", value) for value in transform.degrees)
-        center = transform.center
-        if center is not None:
-            x, y = (number("center", value) for value in center)
-            center = (x, y)
-        filter_, fill = filter_of(transform), colour(transform, _turned)
-        return made(cls, (low, high), filter_, bool(transform.expand), center, fill)
+        degrees = bounds("degrees", transform.degrees, -MAX_DEGREES, MAX_DEGREES)
+        center = None if transform.center is None else two("center", transform.center)
+        if center is not None and not all(abs(c) <= MAX_SIZE for c in center):
+            raise NoNativeForm(f"center {center} must be within {MAX_SIZE} pixels")
+        filter_, fill = warp_filter_of(transform), colour(transform, _turned)
+        return cls(degrees, filter_, bool(transform.expand), center, fill)
 
     def params(self) -> tuple[float, ...]:
         center = (0, 0, 0) if self.center is None else (1, *self.center)
@@ -154,11 +140,6 @@ class RandomAffine(ImageOp):
     )
     v2_examples = ({"degrees": 20, "interpolation": 2, "fill": {Image.Image: 7, "others": 0}},)
 
-    def __post_init__(self) -> None:
-        check_warp_filter(self.filter)
-        if self.scale is not None:
-            check_range("scale", self.scale, lowest=0, exclusive=True)
-
     def __str__(self) -> str:
         parts = [f"{range_text(self.degrees)} degrees"]
         parts += [] if self.translate is None else ["translate {:.4g}, {:.4g}".format(*self.translate)]
@@ -172,15 +153,14 @@ class RandomAffine(ImageOp):
         shear = () if transform.shear is None else tuple(number("shear", s) for s in transform.shear)
         if len(shear) not in (0, 2, 4):
             raise NoNativeForm(f"shear={transform.shear!r} isn't 2 or 4 bounds")
-        return made(
-            cls,
-            bounds("degrees", transform.degrees),
-            None if transform.translate is None else bounds("translate", transform.translate),
-            None if transform.scale is None else bounds("scale", transform.scale),
+        return cls(
+            two("degrees", transform.degrees),
+            None if transform.translate is None else two("translate", transform.translate),
+            None if transform.scale is None else bounds("scale", transform.scale, exclusive=True),
             tuple(zip(shear[::2], shear[1::2], strict=True)),
-            filter_of(transform),
+            warp_filter_of(transform),
             colour(transform),
-            None if transform.center is None else bounds("center", transform.center),
+            None if transform.center is None else two("center", transform.center),
             isinstance(transform, v2.Transform),
         )
 
@@ -230,20 +210,15 @@ class RandomPerspective(ChanceOp):
         {"p": 1.0, "distortion_scale": 0.2, "interpolation": InterpolationMode.BICUBIC, "fill": 99},
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.distortion <= 1:
-            raise ValueError(f"distortion_scale ({self.distortion}) must be 0 to 1")
-        check_warp_filter(self.filter)
-
     def __str__(self) -> str:
         filter_and_fill = f"{filter_text(self.filter)}, fill {self.fill}"
         return f"RandomPerspective(distortion {self.distortion:g}, p {self.p:g}, {filter_and_fill})"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        p, scale = probability(transform, as_tensor=True), transform.distortion_scale
-        return made(cls, p, number("distortion_scale", scale), filter_of(transform), colour(transform))
+        distortion = chance("distortion_scale", transform.distortion_scale)
+        p = probability(transform, as_tensor=True)
+        return cls(p, distortion, warp_filter_of(transform), colour(transform))
 
     def params(self) -> tuple[float, ...]:
         return (self.distortion, self.p, self.filter, *self.fill)
