@@ -51,9 +51,9 @@ def alone(op: AugMix, name: str, place: int, negative: int) -> Draw:
 def all_operations(op: AugMix) -> list[tuple[str, int, int]]:
     return [
         (name, place, negative)
-        for name, magnitudes in zip(OPERATIONS, op.magnitudes, strict=True)
+        for name, magnitudes in zip(OPERATIONS, op.space.magnitudes, strict=True)
         for place in range(BINS if magnitudes else 1)
-        for negative in range(1 + (name in op.signed))
+        for negative in range(1 + (name in op.space.signed))
     ]
 
 
@@ -87,7 +87,10 @@ def test_images_of_all_sizes_are_torchs(api: str) -> None:
     for height in (*range(1, 12), 31, 65, 224):
         for width in (*range(1, 12), 32, 63, 225):
             name = names[(height + width) % len(names)]
-            image, draw = noise(height, width, height), alone(op, name, 7 if name in op.signed else 0, 1)
+            image, draw = (
+                noise(height, width, height),
+                alone(op, name, 7 if name in op.space.signed else 0, 1),
+            )
             found = native_drawn(op, image, draw)
             left += found is None
             expected = replay(image, [op], [draw])
@@ -151,7 +154,7 @@ def test_operations_are_as_frequent_as_torchvisions(api: str) -> None:
         assert draws is not None
         for chain in range(op.width):
             for step in op._steps(draws[0], chain):
-                magnitudes = op.magnitudes[OPERATIONS.index(step.name)]
+                magnitudes = op.space.magnitudes[OPERATIONS.index(step.name)]
                 ours[step.name, step.negative and bool(magnitudes[step.place])] += 1
     theirs = operations_of_torchvision(transform, noise(4, 4, 0), SAMPLES)
     theirs_names = Counter[str]()

@@ -77,7 +77,7 @@ def test_operations_are_as_frequent_as_torchvisions(api: Any, number: int) -> No
         draws = draws_of(pipeline, [op], SampleKey(1, 0, index), 4, 4)
         assert draws is not None
         for step in op.steps(draws[0]):
-            ours[step.name, step.negative and op._magnitude(step, noise(4, 4, 0)) < 0] += 1
+            ours[step.name, step.negative and op.space.magnitude(step, 4, 4) < 0] += 1
     theirs = operations_of_torchvision(transform, noise(4, 4, 0), SAMPLES)
     assert set(ours) == set(theirs)
     for operation, count in theirs.items():

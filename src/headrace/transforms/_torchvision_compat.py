@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from torchvision import transforms as v1
-from torchvision.transforms import v2
+from torchvision.transforms import InterpolationMode, autoaugment, v2
 
 from headrace.transforms.op import NoNativeForm
 
@@ -26,6 +26,7 @@ def augmentation_space(
     """
     found: dict[str, Any]
     try:
+        _ = v2.AutoAugment._apply_image_or_video_transform, autoaugment._apply_op
         if isinstance(transform, v2.Transform):
             every = getattr(transform, "all_ops", True)  # AugMix alone can leave out some
             space = transform._AUGMENTATION_SPACE if every else transform._PARTIAL_AUGMENTATION_SPACE
@@ -40,6 +41,16 @@ def augmentation_space(
         name: (np.empty(0) if values is None or values.ndim == 0 else values.double().numpy(), bool(signed))
         for name, (values, signed) in found.items()
     }
+
+
+def apply_operation(
+    image: Any, name: str, magnitude: float, mode: InterpolationMode, fill: Any, *, is_v2: bool
+) -> Any:
+    """What an operation of torchvision's policies makes of an image, or of a uint8 tensor."""
+    if is_v2:
+        by_type = {type(image): fill}
+        return v2.AutoAugment()._apply_image_or_video_transform(image, name, magnitude, mode, by_type)
+    return autoaugment._apply_op(image, name, magnitude, mode, fill)
 
 
 def policies_of(transform: Any) -> Any:

@@ -16,10 +16,10 @@ from torchvision.transforms import InterpolationMode, v2
 from typing_extensions import Self
 
 from headrace.records import Draw
-from headrace.transforms._torchvision_compat import augmentation_space, most_severe
+from headrace.transforms._torchvision_compat import apply_operation, most_severe
 from headrace.transforms.on_tensors import native_pixels
 from headrace.transforms.op import NO_GRAY, ImageOp, NoNativeForm
-from headrace.transforms.policies import TRANSLATIONS, Step, apply_operation
+from headrace.transforms.policies import Space, Step, read_space
 from headrace.transforms.reading import filter_of, filter_text, integer, mode_of, number
 
 # As native code numbers them, which is the order in which torchvision chooses from them.
@@ -31,11 +31,9 @@ BINS = 10
 MOST_DRAWS = 32
 DRAWN_DEPTH = 3
 NEAREST, BILINEAR = 0, 2
-# The largest translation, as a share of the edge.
-SHARE = 1 / 3.0
+PARTIAL = OPERATIONS[:9]  # with all_ops=False
 
 Fill = tuple[float, float, float]
-Space = dict[str, tuple[tuple[float, ...], bool]]
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,7 @@ class AugMix(ImageOp):
         severity: each operation has one of its first so many magnitudes.
         alpha: parameter of the Dirichlet distributions that the weights are drawn from.
         count: the first so many of `OPERATIONS` are chosen from.
-        magnitudes: of each of `OPERATIONS`; empty where it has none. Of translations: shares of the edge.
-        signed: the operations whose magnitudes may be negative.
+        space: their magnitudes; of translations, shares of the edge.
         fused: see `grid_is_fused`.
     """
 
@@ -60,8 +57,7 @@ class AugMix(ImageOp):
     depth: int
     alpha: float
     count: int
-    magnitudes: tuple[tuple[float, ...], ...]
-    signed: frozenset[str]
+    space: Space
     fused: bool
 
     native = "aug_mix"
@@ -104,11 +100,14 @@ class AugMix(ImageOp):
         how = filter_of(transform), _fill(transform.fill), is_v2
         integers = (integer(name, getattr(transform, name)) for name in ("severity", "mixture_width"))
         depth = max(0, integer("chain_depth", transform.chain_depth))
-        magnitudes, signed, count = _space(transform)
+        chosen = OPERATIONS if getattr(transform, "all_ops", True) else PARTIAL
+        space = read_space(transform, BINS, OPERATIONS, chosen, _most)
+        if space.most is None:
+            raise NoNativeForm("this torchvision's translations aren't as expected")
         fused = grid_is_fused(is_v2)
         if fused is None:
             raise NoNativeForm("torch computes in another order on this machine")
-        op = cls(*how, *integers, depth, transform.alpha, count, magnitudes, signed, fused)
+        op = cls(*how, *integers, depth, transform.alpha, len(chosen), space, fused)
         if transform.interpolation not in (mode_of(op.filter).value, mode_of(op.filter), op.filter):
             raise NoNativeForm(f"interpolation={transform.interpolation!r} isn't one for tensors")
         return op
@@ -119,14 +118,20 @@ class AugMix(ImageOp):
         return self.depth or DRAWN_DEPTH
 
     def params(self) -> tuple[float, ...]:
-        signed = sum(1 << i for i, name in enumerate(OPERATIONS) if name in self.signed)
-        graded = sum(1 << i for i, magnitudes in enumerate(self.magnitudes) if magnitudes)
         fill = self.fill or (0.0, 0.0, 0.0)
         chains = (self.severity, self.width, self.depth, self.alpha, self.count)
-        return (self.filter, self.fill is not None, *fill, self.is_v2, *chains, signed, graded, self.fused)
+        return (
+            self.filter,
+            self.fill is not None,
+            *fill,
+            self.is_v2,
+            *chains,
+            *self.space.params(),
+            self.fused,
+        )
 
     def data(self) -> npt.NDArray[np.float32]:
-        return np.array([magnitudes or (0.0,) * BINS for magnitudes in self.magnitudes], np.float32)
+        return self.space.data()
 
     def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
         return False
@@ -136,10 +141,12 @@ class AugMix(ImageOp):
         original = functional.pil_to_tensor(image)[None]
         weights = torch.tensor(draw[: self.width + 1], dtype=torch.float32).view(-1, 1, 1, 1, 1)
         mixed = weights[0] * original
+        mode, fill = mode_of(self.filter), None if self.fill is None else list(self.fill)
         for chain in range(self.width):
             changed = original
             for step in self._steps(draw, chain):
-                changed = self._applied(changed, step, functional)
+                magnitude = self.space.magnitude(step, image.width, image.height)
+                changed = apply_operation(changed, step.name, magnitude, mode, fill, is_v2=self.is_v2)
             mixed.add_(weights[1 + chain] * changed)
         return functional.to_pil_image(mixed[0].to(torch.uint8))
 
@@ -149,16 +156,6 @@ class AugMix(ImageOp):
             if number_ >= 0:
                 kind, place = divmod(number_ // 2, BINS)
                 yield Step(OPERATIONS[kind], place, bool(number_ % 2))
-
-    def _applied(self, pixels: torch.Tensor, step: Step, functional: Any) -> Any:
-        magnitudes = self.magnitudes[OPERATIONS.index(step.name)]
-        if step.name in TRANSLATIONS:
-            edge = pixels.shape[-1] if step.name == "TranslateX" else pixels.shape[-2]
-            magnitudes = tuple(torch.linspace(0.0, edge / 3.0, BINS).tolist())
-        magnitude = magnitudes[step.place] if magnitudes else 0.0
-        signed = -magnitude if step.negative else magnitude
-        fill = None if self.fill is None else list(self.fill)
-        return apply_operation(pixels, functional, step.name, signed, mode_of(self.filter), fill)
 
 
 def _fill(fill: Any) -> Fill | None:
@@ -172,26 +169,9 @@ def _fill(fill: Any) -> Fill | None:
     return red, green, blue
 
 
-def _space(transform: Any) -> tuple[tuple[tuple[float, ...], ...], frozenset[str], int]:
-    """torchvision's own magnitudes, which of them may be negative, and how many operations there are.
-    NoNativeForm: they aren't as expected."""
-    sizes = ((331, 640), (224, 993))
-    here, there = (augmentation_space(transform, BINS, size) for size in sizes)
-    if tuple(here) != OPERATIONS[: len(here)]:
-        raise NoNativeForm(f"this torchvision's operations are {', '.join(here)}")
-    edges = dict(zip(TRANSLATIONS, reversed(sizes[1]), strict=True))
-    magnitudes = []
-    for name, (values, _) in here.items():
-        expected = values
-        if name in TRANSLATIONS:
-            expected = torch.linspace(0.0, edges[name] / 3.0, BINS).double().numpy()
-            values = np.linspace(0.0, SHARE, BINS)
-        if not np.array_equal(expected, there[name][0]) or values.size not in (0, BINS):
-            raise NoNativeForm(f"this torchvision's magnitudes of {name} aren't as expected")
-        magnitudes.append(tuple(values.tolist()))
-    magnitudes += [()] * (len(OPERATIONS) - len(here))
-    signed = frozenset(name for name, (_, may_be_negative) in here.items() if may_be_negative)
-    return tuple(magnitudes), signed, len(here)
+def _most(edge: int) -> float:
+    """The largest translation."""
+    return edge / 3.0
 
 
 @lru_cache(maxsize=2)
@@ -209,8 +189,8 @@ def grid_is_fused(is_v2: bool) -> bool | None:
         for place in range(len(values))
     ]
     for fused in (False, True):
-        count, signed = len(OPERATIONS), frozenset[str]()
-        op = AugMix(BILINEAR, None, is_v2, BINS, 1, 1, 1.0, count, magnitudes, signed, fused)
+        space = Space(OPERATIONS, BINS, magnitudes, frozenset(), None)
+        op = AugMix(BILINEAR, None, is_v2, BINS, 1, 1, 1.0, len(OPERATIONS), space, fused)
         theirs = (np.asarray(op.replay(Image.fromarray(pixels), draw)) for draw in draws)
         ours = (native_pixels(op, pixels, draw) for draw in draws)
         if all(

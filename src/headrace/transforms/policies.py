@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,7 +16,7 @@ from torchvision.transforms import AutoAugmentPolicy, InterpolationMode, v2
 from typing_extensions import Self
 
 from headrace.records import Draw
-from headrace.transforms._torchvision_compat import augmentation_space, policies_of
+from headrace.transforms._torchvision_compat import apply_operation, augmentation_space, policies_of
 from headrace.transforms.op import ImageOp, NoNativeForm
 from headrace.transforms.reading import (
     colour,
@@ -63,24 +62,82 @@ class Space(NamedTuple):
     """The operations of a policy.
 
     Attributes:
-        magnitudes: of each of `OPERATIONS`; empty where it has none.
+        names: of all operations that native code knows for it.
+        bins: number of magnitudes that an operation has.
+        magnitudes: of each of `names`; empty where it has none.
         signed: those whose magnitudes may be negative.
-        scaled: whether translations are fractions of the image's edges, and not in pixels.
+        most: the largest translation for an edge of so many pixels; None: translations are in pixels.
     """
 
+    names: tuple[str, ...]
+    bins: int
     magnitudes: tuple[tuple[float, ...], ...]
     signed: frozenset[str]
-    scaled: bool
+    most: Callable[[int], float] | None
+
+    def params(self) -> tuple[float, float]:
+        """As native code takes them: bits of what is signed, and of what has magnitudes."""
+        signed = sum(1 << i for i, name in enumerate(self.names) if name in self.signed)
+        return signed, sum(1 << i for i, magnitudes in enumerate(self.magnitudes) if magnitudes)
+
+    def data(self) -> npt.NDArray[np.float32]:
+        """The magnitudes as native code takes them."""
+        return np.array([each or (0.0,) * self.bins for each in self.magnitudes], np.float32)
+
+    def magnitude(self, step: Step, width: int, height: int) -> float:
+        """Of a step on an image of that size."""
+        magnitudes = self.magnitudes[self.names.index(step.name)]
+        if step.name in TRANSLATIONS and self.most is not None:
+            edge = width if step.name == "TranslateX" else height
+            magnitudes = tuple(_translations(self.most(edge), self.bins).tolist())
+        magnitude = magnitudes[step.place] if magnitudes else 0.0
+        return -magnitude if step.negative else magnitude
+
+
+def read_space(
+    transform: Any, bins: int, names: tuple[str, ...], chosen: tuple[str, ...], most: Callable[[int], float]
+) -> Space:
+    """torchvision's own magnitudes of the `chosen` operations, in which translations may be scaled to `most`.
+    NoNativeForm: they aren't as expected."""
+    sizes = ((331, 640), (224, 993))
+    try:
+        here, there = (augmentation_space(transform, bins, size) for size in sizes)
+    except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
+        raise NoNativeForm(f"its magnitudes raise {type(error).__name__}: {error}") from None
+    if tuple(here) != chosen:
+        raise NoNativeForm(f"this torchvision's operations are {', '.join(here)}")
+    edges = zip(TRANSLATIONS, reversed(sizes[1]), strict=True)
+    expected = {name: _translations(most(edge), bins).numpy() for name, edge in edges}
+    scaled = all(np.array_equal(there[name][0], values) for name, values in expected.items())
+    none: tuple[npt.NDArray[np.float64], bool] = np.empty(0), False
+    magnitudes = []
+    for name in names:
+        values, others = (each.get(name, none)[0] for each in (here, there))
+        if scaled and name in TRANSLATIONS:
+            values = others = np.linspace(0.0, most(1), bins)
+        if not np.array_equal(values, others) or values.size not in (0, bins):
+            raise NoNativeForm(f"this torchvision's magnitudes of {name} aren't as expected")
+        magnitudes.append(tuple(values.tolist()))
+    signed = frozenset(name for name, (_, may_be_negative) in here.items() if may_be_negative)
+    return Space(names, bins, tuple(magnitudes), signed, most if scaled else None)
+
+
+def _translations(most: float, bins: int) -> torch.Tensor:
+    """In pixels."""
+    return torch.linspace(0.0, most, bins)
+
+
+def _most_of_policies(edge: int) -> float:
+    return FRACTION * edge
 
 
 @dataclass(frozen=True)
 class Policy(ImageOp):
-    """`bins` magnitudes of each operation of `space`; `filter` and `fill` are for those that move pixels."""
+    """Operations of `space`; `filter` and `fill` are for those that move pixels."""
 
     filter: int
     fill: tuple[int, int, int]
     is_v2: bool
-    bins: int
     space: Space
 
     def __str__(self) -> str:
@@ -95,67 +152,22 @@ class Policy(ImageOp):
         """What is applied, in order."""
 
     def params(self) -> tuple[float, ...]:
-        signed = sum(1 << i for i, name in enumerate(OPERATIONS) if name in self.space.signed)
-        graded = sum(1 << i for i, magnitudes in enumerate(self.space.magnitudes) if magnitudes)
-        fraction = FRACTION if self.space.scaled else 0
-        return (self.filter, *self.fill, self.is_v2, self.bins, fraction, signed, graded)
+        fraction = 0 if self.space.most is None else FRACTION
+        return (self.filter, *self.fill, self.is_v2, self.space.bins, fraction, *self.space.params())
 
     def data(self) -> npt.NDArray[np.float32]:
-        rows = [magnitudes or (0.0,) * self.bins for magnitudes in self.space.magnitudes]
-        return np.array(rows, np.float32)
+        return self.space.data()
 
     def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
         return not any(step.name in ("Brightness", "Contrast") for step in self.steps(draw))
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
         changed: Any = image
+        mode, fill = mode_of(self.filter), list(self.fill)
         for step in self.steps(draw):
-            changed = self._applied(changed, step)
+            magnitude = self.space.magnitude(step, image.width, image.height)
+            changed = apply_operation(changed, step.name, magnitude, mode, fill, is_v2=self.is_v2)
         return changed
-
-    def _magnitude(self, step: Step, image: Image.Image) -> float:
-        magnitudes = self.space.magnitudes[OPERATIONS.index(step.name)]
-        if step.name in TRANSLATIONS and self.space.scaled:
-            edge = image.width if step.name == "TranslateX" else image.height
-            magnitudes = tuple(_translations(edge, self.bins).tolist())
-        magnitude = magnitudes[step.place] if magnitudes else 0.0
-        return -magnitude if step.negative else magnitude
-
-    def _applied(self, image: Image.Image, step: Step) -> Any:
-        functional: Any = v2.functional if self.is_v2 else v1.functional
-        magnitude = self._magnitude(step, image)
-        return apply_operation(image, functional, step.name, magnitude, mode_of(self.filter), list(self.fill))
-
-
-def apply_operation(
-    image: Any, functional: Any, name: str, magnitude: float, mode: InterpolationMode, fill: Any
-) -> Any:
-    """What torchvision's `functional` makes of `image` by one of the operations of its policies."""
-    if name == "Identity":
-        return image
-    if name.startswith(("Shear", "Translate")):
-        return _moved(image, functional, name, magnitude, mode, fill)
-    if name == "Rotate":
-        return functional.rotate(image, magnitude, mode, fill=fill)
-    factors = {"Brightness": "brightness", "Color": "saturation", "Contrast": "contrast"}
-    if name in factors or name == "Sharpness":
-        return getattr(functional, f"adjust_{factors.get(name, 'sharpness')}")(image, 1.0 + magnitude)
-    if name == "Posterize":
-        return functional.posterize(image, int(magnitude))
-    if name == "Solarize":
-        return functional.solarize(image, 255.0 * magnitude if functional is v2.functional else magnitude)
-    return getattr(functional, name.lower())(image)
-
-
-def _moved(
-    image: Any, functional: Any, name: str, magnitude: float, mode: InterpolationMode, fill: Any
-) -> Any:
-    shears = name.startswith("Shear")
-    amount = math.degrees(math.atan(magnitude)) if shears else int(magnitude)
-    pair = [amount, 0] if name.endswith("X") else [0, amount]
-    translate, shear = ([0, 0], [float(x) for x in pair]) if shears else (pair, [0.0, 0.0])
-    center = [0, 0] if shears else None
-    return functional.affine(image, 0.0, translate, 1.0, shear, mode, fill, center)
 
 
 @dataclass(frozen=True)
@@ -181,12 +193,12 @@ class RandAugment(Policy):
     def __post_init__(self) -> None:
         if not 0 <= self.count <= MOST_STEPS:
             raise NoNativeForm(f"num_ops ({self.count}) must be 0 to {MOST_STEPS}")
-        if self.place is not None and not 0 <= self.place < self.bins:
-            raise NoNativeForm(f"magnitude ({self.place}) must be 0 to {self.bins - 1}")
+        if self.place is not None and not 0 <= self.place < self.space.bins:
+            raise NoNativeForm(f"magnitude ({self.place}) must be 0 to {self.space.bins - 1}")
         object.__setattr__(self, "draws", type(self).draws * self.count)
 
     def _arguments(self) -> str:
-        return f"{self.count} operations, magnitude {self.place} of {self.bins - 1}"
+        return f"{self.count} operations, magnitude {self.place} of {self.space.bins - 1}"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
@@ -212,7 +224,7 @@ class TrivialAugmentWide(RandAugment):
     v2_examples = (_V2_FILL,)
 
     def _arguments(self) -> str:
-        return f"{self.bins} magnitudes"
+        return f"{self.space.bins} magnitudes"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
@@ -300,7 +312,7 @@ def _part(name: str, p: Any, place: Any, *, space: Space) -> Part:
 
 def _read(
     transform: Any, num_bins: Any, names: tuple[str, ...]
-) -> tuple[int, tuple[int, int, int], bool, int, Space]:
+) -> tuple[int, tuple[int, int, int], bool, Space]:
     """The fields of `Policy`. Raises NoNativeForm."""
     bins = integer("num_magnitude_bins", num_bins)
     if not 1 <= bins <= MOST_BINS:
@@ -311,34 +323,8 @@ def _read(
         transform, lambda fill: functional.affine(PIXEL, 0.0, [2, 0], 1.0, [0.0, 0.0], fill=fill)
     ):
         raise NoNativeForm(f"fill={transform.fill!r} means different colours to different operations")
-    try:
-        space = _space(transform, bins, names)
-    except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
-        raise NoNativeForm(f"its magnitudes raise {type(error).__name__}: {error}") from None
-    return warp_filter_of(transform), fill, isinstance(transform, v2.Transform), bins, space
-
-
-def _space(transform: Any, bins: int, names: tuple[str, ...]) -> Space:
-    """torchvision's own magnitudes. NoNativeForm: they aren't as expected."""
-    sizes = ((331, 640), (224, 993))
-    here, there = (augmentation_space(transform, bins, size) for size in sizes)
-    if tuple(here) != names:
-        raise NoNativeForm(f"this torchvision's operations are {', '.join(here)}")
-    edges = zip(TRANSLATIONS, reversed(sizes[1]), strict=True)
-    scaled = all(np.array_equal(there[name][0], _translations(edge, bins).numpy()) for name, edge in edges)
-    for name, (values, _) in here.items():
-        same = np.array_equal(values, there[name][0])
-        if not (same or (scaled and name in TRANSLATIONS)) or values.size not in (0, bins):
-            raise NoNativeForm(f"this torchvision's magnitudes of {name} aren't as expected")
-    bits = here["Posterize"][0]
+    space = read_space(transform, bins, OPERATIONS, names, _most_of_policies)
+    bits = space.magnitudes[OPERATIONS.index("Posterize")]
     if not np.array_equal(bits, np.clip(bits, 1, 8)):
         raise NoNativeForm("it posterizes to bits that Pillow doesn't have")
-    none: npt.NDArray[np.float64] = np.empty(0)
-    magnitudes = (here.get(name, (none, False))[0] for name in OPERATIONS)
-    signed = frozenset(name for name, (_, may_be_negative) in here.items() if may_be_negative)
-    return Space(tuple(tuple(values.tolist()) for values in magnitudes), signed, scaled)
-
-
-def _translations(edge: int, bins: int) -> torch.Tensor:
-    """In pixels, for an image whose edge is of so many."""
-    return torch.linspace(0.0, FRACTION * edge, bins)
+    return warp_filter_of(transform), fill, isinstance(transform, v2.Transform), space

@@ -7,6 +7,7 @@ its argument, run on a small image, and must agree with what is written here.
 from __future__ import annotations
 
 import copy
+import importlib
 import math
 import random
 import sys
@@ -16,11 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from PIL import Image, ImageOps
 from typing_extensions import Self
 
 from headrace.records import Draw
 from headrace.transforms.changed import find_change
+from headrace.transforms.on_tensors import native_pixels
 from headrace.transforms.op import NO_GRAY, ImageOp, NoNativeForm
 from headrace.transforms.reading import WARP_FILTERS, filter_text, integer, number
 
@@ -32,13 +34,8 @@ OPERATIONS = (
     *("ColorIncreasing", "ContrastIncreasing", "BrightnessIncreasing", "SharpnessIncreasing"),
     *("Desaturate", "GaussianBlur", "GaussianBlurRand"),
 )
-ENHANCERS: dict[str, Any] = {
-    "Color": ImageEnhance.Color,
-    "Contrast": ImageEnhance.Contrast,
-    "Brightness": ImageEnhance.Brightness,
-    "Sharpness": ImageEnhance.Sharpness,
-    "Desaturate": ImageEnhance.Color,
-}
+# What timm calls with the argument that it has computed, or drawn.
+COMPUTED = {"Desaturate": "Color", "GaussianBlurRand": "GaussianBlur"}
 NO_FILTER = -1.0
 UNIFORM = -1.0
 MOST_ROWS, MOST_STEPS, MOST_DRAWS = 256, 10, 32
@@ -276,33 +273,17 @@ def arguments(name: str, magnitude: float, shared: Shared) -> tuple[float, ...]:
 def apply_operation(
     image: Image.Image, name: str, argument: float, filter_: int, fill: tuple[int, int, int]
 ) -> Image.Image:
-    """What Pillow makes of the image; `argument` is that of Pillow's function."""
-    if name.startswith(("Shear", "Translate")):
-        if name.endswith("Rel"):
-            argument *= image.width if "X" in name else image.height
-        place = {"ShearX": 1, "ShearY": 3}.get(name, 2 if "X" in name else 5)
-        matrix = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]
-        matrix[place] = argument
-        return image.transform(
-            image.size, Image.Transform.AFFINE, matrix, resample=Image.Resampling(filter_), fillcolor=fill
-        )
-    if name == "Rotate":
-        return image.rotate(argument, resample=Image.Resampling(filter_), fillcolor=fill)
-    if name.startswith("Posterize"):
-        return image if argument >= 8 else ImageOps.posterize(image, int(argument))
-    if name == "SolarizeAdd":
-        return image.point([min(255, i + int(argument)) if i < 128 else i for i in range(256)] * 3)
-    if name.startswith("Solarize"):
-        return ImageOps.solarize(image, int(argument))
-    if name.startswith("GaussianBlur"):
-        return image.filter(ImageFilter.GaussianBlur(argument))
-    if name in ("AutoContrast", "Equalize", "Invert"):
-        changed: Image.Image = getattr(ImageOps, name.lower())(image)
-        return changed
+    """What timm's function makes of the image; `argument` is that of Pillow's function."""
     if name == "Nothing":
         return image
-    enhanced: Image.Image = ENHANCERS[name.removesuffix("Increasing")](image).enhance(argument)
-    return enhanced
+    function = importlib.import_module("timm.data.auto_augment").NAME_TO_OP[COMPUTED.get(name, name)]
+    inputs: tuple[float, ...] = (argument,)
+    if name in ("AutoContrast", "Equalize", "Invert"):
+        inputs = ()
+    elif name.startswith(("Posterize", "Solarize")):
+        inputs = (int(argument),)
+    changed: Image.Image = function(image, *inputs, resample=filter_, fillcolor=fill)
+    return changed
 
 
 def _shared(op: Any) -> Shared:
@@ -339,12 +320,13 @@ def _operation(op: Any, shared: Shared) -> Operation:
 
 
 def _agrees(op: Any, magnitude: float, shared: Shared) -> bool:
-    """Whether the object computes and applies what `arguments` and `apply_operation` say."""
+    """Whether the object computes what `arguments` says, and makes the same of an image as native code."""
     theirs: Sequence[float] = () if op.level_fn is None else op.level_fn(magnitude, op.hparams)
     expected = arguments(op.name, magnitude, shared)
     if (len(theirs), len(expected)) != (0, 0) and not (len(theirs) == 1 and theirs[0] in expected):
         return False
-    image = _probe_image()
+    image, one = _probe_image(), Operation(op.name, 1.0, magnitude)
+    ours = TimmAugment(shared, ((one,),), 1, policies=False, weights=None)
     for filter_ in shared.filters:
         random.seed(0)
         given = _bytes(op.aug_fn, image, *theirs, **{**op.kwargs, "resample": filter_})
@@ -354,7 +336,8 @@ def _agrees(op: Any, magnitude: float, shared: Shared) -> bool:
         if op.name == "GaussianBlurRand":
             random.seed(0)
             argument = random.uniform(0.1, 2.0 * argument)
-        if given != _bytes(apply_operation, image, op.name, argument, filter_, shared.fill):
+        made = native_pixels(ours, np.asarray(image), (OPERATIONS.index(op.name), argument, filter_))
+        if given != (None if made is None else made.tobytes()):
             return False
     return True
 
