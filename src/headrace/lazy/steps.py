@@ -19,7 +19,7 @@ from typing_extensions import Self
 from headrace._native import abi, ffi
 from headrace._native.decoders import decoder_bits, pillow_resizes_vertically_first
 from headrace.records import Draw
-from headrace.transforms.op import NO_GRAY, ImageOp, NoNativeForm
+from headrace.transforms.op import NO_GRAY, ImageOp
 from headrace.transforms.reading import WARP_FILTERS
 
 # A pipeline of native code has room for 64.
@@ -76,10 +76,6 @@ class PillowOp(ImageOp):
     """An op that no transform is read as."""
 
     gray_problem = NO_GRAY
-
-    @classmethod
-    def read(cls, transform: Any) -> Self:
-        raise NoNativeForm(f"{type(transform).__name__} isn't a method of Pillow's")
 
     def __str__(self) -> str:
         return type(self).__name__

@@ -70,60 +70,45 @@ def _gather_images(dataset: Any) -> Gather | None:
     known = type(dataset) in GREY or type(dataset) in COLOUR
     if not known or dataset.transform is None or dataset.target_transform is not None:
         return None
-    arrays = _grey_arrays(dataset) if type(dataset) in GREY else _colour_arrays(dataset)
-    lowered = None if arrays is None else lower_values(dataset.transform, arrays[0].shape[1])
-    if arrays is None or lowered is None:
+    source = read_images(dataset)
+    if isinstance(source, str):
         return None
-    return (_segment(f"{type(dataset).__name__}(n={len(arrays[1])})", arrays), *lowered)
+    if type(dataset) in GREY:
+        images = dataset.data[:, None]
+    elif min(source.images.strides) >= 0 and source.images.flags.writeable:
+        images = torch.from_numpy(source.images).permute(0, 3, 1, 2)
+    else:  # torch makes no view of steps backwards, nor of memory that mustn't be written
+        return None
+    lowered = lower_values(dataset.transform, images.shape[1])
+    if lowered is None:
+        return None
+    tensors = images, torch.from_numpy(source.labels)
+    return (_segment(f"{type(dataset).__name__}(n={len(source)})", tensors), *lowered)
 
 
-def read_colour_images(dataset: Any) -> ArraySource | str:
-    """The images and labels of a data set of a class in `COLOUR`, or why they can't be taken as arrays."""
-    if is_replaced(dataset):
+def read_images(dataset: Any) -> ArraySource | str:
+    """The images and labels of a data set of a class in `GREY`, each level three times, or `COLOUR`; or why
+    they can't be taken as arrays."""
+    if not str(type(dataset).__getitem__.__module__).startswith("torchvision."):
         return "its __getitem__ was replaced"
-    data, labels = dataset.data, COLOUR[type(dataset)](dataset)
-    if type(data) is not np.ndarray or data.dtype != np.uint8 or data.ndim != 4:
-        return "its data isn't an array of uint8 with 4 dimensions"
-    images = data if isinstance(dataset, datasets.CIFAR10) else data.transpose(0, 2, 3, 1)
+    kind, data = type(dataset), dataset.data
+    if kind in GREY:
+        labels = GREY[kind](dataset)
+        if type(data) is not torch.Tensor or data.dtype != torch.uint8 or data.ndim != 3:
+            return "its data isn't a tensor of uint8 with 3 dimensions"
+        if data.device.type != "cpu":
+            return f"its data is on {data.device}"
+        images = np.broadcast_to(data.numpy()[..., None], (*data.shape, 3))
+    else:
+        labels = COLOUR[kind](dataset)
+        if type(data) is not np.ndarray or data.dtype != np.uint8 or data.ndim != 4:
+            return "its data isn't an array of uint8 with 4 dimensions"
+        images = data if isinstance(dataset, datasets.CIFAR10) else data.transpose(0, 2, 3, 1)
     if images.shape[3] != 3 or not all(0 < edge <= MAX_EDGE for edge in images.shape[1:3]):
-        return f"its data has shape {list(data.shape)}, which isn't that of RGB images"
+        return f"its data has shape {list(data.shape)}, which isn't that of images"
     if labels is None or len(labels) != len(images):
         return "its labels aren't one int per image"
     return ArraySource(images, np.arange(len(images)), labels)
-
-
-def read_gray_images(dataset: Any) -> ArraySource | str:
-    """The same of a class in `GREY`: each level three times, without a copy."""
-    arrays = _grey_arrays(dataset)
-    if arrays is None:
-        return "its data isn't a tensor of uint8 with 3 dimensions, and one int per image"
-    levels = arrays[0][:, 0].numpy()
-    if not all(0 < edge <= MAX_EDGE for edge in levels.shape[1:]):
-        return f"its data has shape {list(levels.shape)}, which isn't that of images"
-    images = np.broadcast_to(levels[..., None], (*levels.shape, 3))
-    return ArraySource(images, np.arange(len(images)), arrays[1].numpy())
-
-
-def is_replaced(dataset: Any) -> bool:
-    """Whether someone has put a `__getitem__` in the place of torchvision's."""
-    return not str(type(dataset).__getitem__.__module__).startswith("torchvision.")
-
-
-def _grey_arrays(dataset: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
-    labels, data = GREY[type(dataset)](dataset), dataset.data
-    if type(data) is not torch.Tensor or data.dtype != torch.uint8 or data.ndim != 3 or is_replaced(dataset):
-        return None
-    if labels is None or len(labels) != len(data) or data.device.type != "cpu":
-        return None
-    return data[:, None], torch.from_numpy(labels)
-
-
-def _colour_arrays(dataset: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
-    source = read_colour_images(dataset)
-    # What torch makes no view of: steps backwards, and memory that mustn't be written.
-    if isinstance(source, str) or min(source.images.strides) < 0 or not source.images.flags.writeable:
-        return None
-    return torch.from_numpy(source.images).permute(0, 3, 1, 2), torch.from_numpy(source.labels)
 
 
 Labels = npt.NDArray[np.int64]

@@ -18,7 +18,7 @@ from torchvision.datasets import DatasetFolder, ImageFolder, ImageNet
 from torchvision.datasets.folder import default_loader, pil_loader
 
 from headrace._native.decoders import native_formats
-from headrace.plan.arrays import COLOUR, GREY, read_colour_images, read_gray_images
+from headrace.plan.arrays import COLOUR, GREY, read_images
 from headrace.plan.explain import describe_callable, located
 from headrace.records import EntryPoints, Mode
 from headrace.sources.arrays import ArraySource
@@ -190,7 +190,7 @@ def _tensors_problem(source: ImageSource) -> str:
 
 def _recognise_arrays(dataset: Any) -> Recognised | Refusal:
     is_gray = type(dataset) in GREY
-    source = read_gray_images(dataset) if is_gray else read_colour_images(dataset)
+    source = read_images(dataset)
     if isinstance(source, str):
         return Refusal(type(dataset).__name__, source)
     what, (height, width) = f"{type(dataset).__name__}(n={len(source)})", source.images.shape[1:3]

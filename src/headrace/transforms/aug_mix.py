@@ -98,7 +98,8 @@ class AugMix(ImageOp):
         if type(transform.alpha) is not float:
             raise NoNativeForm(f"alpha={transform.alpha!r} isn't a float, which torch needs")
         how = filter_of(transform), _fill(transform.fill), is_v2
-        integers = (integer(name, getattr(transform, name)) for name in ("severity", "mixture_width"))
+        severity = integer("severity", transform.severity)
+        width = integer("mixture_width", transform.mixture_width)
         depth = max(0, integer("chain_depth", transform.chain_depth))
         chosen = OPERATIONS if getattr(transform, "all_ops", True) else PARTIAL
         space = read_space(transform, BINS, OPERATIONS, chosen, _most)
@@ -107,7 +108,7 @@ class AugMix(ImageOp):
         fused = grid_is_fused(is_v2)
         if fused is None:
             raise NoNativeForm("torch computes in another order on this machine")
-        op = cls(*how, *integers, depth, transform.alpha, len(chosen), space, fused)
+        op = cls(*how, severity, width, depth, transform.alpha, len(chosen), space, fused)
         if transform.interpolation not in (mode_of(op.filter).value, mode_of(op.filter), op.filter):
             raise NoNativeForm(f"interpolation={transform.interpolation!r} isn't one for tensors")
         return op

@@ -216,7 +216,7 @@ class RandomCrop(SizedOp):
         pad_if_needed = bool(transform.pad_if_needed)
         pads = padding is not None or pad_if_needed
         # Where nothing is padded, neither the mode nor the colour is ever looked at.
-        mode = transform.padding_mode if pads else "constant"
+        mode: Any = transform.padding_mode if pads else "constant"
         fill = (0, 0, 0)
         if pads and mode == "constant":
             fill = colour(transform)

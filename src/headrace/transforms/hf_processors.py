@@ -92,10 +92,6 @@ class OverWhite(ImageOp):
     def __str__(self) -> str:
         return "do_convert_rgb"
 
-    @classmethod
-    def read(cls, transform: Any) -> OverWhite:
-        raise NoNativeForm(f"{transform!r} is part of a processor")
-
     def replay(self, image: Image.Image, draw: Draw) -> Any:
         return over_white(image)
 

@@ -57,10 +57,6 @@ class ExifTranspose(Op):
     def __str__(self) -> str:
         return self.text
 
-    @classmethod
-    def read(cls, transform: Any) -> ExifTranspose:
-        raise NoNativeForm(f"{transform!r} is read as a function")
-
 
 def _is_pointwise(value: Any) -> bool:
     """Whether `value`, a transform or the class of one, treats every level of an image by itself."""

@@ -98,13 +98,14 @@ class Op(ABC):
     draws: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
-    @abstractmethod
     def read(cls, transform: Any) -> Op:
-        """The op of an object of one of the matched classes, its arguments read as it reads them itself.
+        """The op of an object of one of the matched classes, its arguments read as it reads them itself. The
+        default is for ops that no object is read as.
 
         Raises:
             NoNativeForm: these arguments have none; nothing is guessed.
         """
+        raise NoNativeForm(f"{transform!r} isn't read as {cls.__name__}")
 
     @abstractmethod
     def __str__(self) -> str:

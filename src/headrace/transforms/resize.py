@@ -108,10 +108,6 @@ class ResizeShorter(_Resizing):  # which `Resize` reads
         limit = "" if self.max_size is None else f", longer at most {self.max_size}"
         return f"Resize(shorter edge {self.size}{limit}, {filter_text(self.filter)})"
 
-    @classmethod
-    def read(cls, transform: Any) -> Resize | ResizeShorter:
-        return Resize.read(transform)
-
     def extent(self, before: Extent) -> Extent:
         if before.exact:
             return Extent(*self.output_size(before.height, before.width), exact=True)

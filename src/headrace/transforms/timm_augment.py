@@ -58,11 +58,6 @@ class Shared(NamedTuple):
     def __str__(self) -> str:
         return f"{' or '.join(map(filter_text, self.filters))}, fill {self.fill}"
 
-    def check(self) -> None:
-        """Refuses filters that native code doesn't warp with."""
-        if not all(each in WARP_FILTERS for each in self.filters) or len(self.filters) > 2:
-            raise NoNativeForm(f"filters {self.filters} must be one or two that Pillow warps with")
-
     def params(self) -> tuple[float, ...]:
         """As native code takes them."""
         filters = (*self.filters, NO_FILTER)
@@ -99,7 +94,6 @@ class TimmAugment(ImageOp):
     def __post_init__(self) -> None:
         if not 1 <= len(self.rows) <= MOST_ROWS or not 0 <= self.steps <= MOST_STEPS:
             raise NoNativeForm(f"{len(self.rows)} choices, {self.steps} steps: too few or too many")
-        self.shared.check()
         if self.weights is not None and (min(self.weights) <= 0 or self.steps > len(self.rows)):
             raise NoNativeForm("weights must be positive, and no fewer than steps")
         object.__setattr__(self, "draws", type(self).draws * self.steps)
@@ -166,7 +160,6 @@ class TimmAugMix(ImageOp):
     def __post_init__(self) -> None:
         if not 1 <= len(self.operations) <= MOST_ROWS:
             raise NoNativeForm(f"{len(self.operations)} operations: too few or too many")
-        self.shared.check()
         if not 1e-3 <= self.alpha <= 1e3:
             raise NoNativeForm(f"alpha ({self.alpha}) must be 0.001 to 1000")
         if self.width < 1 or 1 + self.width * (1 + 3 * self.most_depth) > MOST_DRAWS:
@@ -289,6 +282,8 @@ def apply_operation(
 def _shared(op: Any) -> Shared:
     resample = op.kwargs["resample"]
     filters = resample if isinstance(resample, (tuple, list)) else [resample]
+    if not all(each in WARP_FILTERS for each in filters) or len(filters) > 2:
+        raise NoNativeForm(f"filters {tuple(filters)} must be one or two that Pillow warps with")
     fill = tuple(integer("img_mean", level) for level in op.kwargs["fillcolor"])
     if len(fill) != 3 or not all(0 <= level <= 255 for level in fill):
         raise NoNativeForm(f"img_mean={fill} isn't three levels of 0 to 255")
