@@ -21,7 +21,7 @@ from headrace.device.place import resolve_device
 from headrace.device.postprocess import Postprocess, in_turn
 from headrace.device.prefetcher import DevicePrefetcher
 from headrace.device.resident import Residence
-from headrace.engine.caller_stream import CallerStream, GatherStream, ReusingCollate
+from headrace.engine.caller_stream import CallerStream, GatherStream
 from headrace.engine.error_policy import ErrorPolicyDataset
 from headrace.engine.finish import BatchTransform, Cast
 from headrace.engine.iterator import InlineTransfer, KeptWorkers, LoaderIterator
@@ -30,11 +30,11 @@ from headrace.engine.native import READ_THREADS, NativeEngine, NativeThreads, st
 from headrace.engine.native_stream import NativeStream
 from headrace.engine.prefetch import Prefetcher
 from headrace.engine.seeding import Seeding
-from headrace.engine.slots import Slots
+from headrace.engine.slots import ReusingCollate, Slots
 from headrace.engine.split import ApplyTable, SplitPipelineFactory
 from headrace.engine.stream import BatchStream, KeyedBatches
 from headrace.engine.thread_pool import ThreadPool
-from headrace.engine.thread_stream import SlotsByPath, ThreadStream
+from headrace.engine.thread_stream import ThreadStream
 from headrace.engine.torch_stream import NOT_RESUMABLE
 from headrace.engine.workers.iterable import REPEATS, IterableBatches, samples_to_repeat
 from headrace.engine.workers.pool import Guard
@@ -255,7 +255,7 @@ class StreamBuilder:
         self._latest: weakref.ref[WorkerStream] | None = None  # stream of worker processes started last
         self._split: Plan | None = None  # of the epoch started last, where workers finish native images
         self._threads: ThreadPool | None = None
-        self._shelf: SlotsByPath | None = None
+        self._collate: ReusingCollate | None = None
         self._slots: Slots | None = None
         # Those of the caller's own thread (0 of them) and others: a pool can't change from one to the other.
         self._native: dict[bool, NativeThreads] = {}
@@ -282,7 +282,7 @@ class StreamBuilder:
         """The next epoch gets new worker processes and threads."""
         self._processes.end_idle()
         self._processes, self._latest = WorkerPools(), None
-        self._threads = self._shelf = None
+        self._threads = self._collate = None
 
     def keeper(self) -> Any:
         """What has worker processes that are kept for another epoch: the iterator that uses them now, or what
@@ -361,7 +361,7 @@ class StreamBuilder:
         """What was done so far; `memory_budget` is the number of bytes allowed. For any thread."""
         meter, slots, native, iterator = self.meter, self._slots, stats_of(self._known), self.latest()
         sent = None if self._latest is None else self._latest()
-        used = 0 if self._shelf is None else self._shelf.live_nbytes
+        used = 0 if self._collate is None else self._collate.live_nbytes
         used += 0 if sent is None else sent.nbytes_in_flight
         used += 0 if slots is None else slots.live * slots.nbytes
         with meter.lock:
@@ -510,9 +510,9 @@ class StreamBuilder:
     def _caller_stream(
         self, config: LoaderConfig, guard: Guard, seeding: Seeding, indices: Iterator[IndexBatch]
     ) -> CallerStream:
-        split = self._split is not None  # its native part writes its batches itself
-        shelf = None if split else self._shelf_for(config, keep=CALLER_KEEPS)
-        collate = config.collate_fn if shelf is None else ReusingCollate(shelf)
+        collate = config.collate_fn
+        if self._split is None:  # whose native part writes its batches itself
+            collate = self._collate_for(config, keep=CALLER_KEEPS, alone=True)
         guarded = guard(config.dataset, collate, config.on_error)
         return CallerStream(guarded, indices, seeding, config, self.failures)
 
@@ -539,22 +539,18 @@ class StreamBuilder:
         if self._threads is None:
             self._threads = ThreadPool(config.num_workers)
         self._threads.use(config.num_workers)
-        return ThreadStream(
-            self._threads,
-            ErrorPolicyDataset(config.dataset, config.collate_fn, config.on_error),
-            indices,
-            config,
-            depth,
-            self._shelf_for(config, keep=depth + 2),
-            self.meter,
-            self.failures,
-        )
+        collate = self._collate_for(config, keep=depth + 2, alone=False)
+        guarded = ErrorPolicyDataset(config.dataset, collate, config.on_error)
+        return ThreadStream(self._threads, guarded, indices, config, depth, self.meter, self.failures)
 
-    def _shelf_for(self, config: LoaderConfig, *, keep: int) -> SlotsByPath | None:
-        """Memory for batches, used again; None where torch's default collation doesn't make them."""
+    def _collate_for(self, config: LoaderConfig, *, keep: int, alone: bool) -> Callable[[Any], Any]:
+        """The user's collate function, or, for torch's default one, what does the same in memory that is used
+        again."""
         by_torch = config.batched and config.collate_fn is default_collate
         if not by_torch or torch.Tensor not in default_collate_functions() or default_collation_changed():
-            return None
-        if self._shelf is None or (self._shelf.pinned, self._shelf.keep) != (config.pin_memory, keep):
-            self._shelf = SlotsByPath(pinned=config.pin_memory, keep=keep)
-        return self._shelf
+            collate: Callable[[Any], Any] = config.collate_fn
+            return collate
+        options = config.pin_memory, keep, alone
+        if self._collate is None or self._collate.options != options:
+            self._collate = ReusingCollate(pinned=config.pin_memory, keep=keep, alone=alone)
+        return self._collate

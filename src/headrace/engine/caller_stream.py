@@ -8,24 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace import _torch_compat
 from headrace._torch_compat import pin_memory
 from headrace.config import LoaderConfig
 from headrace.device.postprocess import BITS, host_postprocess
 from headrace.engine.error_policy import STOPPED, ErrorPolicyDataset, Request
 from headrace.engine.meter import Failures
 from headrace.engine.seeding import Seeding
-from headrace.engine.slots import stacking
 from headrace.engine.stream import BatchStream, HostBatch, PythonStream
-from headrace.engine.thread_stream import SlotsByPath
 from headrace.engine.workers.iterable import EndOfStream, IterableBatches
 from headrace.order.batches import IndexBatch
 from headrace.plan.segments import Plan
-
-# Bytes of a tensor from which on it is made in memory that is used again. The C library returns that of
-# large arrays to the kernel when they are freed, or not, as they happen to lie: where it does, each page of
-# the next batch is asked for and cleared again, which takes as long as copying to it.
-LARGE_NBYTES = 1 << 19
 
 
 class CallerStream(PythonStream):
@@ -68,30 +60,6 @@ class CallerStream(PythonStream):
             self.ends = {} if made.state is None else {made.worker: made.state}
             raise StopIteration
         return pin_memory(made) if self._pinned else made
-
-
-class ReusingCollate:
-    """torch's `default_collate`, but for large tensors, which it makes in memory that is used again.
-
-    Args:
-        shelf: where the memory comes from.
-    """
-
-    def __init__(self, shelf: SlotsByPath) -> None:
-        self._shelf = shelf
-        self._number = 0  # of the large tensor in its batch
-        by_torch = _torch_compat.default_collate_functions()
-        stack = stacking(by_torch[torch.Tensor], self._take, smallest=LARGE_NBYTES, keep_strides=True)
-        self._functions = {**by_torch, torch.Tensor: stack}
-
-    def __call__(self, samples: list[Any]) -> Any:
-        """What torch's function makes of `samples`."""
-        self._number = 0
-        return _torch_compat.collate(samples, self._functions)
-
-    def _take(self, nbytes: int) -> torch.Tensor:
-        self._number += 1
-        return self._shelf.take((self._number,), nbytes)
 
 
 class GatherStream(BatchStream):

@@ -21,6 +21,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from headrace import _torch_compat
+
+# Bytes of a tensor from which on it is made in memory that is used again. The C library returns that of
+# large arrays to the kernel when they are freed, or not, as they happen to lie: where it does, each page of
+# the next batch is asked for and cleared again, which takes as long as copying to it.
+LARGE_NBYTES = 1 << 19
+
 
 class Slots:
     """Buffers of one size.
@@ -75,6 +82,7 @@ def stacking(
     *,
     smallest: int = 0,
     keep_strides: bool = False,
+    alone: bool = True,
 ) -> Callable[..., Any]:
     """What collates tensors as torch does, in other memory.
 
@@ -84,6 +92,8 @@ def stacking(
         smallest: size of a batch in bytes below which it is left to torch's function.
         keep_strides: whether the batch has the strides that torch would give it in the calling process;
             False: it is contiguous, as torch makes it in worker processes.
+        alone: whether torch may use its own threads; False: other threads call this at the same time, and
+            torch would start as many for each of them.
     """
 
     def stack(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
@@ -99,12 +109,53 @@ def stacking(
             return by_torch(batch, collate_fn_map=collate_fn_map)
         out = take(nbytes).view(dtype).view(len(batch), *shape)
         try:
-            return torch.stack(batch, 0, out=out)
-        except RuntimeError:
+            if alone:
+                return torch.stack(batch, 0, out=out)
+            np.stack([tensor.numpy() for tensor in batch], out=out.numpy())
+            return out
+        except (RuntimeError, TypeError, ValueError):
             # Another shape, layout or device, or a gradient: to ask each takes longer than to stack them.
             return by_torch(batch, collate_fn_map=collate_fn_map)
 
     return stack
+
+
+class ReusingCollate:
+    """torch's `default_collate`, but for large tensors, which it makes in memory that is used again.
+
+    Args:
+        pinned, keep: see `Slots`.
+        alone: see `stacking`.
+    """
+
+    def __init__(self, *, pinned: bool, keep: int, alone: bool) -> None:
+        self.options = pinned, keep, alone
+        self._slots: dict[int, Slots] = {}  # by the number of the large tensor in its batch
+
+    def __call__(self, samples: list[Any]) -> Any:
+        """What torch's function makes of `samples`. For any thread."""
+        _, _, alone = self.options
+        by_torch, numbers = _torch_compat.default_collate_functions(), itertools.count()
+        stack = stacking(
+            by_torch[torch.Tensor],
+            lambda nbytes: self._take(next(numbers), nbytes),
+            smallest=LARGE_NBYTES,
+            keep_strides=alone,
+            alone=alone,
+        )
+        return _torch_compat.collate(samples, {**by_torch, torch.Tensor: stack})
+
+    @property
+    def live_nbytes(self) -> int:
+        """Bytes of batches that are being made or that the user holds."""
+        return sum(slots.live * slots.nbytes for slots in list(self._slots.values()))
+
+    def _take(self, number: int, nbytes: int) -> torch.Tensor:
+        slots = self._slots.get(number)
+        if slots is None or slots.nbytes < nbytes:
+            pinned, keep, _ = self.options
+            slots = self._slots[number] = Slots(nbytes, pinned=pinned, keep=keep)
+        return slots.take(nbytes)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
