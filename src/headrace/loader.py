@@ -40,7 +40,7 @@ from headrace.config import (
 from headrace.device.place import check_device, pinning_helps
 from headrace.engine.iterator import LoaderIterator, stop_at_exit
 from headrace.engine.stream import BatchStream
-from headrace.engine.torch_stream import NOT_RESUMABLE, TorchStream, init_lazy_worker
+from headrace.engine.torch_stream import NOT_RESUMABLE, TorchStream
 from headrace.engine.workers.iterable import has_state
 from headrace.errors import ConfigError
 from headrace.export import live
@@ -288,15 +288,11 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _torch_iterator(self) -> Any:
         """The iterator of torch's own loader, which calls `_get_iterator`."""
-        given = self.worker_init_fn
         self._in_torch = True
-        if self.lazy:
-            self.worker_init_fn = partial(init_lazy_worker, given)
         try:
             return super().__iter__()
         finally:
             self._in_torch = False
-            self.worker_init_fn = given
 
     def _start_epoch(self) -> LoaderIterator:
         stop_at_exit()
@@ -316,7 +312,7 @@ class DataLoader(TorchDataLoader[T_co]):
         if isinstance(batches, StreamBatches) and self._needs_torch():
             if cursor.start:
                 raise ConfigError(NOT_RESUMABLE)
-            stream: BatchStream = TorchStream(self._torch_iterator(), in_processes=self.num_workers > 0)
+            stream: BatchStream = TorchStream(self._torch_iterator())
         else:
             seeded = self._progress.seed_of(batches) is not None
             stream = builder.stream(config, plan, EpochOrder(cursor, indices, batches, seeded))

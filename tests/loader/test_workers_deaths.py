@@ -22,7 +22,6 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
-from headrace.engine.torch_stream import TorchStream
 from headrace.engine.workers.progress import NONE, Cancelled, Note, Progress
 from support.unknown import Jitter
 
@@ -333,48 +332,6 @@ def test_a_batch_that_timed_out_still_comes_and_counts_once(tmp_path: Path) -> N
     resumed = loader()
     resumed.load_state_dict(state)
     assert same(given + list(resumed), list(loader()))
-
-
-class Broken:
-    """torch's iterator, as it is where a worker has died: it goes on without the worker."""
-
-    def __init__(self, *errors: Exception) -> None:
-        self.errors = list(errors)
-
-    def __iter__(self) -> Broken:
-        return self
-
-    def __next__(self) -> int:
-        if not self.errors:
-            raise StopIteration
-        raise self.errors.pop(0)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "),
-        RuntimeError("DataLoader worker (pid(s) 7, 8) exited unexpectedly"),
-        ConnectionResetError(104, "Connection reset by peer"),
-    ],
-)
-def test_a_stream_says_that_it_cant_be_replayed(error: Exception) -> None:
-    # A real worker's end reaches the main thread as a signal; torch makes it an error here, or in pytest.
-    producer = TorchStream(Broken(error), in_processes=True)
-    for _ in range(2):  # it doesn't end as if that had been all
-        with pytest.raises(RuntimeError, match="IterableDataset can't be replaced"):
-            next(producer)
-    with pytest.raises(type(error), match=re.escape(str(error))):
-        next(TorchStream(Broken(error), in_processes=False))
-
-
-def test_an_error_of_a_stream_s_code_stays_what_it_is() -> None:
-    caught = ConnectionError("Caught ConnectionError in DataLoader worker process 0.")
-    producer = TorchStream(Broken(caught, KeyError(3)), in_processes=True)
-    with pytest.raises(ConnectionError, match="Caught"):
-        next(producer)
-    with pytest.raises(KeyError, match="3"):
-        next(producer)
 
 
 def test_another_word_is_refused() -> None:
