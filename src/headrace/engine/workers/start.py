@@ -187,34 +187,13 @@ def _members(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{key!r}]", item) for key, item in value.items())
     elif isinstance(value, (list, tuple)):
         yield from ((f"[{i}]", item) for i, item in enumerate(value))
-    elif isinstance(value, functools.partial):
-        yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
-    elif isinstance(value, types.MethodType):
-        yield ".__self__", value.__self__
-    elif not isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
-        yield from _reduced(value)
-
-
-def _reduced(value: Any) -> Iterator[tuple[str, Any]]:
-    """What pickle would look at, by the names that the user gave it where it has some."""
-    try:
-        reduced = value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-    except Exception:  # can't be taken apart: `value` itself is the one
-        return
-    if not isinstance(reduced, tuple):
-        return
-    _, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
-    for part in state if isinstance(state, tuple) else (state,):
-        if isinstance(part, dict):
-            yield from ((f".{name}", member) for name, member in part.items())
-        elif part is not None:
-            yield ".__getstate__()", part
-    yield from ((f"[{i}]", item) for i, item in enumerate(items or ()))
-    yield from ((f"[{key!r}]", item) for key, item in pairs or ())
-    names = {id(member): name for name, member in getattr(value, "__dict__", {}).items()}
-    for i, argument in enumerate(arguments or ()):
-        if argument is not type(value):
-            yield f".{names[id(argument)]}" if id(argument) in names else f".__reduce__()[1][{i}]", argument
+    else:
+        try:
+            state = value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)[2]  # without what the user leaves out
+        except Exception:  # it can't be taken apart: `value` itself is the one
+            return
+        if isinstance(state, dict):
+            yield from ((f".{name}", item) for name, item in state.items())
 
 
 def _error_of(value: Any) -> Exception | None:
