@@ -354,7 +354,6 @@ def test_notes_of_what_a_worker_makes() -> None:
     cell.done()
     assert progress[1].read().request == NONE
     assert progress[0].read() == Note(NONE, 0, 0)
-    progress.close()
 
 
 def test_a_request_that_is_not_wanted_ends_after_the_sample_that_is_being_made() -> None:
@@ -368,4 +367,3 @@ def test_a_request_that_is_not_wanted_ends_after_the_sample_that_is_being_made()
         next(indices)
     assert not cell.wanted(7)
     assert cell.wanted(8)
-    progress.close()

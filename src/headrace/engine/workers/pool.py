@@ -77,7 +77,6 @@ class _Members:
             self.pinning.shutdown(wait=False, cancel_futures=True)
         end_processes([worker.process for worker in self.workers])
         self.workers.clear()
-        self.progress.close()
         if isinstance(self.parts, SharedPickle):
             self.parts.close()
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from multiprocessing.reduction import DupFd
+from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
 from headrace.records import Work
@@ -109,37 +107,17 @@ class Progress:
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
-        self._file = os.memfd_create(f"headrace-{os.getpid()}-progress")
-        os.ftruncate(self._file, 8 * _WORDS * workers)
-        self._words = _mapped(self._file, workers)
+        self._words = RawArray("q", _WORDS * workers)
         for worker in range(workers):
             self._words[_WORDS * worker] = NONE
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Called while a process starts.
-        return _arrived, (DupFd(self._file), self._workers)
-
     def __getitem__(self, worker: int) -> ProgressCell:
         """The cell of one worker."""
-        return ProgressCell(self._words[_WORDS * worker : _WORDS * (worker + 1)])
+        words = memoryview(self._words).cast("B").cast("q")
+        return ProgressCell(words[_WORDS * worker : _WORDS * (worker + 1)])
 
     @property
     def work(self) -> Work:
         """What all workers have made so far."""
         each = [self[worker].work for worker in range(self._workers)]
         return Work(sum(w.batches for w in each), sum(w.seconds for w in each), sum(w.on_core for w in each))
-
-    def close(self) -> None:
-        """No more processes are started."""
-        os.close(self._file)
-
-
-def _mapped(file: int, workers: int) -> memoryview:
-    return memoryview(mmap.mmap(file, 8 * _WORDS * workers)).cast("q")
-
-
-def _arrived(file: Any, workers: int) -> Progress:
-    arrived = Progress.__new__(Progress)
-    arrived._workers, arrived._file = workers, file.detach()
-    arrived._words = _mapped(arrived._file, workers)
-    return arrived
