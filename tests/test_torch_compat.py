@@ -79,9 +79,12 @@ class Pinnable:
         return other
 
 
-def test_pinning_without_torch_s_function_looks_into_the_same_containers() -> None:
+def test_pinning_without_torch_s_function_looks_into_the_same_containers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     data = {"a": [Pinnable(), 5, "text"], "b": Pair(Pinnable(), (Pinnable(),))}
-    pinned = _torch_compat._pinned(data)
+    monkeypatch.setitem(sys.modules, "torch.utils.data._utils.pin_memory", None)
+    pinned = _torch_compat.pin_memory(data)
     assert pinned["a"][0].pinned
     assert pinned["a"][1:] == [5, "text"]
     assert isinstance(pinned["b"], Pair)

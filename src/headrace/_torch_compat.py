@@ -201,17 +201,5 @@ def pin_memory(data: Any) -> Any:
     try:
         from torch.utils.data._utils.pin_memory import pin_memory as by_torch
     except ImportError:
-        return _pinned(data)
+        return map_tree(lambda leaf: leaf.pin_memory() if hasattr(leaf, "pin_memory") else leaf, data)
     return by_torch(data)  # type: ignore[no-untyped-call]
-
-
-def _pinned(data: Any) -> Any:
-    if isinstance(data, (str, bytes)):
-        return data
-    if isinstance(data, Mapping):
-        return {key: _pinned(item) for key, item in data.items()}
-    if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*map(_pinned, data))
-    if type(data) in (list, tuple):
-        return type(data)(map(_pinned, data))
-    return data.pin_memory() if hasattr(data, "pin_memory") else data

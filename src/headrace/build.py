@@ -24,9 +24,9 @@ from headrace.device.resident import Residence
 from headrace.engine.caller_stream import CallerStream, GatherStream
 from headrace.engine.error_policy import ErrorPolicyDataset
 from headrace.engine.finish import BatchTransform, Cast
-from headrace.engine.iterator import InlineTransfer, KeptWorkers, LoaderIterator
+from headrace.engine.iterator import KeptWorkers, LoaderIterator
 from headrace.engine.meter import Failures, Meter
-from headrace.engine.native import READ_THREADS, NativeEngine, NativeThreads, stats_of
+from headrace.engine.native import READ_THREADS, NativeEngine, NativeThreads
 from headrace.engine.native_stream import NativeStream
 from headrace.engine.prefetch import Prefetcher
 from headrace.engine.seeding import Seeding
@@ -257,11 +257,7 @@ class StreamBuilder:
         self._threads: ThreadPool | None = None
         self._collate: ReusingCollate | None = None
         self._slots: Slots | None = None
-        # Those of the caller's own thread (0 of them) and others: a pool can't change from one to the other.
-        self._native: dict[bool, NativeThreads] = {}
-        # They end with the loader, not when the next collection finds a cycle that they are part of.
-        self._known: weakref.WeakSet[NativeThreads] = weakref.WeakSet()
-        self.meter.native = partial(stats_of, self._known)
+        self._native: NativeThreads | None = None
 
     def __reduce__(self) -> tuple[type[StreamBuilder], tuple[()]]:
         return StreamBuilder, ()
@@ -333,7 +329,7 @@ class StreamBuilder:
         stream.keyed = keyed
         return stream
 
-    def transfer(self, config: LoaderConfig, plan: Plan) -> InlineTransfer | DevicePrefetcher:
+    def transfer(self, config: LoaderConfig, plan: Plan) -> DevicePrefetcher:
         """What takes the batches of the stream made last to the device, and does there what is left to do."""
         cast = Cast(config.dtype, config.memory_format)
         values = self._values(plan)
@@ -351,15 +347,11 @@ class StreamBuilder:
         finish = None
         if config.batch_transform is not None:
             finish = BatchTransform(config.batch_transform, resolve_device(config.device))
-        return (
-            InlineTransfer(prepare, finish)
-            if config.device is None
-            else DevicePrefetcher(config.device, prepare, finish)
-        )
+        return DevicePrefetcher(config.device, prepare, finish)
 
     def stats(self, memory_budget: int) -> LoaderStats:
         """What was done so far; `memory_budget` is the number of bytes allowed. For any thread."""
-        meter, slots, native, iterator = self.meter, self._slots, stats_of(self._known), self.latest()
+        meter, slots, native, iterator = self.meter, self._slots, self.meter.native(), self.latest()
         sent = None if self._latest is None else self._latest()
         used = 0 if self._collate is None else self._collate.live_nbytes
         used += 0 if sent is None else sent.nbytes_in_flight
@@ -412,8 +404,13 @@ class StreamBuilder:
         self._begin_tuning(config, plan, config.batches_that_fit(nbytes), tunes_depth=ours)
         settings = self.tuning.settings
         depth = settings["depth"]
-        threads = self._native.setdefault(config.num_workers == 0, NativeThreads(config.num_workers))
-        self._known.add(threads)
+        threads = self._native
+        # A pool can't change between the caller's own thread, which counts as none, and others.
+        if threads is None or (threads.decode_threads == 0) != (config.num_workers == 0):
+            threads = self._native = NativeThreads(config.num_workers)
+            # Not kept by the meter, which is part of a cycle: threads end with the loader.
+            stats = weakref.WeakMethod(threads.stats)
+            self.meter.native = lambda: None if (known := stats()) is None else known()
         if config.num_workers > 0:
             threads.use(settings["decode_threads"], settings["read_threads"])
         if self._slots is None or self._slots.nbytes != nbytes:

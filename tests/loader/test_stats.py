@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, TensorDataset
 from torchvision.datasets import ImageFolder
 
 import headrace
-from headrace.engine.iterator import InlineTransfer
+from headrace.device.prefetcher import DevicePrefetcher
 from headrace.records import EpochStats, LoaderStats, QueueFill, SampleFailure, StageStats
 
 NATIVE_STAGES = ["read", "parse", "decode", "resize", "store"]
@@ -88,8 +88,13 @@ def test_stall_and_start_up_of_slow_samples_are_apart() -> None:
     assert epoch.queue.depth == 0, "torch's workers don't say what they have"
 
 
+class Large(Slow):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return super().__getitem__(index).repeat(20)
+
+
 def test_python_on_threads_tells_of_its_samples_its_queue_and_its_memory() -> None:
-    loader = headrace.DataLoader(Slow(), batch_size=4, num_workers=2, worker_kind="thread")
+    loader = headrace.DataLoader(Large(), batch_size=4, num_workers=2, worker_kind="thread")
     batches = iter(loader)
     first = next(batches)
     assert loader.stats().memory_used >= first.nbytes
@@ -233,17 +238,17 @@ def test_a_sentence_takes_the_place_of_a_table_without_stages() -> None:
 
 
 def test_copies_to_the_device_are_a_stage() -> None:
-    class Copying(InlineTransfer):
+    class Copying(DevicePrefetcher):
         """As if each batch's copy were known to be over once the next is sent."""
 
-        def send(self, batch: Any, keys: Any) -> Any:
+        def send(self, batch: Any, keys: Any = None) -> Any:
             if self.copied_bytes:
-                self.copy_seconds += 0.25
+                self._copy_seconds += 0.25
             self.copied_bytes += batch[0].nbytes
             return super().send(batch, keys)
 
     loader = headrace.DataLoader(TensorDataset(torch.arange(40.0)), batch_size=10)
-    loader._builder.transfer = lambda config, plan: Copying(None, None)  # type: ignore[method-assign]
+    loader._builder.transfer = lambda config, plan: Copying(None)  # type: ignore[method-assign]
     for _batch in loader:
         pass
     transfer = loader.stats().epochs[0].stages[-1]

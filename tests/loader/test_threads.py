@@ -244,5 +244,5 @@ def test_the_budget_bounds_what_is_in_flight(own_collate: bool) -> None:
         collate_fn=torch.stack if own_collate else None,
     )
     for number, _ in enumerate(loader):
-        if number > 0:  # how large a batch is, its first sample tells
+        if number > 0:  # how large a batch is, the first tells
             assert loader.stats().in_flight <= 3

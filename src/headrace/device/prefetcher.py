@@ -59,7 +59,7 @@ class DevicePrefetcher:
     has no second stream, `send` copies and waits. On the CPU tensors stay as they are.
 
     Args:
-        device: None: the CPU. An accelerator without an index: the current one, now.
+        device: None: batches stay where they were made. An accelerator without an index: the current one.
         prepare: what is left to do to the batch on the device, by us: called with the batch and its keys on
             the side stream, so that it overlaps with the training step, too. On the device it may read the
             tensors of the batch and those that it made itself, no others.
@@ -83,6 +83,7 @@ class DevicePrefetcher:
         ahead: int = 2,
     ) -> None:
         self.device = resolve_device(device)
+        self._moves = device is not None
         self._prepare = prepare
         self._finish = finish
         streamless = self.device.type in WITHOUT_STREAMS
@@ -106,7 +107,8 @@ class DevicePrefetcher:
         self._land()
         sent = SentBatch(batch, keys)
         if self._stream is None:
-            sent.data = map_leaves(batch, lambda leaf: self._copied(leaf, non_blocking=False))
+            if self._moves:
+                sent.data = map_leaves(batch, lambda leaf: self._copied(leaf, non_blocking=False))
             self._run_prepare(sent)
             return sent
         user = torch.accelerator.current_stream(self.device)

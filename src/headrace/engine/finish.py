@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from headrace.device.structure import map_leaves
 from headrace.engine.seeding import generators_kept, seed_generators
 from headrace.order.permutation import key_of
 from headrace.plan.explain import describe_callable, located
@@ -32,20 +33,16 @@ class Cast:
 
     def __call__(self, batch: Any, keys: BatchKeys | None) -> Any:  # noqa: ARG002
         """The batch, its images cast."""
-        return self._cast(batch)
+        return map_leaves(batch, self._cast)
 
     def changes_nothing(self) -> bool:
         """Whether nothing was asked for."""
         return self.dtype is None and self.memory_format is torch.contiguous_format
 
-    def _cast(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return value.to(dtype=self.dtype, memory_format=self.memory_format) if value.ndim == 4 else value
-        if isinstance(value, dict):
-            return {key: self._cast(item) for key, item in value.items()}
-        if type(value) in (list, tuple):
-            return type(value)(self._cast(item) for item in value)
-        return value
+    def _cast(self, leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and leaf.ndim == 4:
+            return leaf.to(dtype=self.dtype, memory_format=self.memory_format)
+        return leaf
 
 
 class BatchTransform:

@@ -11,13 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace._torch_compat import LoaderIteratorBase
-from headrace.device.postprocess import in_turn
-from headrace.device.prefetcher import DevicePrefetcher, Step
+from headrace.device.prefetcher import DevicePrefetcher
 from headrace.engine.meter import EpochMeter
 from headrace.engine.stream import BatchStream, HostBatch
 from headrace.engine.workers.pool import WorkerPool
 from headrace.order.cursor import Cursor
-from headrace.records import BatchKeys
 
 SHUT_DOWN = "this epoch's worker processes were shut down; start another epoch with iter(loader)."
 
@@ -35,33 +33,6 @@ def stop_at_exit() -> None:
     of it, or start others."""
     if threading.current_thread().daemon and not threading.main_thread().is_alive():
         threading.Event().wait()
-
-
-class InlineTransfer:
-    """Batches stay where they were made.
-
-    Args:
-        prepare, finish: done to each, as by `headrace.device.prefetcher.DevicePrefetcher`.
-    """
-
-    ahead = 0
-    copied_bytes = 0
-    copy_seconds = 0.0
-
-    def __init__(self, prepare: Step | None, finish: Step | None) -> None:
-        self._step = in_turn(prepare, finish)
-
-    def send(self, batch: Any, keys: BatchKeys | None) -> Any:
-        """The batch itself, and its keys."""
-        return batch, keys
-
-    def receive(self, sent: Any) -> Any:
-        """The batch, finished."""
-        batch, keys = sent
-        return batch if self._step is None else self._step(batch, keys)
-
-    def close(self) -> None:
-        """Nothing is copied."""
 
 
 class KeptWorkers(LoaderIteratorBase):  # type: ignore[misc]
@@ -113,7 +84,7 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
         length: int | None,
         skipped: int,
         meter: EpochMeter,
-        transfer: InlineTransfer | DevicePrefetcher,
+        transfer: DevicePrefetcher,
         after_step: Callable[[float, float], None] | None = None,
     ) -> None:
         self._stream = stream

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from itertools import accumulate
 
 # Parts of a power of two: a value taken from the middle of its part is at most 3 % off.
 PARTS = 16
 # Seconds from 2**-20 (a microsecond) to 2**12 (an hour).
-LOWEST, HIGHEST = -20, 12
+BOUNDS = [math.ldexp(1 + part / PARTS, exponent) for exponent in range(-20, 12) for part in range(PARTS)]
 
 MAX_POINTS = 512
 
@@ -24,25 +25,15 @@ class Histogram:
         self.count = 0
         self.total = 0.0
         self.largest = 0.0
-        self._counts = [0] * ((HIGHEST - LOWEST + 1) * PARTS)
+        self._counts = [0] * (len(BOUNDS) + 1)  # below BOUNDS[0], from each bound to the next, and beyond
 
     def add(self, seconds: float) -> None:
         """One more value; one below 0 counts as 0."""
+        seconds = max(0.0, seconds)
         self.count += 1
-        if seconds <= 0:
-            self._counts[0] += 1
-            return
         self.total += seconds
-        if seconds > self.largest:
-            self.largest = seconds
-        mantissa, exponent = math.frexp(seconds)  # 0.5 <= mantissa < 1
-        if exponent < LOWEST:
-            place = 0
-        elif exponent > HIGHEST:
-            place = -1
-        else:
-            place = (exponent - LOWEST) * PARTS + int(mantissa * (2 * PARTS)) - PARTS
-        self._counts[place] += 1
+        self.largest = max(self.largest, seconds)
+        self._counts[bisect_right(BOUNDS, seconds)] += 1
 
     def merge(self, other: Histogram) -> None:
         """All values of another histogram, too."""
@@ -59,16 +50,14 @@ class Histogram:
         rank = max(1, math.ceil(share * self.count))
         for place, below in enumerate(accumulate(self._counts if self.count else ())):
             if below >= rank:
-                octave, part = divmod(place, PARTS)
-                return min(self.largest, math.ldexp((PARTS + part + 0.5) / (2 * PARTS), LOWEST + octave))
+                first, last = (BOUNDS[min(max(i, 0), len(BOUNDS) - 1)] for i in (place - 1, place))
+                return min(self.largest, (first + last) / 2)
         return 0.0
 
     def cumulative(self) -> tuple[tuple[float, int], ...]:
         """(seconds, values below): for each power of two, and without bound."""
         below = list(accumulate(self._counts))
-        bounds = [math.ldexp(1.0, exponent) for exponent in range(LOWEST, HIGHEST)]
-        pairs = [(bound, below[(i + 1) * PARTS - 1]) for i, bound in enumerate(bounds)]
-        return (*pairs, (math.inf, self.count))
+        return (*zip(BOUNDS[::PARTS], below[::PARTS], strict=False), (math.inf, self.count))
 
 
 class Series:
