@@ -21,7 +21,7 @@ from headrace.device.place import resolve_device
 from headrace.device.postprocess import Postprocess, in_turn
 from headrace.device.prefetcher import DevicePrefetcher
 from headrace.device.resident import Residence
-from headrace.engine.caller_stream import CallerStream, GatherStream
+from headrace.engine.caller_stream import NOT_RESUMABLE, CallerStream, GatherStream
 from headrace.engine.error_policy import ErrorPolicyDataset
 from headrace.engine.finish import BatchTransform, Cast
 from headrace.engine.iterator import KeptWorkers, LoaderIterator
@@ -35,7 +35,6 @@ from headrace.engine.split import ApplyTable, SplitPipelineFactory
 from headrace.engine.stream import BatchStream, KeyedBatches
 from headrace.engine.thread_pool import ThreadPool
 from headrace.engine.thread_stream import ThreadStream
-from headrace.engine.torch_stream import NOT_RESUMABLE
 from headrace.engine.workers.iterable import REPEATS, IterableBatches, samples_to_repeat
 from headrace.engine.workers.pool import Guard
 from headrace.engine.workers.stream import WorkerPools, WorkerStream
@@ -70,8 +69,7 @@ class EpochOrder:
     """What comes when in one epoch.
 
     Attributes:
-        cursor: where the epoch starts, and how far it has come.
-        indices: indices of the samples of each batch from there on.
+        indices: indices of the samples of each batch from `cursor` on.
         batches: the order that they come from.
         seeded: whether the orders of later epochs are known, too.
     """
@@ -238,10 +236,7 @@ class StreamBuilder:
     memory, worker processes, tensors on the device, counts. A copy of the loader has its own.
 
     Attributes:
-        meter: counts of what was done so far.
-        failures: record of samples that were skipped or replaced.
         latest: gives the iterator made last; None: there is none any more.
-        tuning: settings of the native engine.
         residence: tensors on the device; None where there are none.
     """
 

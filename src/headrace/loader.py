@@ -38,9 +38,9 @@ from headrace.config import (
     WorkerKind,
 )
 from headrace.device.place import check_device, pinning_helps
+from headrace.engine.caller_stream import NOT_RESUMABLE, TorchStream
 from headrace.engine.iterator import LoaderIterator, stop_at_exit
 from headrace.engine.stream import BatchStream
-from headrace.engine.torch_stream import NOT_RESUMABLE, TorchStream
 from headrace.engine.workers.iterable import has_state
 from headrace.errors import ConfigError
 from headrace.export import live

@@ -1,4 +1,4 @@
-"""Batches that the calling thread makes when they are asked for."""
+"""Batches that the calling thread makes, or asks torch's own loader for, when they are asked for."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from headrace import _torch_compat
 from headrace._torch_compat import pin_memory
 from headrace.config import LoaderConfig
 from headrace.device.postprocess import BITS, host_postprocess
+from headrace.device.structure import batch_size
 from headrace.engine.error_policy import STOPPED, ErrorPolicyDataset, Request
 from headrace.engine.meter import Failures
 from headrace.engine.seeding import Seeding
@@ -19,17 +21,15 @@ from headrace.engine.workers.iterable import EndOfStream, IterableBatches
 from headrace.order.batches import IndexBatch
 from headrace.plan.segments import Plan
 
+NOT_RESUMABLE = (
+    "The epoch can't be resumed in its middle: an IterDataPipe without state_dict() and load_state_dict(), or"
+    " a stream with a replaced sampler, is left to torch's own loader, which has no state. Load a state that"
+    " was saved between epochs; or call iter() once more, which starts the next epoch."
+)
+
 
 class CallerStream(PythonStream):
-    """The batches of a dataset, made in the caller's thread when they are asked for.
-
-    Args:
-        guarded: the dataset, which makes batches.
-        batches: indices of the samples of each batch.
-        seeding: what the samples' random numbers depend on.
-        config: how batches are made.
-        failures: where skipped and replaced samples are recorded.
-    """
+    """The batches of a dataset, made in the caller's thread when they are asked for."""
 
     def __init__(
         self,
@@ -70,8 +70,6 @@ class GatherStream(BatchStream):
 
     Args:
         plan: plan that has a `GatherSegment`.
-        batches: in order.
-        pinned: page-locked batches, of tensors on the host.
     """
 
     def __init__(self, plan: Plan, batches: Iterator[IndexBatch], *, pinned: bool) -> None:
@@ -101,6 +99,37 @@ class GatherStream(BatchStream):
     def ready(self) -> int:
         """Always one: a batch is a copy of rows, made when it is asked for."""
         return 1
+
+
+class TorchStream(BatchStream):
+    """The batches of an `IterableDataset` by an iterator of torch's loader.
+
+    Args:
+        batches: torch's iterator.
+    """
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self._taken = 0
+
+    @property
+    def processes(self) -> list[Any]:
+        return _torch_compat.processes_of(self._batches)
+
+    def shut_down(self) -> None:
+        _torch_compat.shut_down(self._batches)
+        self._batches = iter(())
+
+    def __next__(self) -> HostBatch:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            raise
+        except Exception:
+            self._taken += 1  # torch's loader continues after a batch that failed
+            raise
+        self._taken += 1
+        return HostBatch(batch, batch_size(batch), self._taken)
 
 
 def _take_on_cpu(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -31,8 +31,6 @@ class Request:
     """What a worker is asked for.
 
     Attributes:
-        batch: samples of the batch.
-        seeding: what their random numbers depend on.
         samples: number of samples of the dataset; 0: not known.
     """
 
@@ -94,12 +92,6 @@ class ErrorPolicyDataset(Dataset[Any]):
     def takes_batches(self) -> bool:
         """Whether the dataset itself is asked for whole batches."""
         return self._whole is not None
-
-    def whole(self, indices: Sequence[Any]) -> Any:
-        """A batch by a dataset that is asked for whole ones, unseeded."""
-        whole = self._whole
-        samples = [self.sample(i, None) for i in indices] if whole is None else whole(list(indices))
-        return self.collated(samples, None, batched=True)
 
     def sample(self, index: Any, seed: int | None) -> Any:
         """The sample, or what stands in for it: `Replaced`, `Failed`. Raises where `on_error` is "raise"."""

@@ -146,7 +146,6 @@ class NativeEngine:
     """Makes batches of `plan` in one epoch, several at a time.
 
     Args:
-        plan: segment to run.
         key: (seed, epoch) of the samples' random parameters.
         threads, slots, meter: threads, memory and counts that the engines of one loader share.
         decoder: names of decoders; see `headrace._native.decoders.decoder_bits`.

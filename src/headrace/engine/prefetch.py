@@ -174,7 +174,6 @@ class HeldSamples:
     """Some samples, there to be read from its beginning as a context to its end; waits for them.
 
     Args:
-        plan, source: what is made of the samples, and where they come from.
         order: the samples, from 0 on.
     """
 

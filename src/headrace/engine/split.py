@@ -69,9 +69,8 @@ class SplitPipelineDataset(ErrorPolicyDataset):
     rest.
 
     Args:
-        dataset, collate, on_error: as for `ErrorPolicyDataset`.
         plan: what to make; may be replaced between epochs.
-        decoder: as for `headrace.DataLoader`.
+        decoder: as for `headrace.DataLoader`; the rest as for `ErrorPolicyDataset`.
     """
 
     def __init__(

@@ -86,11 +86,7 @@ class BatchStream(ABC):
 
 
 class PythonStream(BatchStream):
-    """A stream of batches that the user's Python makes.
-
-    Args:
-        failures: record of samples that are skipped or replaced.
-    """
+    """A stream of batches that the user's Python makes."""
 
     def __init__(self, failures: Failures) -> None:
         self._failures = failures
@@ -119,9 +115,7 @@ class KeyedBatches(Iterator[IndexBatch]):
     """Hands `batches` to a stream that takes them in order, and remembers them until they have come.
 
     Args:
-        batches: indices of the batches of the epoch.
-        key: (seed, epoch) of the random parameters.
-        samples: length of the dataset; 0 where it isn't known.
+        key, samples: see `batch_keys`.
     """
 
     def __init__(self, batches: Iterator[IndexBatch], key: tuple[int, int], samples: int) -> None:

@@ -9,18 +9,22 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
 from headrace._torch_compat import pin_memory
 from headrace.config import LoaderConfig
 from headrace.device.structure import total_nbytes
-from headrace.engine.error_policy import ErrorPolicyDataset
+from headrace.engine.error_policy import ErrorPolicyDataset, Request
 from headrace.engine.meter import Failures, Meter
+from headrace.engine.seeding import Seeding
 from headrace.engine.slots import ReusingCollate
 from headrace.engine.stream import PythonStream
-from headrace.engine.thread_pool import Task, ThreadPool
+from headrace.engine.thread_pool import ThreadPool
 from headrace.order.batches import IndexBatch
+
+UNSEEDED = Seeding((0, 0), 0, by_sample=False)
 
 
 @dataclass(eq=False)
@@ -41,17 +45,7 @@ class _Batch:
 
 
 class ThreadStream(PythonStream):
-    """Makes batches on the threads of `pool`.
-
-    Nothing is seeded: threads share the generators of the process.
-
-    Args:
-        pool: threads of the loader.
-        guarded: the user's dataset.
-        batches: indices of each batch, in order.
-        config: limits, and what is done to batches.
-        depth: number of batches in flight.
-    """
+    """Makes batches on the threads of `pool`. Nothing is seeded: they share the generators of the process."""
 
     def __init__(
         self,
@@ -133,16 +127,12 @@ class ThreadStream(PythonStream):
         whole = self._config.batched and self._guarded.takes_batches()
         count = 1 if whole else len(listed)
         batch = _Batch(indices, [None] * len(listed), count)
-        tasks: list[Task]
         if whole or not listed:
-            tasks = [lambda: self._make_whole(batch, listed)]
+            tasks = [partial(self._make_whole, batch)]
         else:
-            tasks = [self._task(batch, position, index) for position, index in enumerate(listed)]
+            tasks = [partial(self._make, batch, position, index) for position, index in enumerate(listed)]
         self._pool.add(tasks)
         return batch
-
-    def _task(self, batch: _Batch, position: int, index: Any) -> Task:
-        return lambda: self._make(batch, position, index)
 
     def _make(self, batch: _Batch, position: int, index: Any) -> None:
         if batch.dropped or batch.error is not None:
@@ -167,10 +157,10 @@ class ThreadStream(PythonStream):
         batch.made_ns = time.perf_counter_ns()
         batch.done.set()
 
-    def _make_whole(self, batch: _Batch, listed: Any) -> None:
+    def _make_whole(self, batch: _Batch) -> None:
         try:
-            with self._meter.timed("python", len(listed), threads=self._pool.limit):
-                batch.result = self._guarded.whole(listed)
+            with self._meter.timed("python", len(batch.samples), threads=self._pool.limit):
+                batch.result = self._guarded.__getitems__(Request(batch.indices, UNSEEDED, 0))
             self._pin(batch)
             batch.made_ns = time.perf_counter_ns()
         except BaseException as error:  # raised again where the batch is asked for

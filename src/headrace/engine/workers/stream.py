@@ -20,8 +20,6 @@ class WorkerStream(PythonStream):
     """The batches of one epoch, made by worker processes.
 
     Args:
-        pool: the processes.
-        failures: where skipped and replaced samples are recorded.
         give_back: called once with the pool, when the epoch has ended or is given up.
     """
 
@@ -31,9 +29,8 @@ class WorkerStream(PythonStream):
         self._give_back: Callable[[WorkerPool], None] | None = give_back
         self.depth = pool.depth
 
-    def ready(
-        self,
-    ) -> int:  # batches of nothing but skipped samples are counted, though they aren't given out
+    def ready(self) -> int:
+        # Batches of nothing but skipped samples are counted, though they aren't given out.
         return 1 if self._give_back is None else self.pool.ready()
 
     @property
@@ -102,18 +99,8 @@ class WorkerPools:
         failures: Failures,
         turn: int = 0,
     ) -> WorkerStream:
-        """One epoch.
-
-        Args:
-            config, guard: see `WorkerPool`; processes that were kept continue with those of their start.
-            seeding: what the random numbers of its samples depend on.
-            batches: samples of each batch.
-            failures: where skipped and replaced samples are recorded.
-            turn: number of the worker that makes the first of them.
-
-        Raises:
-            ConfigError: something can't be pickled that must be.
-        """
+        """One epoch. Processes that were kept continue with the `config` and `guard` of their start; for the
+        rest see `WorkerPool`."""
         pool, self._idle = self._idle, None
         persistent = config.persistent_workers
         if pool is not None and not (persistent and pool.usable):

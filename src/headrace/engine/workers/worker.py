@@ -44,7 +44,6 @@ class WorkerRequest:
 
     Attributes:
         number: number of the request since the pool was made.
-        request: the samples, and what their random numbers depend on.
         batched: whether the samples are collated to a batch; False: it is one sample.
         quarantined: samples that aren't tried, as they ended a worker process before, each with the cause.
         returned: segments whose memory may be written again.
@@ -94,17 +93,12 @@ class WorkerStart:
     """What a worker process is started with.
 
     Attributes:
-        worker: number of this worker.
-        workers: how many there are.
         seed: seed of worker 0; each adds its own number, as in torch.
         owner: process id of the process that the worker works for.
         is_child: whether that process is its parent; a server that forks may be.
-        end: this worker's end of the socket.
         others: what a forked process has open of its parent's, and must not keep.
         parts: dataset, collate_fn, worker_init_fn and what makes a `ErrorPolicyDataset`, by fork; else what
             loads them.
-        on_error: as for `ErrorPolicyDataset`.
-        progress: cells of all workers.
         lazy: whether images are lazy, and torchvision's transforms record what they do.
     """
 
@@ -134,13 +128,11 @@ class WorkerFailure:
 
     Attributes:
         pickled: the exception; None: it can't be pickled.
-        kind: name of its class.
-        text: its message.
+        text: its class and message.
         trace: its traceback, and the worker that it was raised in.
     """
 
     pickled: bytes | None
-    kind: str
     text: str
     trace: str
 
@@ -152,25 +144,20 @@ class WorkerFailure:
         if isinstance(error, StopIteration):
             error = RuntimeError(STOPPED.format("collate_fn"))
         try:
-            pickled: bytes | None = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
-            if type(pickle.loads(pickled or b"")) is not type(error):
-                pickled = None
+            pickled = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
+            sound = type(pickle.loads(pickled)) is type(error)
         except Exception:  # it is sent as text
-            pickled = None
-        return cls(pickled, type(error).__name__, str(error), trace)
+            sound = False
+        return cls(pickled if sound else None, f"{type(error).__name__}: {error}", trace)
 
     def exception(self) -> Exception:
         """The exception to raise, of its own type where that can be had; its cause is the traceback."""
-        error: Any = None
-        if self.pickled is not None:
-            try:
-                error = pickle.loads(self.pickled)
-            except Exception as loading:  # its class can't be imported here
-                error = RuntimeError(f"{self.kind}: {self.text} (it can't be unpickled: {loading})")
-        if error is None:
-            error = RuntimeError(f"{self.kind}: {self.text}")
+        try:
+            error = RuntimeError(self.text) if self.pickled is None else pickle.loads(self.pickled)
+        except Exception as loading:  # its class can't be imported here
+            error = RuntimeError(f"{self.text} (it can't be unpickled: {loading})")
         error.__cause__ = WorkerTraceback(self.trace)
-        return error  # type: ignore[no-any-return]
+        return error
 
 
 def run(start: WorkerStart) -> None:
