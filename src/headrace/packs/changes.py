@@ -50,16 +50,6 @@ class Changes:
                     "quality is that of images which are re-encoded: it needs max_side or reencode='jpeg'."
                 )
 
-    @property
-    def lossy(self) -> bool:
-        """Whether pixels may change."""
-        return self.max_side is not None or self.reencode == "jpeg"
-
-    @property
-    def any(self) -> bool:
-        """Whether bytes may change."""
-        return self != Changes()
-
     def apply(self, sample: Sample) -> tuple[Sample, str | None]:
         """The sample to pack, and the reason why its image is kept unchanged; None: it isn't."""
         is_jpeg = sample.image.startswith(JPEG_START)

@@ -155,7 +155,7 @@ class StoreDestination:
 
     def __init__(self, url: str, options: Mapping[str, Any] | None) -> None:
         self._store = Store(url, options)
-        self._partial = self._store.sibling(".partial")
+        self._partial = Store(f"{self._store.url}.partial", options)
         self.path = self._store.url
 
     def __str__(self) -> str:

@@ -45,10 +45,6 @@ class Loop:
         """Starts `work`; for any thread."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
-    def inside(self) -> bool:
-        """Whether this is the loop's own thread."""
-        return threading.get_ident() == self._thread.ident
-
     def end(self) -> None:
         """Cancels what is under way and ends the thread."""
         if self.pid != os.getpid() or self.ended:

@@ -61,10 +61,6 @@ class Store:
         """The URL of an object."""
         return f"{self.url}/{name}"
 
-    def sibling(self, suffix: str) -> Store:
-        """The folder next to this one whose name is longer by `suffix`."""
-        return Store(self.url + suffix, self.options)
-
     def list(self) -> Iterator[Found]:
         """All objects, in no order. Raises RemoteError."""
         store = self._open()
