@@ -61,6 +61,6 @@ def test_the_example_in_the_docstring_works() -> None:
 
 def test_the_decoders_that_can_be_asked_for_are_those_there_are() -> None:
     assert tuple(name for names in FORMATS.values() for name in names) == DECODERS
-    built = ffi.decoder_names()  # libpng and libwebp only where they were found
+    built = ffi.decoder_names()  # libdeflate and libwebp only where they were found
     assert built == tuple(name for name in DECODERS if name in built)
     assert set(FORMATS["JPEG"]) <= set(built)

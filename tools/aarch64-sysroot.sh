@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Downloads the AArch64 headers and libraries of the codecs (libjpeg-turbo, libpng, libdeflate, libwebp) into FOLDER, from the Debian
+# Downloads the AArch64 headers and libraries of the codecs (libjpeg-turbo, libdeflate, libwebp) into FOLDER, from the Debian
 # archive that this machine uses. Needs neither root rights nor the arm64 architecture in dpkg: apt gets a state of its own.
 #   tools/aarch64-sysroot.sh FOLDER
 set -euo pipefail
@@ -17,10 +17,10 @@ apt=(apt-get -q -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Debug:
   -o Dir::State="$folder/apt" -o Dir::State::lists="$folder/apt/lists" -o Dir::State::status="$folder/apt/status"
   -o Dir::Cache="$folder/apt" -o Dir::Cache::archives="$folder/apt/archives")
 "${apt[@]}" update
-"${apt[@]}" install -y --download-only --no-install-recommends libjpeg-dev libpng-dev libdeflate-dev libwebp-dev
+"${apt[@]}" install -y --download-only --no-install-recommends libjpeg-dev libdeflate-dev libwebp-dev
 # Only the codecs: the C library comes with the cross compiler.
 shopt -s nullglob
-for package in "$folder"/apt/archives/{libdeflate,libjpeg,libpng,libsharpyuv,libwebp,zlib}*.deb; do
+for package in "$folder"/apt/archives/{libdeflate,libjpeg,libsharpyuv,libwebp}*.deb; do
   dpkg-deb -x "$package" "$folder"
 done
 rm -rf "$folder/apt"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Loads the native library of a wheel for AArch64 under qemu, and compares the pixels of three images (JPEG, PNG, WebP)
 # with those that this machine's own library decodes. Skips with a message if qemu is missing.
-# SYSROOT (see aarch64-sysroot.sh) is where zlib is, which every Linux system has and wheels do not contain.
+# SYSROOT (see aarch64-sysroot.sh) is where libraries are looked for that wheels do not contain.
 #   tools/check-cross-wheel.sh WHEEL SYSROOT FOLDER
 set -euo pipefail
 wheel=$(realpath "$1") sysroot=$(realpath "$2") folder=$(realpath -m "$3")

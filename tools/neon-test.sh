@@ -18,7 +18,7 @@ fi
 mkdir -p "$build"
 rm -f "$build"/*
 flags=(-std=c++17 -O2 -Wall -Wextra -Wshadow -Werror -ffp-contract=off -pthread -Inative/include -Inative/src)
-grep -rLE '<jpeglib.h>|<jconfig.h>|<png.h>|<zlib.h>|<libdeflate.h>|<webp/|"libjpeg_' native/src --include='*.cpp' | grep -vE '_avx(2|512)\.cpp$' |
+grep -rLE '<jpeglib.h>|<jconfig.h>|<libdeflate.h>|<webp/|"libjpeg_' native/src --include='*.cpp' | grep -vE '_avx(2|512)\.cpp$' |
   xargs -P "$(nproc)" -I{} sh -c '"$@" -c "{}" -o "$0/$(echo "{}" | tr / _).o"' "$build" "$compiler" "${flags[@]}"
 ar rcs "$build/headrace.a" "$build"/*.o
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what pip cannot: Python's venv module, and the headers of libjpeg-turbo, libpng, libdeflate and libwebp. Uses
-# apt-get for what is missing only, and prints what to do if that fails. Without libpng or libwebp, Headrace
+# Installs what pip cannot: Python's venv module, and the headers of libjpeg-turbo, libdeflate and libwebp. Uses
+# apt-get for what is missing only, and prints what to do if that fails. Without libdeflate or libwebp, Headrace
 # leaves PNG or WebP to Pillow. Running it again does nothing.
 #   tools/setup-system.sh [python3]
 set -euo pipefail
@@ -36,7 +36,6 @@ has_header() {
   printf '#include <cstddef>\n#include <cstdio>\n#include <%s>\n' "$1" | "$compiler" -x c++ -fsyntax-only - 2>/dev/null
 }
 has_header jpeglib.h || missing+=(libjpeg-dev)
-has_header png.h || wanted+=(libpng-dev)
 has_header libdeflate.h || wanted+=(libdeflate-dev)
 has_header webp/demux.h || wanted+=(libwebp-dev)
 

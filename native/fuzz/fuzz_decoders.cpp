@@ -64,7 +64,6 @@ class AllDecoders {
       if (!headrace::simd_force(static_cast<Simd>(i))) continue;
       for (const jpeg::DecoderVariant& variant : jpeg::decoder_variants()) {
         const std::unique_ptr<jpeg::Decoder> decoder = variant.make();
-        if (!decoder->supports(file)) continue;
         Image image;
         const ImageView view = image.reshape(rect.w, rect.h);
         if (decoder->decode(file, rect, view) != Code::kOk) continue;

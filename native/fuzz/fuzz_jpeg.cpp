@@ -171,7 +171,6 @@ Code Target::decode_kept(Variant* variant, const jpeg::File& file, const Rect& r
 // The pixels must be those of the decoders before it.
 Code Target::decode(jpeg::Decoder* decoder, const jpeg::File& file, const Rect& rect,
                     const std::string& name) {
-  if (!decoder->supports(file)) return Code::kUnsupported;
   const ImageView view = image_.reshape(rect.w, rect.h);
   const Code code = decoder->decode(file, rect, view);
   if (code != Code::kOk) return code;

@@ -164,8 +164,8 @@ HR_API const char* hr_last_error(void);
 HR_API const char* hr_describe(int32_t code);
 /* "read", "parse", …; NULL past the last. */
 HR_API const char* hr_stage_name(int32_t stage);
-/* Decoders, format by format, best first: those of JPEG, then "libdeflate" and "libpng", then
- * "libwebp", where the library was built with them. NULL past the last. */
+/* Decoders, format by format, best first: those of JPEG, then "libdeflate" and "libwebp", where the
+ * library was built with them. NULL past the last. */
 HR_API const char* hr_decoder_name(int32_t decoder);
 /* Instruction sets: name (NULL past the last), availability here, the one in use; force one (-1:
  * the best again). */

@@ -162,10 +162,8 @@ const char* hr_build_info(void) {
     text += ", \"libjpeg_turbo\": \"" HR_TEXT(LIBJPEG_TURBO_VERSION) "\"";
 #endif
     for (const headrace::Format& format : headrace::formats()) {
-      if (format.versions == nullptr) continue;
-      const std::vector<std::string> versions = format.versions();
-      for (size_t i = 0; i < versions.size(); ++i)
-        text += std::string(", \"") + format.decoders[i] + "\": \"" + versions[i] + "\"";
+      if (format.version == nullptr) continue;
+      text += std::string(", \"") + format.decoders[0] + "\": \"" + format.version() + "\"";
     }
     return text + "}";
   }();

@@ -28,7 +28,7 @@ DEFAULT_MEMORY_SHARE = 1 / 8
 DEFAULT_DEPTH = 4
 
 # The native library's table of decoders, in order of preference; a test compares the two.
-DECODERS = ("headrace", "libjpeg-restart", "libjpeg-crop", "libjpeg-full", "libdeflate", "libpng", "libwebp")
+DECODERS = ("headrace", "libjpeg-crop", "libjpeg-full", "libdeflate", "libwebp")
 
 
 class LeftOpen(int):

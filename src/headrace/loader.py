@@ -128,9 +128,8 @@ class DataLoader(TorchDataLoader[T_co]):
             for a batch of two parts, otherwise `batch_transform(batch)`; for example v2.MixUp or v2.CutMix.
             All generators are seeded for it by (seed, epoch, first sample).
         decoder: native decoders that may be used: "auto", or a comma-separated list of "headrace" (the
-            built-in JPEG decoder), "libjpeg-restart", "libjpeg-crop", "libjpeg-full", "libdeflate" (PNG),
-            "libpng" and "libwebp"; "pillow" disables all of them. All return the same pixels; Pillow decodes
-            what they reject.
+            built-in JPEG decoder), "libjpeg-crop", "libjpeg-full", "libdeflate" (PNG) and "libwebp"; "pillow"
+            disables all of them. All return the same pixels; Pillow decodes what they reject.
         on_worker_death: what happens if a worker process is killed or exits in the middle of an epoch.
             "respawn" (the default) starts a new one, which repeats the batches in flight, with the same
             samples in the same order; a sample that ends its process twice is an error, handled as `on_error`

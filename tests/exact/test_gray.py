@@ -82,7 +82,7 @@ def test_cmyk_files_of_a_folder_are_decoded_natively(folder: Path) -> None:
     assert sum(loader.stats().decoded_by.values()) == FILES + 16
 
 
-@pytest.mark.skipif("libpng" not in ffi.decoder_names(), reason="this build has no libpng")
+@pytest.mark.skipif("libdeflate" not in ffi.decoder_names(), reason="this build has no libdeflate")
 def test_no_sample_of_a_folder_like_imagenet_needs_python(tmp_path: Path) -> None:
     """JPEGs, 22 of them CMYK, and one PNG that is called a JPEG."""
     image_folder(tmp_path, 30)

@@ -260,11 +260,11 @@ def test_files_of_other_formats_are_left_to_pillow_one_by_one(root: Path) -> Non
     )
 
 
-def test_a_build_without_libpng_leaves_png_files_to_pillow(
+def test_a_build_without_libdeflate_leaves_png_files_to_pillow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ffi, "decoder_names", lambda: (*FORMATS["JPEG"], "libwebp"))
-    assert missing_formats() == "built without libpng: PNG files are decoded by Pillow"
+    assert missing_formats() == "built without libdeflate: PNG files are decoded by Pillow"
     dataset = ImageFolder(image_folder(tmp_path, 5, ".png"))
     assert refused(dataset).reason == (
         "0 of 5 files are JPEG or WEBP by extension: decoded by Pillow in worker processes instead"

@@ -63,8 +63,8 @@ struct Format {
   bool (*begins)(const uint8_t* data, size_t size);
   // first: the number in decoder_names() of the first of its decoders.
   std::unique_ptr<Codec> (*make)(int first);
-  // Of the library behind each decoder; nullptr: none, or another place tells it.
-  std::vector<std::string> (*versions)();
+  // Of the library behind its only decoder; nullptr: none, or another place tells it.
+  std::string (*version)();
 };
 
 // All formats that native code knows, those without a decoder in this build included.
@@ -76,12 +76,11 @@ const std::vector<const char*>& decoder_names();
 std::unique_ptr<Codec> make_jpeg_codec(int first);
 #ifdef HEADRACE_PNG
 std::unique_ptr<Codec> make_png_codec(int first);
-std::vector<const char*> png_decoders();
-std::vector<std::string> png_versions();
+std::string png_version();
 #endif
 #ifdef HEADRACE_WEBP
 std::unique_ptr<Codec> make_webp_codec(int first);
-std::vector<std::string> webp_versions();
+std::string webp_version();
 #endif
 
 }  // namespace headrace

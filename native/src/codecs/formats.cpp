@@ -33,12 +33,12 @@ const std::vector<Format>& formats() {
   static const std::vector<Format> all = {
       {"JPEG", jpeg_decoders(), begins_as_jpeg, make_jpeg_codec, nullptr},
 #ifdef HEADRACE_PNG
-      {"PNG", png_decoders(), begins_as_png, make_png_codec, png_versions},
+      {"PNG", {"libdeflate"}, begins_as_png, make_png_codec, png_version},
 #else
       {"PNG", {}, begins_as_png, nullptr, nullptr},
 #endif
 #ifdef HEADRACE_WEBP
-      {"WEBP", {"libwebp"}, begins_as_webp, make_webp_codec, webp_versions},
+      {"WEBP", {"libwebp"}, begins_as_webp, make_webp_codec, webp_version},
 #else
       {"WEBP", {}, begins_as_webp, nullptr, nullptr},
 #endif

@@ -61,7 +61,7 @@ Code JpegCodec::decode(uint32_t allowed, const Rect& rect, const ImageView& out,
   Code code = Code::kUnsupported;
   for (size_t i = 0; i < decoders_.size(); ++i) {
     const int number = first_ + static_cast<int>(i);
-    if ((allowed >> number & 1u) == 0 || !decoders_[i]->supports(file_)) continue;
+    if ((allowed >> number & 1u) == 0) continue;
     code = decoders_[i]->decode(file_, rect, out);
     if (code == Code::kOk) *decoder = number;
     if (code == Code::kOk || code == Code::kOutOfMemory) return code;
@@ -73,18 +73,16 @@ bool JpegCodec::read_orientation(Orientation* orientation) const {
   constexpr uint8_t kApp1 = 0xE1;
   constexpr std::string_view kExif("Exif\0\0", 6), kXmp("http://ns.adobe.com/xap/1.0/\0", 29);
   OrientationTags tags;
-  // As parse_header() went through the same segments.
-  for (size_t at = 2; at < file_.header.sos_offset;) {
-    while (file_.data[at] == 0xFF) ++at;
-    const uint8_t marker = file_.data[at++];
-    if (jpeg::stands_alone(marker)) continue;
-    const size_t length = static_cast<size_t>(file_.data[at] << 8 | file_.data[at + 1]);
-    const std::string_view segment(reinterpret_cast<const char*>(file_.data) + at + 2, length - 2);
-    at += length;
-    if (marker != kApp1) continue;
-    if (segment.substr(0, kExif.size()) == kExif) tags.add_exif(segment.substr(kExif.size()));
-    if (segment.substr(0, kXmp.size()) == kXmp) tags.add_xmp(segment);
-  }
+  jpeg::for_each_segment(file_.data, file_.header.sos_offset,
+                         [&](uint8_t marker, const uint8_t* content, size_t size) {
+                           const std::string_view segment(reinterpret_cast<const char*>(content),
+                                                          size);
+                           if (marker != kApp1) return true;
+                           if (segment.substr(0, kExif.size()) == kExif)
+                             tags.add_exif(segment.substr(kExif.size()));
+                           if (segment.substr(0, kXmp.size()) == kXmp) tags.add_xmp(segment);
+                           return true;
+                         });
   return tags.find(orientation);
 }
 

@@ -1,27 +1,184 @@
-// PNG by libdeflate and code of our own, or by libpng; what pixels mean is said here, as Pillow
-// says it.
-#include <png.h>
+// PNG by libdeflate: all image data are inflated at once, rows unfiltered as they are needed; what
+// pixels mean is said here, as Pillow says it. Interlaced files are left to Pillow.
+#include <libdeflate.h>
 
-#include <csetjmp>
+#include <cstdlib>
 #include <cstring>
 
 #include "../pixels.h"
 #include "codec.h"
 #include "png_file.h"
-#ifdef HEADRACE_DEFLATE
-#include "png_image.h"
-#endif
 
 namespace headrace {
 namespace {
 
-// What an interlaced image may take while it is decoded, in bytes.
+// What an image may take while it is decoded, in bytes.
 constexpr uint64_t kMaxMemory = uint64_t{1} << 30;
 
-// An IEND chunk, for libpng to find behind the image data, whatever else is there.
-constexpr uint8_t kEnd[] = {0, 0, 0, 0, 'I', 'E', 'N', 'D', 0xAE, 0x42, 0x60, 0x82};
+// Deflate makes no more than so many bytes of one.
+constexpr uint64_t kMostOfAByte = 1032;
 
-#ifdef HEADRACE_DEFLATE
+enum : uint8_t { kNone = 0, kSub = 1, kUp = 2, kAverage = 3, kPaeth = 4 };  // filters of a row
+
+void undo_up(uint8_t* row, const uint8_t* above, size_t count) {
+  for (size_t i = 0; i < count; ++i) row[i] = static_cast<uint8_t>(row[i] + above[i]);
+}
+
+// The three that look at the pixel to the left, of kBytes bytes: those are kept in registers.
+template <int kBytes>
+struct Unfilter {
+  static void sub(uint8_t* row, size_t count) {
+    uint8_t left[kBytes] = {};
+    for (size_t i = 0; i + kBytes <= count; i += kBytes) {
+      for (int k = 0; k < kBytes; ++k) {
+        left[k] = static_cast<uint8_t>(left[k] + row[i + k]);
+        row[i + k] = left[k];
+      }
+    }
+  }
+
+  static void average(uint8_t* row, const uint8_t* above, size_t count) {
+    uint8_t left[kBytes] = {};
+    for (size_t i = 0; i + kBytes <= count; i += kBytes) {
+      for (int k = 0; k < kBytes; ++k) {
+        left[k] = static_cast<uint8_t>(row[i + k] + (left[k] + above[i + k]) / 2);
+        row[i + k] = left[k];
+      }
+    }
+  }
+
+  static void paeth(uint8_t* row, const uint8_t* above, size_t count) {
+    int left[kBytes] = {}, corner[kBytes] = {};
+    for (size_t i = 0; i + kBytes <= count; i += kBytes) {
+      for (int k = 0; k < kBytes; ++k) {
+        const int up = above[i + k];
+        const int to_left = std::abs(up - corner[k]), to_up = std::abs(left[k] - corner[k]);
+        const int to_corner = std::abs(left[k] + up - 2 * corner[k]);
+        const int other = to_up <= to_corner ? up : corner[k];
+        const int nearest = to_left <= to_up && to_left <= to_corner ? left[k] : other;
+        left[k] = (row[i + k] + nearest) & 0xFF;
+        corner[k] = up;
+        row[i + k] = static_cast<uint8_t>(left[k]);
+      }
+    }
+  }
+
+  static void run(uint8_t filter, uint8_t* row, const uint8_t* above, size_t count) {
+    switch (filter) {
+      case kSub:
+        return sub(row, count);
+      case kUp:
+        return undo_up(row, above, count);
+      case kAverage:
+        return average(row, above, count);
+      case kPaeth:
+        return paeth(row, above, count);
+      default:
+        return;
+    }
+  }
+};
+
+using Run = void (*)(uint8_t filter, uint8_t* row, const uint8_t* above, size_t count);
+
+Run unfilter_for(int pixel) {
+  switch (pixel) {
+    case 1:
+      return Unfilter<1>::run;
+    case 2:
+      return Unfilter<2>::run;
+    case 3:
+      return Unfilter<3>::run;
+    case 4:
+      return Unfilter<4>::run;
+    case 6:
+      return Unfilter<6>::run;
+    default:
+      return Unfilter<8>::run;
+  }
+}
+
+// Keeps its memory from file to file; one instance serves one thread.
+class ImageData {
+ public:
+  // Inflates all image data of a file. kCorrupt: they are anything but as many rows as the header
+  // says, each with a filter that there is, and their right checksum.
+  Code open(const uint8_t* data, const png::Header& header);
+
+  // Undoes the filters of `count` rows from `first` on, each as far as its first `bytes` bytes.
+  // To be called once after open().
+  void unfilter(int first, int count, size_t bytes);
+
+  // As in the PNG specification, 7.2: pixels of less than 8 bits are packed.
+  const uint8_t* row(int y) const { return rows_ + static_cast<size_t>(y) * stride_ + 1; }
+
+ private:
+  // Where the compressed data are in one piece; nullptr: memory is short.
+  const uint8_t* joined(const uint8_t* data, const png::Header& header, size_t* size);
+
+  png::Decompressor decompressor_{libdeflate_alloc_decompressor()};
+  Buffer joined_;
+  Buffer memory_;
+  uint8_t* rows_ = nullptr;  // of the first row's filter
+  size_t stride_ = 0;        // bytes of a row and its filter
+  int height_ = 0;
+  int pixel_ = 0;  // bytes of a pixel, at least 1
+};
+
+const uint8_t* ImageData::joined(const uint8_t* data, const png::Header& header, size_t* size) {
+  const size_t whole = header.data_end - header.data_begin;
+  const size_t first = png::chunk_size(data + header.data_begin);
+  *size = first;
+  if (first + png::kChunkOverhead == whole) return data + header.data_begin + 8;
+  uint8_t* const out = joined_.reserve(whole);
+  if (out == nullptr) return nullptr;
+  *size = 0;
+  for (size_t at = header.data_begin; at < header.data_end;) {
+    const size_t part = png::chunk_size(data + at);
+    std::memcpy(out + *size, data + at + 8, part);
+    *size += part;
+    at += part + png::kChunkOverhead;
+  }
+  return out;
+}
+
+Code ImageData::open(const uint8_t* data, const png::Header& header) {
+  if (decompressor_ == nullptr) return Code::kOutOfMemory;
+  height_ = header.height;
+  const auto bits = static_cast<size_t>(png::bits_per_pixel(header));
+  pixel_ = static_cast<int>((bits + 7) / 8);
+  stride_ = (bits * static_cast<size_t>(header.width) + 7) / 8 + 1;
+  const uint64_t size = uint64_t{stride_} * static_cast<uint64_t>(height_);
+  if (size > kMaxMemory) return Code::kUnsupported;
+  if (size / kMostOfAByte > header.data_end - header.data_begin) return Code::kCorrupt;
+  size_t compressed = 0;
+  const uint8_t* const from = joined(data, header, &compressed);
+  // Above the first row there is one of zeros.
+  uint8_t* const memory = memory_.reserve(stride_ + size);
+  if (from == nullptr || memory == nullptr) return Code::kOutOfMemory;
+  std::memset(memory, 0, stride_);
+  rows_ = memory + stride_;
+  // Without a place for the number of bytes made, it has to be `size`.
+  if (libdeflate_zlib_decompress(decompressor_.get(), from, compressed, rows_, size, nullptr) !=
+      LIBDEFLATE_SUCCESS)
+    return Code::kCorrupt;
+  for (int y = 0; y < height_; ++y) {
+    if (row(y)[-1] > kPaeth) return Code::kCorrupt;
+  }
+  return Code::kOk;
+}
+
+void ImageData::unfilter(int first, int count, size_t bytes) {
+  const Run run = unfilter_for(pixel_);
+  int y = first;
+  // Rows above matter as long as each depends on the one before it.
+  while (y > 0 && row(y)[-1] >= kUp) --y;
+  for (; y < first + count; ++y) {
+    uint8_t* const to = rows_ + static_cast<size_t>(y) * stride_ + 1;
+    run(to[-1], to, to - stride_, bytes);
+  }
+}
+
 // The first `count` pixels of a row, which have 1, 2 or 4 bits each, a byte for each.
 void unpack(const uint8_t* row, int bits, size_t count, uint8_t* values) {
   const size_t in_byte = 8 / static_cast<size_t>(bits);
@@ -30,11 +187,10 @@ void unpack(const uint8_t* row, int bits, size_t count, uint8_t* values) {
     values[i] = static_cast<uint8_t>(row[i / in_byte] >> shift & ((1 << bits) - 1));
   }
 }
-#endif
 
 class PngCodec final : public Codec {
  public:
-  explicit PngCodec(int first) : libpng_(first + static_cast<int>(png_decoders().size()) - 1) {}
+  explicit PngCodec(int number) : number_(number) {}
 
   Code open(const EncodedImage& file, Size* size) override;
   Code check() override;
@@ -48,45 +204,15 @@ class PngCodec final : public Codec {
   bool has_transparent_color() const override { return header_.transparent_color; }
 
  private:
-  struct Piece {
-    const uint8_t* data;
-    size_t size;
-  };
-
-  // libpng's callbacks. An error jumps back to decode(); a warning is damage that it papers over.
-  static void on_error(png_structp png, png_const_charp) {
-    std::longjmp(static_cast<PngCodec*>(png_get_error_ptr(png))->escape_, 1);
-  }
-  static void on_warning(png_structp png, png_const_charp) {
-    static_cast<PngCodec*>(png_get_error_ptr(png))->warned_ = true;
-  }
-  static void on_read(png_structp png, png_bytep to, size_t count);
-
-  Code decode_inflated(const Rect& rect, const ImageView& out);
-  Code decode_by_libpng(const Rect& rect, const ImageView& out);
   void read_colors();
-  void start();
-  // These run under setjmp: nothing in them may have a destructor.
-  Code read(const Rect& rect, const ImageView& out);
-  Code read_in_order(const Rect& rect, const ImageView& out);
-  Code read_interlaced(const Rect& rect, const ImageView& out);
   void convert(const uint8_t* row, const Rect& rect, uint8_t* rgbx) const;
 
-  int libpng_;  // the number of its decoder, the last one of the format
+  int number_;
   const uint8_t* data_ = nullptr;
   png::Header header_;
   uint32_t colors_[256] = {};  // RGBX by the value of a pixel of at most 8 bits
-#ifdef HEADRACE_DEFLATE
-  png::ImageData image_data_;
-#endif
-
-  png_structp png_ = nullptr;
-  png_infop info_ = nullptr;
-  std::jmp_buf escape_;
-  bool warned_ = false;
-  Piece pieces_[4] = {};  // what libpng gets to see: no chunk that says nothing about pixels
-  int piece_ = 0;
-  Buffer rows_;
+  ImageData image_data_;
+  Buffer values_;
 };
 
 Code PngCodec::open(const EncodedImage& file, Size* size) {
@@ -99,28 +225,14 @@ Code PngCodec::open(const EncodedImage& file, Size* size) {
 Code PngCodec::check() { return png::data_is_intact(data_, header_) ? Code::kOk : Code::kCorrupt; }
 
 Code PngCodec::decode(uint32_t allowed, const Rect& rect, const ImageView& out, int32_t* decoder) {
-  read_colors();
-  Code code = Code::kUnsupported;
-#ifdef HEADRACE_DEFLATE
-  if ((allowed >> (libpng_ - 1) & 1u) != 0) {
-    code = decode_inflated(rect, out);
-    *decoder = libpng_ - 1;
-    if (code == Code::kOk || code == Code::kOutOfMemory) return code;
-  }
-#endif
-  if ((allowed >> libpng_ & 1u) == 0) return code;
-  *decoder = libpng_;
-  return decode_by_libpng(rect, out);
-}
-
-#ifdef HEADRACE_DEFLATE
-Code PngCodec::decode_inflated(const Rect& rect, const ImageView& out) {
+  if ((allowed >> number_ & 1u) == 0) return Code::kUnsupported;
   const Code code = image_data_.open(data_, header_);
   if (code != Code::kOk) return code;
+  read_colors();
   const auto bits = static_cast<size_t>(png::bits_per_pixel(header_));
   const auto right = static_cast<size_t>(rect.x) + static_cast<size_t>(rect.w);
   image_data_.unfilter(rect.y, rect.h, (bits * right + 7) / 8);
-  uint8_t* const values = rows_.reserve(right);
+  uint8_t* const values = values_.reserve(right);
   if (values == nullptr) return Code::kOutOfMemory;
   for (int y = 0; y < rect.h; ++y) {
     const uint8_t* row = image_data_.row(rect.y + y);
@@ -130,34 +242,8 @@ Code PngCodec::decode_inflated(const Rect& rect, const ImageView& out) {
     }
     convert(row, rect, out.row(y));
   }
+  *decoder = number_;
   return Code::kOk;
-}
-#endif
-
-Code PngCodec::decode_by_libpng(const Rect& rect, const ImageView& out) {
-  start();
-  if (setjmp(escape_) != 0) {
-    png_destroy_read_struct(&png_, &info_, nullptr);
-    return Code::kCorrupt;
-  }
-  png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, on_error, on_warning);
-  if (png_ != nullptr) info_ = png_create_info_struct(png_);
-  const Code code = info_ == nullptr ? Code::kOutOfMemory : read(rect, out);
-  png_destroy_read_struct(&png_, &info_, nullptr);
-  return code == Code::kOk && warned_ ? Code::kCorrupt : code;
-}
-
-void PngCodec::start() {
-  png_ = nullptr;
-  info_ = nullptr;
-  warned_ = false;
-  const bool palette = header_.color_type == png::kPalette;
-  pieces_[0] = {data_, png::kStartSize};
-  pieces_[1] = {data_ + header_.palette_begin,
-                palette ? header_.palette_size + png::kChunkOverhead : 0};
-  pieces_[2] = {data_ + header_.data_begin, header_.data_end - header_.data_begin};
-  pieces_[3] = {kEnd, sizeof kEnd};
-  piece_ = 0;
 }
 
 void PngCodec::read_colors() {
@@ -174,73 +260,6 @@ void PngCodec::read_colors() {
       std::memset(rgbx, i * 255 / (count - 1), 3);
     std::memcpy(colors_ + i, rgbx, 4);
   }
-}
-
-void PngCodec::on_read(png_structp png, png_bytep to, size_t count) {
-  auto* self = static_cast<PngCodec*>(png_get_io_ptr(png));
-  while (count > 0) {
-    if (self->piece_ == 4) png_error(png, "the file ends");
-    Piece& piece = self->pieces_[self->piece_];
-    const size_t part = count < piece.size ? count : piece.size;
-    std::memcpy(to, piece.data, part);
-    to += part;
-    count -= part;
-    piece.data += part;
-    piece.size -= part;
-    if (piece.size == 0) ++self->piece_;
-  }
-}
-
-Code PngCodec::read(const Rect& rect, const ImageView& out) {
-  png_set_read_fn(png_, this, on_read);
-  // Pillow ignores the checksums of image data as well; parse_header() has seen the others.
-  png_set_crc_action(png_, PNG_CRC_QUIET_USE, PNG_CRC_QUIET_USE);
-  png_set_check_for_invalid_index(png_, 0);
-  png_set_user_limits(png_, kMaxEdge, kMaxEdge);
-  const bool all = header_.interlaced || rect.y + rect.h == header_.height;
-#ifdef PNG_IGNORE_ADLER32
-  if (!all) png_set_option(png_, PNG_IGNORE_ADLER32, PNG_OPTION_ON);  // it is never reached
-#endif
-  png_read_info(png_, info_);
-  if (header_.bit_depth < 8) png_set_packing(png_);
-  Code code = header_.interlaced ? read_interlaced(rect, out) : read_in_order(rect, out);
-  if (code != Code::kOk) return code;
-  if (all) {
-    png_read_end(png_, nullptr);
-    return Code::kOk;
-  }
-  // Pillow would find damage behind the rectangle, or what damage before it leads to there.
-  // Checksums find both in less time.
-  return check();
-}
-
-Code PngCodec::read_in_order(const Rect& rect, const ImageView& out) {
-  png_read_update_info(png_, info_);
-  uint8_t* const row = rows_.reserve(png_get_rowbytes(png_, info_));
-  if (row == nullptr) return Code::kOutOfMemory;
-  for (int y = 0; y < rect.y; ++y) png_read_row(png_, nullptr, nullptr);
-  for (int y = 0; y < rect.h; ++y) {
-    png_read_row(png_, row, nullptr);
-    convert(row, rect, out.row(y));
-  }
-  return Code::kOk;
-}
-
-Code PngCodec::read_interlaced(const Rect& rect, const ImageView& out) {
-  const int passes = png_set_interlace_handling(png_);
-  png_read_update_info(png_, info_);
-  const uint64_t stride = png_get_rowbytes(png_, info_);
-  const uint64_t size = stride * static_cast<uint64_t>(header_.height);
-  if (size > kMaxMemory) return Code::kUnsupported;
-  uint8_t* const rows = rows_.reserve(size);
-  if (rows == nullptr) return Code::kOutOfMemory;
-  for (int pass = 0; pass < passes; ++pass) {
-    for (int y = 0; y < header_.height; ++y)
-      png_read_row(png_, rows + stride * static_cast<uint64_t>(y), nullptr);
-  }
-  for (int y = 0; y < rect.h; ++y)
-    convert(rows + stride * static_cast<uint64_t>(rect.y + y), rect, out.row(y));
-  return Code::kOk;
 }
 
 // The part of a row of the image that is in the rectangle, as RGBX. Alpha is dropped, and of 16
@@ -267,20 +286,6 @@ void PngCodec::convert(const uint8_t* row, const Rect& rect, uint8_t* rgbx) cons
 
 std::unique_ptr<Codec> make_png_codec(int first) { return std::make_unique<PngCodec>(first); }
 
-std::vector<const char*> png_decoders() {
-#ifdef HEADRACE_DEFLATE
-  return {"libdeflate", "libpng"};
-#else
-  return {"libpng"};
-#endif
-}
-
-std::vector<std::string> png_versions() {
-#ifdef HEADRACE_DEFLATE
-  return {png::libdeflate_version(), PNG_LIBPNG_VER_STRING};
-#else
-  return {PNG_LIBPNG_VER_STRING};
-#endif
-}
+std::string png_version() { return LIBDEFLATE_VERSION_STRING; }
 
 }  // namespace headrace

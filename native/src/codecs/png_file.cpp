@@ -1,7 +1,5 @@
 #include "png_file.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -39,10 +37,7 @@ struct Chunk {
   size_t size;
 
   size_t end() const { return begin + kChunkOverhead + size; }
-  bool intact() const {
-    const auto count = static_cast<uInt>(4 + size);
-    return crc32(crc32(0, nullptr, 0), data - 4, count) == word(data + size);
-  }
+  bool intact() const { return libdeflate_crc32(0, data - 4, 4 + size) == word(data + size); }
   // Where the first zero byte is; the size where there is none.
   size_t keyword_size() const {
     return static_cast<size_t>(std::find(data, data + size, 0) - data);
@@ -81,8 +76,7 @@ Code read_start(const Chunk& chunk, Header* header) {
   header->height = static_cast<int>(height);
   header->bit_depth = chunk.data[8];
   header->color_type = chunk.data[9];
-  header->interlaced = chunk.data[12] == 1;
-  const bool usual = chunk.data[10] == 0 && chunk.data[11] == 0 && chunk.data[12] <= 1;
+  const bool usual = chunk.data[10] == 0 && chunk.data[11] == 0 && chunk.data[12] == 0;
   return usual && is_known_kind(header->bit_depth, header->color_type) ? Code::kOk
                                                                        : Code::kUnsupported;
 }
@@ -144,24 +138,15 @@ Code read_text(const Chunk& chunk) {
   return chunk.size <= kHarmless ? Code::kOk : Code::kUnsupported;
 }
 
-// Whether zlib makes less than kMaxText bytes of it, or finds it damaged, which Pillow ignores.
+// Whether it inflates to less than kMaxText bytes, or is damaged, which Pillow ignores.
 bool inflates_harmlessly(const uint8_t* data, size_t size) {
   if (size <= kHarmless) return true;
-  z_stream stream = {};
-  if (inflateInit(&stream) != Z_OK) return false;
-  stream.next_in = const_cast<Bytef*>(data);
-  stream.avail_in = static_cast<uInt>(size);
-  uint8_t scratch[16384];
+  const Decompressor decompressor(libdeflate_alloc_decompressor());
+  const std::unique_ptr<uint8_t[]> scratch(new uint8_t[kMaxText]);
   size_t made = 0;
-  int state = Z_OK;
-  while (state == Z_OK && made < kMaxText) {
-    stream.next_out = scratch;
-    stream.avail_out = sizeof scratch;
-    state = inflate(&stream, Z_NO_FLUSH);
-    made += sizeof scratch - stream.avail_out;
-  }
-  inflateEnd(&stream);
-  return made < kMaxText;
+  return decompressor != nullptr &&
+         libdeflate_zlib_decompress(decompressor.get(), data, size, scratch.get(), kMaxText - 1,
+                                    &made) != LIBDEFLATE_INSUFFICIENT_SPACE;
 }
 
 Code read_profile(const Chunk& chunk) {

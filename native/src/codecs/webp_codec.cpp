@@ -137,10 +137,10 @@ Code WebpCodec::decode(uint32_t allowed, const Rect& rect, const ImageView& out,
 
 std::unique_ptr<Codec> make_webp_codec(int first) { return std::make_unique<WebpCodec>(first); }
 
-std::vector<std::string> webp_versions() {
+std::string webp_version() {
   const int version = WebPGetDecoderVersion();
-  return {std::to_string(version >> 16) + "." + std::to_string(version >> 8 & 0xFF) + "." +
-          std::to_string(version & 0xFF)};
+  return std::to_string(version >> 16) + "." + std::to_string(version >> 8 & 0xFF) + "." +
+         std::to_string(version & 0xFF);
 }
 
 }  // namespace headrace

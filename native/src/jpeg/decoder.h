@@ -31,13 +31,11 @@ class Decoder {
  public:
   virtual ~Decoder() = default;
 
-  // Cheap: looks at the header (and the presence of entry points) only.
-  virtual bool supports(const File& file) const = 0;
-
   // Writes the pixels of `rect` (non-empty, inside the image) as RGBX rows into `out`, rect.w ×
   // rect.h, bit for bit what libjpeg-turbo gives with its defaults (ISLOW, fancy upsampling)
   // converted to RGB as Pillow does. Anything odd, warnings included, is kUnsupported or kCorrupt,
-  // with `out` undefined: the next variant is asked.
+  // with `out` undefined: the next variant is asked. What the header rules out costs next to
+  // nothing.
   virtual Code decode(const File& file, const Rect& rect, const ImageView& out) = 0;
 };
 
@@ -47,11 +45,10 @@ struct DecoderVariant {
 };
 
 // All variants in order of preference: "headrace" (own decoder; uses entry points or restart
-// markers where there are any), "libjpeg-restart", "libjpeg-crop", "libjpeg-full".
+// markers where there are any), "libjpeg-crop", "libjpeg-full".
 const std::vector<DecoderVariant>& decoder_variants();
 
 std::unique_ptr<Decoder> make_own_decoder();
-std::unique_ptr<Decoder> make_libjpeg_restart_decoder();
 std::unique_ptr<Decoder> make_libjpeg_crop_decoder();
 std::unique_ptr<Decoder> make_libjpeg_full_decoder();
 

@@ -5,7 +5,6 @@ namespace headrace::jpeg {
 const std::vector<DecoderVariant>& decoder_variants() {
   static const std::vector<DecoderVariant> variants = {
       {"headrace", make_own_decoder},
-      {"libjpeg-restart", make_libjpeg_restart_decoder},
       {"libjpeg-crop", make_libjpeg_crop_decoder},
       {"libjpeg-full", make_libjpeg_full_decoder},
   };

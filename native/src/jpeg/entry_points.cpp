@@ -93,7 +93,6 @@ struct WholeScan {
   own::McuLayout layout;
   Buffer bytes;
   own::Stream stream;
-  size_t size = 0;  // without stuffing
 
   Code open(const File& file);
 };
@@ -104,18 +103,8 @@ Code WholeScan::open(const File& file) {
   const Code code = tables.read(file.data, file.header);
   if (code != Code::kOk) return code;
   own::make_layout(file.header, frame, tables, &layout);
-  const size_t offset = file.header.scan_offset;
-  if (offset >= file.size) return Code::kCorrupt;
-  if (file.size - offset >= 1U << 29) return Code::kUnsupported;  // positions have 32 bits
-  uint8_t* out = bytes.reserve(file.size - offset + own::kStreamPadding);
-  if (out == nullptr) return Code::kOutOfMemory;
-  const own::Unstuffed result = own::unstuff(file.data + offset, file.size - offset, out);
-  size = result.written;
-  std::memset(out + size, 0, own::kStreamPadding);
-  stream.start(out, out + size, 0);
-  size_t at = offset + result.consumed;
-  while (at < file.size && file.data[at] == 0xFF) ++at;
-  return at < file.size && file.data[at] == 0xD9 ? Code::kOk : Code::kCorrupt;
+  if (file.size >= 1U << 29) return Code::kUnsupported;  // positions have 32 bits
+  return own::open_whole(file, &bytes, &stream);
 }
 
 void append_entry(size_t position, const own::Stream& stream, int components,
@@ -143,7 +132,7 @@ Code append_entries(const File& file, int distance, WholeScan* scan, std::vector
     }
   }
   // Anything but the padding of the last byte means that the data is not what it seems.
-  const auto left = static_cast<int64_t>(8 * scan->size) - scan->stream.position(begin);
+  const int64_t left = 8 * (scan->stream.end - begin) - scan->stream.position(begin);
   return left >= 0 && left < 8 ? Code::kOk : Code::kCorrupt;
 }
 
@@ -196,7 +185,6 @@ EntryIndex::Entry EntryIndex::entry(int row, int i) const {
 Code build_entry_points(const File& file, int every_n_mcus, std::vector<uint8_t>* out) {
   out->clear();
   if (every_n_mcus < 0 || every_n_mcus > kMaxDistance) return Code::kInvalidArgument;
-  if (file.size > UINT32_MAX) return Code::kUnsupported;
   const auto scan = std::make_unique<WholeScan>();
   Code code = scan->open(file);
   if (code != Code::kOk) return code;

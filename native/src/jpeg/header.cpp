@@ -26,10 +26,9 @@ bool is_sof(uint8_t marker) {
   return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
 }
 
-Code read_frame(const Segment& s, uint8_t marker, size_t offset, Header* header) {
+Code read_frame(const Segment& s, uint8_t marker, Header* header) {
   if (header->sof != 0 || s.size < 6) return Code::kCorrupt;
   header->sof = marker;
-  header->sof_offset = offset;
   header->arithmetic = marker >= 0xC9;
   header->precision = s.byte(0);
   header->height = s.word(1);
@@ -79,8 +78,8 @@ bool starts_with(const Segment& s, const char* text, size_t size) {
   return s.size >= size && std::equal(text, text + size, reinterpret_cast<const char*>(s.data));
 }
 
-Code read_segment(const Segment& s, uint8_t marker, size_t offset, Header* header) {
-  if (is_sof(marker)) return read_frame(s, marker, offset, header);
+Code read_segment(const Segment& s, uint8_t marker, Header* header) {
+  if (is_sof(marker)) return read_frame(s, marker, header);
   if (marker == kDri) {
     if (s.size != 2) return Code::kCorrupt;
     header->restart_interval = s.word(0);
@@ -117,7 +116,7 @@ Code parse_header(const uint8_t* data, size_t size, Header* header) {
       header->scan_offset = at;
       return read_scan(segment, header);
     }
-    const Code code = read_segment(segment, marker, start, header);
+    const Code code = read_segment(segment, marker, header);
     if (code != Code::kOk) return code;
   }
 }

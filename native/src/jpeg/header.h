@@ -32,7 +32,6 @@ struct Header {
       false;  // the first scan holds all components (0xC0/0xC1: nothing else to come)
   uint8_t scan_ss = 0, scan_se = 0,
           scan_ahl = 0;    // spectral selection and approximation of the first scan
-  size_t sof_offset = 0;   // of the SOF marker's 0xFF
   size_t sos_offset = 0;   // of the first SOS marker's 0xFF
   size_t scan_offset = 0;  // of the first entropy-coded byte
   bool ends_with_eoi =
@@ -47,5 +46,20 @@ inline bool stands_alone(uint8_t marker) {
 // Reads markers up to and including the first SOS. kUnsupported where `data` does not start as a
 // JPEG, kCorrupt where a segment is malformed or the data ends first. Never reads past data + size.
 Code parse_header(const uint8_t* data, size_t size, Header* header);
+
+// Calls visit(marker, content, size) with each segment of a file up to `sos_offset`, through which
+// parse_header() has gone; false where one of the calls is.
+template <typename Visit>
+bool for_each_segment(const uint8_t* data, size_t sos_offset, const Visit& visit) {
+  for (size_t at = 2; at < sos_offset;) {
+    while (data[at] == 0xFF) ++at;
+    const uint8_t marker = data[at++];
+    if (stands_alone(marker)) continue;
+    const size_t length = static_cast<size_t>(data[at] << 8 | data[at + 1]);
+    if (!visit(marker, data + at + 2, length - 2)) return false;
+    at += length;
+  }
+  return true;
+}
 
 }  // namespace headrace::jpeg

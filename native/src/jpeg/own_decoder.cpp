@@ -53,10 +53,6 @@ class Plane {
 
 class OwnDecoder : public Decoder {
  public:
-  bool supports(const File& file) const override {
-    Frame frame;
-    return make_frame(file.header, &frame);
-  }
   Code decode(const File& file, const Rect& rect, const ImageView& out) override;
 
  private:

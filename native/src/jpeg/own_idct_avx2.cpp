@@ -5,7 +5,6 @@
 
 #include "own_idct.h"
 #include "own_kernels.h"
-#include "own_kernels_avx2.h"
 
 namespace headrace::jpeg::own {
 namespace {

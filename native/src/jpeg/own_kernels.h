@@ -44,6 +44,7 @@ struct PixelKernels {
 extern const PixelKernels kScalarPixels;
 #if defined(__x86_64__)
 extern const PixelKernels kAvx2Pixels;
+void inverse_dct_avx2(Block* blocks, const uint8_t* extents, const BlockTarget* targets, int count);
 #elif defined(__aarch64__)
 extern const PixelKernels kNeonPixels;
 #endif

@@ -1,6 +1,4 @@
 // Rows of pixels, 32 at a time: chroma interpolation and colour conversion in one go.
-#include "own_kernels_avx2.h"
-
 #include <immintrin.h>
 
 #include "own_row.h"

@@ -28,6 +28,21 @@ Unstuffed unstuff(const uint8_t* data, size_t size, uint8_t* out) {
   return {std::min(at, size), written};
 }
 
+Code open_whole(const File& file, Buffer* bytes, Stream* stream) {
+  const size_t begin = file.header.scan_offset;
+  if (begin >= file.size) return Code::kCorrupt;
+  const size_t size = file.size - begin;
+  uint8_t* out = bytes->reserve(size + kStreamPadding);
+  if (out == nullptr) return Code::kOutOfMemory;
+  const Unstuffed result = unstuff(file.data + begin, size, out);
+  size_t at = begin + result.consumed;
+  while (at < file.size && file.data[at] == 0xFF) ++at;
+  if (at >= file.size || file.data[at] != kEoi) return Code::kCorrupt;
+  std::memset(out + result.written, 0, kStreamPadding);
+  stream->start(out, out + result.written, 0);
+  return Code::kOk;
+}
+
 Code Scan::open(const File& file, const McuLayout& layout, const EntropyKernels& kernels,
                 int mcus_per_row, int mcu_rows, int past_mcu) {
   file_ = &file;
@@ -47,7 +62,8 @@ Code Scan::open(const File& file, const McuLayout& layout, const EntropyKernels&
     return Code::kOk;
   }
   mode_ = Mode::kSequential;
-  return open_sequential();
+  lanes_[0].mcu = 0;
+  return open_whole(file, &lanes_[0].bytes, &lanes_[0].stream);
 }
 
 Code Scan::load(Lane* lane, size_t begin, size_t end, uint32_t bit) {
@@ -63,23 +79,6 @@ Code Scan::load(Lane* lane, size_t begin, size_t end, uint32_t bit) {
 Code Scan::skip_to(Lane* lane, int mcu) {
   if (!kernels_->skip(*layout_, &lane->stream, mcu - lane->mcu)) return Code::kCorrupt;
   lane->mcu = mcu;
-  return Code::kOk;
-}
-
-Code Scan::open_sequential() {
-  const size_t begin = file_->header.scan_offset;
-  if (begin >= file_->size) return Code::kCorrupt;
-  const size_t size = file_->size - begin;
-  Lane* lane = &lanes_[0];
-  uint8_t* bytes = lane->bytes.reserve(size + kStreamPadding);
-  if (bytes == nullptr) return Code::kOutOfMemory;
-  const Unstuffed result = unstuff(file_->data + begin, size, bytes);
-  size_t at = begin + result.consumed;
-  while (at < file_->size && file_->data[at] == 0xFF) ++at;
-  if (at >= file_->size || file_->data[at] != kEoi) return Code::kCorrupt;
-  std::memset(bytes + result.written, 0, kStreamPadding);
-  lane->stream.start(bytes, bytes + result.written, 0);
-  lane->mcu = 0;
   return Code::kOk;
 }
 

@@ -21,6 +21,10 @@ struct Unstuffed {
 };
 Unstuffed unstuff(const uint8_t* data, size_t size, uint8_t* out);
 
+// All data of a scan without restart markers, which the end of the image must follow, into `bytes`,
+// from whose start on the stream reads.
+Code open_whole(const File& file, Buffer* bytes, Stream* stream);
+
 class Scan {
  public:
   static constexpr int kLanes = 2;  // streams that can be under way at the same time
@@ -59,7 +63,6 @@ class Scan {
   // Puts the bytes [begin, end) of the file into the lane.
   Code load(Lane* lane, size_t begin, size_t end, uint32_t bit);
   Code skip_to(Lane* lane, int mcu);
-  Code open_sequential();
   Code find_segments(int count, int total);
   Code seek_segment(Lane* lane, int mcu);
   Code seek_entry(Lane* lane, int row, int column, int past_column);

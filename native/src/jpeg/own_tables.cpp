@@ -14,7 +14,6 @@ namespace {
 
 constexpr uint8_t kDht = 0xC4;
 constexpr uint8_t kDqt = 0xDB;
-constexpr uint8_t kTem = 0x01;
 constexpr uint8_t kSof0 = 0xC0;
 constexpr uint8_t kSof1 = 0xC1;
 constexpr uint8_t kDnl = 0xDC;
@@ -201,10 +200,11 @@ bool build(const HuffmanSpec& spec, bool is_ac, HuffmanTable* table) {
   return true;
 }
 
-// Segments that a baseline file may hold before its scan; libjpeg stops at any other.
+// Segments that a baseline file may hold before its scan, beside tables; libjpeg stops at any
+// other.
 bool is_expected(uint8_t marker) {
-  return marker == kDht || marker == kDqt || marker == kDri || marker == kDnl || marker == kSof0 ||
-         marker == kSof1 || marker == kComment || (marker >= kApp0 && marker <= kApp15);
+  return marker == kDri || marker == kDnl || marker == kSof0 || marker == kSof1 ||
+         marker == kComment || (marker >= kApp0 && marker <= kApp15);
 }
 
 }  // namespace
@@ -258,19 +258,13 @@ Code Tables::read(const uint8_t* data, const Header& header) {
   for (auto& kind : huffman_)
     for (Slot& slot : kind) slot.is_seen = false;
   for (bool& seen : quantiser_seen_) seen = false;
-  // parse_header() has walked the same segments: every length is known to fit.
-  for (size_t at = 2; at < header.sos_offset;) {
-    if (data[at] != 0xFF) return Code::kCorrupt;
-    while (at < header.sos_offset && data[at] == 0xFF) ++at;
-    const uint8_t marker = data[at++];
-    if (marker == kTem || (marker >= 0xD0 && marker <= 0xD7)) continue;
-    if (!is_expected(marker) || header.scan_offset - at < 2) return Code::kCorrupt;
-    const auto length = static_cast<size_t>(data[at] << 8 | data[at + 1]);
-    if (length < 2 || length > header.scan_offset - at) return Code::kCorrupt;
-    if (marker == kDqt && !read_quantisers(data + at + 2, length - 2)) return Code::kCorrupt;
-    if (marker == kDht && !read_huffman(data + at + 2, length - 2)) return Code::kCorrupt;
-    at += length;
-  }
+  const bool usual = for_each_segment(data, header.sos_offset,
+                                      [this](uint8_t marker, const uint8_t* content, size_t size) {
+                                        if (marker == kDqt) return read_quantisers(content, size);
+                                        if (marker == kDht) return read_huffman(content, size);
+                                        return is_expected(marker);
+                                      });
+  if (!usual) return Code::kCorrupt;
   for (int i = 0; i < header.components; ++i) {
     const Component& c = header.component[i];
     if (c.tq > 3 || !quantiser_seen_[c.tq]) return Code::kCorrupt;

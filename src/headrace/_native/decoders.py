@@ -8,8 +8,8 @@ from headrace._native import ffi
 
 # What decodes each format, by Pillow's name of it. A build has the decoders whose libraries it found.
 FORMATS = {
-    "JPEG": ("headrace", "libjpeg-restart", "libjpeg-crop", "libjpeg-full"),
-    "PNG": ("libdeflate", "libpng"),
+    "JPEG": ("headrace", "libjpeg-crop", "libjpeg-full"),
+    "PNG": ("libdeflate",),
     "WEBP": ("libwebp",),
 }
 

@@ -47,7 +47,7 @@ def _load() -> Any:
     except OSError as error:
         raise NativeError(
             f"The native library {path} can't be loaded: {error}. Likely causes: a shared library is"
-            " missing (Debian, Ubuntu: apt-get install libjpeg62-turbo or libjpeg-turbo8, libpng16-16,"
+            " missing (Debian, Ubuntu: apt-get install libjpeg62-turbo or libjpeg-turbo8, libdeflate0,"
             " libwebp7, libwebpdemux2), or the package was built on another kind of machine. Reinstall it:"
             " pip install --force-reinstall --no-cache-dir headrace."
         ) from error
