@@ -95,79 +95,50 @@ struct Scale {
   double support;
 };
 
-// The weights of up to kBlock neighbouring outputs, tap by tap, so that the compiler can compute
-// several outputs at once.
-constexpr int kBlock = 16;
-
-struct Block {
-  double center[kBlock];
-  int32_t first[kBlock];
-  int32_t count[kBlock];
-  int longest = 0;
-
-  Block(const Scale& scale, int output, int outputs) {
-    for (int i = 0; i < kBlock; ++i) {
-      // Lanes past the last output repeat it: their results are not used.
-      center[i] = scale.center(output + std::min(i, outputs - 1));
-      const Span span = scale.span(center[i]);
-      first[i] = span.first;
-      count[i] = span.count;
-      longest = std::max(longest, span.count);
-    }
-  }
-};
-
-// weights[tap * kBlock + i] of output i of the block; those of an output add up to 1.
+// The weights of one output's taps, which add up to 1.
 template <typename Kernel>
-void block_weights(const Scale& scale, const Block& block, double* weights) {
+void fill_weights(const Scale& scale, double center, Span span, double* weights) {
   const Kernel kernel;
   const double inverse = 1.0 / scale.stretch;
-  double sums[kBlock] = {};
-  for (int tap = 0; tap < block.longest; ++tap) {
-    double* row = weights + static_cast<size_t>(tap) * kBlock;
-    for (int i = 0; i < kBlock; ++i) {
-      const double weight = kernel((tap + block.first[i] - block.center[i] + 0.5) * inverse);
-      row[i] = tap < block.count[i] ? weight : 0.0;
-      sums[i] += row[i];
-    }
+  double sum = 0.0;
+  for (int tap = 0; tap < span.count; ++tap) {
+    weights[tap] = kernel((tap + span.first - center + 0.5) * inverse);
+    sum += weights[tap];
   }
-  for (double& sum : sums) sum = sum == 0.0 ? 1.0 : sum;  // Pillow does not divide by 0
-  for (int tap = 0; tap < block.longest; ++tap) {
-    double* row = weights + static_cast<size_t>(tap) * kBlock;
-    for (int i = 0; i < kBlock; ++i) row[i] /= sums[i];
-  }
+  if (sum == 0.0) return;  // Pillow does not divide by 0
+  for (int tap = 0; tap < span.count; ++tap) weights[tap] /= sum;
 }
 
-using BlockWeights = void (*)(const Scale&, const Block&, double*);
+using FillWeights = void (*)(const Scale&, double center, Span span, double* weights);
 
-BlockWeights block_weights_of(Filter filter) {
+FillWeights fill_weights_of(Filter filter) {
   switch (filter) {
     case Filter::kLanczos:
     case Filter::kTorchLanczos:
-      return block_weights<Lanczos>;
+      return fill_weights<Lanczos>;
     case Filter::kBicubic:
     case Filter::kTorchBicubic:
-      return block_weights<Bicubic>;
+      return fill_weights<Bicubic>;
     case Filter::kBox:
-      return block_weights<Box>;
+      return fill_weights<Box>;
     case Filter::kHamming:
-      return block_weights<Hamming>;
+      return fill_weights<Hamming>;
     default:
-      return block_weights<Bilinear>;
+      return fill_weights<Bilinear>;
   }
 }
 
 // How many bits of fraction torch gives the weights of an axis: as many as leave the largest one
-// within 15 bits. `weights` is scratch for a block.
+// within 15 bits. `weights` is scratch for an output.
 int torch_weight_bits(const AxisJob& job, double* weights) {
   const Scale scale(job);
-  const BlockWeights weights_of = block_weights_of(job.filter);
+  const FillWeights fill = fill_weights_of(job.filter);
   double largest = 0.0;
-  for (int start = 0; start < job.out; start += kBlock) {
-    const Block block(scale, start, job.out - start);
-    weights_of(scale, block, weights);
-    const size_t count = static_cast<size_t>(block.longest) * kBlock;
-    for (size_t i = 0; i < count; ++i) largest = std::max(largest, weights[i]);
+  for (int output = 0; output < job.out; ++output) {
+    const double center = scale.center(output);
+    const Span span = scale.span(center);
+    fill(scale, center, span, weights);
+    for (int tap = 0; tap < span.count; ++tap) largest = std::max(largest, weights[tap]);
   }
   int bits = 0;
   while (bits < kWeightBits && static_cast<int>(0.5 + largest * (1 << (bits + 1))) < 1 << 15)
@@ -243,27 +214,23 @@ void nearest_positions(const AxisJob& job, int origin, int32_t* positions) {
 int Axis::compute_weights(Span footprint, const Arrays& arrays) const {
   const Scale scale(job_);
   const int bits = is_torchs(job_.filter) ? torch_weight_bits(job_, arrays.unrounded) : kWeightBits;
-  const BlockWeights weights_of = block_weights_of(job_.filter);
+  const FillWeights fill = fill_weights_of(job_.filter);
   const int outputs = job_.window.count;
   int longest = 1;
-  for (int start = 0; start < outputs; start += kBlock) {
-    const int lanes = std::min(kBlock, outputs - start);
-    const Block block(scale, job_.window.first + start, lanes);
-    weights_of(scale, block, arrays.unrounded);
-    for (size_t i = 0; i < static_cast<size_t>(block.longest) * kBlock; ++i)
-      arrays.block[i] = to_fixed(arrays.unrounded[i], bits);
-    for (int i = 0; i < lanes; ++i) {
-      const int32_t* column = arrays.block + i;
-      int begin = 0, end = block.count[i];
-      while (end > 1 && column[(end - 1) * kBlock] == 0) --end;
-      while (begin < end - 1 && column[begin * kBlock] == 0) ++begin;
-      const int slot = job_.flip ? outputs - 1 - (start + i) : start + i;
-      int32_t* weights = arrays.weights + static_cast<size_t>(slot) * arrays.stride;
-      for (int tap = begin; tap < end; ++tap) *weights++ = column[tap * kBlock];
-      arrays.first[slot] = block.first[i] + begin - footprint.first;
-      arrays.count[slot] = end - begin;
-      longest = std::max(longest, end - begin);
-    }
+  for (int i = 0; i < outputs; ++i) {
+    const double center = scale.center(job_.window.first + i);
+    const Span span = scale.span(center);
+    fill(scale, center, span, arrays.unrounded);
+    const int slot = job_.flip ? outputs - 1 - i : i;
+    int32_t* weights = arrays.weights + static_cast<size_t>(slot) * arrays.stride;
+    for (int tap = 0; tap < span.count; ++tap) weights[tap] = to_fixed(arrays.unrounded[tap], bits);
+    int begin = 0, end = span.count;
+    while (end > 1 && weights[end - 1] == 0) --end;
+    while (begin < end - 1 && weights[begin] == 0) ++begin;
+    if (begin > 0) std::copy(weights + begin, weights + end, weights);
+    arrays.first[slot] = span.first + begin - footprint.first;
+    arrays.count[slot] = end - begin;
+    longest = std::max(longest, end - begin);
   }
   return longest;
 }
@@ -304,11 +271,10 @@ Code Axis::prepare(const AxisJob& job, const ResizeKernels& kernels) {
   arrays.first = reserve<int32_t>(&first_, outputs);
   arrays.count = reserve<int32_t>(&count_, outputs);
   arrays.weights = reserve<int32_t>(&weights_, outputs * arrays.stride);
-  arrays.block = reserve<int32_t>(&block_, arrays.stride * kBlock);
   // torch's weights depend on those of the whole axis, which may have more taps than the window.
   const auto widest = static_cast<size_t>(std::min<double>(reach, job.in));
-  arrays.unrounded = reserve<double>(&unrounded_, widest * kBlock);
-  if (!arrays.first || !arrays.count || !arrays.weights || !arrays.block || !arrays.unrounded) {
+  arrays.unrounded = reserve<double>(&unrounded_, widest);
+  if (!arrays.first || !arrays.count || !arrays.weights || !arrays.unrounded) {
     return Code::kOutOfMemory;
   }
   const int groups = (compute_weights(footprint, arrays) + kTapGroup - 1) / kTapGroup;

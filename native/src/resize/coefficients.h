@@ -54,8 +54,7 @@ class Axis {
     int32_t* first = nullptr;
     int32_t* count = nullptr;
     int32_t* weights = nullptr;
-    int32_t* block = nullptr;  // of a few outputs, and before rounding
-    double* unrounded = nullptr;
+    double* unrounded = nullptr;  // of one output
     size_t stride = 0;
   };
 
@@ -66,7 +65,7 @@ class Axis {
   const ResizeKernels* kernels_ = nullptr;  // whose form the weights have; nullptr: none prepared
   AxisTaps taps_;
   Buffer first_, count_, packed_;
-  Buffer weights_, block_, unrounded_, grouped_;  // scratch
+  Buffer weights_, unrounded_, grouped_;  // scratch
 };
 
 // Fills `positions` with the source position of each wanted output of a nearest resize, less

@@ -46,8 +46,7 @@ struct ResizeKernels {
 extern const ResizeKernels kScalarResize;
 #if defined(__x86_64__)
 extern const ResizeKernels kAvx2Resize;
-extern const ResizeKernels* const
-    kAvx512Resize;  // needs VNNI too; nullptr where the compiler was not allowed it
+extern const ResizeKernels kAvx512Resize;
 #elif defined(__aarch64__)
 extern const ResizeKernels kNeonResize;
 #endif

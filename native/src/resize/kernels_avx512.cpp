@@ -234,15 +234,9 @@ void vertical(const uint8_t* const* rows, const uint8_t* packed, int count, int 
   }
 }
 
-constexpr ResizeKernels kKernels = {sizeof(Packed), pack, horizontal, vertical};
-
 }  // namespace
 
-const ResizeKernels* const kAvx512Resize = &kKernels;
+const ResizeKernels kAvx512Resize = {sizeof(Packed), pack, horizontal, vertical};
 
 }  // namespace headrace
-#elif defined(__x86_64__)
-namespace headrace {
-const ResizeKernels* const kAvx512Resize = nullptr;
-}  // namespace headrace
-#endif
+#endif  // __AVX512VNNI__

@@ -48,9 +48,7 @@ const ResizeKernels& active_kernels() {
   switch (simd_active()) {
 #if defined(__x86_64__)
     case Simd::kAvx512:
-      // The first processors with AVX-512 lack this part of it.
-      if (kAvx512Resize != nullptr && __builtin_cpu_supports("avx512vnni")) return *kAvx512Resize;
-      return kAvx2Resize;
+      return kAvx512Resize;
     case Simd::kAvx2:
       return kAvx2Resize;
 #elif defined(__aarch64__)

@@ -17,13 +17,15 @@ constexpr int kInterleavedChunk = 1024;  // pixels
 // Smaller samples are stored through the caches: their batch may still be there when it is used.
 constexpr size_t kStreamedBytes = 128 << 10;
 
-const StoreKernels& active_kernels() {
+StoreKernels active_kernels() {
   switch (simd_active()) {
 #if defined(__x86_64__)
-    case Simd::kAvx512:
-      // The first processors with AVX-512 lack this part of it.
-      if (kAvx512Store != nullptr && __builtin_cpu_supports("avx512vbmi")) return *kAvx512Store;
-      return kAvx2Store;
+    case Simd::kAvx512: {
+      StoreKernels kernels = kAvx2Store;
+      kernels.lookup16 = kAvx512Lookup16;
+      kernels.lookup32 = kAvx512Lookup32;
+      return kernels;
+    }
     case Simd::kAvx2:
       return kAvx2Store;
 #elif defined(__aarch64__)
@@ -53,22 +55,6 @@ struct Target {
   uint8_t* start;
 };
 
-// Any layout and dtype, value by value.
-template <typename Value>
-void store_values(const ImageView& source, const Target& target, const void* table) {
-  Value tables[3][256];
-  std::memcpy(tables, table, sizeof(tables));
-  for (int y = 0; y < source.height; ++y) {
-    const uint8_t* from = source.row(y);
-    uint8_t* to = target.at(y, 0);
-    for (int x = 0; x < source.width; ++x, from += 4, to += target.pixel) {
-      for (int c = 0; c < 3; ++c) {
-        std::memcpy(to + target.channel * c, &tables[c][from[c]], sizeof(Value));
-      }
-    }
-  }
-}
-
 void store_levels(const ImageView& source, const SampleOutput& out, const Target& target,
                   const StoreKernels& kernels) {
   for (int y = 0; y < source.height; ++y) {
@@ -90,118 +76,62 @@ struct Run {
   size_t pixels() const { return static_cast<size_t>(width) * rows; }
 };
 
-// Calls `store` with runs of at most `chunk` pixels that cover the source; several rows at once
-// only where they may join.
+// Calls `store` with runs of at most `chunk` pixels that cover an image; several rows at once only
+// where they may join.
 template <typename Store>
-void for_each_run(const ImageView& source, bool joined, int chunk, const Store& store) {
-  if (!joined || source.width > chunk) {
-    for (int y = 0; y < source.height; ++y) {
-      for (int x = 0; x < source.width; x += chunk) {
-        store(Run{x, y, std::min(chunk, source.width - x), 1});
-      }
+void for_each_run(int width, int height, bool joined, int chunk, const Store& store) {
+  if (!joined || width > chunk) {
+    for (int y = 0; y < height; ++y) {
+      for (int x = 0; x < width; x += chunk) store(Run{x, y, std::min(chunk, width - x), 1});
     }
     return;
   }
-  const int rows = chunk / source.width;
-  for (int y = 0; y < source.height; y += rows) {
-    store(Run{0, y, source.width, std::min(rows, source.height - y)});
-  }
+  const int rows = chunk / width;
+  for (int y = 0; y < height; y += rows) store(Run{0, y, width, std::min(rows, height - y)});
 }
 
-template <size_t kSize>
-void split_levels(const ImageView& source, const Run& run, const StoreKernels& kernels,
-                  uint8_t (&levels)[3][kSize]) {
-  for (int i = 0; i < run.rows; ++i) {
-    const size_t start = static_cast<size_t>(i) * run.width;
-    uint8_t* const planes[3] = {levels[0] + start, levels[1] + start, levels[2] + start};
-    kernels.planes(source.row(run.y + i) + static_cast<size_t>(run.x) * 4, run.width, planes);
-  }
-}
-
-const uint8_t* channel_table(const SampleOutput& out, int c) {
-  return static_cast<const uint8_t*>(out.table) + c * 256 * dtype_size(out.dtype);
-}
-
-void store_in_planes(const ImageView& source, const SampleOutput& out, const Target& target,
-                     const StoreKernels& kernels) {
-  const Lookup lookup = target.element == 2 ? kernels.lookup16 : kernels.lookup32;
-  const bool stream = target.channel * 3 >= kStreamedBytes;
-  for_each_run(source, source.width == out.width, kChunk, [&](const Run& run) {
-    alignas(64) uint8_t levels[3][kChunk];
-    split_levels(source, run, kernels, levels);
-    for (int c = 0; c < 3; ++c) {
-      lookup(levels[c], run.pixels(), channel_table(out, c),
-             target.at(run.y, c) + target.pixel * run.x, stream);
-    }
-  });
-  if (stream) kernels.publish();
-}
-
-void store_interleaved(const ImageView& source, const SampleOutput& out, const Target& target,
-                       const StoreKernels& kernels) {
-  const Lookup lookup = target.element == 2 ? kernels.lookup16 : kernels.lookup32;
-  const Interleave interleave = target.element == 2 ? kernels.interleave16 : kernels.interleave32;
-  const bool stream = target.row * out.height >= kStreamedBytes;
-  for_each_run(source, source.width == out.width, kInterleavedChunk, [&](const Run& run) {
-    alignas(64) uint8_t levels[3][kInterleavedChunk];
-    alignas(64) uint8_t values[3][kInterleavedChunk * sizeof(float)];
-    split_levels(source, run, kernels, levels);
-    for (int c = 0; c < 3; ++c) {
-      lookup(levels[c], run.pixels(), channel_table(out, c), values[c], false);
-    }
-    const void* const planes[3] = {values[0], values[1], values[2]};
-    interleave(planes, run.pixels(), target.at(run.y, 0) + target.pixel * run.x, stream);
-  });
-  if (stream) kernels.publish();
-}
-
-// The values of contiguous levels of channel `c`.
-void look_up_run(const uint8_t* levels, size_t count, const SampleOutput& out, int c,
-                 const StoreKernels& kernels, bool stream, uint8_t* to) {
+// The values of `count` levels of channel `c`.
+void look_up(const uint8_t* levels, size_t count, const SampleOutput& out, int c,
+             const StoreKernels& kernels, bool stream, void* to) {
   if (out.table == nullptr) {
     std::memcpy(to, levels, count);
     return;
   }
-  const uint8_t* table = channel_table(out, c);
-  switch (dtype_size(out.dtype)) {
-    case 1:
-      return lookup_one_by_one<uint8_t>(levels, count, table, to, stream);
-    case 2:
-      return kernels.lookup16(levels, count, table, to, stream);
-    default:
-      return kernels.lookup32(levels, count, table, to, stream);
-  }
+  const size_t size = dtype_size(out.dtype);
+  const void* table = static_cast<const uint8_t*>(out.table) + c * 256 * size;
+  const Lookup lookup = size == 1   ? lookup_one_by_one<uint8_t>
+                        : size == 2 ? kernels.lookup16
+                                    : kernels.lookup32;
+  lookup(levels, count, table, to, stream);
 }
 
-// One value a pixel, so that planes and interleaved pixels are the same.
-void store_first_channel(const ImageView& source, const SampleOutput& out, const Target& target,
-                         const StoreKernels& kernels) {
-  const bool stream = target.row * out.height >= kStreamedBytes;
-  for_each_run(source, source.width == out.width, kChunk, [&](const Run& run) {
+// Stores the values of an image of width × height, whose levels split(run, planes) gives run by run
+// as planes of kChunk each.
+template <typename Split>
+void store_values(int width, int height, const SampleOutput& out, const Target& target,
+                  const Split& split) {
+  const StoreKernels kernels = active_kernels();
+  const bool interleaved = out.layout == Layout::kNhwc && out.channels == 3;
+  const Interleave interleave = target.element == 1   ? interleave_one_by_one<uint8_t>
+                                : target.element == 2 ? kernels.interleave16
+                                                      : kernels.interleave32;
+  const bool stream =
+      target.element * out.channels * out.height * static_cast<size_t>(out.width) >= kStreamedBytes;
+  const int chunk = interleaved ? kInterleavedChunk : kChunk;
+  for_each_run(width, height, width == out.width, chunk, [&](const Run& run) {
     alignas(64) uint8_t levels[3][kChunk];
-    split_levels(source, run, kernels, levels);
-    look_up_run(levels[0], run.pixels(), out, 0, kernels, stream,
-                target.at(run.y, 0) + target.pixel * run.x);
+    alignas(64) uint8_t values[3][kInterleavedChunk * sizeof(float)];
+    uint8_t* const planes[3] = {levels[0], levels[1], levels[2]};
+    split(run, planes);
+    uint8_t* const to = target.at(run.y, 0) + target.pixel * run.x;
+    for (int c = 0; c < out.channels; ++c) {
+      uint8_t* const plane = interleaved ? values[c] : to + target.channel * c;
+      look_up(levels[c], run.pixels(), out, c, kernels, stream && !interleaved, plane);
+    }
+    const void* const found[3] = {values[0], values[1], values[2]};
+    if (interleaved) interleave(found, run.pixels(), to, stream);
   });
   if (stream) kernels.publish();
-}
-
-// Values of any size, one by one, from planes.
-template <typename Value>
-void store_values(const uint8_t* levels, size_t pixels, int channels, const Target& target,
-                  const void* table) {
-  Value tables[3][256];
-  for (int level = 0; level < 256; ++level) {
-    for (auto& channel : tables) channel[level] = static_cast<Value>(level);
-  }
-  if (table != nullptr) std::memcpy(tables, table, sizeof(tables[0]) * channels);
-  for (int c = 0; c < channels; ++c) {
-    const uint8_t* from = levels + pixels * c;
-    uint8_t* to = target.at(0, c);
-    for (size_t i = 0; i < pixels; ++i, to += target.pixel) {
-      std::memcpy(to, &tables[c][from[i]], sizeof(Value));
-    }
-  }
 }
 
 void rgb(const uint8_t* rgbx, int width, uint8_t* out) {
@@ -216,60 +146,38 @@ void planes(const uint8_t* rgbx, int width, uint8_t* const out[3]) {
 
 }  // namespace
 
-const StoreKernels kScalarStore = {
-    rgb,     planes,  lookup_one_by_one<uint16_t>, lookup_one_by_one<uint32_t>,
-    nullptr, nullptr, nothing_to_publish};
+const StoreKernels kScalarStore = {rgb,
+                                   planes,
+                                   lookup_one_by_one<uint16_t>,
+                                   lookup_one_by_one<uint32_t>,
+                                   interleave_one_by_one<uint16_t>,
+                                   interleave_one_by_one<uint32_t>,
+                                   nothing_to_publish};
 
 void store_rows(const ImageView& source, const SampleOutput& out, int x, int y) {
-  const StoreKernels& kernels = active_kernels();
   const Target target(out, x, y);
-  if (out.channels == 1) {
-    store_first_channel(source, out, target, kernels);
-  } else if (out.table == nullptr) {
-    if (out.dtype == Dtype::kUint8) store_levels(source, out, target, kernels);
-  } else if (out.dtype == Dtype::kUint8) {
-    store_values<uint8_t>(source, target, out.table);
-  } else if (out.layout == Layout::kNchw) {
-    store_in_planes(source, out, target, kernels);
-  } else if (kernels.interleave32 != nullptr) {
-    store_interleaved(source, out, target, kernels);
-  } else if (target.element == 2) {
-    store_values<uint16_t>(source, target, out.table);
-  } else {
-    store_values<uint32_t>(source, target, out.table);
+  const StoreKernels kernels = active_kernels();
+  if (out.table == nullptr && out.channels == 3) {
+    store_levels(source, out, target, kernels);
+    return;
   }
+  store_values(source.width, source.height, out, target, [&](const Run& run, uint8_t* const to[3]) {
+    for (int i = 0; i < run.rows; ++i) {
+      const size_t start = static_cast<size_t>(i) * run.width;
+      uint8_t* const planes[3] = {to[0] + start, to[1] + start, to[2] + start};
+      kernels.planes(source.row(run.y + i) + static_cast<size_t>(run.x) * 4, run.width, planes);
+    }
+  });
 }
 
 void store_planes(const uint8_t* levels, const SampleOutput& out) {
-  const StoreKernels& kernels = active_kernels();
-  const Target target(out, 0, 0);
-  const size_t pixels = static_cast<size_t>(out.height) * static_cast<size_t>(out.width);
-  const bool interleaved = out.layout == Layout::kNhwc && out.channels == 3;
-  const bool two = target.element == 2;
-  if (target.element == 1) {
-    return store_values<uint8_t>(levels, pixels, out.channels, target, out.table);
-  }
-  if (interleaved && kernels.interleave32 == nullptr) {
-    return two ? store_values<uint16_t>(levels, pixels, 3, target, out.table)
-               : store_values<uint32_t>(levels, pixels, 3, target, out.table);
-  }
-  const Lookup lookup = two ? kernels.lookup16 : kernels.lookup32;
-  const Interleave interleave = two ? kernels.interleave16 : kernels.interleave32;
-  const bool stream = target.element * out.channels * pixels >= kStreamedBytes;
-  for (size_t first = 0; first < pixels; first += kInterleavedChunk) {
-    const size_t count = std::min<size_t>(kInterleavedChunk, pixels - first);
-    alignas(64)
-        uint8_t chunk[kInterleavedChunk];  // kernels read past the end of what they are given
-    alignas(64) uint8_t values[3][kInterleavedChunk * sizeof(float)];
-    for (int c = 0; c < out.channels; ++c) {
-      std::copy_n(levels + pixels * c + first, count, chunk);
-      void* const to = interleaved ? values[c] : target.at(0, c) + target.pixel * first;
-      lookup(chunk, count, channel_table(out, c), to, stream && !interleaved);
-    }
-    const void* const planes[3] = {values[0], values[1], values[2]};
-    if (interleaved) interleave(planes, count, target.at(0, 0) + target.pixel * first, stream);
-  }
-  if (stream) kernels.publish();
+  const size_t width = static_cast<size_t>(out.width), pixels = width * out.height;
+  store_values(out.width, out.height, out, Target(out, 0, 0),
+               [=](const Run& run, uint8_t* const to[3]) {
+                 const uint8_t* from = levels + width * run.y + run.x;
+                 for (int c = 0; c < out.channels; ++c, from += pixels)
+                   std::copy_n(from, run.pixels(), to[c]);
+               });
 }
 
 }  // namespace headrace

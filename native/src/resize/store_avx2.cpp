@@ -83,6 +83,7 @@ ALWAYS_INLINE T value_of(uint64_t levels, int i, const uint8_t* table) {
 }
 
 struct Value32 {
+  using Type = uint32_t;
   static constexpr size_t kSize = 4;
 
   static ALWAYS_INLINE __m128i four(const uint8_t* from, const uint8_t* table) {
@@ -101,6 +102,7 @@ struct Value32 {
 };
 
 struct Value16 {
+  using Type = uint16_t;
   static constexpr size_t kSize = 2;
 
   static ALWAYS_INLINE __m128i eight(const uint8_t* from, const uint8_t* table) {
@@ -123,13 +125,6 @@ struct Value16 {
 };
 
 template <typename Value>
-void lookup_one_by_one(const uint8_t* levels, size_t count, const uint8_t* table, uint8_t* out) {
-  for (size_t i = 0; i < count; ++i) {
-    std::memcpy(out + i * Value::kSize, table + levels[i] * Value::kSize, Value::kSize);
-  }
-}
-
-template <typename Value>
 void lookup(const uint8_t* levels, size_t count, const void* table_start, void* out_start,
             bool stream) {
   constexpr size_t kPerLine = kLine / Value::kSize;
@@ -139,7 +134,7 @@ void lookup(const uint8_t* levels, size_t count, const void* table_start, void* 
   stream = stream && reinterpret_cast<uintptr_t>(out) % Value::kSize == 0;
   if (!stream) head = 0;
   if (head > count) head = count;
-  lookup_one_by_one<Value>(levels, head, table, out);
+  lookup_one_by_one<typename Value::Type>(levels, head, table, out, false);
   size_t i = head;
   for (; i + kPerLine <= count; i += kPerLine) {
     const __m256i a = Value::vector(levels + i, table);
@@ -147,7 +142,8 @@ void lookup(const uint8_t* levels, size_t count, const void* table_start, void* 
     store_vector(out + i * Value::kSize, a, stream);
     store_vector(out + i * Value::kSize + 32, b, stream);
   }
-  lookup_one_by_one<Value>(levels + i, count - i, table, out + i * Value::kSize);
+  lookup_one_by_one<typename Value::Type>(levels + i, count - i, table, out + i * Value::kSize,
+                                          false);
 }
 
 // Eight elements of each plane become three vectors; in each, every element has one plane that it
@@ -178,11 +174,8 @@ void interleave32(const void* const planes[3], size_t count, void* out_start, bo
     store_vector(out + 64, _mm256_blend_epi32(_mm256_blend_epi32(rs[2], gs[2], 0x49), bs[2], 0x92),
                  stream);
   }
-  for (; i < count; ++i, out += 12) {
-    std::memcpy(out, red + i * 4, 4);
-    std::memcpy(out + 4, green + i * 4, 4);
-    std::memcpy(out + 8, blue + i * 4, 4);
-  }
+  const void* const rest[3] = {red + i * 4, green + i * 4, blue + i * 4};
+  interleave_one_by_one<uint32_t>(rest, count - i, out, false);
 }
 
 ALWAYS_INLINE __m128i load16(const uint8_t* from) {
@@ -221,11 +214,8 @@ void interleave16(const void* const planes[3], size_t count, void* out_start, bo
       }
     }
   }
-  for (; i < count; ++i, out += 6) {
-    std::memcpy(out, red + i * 2, 2);
-    std::memcpy(out + 2, green + i * 2, 2);
-    std::memcpy(out + 4, blue + i * 2, 2);
-  }
+  const void* const rest[3] = {red + i * 2, green + i * 2, blue + i * 2};
+  interleave_one_by_one<uint16_t>(rest, count - i, out, false);
 }
 
 void publish() { _mm_sfence(); }

@@ -1,5 +1,6 @@
-// The store's loops for AVX-512 with VBMI, which looks bytes up in tables held in registers: a
-// table of 256 values is kept as one table of bytes for each byte of the values.
+// The store's look-ups for AVX-512 with VBMI, which looks bytes up in tables held in registers: a
+// table of 256 values is kept as one table of bytes for each byte of the values. They alone gain by
+// AVX-512: all else is AVX2's.
 #include "store_kernels.h"
 
 #if defined(__AVX512VBMI__)
@@ -10,8 +11,6 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 #include <immintrin.h>
-
-#include <cstring>
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
@@ -44,46 +43,6 @@ struct Split {
   }
   __m512i bytes[4];
 };
-
-void rgb(const uint8_t* rgbx, int width, uint8_t* out) {
-  alignas(64) static constexpr uint8_t kDropFourth[64] = {
-      0,  1,  2,  4,  5,  6,  8,  9,  10, 12, 13, 14, 16, 17, 18, 20, 21, 22, 24, 25, 26, 28,
-      29, 30, 32, 33, 34, 36, 37, 38, 40, 41, 42, 44, 45, 46, 48, 49, 50, 52, 53, 54, 56, 57,
-      58, 60, 61, 62, 0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0};
-  const __m512i drop_fourth = load(kDropFourth);
-  int x = 0;
-  // 48 bytes are meant, 64 written: the next pixels overwrite the rest, so it must be inside the
-  // row.
-  for (; x + 22 <= width; x += 16, rgbx += 64, out += 48) {
-    _mm512_storeu_si512(out, _mm512_permutexvar_epi8(drop_fourth, load(rgbx)));
-  }
-  for (; x < width; x += 16, rgbx += 64, out += 48) {
-    const size_t pixels = width - x < 16 ? width - x : 16;
-    _mm512_mask_storeu_epi8(out, first_bytes(pixels * 3),
-                            _mm512_permutexvar_epi8(drop_fourth, load(rgbx)));
-  }
-}
-
-ALWAYS_INLINE void split64(const uint8_t* rgbx, uint8_t* const out[3], int x) {
-  const Split split(rgbx + static_cast<size_t>(x) * 4);
-  for (int c = 0; c < 3; ++c) _mm512_storeu_si512(out[c] + x, split.bytes[c]);
-}
-
-void planes(const uint8_t* rgbx, int width, uint8_t* const out[3]) {
-  int x = 0;
-  for (; x + 64 <= width; x += 64) split64(rgbx, out, x);
-  if (x == width) return;
-  if (width >= 64) {  // the last 64 pixels, some of them again
-    split64(rgbx, out, width - 64);
-    return;
-  }
-  alignas(64) uint8_t rest[256] = {};
-  std::memcpy(rest, rgbx, static_cast<size_t>(width) * 4);
-  const Split split(rest);
-  for (int c = 0; c < 3; ++c) {
-    _mm512_mask_storeu_epi8(out[c], first_bytes(width), split.bytes[c]);
-  }
-}
 
 // One byte of each of the 256 values.
 struct ByteTable {
@@ -195,78 +154,10 @@ void lookup(const uint8_t* levels, size_t count, const void* table, void* out_st
   if (count > 0) lookup_part(value, levels, count, out);
 }
 
-void publish() { _mm_sfence(); }
-
-// Which element of the planes each element of three vectors of triples comes from. Red and green
-// are merged first.
-template <typename Index, int kElements>
-struct Order {
-  alignas(64) Index red_green[3][kElements];  // kElements + i: green
-  alignas(64) Index blue[3][kElements];       // i < kElements: keep; kElements + i: blue
-
-  constexpr Order() : red_green(), blue() {
-    for (int i = 0; i < 3 * kElements; ++i) {
-      const int vector = i / kElements, at = i % kElements, pixel = i / 3, channel = i % 3;
-      red_green[vector][at] = static_cast<Index>(channel == 1 ? kElements + pixel : pixel);
-      blue[vector][at] = static_cast<Index>(channel == 2 ? kElements + pixel : at);
-    }
-  }
-};
-
-constexpr Order<uint32_t, 16> kOrder32;
-constexpr Order<uint16_t, 32> kOrder16;
-
-ALWAYS_INLINE __m512i merge(__m512i a, const uint32_t* order, __m512i b) {
-  return _mm512_permutex2var_epi32(a, _mm512_load_si512(order), b);
-}
-
-ALWAYS_INLINE __m512i merge(__m512i a, const uint16_t* order, __m512i b) {
-  return _mm512_permutex2var_epi16(a, _mm512_load_si512(order), b);
-}
-
-template <typename Index, int kElements>
-ALWAYS_INLINE void interleave(const Order<Index, kElements>& order, const void* const planes[3],
-                              size_t count, void* out_start, bool stream) {
-  const auto* red = static_cast<const uint8_t*>(planes[0]);
-  const auto* green = static_cast<const uint8_t*>(planes[1]);
-  const auto* blue = static_cast<const uint8_t*>(planes[2]);
-  auto* out = static_cast<uint8_t*>(out_start);
-  stream = stream && reinterpret_cast<uintptr_t>(out) % 64 == 0;
-  const size_t total = count * sizeof(Index);
-  for (size_t at = 0; at < total; at += 64) {
-    const __m512i r = load(red + at), g = load(green + at), b = load(blue + at);
-    for (size_t v = 0; v < 3; ++v) {
-      const size_t to = at * 3 + v * 64;
-      const __m512i triples = merge(merge(r, order.red_green[v], g), order.blue[v], b);
-      if (to + 64 > total * 3) {
-        if (to < total * 3) _mm512_mask_storeu_epi8(out + to, first_bytes(total * 3 - to), triples);
-      } else if (stream) {
-        _mm512_stream_si512(reinterpret_cast<__m512i*>(out + to), triples);
-      } else {
-        _mm512_storeu_si512(out + to, triples);
-      }
-    }
-  }
-}
-
-void interleave16(const void* const planes[3], size_t count, void* out, bool stream) {
-  interleave(kOrder16, planes, count, out, stream);
-}
-
-void interleave32(const void* const planes[3], size_t count, void* out, bool stream) {
-  interleave(kOrder32, planes, count, out, stream);
-}
-
-constexpr StoreKernels kKernels = {rgb,          planes,       lookup<Value16>, lookup<Value32>,
-                                   interleave16, interleave32, publish};
-
 }  // namespace
 
-const StoreKernels* const kAvx512Store = &kKernels;
+const Lookup kAvx512Lookup16 = lookup<Value16>;
+const Lookup kAvx512Lookup32 = lookup<Value32>;
 
 }  // namespace headrace
-#elif defined(__x86_64__)
-namespace headrace {
-const StoreKernels* const kAvx512Store = nullptr;
-}  // namespace headrace
-#endif
+#endif  // __AVX512VBMI__

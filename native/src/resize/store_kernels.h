@@ -21,7 +21,7 @@ struct StoreKernels {
   void (*planes)(const uint8_t* rgbx, int width, uint8_t* const out[3]);  // width bytes each
   Lookup lookup16;                                                        // of 2-byte values
   Lookup lookup32;                                                        // of 4-byte values
-  Interleave interleave16;  // nullptr, both: looking up pixel by pixel is faster
+  Interleave interleave16;
   Interleave interleave32;
   void (*publish)();  // makes streamed values visible to other threads before whatever is stored
                       // later
@@ -38,13 +38,20 @@ static void lookup_one_by_one(const uint8_t* levels, size_t count, const void* t
     std::memcpy(to + i * sizeof(Value), values + levels[i] * sizeof(Value), sizeof(Value));
   }
 }
+template <typename Value>
+static void interleave_one_by_one(const void* const planes[3], size_t count, void* out, bool) {
+  auto* to = static_cast<uint8_t*>(out);
+  for (size_t i = 0; i < count; ++i) {
+    for (int c = 0; c < 3; ++c, to += sizeof(Value))
+      std::memcpy(to, static_cast<const uint8_t*>(planes[c]) + i * sizeof(Value), sizeof(Value));
+  }
+}
 static inline void nothing_to_publish() {}
 
 extern const StoreKernels kScalarStore;
 #if defined(__x86_64__)
 extern const StoreKernels kAvx2Store;
-extern const StoreKernels* const
-    kAvx512Store;  // needs VBMI too; nullptr where the compiler was not allowed it
+extern const Lookup kAvx512Lookup16, kAvx512Lookup32;
 #elif defined(__aarch64__)
 extern const StoreKernels kNeonStore;
 #endif

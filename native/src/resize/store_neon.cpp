@@ -31,9 +31,13 @@ void planes(const uint8_t* rgbx, int width, uint8_t* const out[3]) {
 
 }  // namespace
 
-const StoreKernels kNeonStore = {
-    rgb,     planes,  lookup_one_by_one<uint16_t>, lookup_one_by_one<uint32_t>,
-    nullptr, nullptr, nothing_to_publish};
+const StoreKernels kNeonStore = {rgb,
+                                 planes,
+                                 lookup_one_by_one<uint16_t>,
+                                 lookup_one_by_one<uint32_t>,
+                                 interleave_one_by_one<uint16_t>,
+                                 interleave_one_by_one<uint32_t>,
+                                 nothing_to_publish};
 
 }  // namespace headrace
 #endif  // __aarch64__
