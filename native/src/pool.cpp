@@ -68,7 +68,7 @@ struct PoolState {
   int read_ahead_items = 0;
   int64_t read_ahead_bytes = 0;
   std::vector<std::unique_ptr<Buffer>> spare;  // of read-ahead
-  Tally total;
+  Tally total = {};
   std::unique_ptr<SampleMaker>
       spare_maker;  // of the waiting thread, in a pool without decode threads
 
@@ -284,7 +284,7 @@ void PoolState::decode_loop(const std::shared_ptr<PoolState>& state) {
       return;
     }
     lock.unlock();
-    Tally tally;
+    Tally tally = {};
     const ReadBy read_by = make(claim, &maker, &buffer, &tally);
     lock.lock();
     state->add(tally);
@@ -443,15 +443,7 @@ std::shared_ptr<Batch> Pool::submit(const hr_request& request) {
 
 void Pool::stats(hr_stats* out) const {
   const std::lock_guard<std::mutex> lock(state_->mutex);
-  const Tally& total = state_->total;
-  *out = {};
-  out->samples = total.samples;
-  out->failed = total.failed;
-  out->bytes_read = total.bytes_read;
-  out->pixels_decoded = total.pixels_decoded;
-  out->stale_entries = total.stale_entries;
-  std::copy(std::begin(total.nanoseconds), std::end(total.nanoseconds), out->nanoseconds);
-  std::copy(std::begin(total.decoded_by), std::end(total.decoded_by), out->decoded_by);
+  *out = state_->total;
   out->decode_threads = state_->decode_threads;
   out->read_threads = state_->read_threads;
 }
@@ -490,7 +482,7 @@ Code Batch::wait(int timeout_ms) {
       continue;
     }
     lock.unlock();
-    Tally tally;
+    Tally tally = {};
     PoolState::make(claim, maker.get(), &buffer, &tally);
     lock.lock();
     state_->add(tally);

@@ -22,16 +22,9 @@ void store_sample(const ImageView& rendered, const hr_pipeline& pipeline, void* 
 
 int64_t now_nanoseconds();  // of a clock that only goes forward
 
-// What a thread did since it was last asked; added up over the threads for hr_stats.
-struct Tally {
-  int64_t samples = 0;
-  int64_t failed = 0;
-  int64_t bytes_read = 0;
-  int64_t pixels_decoded = 0;
-  int64_t stale_entries = 0;  // samples whose file is younger than its entry points
-  int64_t nanoseconds[HR_STAGES] = {};
-  int64_t decoded_by[HR_DECODERS] = {};
-};
+// What a thread did since it was last asked; added up over the threads. Its numbers of threads stay
+// 0.
+using Tally = hr_stats;
 
 // Keeps decoders and buffers from sample to sample: made once per thread, because making them is
 // what page faults cost.

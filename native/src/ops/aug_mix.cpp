@@ -76,8 +76,6 @@ const char* check(const double* p) {
 
 int64_t data_count(const double*) { return int64_t{kKinds} * kMagnitudes; }
 
-bool has_bit(double bits, int kind) { return (as_int(bits) >> kind & 1) != 0; }
-
 // torch's Dirichlet distribution gives neither 0 nor 1.
 void bound(float* shares, int count) {
   for (int i = 0; i < count; ++i)
@@ -111,17 +109,15 @@ Code draw(const double* p, RandomStream* random, Size, double* v) {
 // --- one operation ---
 
 Code warp(const double* p, const ops::Map& map, Canvas* canvas) {
-  const ImageView& image = canvas->image();
-  const ImageView out = canvas->spare(image.width, image.height);
-  if (out.data == nullptr) return Code::kOutOfMemory;
   float fill[3];
   for (int c = 0; c < 3; ++c) fill[c] = static_cast<float>(p[kFill + c]);
   const Filter filter = p[kFilter] == 0 ? Filter::kNearest : Filter::kBilinear;
-  ops::torch_affine(
-      image, {map, filter, p[kHasFill] != 0 ? fill : nullptr, p[kIsV2] != 0, p[kFusedGrid] != 0},
-      out);
-  canvas->show_spare();
-  return Code::kOk;
+  const ops::TorchWarp warp = {map, filter, p[kHasFill] != 0 ? fill : nullptr, p[kIsV2] != 0,
+                               p[kFusedGrid] != 0};
+  return canvas->redraw([&](const ImageView& image, const ImageView& out) {
+    ops::torch_affine(image, warp, out);
+    return Code::kOk;
+  });
 }
 
 Code move(const double* p, int kind, double magnitude, Canvas* canvas) {
@@ -186,14 +182,11 @@ Code apply(const double* p, int code, Canvas* canvas) {
     case kColor:
       ops::torch_saturation(canvas->image(), 1.0 + magnitude, v2);
       return Code::kOk;
-    case kSharpness: {
-      const ImageView& image = canvas->image();
-      const ImageView out = canvas->spare(image.width, image.height);
-      if (out.data == nullptr) return Code::kOutOfMemory;
-      ops::torch_sharpness(image, 1.0 + magnitude, v2, out);
-      canvas->show_spare();
-      return Code::kOk;
-    }
+    case kSharpness:
+      return canvas->redraw([=](const ImageView& image, const ImageView& out) {
+        ops::torch_sharpness(image, 1.0 + magnitude, v2, out);
+        return Code::kOk;
+      });
     default:
       return look_up(kind, magnitude, v2, canvas);
   }

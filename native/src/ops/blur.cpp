@@ -202,8 +202,4 @@ Code Blur::pillow_gaussian(const ImageView& source, double radius_x, double radi
                       box_radius(static_cast<float>(radius_y), kPasses), kPasses, out);
 }
 
-Code Blur::box(const ImageView& source, double radius_x, double radius_y, const ImageView& out) {
-  return repeated_box(source, static_cast<float>(radius_x), static_cast<float>(radius_y), 1, out);
-}
-
 }  // namespace headrace::ops

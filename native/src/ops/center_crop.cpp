@@ -18,10 +18,7 @@ const char* check(const double* p) {
 Size size(const double* p, const double*, Size) { return {as_int(p[kWidth]), as_int(p[kHeight])}; }
 
 Code cut(const double* p, int left, int top, Folder* folder) {
-  uint8_t fill[3];
-  read_fill(p + kFill, fill);
-  return folder->crop({left, top, as_int(p[kWidth]), as_int(p[kHeight])},
-                      static_cast<PaddingMode>(as_int(p[kMode])), fill);
+  return fold_crop({left, top, as_int(p[kWidth]), as_int(p[kHeight])}, p[kMode], p + kFill, folder);
 }
 
 // torchvision pads by halves, rounded down on the left and top, and rounds a crop's place as

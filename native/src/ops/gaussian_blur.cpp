@@ -42,12 +42,9 @@ Code pixels(const double* p, const double* v, Canvas* canvas) {
   if (!whole_between(v[1], 0, p[kCount] - 1)) return Code::kUnsupported;
   const int size_x = as_int(p[kSizeX]), size_y = as_int(p[kSizeY]);
   const float* kernels = canvas->data() + static_cast<int64_t>(v[1]) * (size_x + size_y);
-  const ImageView& image = canvas->image();
-  const ImageView out = canvas->spare(image.width, image.height);
-  if (out.data == nullptr) return Code::kOutOfMemory;
-  const Code code = canvas->blur()->gaussian(image, kernels, size_x, kernels + size_x, size_y, out);
-  if (code == Code::kOk) canvas->show_spare();
-  return code;
+  return canvas->redraw([=](const ImageView& image, const ImageView& out) {
+    return canvas->blur()->gaussian(image, kernels, size_x, kernels + size_x, size_y, out);
+  });
 }
 
 }  // namespace

@@ -147,9 +147,6 @@ class Blur {
   Code pillow_gaussian(const ImageView& source, double radius_x, double radius_y,
                        const ImageView& out);
 
-  // ImageFilter.BoxBlur.
-  Code box(const ImageView& source, double radius_x, double radius_y, const ImageView& out);
-
  private:
   struct Rings;
   bool reserve(const ImageView& source, int size_x, int size_y, Rings* rings);

@@ -51,6 +51,22 @@ class Canvas {
     return spare_;
   }
 
+  // Another image of that size: what draw(image, out), a Code, makes of this one.
+  template <typename Draw>
+  Code redraw(int width, int height, const Draw& draw) {
+    const ImageView from = image(), out = spare(width, height);
+    if (out.data == nullptr) return Code::kOutOfMemory;
+    const Code code = draw(from, out);
+    if (code == Code::kOk) show_spare();
+    return code;
+  }
+
+  // The same of this one's size.
+  template <typename Draw>
+  Code redraw(const Draw& draw) {
+    return redraw(image_.width, image_.height, draw);
+  }
+
   // The spare becomes the image.
   void show_spare() {
     current_ = 1 - current_;

@@ -16,10 +16,8 @@ Size size(const double* p, const double*, Size in) {
 
 Code fold(const double* p, const double* v, Folder* folder) {
   const Size padded = size(p, v, folder->size());
-  uint8_t fill[3];
-  read_fill(p + kFill, fill);
-  return folder->crop({-as_int(p[kLeft]), -as_int(p[kTop]), padded.width, padded.height},
-                      static_cast<PaddingMode>(as_int(p[kMode])), fill);
+  return fold_crop({-as_int(p[kLeft]), -as_int(p[kTop]), padded.width, padded.height}, p[kMode],
+                   p + kFill, folder);
 }
 
 }  // namespace

@@ -12,12 +12,7 @@ constexpr double kMaxRadius = 1000;
 // ImageFilter.GaussianBlur. v: the standard deviations along x and y, in pixels.
 Code blur_pixels(const double*, const double* v, Canvas* canvas) {
   if (!between(v[0], 0, kMaxRadius) || !between(v[1], 0, kMaxRadius)) return Code::kUnsupported;
-  const ImageView& image = canvas->image();
-  const ImageView out = canvas->spare(image.width, image.height);
-  if (out.data == nullptr) return Code::kOutOfMemory;
-  const Code code = canvas->blur()->pillow_gaussian(image, v[0], v[1], out);
-  if (code == Code::kOk) canvas->show_spare();
-  return code;
+  return blur_canvas(v[0], v[1], canvas);
 }
 
 constexpr int64_t kLevels = 3 * 256;
@@ -53,17 +48,10 @@ Size warp_size(const double* p, const double*, Size) {
 }
 
 Code warp_pixels(const double* p, const double* v, Canvas* canvas) {
-  const ImageView& image = canvas->image();
-  const ImageView out = canvas->spare(as_int(p[kWidth]), as_int(p[kHeight]));
-  if (out.data == nullptr) return Code::kOutOfMemory;
   ops::Map map;
   map.perspective = p[kPerspective] != 0;
   std::copy_n(v, map.perspective ? 8 : 6, map.m);
-  uint8_t fill[3];
-  read_fill(p + kFill, fill);
-  ops::warp(image, map, static_cast<Filter>(as_int(p[kFilter])), fill, out);
-  canvas->show_spare();
-  return Code::kOk;
+  return warp_canvas(map, p[kFilter], p + kFill, warp_size(p, v, {}), canvas);
 }
 
 }  // namespace

@@ -18,6 +18,9 @@ inline double uniform(RandomStream* random, double low, double high) {
 // 1 or 0, as torch.rand(1) < p says.
 inline double happens(RandomStream* random, double p) { return random->unit() < p ? 1 : 0; }
 
+// Of a set of operations.
+inline bool has_bit(double bits, int kind) { return (as_int(bits) >> kind & 1) != 0; }
+
 // One of two filters; `other` is -1 where there is none.
 inline double draw_filter(double filter, double other, RandomStream* random) {
   return other >= 0 && random->below(2) == 1 ? other : filter;
@@ -80,6 +83,13 @@ inline void read_fill(const double* fill, uint8_t out[3]) {
   for (int c = 0; c < 3; ++c) out[c] = static_cast<uint8_t>(fill[c]);
 }
 
+// A crop that is padded where it leaves the image.
+inline Code fold_crop(const Rect& rect, double mode, const double* fill, Folder* folder) {
+  uint8_t rgb[3];
+  read_fill(fill, rgb);
+  return folder->crop(rect, static_cast<PaddingMode>(as_int(mode)), rgb);
+}
+
 inline const char* check_warp(double filter, const double* fill) {
   const bool known = filter == 0 || filter == 2 || filter == 3;
   return known ? check_fill(fill) : "a warp's filter must be nearest, bilinear or bicubic";
@@ -139,36 +149,45 @@ inline Code mix_images(const ImageView* images, const double* weights, int count
 }
 
 inline Code sharpen_canvas(double factor, Canvas* canvas) {
-  const ImageView& image = canvas->image();
-  const ImageView out = canvas->spare(image.width, image.height);
-  if (out.data == nullptr) return Code::kOutOfMemory;
-  ops::adjust_sharpness(image, factor, out);
-  canvas->show_spare();
-  return Code::kOk;
+  return canvas->redraw([=](const ImageView& image, const ImageView& out) {
+    ops::adjust_sharpness(image, factor, out);
+    return Code::kOk;
+  });
+}
+
+// Pillow's GaussianBlur.
+inline Code blur_canvas(double radius_x, double radius_y, Canvas* canvas) {
+  return canvas->redraw([=](const ImageView& image, const ImageView& out) {
+    return canvas->blur()->pillow_gaussian(image, radius_x, radius_y, out);
+  });
 }
 
 inline Code rotate_canvas(const ops::Rotation& rotation, double filter, const double* fill,
                           Canvas* canvas) {
-  const ImageView& image = canvas->image();
-  const ImageView out = canvas->spare(rotation.width, rotation.height);
-  if (out.data == nullptr) return Code::kOutOfMemory;
-  uint8_t rgb[3];
-  read_fill(fill, rgb);
-  ops::rotate(image, rotation, static_cast<Filter>(as_int(filter)), rgb, out);
-  canvas->show_spare();
-  return Code::kOk;
+  return canvas->redraw(
+      rotation.width, rotation.height, [&](const ImageView& image, const ImageView& out) {
+        uint8_t rgb[3];
+        read_fill(fill, rgb);
+        ops::rotate(image, rotation, static_cast<Filter>(as_int(filter)), rgb, out);
+        return Code::kOk;
+      });
 }
 
-// The image, warped within its size.
+// The image, warped to that size.
+inline Code warp_canvas(const ops::Map& map, double filter, const double* fill, Size size,
+                        Canvas* canvas) {
+  return canvas->redraw(size.width, size.height, [&](const ImageView& image, const ImageView& out) {
+    uint8_t rgb[3];
+    read_fill(fill, rgb);
+    ops::warp(image, map, static_cast<Filter>(as_int(filter)), rgb, out);
+    return Code::kOk;
+  });
+}
+
+// The same within its size.
 inline Code warp_canvas(const ops::Map& map, double filter, const double* fill, Canvas* canvas) {
   const ImageView& image = canvas->image();
-  const ImageView out = canvas->spare(image.width, image.height);
-  if (out.data == nullptr) return Code::kOutOfMemory;
-  uint8_t rgb[3];
-  read_fill(fill, rgb);
-  ops::warp(image, map, static_cast<Filter>(as_int(filter)), rgb, out);
-  canvas->show_spare();
-  return Code::kOk;
+  return warp_canvas(map, filter, fill, {image.width, image.height}, canvas);
 }
 
 }  // namespace headrace

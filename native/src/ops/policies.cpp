@@ -51,8 +51,6 @@ constexpr int kMostBins = 1024;
 constexpr int kMostPolicies = 1024;
 constexpr int kMostSteps = HR_DRAWS / 3;
 
-bool has_bit(double bits, int kind) { return (as_int(bits) >> kind & 1) != 0; }
-
 const char* check(const double* p) {
   if (!whole_between(p[kBins], 1, kMostBins)) return "a policy has too few or too many magnitudes";
   if (!between(p[kFraction], 0, 1)) return "a policy's translations must be 0 to 1 of an edge";

@@ -46,11 +46,9 @@ Size size(const double* p, const double*, Size) { return {as_int(p[kWidth]), as_
 
 Code fold(const double* p, const double* v, Folder* folder) {
   const Padding pad = total_padding(p, folder->size());
-  uint8_t fill[3];
-  read_fill(p + kFill, fill);
-  return folder->crop(
+  return fold_crop(
       {as_int(v[1]) - pad.left, as_int(v[0]) - pad.top, as_int(p[kWidth]), as_int(p[kHeight])},
-      static_cast<PaddingMode>(as_int(p[kMode])), fill);
+      p[kMode], p + kFill, folder);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Resizes to a random size, of torchvision's v2: RandomShortestSize, RandomResize, ScaleJitter; and
-// RandomZoomOut, which pads to one.
+// Resizes to a random size, of torchvision's v2: RandomShortestSize, RandomResize, ScaleJitter;
+// timm's ResizeKeepRatio; and RandomZoomOut, which pads to one.
 #include <algorithm>
 #include <cmath>
 
@@ -26,13 +26,15 @@ Size size(const double*, const double* v, Size) {
                                                    : Size{0, 0};
 }
 
-// p[0]: the filter.
-Code fold(const double* p, const double* v, Folder* folder) {
-  const Size out = size(p, v, {});
+Code fold_to(const double* v, double filter, Folder* folder) {
+  const Size out = size(nullptr, v, {});
   if (out.width == 0) return Code::kUnsupported;
   const Rect whole = {0, 0, folder->size().width, folder->size().height};
-  return folder->resize(whole, out, static_cast<Filter>(as_int(p[0])));
+  return folder->resize(whole, out, static_cast<Filter>(as_int(filter)));
 }
+
+// p[0]: the filter.
+Code fold(const double* p, const double* v, Folder* folder) { return fold_to(v, p[0], folder); }
 
 const char* check_filter(const double* p) {
   return whole_between(p[0], 0, 5) ? nullptr : "a resize's filter is unknown";
@@ -96,6 +98,57 @@ Code draw_jitter(const double* p, RandomStream* random, Size in, double* v) {
                  static_cast<double>(static_cast<float>(in.width) * ratio), v);
 }
 
+// --- resize_keep_ratio: both edges divided by one number, but for what is drawn. Places of the
+// parameters: the size, how much the longer edge counts, and for scale and aspect the probability
+// that they change and their ranges; that of the aspect as logarithms. v: height, width, filter.
+
+enum : int {
+  kToHeight,
+  kToWidth,
+  kFilter,
+  kOtherFilter,
+  kLongest,
+  kScaleChance,
+  kScales,
+  kScaleIsArea = 8,
+  kAspectChance,
+  kLogAspect,
+};
+
+const char* check_keep(const double* p) {
+  if (!is_edge(p[kToHeight]) || !is_edge(p[kToWidth])) return "a resize's size is out of range";
+  if (!whole_between(p[kFilter], 0, 5) || !whole_between(p[kOtherFilter], -1, 5))
+    return "a resize's filter is unknown";
+  const bool ranges = between(p[kScales], 1e-6, 1e6) && between(p[kScales + 1], 1e-6, 1e6) &&
+                      between(p[kLogAspect], -14, 14) && between(p[kLogAspect + 1], -14, 14) &&
+                      between(p[kLongest], 0, 1);
+  return ranges ? nullptr : "a resize's scale or aspect is out of range";
+}
+
+Code draw_keep(const double* p, RandomStream* random, Size in, double* v) {
+  const double ratio_h = in.height / p[kToHeight], ratio_w = in.width / p[kToWidth];
+  const double ratio =
+      std::max(ratio_h, ratio_w) * p[kLongest] + std::min(ratio_h, ratio_w) * (1.0 - p[kLongest]);
+  double factor_h = 1, factor_w = 1;
+  if (p[kScaleChance] > 0 && random->unit() < p[kScaleChance]) {
+    factor_h = uniform(random, p[kScales], p[kScales + 1]);
+    if (p[kScaleIsArea] != 0) factor_h = 1.0 / std::sqrt(factor_h);
+    factor_w = factor_h;
+  }
+  if (p[kAspectChance] > 0 && random->unit() < p[kAspectChance]) {
+    const double aspect = std::sqrt(std::exp(uniform(random, p[kLogAspect], p[kLogAspect + 1])));
+    factor_h /= aspect;
+    factor_w *= aspect;
+  }
+  v[2] = draw_filter(p[kFilter], p[kOtherFilter], random);
+  return to_size(std::nearbyint(in.height * factor_h / ratio),
+                 std::nearbyint(in.width * factor_w / ratio), v);
+}
+
+Code fold_keep(const double*, const double* v, Folder* folder) {
+  return whole_between(v[2], 0, 5) ? fold_to(v, v[2], folder) : Code::kUnsupported;
+}
+
 // --- random_zoom_out. p: the probability, the least factor of the edges, how far factors go beyond
 // it, and the fill. v: whether it is applied; height and width; top and left of the image in them.
 
@@ -140,10 +193,8 @@ Size zoomed(const double*, const double* v, Size in) {
 Code fold_zoom(const double* p, const double* v, Folder* folder) {
   const Size out = zoomed(p, v, folder->size());
   if (out.width == 0) return Code::kUnsupported;
-  uint8_t fill[3];
-  read_fill(p + kFill, fill);
-  return folder->crop({-as_int(v[kLeft]), -as_int(v[kTop]), out.width, out.height},
-                      PaddingMode::kConstant, fill);
+  return fold_crop({-as_int(v[kLeft]), -as_int(v[kTop]), out.width, out.height}, 0, p + kFill,
+                   folder);
 }
 
 }  // namespace
@@ -152,6 +203,7 @@ const Op kRandomShortestSize = {
     "random_shortest_size", check_shortest, draw_shortest, nullptr, size, fold};
 const Op kRandomResize = {"random_resize", check_random, draw_random, nullptr, size, fold};
 const Op kScaleJitter = {"scale_jitter", check_jitter, draw_jitter, nullptr, size, fold};
+const Op kResizeKeepRatio = {"resize_keep_ratio", check_keep, draw_keep, nullptr, size, fold_keep};
 const Op kRandomZoomOut = {"random_zoom_out", check_zoom, draw_zoom,
                            not_applied,       zoomed,     fold_zoom};
 

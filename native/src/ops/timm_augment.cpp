@@ -227,15 +227,6 @@ Code move(const double* p, int kind, double amount, double filter, Canvas* canva
   return warp_canvas(map, filter, p + kFill, canvas);
 }
 
-Code blur(double radius, Canvas* canvas) {
-  const ImageView& image = canvas->image();
-  const ImageView out = canvas->spare(image.width, image.height);
-  if (out.data == nullptr) return Code::kOutOfMemory;
-  const Code code = canvas->blur()->pillow_gaussian(image, radius, radius, out);
-  if (code == Code::kOk) canvas->show_spare();
-  return code;
-}
-
 Code enhance(int kind, double factor, Canvas* canvas) {
   switch (kind) {
     case kContrast:
@@ -285,7 +276,8 @@ Code apply(const double* p, int kind, double amount, double filter, Canvas* canv
       return Code::kOk;
     case kBlur:
     case kBlurRand:
-      return between(amount, 0, kMostBlur) ? blur(amount, canvas) : Code::kUnsupported;
+      return between(amount, 0, kMostBlur) ? blur_canvas(amount, amount, canvas)
+                                           : Code::kUnsupported;
     default:
       return enhance(kind, amount, canvas);
   }
