@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from headrace._native import ffi
-from headrace._native.decoders import FORMATS, native_formats
+from headrace._native.decoders import native_formats
 from headrace.errors import NativeError
 from support.images import decoded_as_png
 from support.pngs import KINDS, REFUSED, TAKEN, png
@@ -54,6 +54,15 @@ def test_crops_of_every_kind_equal_pillows(bits: int, color: int) -> None:
         data = png(rng, width, height, bits, color)
         check(data, *(rectangle(rng, width, height) for _ in range(4)))
         assert ffi.image_decodes(data)
+
+
+@pytest.mark.parametrize(("bits", "color"), KINDS)
+def test_interlaced_files_are_left_to_pillow_but_their_size_is_known(bits: int, color: int) -> None:
+    data = png(np.random.default_rng(bits), 20, 11, bits, color, interlaced=True)
+    assert ffi.image_size(data) == (20, 11)
+    assert not ffi.image_decodes(data)
+    with pytest.raises(NativeError):
+        decoded(data, (0, 0, 1, 1))
 
 
 @given(

@@ -98,8 +98,7 @@ def png_file(rng: np.random.Generator) -> bytes:
         levels = rng.integers(0, 1 << min(bits, 8), 2 if color == GRAY else 6)
         before.append((b"tRNS", bytes(levels.tolist())))
     entries = int(rng.integers(1, (1 << bits) + 1)) if color == PALETTE and rng.integers(2) else None
-    interlaced = rng.integers(3) == 0
-    return png(rng, *size_of(rng), bits, color, interlaced=interlaced, entries=entries, before=before)
+    return png(rng, *size_of(rng), bits, color, entries=entries, before=before)
 
 
 def webp_file(rng: np.random.Generator) -> bytes:

@@ -222,10 +222,13 @@ Code PngCodec::open(const EncodedImage& file, Size* size) {
   return code;
 }
 
-Code PngCodec::check() { return png::data_is_intact(data_, header_) ? Code::kOk : Code::kCorrupt; }
+Code PngCodec::check() {
+  if (header_.interlaced) return Code::kUnsupported;
+  return png::data_is_intact(data_, header_) ? Code::kOk : Code::kCorrupt;
+}
 
 Code PngCodec::decode(uint32_t allowed, const Rect& rect, const ImageView& out, int32_t* decoder) {
-  if ((allowed >> number_ & 1u) == 0) return Code::kUnsupported;
+  if ((allowed >> number_ & 1u) == 0 || header_.interlaced) return Code::kUnsupported;
   const Code code = image_data_.open(data_, header_);
   if (code != Code::kOk) return code;
   read_colors();

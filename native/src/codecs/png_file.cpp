@@ -76,7 +76,8 @@ Code read_start(const Chunk& chunk, Header* header) {
   header->height = static_cast<int>(height);
   header->bit_depth = chunk.data[8];
   header->color_type = chunk.data[9];
-  const bool usual = chunk.data[10] == 0 && chunk.data[11] == 0 && chunk.data[12] == 0;
+  header->interlaced = chunk.data[12] == 1;
+  const bool usual = chunk.data[10] == 0 && chunk.data[11] == 0 && chunk.data[12] <= 1;
   return usual && is_known_kind(header->bit_depth, header->color_type) ? Code::kOk
                                                                        : Code::kUnsupported;
 }

@@ -31,6 +31,7 @@ struct Header {
   int height = 0;
   int bit_depth = 0;
   int color_type = 0;
+  bool interlaced = false;
   bool transparent_color = false;  // there is a tRNS chunk
   size_t palette_begin = 0;        // of the PLTE chunk; 0: there is none
   size_t palette_size = 0;         // of its content, in bytes
@@ -41,7 +42,7 @@ struct Header {
 
 // Reads all chunks from the signature to IEND, and the checksums of all but the image data's.
 // kUnsupported: what convert("RGB") makes of the file depends on more than its pixels, it is
-// animated or interlaced, or it holds a chunk that is not known to be harmless. kCorrupt: it is cut
+// animated, or it holds a chunk that is not known to be harmless. kCorrupt: it is cut
 // short or damaged. Never reads past data + size.
 Code parse_header(const uint8_t* data, size_t size, Header* header);
 
