@@ -13,6 +13,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+
+# On a loaded machine everything may take long, to make examples too.
+settings.register_profile("loaded", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("loaded")
 
 # Workers of the fork server needn't import them again, which takes six seconds each time.
 multiprocessing.set_forkserver_preload(["torchvision.transforms.v2", "headrace.loader"])

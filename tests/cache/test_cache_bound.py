@@ -107,4 +107,4 @@ class Clients(RuleBasedStateMachine):
 
 
 TestClients = Clients.TestCase
-TestClients.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestClients.settings = settings(max_examples=25, stateful_step_count=30)

@@ -45,7 +45,7 @@ def fewest_misses(order: list[int], capacity: int) -> int:
     return min(reachable.values())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     order=st.lists(st.integers(0, 6), min_size=1, max_size=25),
     capacity=st.integers(1, 5),

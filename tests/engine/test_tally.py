@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headrace.engine.tally import MAX_POINTS, Histogram, Series
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.floats(1e-5, 3000), min_size=1, max_size=300),
     st.sampled_from([0.01, 0.5, 0.95, 1.0]),
@@ -43,7 +43,7 @@ def test_an_empty_histogram_says_zero() -> None:
     assert Histogram().quantile(0.95) == 0.0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.floats(2.0**-20, 2000, exclude_max=True), max_size=100))
 def test_cumulative_counts_are_of_values_below_the_bound(values: list[float]) -> None:
     histogram = Histogram()

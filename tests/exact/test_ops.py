@@ -250,7 +250,7 @@ def chains() -> st.SearchStrategy[list[Any]]:
     return st.builds(lambda b, e, c, a: [*b, e, *c[:1], *a, *c[1:]], before, end, conversions, after)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(chains(), st.integers(1, 50), st.integers(1, 50), st.integers(0, 1000), st.sampled_from(["RGB", "L"]))
 def test_whatever_is_native_is_exact(
     transforms: list[Any], height: int, width: int, index: int, mode: Mode

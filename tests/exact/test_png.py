@@ -71,7 +71,7 @@ def test_interlaced_files_are_left_to_pillow_but_their_size_is_known(bits: int, 
     entries=st.integers(1, 256),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_file_gives_pillows_pixels(
     kind: tuple[int, int], size: tuple[int, int], entries: int, seed: int
 ) -> None:

@@ -87,7 +87,7 @@ def test_resizes_are_torchs_for_every_layout(mode: InterpolationMode, before: tu
             assert same(ours, image_of(resized)), f"{before} to {after}"
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from(MODES),
     st.tuples(*[st.integers(1, 150)] * 4),
@@ -216,7 +216,7 @@ END = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
 
 
 @needs_bilinear
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(TRANSFORMS, max_size=4),
     st.lists(st.sampled_from([v2.RandomVerticalFlip(), v2.ColorJitter(0.3, 0.4, 0.5, 0.1)]), max_size=2),

@@ -28,7 +28,7 @@ def original() -> Iterator[None]:
     recording.stop()
 
 
-@settings(max_examples=COUNT, deadline=None, derandomize=COUNT == 60)
+@settings(max_examples=COUNT, derandomize=COUNT == 60)
 @given(program=st.integers(0, 2**32 - 1))
 def test_a_program_gives_the_same_where_transforms_record(program: int) -> None:
     wanted = results([program])

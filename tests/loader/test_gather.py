@@ -18,7 +18,7 @@ def gathers(loader: headrace.DataLoader) -> bool:
     return loader.plan().gather is not None
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 30), st.booleans(), st.integers(0, 2**31), st.sampled_from([None, [5, 0, -1, 5], [3]]))
 def test_batches_are_torchs(batch_size: int, drop_last: bool, seed: int, rows: list[int] | None) -> None:
     dataset: TensorDataset | Subset[tuple[torch.Tensor, ...]] = TensorDataset(*TENSORS)

@@ -28,7 +28,7 @@ def copy_of(held: Any) -> torch.Tensor:
     return torch.as_tensor(held).clone()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from([None, *KEEP_PART]), min_size=8, max_size=24))
 def test_whatever_part_of_a_batch_is_held_stays_as_it_is(
     dataset: ImageFolder, parts: list[str | None]

@@ -131,7 +131,7 @@ def samples_of(batch: Any) -> list[Any]:
     return [tuple(int(value) for value in sample) for sample in batch]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     n=st.integers(6, 12),
     order=st.sampled_from(sorted(ORDERS)),
@@ -262,7 +262,7 @@ class Squares(data.Dataset[int]):
         return value * value
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(
     n=st.integers(20, 200),
     ways=st.lists(st.sampled_from(WAYS), min_size=1, max_size=4),

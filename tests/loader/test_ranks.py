@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils import data
 from torch.utils.data import DistributedSampler, IterableDataset, RandomSampler
@@ -45,7 +45,6 @@ def indices(**settings: Any) -> list[list[int]]:
     return batches
 
 
-@settings(deadline=None)
 @given(n=st.integers(1, 200), world=st.integers(1, 9), batch=st.integers(1, 20), shuffle=st.booleans())
 def test_exact_epochs_have_every_sample_once(n: int, world: int, batch: int, shuffle: bool) -> None:
     each = [

@@ -81,7 +81,7 @@ def test_batches_equal_torchs(kind: str) -> None:
         assert all(same(a, b) for a, b in zip(received, theirs, strict=True))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     size=st.integers(1, 60),
     batch=st.integers(1, 9),

@@ -49,7 +49,7 @@ def pids(batches: list[Any]) -> list[int]:
     return [int(made.data[0, 1]) for made in batches]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.dictionaries(st.integers(0, SIZE - 1), st.sampled_from([0.001, 0.01, 0.05]), max_size=8),
     st.integers(1, 4),
@@ -67,7 +67,7 @@ def test_batches_come_in_order_whatever_time_samples_take(
     assert all(owners[i] == owners[i % workers] for i in range(BATCHES))
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(st.dictionaries(st.integers(0, SIZE - 1), st.sampled_from([0.001, 0.02]), max_size=8))
 def test_out_of_order_every_batch_comes_once(seconds: dict[int, float]) -> None:
     stream = Bench(Numbers(seconds), workers=3, in_order=False).begin()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision import transforms as v1
 from torchvision import tv_tensors
@@ -59,7 +59,6 @@ def test_looking_up_gives_the_transforms_bits(suffix: list[Any]) -> None:
     assert torch.equal(found, expected)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.floats(-3, 3), min_size=3, max_size=3), st.lists(st.floats(0.01, 9), min_size=3, max_size=3)
 )
