@@ -405,7 +405,7 @@ class StreamBuilder:
             threads = self._native = NativeThreads(config.num_workers)
             # Not kept by the meter, which is part of a cycle: threads end with the loader.
             stats = weakref.WeakMethod(threads.stats)
-            self.meter.native = lambda: None if (known := stats()) is None else known()
+            self.meter.count_native(lambda: None if (known := stats()) is None else known())
         if config.num_workers > 0:
             threads.use(settings["decode_threads"], settings["read_threads"])
         if self._slots is None or self._slots.nbytes != nbytes:

@@ -125,6 +125,19 @@ def test_a_loop_left_early_is_stopped_and_the_next_is_its_own(dataset: ImageFold
     ]
 
 
+def test_an_epoch_counts_its_own_samples_when_workers_come_and_go(dataset: ImageFolder) -> None:
+    loader = headrace.DataLoader(dataset, batch_size=4, num_workers=0)
+    batches = iter(loader)
+    next(batches)
+    del batches
+    for workers in (2, 0):
+        loader.num_workers = workers
+        for _images, _labels in loader:
+            pass
+        by_name = {stage.name: stage.samples for stage in loader.stats().epochs[-1].stages}
+        assert [by_name[name] for name in NATIVE_STAGES] == [len(dataset)] * len(NATIVE_STAGES)
+
+
 def test_an_error_in_the_loop_leaves_true_counts(dataset: ImageFolder) -> None:
     loader = headrace.DataLoader(dataset, sampler=[0, 1, 10_000, 2], batch_size=2, num_workers=1)
     with pytest.raises(IndexError):

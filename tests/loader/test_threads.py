@@ -231,8 +231,15 @@ def test_the_limit_of_a_crew_is_kept_and_can_be_changed() -> None:
         assert most == limit
 
 
-@pytest.mark.parametrize("own_collate", [False, True])
-def test_the_budget_bounds_what_is_in_flight(own_collate: bool) -> None:
+COLLATES: dict[str, Any] = {
+    "default": None,
+    "tensors": torch.stack,
+    "arrays": lambda samples: {"x": np.stack(samples)},
+}
+
+
+@pytest.mark.parametrize("collate", COLLATES)
+def test_the_budget_bounds_what_is_in_flight(collate: str) -> None:
     nbytes = 4 * picture(0).nbytes
     loader = headrace.DataLoader(
         Waiting(80, picture),
@@ -241,8 +248,16 @@ def test_the_budget_bounds_what_is_in_flight(own_collate: bool) -> None:
         worker_kind="thread",
         prefetch_factor=4,
         memory_budget=3 * nbytes,
-        collate_fn=torch.stack if own_collate else None,
+        collate_fn=COLLATES[collate],
     )
     for number, _ in enumerate(loader):
         if number > 0:  # how large a batch is, the first tells
             assert loader.stats().in_flight <= 3
+
+
+def test_batches_without_tensors_are_made_as_far_ahead_as_others() -> None:
+    loader = headrace.DataLoader(Waiting(200, str), 4, num_workers=2, worker_kind="thread", prefetch_factor=6)
+    batches = iter(loader)
+    next(batches)
+    next(batches)
+    assert loader.stats().in_flight == 12

@@ -13,9 +13,11 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
+import numpy as np
+
 from headrace._torch_compat import pin_memory
 from headrace.config import LoaderConfig
-from headrace.device.structure import total_nbytes
+from headrace.device.structure import children, total_nbytes
 from headrace.engine.error_policy import ErrorPolicyDataset, Request
 from headrace.engine.meter import Failures, Meter
 from headrace.engine.seeding import Seeding
@@ -81,7 +83,7 @@ class ThreadStream(PythonStream):
             raise batch.error
         made = batch.result
         self._times = batch.submitted_ns, batch.made_ns
-        self._largest = max(self._largest, total_nbytes(made))
+        self._largest = max(self._largest, 1, _nbytes(made))  # 0: not known
         self._fill()
         return made
 
@@ -178,3 +180,11 @@ class ThreadStream(PythonStream):
         if not batch.done.wait(self._config.timeout or None):
             raise RuntimeError(f"DataLoader timed out after {self._config.timeout} seconds")
         return batch
+
+
+def _nbytes(value: Any) -> int:
+    """Bytes of the tensors and arrays in a batch."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    inside = children(value)
+    return sum(map(_nbytes, inside)) if inside else total_nbytes(value)
