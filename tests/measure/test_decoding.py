@@ -55,6 +55,15 @@ def open_to_all(path: Path) -> None:
             folder.chmod(folder.stat().st_mode | 0o055)
 
 
+def test_a_photograph_with_further_images_behind_it_is_a_jpeg(tmp_path: Path) -> None:
+    """As phones write them: Pillow opens these as MPO, and native code decodes the first image."""
+    (tmp_path / "a").mkdir()
+    image = Image.new("RGB", (40, 30), "teal")
+    image.save(tmp_path / "a" / "x.jpg", format="MPO", save_all=True, append_images=[image])
+    images = survey(tmp_path).images
+    assert (images.kind_names, images.states.tolist()) == ([("JPEG", "RGB")], [State.GOOD])
+
+
 def test_every_odd_file_gets_the_state_that_pillow_gives_it(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     for name, make in ODD_FILES.items():

@@ -132,7 +132,9 @@ def _by_pillow(images: Images, row: int, data: bytes, *, decoded: bool) -> None:
     try:
         with Image.open(io.BytesIO(data)) as image:
             progressive = "progressive " if decoded and image.info.get("progressive") else ""
-            _set_kind(images, row, progressive + (image.format or ""), image.mode)
+            # As which Pillow opens JPEGs of phones that hold further images behind the first.
+            format_ = "JPEG" if image.format == "MPO" else image.format or ""
+            _set_kind(images, row, progressive + format_, image.mode)
             images.widths[row], images.heights[row] = image.size
             if not decoded:
                 image.convert("RGB")
