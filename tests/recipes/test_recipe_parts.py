@@ -40,6 +40,9 @@ def test_unknown_models_are_refused() -> None:
         headrace.ConfigError, match=r"--arch resnet17 isn't a model of torchvision \(.*resnet18"
     ):
         builder("resnet17")
+    # Its builder would fetch the weights of a backbone.
+    with pytest.raises(headrace.ConfigError, match="fcn_resnet50 isn't a classifier of images"):
+        builder("fcn_resnet50")
 
 
 def test_a_failed_write_leaves_the_checkpoint_that_was_there(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import headrace
@@ -108,6 +109,16 @@ def test_an_unknown_device_is_refused(name: str, folder: Path, tmp_path: Path) -
         headrace.ConfigError, match=f"--device {name} can't be used by local rank 0: .*cpu, cuda and"
     ):
         train(tiny.recipe(folder, tmp_path, device=name))
+
+
+def test_a_device_of_another_kind_than_the_machines_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch itself would set the index of the GPU that there is, and fail later."""
+    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda **_: torch.device("cuda"))
+    monkeypatch.setattr("torch.accelerator.set_device_index", lambda _: None)
+    with pytest.raises(headrace.ConfigError, match=r"--device xpu can't be used .* is cuda"):
+        train(tiny.recipe(folder, tmp_path, device="xpu"))
 
 
 def test_side_branches_are_left_out() -> None:

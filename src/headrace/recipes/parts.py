@@ -99,6 +99,9 @@ def builder(arch: str) -> Callable[[int], nn.Module]:
         raise headrace.ConfigError(
             f"--arch {arch} isn't a model of torchvision{similar}; {TIMM}NAME is one of timm's."
         ) from error
+    # torchvision's classifiers are modules of this package, its other models are packages in it.
+    if "." in make.__module__.partition("torchvision.models.")[2]:
+        raise headrace.ConfigError(f"--arch {arch} isn't a classifier of images.")
     return lambda classes: make(weights=None, num_classes=classes, **ONE_OUTPUT.get(make.__name__, {}))
 
 

@@ -40,10 +40,13 @@ def process_group(device: torch.device) -> Iterator[None]:
 
 def choose_device(name: str | None) -> torch.device:
     """The device `name`; None: the accelerator, by torchrun's LOCAL_RANK if several, else the CPU."""
+    present = torch.accelerator.current_accelerator(check_available=True)
     try:
-        device = torch.device(name or torch.accelerator.current_accelerator(check_available=True) or "cpu")
+        device = torch.device(name or present or "cpu")
         if device.type == "cpu":
             return device
+        if present is not None and device.type != present.type:  # which set_device_index would set
+            raise RuntimeError(f"this machine's accelerator is {present.type}")
         index = local_rank() if device.index is None else device.index
         torch.accelerator.set_device_index(index)
         return torch.device(device.type, index)
