@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
+from headrace.engine.caller_stream import TorchStream
 from headrace.engine.workers.progress import NONE, Cancelled, Note, Progress
 from support.unknown import Jitter
 
@@ -332,6 +334,41 @@ def test_a_batch_that_timed_out_still_comes_and_counts_once(tmp_path: Path) -> N
     resumed = loader()
     resumed.load_state_dict(state)
     assert same(given + list(resumed), list(loader()))
+
+
+class Broken:
+    """torch's iterator, as it is where a worker has died: it goes on without the worker."""
+
+    def __init__(self, exitcode: int | None, *errors: Exception) -> None:
+        self._workers = [SimpleNamespace(exitcode=exitcode)]
+        self.errors = list(errors)
+
+    def __iter__(self) -> Broken:
+        return self
+
+    def __next__(self) -> int:
+        if not self.errors:
+            raise StopIteration
+        raise self.errors.pop(0)
+
+
+def test_a_stream_of_torchs_loader_doesnt_end_as_if_that_had_been_all() -> None:
+    # A real worker's end reaches the main thread as a signal; torch makes it an error here, or in pytest.
+    stream = TorchStream(Broken(-signal.SIGKILL, ConnectionResetError(104, "Connection reset by peer")))
+    for _ in range(3):
+        with pytest.raises(ConnectionResetError):
+            next(stream)
+
+
+@pytest.mark.parametrize("exitcode", [None, 0])
+def test_a_stream_of_torchs_loader_continues_after_an_error_of_its_code(exitcode: int | None) -> None:
+    stream = TorchStream(Broken(exitcode, ConnectionError("Caught"), KeyError(3)))
+    with pytest.raises(ConnectionError, match="Caught"):
+        next(stream)
+    with pytest.raises(KeyError, match="3"):
+        next(stream)
+    with pytest.raises(StopIteration):
+        next(stream)
 
 
 def test_another_word_is_refused() -> None:

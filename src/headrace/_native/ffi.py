@@ -295,15 +295,6 @@ class Source:
         return cls(struct, (paths, offsets, extents), entries)
 
     @classmethod
-    def of_memory(cls, files: Sequence[bytes]) -> Source:
-        """Files that are in memory already; they are copied once."""
-        padded = [np.frombuffer(data + bytes(PADDING), np.uint8) for data in files]
-        addresses = np.array([data.ctypes.data for data in padded], np.uint64)
-        sizes = np.array([len(data) for data in files], np.uint64)
-        struct = abi.Source(count=len(files), data=addresses.ctypes.data, sizes=sizes.ctypes.data)
-        return cls(struct, (padded, addresses, sizes))
-
-    @classmethod
     def of_pixels(cls, images: npt.NDArray[np.uint8], rows: npt.NDArray[np.int64]) -> Source:
         """Decoded images: sample i is images[rows[i]], uint8 [height, width, 3] with any strides.
 

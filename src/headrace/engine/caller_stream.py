@@ -111,6 +111,7 @@ class TorchStream(BatchStream):
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
         self._taken = 0
+        self._lost: Exception | None = None
 
     @property
     def processes(self) -> list[Any]:
@@ -121,12 +122,16 @@ class TorchStream(BatchStream):
         self._batches = iter(())
 
     def __next__(self) -> HostBatch:
+        if self._lost is not None:
+            raise self._lost
         try:
             batch = next(self._batches)
         except StopIteration:
             raise
-        except Exception:
+        except Exception as error:
             self._taken += 1  # torch's loader continues after a batch that failed
+            if any(process.exitcode for process in self.processes):
+                self._lost = error  # it would wait for the dead worker, or end the epoch without its samples
             raise
         self._taken += 1
         return HostBatch(batch, batch_size(batch), self._taken)
