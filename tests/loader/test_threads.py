@@ -207,26 +207,27 @@ def test_samples_may_come_unbatched() -> None:
     assert list(loader) == [0, 1, 2, 3, 4]
 
 
-def test_the_limit_of_a_crew_is_kept_and_can_be_changed() -> None:
-    crew, lock = ThreadPool(3), threading.Lock()
+def test_a_pool_runs_as_many_tasks_at_once_as_its_limit_which_can_be_changed() -> None:
+    pool, lock = ThreadPool(3), threading.Lock()
     running, most = 0, 0
     left = threading.Semaphore(0)
+    together = threading.Barrier(1)
 
     def task() -> None:
         nonlocal running, most
         with lock:
             running += 1
             most = max(most, running)
-        time.sleep(0.002)
+        together.wait(60)  # fails where fewer than the limit run at once
         with lock:
             running -= 1
         left.release()
 
     for limit in (3, 7, 2):
-        crew.use(limit)
-        most = 0
-        crew.add([task] * 30)
-        for _ in range(30):
+        pool.use(limit)
+        most, together = 0, threading.Barrier(limit)
+        pool.add([task] * 4 * limit)
+        for _ in range(4 * limit):
             assert left.acquire(timeout=60)
         assert most == limit
 
