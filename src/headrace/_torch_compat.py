@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -81,11 +81,11 @@ def default_collation_changed() -> bool:
     return any(module.partition(".")[0] not in ("torch", "headrace") for module in modules)
 
 
-def collate(samples: list[Any], functions: Mapping[Any, Callable[..., Any]]) -> Any:
+def collate(samples: list[Any], functions: dict[Any, Callable[..., Any]]) -> Any:
     """`default_collate` by another table than torch's own. Only where `default_collate_functions` has one."""
     from torch.utils.data._utils.collate import collate as by_torch
 
-    return by_torch(samples, collate_fn_map=dict(functions))
+    return by_torch(samples, collate_fn_map=functions)
 
 
 def is_wrapper(tensor: torch.Tensor) -> bool:

@@ -24,7 +24,7 @@ WITHOUT_STREAMS = ("cpu", "mps")
 Step = Callable[[Any, BatchKeys | None], Any]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class SentBatch:
     """A batch on its way; to be given to `DevicePrefetcher.receive` once.
 
@@ -104,13 +104,12 @@ class DevicePrefetcher:
 
     def send(self, batch: Any, keys: BatchKeys | None = None) -> SentBatch:
         """Starts to copy `batch`. Pinned tensors are copied while Python continues; others are read first."""
-        self._land()
-        sent = SentBatch(batch, keys)
         if self._stream is None:
             if self._moves:
-                sent.data = map_leaves(batch, lambda leaf: self._copied(leaf, non_blocking=False))
-            self._run_prepare(sent)
-            return sent
+                batch = map_leaves(batch, lambda leaf: self._copied(leaf, non_blocking=False))
+            return SentBatch(batch if self._prepare is None else self._prepare(batch, keys), keys)
+        self._land()
+        sent = SentBatch(batch, keys)
         user = torch.accelerator.current_stream(self.device)
         with self._stream:
             begin, end = self._event(timed=True), self._event(timed=True)
@@ -122,7 +121,7 @@ class DevicePrefetcher:
             sent.ready = end
             if self._prepare is not None:
                 self._wait_for_others(kept, user)
-                self._run_prepare(sent)
+                sent.data = self._prepare(sent.data, keys)
                 sent.ready = self._event()
                 sent.ready.record()
         sent.made += self._made_since(kept, sent.data)
@@ -138,7 +137,7 @@ class DevicePrefetcher:
                 each.record_stream(stream)
             if sent.late:
                 self._move_late(sent, stream)
-        self._land()
+            self._land()
         return sent.data if self._finish is None else self._finish(sent.data, sent.keys)
 
     def close(self) -> None:
@@ -196,10 +195,6 @@ class DevicePrefetcher:
             end = self._event()
             end.record()
         self._flights.append(_Flight(sent.late, None, end))
-
-    def _run_prepare(self, sent: SentBatch) -> None:
-        if self._prepare is not None:
-            sent.data = self._prepare(sent.data, sent.keys)
 
     def _land(self) -> None:
         """Lets go of host memory whose copies are over, without waiting."""

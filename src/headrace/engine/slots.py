@@ -12,6 +12,7 @@ again only after them.
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -130,27 +131,27 @@ class ReusingCollate:
 
     def __init__(self, *, pinned: bool, keep: int, alone: bool) -> None:
         self.options = pinned, keep, alone
+        by_torch = _torch_compat.default_collate_functions()
+        stack = stacking(
+            by_torch[torch.Tensor], self._take, smallest=LARGE_NBYTES, keep_strides=alone, alone=alone
+        )
+        self._functions = {**by_torch, torch.Tensor: stack}
         self._slots: dict[int, Slots] = {}  # by the number of the large tensor in its batch
+        self._batch = threading.local()  # several threads make batches at the same time
 
     def __call__(self, samples: list[Any]) -> Any:
         """What torch's function makes of `samples`. For any thread."""
-        _, _, alone = self.options
-        by_torch, numbers = _torch_compat.default_collate_functions(), itertools.count()
-        stack = stacking(
-            by_torch[torch.Tensor],
-            lambda nbytes: self._take(next(numbers), nbytes),
-            smallest=LARGE_NBYTES,
-            keep_strides=alone,
-            alone=alone,
-        )
-        return _torch_compat.collate(samples, {**by_torch, torch.Tensor: stack})
+        self._batch.large_tensors = 0
+        return _torch_compat.collate(samples, self._functions)
 
     @property
     def live_nbytes(self) -> int:
         """Bytes of batches that are being made or that the user holds."""
         return sum(slots.live * slots.nbytes for slots in list(self._slots.values()))
 
-    def _take(self, number: int, nbytes: int) -> torch.Tensor:
+    def _take(self, nbytes: int) -> torch.Tensor:
+        number = self._batch.large_tensors
+        self._batch.large_tensors += 1
         slots = self._slots.get(number)
         if slots is None or slots.nbytes < nbytes:
             pinned, keep, _ = self.options
