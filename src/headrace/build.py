@@ -26,7 +26,7 @@ from headrace.engine.error_policy import ErrorPolicyDataset
 from headrace.engine.finish import BatchTransform, Cast
 from headrace.engine.iterator import KeptWorkers, LoaderIterator
 from headrace.engine.meter import Failures, Meter
-from headrace.engine.native import READ_THREADS, NativeEngine, NativeThreads
+from headrace.engine.native import READ_THREADS, NativeEngine, NativeThreads, stats_of
 from headrace.engine.native_stream import NativeStream
 from headrace.engine.prefetch import Prefetcher
 from headrace.engine.seeding import Seeding
@@ -252,7 +252,11 @@ class StreamBuilder:
         self._threads: ThreadPool | None = None
         self._collate: ReusingCollate | None = None
         self._slots: Slots | None = None
-        self._native: NativeThreads | None = None
+        # Those of the caller's own thread (0 of them) and others: a pool can't change from one to the other.
+        self._native: dict[bool, NativeThreads] = {}
+        # They end with the loader, not when the next collection finds a cycle that they are part of.
+        self._known: weakref.WeakSet[NativeThreads] = weakref.WeakSet()
+        self.meter.native = partial(stats_of, self._known)
 
     def __reduce__(self) -> tuple[type[StreamBuilder], tuple[()]]:
         return StreamBuilder, ()
@@ -399,13 +403,8 @@ class StreamBuilder:
         self._begin_tuning(config, plan, config.batches_that_fit(nbytes), tunes_depth=ours)
         settings = self.tuning.settings
         depth = settings["depth"]
-        threads = self._native
-        # A pool can't change between the caller's own thread, which counts as none, and others.
-        if threads is None or (threads.decode_threads == 0) != (config.num_workers == 0):
-            threads = self._native = NativeThreads(config.num_workers)
-            # Not kept by the meter, which is part of a cycle: threads end with the loader.
-            stats = weakref.WeakMethod(threads.stats)
-            self.meter.count_native(lambda: None if (known := stats()) is None else known())
+        threads = self._native.setdefault(config.num_workers == 0, NativeThreads(config.num_workers))
+        self._known.add(threads)
         if config.num_workers > 0:
             threads.use(settings["decode_threads"], settings["read_threads"])
         if self._slots is None or self._slots.nbytes != nbytes:

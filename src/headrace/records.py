@@ -107,6 +107,20 @@ class NativeStats:
     decode_threads: int
     read_threads: int
 
+    def __add__(self, other: NativeStats) -> NativeStats:
+        """Totals of two pools together."""
+        return NativeStats(
+            self.samples + other.samples,
+            self.failed + other.failed,
+            self.bytes_read + other.bytes_read,
+            self.pixels_decoded + other.pixels_decoded,
+            self.stale_entries + other.stale_entries,
+            {name: count + other.nanoseconds[name] for name, count in self.nanoseconds.items()},
+            {name: count + other.decoded_by[name] for name, count in self.decoded_by.items()},
+            self.decode_threads + other.decode_threads,
+            self.read_threads + other.read_threads,
+        )
+
 
 @dataclass(frozen=True)
 class StageStats:

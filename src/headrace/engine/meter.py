@@ -65,13 +65,6 @@ class Meter:
             self._epochs.append(epoch)
             return epoch
 
-    def count_native(self, native: Callable[[], NativeStats | None]) -> None:
-        """From now on, with the latest epoch, `native` gives the totals: of other threads, from 0 on."""
-        with self.lock:
-            self.native = native
-            if self._epochs:
-                self._epochs[-1].before = self.stages()
-
     @property
     def waits(self) -> Histogram:
         """Waits of all steps but the first ones of epochs, in seconds."""
@@ -146,7 +139,6 @@ class EpochMeter:
 
     Attributes:
         waits: of all steps but the first, in seconds.
-        before: the loader's stages when the epoch started.
     """
 
     def __init__(self, meter: Meter, number: int) -> None:
@@ -160,7 +152,7 @@ class EpochMeter:
         self.waits = Histogram()
         self._queue = Series()
         self._final: EpochStats | None = None  # None: still running
-        self.before = meter.stages()
+        self._before = meter.stages()
         self._begun = self._last = time.perf_counter()
 
     def received(
@@ -234,7 +226,7 @@ class EpochMeter:
             stall_median_seconds=waits.quantile(0.5),
             stall_p95_seconds=waits.quantile(0.95),
             stall_max_seconds=waits.largest,
-            stages=_since(self.before, now),
+            stages=_since(self._before, now),
             queue=QueueFill(self._depth, self._queue.steps_per_point, ready, in_flight),
         )
 

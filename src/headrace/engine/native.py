@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
@@ -108,6 +108,12 @@ def native_source(plan: NativeSegment) -> ffi.Source | None:
     if isinstance(source, PackSource):
         return ffi.Source.of_extents(source.paths, source.offsets, source.extents, plan.entries)
     return ffi.Source.of_paths(source.paths, source.offsets, plan.entries)
+
+
+def stats_of(threads: Iterable[NativeThreads]) -> NativeStats | None:
+    """Totals of native threads; None where none have been started in this process."""
+    found = [stats for each in threads if (stats := each.stats()) is not None]
+    return sum(found[1:], found[0]) if found else None
 
 
 def _end_pool(pool: ffi.Pool, pid: int) -> None:
