@@ -41,12 +41,17 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 @dataclass(frozen=True)
 class Job:
-    """An examination of a script, or a module, and its arguments, of so many steps (None: as many as take a
-    few seconds), which is ended after `limit` seconds.
+    """An examination of a script.
 
-    `settings` (see `headrace.measure.subject`) replace those of the loader iterated over at `subject`
-    ("file.py:12", "": any), if it is `loader` as code ("": any); then, as with `brief`, the unchanged steps
-    only are measured.
+    Attributes:
+        command: the script, or the module, and its arguments.
+        module: whether it is a module.
+        steps: number of steps of the actual phase; None: as many as take a few seconds.
+        settings: to replace the script's own; see `headrace.measure.subject`. Default: none.
+        subject: "file.py:12" of the loader that the settings are for; "": any loader.
+        loader: that loader as code, as of `LoaderFacts`; "": any that is iterated over there.
+        brief: whether to measure the unchanged steps only; so it is with `settings`.
+        limit: seconds after which the script is ended, examined or not; None: no limit.
     """
 
     command: list[str]
@@ -61,11 +66,17 @@ class Job:
     def run(
         self, *, quiet: bool, progress: Callable[[str], None] = lambda _: None
     ) -> tuple[int, Observation | None, str]:
-        """Runs the script in a process of its own until all is measured; `progress` is called with the name
-        of each phase, from another thread, up to a second late.
+        """Runs the script in a process of its own until all is measured.
 
-        Returns (exit status; what was observed, None: it ended too early; the output, if quiet). Ctrl-C
-        raises KeyboardInterrupt, unless all was measured but the change that is tried.
+        Args:
+            quiet: keep the script's output from the terminal.
+            progress: called with the name of each phase, from another thread, up to a second late.
+
+        Returns:
+            (exit status; what was observed, None: it ended too early; the output, if quiet).
+
+        Raises:
+            KeyboardInterrupt: by Ctrl-C, before all was measured but the change that is tried.
         """
         # Workers of a script that was ended may write on for a moment while the folder is removed.
         with TemporaryDirectory(prefix="headrace-doctor-", ignore_cleanup_errors=True) as name:

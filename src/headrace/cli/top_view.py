@@ -49,9 +49,15 @@ COPIED = (
 
 @dataclass(frozen=True)
 class Look:
-    """Everything known of a job at one moment: answers of the processes that publish, by their number; those
-    that didn't answer; the GPUs that it computes on (all of them where NVML doesn't tell), or why none is
-    known."""
+    """Everything known of a job at one moment.
+
+    Attributes:
+        tree: the job's processes.
+        said: by process number, answers of those that publish; see `headrace.export.live`.
+        silent: numbers of processes that publish and didn't answer.
+        gpus: that the job computes on; all of the machine where NVML doesn't tell.
+        no_gpus: why no GPU is known.
+    """
 
     tree: TreeLook
     said: Mapping[int, Json]
@@ -61,8 +67,16 @@ class Look:
 
 
 class Watch:
-    """One job: a process and all its descendants, looked at every `interval` seconds. `stalls` are those
-    between looks, of the loader that waited most; oldest first, None where there was no step."""
+    """One job: a process and all its descendants, any of which may have loaders.
+
+    Args:
+        pid: of the process.
+        interval: between looks, in seconds.
+
+    Attributes:
+        stalls: between looks, of the loader that waited most, 0 to 1; oldest first, None where there was no
+            step.
+    """
 
     def __init__(self, pid: int, interval: float) -> None:
         self._pid = pid

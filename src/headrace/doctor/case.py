@@ -52,7 +52,10 @@ class Case:
     """An observation, and what was computed of it once.
 
     Attributes:
-        loader, phase: the one that was examined, and its actual phase.
+        observation: all that was measured.
+        loader: the one that was examined.
+        phase: the steps of the script as it is, `ACTUAL`.
+        costs: of a sample, without irregular costs of the step.
         actual: seconds per sample, with starts of epochs and loops over other loaders.
         steady: the same without these, and without irregular costs of the step.
         irregular: seconds per sample by part of the step that not each batch needs, as of `IRREGULAR`.
@@ -110,7 +113,7 @@ class Case:
 
     @property
     def samples(self) -> int:
-        """Of the actual phase."""
+        """Number of samples in the steps of the actual phase, at least 1."""
         return max(1, sum(self.phase.samples))
 
     def gain(self, after: Costs, saved: float = 0.0) -> float:

@@ -61,16 +61,29 @@ USUAL_EDGE = 256  # that nearly every recipe scales down to
 def judge_folder(
     place: Place, splits: Sequence[Split], *, decoded: bool, known_wnids: Sequence[str] = ()
 ) -> Checkup:
-    """The checkup of a folder and of the splits below it that hold class folders or images, as listed;
-    `known_wnids` are those of ImageNet's classes, where a devkit has them."""
+    """The checkup of a folder.
+
+    Args:
+        place: the given folder.
+        splits: the splits below `place` that hold class folders or images, as listed.
+        decoded: whether their images were read and decoded.
+        known_wnids: of ImageNet's classes, where a devkit has them. Default: there is none.
+    """
     return _checkup(place.path, ("Folder", layout(place)), splits, decoded=decoded, known=known_wnids)
 
 
 def judge_pack(
     path: str, split: Split, problems: Sequence[str], notes: Sequence[str], *, decoded: bool
 ) -> Checkup:
-    """The checkup of a pack whose samples are `split`: what verifying it found, one per line, and what
-    couldn't be verified."""
+    """The checkup of a pack.
+
+    Args:
+        path: of its folder.
+        split: its samples.
+        problems: what verifying it found, one per line.
+        notes: what couldn't be verified, and why.
+        decoded: whether its images were decoded.
+    """
     remedy = "Copy the pack again, or make it again: headrace pack. headrace verify lists all."
     details = {"problems": list(problems)}
     found = some("records", "record", "not as packed", problems, "bad", remedy, details)

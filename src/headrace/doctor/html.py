@@ -22,9 +22,16 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Chart:
-    """Quantities over time, from `start` to `end` (seconds). `top` is the value at the upper edge, with its
-    unit; curves are (class of style, name, points of an SVG polygon), back to front; bands (name, left,
-    width) of each phase, in units of the chart."""
+    """Quantities over time.
+
+    Attributes:
+        heading: what it shows.
+        note: remark beside the heading: what the quantities are of, or a summary of them.
+        top: value at the upper edge, with its unit: "120 ms".
+        start, end: seconds at the left and right edge, since the script began.
+        curves: (class of style, name, points of an SVG polygon), back to front.
+        bands: (name, left, width) of each phase, in units of the chart, which is WIDTH of them wide.
+    """
 
     heading: str
     note: str
@@ -36,8 +43,19 @@ class Chart:
 
 
 def render_html(diagnosis: Diagnosis) -> str:
-    """The report as HTML5 in UTF-8, with the whole record in it as JSON. It loads nothing, and its
-    Content-Security-Policy keeps it from it."""
+    """The report as HTML5 in UTF-8, with the whole record in it as JSON.
+
+    It loads nothing, and its Content-Security-Policy keeps it from it.
+
+    Args:
+        diagnosis: the record, with its three rates.
+
+    Returns:
+        The page as text.
+
+    Raises:
+        ConfigError: jinja2 isn't installed.
+    """
     jinja2, markupsafe = require("jinja2", "doctor"), require("markupsafe", "doctor")
     environment = jinja2.Environment(
         autoescape=True,

@@ -41,8 +41,15 @@ IDLE = ("idle", "start", "wait")
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of one sample: of the step alone; of the loader alone, from one sample to the next; and of
-    processor time of each, in all threads and processes. `overlaps`: the loader works while the step does."""
+    """What one sample costs.
+
+    Attributes:
+        demand: seconds of the step alone.
+        supply: seconds of the loader alone, from one sample to the next.
+        demand_cpu, supply_cpu: processor seconds of each, in all threads and processes.
+        cores: number of cores that may be used.
+        overlaps: whether the loader works while the step does.
+    """
 
     demand: float
     supply: float

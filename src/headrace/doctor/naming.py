@@ -60,9 +60,20 @@ def some(
     remedy: str = "",
     details: dict[str, Any] | None = None,
 ) -> list[Finding]:
-    """One finding that names the files; none if there are no `names`. Of a dict of names, the values are the
-    reasons, which may be empty; "file" and "of 0 bytes" are noun and what; `details` are {"files": names} by
-    default."""
+    """One finding that names the files; none if there are no `names`.
+
+    Args:
+        name: title of the finding.
+        noun: what is counted, in the singular: "file".
+        what: what is the matter with them: "of 0 bytes".
+        names: of the files; a dict has the reason of each, which may be empty.
+        judgement: of the finding.
+        remedy: what to do about it. Default: nothing is suggested.
+        details: of the finding, for programs. Default: {"files": names}.
+
+    Returns:
+        A list of one finding, or of none.
+    """
     if not names:
         return []
     if isinstance(names, dict):

@@ -33,12 +33,18 @@ PLACES: dict[str, tuple[str, Judgement, str]] = {
 def storage_findings(
     storage: Storage, decoding: Decoding, cores: float, available: int
 ) -> tuple[Finding, ...]:
-    """The file system, the number of files, and how fast they are read; `available` bytes of memory.
+    """The file system, the number of files, and how fast they are read.
 
     Random reads are bad where many in flight deliver fewer bytes than `cores` cores decode with Pillow, as
-    torchvision's datasets do, and a note where they deliver fewer than those decode with Headrace, or where
-    the files fit into memory: later epochs read them from there. Bytes are compared, so that it holds for
-    files of any size.
+    torchvision's datasets do, and a note where they deliver fewer than those decode with Headrace: then the
+    storage, not the processor, is the bottleneck. Bytes are compared, so that it holds for files of any size.
+    A note instead of bad where the files fit into the available memory: later epochs read them from there.
+
+    Args:
+        storage: what was measured.
+        decoding: how fast this machine decodes.
+        cores: cores' worth of work that may be used for it.
+        available: bytes of memory that can be taken.
     """
     findings = [_mount_finding(storage.mount), _files_finding(storage, available)]
     if storage.rates is None:

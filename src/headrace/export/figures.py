@@ -17,13 +17,17 @@ def figures(
     length: int | None,
     skipped: int,
 ) -> dict[str, Any]:
-    """A dict of JSON types, with what is counted under the names of `LoaderStats`, `EpochStats` and
-    `RemoteStats` (None for local data). In its "epoch", the one that was started last, `ready` is the latest
-    mean of batches ready, and `depth` the number of batches that may be in flight, 0 where it isn't known.
+    """A dict of JSON types. What it counts is named as in `LoaderStats` and `EpochStats`; in its "epoch", the
+    one that was started last, `ready` is the latest mean of batches ready, and `depth` the number of batches
+    that may be in flight, 0 where it isn't known. "remote" is as in `RemoteStats`, None for local data.
 
-    `batch_size` is None where samples aren't batched, `length` (batches of the epoch) where it isn't known;
-    `waiting_seconds` are those that the loop has been in next() now; `skipped` are the batches of the epoch
-    before the state that it resumed from.
+    Args:
+        stats: what the loader has counted.
+        dataset: name of the dataset's class.
+        batch_size: samples per batch; None where samples aren't batched.
+        waiting_seconds: time that the training loop has been in next() now; 0 where it isn't.
+        length: batches of the epoch; None where it isn't known.
+        skipped: batches of the epoch before the state that it resumed from.
     """
     failures, epoch = stats.failures, stats.epochs[-1] if stats.epochs else None
     counted = asdict(replace(stats, epochs=(), failures=()))

@@ -58,8 +58,14 @@ def address(uid: int) -> str:
 
 
 def publish(loader: T, figures: Callable[[T], Json]) -> None:
-    """From now on `figures(loader)` is part of what this process answers, as long as the loader lives; it is
-    called in another thread, and gives a dict of JSON types. The first call in a process begins to listen."""
+    """From now on `figures(loader)` is part of what this process answers, as long as the loader lives.
+
+    Called for every iterator: the first call in a process begins to listen.
+
+    Args:
+        loader: of which only a weak reference is kept.
+        figures: called in another thread, while somebody looks; gives a dict of JSON types.
+    """
     known = _loaders.get(id(loader))
     if known is None or known[1]() is not loader:
         place = id(loader)
@@ -144,7 +150,12 @@ os.register_at_fork(after_in_child=_renew)
 
 
 class Job:
-    """A process of this user's that can be asked, by the name of its socket."""
+    """A process of this user's that can be asked.
+
+    Attributes:
+        pid: as it is seen from here.
+        name: of its socket.
+    """
 
     def __init__(self, pid: int, name: str) -> None:
         self.pid = pid

@@ -64,9 +64,16 @@ def decode_all(
     progress: Progress | None = None,
     read: Read = read_file,
 ) -> None:
-    """Fills in what reading and decoding shows about the images of `splits`, by as many threads (by default
-    the usable cores + 1, as some will be reading); `progress` is called with (images done, images in all),
-    now and then, and `read` reads one image. A file that fails only gets its state."""
+    """Fills in what reading and decoding shows about the images of `splits`.
+
+    A file that fails only gets its state; nothing is raised for it.
+
+    Args:
+        splits: as listed; images that were opened, or couldn't be found, are left as they are.
+        workers: number of threads. Default: usable cores + 1, as some will be reading.
+        progress: called with (images done, images in all), now and then. Default: not at all.
+        read: of one image. Default: from its file.
+    """
     duplicated = _duplicated_sizes(splits)
     missing = [(split, np.flatnonzero(split.images.states == State.UNSEEN)) for split in splits]
     chunks = [(split, rows[i : i + CHUNK]) for split, rows in missing for i in range(0, len(rows), CHUNK)]

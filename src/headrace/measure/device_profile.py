@@ -19,8 +19,14 @@ PAGEABLE = "Pageable"
 
 
 class Event(NamedTuple):
-    """Something that took place while steps were profiled, under the profiler's name; from `start` to `end`,
-    in seconds, on the device or by a thread of the processor."""
+    """Something that took place while steps were profiled.
+
+    Attributes:
+        name: as the profiler gives it.
+        start, end: seconds, on the profiler's clock.
+        on_device: whether it ran on the device, not in a thread of the processor.
+        thread: of the processor, by the profiler's number.
+    """
 
     name: str
     start: float
@@ -47,8 +53,14 @@ def profiling() -> Iterator[list[Event]]:
 
 
 def device_facts(events: Sequence[Event], steps: int, batch_nbytes: int, name: str) -> DeviceFacts:
-    """Per step, from what was profiled over `steps` of them; profiles don't always say how much a copy
-    copied, hence the bytes of a batch."""
+    """What a step does on the device, on average.
+
+    Args:
+        events: all that was profiled.
+        steps: number of steps that it was profiled over, at least 1.
+        batch_nbytes: bytes of the tensors of a batch: profiles don't always say how much a copy copied.
+        name: of the device.
+    """
     on_device = [event for event in events if event.on_device]
     calls = [event for event in events if not event.on_device]
     waits = [call for call in calls if call.name.endswith(SYNCHRONISE)]

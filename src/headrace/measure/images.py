@@ -145,10 +145,19 @@ def list_split(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Split:
-    """Lists the files below `path`, a class folder per thread at a time; only those without one of
-    ImageFolder's `extensions` (lower case, with the dot) are opened. `flat`: the images lie in `path` itself,
-    without classes; `progress` is called with (folders listed, folders in all). Raises OSError where `path`
-    cannot be listed."""
+    """Lists the files below `path`; only those without an image's extension are opened.
+
+    Args:
+        name: of the split; "": the folder's name does not say.
+        path: of the split's folder.
+        extensions: those that ImageFolder takes, in lower case, with the dot.
+        flat: whether the images lie in `path` itself, without classes.
+        workers: number of threads, each with one class folder at a time.
+        progress: called with (folders listed, folders in all). Default: not at all.
+
+    Raises:
+        OSError: `path` itself cannot be listed.
+    """
     taken = tuple(extensions)
     with os.scandir(path) as found:
         entries = sorted(found, key=lambda entry: entry.name)

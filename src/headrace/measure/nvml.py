@@ -43,8 +43,14 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Gpus:
-    """The GPUs that NVML knows, in its order, the driver's version ("580.65.06") and the newest CUDA that it
-    runs; or why NVML can't be asked."""
+    """The GPUs that NVML knows.
+
+    Attributes:
+        missing: why NVML can't be asked; "" where it can.
+        driver: the driver's version, "580.65.06"; "" where NVML can't be asked.
+        cuda: the newest CUDA that the driver runs: (13, 0); None where NVML can't be asked.
+        gpus: in NVML's order.
+    """
 
     missing: str = ""
     driver: str = ""

@@ -20,9 +20,18 @@ SHARE_OF_TIME = 0.0025
 
 
 class Outside:
-    """Watches a process from a thread, from when it is made until `stop`; the samplers' folder tells the
-    phase, whose name `progress` is called with. `share` is the processor seconds per second that watching
-    takes; `memory` has bytes: "allowed" when it began; "shm_total", and "shm_free" at the least."""
+    """Watches a process and its descendants from a thread, from when it is made until `stop`.
+
+    Args:
+        pid: of the process.
+        folder: of its samplers, which tells the phase.
+        progress: called in the watching thread with the name of each phase that is seen, but for "".
+
+    Attributes:
+        share: processor seconds per second that watching takes.
+        memory: bytes: "allowed" when it began; "shm_total", and "shm_free" at the least, 0: there is no
+            /dev/shm.
+    """
 
     def __init__(self, pid: int, folder: Path, progress: Callable[[str], None] = lambda _: None) -> None:
         self._pid, self._folder = pid, folder

@@ -44,8 +44,13 @@ class ProcessLook:
 
 @dataclass(frozen=True)
 class TreeLook:
-    """A process and all its descendants at one moment (`time.perf_counter()`): the process itself first; none
-    if it no longer runs; and the cores that it may use, by affinity and cgroup quota."""
+    """A process and all its descendants at one moment.
+
+    Attributes:
+        clock: `time.perf_counter()` then.
+        processes: the process itself first; empty if it no longer runs.
+        cores: that it may use, by affinity and cgroup quota; 0 if it no longer runs.
+    """
 
     clock: float
     processes: tuple[ProcessLook, ...]
@@ -148,9 +153,14 @@ def busy_seconds() -> float:
 
 
 class Times(NamedTuple):
-    """Seconds: wall time by `time.perf_counter()`; processor time of this process; that of its descendants,
-    including those that ended and were waited for; that of all processes, on the cores that this one may be
-    put on."""
+    """Counters of time, all in seconds.
+
+    Attributes:
+        wall: by `time.perf_counter()`.
+        own: processor time of this process.
+        children: that of its descendants, including those that ended and were waited for.
+        machine: that of all processes, on the cores that this one may be put on.
+    """
 
     wall: float
     own: float

@@ -132,8 +132,12 @@ class Counts:
 
 
 class Sampler:
-    """Samples this process's threads, itself left out, and writes into a folder, which also holds the file
-    with the phase's name; `role`: "main" or "worker", written on each line."""
+    """Samples this process's threads, itself left out.
+
+    Args:
+        folder: holds the file with the phase's name; the sampler's own file is written there.
+        role: of this process, written on each line: "main" or "worker".
+    """
 
     current: Sampler | None = None  # that of this process
 
@@ -394,10 +398,15 @@ def sample_worker(folder: Path, init: Callable[[int], object] | None, worker_id:
 
 @contextmanager
 def sampled(folder: Path) -> Iterator[Callable[[str], None]]:
-    """Samples this process and the workers that torch's loaders start meanwhile, however started, into files
-    of an existing folder. Yields a function that announces the name of the phase that begins now.
+    """Samples this process and the workers that torch's loaders start meanwhile, however started.
 
     Headrace's own loader isn't hooked: it counts its stages itself.
+
+    Args:
+        folder: an existing folder; the samplers' files go there.
+
+    Yields:
+        A function that announces the name of the phase that begins now.
     """
     announce_phase(folder, "")
     sampler = Sampler(folder, "main")

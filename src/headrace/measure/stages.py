@@ -15,8 +15,15 @@ from typing import NamedTuple
 
 
 class Frame(NamedTuple):
-    """A frame of a Python stack: its code, the line that is executed (its text where it matters), the class
-    that a method is defined in, and whether it calls transforms in turn, as Compose and Sequential do."""
+    """A frame of a Python stack.
+
+    Attributes:
+        filename, function, first_line: of its code.
+        line: number of the line that is executed.
+        owner: class that the function is defined in; "" for a plain function.
+        container: whether it calls transforms in turn, as Compose and Sequential do.
+        source: text of the line, where it matters; "" elsewhere.
+    """
 
     filename: str
     function: str

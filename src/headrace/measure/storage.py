@@ -46,8 +46,14 @@ LOCAL_FUSE = ("fuseblk", "fuse.ntfs-3g", "fuse.exfat", "fuse.mergerfs", "fuse.fu
 
 @dataclass(frozen=True)
 class Mount:
-    """A mounted file system: where, its kind as the kernel names it ("ext4", "fuse.sshfs"), where its reads
-    go, and the device or the server's path."""
+    """A mounted file system.
+
+    Attributes:
+        point: where it is mounted.
+        kind: file system as the kernel names it: "ext4", "nfs4", "fuse.sshfs".
+        place: where its reads go.
+        source: the device, the server's path, or another name of the source.
+    """
 
     point: Path
     kind: str
@@ -57,7 +63,13 @@ class Mount:
 
 @dataclass(frozen=True)
 class Reads:
-    """Number of reads, bytes and seconds, opening the files included."""
+    """What reading took.
+
+    Attributes:
+        reads: number of reads.
+        bytes: that they returned.
+        seconds: of wall time, opening the files included.
+    """
 
     reads: int
     bytes: int
@@ -71,9 +83,15 @@ class Reads:
 
 @dataclass(frozen=True)
 class Rates:
-    """How fast the files were read: 128 KiB at random places, whole files where they are smaller, one read at
-    a time and 32 in flight. Without `direct` (O_DIRECT bypasses the page cache) the kernel was asked to drop
-    the files' pages first, which is only a request. `failures`: files that couldn't be read, and why."""
+    """How fast the files were read.
+
+    Attributes:
+        direct: whether O_DIRECT bypassed the page cache; otherwise the kernel was asked to drop the files'
+            pages first (posix_fadvise), which is only a request.
+        random: of 128 KiB at random places, whole files where they are smaller, one read at a time.
+        parallel: the same with 32 reads in flight.
+        failures: files that couldn't be read, each with the system's reason.
+    """
 
     direct: bool
     random: Reads
@@ -83,9 +101,16 @@ class Rates:
 
 @dataclass(frozen=True)
 class Storage:
-    """The storage of a folder or file: the number of files of 4 KiB and more and the sum of their bytes,
-    `complete` if the search for them ended before its time limit; and how fast they are read, None if there
-    are none."""
+    """The storage of a folder or file, and its rates.
+
+    Attributes:
+        path: as given by the user.
+        mount: the file system of the files that were read; None: unknown.
+        files: number of files found; those of less than 4 KiB don't count, unless `path` is one.
+        bytes: their sum.
+        complete: whether these are all: the search ended before its limits of time and number.
+        rates: None: there are no files.
+    """
 
     path: Path
     mount: Mount | None

@@ -75,8 +75,14 @@ class Watched:
 
 @dataclass
 class Window:
-    """An actual phase up to the end of a loop over another loader, where it begins again; `loops` are the
-    other loaders, with what was spent on them in it."""
+    """An actual phase up to the end of a loop over another loader, where it begins again.
+
+    Attributes:
+        watched: the loader whose phase it is.
+        phase: what it measured until then.
+        times: wall and processor time when it began.
+        loops: the other loaders, with what was spent on them in it.
+    """
 
     watched: Watched
     phase: Phase
@@ -244,7 +250,13 @@ def is_replaceable(loader: DataLoader[Any]) -> bool:
 def with_settings(
     loader: DataLoader[Any], settings: dict[str, Any], headrace: type[DataLoader[Any]] | None
 ) -> DataLoader[Any]:
-    """Another loader of the same batches as torch's `loader`; "threads" in the settings is ignored."""
+    """Another loader of the same batches.
+
+    Args:
+        loader: torch's; it is left alone.
+        settings: what differs; "threads" is ignored.
+        headrace: Headrace's DataLoader; None: settings don't ask for it.
+    """
     arguments = arguments_of(loader)
     if settings.get("headrace") and headrace is not None:
         for name in ("num_workers", "in_order", "worker_init_fn", *OF_WORKERS):

@@ -53,8 +53,12 @@ LOOP_THAT_MATTERS = 0.05
 
 
 class Recorder:
-    """Begins the phases of an observation, and adds to it those that end; `announce` is called with the name
-    of each that begins, and with "" when it ends."""
+    """Begins and ends the phases of an observation.
+
+    Args:
+        observation: the phases that end are added to it.
+        announce: called with the name of each phase that begins, and with "" when it ends.
+    """
 
     def __init__(self, observation: Observation, announce: Callable[[str], None]) -> None:
         self.observation = observation
@@ -116,8 +120,13 @@ class Recorder:
 
 
 class Supplies:
-    """Measures loaders alone, also Headrace's if it is given; `counted` returns what the samplers have
-    counted so far."""
+    """Measures loaders alone.
+
+    Args:
+        recorder: of the phases.
+        headrace: Headrace's DataLoader, to be measured, too; None: it is not.
+        counted: returns what the samplers have counted so far.
+    """
 
     def __init__(
         self,
@@ -131,8 +140,12 @@ class Supplies:
         self._counted = counted
 
     def measure(self, watched: Watched, inner: Iterator[Any] | None) -> None:
-        """The loader as it is and, where the step waits for it, with other settings; `inner`: its batches in
-        use, None: from a new iter()."""
+        """The loader as it is and, where the step waits for it, with other settings.
+
+        Args:
+            watched: the loader.
+            inner: its batches in use; None: from a new iter().
+        """
         before = own_stages(watched.loader)
         self._supply(watched, {}, watched.begin, inner)
         supply, actual = self._observation.phase(SUPPLY), self._observation.phase(ACTUAL)

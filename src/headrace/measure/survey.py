@@ -65,7 +65,13 @@ class Cores:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes: of the host, the cgroup's limit (None: none below the host's), and what can be taken now."""
+    """How much there is, in bytes.
+
+    Attributes:
+        total: of the host.
+        limit: the cgroup's; None: none below the host's.
+        available: what can be taken now.
+    """
 
     total: int
     limit: int | None
@@ -74,9 +80,14 @@ class Memory:
 
 @dataclass(frozen=True)
 class Copies:
-    """Bytes per second from the host to one device (its index in torch, and "GPU-…" as NVML names it, "" if
-    not told): from page-locked memory, and from ordinary memory, which the driver copies to a pinned buffer
-    first."""
+    """Bytes per second from the host to one device.
+
+    Attributes:
+        device: its index in torch.
+        uuid: "GPU-…" as NVML names it; "": not told, as by devices other than CUDA's.
+        pinned: from page-locked memory.
+        pageable: from ordinary memory, which the driver copies to a pinned buffer first.
+    """
 
     device: int
     uuid: str
@@ -86,9 +97,17 @@ class Copies:
 
 @dataclass(frozen=True)
 class TorchBuild:
-    """The installed torch: the CUDA (13, 2) or ROCm that it was built for; the accelerators that it reaches
-    and their kind ("" and 0: none), or what it says of why it reaches none; and CUDA_VISIBLE_DEVICES, None:
-    not set."""
+    """The installed torch.
+
+    Attributes:
+        version: "2.15.0+cu132".
+        cuda: CUDA that it was built for: (13, 2); None: a build without CUDA.
+        hip: ROCm that it was built for; None: without.
+        devices: number of accelerators that it reaches.
+        accelerator: their kind: "cuda", "xpu", "mps"; "": none.
+        reason: what torch says of why it reaches none; "" where it does, or says nothing.
+        visible: CUDA_VISIBLE_DEVICES; None: not set.
+    """
 
     version: str
     cuda: tuple[int, int] | None
@@ -101,8 +120,20 @@ class TorchBuild:
 
 @dataclass(frozen=True)
 class Machine:
-    """What was measured. Without /dev/shm `shared` is None; `copies_failed` says why there are no copies
-    though there is a device."""
+    """What was measured.
+
+    Attributes:
+        cores: how many there are, and how busy they were before.
+        memory: of the host and the cgroup.
+        shared: /dev/shm; None: there is none.
+        files: the limits of open files.
+        decoding: rates of JPEG decoding.
+        storages: one for each path that was asked for.
+        torch: the installed one.
+        gpus: those that NVML knows, right after the copies.
+        copies: to each device that torch reaches.
+        copies_failed: why there are none though there is a device; "" otherwise.
+    """
 
     cores: Cores
     memory: Memory
@@ -117,10 +148,15 @@ class Machine:
 
 
 def survey(paths: Sequence[Path] = (), progress: Callable[[str], None] = lambda _: None) -> Machine:
-    """Measures for about five seconds, and one for each path, whose storage is only read; `progress` is
-    called with what is being measured.
+    """Measures for about five seconds, and one for each path.
 
-    Raises OSError where one of the paths isn't there, or can't be listed.
+    Args:
+        paths: files or folders whose storage is measured; only read.
+        progress: called with what is being measured.
+
+    Raises:
+        OSError: one of the paths isn't there, or can't be listed.
+        ConfigError: psutil isn't installed.
     """
     progress("watching the processor")
     busy = require("psutil", "doctor").cpu_percent(interval=QUIET) / 100
@@ -166,8 +202,14 @@ def _copies(build: TorchBuild) -> tuple[tuple[Copies, ...], str]:
 
 
 def measure_copies(device: int) -> Copies:
-    """Copies for well under a second to a device of torch's current kind of accelerator; raises RuntimeError
-    where it fails, or has no room for 64 MiB."""
+    """Copies for well under a second.
+
+    Args:
+        device: index of torch's current kind of accelerator, which must be there.
+
+    Raises:
+        RuntimeError: no room for 64 MiB on the device, or it fails.
+    """
     kind = torch.accelerator.current_accelerator(check_available=True)
     if kind is None:
         raise RuntimeError("torch reaches no accelerator to copy to.")
@@ -217,9 +259,15 @@ def _parse(version: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class NativeDecoding:
-    """The native library's rates, in images per second: of one core, and of all usable ones at once; the
-    instruction sets that it and this processor have in common; and the version of the library for what its
-    built-in decoder doesn't support."""
+    """The native library's rates, in images per second.
+
+    Attributes:
+        per_core: rate of one core.
+        together: rate of all usable cores at once.
+        simd: instruction sets that this processor and the library's build have in common.
+        simd_active: the one in use.
+        libjpeg_turbo: version of the library that decodes what Headrace's own decoder doesn't support.
+    """
 
     per_core: float
     together: float
@@ -230,9 +278,16 @@ class NativeDecoding:
 
 @dataclass(frozen=True)
 class Decoding:
-    """Decoding rates of this machine, in images of `width` × `height` pixels per second; `pillow_turbo` is
-    the version of Pillow's libjpeg-turbo, None: it has another, slower libjpeg; without the native library's
-    rates, `native_missing` says why."""
+    """Decoding rates of this machine.
+
+    Attributes:
+        width, height: size of the images, in pixels.
+        image_bytes: mean size of their files.
+        pillow_per_core: images per second by Pillow on one core.
+        pillow_turbo: version of Pillow's libjpeg-turbo; None: it has another, slower libjpeg.
+        native: rates of the native library; None: see `native_missing`.
+        native_missing: why the native library can't be used; "" if it can.
+    """
 
     width: int
     height: int

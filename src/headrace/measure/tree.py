@@ -78,8 +78,13 @@ class Place:
 
 
 def look_at(path: str, extensions: Sequence[str], depth: int = DEPTH) -> Place:
-    """What lies at `path`, and where there are no images, as many levels below it; `extensions` are those of
-    images, in lower case, with the dot."""
+    """What lies at `path`.
+
+    Args:
+        path: of a folder or file, which may be missing or closed: the result says so, nothing is raised.
+        extensions: those of images, in lower case, with the dot.
+        depth: levels to descend where there are no images.
+    """
     try:
         place, folders = _listed(path, tuple(extensions))
     except FileNotFoundError:

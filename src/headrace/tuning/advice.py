@@ -23,7 +23,12 @@ BUSY, STALLED = 0.7, 0.1
 
 
 class WorkersAdvice(NamedTuple):
-    """A value of `num_workers` to try, and why."""
+    """What to try.
+
+    Attributes:
+        workers: a value of `num_workers`; 0: none.
+        reason: why, in words.
+    """
 
     workers: int
     reason: str
@@ -36,8 +41,13 @@ def most_workers() -> int:
 
 
 def advise(work: Work, epoch: EpochStats, workers: int) -> WorkersAdvice | None:
-    """Another number of processes than `workers`, from what they have done and from the latest epoch, which
-    may be running; None where the present one seems right, or too little is known."""
+    """Another number of processes; None where the present one seems right, or too little is known.
+
+    Args:
+        work: what the processes have done.
+        epoch: the latest epoch, which may be running.
+        workers: the present number of processes.
+    """
     later = epoch.batches - 1  # the first one is the start-up
     if min(work.batches, later) < FEWEST_BATCHES:
         return None

@@ -15,7 +15,12 @@ GAIN_THAT_COUNTS = 1.05
 
 @dataclass(frozen=True)
 class Knob:
-    """Something that can be set, such as "depth", and the values that it may have, ascending."""
+    """Something that can be set.
+
+    Attributes:
+        name: such as "decode_threads" or "depth".
+        values: that it may have, ascending.
+    """
 
     name: str
     values: tuple[int, ...]
@@ -28,8 +33,13 @@ class Knob:
 
 @dataclass(frozen=True)
 class Window:
-    """Batches that the training loop went through per second, its own work included, and the share of the
-    time that it waited for them, in a window of so many seconds."""
+    """What was measured under one setting.
+
+    Attributes:
+        rate: batches that the training loop went through per second, its own work included.
+        stall: share of the time that it waited for them, 0 to 1.
+        seconds: length of the window.
+    """
 
     rate: float
     stall: float

@@ -107,8 +107,12 @@ class SelfTuning:
         self._stream = None
 
     def after_step(self, waited: float, period: float) -> None:
-        """One more batch was received: `waited` seconds for it, `period` seconds after the one before was
-        asked for."""
+        """One more batch was received.
+
+        Args:
+            waited: seconds for it.
+            period: seconds from asking for the batch before to asking for this one.
+        """
         stream = None if self._stream is None or not self._knobs else self._stream()
         if stream is None:
             return

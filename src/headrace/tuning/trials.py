@@ -99,13 +99,22 @@ def tune(
     threads: bool = False,
     progress: Callable[[str], None] = lambda what: None,  # noqa: ARG005
 ) -> TuneReport:
-    """Tries numbers of workers and of batches ahead, by how fast batches come when nobody trains with them,
-    each for `seconds`. Settings of the native engine are kept for this machine: Headrace's loader of the same
-    dataset starts with them.
+    """Tries numbers of workers and of batches ahead, by how fast batches come when nobody trains with them.
 
-    The loader is left alone, others like it are made. With `threads` a dataset that runs as Python is tried
-    on worker threads as well: it must be thread-safe. An `IterableDataset`, whose samples more workers would
-    repeat, raises ConfigError.
+    Settings of the native engine are kept for this machine: Headrace's loader of the same dataset starts with
+    them.
+
+    Args:
+        loader: torch's or Headrace's; it is left alone, others like it are made.
+        headrace: Headrace's DataLoader, which is below this module's reach.
+        seconds: to measure each setting for; see `measure`.
+        threads: whether a dataset that runs as Python is tried on worker threads as well. It must be
+            thread-safe: code that isn't may fail in any way.
+        progress: called with what is tried next, as code.
+
+    Raises:
+        ConfigError: `loader` isn't a DataLoader, or its dataset is an `IterableDataset`, whose samples more
+            workers would repeat.
     """
     if not isinstance(loader, TorchDataLoader):
         raise ConfigError(f"{type(loader).__name__} isn't a DataLoader; give one, torch's or Headrace's.")
