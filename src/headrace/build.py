@@ -69,7 +69,8 @@ class EpochOrder:
     """What comes when in one epoch.
 
     Attributes:
-        indices: indices of the samples of each batch from `cursor` on.
+        cursor: where the epoch starts, and how far it has come.
+        indices: indices of the samples of each batch, from the cursor's start to the end of the epoch.
         batches: the order that they come from.
         seeded: whether the orders of later epochs are known, too.
     """
@@ -236,8 +237,11 @@ class StreamBuilder:
     memory, worker processes, tensors on the device, counts. A copy of the loader has its own.
 
     Attributes:
+        meter: counts of what was done since the loader was created.
+        failures: record of samples that were skipped or replaced.
         latest: gives the iterator made last; None: there is none any more.
-        residence: tensors on the device; None where there are none.
+        tuning: settings of the native engine, and how they were found.
+        residence: tensors of a gathered dataset on the device; None where there are none.
     """
 
     def __init__(self) -> None:

@@ -29,7 +29,15 @@ NOT_RESUMABLE = (
 
 
 class CallerStream(PythonStream):
-    """The batches of a dataset, made in the caller's thread when they are asked for."""
+    """The batches of a dataset, made in the caller's thread when they are asked for.
+
+    Args:
+        guarded: the dataset, which makes a batch of a `Request`.
+        batches: indices of the samples of each batch, in order.
+        seeding: what the samples' random numbers depend on.
+        config: whether samples are batched, how many there are, and whether batches are page-locked.
+        failures: record of samples that are skipped or replaced.
+    """
 
     def __init__(
         self,
@@ -69,7 +77,9 @@ class GatherStream(BatchStream):
     after it can still be asked for, as in torch.
 
     Args:
-        plan: plan that has a `GatherSegment`.
+        plan: plan that has a `GatherSegment`, and whose table, if it has one, is applied here.
+        batches: indices of the samples of each batch, in order.
+        pinned: whether batches of tensors on the host are page-locked.
     """
 
     def __init__(self, plan: Plan, batches: Iterator[IndexBatch], *, pinned: bool) -> None:
@@ -104,8 +114,10 @@ class GatherStream(BatchStream):
 class TorchStream(BatchStream):
     """The batches of an `IterableDataset` by an iterator of torch's loader.
 
+    Once an error has come and a worker process of torch's has died, every further batch raises that error.
+
     Args:
-        batches: torch's iterator.
+        batches: torch's iterator, of one process or of several.
     """
 
     def __init__(self, batches: Iterator[Any]) -> None:

@@ -31,6 +31,8 @@ class Request:
     """What a worker is asked for.
 
     Attributes:
+        batch: indices of the samples of the batch, and their occurrences.
+        seeding: what the random numbers of the samples depend on.
         samples: number of samples of the dataset; 0: not known.
     """
 

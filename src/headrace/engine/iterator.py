@@ -36,7 +36,11 @@ def stop_at_exit() -> None:
 
 
 class KeptWorkers(LoaderIteratorBase):  # type: ignore[misc]
-    """In place of the iterator of an epoch that has ended, while its worker processes wait for another."""
+    """In place of the iterator of an epoch that has ended, while its worker processes wait for another one.
+
+    Args:
+        pool: the worker processes.
+    """
 
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
@@ -57,14 +61,17 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
     `_shutdown_workers()`.
 
     Args:
+        stream: what makes the batches, on the host.
         cursor: position in the epoch, which moves with every batch that the user receives.
         length: number of batches of the whole epoch; None where it isn't known, and len() raises TypeError.
         skipped: number of batches of the epoch before the state that it resumes from.
+        meter: counts of the epoch.
         transfer: way to the device where the user wants the batches.
         after_step: function called with the seconds waited for a batch, and the seconds since the one before
-            was asked for; the tuner uses it.
+            was asked for; the tuner uses it. None: nothing is tuned.
 
     Attributes:
+        length, skipped: as given.
         samples_told: number of samples that len() reported of an `IterableDataset`; more batches than that
             are warned of. None: it wasn't asked for.
     """

@@ -152,9 +152,15 @@ class NativeEngine:
     """Makes batches of `plan` in one epoch, several at a time.
 
     Args:
+        plan: segment to run.
         key: (seed, epoch) of the samples' random parameters.
-        threads, slots, meter: threads, memory and counts that the engines of one loader share.
+        threads: threads that the engines of one loader share.
+        slots: memory of the batches, one slot for each; of one loader, too.
+        meter: counts of one loader.
         decoder: names of decoders; see `headrace._native.decoders.decoder_bits`.
+
+    Attributes:
+        plan, key, threads, slots, meter: as given.
     """
 
     def __init__(

@@ -40,8 +40,12 @@ class NativeStream(BatchStream):
     """Makes the batches of a natively planned loader.
 
     Args:
+        engine: what makes the images of the batches.
         plan: plan whose first segment the engine runs; its other segments are run here.
         batches: indices of each batch, in order; taken a few ahead of what the caller has received.
+        config: limits, and what happens to samples that fail.
+        depth: number of batches in flight.
+        failures: record of samples that are skipped or replaced.
     """
 
     def __init__(

@@ -174,7 +174,9 @@ class HeldSamples:
     """Some samples, there to be read from its beginning as a context to its end; waits for them.
 
     Args:
-        order: the samples, from 0 on.
+        plan: what is made of the samples.
+        source: where their files come from.
+        order: the samples, from 0 on; int64 [n].
     """
 
     def __init__(self, plan: NativeSegment, source: RemoteSamples, order: Indices) -> None:

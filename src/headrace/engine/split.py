@@ -69,8 +69,9 @@ class SplitPipelineDataset(ErrorPolicyDataset):
     rest.
 
     Args:
-        plan: what to make; may be replaced between epochs.
-        decoder: as for `headrace.DataLoader`; the rest as for `ErrorPolicyDataset`.
+        dataset, collate, on_error: as for `ErrorPolicyDataset`.
+        plan: what to make of each sample.
+        decoder: as for `headrace.DataLoader`.
     """
 
     def __init__(

@@ -86,7 +86,11 @@ class BatchStream(ABC):
 
 
 class PythonStream(BatchStream):
-    """A stream of batches that the user's Python makes."""
+    """A stream of batches that the user's Python makes.
+
+    Args:
+        failures: record to which samples are added that were skipped or replaced.
+    """
 
     def __init__(self, failures: Failures) -> None:
         self._failures = failures
@@ -115,7 +119,9 @@ class KeyedBatches(Iterator[IndexBatch]):
     """Hands `batches` to a stream that takes them in order, and remembers them until they have come.
 
     Args:
-        key, samples: see `batch_keys`.
+        batches: indices of the samples of each batch of the epoch, in order.
+        key: (seed, epoch) of the samples' random parameters.
+        samples: number of samples of the dataset, for indices from its end; 0: not known.
     """
 
     def __init__(self, batches: Iterator[IndexBatch], key: tuple[int, int], samples: int) -> None:

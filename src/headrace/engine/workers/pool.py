@@ -97,6 +97,7 @@ class WorkerPool:
         measured: called for each worker with how the samples of its first batch were made.
 
     Attributes:
+        config, guard: as given.
         depth: number of batches that may be in flight, memory permitting.
         batch_nbytes: size of the largest batch that has come, in bytes; 0: none has.
         processes: the worker processes by their number, and after their end as well.

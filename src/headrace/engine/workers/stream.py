@@ -20,7 +20,12 @@ class WorkerStream(PythonStream):
     """The batches of one epoch, made by worker processes.
 
     Args:
+        pool: the worker processes, which have been asked for the epoch's first batches.
+        failures: record of samples that are skipped or replaced.
         give_back: called once with the pool, when the epoch has ended or is given up.
+
+    Attributes:
+        pool: as given.
     """
 
     def __init__(self, pool: WorkerPool, failures: Failures, give_back: Callable[[WorkerPool], None]) -> None:
@@ -99,8 +104,18 @@ class WorkerPools:
         failures: Failures,
         turn: int = 0,
     ) -> WorkerStream:
-        """One epoch. Processes that were kept continue with the `config` and `guard` of their start; for the
-        rest see `WorkerPool`."""
+        """The stream of one epoch, whose first batches are asked for at once.
+
+        Args:
+            config, guard: see `WorkerPool`; processes that were kept continue with those of their start.
+            seeding: what the random numbers of the samples depend on.
+            batches: indices of the samples of each batch, in order.
+            failures: record of samples that are skipped or replaced.
+            turn: number of the worker that makes the first of them.
+
+        Raises:
+            ConfigError: something can't be pickled that must be, as workers don't start by fork.
+        """
         pool, self._idle = self._idle, None
         persistent = config.persistent_workers
         if pool is not None and not (persistent and pool.usable):

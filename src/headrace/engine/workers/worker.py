@@ -44,10 +44,11 @@ class WorkerRequest:
 
     Attributes:
         number: number of the request since the pool was made.
+        request: the samples, and what their random numbers depend on.
         batched: whether the samples are collated to a batch; False: it is one sample.
         quarantined: samples that aren't tried, as they ended a worker process before, each with the cause.
-        returned: segments whose memory may be written again.
-        retired: segments whose memory may not.
+        returned: numbers of segments whose memory may be written again.
+        retired: numbers of segments whose memory may not.
     """
 
     number: int
@@ -93,12 +94,17 @@ class WorkerStart:
     """What a worker process is started with.
 
     Attributes:
+        worker: number of this worker, from 0 on.
+        workers: number of workers of the pool.
         seed: seed of worker 0; each adds its own number, as in torch.
         owner: process id of the process that the worker works for.
         is_child: whether that process is its parent; a server that forks may be.
+        end: this worker's end of the connection.
         others: what a forked process has open of its parent's, and must not keep.
-        parts: dataset, collate_fn, worker_init_fn and what makes a `ErrorPolicyDataset`, by fork; else what
+        parts: dataset, collate_fn, worker_init_fn and what makes an `ErrorPolicyDataset`, by fork; else what
             loads them.
+        on_error: as for `ErrorPolicyDataset`.
+        progress: cells of all workers of the pool.
         lazy: whether images are lazy, and torchvision's transforms record what they do.
     """
 
@@ -127,8 +133,8 @@ class WorkerFailure:
     """An exception of a worker, on its way.
 
     Attributes:
-        pickled: the exception; None: it can't be pickled.
-        text: its class and message.
+        pickled: the exception; None: it can't be pickled, and is raised as a RuntimeError with `text`.
+        text: name of its class, and its message.
         trace: its traceback, and the worker that it was raised in.
     """
 
