@@ -50,8 +50,11 @@ class DamagedError(CacheError):
 
 
 class NativeError(HeadraceError, RuntimeError):
-    """The native library can't be loaded, or failed for a reason that isn't a single sample's; `code` is its
-    own, 0 where there is none."""
+    """The native library can't be loaded, or failed for a reason that isn't a single sample's.
+
+    Attributes:
+        code: the library's own code of the error; 0 where it gave none.
+    """
 
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)

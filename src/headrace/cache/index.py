@@ -95,14 +95,19 @@ REMOVE = "DELETE FROM records WHERE id = ?"
 
 
 class Member:
-    """A client of the cache in `folder`, bounded at `capacity` bytes, and its connection to the index, which
-    is made where it is missing; another client in a forked child.
+    """A client of the cache, and its connection to the index, which is made where it is missing; another
+    client in a forked child.
+
+    Args:
+        folder: folder of the cache, on a local disk.
+        capacity: bytes that the records of the cache may take together.
+        forked: called in a forked child, which has nothing of what the parent claimed.
 
     Attributes:
-        lock: whoever changes what `forked` clears holds it.
-        number: of the client, from the first `transaction` on.
-        clients: all of them, from the first `transaction` on.
-        forked: called in a forked child, which has nothing of what the parent claimed.
+        lock: lock that whoever changes what `forked` clears holds.
+        number: number of the client, from the first `transaction` on; 0 before.
+        clients: all clients of the cache, from the first `transaction` on.
+        forked: as given.
     """
 
     def __init__(self, folder: Path, capacity: int, forked: Callable[[], None]) -> None:

@@ -129,13 +129,18 @@ def show(console: Console, watch: Watch, interval: float) -> bool:
 
 
 def frame(before: Look, now: Look, at: float) -> Json:
-    """The job between two looks, as `headrace top --json` prints it; `at`: seconds since 1970, now.
+    """The job between two looks, as `headrace top --json` prints it.
 
-    Rates are those between the looks. "ranks" are the processes with loaders, by rank; each of their loaders
-    has what it publishes, with "samples_per_second", "left_seconds" of the epoch, "stall" (the share of the
-    steps' time that they waited; None: there was no step), "transfer" (bytes per second to the device) and
-    for each stage "supply" (samples per second that its threads could do of it alone) and "load" (what the
-    step asks for, as a share of that).
+    Args:
+        before, now: the looks.
+        at: time of the second one, in seconds since 1970.
+
+    Returns:
+        A dict of JSON types. Rates are those between the looks. "ranks" are the processes with loaders, by
+        rank; each of their loaders has what it publishes, with "samples_per_second", "left_seconds" of the
+        epoch, "stall" (the share of the steps' time that they waited; None: there was no step), "transfer"
+        (bytes per second to the device) and for each stage "supply" (samples per second that its threads
+        could do of it alone) and "load" (what the step asks for, as a share of that).
     """
     seconds = now.tree.clock - before.tree.clock
     old = {(one.pid, one.started): one for one in before.tree.processes}

@@ -26,9 +26,13 @@ from headrace.sources.tar_index import LABEL_EXTENSION, samples_in
 class StoredPack:
     """A pack that is read as a whole: without the node's cache, but for the index of one in a store.
 
+    Args:
+        index: index of the pack.
+        store: folder of a store that its shards are in; None: they are files next to the index.
+        version: what the store calls this version of the index; empty for an index in a file.
+
     Attributes:
-        index: of the pack.
-        store: the folder of a store that its shards are in; None: they are files next to the index.
+        index, store: as given.
     """
 
     def __init__(self, index: PackIndex, store: Store | None = None, version: str = "") -> None:

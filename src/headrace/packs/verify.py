@@ -26,7 +26,18 @@ from headrace.sources.tar_index import changed_shards
 
 
 class Comparison:
-    """A pack and what it was made from. Raises PackError where that can't be listed."""
+    """A pack and what it was made from.
+
+    Args:
+        source: what the pack was made from.
+        index: index of the pack.
+
+    Attributes:
+        classes_differ: whether the source names classes, and others than the pack has.
+
+    Raises:
+        PackError: the source can't be listed.
+    """
 
     def __init__(self, source: Input, index: PackIndex) -> None:
         made = index.about.made

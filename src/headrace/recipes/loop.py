@@ -86,7 +86,26 @@ def train(recipe: Recipe) -> Outcome:
 
 
 class Trainer:
-    """One run on one rank."""
+    """One run on one rank.
+
+    Args:
+        recipe: what is trained, and how.
+        device: device of this rank.
+        stop: whether a signal has come to any rank.
+
+    Attributes:
+        rank, ranks: number of this rank, and number of ranks.
+        resumed_from: checkpoint that the run resumes from; None: it starts from the beginning.
+        model: the model, on the device.
+        average: moving average of its weights; None where the recipe has none.
+        step: number of optimizer steps that are done.
+        epoch: number of epochs that are trained and evaluated.
+        top1, best_top1: share of validation images whose class was the likeliest, after the latest epoch and
+            after the best one; None and 0 before the first.
+
+    Raises:
+        ConfigError: the recipe can't be followed with these data, this device or this checkpoint.
+    """
 
     def __init__(self, recipe: Recipe, device: torch.device, stop: ranks.StopSignal) -> None:
         self.recipe, self.device, self.stop = recipe, device, stop
@@ -359,8 +378,11 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def to_resume(recipe: Recipe) -> tuple[Path | None, dict[str, Any]]:
-    """The checkpoint to resume from and its state; None and {}: the run starts from the beginning. Raises
-    ConfigError where a run would be overwritten, or the checkpoint is unusable or of another training."""
+    """The checkpoint to resume from and its state; None and {}: the run starts from the beginning.
+
+    Raises:
+        ConfigError: a run would be overwritten, or the checkpoint is unusable or of another training.
+    """
     last = recipe.out / LAST
     # torchrun starts the same command again when a rank was lost.
     restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0

@@ -65,7 +65,14 @@ def _images(folder: Path, transform: Any) -> Any:
 
 def loaders(recipe: Recipe, train: Any, val: Any, world_size: int, device: torch.device) -> tuple[Any, Any]:
     """Over the training images, shuffled, in whole batches only; and over the validation images in order,
-    each of them once, so that ranks may differ by one in number."""
+    each of them once, so that ranks may differ by one in number.
+
+    Args:
+        recipe: size of the batches, seed, workers and memory format.
+        train, val: data sets that `datasets` gave.
+        world_size: number of ranks, which share the samples.
+        device: device that the batches are copied to.
+    """
     options: dict[str, Any] = {
         "batch_size": recipe.part_size(world_size),
         "rank": "auto",
@@ -78,8 +85,14 @@ def loaders(recipe: Recipe, train: Any, val: Any, world_size: int, device: torch
 
 
 def builder(arch: str) -> Callable[[int], nn.Module]:
-    """A function from a number of classes to a classifier with random weights. Raises ConfigError if there is
-    no such model; `arch` as in the Recipe."""
+    """A function from a number of classes to a classifier with random weights.
+
+    Args:
+        arch: classifier of `torchvision.models`, or "timm/NAME".
+
+    Raises:
+        ConfigError: there is no such model, or it isn't a classifier of images.
+    """
     if arch.startswith(TIMM):
         try:
             timm = importlib.import_module("timm")

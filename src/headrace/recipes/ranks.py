@@ -64,7 +64,11 @@ def local_rank() -> int:
 
 
 class Stopped(Exception):  # noqa: N818  # not an error
-    """A signal came to some rank: its argument, that with the highest number."""
+    """A signal came to some rank.
+
+    Args:
+        signal: the signal with the highest number that came, a `signal.Signals`.
+    """
 
 
 class StopSignal:

@@ -32,11 +32,17 @@ Coming = Callable[[int, int], "list[Record | None]"]
 
 
 class Expecting:
-    """Announces to the cache what an epoch will claim, of which sample 0 is at position `start`; begins at
-    once, in the background. `on_disk` runs a function in a thread that may wait for the cache.
+    """Announces to the cache what an epoch will claim; begins at once, in the background.
+
+    Args:
+        loop: event loop that it runs and waits in.
+        on_disk: runs a function in a thread that may wait for the cache, and gives its result.
+        cache: cache that the records are announced to.
+        coming: gives the records that the epoch needs; see `Coming`.
+        start: position of the epoch's sample number 0.
 
     Attributes:
-        passed: the number of the epoch's samples that were claimed, kept up to date by the owner.
+        passed: number of the epoch's samples that were claimed, kept up to date by the owner.
         work: done once everything was announced.
     """
 

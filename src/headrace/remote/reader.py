@@ -63,7 +63,15 @@ class Limit:
         self._seconds = 0.0
 
     def done(self, at: float, nbytes: int, latency: float, body: float, *, saturated: bool) -> None:
-        """A request is done, for whose end others have waited if `saturated`; all times in seconds."""
+        """A request is done.
+
+        Args:
+            at: time of its end, in seconds; only differences count.
+            nbytes: number of bytes that it brought.
+            latency: seconds from the request to its first byte.
+            body: seconds from there to the last byte.
+            saturated: whether another request waited for its end.
+        """
         self.latency_seconds = _mean(self.latency_seconds, latency)
         if body > 0:
             self.bytes_per_second = _mean(self.bytes_per_second, nbytes / body)

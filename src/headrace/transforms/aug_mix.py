@@ -41,11 +41,16 @@ class AugMix(ImageOp):
     """The image mixed with `width` copies of it, each changed by `depth` operations (0: by 1 to 3 of them).
 
     Attributes:
-        filter: of operations that move pixels; `fill` is for those outside of the image.
-        severity: each operation has one of its first so many magnitudes.
+        filter: filter of operations that move pixels, as in `PIL.Image.Resampling`.
+        fill: levels of 0 to 255 of the pixels that they bring in from outside of the image; None: none was
+            given, for which torch takes zeros, and blends them in another way.
+        is_v2: whether torchvision's v2 is followed, and not v1.
+        severity: each operation has one of its first so many magnitudes, 1 to 10.
+        width: number of chains.
+        depth: number of operations of each; 0: 1 to 3 of them, drawn.
         alpha: parameter of the Dirichlet distributions that the weights are drawn from.
         count: the first so many of `OPERATIONS` are chosen from.
-        space: their magnitudes; of translations, shares of the edge.
+        space: their magnitudes; those of translations are shares of the edge.
         fused: see `grid_is_fused`.
     """
 

@@ -85,7 +85,7 @@ class Space(NamedTuple):
         return np.array([each or (0.0,) * self.bins for each in self.magnitudes], np.float32)
 
     def magnitude(self, step: Step, width: int, height: int) -> float:
-        """Of a step on an image of that size."""
+        """The magnitude of a step on an image of `width` × `height` pixels."""
         magnitudes = self.magnitudes[self.names.index(step.name)]
         if step.name in TRANSLATIONS and self.most is not None:
             edge = width if step.name == "TranslateX" else height
@@ -97,8 +97,18 @@ class Space(NamedTuple):
 def read_space(
     transform: Any, bins: int, names: tuple[str, ...], chosen: tuple[str, ...], most: Callable[[int], float]
 ) -> Space:
-    """torchvision's own magnitudes of the `chosen` operations, in which translations may be scaled to `most`.
-    NoNativeForm: they aren't as expected."""
+    """torchvision's own magnitudes of the operations of a policy.
+
+    Args:
+        transform: the policy.
+        bins: number of magnitudes that an operation has.
+        names: all operations that native code knows for it, in native code's order.
+        chosen: those that torchvision must have for it, in torchvision's order.
+        most: the largest translation for an edge of so many pixels, if this torchvision scales them.
+
+    Raises:
+        NoNativeForm: they aren't as expected.
+    """
     sizes = ((331, 640), (224, 993))
     try:
         here, there = (augmentation_space(transform, bins, size) for size in sizes)
@@ -133,7 +143,14 @@ def _most_of_policies(edge: int) -> float:
 
 @dataclass(frozen=True)
 class Policy(ImageOp):
-    """Operations of `space`; `filter` and `fill` are for those that move pixels."""
+    """Operations of random magnitudes.
+
+    Attributes:
+        filter: filter of operations that move pixels, as in `PIL.Image.Resampling`.
+        fill: levels of the pixels that they bring in from outside of the image.
+        is_v2: whether torchvision's v2 is followed, and not v1.
+        space: the operations, and their magnitudes.
+    """
 
     filter: int
     fill: tuple[int, int, int]
