@@ -163,7 +163,7 @@ void Target::check_transcoded(const std::vector<uint8_t>& bytes, Draws* draws, c
 Code Target::decode_kept(Variant* variant, const jpeg::File& file, const Rect& rect) {
   const Code code = decode(variant->kept.get(), file, rect, variant->row.name);
   const std::unique_ptr<jpeg::Decoder> fresh = variant->row.make();
-  if (decode(fresh.get(), file, rect, variant->tally.name + ", made anew,") != code)
+  if (decode(fresh.get(), file, rect, variant->tally.name + ", made again,") != code)
     fail(variant->tally.name + " remembers another file");
   return code;
 }

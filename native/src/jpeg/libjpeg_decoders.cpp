@@ -61,7 +61,7 @@ Code LibjpegDecoder::decode(const File& file, const Rect& rect, const ImageView&
     jpeg_destroy_decompress(&cinfo_);
     return guard_.code();
   }
-  // Made anew for each file: a kept one would lend the last file's tables to a file without any.
+  // Made again for each file: a kept one would lend the last file's tables to a file without any.
   jpeg_create_decompress(&cinfo_);
   Code code = open(file, rect);
   if (code == Code::kOk) {
