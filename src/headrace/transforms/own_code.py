@@ -2,6 +2,18 @@
 
 A class around a transform, a subclass that changes nothing, a function that hands its image on or computes
 with values: each is compared with code that is compiled here. Whatever looks different in any way is unknown.
+
+A function is read in two passes. `_single_instructions` lists its instructions without those that do nothing,
+and with one name for those that differ between versions of Python or between a module and a notebook.
+`_steps` makes steps of them, which are the same however variables are called and wherever a function was
+imported: local variables get numbers, and names of other objects are followed to the objects themselves.
+
+What is then known of a function is one of two things:
+
+- it does the same as one of the functions compiled here, as its steps are equal to those (`_shape`, and
+  `pixel_values_of`, where an object of the user's takes part);
+- each of its steps by itself does no harm, in whatever order: those of arithmetic (`computes`), or of a loop
+  over images (`maps_images`).
 """
 
 from __future__ import annotations
@@ -42,42 +54,57 @@ HARMLESS = {
 }
 CONSTANTS = (int, float, str, tuple, list, dict, type(None))
 
-# Instructions of functions that do arithmetic with tensors, and methods of those that treat every value by
-# itself. No powers: the last bits of those depend on a value's place in memory.
-NUMBERS = {"LOAD_CONST", "LOAD_SMALL_INT"}
-ARITHMETIC = {"+", "-", "*", "/", "+=", "-=", "*=", "/="}
-MOVES = {"LOAD", "STORE", "CALL", "CALL_FUNCTION", "RETURN_VALUE", "UNARY_NEGATIVE"}
-# Python 3.10 has an instruction for each.
-MOVES |= {f"{kind}_{name}" for kind in ("BINARY", "INPLACE") for name in ("ADD", "SUBTRACT", "MULTIPLY")}
-MOVES |= {"BINARY_TRUE_DIVIDE", "INPLACE_TRUE_DIVIDE"}
-METHODS = {f"{name}{place}" for name in ("add", "sub", "mul", "div", "neg", "clamp") for place in ("", "_")}
-
-# What a module has imported is called in another way than what it has not, as in the cells of a notebook.
-CALLED_ALIKE = {"LOAD_METHOD": "LOAD_ATTR", "CALL_METHOD": "CALL_FUNCTION"}
-IDLE = {"CACHE", "COPY_FREE_VARS", "NOP", "PRECALL", "PUSH_NULL", "RESUME"}
-OBJECT = "what a name stands for"
-UNKNOWN = object()
-# Further instructions of functions that go through several images, and make a list or a tensor of results.
-LOOPS = {
+# What `computes` and `maps_images` allow. Instructions that load a number, and those of arithmetic with
+# tensors: they move values, call what was loaded before, or compute with it.
+CONSTANTS_LOADED_BY = {"LOAD_CONST", "LOAD_SMALL_INT"}
+ARITHMETIC_INSTRUCTIONS = {"LOAD", "STORE", "CALL", "CALL_FUNCTION", "RETURN_VALUE", "UNARY_NEGATIVE"}
+# BINARY_OP has its operator as its argument. Python 3.10 has an instruction for each.
+OPERATORS = {"+", "-", "*", "/", "+=", "-=", "*=", "/="}
+for _operator in ("ADD", "SUBTRACT", "MULTIPLY", "TRUE_DIVIDE"):
+    ARITHMETIC_INSTRUCTIONS |= {f"BINARY_{_operator}", f"INPLACE_{_operator}"}
+# Methods of tensors that treat every value by itself, and those that do so in place. No powers: the last bits
+# of those depend on a value's place in memory.
+VALUEWISE_METHODS = {"add", "sub", "mul", "div", "neg", "clamp"}
+VALUEWISE_METHODS |= {f"{name}_" for name in VALUEWISE_METHODS}
+# Further instructions of functions that go through several images, and make a list or a tensor of results;
+# and JUMP_…, of which there are many.
+LOOP_INSTRUCTIONS = {
     *("GET_ITER", "FOR_ITER", "END_FOR", "POP_ITER", "POP_TOP", "SWAP", "NOT_TAKEN", "RERAISE"),
     *("BUILD_LIST", "BUILD_TUPLE", "LIST_APPEND", "LIST_TO_TUPLE", "MAKE_FUNCTION", "LOAD_CLOSURE"),
     *("SET_FUNCTION_ATTRIBUTE", "KW_NAMES", "CALL_KW", "CALL_FUNCTION_KW"),
 }
-# Functions of torch and torchvision that they may call with whatever they have.
-CALLED = (
+# Functions of Python, torch and torchvision that they may call with whatever they have.
+HARMLESS_FUNCTIONS = (
     *(torch.stack, list, tuple, map, v1.functional.to_tensor, v1.functional.pil_to_tensor),
     *(v1.functional.normalize, v1.functional.convert_image_dtype, v2.functional.to_image),
     *(v2.functional.pil_to_tensor, v2.functional.to_dtype, v2.functional.normalize),
 )
 
+# What a module has imported is called in another way than what it has not, as in the cells of a notebook.
+SAME_AS = {"LOAD_METHOD": "LOAD_ATTR", "CALL_METHOD": "CALL_FUNCTION"}
+IDLE_INSTRUCTIONS = {"CACHE", "COPY_FREE_VARS", "NOP", "PRECALL", "PUSH_NULL", "RESUME"}
+
 # What may read a function's variables without naming them.
 LOOKING_AROUND = {"locals", "vars", "eval", "exec", "dir", "_getframe", "currentframe", "stack", "super"}
 
-UNUSUAL = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR
-UNUSUAL |= inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+# Flags of functions that take any number of arguments, or don't run when they are called.
+UNUSUAL_FLAGS = (
+    inspect.CO_VARARGS
+    | inspect.CO_VARKEYWORDS
+    | inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+)
 
+# What a function does at one place: the name of an instruction, and its argument. For a local variable the
+# name is LOAD, STORE or DELETE, and the argument the variable's number. For any other name, also with
+# attributes as in ``torch.nn.functional``, the step is (OBJECT, the object that the name stands for now), or
+# (OBJECT, UNKNOWN) where that can't be told.
 Step = tuple[str, Any]
-Shape = tuple[tuple[str, type, Any], ...]
+OBJECT = "what a name stands for"
+UNKNOWN = object()
+# Steps in a form that can be compared and hashed: (name, type of the argument, argument).
+ComparableSteps = tuple[tuple[str, type, Any], ...]
 
 
 def plain_base(cls: type, known: Callable[[type], bool]) -> type | None:
@@ -167,12 +194,15 @@ def computes(function: Any) -> bool:
 
 
 def _is_arithmetic(step: Step) -> bool:
+    """Whether a step is of arithmetic with numbers, value by value."""
     name, value = step
-    if name in NUMBERS:
+    if name in CONSTANTS_LOADED_BY:
         return type(value) in (int, float)
     if name == "LOAD_ATTR":
-        return value in METHODS
-    return value in ARITHMETIC if name == "BINARY_OP" else name in MOVES
+        return value in VALUEWISE_METHODS
+    if name == "BINARY_OP":
+        return value in OPERATORS
+    return name in ARITHMETIC_INSTRUCTIONS
 
 
 def maps_images(function: Any, known: Callable[[Any], bool]) -> bool:
@@ -181,28 +211,36 @@ def maps_images(function: Any, known: Callable[[Any], bool]) -> bool:
 
     What it computes isn't known, such as which images it leaves out.
     """
+    if function is torch.stack:
+        return True
     if type(function) is not FunctionType or function.__code__.co_argcount != 1:
-        return function is torch.stack
-    return _only_maps(function, function.__code__, known)
-
-
-def _only_maps(function: FunctionType, code: CodeType, known: Callable[[Any], bool]) -> bool:
-    """The same of `code`, which is that of `function` or of a list comprehension inside of it."""
-    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
-    if code.co_flags & UNUSUAL or code.co_kwonlyargcount or code.co_cellvars:
         return False
-    if not all(_maps(step, known) for step in _steps(function, code)):
+    return _all_steps_map(function, function.__code__, known)
+
+
+def _all_steps_map(function: FunctionType, code: CodeType, known: Callable[[Any], bool]) -> bool:
+    """Whether `maps_images` allows each step of `code`, which is that of `function`, or of a list
+    comprehension inside of it."""
+    if code.co_flags & UNUSUAL_FLAGS or code.co_kwonlyargcount or code.co_cellvars:
         return False
-    return all(each.co_name == "<listcomp>" and _only_maps(function, each, known) for each in inner)
+    for step in _steps(function, code):
+        if not _is_of_mapping(step, known):
+            return False
+    # Before Python 3.12 a comprehension is a function of its own, and its code a constant of this one.
+    for inner in (constant for constant in code.co_consts if isinstance(constant, CodeType)):
+        if inner.co_name != "<listcomp>" or not _all_steps_map(function, inner, known):
+            return False
+    return True
 
 
-def _maps(step: Step, known: Callable[[Any], bool]) -> bool:
+def _is_of_mapping(step: Step, known: Callable[[Any], bool]) -> bool:
+    """Whether a step is of arithmetic or a loop, or names what functions that map images may use."""
     name, value = step
     if name == OBJECT:
-        return _is_plain(value) or any(value is each for each in CALLED) or known(value)
-    if name in NUMBERS:
+        return _is_plain(value) or any(value is each for each in HARMLESS_FUNCTIONS) or known(value)
+    if name in CONSTANTS_LOADED_BY:
         return isinstance(value, CodeType) or _is_plain(value)
-    return name in LOOPS or name.startswith("JUMP_") or _is_arithmetic(step)
+    return name in LOOP_INSTRUCTIONS or name.startswith("JUMP_") or _is_arithmetic(step)
 
 
 def _is_plain(value: Any) -> bool:
@@ -218,34 +256,40 @@ def collates_first(function: Any) -> bool:
     if type(function) is not FunctionType:
         return False
     code = function.__code__
-    if code.co_argcount != 1 or code.co_kwonlyargcount or code.co_flags & UNUSUAL:
+    if code.co_argcount != 1 or code.co_kwonlyargcount or code.co_flags & UNUSUAL_FLAGS:
         return False
     if code.co_varnames[0] in code.co_cellvars or not LOOKING_AROUND.isdisjoint(code.co_names):
         return False
     steps = _steps(function)
+    # The argument is local variable number 0.
     uses = [at for at, step in enumerate(steps) if step in (("LOAD", 0), ("STORE", 0), ("DELETE", 0))]
     repeats = any(name.startswith(("FOR_ITER", "JUMP_BACKWARD", "JUMP_ABSOLUTE")) for name, _ in steps)
     if len(uses) != 1 or repeats:
         return False
-    (name, called), after = steps[uses[0] - 1], steps[uses[0] + 1 :]
-    alone = steps[uses[0]][0] == "LOAD" and after[0] in (("CALL", 1), ("CALL_FUNCTION", 1))
-    return alone and name == OBJECT and called is default_collate
+    # Nothing lies between the function, its one argument and the call.
+    at = uses[0]
+    before, use, after = steps[at - 1], steps[at], steps[at + 1]
+    called_alone = use[0] == "LOAD" and after in (("CALL", 1), ("CALL_FUNCTION", 1))
+    return called_alone and before[0] == OBJECT and before[1] is default_collate
 
 
 def pixel_values_of(transform: Any, known: Callable[[Any], bool]) -> tuple[Any, bool, CodeType] | None:
     """The object `p`, for which `known` holds, where all that `transform` does with an image is to return
     ``p(image, return_tensors="pt")["pixel_values"][0]``, whether it converts the image to RGB before, and
     the code that does so. None: it does anything else."""
-    found = _bound(transform)
-    if found is None or found[0].__code__.co_flags & UNUSUAL or _handlers(found[0].__code__):
+    bound = _bound(transform)
+    if bound is None:
         return None
-    function, values, image = found
-    steps = _steps(function, arguments=(image,), values=values, until=known)
+    function, values, image = bound
+    if function.__code__.co_flags & UNUSUAL_FLAGS or _handlers(function.__code__):
+        return None
+    steps = _steps(function, arguments=(image,), values=values, known=known)
     used = [value for name, value in steps if name == OBJECT]
     if len(used) != 1 or not known(used[0]):
         return None
-    converts = _processings().get(_compared(steps, id(used[0])))
-    return None if converts is None else (used[0], converts, function.__code__)
+    processor = used[0]
+    converts = _processings().get(_comparable(steps, ignored=id(processor)))
+    return None if converts is None else (processor, converts, function.__code__)
 
 
 def _bound(transform: Any) -> tuple[FunctionType, dict[str, Any], str] | None:
@@ -275,11 +319,13 @@ def _bound(transform: Any) -> tuple[FunctionType, dict[str, Any], str] | None:
 
 
 @lru_cache(maxsize=1)
-def _processings() -> dict[Shape, bool]:
-    """What functions do that return pixel values, each with whether it converts the image before."""
+def _processings() -> dict[ComparableSteps, bool]:
+    """Steps of the functions that return pixel values, without the object that makes these; each with whether
+    it converts the image before."""
     images = (("", "image"), ("", 'image.convert("RGB")'), ('image = image.convert("RGB"); ', "image"))
     ends = (('["pixel_values"]', ".pixel_values"), ("[0]", ".squeeze(0)", ".squeeze()"))
-    found: dict[Shape, bool] = {}
+    found: dict[ComparableSteps, bool] = {}
+    processor = object()  # stands for any
     for (before, image), keyword, values, first in product(images, ("", "images="), *ends):
         call = f'known({keyword}{image}, return_tensors="pt")'
         bodies = [f"return {call}{values}{first}"]
@@ -290,8 +336,8 @@ def _processings() -> dict[Shape, bool]:
                 f"{name} = {call}{values}{first}; return {name}",
             ]
         for body in bodies:
-            steps = _steps(_function("image", before + body, names={"known": found}))
-            found[_compared(steps, id(found))] = "convert" in before + image
+            steps = _steps(_function("image", before + body, names={"known": processor}))
+            found[_comparable(steps, ignored=id(processor))] = "convert" in before + image
     return found
 
 
@@ -300,66 +346,72 @@ def _steps(
     code: CodeType | None = None,
     arguments: Sequence[str] | None = None,
     values: Mapping[str, Any] | None = None,
-    until: Callable[[Any], bool] | None = None,
+    known: Callable[[Any], bool] | None = None,
 ) -> list[Step]:
-    """Names and arguments of the instructions of `function`, as far as they do anything. Those about local
-    variables are LOAD, STORE and DELETE, each about one variable, by its number; arguments come first. Global
-    names and those of closures, and what modules have, are the objects that they stand for.
+    """What `function` does, one step after another; see `Step`.
 
     Args:
-        code: that of `function` (the default), or of a list comprehension inside of it.
-        arguments: names of those that are numbered; None: all.
-        values: of other arguments, which are objects, too.
-        until: of objects for which it holds, no attribute is looked up; given, those of plain objects are,
-            as well as those of modules.
+        code: code of `function` (the default), or of a list comprehension inside of it.
+        arguments: names of the arguments that are numbered as local variables, from 0 on, before all other
+            variables; None: all.
+        values: objects that other arguments stand for, by name.
+        known: None: attributes of modules alone are followed. Otherwise those of plain objects are, too, but
+            never those of an object for which it holds.
     """
     code = code or function.__code__
-    numbers: dict[str, int] = {}
-    for name in code.co_varnames[: code.co_argcount] if arguments is None else arguments:
-        numbers[name] = len(numbers)
+    numbered = code.co_varnames[: code.co_argcount] if arguments is None else arguments
+    numbers = {name: number for number, name in enumerate(numbered)}
     steps: list[Step] = []
     for name, value in _single_instructions(code):
-        owner = steps[-1][1] if steps and steps[-1][0] == OBJECT else UNKNOWN
-        if name == "LOAD_ATTR" and owner is not UNKNOWN and _may_hold(owner, until):
+        if name == "LOAD_ATTR" and steps and _is_followed(steps[-1], known):
+            _, owner = steps[-1]
             steps[-1] = OBJECT, _attribute(owner, value)
         elif name in ("LOAD_GLOBAL", "LOAD_DEREF"):
-            steps.append((OBJECT, _surroundings(function, name).get(value, UNKNOWN)))
+            steps.append((OBJECT, _outer_values(function, name).get(value, UNKNOWN)))
         elif name == "LOAD" and values is not None and value in values:
             steps.append((OBJECT, values[value]))
         elif name in ("LOAD", "STORE", "DELETE"):
-            steps.append((name, numbers.setdefault(value, len(numbers))))
+            number = numbers.setdefault(value, len(numbers))
+            steps.append((name, number))
         else:
             steps.append((name, value))
     return steps
 
 
 def _single_instructions(code: CodeType) -> Iterator[tuple[str, Any]]:
-    """Names and arguments of instructions; those about local variables each about one, by its name."""
+    """Names and arguments of instructions that do anything. Those about local variables are LOAD, STORE and
+    DELETE, each about one variable, by its name."""
     for each in dis.get_instructions(code):
-        name = CALLED_ALIKE.get(each.opname, each.opname)
+        name = SAME_AS.get(each.opname, each.opname)
         if "_FAST" in name:
+            # Such as LOAD_FAST, or STORE_FAST_LOAD_FAST of two variables.
             variables = each.argval if isinstance(each.argval, tuple) else (each.argval,)
             yield from zip(re.findall("LOAD|STORE|DELETE", name), variables, strict=True)
-        elif name not in IDLE:
+        elif name not in IDLE_INSTRUCTIONS:
             yield name, each.argrepr if name == "BINARY_OP" else each.argval
 
 
-def _may_hold(owner: Any, until: Callable[[Any], bool] | None) -> bool:
-    """Whether an attribute of `owner` is an object that a function's code names."""
-    return type(owner) is ModuleType if until is None else not until(owner)
+def _is_followed(step: Step, known: Callable[[Any], bool] | None) -> bool:
+    """Whether an attribute that is read after `step` is an object that the function's code names."""
+    name, owner = step
+    if name != OBJECT or owner is UNKNOWN:
+        return False
+    return type(owner) is ModuleType if known is None else not known(owner)
 
 
 def _attribute(owner: Any, name: str) -> Any:
     """What a module or a plain object has under that name; else UNKNOWN."""
     if type(owner) is ModuleType:
         return getattr(owner, name, UNKNOWN)
-    kind = type(owner)
-    reads = inspect.getattr_static(kind, "__getattribute__") is object.__getattribute__
-    plain = reads and inspect.getattr_static(kind, name, None) is None and hasattr(owner, "__dict__")
-    return vars(owner).get(name, UNKNOWN) if plain else UNKNOWN
+    cls = type(owner)
+    if inspect.getattr_static(cls, "__getattribute__") is not object.__getattribute__:
+        return UNKNOWN
+    if inspect.getattr_static(cls, name, None) is not None or not hasattr(owner, "__dict__"):
+        return UNKNOWN
+    return vars(owner).get(name, UNKNOWN)
 
 
-def _surroundings(function: FunctionType, instruction: str) -> Mapping[str, Any]:
+def _outer_values(function: FunctionType, instruction: str) -> Mapping[str, Any]:
     """The values that LOAD_GLOBAL, or else LOAD_DEREF, finds by name."""
     if instruction == "LOAD_GLOBAL":
         return ChainMap(function.__globals__, vars(builtins))
@@ -370,17 +422,31 @@ def _surroundings(function: FunctionType, instruction: str) -> Mapping[str, Any]
         return {}
 
 
-def _compared(steps: Sequence[Step], hole: Any) -> Shape:
-    """`steps` as they are compared: without what equals `hole`, and with objects by their identity."""
-    found = ((name, id(value) if name == OBJECT else value) for name, value in steps)
-    return tuple((name, type(value), None if value == hole else value) for name, value in found)
+def _comparable(steps: Sequence[Step], *, ignored: Any = None) -> ComparableSteps:
+    """`steps` in a form that is equal where functions do the same.
+
+    Args:
+        ignored: argument that may be any other of its type: a constant, the name of an attribute, or the id()
+            of an object.
+    """
+    found = []
+    for name, value in steps:
+        argument = id(value) if name == OBJECT else value  # objects needn't be hashable
+        found.append((name, type(argument), None if argument == ignored else argument))
+    return tuple(found)
 
 
-def _shape(function: Any, hole: str | None = None) -> tuple[int, bytes, Shape] | None:
-    """What a function does, whatever its variables are called, and whatever the constant or attribute `hole`
-    is."""
+# (number of arguments, table of exception handlers, steps).
+Shape = tuple[int, bytes, ComparableSteps]
+
+
+def _shape(function: Any, ignored: str | None = None) -> Shape | None:
+    """What a function does, whatever its variables are called, and whatever the constant or attribute
+    `ignored` is. None: it isn't a function of Python's that takes positional arguments alone."""
     code = _open_code(function)
-    return None if code is None else (code.co_argcount, _handlers(code), _compared(_steps(function), hole))
+    if code is None:
+        return None
+    return code.co_argcount, _handlers(code), _comparable(_steps(function), ignored=ignored)
 
 
 def _plain_code(function: Any) -> CodeType | None:
@@ -396,31 +462,42 @@ def _open_code(function: Any) -> CodeType | None:
         return None
     code = function.__code__
     closed = code.co_freevars or code.co_cellvars or code.co_kwonlyargcount
-    return None if closed or code.co_flags & UNUSUAL else code
+    return None if closed or code.co_flags & UNUSUAL_FLAGS else code
 
 
 def _handlers(code: CodeType) -> bytes:
+    """Where exceptions are handled; empty: nowhere."""
     # Python 3.10 has no such table: what handles exceptions there are instructions.
     handlers: bytes = getattr(code, "co_exceptiontable", b"")
     return handlers
 
 
 # What names mean in the code below.
-NAMES = {"Image": Image, "ImageOps": ImageOps, "decode_image": decode_image, "ImageReadMode": ImageReadMode}
-NAMES |= {"its_decode_image": torchvision.io.decode_image, "read_image": torchvision.io.read_image}
+NAMES = {
+    "Image": Image,
+    "ImageOps": ImageOps,
+    "ImageReadMode": ImageReadMode,
+    "decode_image": decode_image,
+    "its_decode_image": torchvision.io.decode_image,
+    "read_image": torchvision.io.read_image,
+}
 
 
 def _function(arguments: str, body: str, before: str = "", names: dict[str, Any] = NAMES) -> FunctionType:
-    """The function of these lines, in a module with the line `before` it."""
-    module = compile(f"{before}\ndef made({arguments}):\n{textwrap.indent(body, ' ')}", "own code", "exec")
-    return FunctionType(next(each for each in module.co_consts if isinstance(each, CodeType)), names)
+    """The function of these lines, in a module with the line `before` it; it is never called."""
+    source = f"{before}\ndef made({arguments}):\n{textwrap.indent(body, ' ')}"
+    module = compile(source, "own code", "exec")
+    code = next(each for each in module.co_consts if isinstance(each, CodeType))
+    return FunctionType(code, names)
 
 
-def _shapes(arguments: str, *bodies: str, hole: str | None = None) -> set[Any]:
-    """Of functions of these lines, in modules that import what they call and in cells that needn't."""
-    modules = ("", "from PIL import Image")
-    made = (_function(arguments, body, module) for body in bodies for module in modules)
-    return {_shape(each, hole) for each in made}
+def _shapes(arguments: str, *bodies: str, ignored: str | None = None) -> set[Shape | None]:
+    """Shapes of functions of these lines, in modules that import what they call and in cells that needn't."""
+    found = set()
+    for body in bodies:
+        for before in ("", "from PIL import Image"):
+            found.add(_shape(_function(arguments, body, before), ignored))
+    return found
 
 
 # What people write, in all the ways that are understood.
@@ -429,11 +506,11 @@ WRAPPERS = _shapes(
     "return self.attribute(image)",
     "image = self.attribute(image)\nreturn image",
     "result = self.attribute(image)\nreturn result",
-    hole="attribute",
+    ignored="attribute",
 )
 IDENTITIES = _shapes("image", "return image")
 CONVERSIONS = _shapes(
-    "image", 'return image.convert("RGB")', 'image = image.convert("RGB")\nreturn image', hole="RGB"
+    "image", 'return image.convert("RGB")', 'image = image.convert("RGB")\nreturn image', ignored="RGB"
 )
 TURNERS = _shapes("image", "return ImageOps.exif_transpose(image)")
 READERS = _shapes(
@@ -446,7 +523,7 @@ READERS = _shapes(
     'with open(path, "rb") as file:\n return Image.open(file).convert("RGB")',
     'with open(path, "rb") as file:\n image = Image.open(file)\n return image.convert("RGB")',
     'with open(path, "rb") as file:\n with Image.open(file) as image:\n  return image.convert("RGB")',
-    hole="RGB",
+    ignored="RGB",
 )
 DECODING = (decode_image, torchvision.io.decode_image, torchvision.io.read_image)
 DECODE_IMAGE = ("decode_image", "its_decode_image")
