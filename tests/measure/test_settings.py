@@ -54,3 +54,12 @@ def test_a_clone_shares_nothing() -> None:
     assert nbytes(batch) == 4 * (6 + 2)
     assert batch_samples(batch, None) == 2
     assert batch_samples(["text"], 7) == 7
+
+
+def test_a_tensor_without_rows_does_not_tell_how_many_samples_a_batch_has() -> None:
+    """As of the boxes of images that show nothing, put together: rates and errors are by samples."""
+    nothing = torch.zeros(0, 4)
+    assert batch_samples({"boxes": nothing, "images": torch.zeros(8, 3, 2, 2)}, 8) == 8
+    assert batch_samples({"boxes": nothing}, 8) == 8
+    assert batch_samples(nothing, None) == 1
+    assert batch_samples([[], ["text"]], 4) == 4

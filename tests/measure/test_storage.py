@@ -50,6 +50,13 @@ def test_a_search_that_is_cut_short_says_so(folder: Path, monkeypatch: pytest.Mo
     assert (found.files, found.complete) == (5, False)
 
 
+def test_a_search_ends_among_folders_without_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    monkeypatch.setattr(storage, "FIND", -1.0)
+    found = measure_storage(tmp_path)
+    assert (found.files, found.complete) == (0, False)
+
+
 @pytest.mark.parametrize("direct", [True, False])
 def test_every_way_of_reading_reads(folder: Path, direct: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not direct:

@@ -177,17 +177,22 @@ def _find(path: Path) -> tuple[list[_File], bool]:
         return [_File(str(path), path.stat().st_size)], True
     os.scandir(path).close()  # raises where it can't be listed
     end = time.perf_counter() + FIND
-    files, seen = list[_File](), set[str]()
+    files: list[_File] = []
+    seen: set[str] = set()
     for folder, folders, names in os.walk(path, followlinks=True):
-        if (real := os.path.realpath(folder)) in seen:  # links to folders may go round
+        if time.perf_counter() > end:
+            return files, False
+        real = os.path.realpath(folder)
+        if real in seen:  # links to folders may go round
             folders.clear()
             continue
         seen.add(real)
         for name in names:
             if time.perf_counter() > end or len(files) >= MOST_FILES:
                 return files, False
+            file = os.path.join(folder, name)
             with suppress(OSError):  # a broken link, or deleted meanwhile
-                status = os.stat(file := os.path.join(folder, name))
+                status = os.stat(file)
                 if stat.S_ISREG(status.st_mode) and status.st_size >= BLOCK:
                     files.append(_File(file, status.st_size))
     return files, True

@@ -133,11 +133,12 @@ def nbytes(batch: Any) -> int:
 
 
 def batch_samples(batch: Any, batch_size: int | None) -> int:
-    """Samples in a batch: the first length of a tensor or a list in it; `batch_size` if there is none."""
+    """Samples in a batch, at least 1: the first length of a tensor or a list in it; `batch_size` if there is
+    none, 1 if samples aren't batched. Empty tensors, as the boxes of images without objects, don't count."""
     for leaf in _torch_compat.leaves_of(batch):
-        if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
+        if isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.shape[0] > 0:
             return int(leaf.shape[0])
-    if isinstance(batch, (list, tuple)) and batch and isinstance(batch[0], (list, tuple)):
+    if isinstance(batch, (list, tuple)) and batch and isinstance(batch[0], (list, tuple)) and batch[0]:
         return len(batch[0])
     return batch_size or 1
 
