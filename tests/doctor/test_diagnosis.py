@@ -801,3 +801,10 @@ def test_what_calls_transforms_is_no_stage_of_its_own() -> None:
     assert seconds == pytest.approx({"Crop": 1 / 3, "Flip": 2 / 3})
     observation.looks = [made.look(SUPPLY, {"fetch": calling})]
     assert [one.name for one in diagnose(observation).stages] == ["transform"]
+
+
+def test_a_step_whose_time_could_not_be_measured_is_too_little_to_go_on() -> None:
+    """As where a loop over another loader, in another thread, lasted throughout the few steps of a script."""
+    observation = made.observation(made.phase(ACTUAL, 0.1, 0.0, 0.1), made.phase(SUPPLY, 0.1, 0, 0.1))
+    with pytest.raises(HeadraceError, match="Too few steps"):
+        diagnose(observation)

@@ -167,6 +167,9 @@ CASES: list[tuple[str, str, str, Stage]] = [
     (IN_WORKER + "getitem readout", "R", "", Stage("fetch", "dataset:readout (data.py:7)", False)),
     (IN_WORKER + "folder", "R", "", Stage("fetch", "dataset:__getitem__ (folder.py:230)", False)),
     (IN_WORKER, "R", "", Stage("fetch", "dataset:__getitem__", False)),
+    # From Python 3.12 on, a comprehension has no frame of its own.
+    ("worker fetch", "R", "", Stage("fetch", "dataset:__getitem__", False)),
+    ("worker fetch", "D", "", Stage("fetch", "read", True)),
     (IN_WORKER + "opens", "R", "", Stage("fetch", "read", False)),
     (IN_WORKER + "memmap", "D", "", Stage("fetch", "read", True)),
     (IN_WORKER + "memmap", "R", "", Stage("fetch", "read", False)),

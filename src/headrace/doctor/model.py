@@ -105,8 +105,10 @@ def costs_of(observation: Observation) -> Costs | None:
         return None
     demand = observation.phase(DEMAND)
     if demand is None:
-        samples = sum(actual.samples)
-        demand_seconds, demand_cpu = sum(actual.computes) / samples, 0.0
+        computing = sum(actual.computes)
+        if computing <= 0:  # another thread's loop over a loader took the time of all steps
+            return None
+        demand_seconds, demand_cpu = computing / sum(actual.samples), 0.0
     else:
         demand_seconds, demand_cpu = per_sample(demand)
     supply_seconds, supply_cpu = per_sample(supply)

@@ -258,7 +258,8 @@ class Examination:
             self._find_companions(watched)
         finally:
             self._giving.remove(watched)
-        compute = time.perf_counter() - given - (self._elsewhere(watched) - elsewhere)
+        # A loop over another loader in another thread counts as a whole when its step ends.
+        compute = max(0.0, time.perf_counter() - given - (self._elsewhere(watched) - elsewhere))
         phase.steps_at.append(began)
         phase.computes.append(compute)
         phase.waits.append(wait)
@@ -499,7 +500,8 @@ class Examination:
                 self._recorder.announce(phase.name)
                 continue
             phase.steps_at.append(began)
-            phase.computes.append(time.perf_counter() - given - (self._elsewhere(watched) - elsewhere))
+            compute = time.perf_counter() - given - (self._elsewhere(watched) - elsewhere)
+            phase.computes.append(max(0.0, compute))
             phase.waits.append(0.0)
             phase.samples.append(samples[which])
         self._recorder.end(watched)

@@ -328,6 +328,8 @@ def _working(stack: Sequence[Frame], state: str) -> str:
     """The stage of a stack that makes a sample: that of the innermost frame that has one."""
     if state == "D":
         return "read"
+    if not stack:  # fetch() itself asks a dataset in C for a sample, or is between two samples
+        return "dataset:__getitem__"
     innermost = stack[-1]
     if state == "S" and (LOCKING.search(innermost.source) or LOCKS.search(_name(innermost))):
         return "lock"
