@@ -51,7 +51,8 @@ def run(
     from rich.console import Console
 
     printed = json_file == STANDARD_OUTPUT
-    console, quiet = Console(stderr=printed), quiet or printed
+    console = Console(stderr=printed)
+    quiet = quiet or printed
     if not module and not Path(command[0]).is_file():
         raise typer.BadParameter(f"{command[0]} isn't a file; give a script, or -m and a module's name.")
     check_outputs(json_file, html)

@@ -401,7 +401,8 @@ def _idle(loader: Json) -> Text:
 
 
 def _shown(loader: Json, stalls: Sequence[float | None]) -> list[RenderableType]:
-    waits, rows = loader["waiting_seconds"], list[tuple[str, float | None, str | Text]]()
+    waits = loader["waiting_seconds"]
+    rows: list[tuple[str, float | None, str | Text]] = []
     lines: list[RenderableType] = [Text(_name(loader), style="bold")]
     if loader["state"] == "starting":
         rows.append(("epoch", None, f"{loader['epoch']}: first batch awaited for {waits:.1f} s"))

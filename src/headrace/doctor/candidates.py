@@ -125,14 +125,15 @@ def smoother(case: Case) -> Iterator[Candidate]:
 
 def workers_that_stay(case: Case) -> Iterator[Candidate]:
     """Workers that are kept from epoch to epoch."""
-    loader, spent, starts = (
-        case.loader,
-        start_of_epoch(case.loader, case.phase),
-        starts_of(case.loader, case.phase),
-    )
-    stay = loader.kind == "headrace" or loader.arguments.get("persistent_workers")
-    if stay or not loader.workers or not spent:
+    loader = case.loader
+    if loader.kind == "headrace":  # whose workers stay in any case
         return
+    if not loader.workers or loader.arguments.get("persistent_workers"):
+        return
+    spent = start_of_epoch(loader, case.phase)
+    if not spent:
+        return
+    starts = starts_of(loader, case.phase)
     # What remains of a start is the first batch, which workers make as fast as any.
     batch = statistics.fmean(case.phase.samples)
     first = sum(stage.seconds_per_sample for stage in case.stages if stage.place == "worker") * batch
@@ -155,7 +156,8 @@ def fewer_threads(case: Case) -> Iterator[Candidate]:
         threads = phase.settings.get("threads")
         if threads is None:
             continue
-        after, now = case.costs.with_demand(phase), case.observation.threads
+        after = case.costs.with_demand(phase)
+        now = case.observation.threads
         rates = f"{1 / case.costs.demand:,.0f} samples/s with {now} threads"
         yield Candidate(
             kind="oversubscribed",
@@ -222,7 +224,8 @@ def other_loops(case: Case) -> Iterator[Candidate]:
     """Workers for another loader, as of validation, whose loop waits for it."""
     samples = case.samples
     for loop in case.observation.loops:
-        now, stay = int(loop.arguments.get("num_workers", 0)), loop.arguments.get("persistent_workers")
+        now = int(loop.arguments.get("num_workers", 0))
+        stay = loop.arguments.get("persistent_workers")
         for workers, (seconds, cpu) in loop.supplies.items():
             count = int(workers)
             if count < now or (count == now and (stay or not now)):

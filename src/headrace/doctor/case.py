@@ -186,7 +186,9 @@ def other_arguments(case: Case, kind: str, gain: float, why: str, *evidence: str
 
 def case_of(observation: Observation) -> Case | None:
     """None: too little was measured."""
-    costs, actual, loader = costs_of(observation), observation.phase(ACTUAL), observation.loader
+    costs = costs_of(observation)
+    actual = observation.phase(ACTUAL)
+    loader = observation.loader
     whole = seconds_of(observation)
     if costs is None or actual is None or loader is None or whole is None:
         return None
@@ -307,7 +309,8 @@ def is_faster(case: Case, phase: Phase) -> bool:
     now = case.observation.phase(SUPPLY)
     if now is None or not case.costs.overlaps:
         return True
-    doubt = math.hypot(*(standard_error(one, case.loader.workers) for one in (now, phase)))
+    workers = case.loader.workers
+    doubt = math.hypot(standard_error(now, workers), standard_error(phase, workers))
     return per_sample(now)[0] - per_sample(phase)[0] > doubt
 
 

@@ -84,9 +84,10 @@ def diagnose(observation: Observation) -> Diagnosis:
 
 def first_batch(case: Case) -> list[str]:
     """That it took long, if it did: once in a training, but at each start of it."""
-    seconds, batch = case.loader.first_batch_seconds, case.actual * (case.arguments.get("batch_size") or 1)
+    seconds = case.loader.first_batch_seconds
     if seconds < LONG_FIRST_BATCH:
         return []
+    batch = case.actual * (case.arguments.get("batch_size") or 1)
     steps = f", as long as {seconds / batch:,.0f} steps take"
     return [f"the first batch came after {seconds:.1f} s{steps}: what imports, lists files or starts workers"]
 
@@ -278,7 +279,8 @@ def unexplained(case: Case, confidence: float) -> Cause:
 
 def resampled(observation: Observation, generator: random.Random) -> Observation:
     """The same measurements, drawn from with replacement: steps of each phase, looks at each stage."""
-    phases, workers = [], observation.loader.workers if observation.loader else 0
+    workers = observation.loader.workers if observation.loader else 0
+    phases = []
     for phase in observation.phases:
         drawn = draw_bursts(phase, workers, generator)
         waits, computes = [phase.waits[i] for i in drawn], [phase.computes[i] for i in drawn]
@@ -396,7 +398,8 @@ def rate(phase: Phase, workers: int) -> Rate:
 
 def time_shares(case: Case) -> tuple[TimeShare, ...]:
     """Where the time of the actual phase went: waiting, parts of the step, loops over other loaders."""
-    observation, whole = case.observation, max(1e-9, case.phase.ended - case.phase.began)
+    observation = case.observation
+    whole = max(1e-9, case.phase.ended - case.phase.began)
     waits = sum(case.phase.waits) + sum(case.phase.startups)
     shares = [TimeShare("waiting for data", min(1.0, waits / whole))]
     for loop in observation.loops:
@@ -424,6 +427,7 @@ def steps(observation: Observation) -> tuple[Step, ...]:
 
 def watching(case: Case) -> float:
     """Share of the cores' time that watching took in the actual phase, in all processes."""
-    observation, whole = case.observation, max(1e-9, case.phase.ended - case.phase.began)
+    observation = case.observation
+    whole = max(1e-9, case.phase.ended - case.phase.began)
     inside = sum(look["own_cpu_seconds"] for look in observation.looks if look["phase"] == ACTUAL)
     return float(inside / whole + observation.watching) / observation.cores

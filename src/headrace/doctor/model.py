@@ -117,9 +117,15 @@ def costs_of(observation: Observation) -> Costs | None:
 
 
 def bursts_of(phase: Phase, workers: int) -> list[range]:
-    """Numbers of as many steps in a row as there are workers: their batches come together, so that single
-    steps are either long or nothing."""
-    size, count = max(1, int(phase.settings.get("loader", {}).get("num_workers", workers))), len(phase.waits)
+    """Numbers of the steps of each burst: as many in a row as there are workers. Their batches come together,
+    so that single steps are either long or nothing.
+
+    Args:
+        phase: whose settings may have another number of workers.
+        workers: of the loader as it is.
+    """
+    size = max(1, int(phase.settings.get("loader", {}).get("num_workers", workers)))
+    count = len(phase.waits)
     return [range(start, min(count, start + size)) for start in range(0, count, size)]
 
 
@@ -133,8 +139,9 @@ def bursts(phase: Phase, workers: int) -> list[tuple[float, int]]:
 
 def draw_bursts(phase: Phase, workers: int, generator: random.Random) -> list[int]:
     """Numbers of steps, drawn burst by burst with replacement."""
-    count, known, drawn = len(phase.waits), bursts_of(phase, workers), list[int]()
-    while len(drawn) < count:
+    known = bursts_of(phase, workers)
+    drawn: list[int] = []
+    while len(drawn) < len(phase.waits):
         drawn += generator.choice(known)
     return drawn
 
@@ -196,17 +203,18 @@ def _stages_of_headrace(stages: dict[str, list[float]]) -> list[StageCost]:
 def _share_out(rows: dict[tuple[str, str], list[float]]) -> None:
     """What calling transforms takes, as a Compose does, goes to these by what they take themselves."""
     for key, place in [row for row in rows if row[0] == CALLING_TRANSFORMS]:
-        named = [
-            row
-            for (other, at), row in rows.items()
-            if at == place and other.startswith(CALLING_TRANSFORMS) and other != key
-        ]
+        named = [row for (other, at), row in rows.items() if at == place and is_transform(other)]
         whole = sum(row[1] for row in named)
         for row in named:
             share = row[1] / whole
             row[:] = [mine + share * more for mine, more in zip(row, rows[key, place], strict=True)]
         if named:
             del rows[key, place]
+
+
+def is_transform(key: str) -> bool:
+    """Whether the key of a stage names one transform."""
+    return key.startswith(CALLING_TRANSFORMS) and key != CALLING_TRANSFORMS
 
 
 def step_parts(observation: Observation, name: str) -> dict[str, float]:

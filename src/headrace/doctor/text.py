@@ -166,10 +166,8 @@ def _print_stages(console: Console, diagnosis: Diagnosis) -> None:
             short = row.samples_per_second < limit
             style = STYLES["bad"] if short else ""
             mark = "✗" if short else "=" if row.kind == TOTAL else " "
-            bar, milliseconds = (
-                _bar(row.samples_per_second / limit, short),
-                figure(1000 * row.seconds_per_sample),
-            )
+            bar = _bar(row.samples_per_second / limit, short)
+            milliseconds = figure(1000 * row.seconds_per_sample)
             rate = Text(figure(row.samples_per_second), style=style)
             table.add_row(_text(f"  {mark} {row.name}", style), bar, rate, milliseconds, percent(row.waiting))
     console.print(table)

@@ -7,7 +7,7 @@ import io
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -75,9 +75,9 @@ def decode_all(
         read: of one image. Default: from its file.
     """
     duplicated = _duplicated_sizes(splits)
-    missing = [(split, np.flatnonzero(split.images.states == State.UNSEEN)) for split in splits]
-    chunks = [(split, rows[i : i + CHUNK]) for split, rows in missing for i in range(0, len(rows), CHUNK)]
-    total, done = sum(len(rows) for _, rows in chunks), 0
+    chunks = [(split, rows) for split in splits for rows in _chunks(split.images)]
+    total = sum(len(rows) for _, rows in chunks)
+    done = 0
     # Pillow warns of unusual files; state and kind have what matters of it. Filters hold for the whole
     # process, so they are set before threads start.
     with warnings.catch_warnings():
@@ -91,6 +91,13 @@ def decode_all(
                     progress(done, total)
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _chunks(images: Images) -> Iterator[npt.NDArray[np.int64]]:
+    """Numbers of files that are present, a part at a time."""
+    unseen = np.flatnonzero(images.states == State.UNSEEN)
+    for first in range(0, len(unseen), CHUNK):
+        yield unseen[first : first + CHUNK]
 
 
 def _duplicated_sizes(splits: list[Split]) -> set[int]:

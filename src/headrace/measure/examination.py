@@ -331,9 +331,12 @@ class Examination:
         return steps >= 2 * ahead and not (self._tries_a_loop() and not self._count_loops(watched))
 
     def _is_over(self, watched: Watched, looped: bool) -> bool:
-        phase, aligned, trying = watched.phase, self._before is not None, self._changed is not None
+        phase = watched.phase
+        aligned = self._before is not None
+        trying = self._changed is not None
         most = MOST_TRIAL_SECONDS if trying or aligned else MOST_SECONDS
-        seconds, steps = self._recorder.now() - phase.began, len(phase.computes)
+        seconds = self._recorder.now() - phase.began
+        steps = len(phase.computes)
         # What an epoch's start costs shows in the second: the one that the phase began in had started before.
         if phase.epochs_ended and not phase.startups and seconds < most:
             return False

@@ -163,7 +163,10 @@ def list_split(
         entries = sorted(found, key=lambda entry: entry.name)
     classes = () if flat else tuple(entry.name for entry in entries if is_folder(entry))
     folders = [""] if flat else list(classes)
-    names, labels, sizes, states = list[str](), list[int](), list[int](), list[int]()
+    names: list[str] = []
+    labels: list[int] = []
+    sizes: list[int] = []
+    states: list[int] = []
     no_images = Images([], np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.uint8))
     split = Split(name, path, classes, no_images)
     reasons: dict[int, str] = {}

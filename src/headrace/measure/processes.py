@@ -79,20 +79,23 @@ def cores_of(pid: int) -> float:
 
 def descendants(pid: int) -> list[int]:
     """Process numbers of a process's children, of their children and so on; none of one that has ended."""
-    found, left = list[int](), [pid]
+    found: list[int] = []
     if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
         psutil = require("psutil", "doctor")  # which looks at all processes of the machine
         with suppress(psutil.NoSuchProcess):
             found = [child.pid for child in psutil.Process(pid).children(recursive=True)]
         return found
+    left = [pid]
     while left:
-        folder, tasks = Path(f"/proc/{left.pop()}/task"), list[str]()
+        folder = Path(f"/proc/{left.pop()}/task")
+        tasks: list[str] = []
         with suppress(OSError):  # it has ended meanwhile
             tasks = os.listdir(folder)
         for task in tasks:
             with suppress(OSError):
                 children = [int(child) for child in (folder / task / "children").read_text().split()]
-                found, left = found + children, left + children
+                found += children
+                left += children
     return found
 
 
@@ -190,7 +193,9 @@ def times() -> Times:
 def wait_until_quiet() -> None:
     """Waits until this process and its children are idle, as workers are once enough batches are ready; for
     10 seconds at most."""
-    end, calm, before = time.perf_counter() + 10.0, 0, times()
+    end = time.perf_counter() + 10.0
+    calm = 0
+    before = times()
     while calm < 4 and time.perf_counter() < end:
         time.sleep(0.05)
         now = times()

@@ -175,7 +175,8 @@ class Supplies:
 
     def _try_others(self, watched: Watched, supply: Phase, wanted: float) -> None:
         # One worker needs no more than to be as fast as none: it works beside the step.
-        loader, in_vain = watched.loader, 0
+        loader = watched.loader
+        in_vain = 0
         best = supply.samples_per_second if watched.loader.num_workers else 0.0
         ours = is_headrace(loader)
         if isinstance(loader.dataset, torch.utils.data.IterableDataset):

@@ -141,7 +141,10 @@ def split_of(name: str) -> str:
 
 def _listed(path: str, extensions: tuple[str, ...]) -> tuple[Place, list[str]]:
     """The place, whose kind is not known yet, and the names of its folders."""
-    folders, archives, names, images = list[str](), list[str](), list[str](), 0
+    folders: list[str] = []
+    archives: list[str] = []
+    names: list[str] = []
+    images = 0
     with os.scandir(path) as entries:
         for entry in entries:
             if len(names) < REMEMBERED or entry.name == PACK_INDEX:
