@@ -191,6 +191,18 @@ def test_probabilities(api: Any, p: Any) -> None:
         (v1.RandomResizedCrop(5, (float("nan"), 1.0)), r"scale \(nan, 1.0\) must be"),
         (v1.RandomHorizontalFlip(1.5), r"p \(1.5\) must be 0 to 1"),
         (v1.RandomHorizontalFlip(-0.1), r"p \(-0.1\) must be 0 to 1"),
+        (v1.RandomAdjustSharpness(-1), r"sharpness_factor \(-1\) must be 0 or more"),
+        (v1.RandomSolarize(float("nan")), "threshold=nan isn't finite"),
+        (v1.RandomAffine(9, shear=(0, float("inf"))), "shear=inf isn't finite"),
+        (v2.RandomAffine(9, center=[float("inf"), 0]), "center=inf isn't finite"),
+        (
+            v2.ScaleJitter((9, 9), (1.0, 99.0)),
+            r"scale_range \(1.0, 99.0\) must be at most \d+: native code makes no larger",
+        ),
+        (
+            v2.RandomZoomOut(side_range=(1.0, 99.0)),
+            r"side_range .* must be at most \d+: native code makes no",
+        ),
         (v1.RandomHorizontalFlip("0.5"), "p='0.5' isn't a number"),
         (v1.RandomHorizontalFlip(True), "p=True isn't a number"),
     ],

@@ -125,16 +125,9 @@ class AugMix(ImageOp):
 
     def params(self) -> tuple[float, ...]:
         fill = self.fill or (0.0, 0.0, 0.0)
+        how = (self.filter, self.fill is not None, *fill, self.is_v2)
         chains = (self.severity, self.width, self.depth, self.alpha, self.count)
-        return (
-            self.filter,
-            self.fill is not None,
-            *fill,
-            self.is_v2,
-            *chains,
-            *self.space.params(),
-            self.fused,
-        )
+        return (*how, *chains, *self.space.params(), self.fused)
 
     def data(self) -> npt.NDArray[np.float32]:
         return self.space.data()
@@ -147,7 +140,8 @@ class AugMix(ImageOp):
         original = functional.pil_to_tensor(image)[None]
         weights = torch.tensor(draw[: self.width + 1], dtype=torch.float32).view(-1, 1, 1, 1, 1)
         mixed = weights[0] * original
-        mode, fill = mode_of(self.filter), None if self.fill is None else list(self.fill)
+        mode = mode_of(self.filter)
+        fill = None if self.fill is None else list(self.fill)
         for chain in range(self.width):
             changed = original
             for step in self._steps(draw, chain):

@@ -17,7 +17,7 @@ from typing_extensions import Self
 from headrace.records import Draw
 from headrace.transforms.on_tensors import require_torch, require_v2
 from headrace.transforms.op import ImageOp, NoNativeForm, TensorOp
-from headrace.transforms.reading import bounds, chance, integer, number
+from headrace.transforms.reading import chance, finite, integer
 
 PROBABILITIES: tuple[dict[str, float], ...] = ({"p": 0.0}, {"p": 0.5}, {"p": 1.0})
 
@@ -197,7 +197,7 @@ class RandomSolarize(ChanceOp):
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        return cls(probability(transform, as_tensor=False), number("threshold", transform.threshold))
+        return cls(probability(transform, as_tensor=False), finite("threshold", transform.threshold))
 
     @classmethod
     def read_on_tensor(cls, transform: Any) -> Self:
@@ -229,7 +229,9 @@ class RandomSharpness(ChanceOp):
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        factor, _ = bounds("sharpness_factor", [transform.sharpness_factor] * 2)
+        factor = finite("sharpness_factor", transform.sharpness_factor)
+        if factor < 0:
+            raise NoNativeForm(f"sharpness_factor ({factor:g}) must be 0 or more")
         return cls(probability(transform, as_tensor=False), factor)
 
     def applied(self, image: Image.Image, draw: Draw) -> Any:

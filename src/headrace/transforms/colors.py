@@ -106,6 +106,7 @@ class RandomTensorGrayscale(TensorOp, RandomGrayscale):
 
 
 def _factors_of(transform: Any, name: str) -> Bounds:
+    """(low, high) of the attribute `name`, one of `FACTORS`."""
     lowest, highest = (-0.5, 0.5) if name == "hue" else (0.0, math.inf)
     return bounds(name, getattr(transform, name), lowest, highest)
 
@@ -140,9 +141,11 @@ class ColorJitter(ImageOp):
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        unchanged = [getattr(transform, name) is None for name in FACTORS]
-        pairs = zip(FACTORS, unchanged, strict=True)
-        return cls(*(None if same else _factors_of(transform, name) for name, same in pairs))
+        factors: dict[str, Bounds | None] = dict.fromkeys(FACTORS)
+        for name in FACTORS:
+            if getattr(transform, name) is not None:
+                factors[name] = _factors_of(transform, name)
+        return cls(**factors)
 
     @classmethod
     def read_on_tensor(cls, transform: Any) -> ColorJitter:

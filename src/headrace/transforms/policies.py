@@ -122,7 +122,8 @@ def read_space(
     none: tuple[npt.NDArray[np.float64], bool] = np.empty(0), False
     magnitudes = []
     for name in names:
-        values, others = (each.get(name, none)[0] for each in (here, there))
+        values, _ = here.get(name, none)
+        others, _ = there.get(name, none)
         if scaled and name in TRANSLATIONS:
             values = others = np.linspace(0.0, most(1), bins)
         if not np.array_equal(values, others) or values.size not in (0, bins):
@@ -180,7 +181,8 @@ class Policy(ImageOp):
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
         changed: Any = image
-        mode, fill = mode_of(self.filter), list(self.fill)
+        mode = mode_of(self.filter)
+        fill = list(self.fill)
         for step in self.steps(draw):
             magnitude = self.space.magnitude(step, image.width, image.height)
             changed = apply_operation(changed, step.name, magnitude, mode, fill, is_v2=self.is_v2)

@@ -96,8 +96,9 @@ class RandomErasing(Op):
         low, high = bounds("log_aspect_ratio", transform.log_aspect_ratio, -math.inf)
         scale = bounds("min_area, max_area", (transform.min_area, transform.max_area))
         by_channel = bool(transform.rand_color and not transform.per_pixel)
-        p, ratio = chance("probability", transform.probability), (math.exp(low), math.exp(high))
-        return cls(p, scale, ratio, None if noise else (0.0,), (low, high), by_channel)
+        ratio = math.exp(low), math.exp(high)
+        value = None if noise else (0.0,)
+        return cls(chance("probability", transform.probability), scale, ratio, value, (low, high), by_channel)
 
     def noise_size(self, height: int, width: int) -> tuple[int, int]:
         """(height, width) of the noise for a box of this size; (1, 1) is for all of the box."""

@@ -141,7 +141,7 @@ class ScaleJitter(_Resizing):
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        scale = bounds("scale_range", transform.scale_range, highest=MOST_GROWTH)
+        scale = _growth("scale_range", transform.scale_range, 0.0)
         return cls(filter_of(transform), pair(transform.target_size), scale)
 
     def params(self) -> tuple[float, ...]:
@@ -171,7 +171,7 @@ class RandomZoomOut(ChanceOp):
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        sides = bounds("side_range", transform.side_range, 1.0, MOST_GROWTH)
+        sides = _growth("side_range", transform.side_range, 1.0)
         return cls(probability(transform, as_tensor=True), sides, colour(transform))
 
     def params(self) -> tuple[float, ...]:
@@ -190,6 +190,16 @@ class RandomZoomOut(ChanceOp):
         _, height, width, top, left = map(int, draw)
         sides = [left, top, width - left - image.width, height - top - image.height]
         return F.pad(image, sides, fill=self.fill)
+
+
+def _growth(name: str, value: Any, lowest: float) -> tuple[float, float]:
+    """(low, high) of what edges are multiplied by."""
+    low, high = bounds(name, value, lowest)
+    if high > MOST_GROWTH:
+        raise NoNativeForm(
+            f"{name} {low, high} must be at most {MOST_GROWTH:g}: native code makes no larger images"
+        )
+    return low, high
 
 
 @dataclass(frozen=True)

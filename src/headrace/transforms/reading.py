@@ -141,7 +141,12 @@ def check_size(height: int, width: int) -> None:
 
 
 def two(name: str, value: Any) -> tuple[float, float]:
-    """Two numbers."""
+    """Two numbers, finite."""
+    first, second = _two(name, value)
+    return finite(name, first), finite(name, second)
+
+
+def _two(name: str, value: Any) -> tuple[float, float]:
     if not isinstance(value, Sequence) or len(value) != 2:
         raise NoNativeForm(f"{name}={value!r} isn't a pair of numbers")
     return number(name, value[0]), number(name, value[1])
@@ -150,8 +155,17 @@ def two(name: str, value: Any) -> tuple[float, float]:
 def bounds(
     name: str, value: Any, lowest: float = 0.0, highest: float = math.inf, *, exclusive: bool = False
 ) -> tuple[float, float]:
-    """(low, high): finite, and from `lowest`, which may be excluded, to `highest`."""
-    low, high = two(name, value)
+    """(low, high): finite, and from `lowest` to `highest`.
+
+    Args:
+        name: name of the argument, for the reason of a refusal.
+        value: value of the argument.
+        exclusive: whether `lowest` itself is refused, too.
+
+    Raises:
+        NoNativeForm: `value` isn't such a pair.
+    """
+    low, high = _two(name, value)
     too_low = low <= lowest if exclusive else low < lowest
     if too_low or not low <= high <= highest or not math.isfinite(low) or not math.isfinite(high):
         most = "" if highest == math.inf else f", <= {highest:g}"
@@ -186,6 +200,14 @@ def number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
         raise NoNativeForm(f"{name}={value!r} isn't a number") from None
+
+
+def finite(name: str, value: Any) -> float:
+    """The same, neither infinite nor NaN, of which native code knows nothing."""
+    found = number(name, value)
+    if not math.isfinite(found):
+        raise NoNativeForm(f"{name}={value!r} isn't finite")
+    return found
 
 
 def filter_text(value: int) -> str:

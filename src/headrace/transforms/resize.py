@@ -82,8 +82,10 @@ class Resize(_Resizing, SizedOp):
     @classmethod
     def read_on_tensor(cls, transform: Any) -> Resize | ResizeShorter:
         op = _read(transform, tensor_filter_of(transform), TensorResize, TensorResizeShorter)
-        # Two sizes, or that of both edges of a square image.
-        check_result(*((op.height, op.width) if isinstance(op, Resize) else (op.size, op.size)))
+        if isinstance(op, Resize):
+            check_result(op.height, op.width)
+        else:
+            check_result(op.size, op.size)  # of a square image
         return op
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
@@ -144,7 +146,8 @@ def _read(
         raise NoNativeForm("size=None makes the longer edge max_size: no native form")
     sizes = list(transform.size) if isinstance(transform.size, Sequence) else [transform.size]
     if len(sizes) == 1:
-        size, limit = integer("size", sizes[0]), None
+        size = integer("size", sizes[0])
+        limit = None
         check_size(size, size)
         if transform.max_size is not None:
             limit = integer("max_size", transform.max_size)

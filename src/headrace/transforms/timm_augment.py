@@ -320,8 +320,9 @@ def _agrees(op: Any, magnitude: float, shared: Shared) -> bool:
     expected = arguments(op.name, magnitude, shared)
     if (len(theirs), len(expected)) != (0, 0) and not (len(theirs) == 1 and theirs[0] in expected):
         return False
-    image, one = _probe_image(), Operation(op.name, 1.0, magnitude)
-    ours = TimmAugment(shared, ((one,),), 1, policies=False, weights=None)
+    image = _probe_image()
+    always = Operation(op.name, 1.0, magnitude)
+    ours = TimmAugment(shared, ((always,),), 1, policies=False, weights=None)
     for filter_ in shared.filters:
         random.seed(0)
         given = _bytes(op.aug_fn, image, *theirs, **{**op.kwargs, "resample": filter_})

@@ -19,8 +19,8 @@ from headrace.transforms.reading import (
     chance,
     colour,
     filter_text,
+    finite,
     mode_of,
-    number,
     range_text,
     two,
     warp_filter_of,
@@ -150,7 +150,7 @@ class RandomAffine(ImageOp):
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        shear = () if transform.shear is None else tuple(number("shear", s) for s in transform.shear)
+        shear = () if transform.shear is None else tuple(finite("shear", s) for s in transform.shear)
         if len(shear) not in (0, 2, 4):
             raise NoNativeForm(f"shear={transform.shear!r} isn't 2 or 4 bounds")
         return cls(
