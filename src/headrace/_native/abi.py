@@ -162,9 +162,12 @@ int32_t hr_image_decode(int32_t, void*, uint64_t, void*, uint64_t, int32_t, int3
 
 
 def _functions() -> Iterator[tuple[str, tuple[Any, tuple[Any, ...]]]]:
-    for line in _DECLARATIONS.split("\n")[1:-1]:
-        result, name, arguments = line.rstrip(")").replace("(", " ", 1).split(" ", 2)
-        yield name, (TYPES[result], tuple(TYPES[kind] for kind in arguments.split(", ") if kind))
+    """(name, (type of the result, types of the arguments)) of each function."""
+    for declaration in _DECLARATIONS.strip().splitlines():
+        signature, _, arguments = declaration.rstrip(")").partition("(")
+        result, name = signature.split()
+        kinds = arguments.split(", ") if arguments else []
+        yield name, (TYPES[result], tuple(TYPES[kind] for kind in kinds))
 
 
 # By name: type of the result, and those of the arguments.

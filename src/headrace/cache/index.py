@@ -112,7 +112,8 @@ class Member:
 
     def __init__(self, folder: Path, capacity: int, forked: Callable[[], None]) -> None:
         self._folder = folder
-        self._path, self._lock_path = folder / "index.sqlite", folder / "index.lock"
+        self._path = folder / "index.sqlite"
+        self._lock_path = folder / "index.lock"
         self._capacity = capacity
         self._closed = False
         self.forked = forked
@@ -187,7 +188,8 @@ class Member:
             connection, token = self._connect()
             root = str(self._folder / f"headrace-{token}")
             if self._leave is None:
-                self._root, self.clients = root, Clients(root)
+                self._root = root
+                self.clients = Clients(root)
                 with self._writing(connection):
                     self.number, lock = self.clients.join(connection, self._capacity)
                     leave = finalize(self, os.close, lock)

@@ -127,6 +127,9 @@ class ReusingCollate:
     Args:
         pinned, keep: see `Slots`.
         alone: see `stacking`.
+
+    Attributes:
+        options: `pinned`, `keep` and `alone`, as given.
     """
 
     def __init__(self, *, pinned: bool, keep: int, alone: bool) -> None:

@@ -50,8 +50,10 @@ class Histogram:
         rank = max(1, math.ceil(share * self.count))
         for place, below in enumerate(accumulate(self._counts if self.count else ())):
             if below >= rank:
-                first, last = (BOUNDS[min(max(i, 0), len(BOUNDS) - 1)] for i in (place - 1, place))
-                return min(self.largest, (first + last) / 2)
+                # Place i is from BOUNDS[i - 1] to BOUNDS[i]; the first and the last have one of them.
+                lower = BOUNDS[max(place - 1, 0)]
+                upper = BOUNDS[min(place, len(BOUNDS) - 1)]
+                return min(self.largest, (lower + upper) / 2)
         return 0.0
 
     def cumulative(self) -> tuple[tuple[float, int], ...]:

@@ -83,7 +83,9 @@ class StoredPack:
 
     def image(self, row: int) -> bytes:
         """The image of sample `row`. Raises PackError and OSError."""
-        return self._bytes(row, *(int(self.index.numbers(name)[row]) for name in ("offset", "size")))
+        offset = int(self.index.numbers("offset")[row])
+        size = int(self.index.numbers("size")[row])
+        return self._bytes(row, offset, size)
 
     def sample(self, row: int) -> Sample:
         """Sample `row`, taken from its shard and not from the index.

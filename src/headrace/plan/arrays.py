@@ -91,7 +91,8 @@ def read_images(dataset: Any) -> ArraySource | str:
     they can't be taken as arrays."""
     if not str(type(dataset).__getitem__.__module__).startswith("torchvision."):
         return "its __getitem__ was replaced"
-    kind, data = type(dataset), dataset.data
+    kind = type(dataset)
+    data = dataset.data
     if kind in GREY:
         labels = GREY[kind](dataset)
         if type(data) is not torch.Tensor or data.dtype != torch.uint8 or data.ndim != 3:

@@ -109,8 +109,9 @@ class Trainer:
 
     def __init__(self, recipe: Recipe, device: torch.device, stop: ranks.StopSignal) -> None:
         self.recipe, self.device, self.stop = recipe, device, stop
-        joined = dist.is_initialized()
-        self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if joined else (0, 1)
+        self.rank, self.ranks = 0, 1
+        if dist.is_initialized():
+            self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         # What takes no time is checked before a large folder is listed.
         self.resumed_from, state = to_resume(recipe)
         make_model = parts.builder(recipe.arch)
@@ -147,12 +148,14 @@ class Trainer:
 
     def run(self) -> Outcome:
         """Trains to the last epoch, or until a signal is received."""
-        out, stopped_by = self.recipe.out, None
+        out = self.recipe.out
+        stopped_by = None
         out.mkdir(parents=True, exist_ok=True)
         if self.rank == 0:
             (out / PREEMPTED).unlink(missing_ok=True)
         self._introduce()
-        port, loaders = self.recipe.metrics_port, {"train": self.loader, "val": self.val_loader}
+        port = self.recipe.metrics_port
+        loaders = {"train": self.loader, "val": self.val_loader}
         with nullcontext() if port is None else MetricsServer(loaders, port + ranks.local_rank()):
             try:
                 while self.epoch < self.recipe.epochs:
@@ -176,7 +179,8 @@ class Trainer:
 
     def _train_epoch(self) -> None:
         """What is left of the epoch, to its last whole step."""
-        end, every = (self.epoch + 1) * self.steps_per_epoch, self.recipe.checkpoint_every
+        end = (self.epoch + 1) * self.steps_per_epoch
+        every = self.recipe.checkpoint_every
         if self.step == end:
             return
         self.model.train()
@@ -394,7 +398,8 @@ def to_resume(recipe: Recipe) -> tuple[Path | None, dict[str, Any]]:
         raise headrace.ConfigError(
             f"{last} is there already. Pass --resume auto to resume that run, or another --out."
         )
-    state, ours = load(last), recipe.to_json()
+    state = load(last)
+    ours = recipe.to_json()
     for name in sorted(ours.keys() - MAY_CHANGE):
         was, now = (
             f"without {option(name)}" if value is None else f"with {option(name)} {value}"

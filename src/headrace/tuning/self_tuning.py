@@ -85,8 +85,12 @@ class SelfTuning:
         if key == self._key:
             return
         known = _known(cache.load(key), start, knobs) if knobs else None
-        self._key, self._knobs, self._from_cache = key, tuple(knobs), known is not None
-        self.settings, self.history, self._climb = known or start, [], None
+        self._key = key
+        self._knobs = tuple(knobs)
+        self._from_cache = known is not None
+        self.settings = known or start
+        self.history = []
+        self._climb = None
         if knobs:
             self._start_climb()
 
@@ -142,7 +146,8 @@ class SelfTuning:
         return f"started with {settings}" + (", found in an earlier run" if self._from_cache else "")
 
     def _start_climb(self) -> None:
-        self._climb, self._first = climb(self.settings, self._knobs), len(self.history)
+        self._climb = climb(self.settings, self._knobs)
+        self._first = len(self.history)
         next(self._climb)
 
     def _decide(self, window: Window, stream: Tunable) -> None:
@@ -154,7 +159,8 @@ class SelfTuning:
         try:
             wanted = self._climb.send(window)
         except StopIteration as end:
-            wanted, self._climb = end.value, None
+            wanted = end.value
+            self._climb = None
         if wanted != self.settings:
             self.settings = wanted
             # As many steps as batches are in flight still see what was before.
