@@ -234,6 +234,19 @@ def _timm(**settings: Any) -> Make:
     return make
 
 
+def _timm_dataset(folder: Path) -> Any:
+    from timm.data import create_dataset, create_transform
+
+    transform = create_transform(224, is_training=True, use_prefetcher=True)
+    return create_dataset("", root=str(folder), transform=transform)
+
+
+def _fast_collate(samples: list[Any]) -> Any:
+    from timm.data.loader import fast_collate
+
+    return fast_collate(samples)
+
+
 def _hugging_face(folder: Path) -> Any:
     import datasets as hf
 
@@ -366,6 +379,7 @@ ROWS: tuple[Row, ...] = (
     Row("DINO, ten crops", lambda folder: datasets.ImageFolder(str(folder), Views(_dino_views())), 4.0),
     Row("timm, default", _timm(), 5.5, "timm"),
     Row("timm, rand-m9-mstd0.5-inc1", _timm(auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.25), 5.5, "timm"),
+    Row("timm's dataset, fast_collate", _timm_dataset, 4.0, "timm", _fast_collate),
     Row("CIFAR-10, RandomCrop(32, 4), flip", _cifar, 10.0),
     Row("gray JPEG, convert('L')", _gray, 5.0),
     Row("list dataset, Image.open", lambda folder: ListDataset(folder, v1.Compose([*CROP, *END])), 4.0),

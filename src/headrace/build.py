@@ -151,9 +151,18 @@ def why_no_init(config: LoaderConfig, plan: Plan) -> str:
     """Why nobody calls `worker_init_fn`, though the user passed one and asked for workers; or ""."""
     if config.worker_init_fn is None or config.num_workers == 0:
         return ""
+    if not plan.runs_python and _is_timms(config.worker_init_fn):
+        return ""
     on_threads = workers_of(config).kind == "thread" and plan.head is None
     by = "native code" if not plan.runs_python else "threads" if on_threads else ""
     return f"samples are made by {by}, and there are no worker processes" if by else ""
+
+
+def _is_timms(worker_init: Callable[[int], Any]) -> bool:
+    """Whether it is what timm's `create_loader` passes: it seeds generators that native code doesn't use."""
+    function: Any = worker_init.func if isinstance(worker_init, partial) else worker_init
+    name = getattr(function, "__module__", ""), getattr(function, "__name__", "")
+    return name == ("timm.data.loader", "_worker_init")
 
 
 def sharing_text(batches: Batches, seed: int | None, *, rank_given: bool) -> str:

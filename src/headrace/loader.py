@@ -66,11 +66,11 @@ T_co = TypeVar("T_co", covariant=True)
 class DataLoader(TorchDataLoader[T_co]):
     """A `torch.utils.data.DataLoader` that runs the steps that it recognizes in native threads.
 
-    An `ImageFolder` (or `DatasetFolder`, `ImageNet`, `headrace.ImageDataset`, a `Subset` of these, a
-    `ConcatDataset` of those with the same transform) with torchvision transforms is read, decoded and
-    transformed without the GIL, directly into the memory of the batch, with the pixels that torchvision
-    computes on PIL images, bit for bit. Everything else runs as in torch. `explain()` reports which steps run
-    natively, and why others do not.
+    An `ImageFolder` (or `DatasetFolder`, `ImageNet`, `headrace.ImageDataset`, timm's `ImageDataset` of a
+    folder, a `Subset` of all but the last, a `ConcatDataset` of those with the same transform) with
+    transforms of torchvision or timm is read, decoded and transformed without the GIL, directly into the
+    memory of the batch, with the pixels that these compute on PIL images, bit for bit. Everything else runs
+    as in torch. `explain()` reports which steps run natively, and why others do not.
 
     Takes all arguments of torch's DataLoader, with torch's meaning. The arguments whose default differs, and
     those that are new:

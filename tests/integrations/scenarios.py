@@ -99,12 +99,15 @@ def described(batch: Any) -> list[Any]:
 # --- timm
 
 
-def _timm(folder: Path, **arguments: Any) -> Any:
+def _timm(folder: Path, *, python: bool = False, **arguments: Any) -> Any:
+    """timm's loader; with `python` of a reader that nobody knows, so that Python draws as with torch."""
     from timm.data import create_dataset, create_loader
 
     torch.manual_seed(0)
     dataset = create_dataset("", root=str(folder))
     dataset.reader.samples = numbered(dataset.reader.samples)
+    if python:
+        dataset.reader.__class__ = type("Reader", (type(dataset.reader),), {})
     settings = {"input_size": (3, 32, 32), "batch_size": 8, "num_workers": 2, "device": torch.device("cpu")}
     return create_loader(dataset, **{**settings, "use_prefetcher": False, **arguments})
 
@@ -127,7 +130,9 @@ def timm_evaluation_prefetcher(folder: Path) -> Any:
 def timm_multi_epochs(folder: Path) -> Any:
     """Its sampler makes the order, and Python draws the augmentations: pixels are the same."""
     options = {"is_training": True, "auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.25}
-    return [_epochs(_timm(folder, use_multi_epochs_loader=True, **each)) for each in ({}, options)]
+    return [
+        _epochs(_timm(folder, python=True, use_multi_epochs_loader=True, **each)) for each in ({}, options)
+    ]
 
 
 def _labels(loader: Any) -> Any:
@@ -214,7 +219,7 @@ def timm_two_processes(folder: Path) -> Any:
     with joined_ranks():
         for options in options_of_runs:
             mixup = Mixup(mixup_alpha=0.8, cutmix_alpha=1.0, num_classes=N)
-            found.append(_mixed(_timm(folder, **train, **options), mixup))
+            found.append(_mixed(_timm(folder, python=True, **train, **options), mixup))
         found.append(_epochs(_timm(folder, distributed=True)))
     return found
 

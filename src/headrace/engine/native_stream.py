@@ -198,13 +198,17 @@ class NativeStream(BatchStream):
                     if transform is not None:
                         targets[position] = self._target(key)
                 except Exception as error:
-                    path = self._engine.plan.source.path(key.sample)
-                    if self._config.on_error == "raise":
+                    plan, policy = self._engine.plan, self._config.on_error
+                    path = plan.source.path(key.sample)
+                    unreadable = plan.replaces_unreadable and isinstance(error.__cause__, OSError)
+                    replaces = policy == "replace" or unreadable
+                    replaced = replaces and self._replace(pending, position, targets)
+                    if not replaced and policy == "raise":
                         name_sample(error, key.sample, path)
                         raise
-                    if self._config.on_error == "skip" or not self._replace(pending, position, targets):
+                    if not replaced:
                         lost.add(position)
-                    action = "skipped" if position in lost else "replaced"
+                    action = "replaced" if replaced else "skipped"
                     self._failures.add(SampleFailure(key.sample, path, cause_of(error), action))
         return [i for i in range(len(pending.keys)) if i not in lost], targets
 

@@ -93,7 +93,8 @@ def make_plan(
     if lowered.whole and table is not None and not problems:
         return Plan(tuple(_native_segments(recognised, lowered, table, user, output)))
     only_decodes = not lowered.ops and table is None and not isinstance(recognised.source, ArraySource)
-    if split == "never" or (split == "ops" and only_decodes) or recognised.tensors:
+    as_it_is = recognised.tensors or recognised.replaces_unreadable
+    if split == "never" or (split == "ops" and only_decodes) or as_it_is:
         source = Step(recognised.what, recognised.note)
         steps = (*lowered.steps, *problems)  # what native code would do with them doesn't matter here
         as_written = (replace(step, parity="", reason=step.reason if step.refused else "") for step in steps)
@@ -261,6 +262,7 @@ def _native_segment(recognised: Recognised, lowered: LoweredTransform, *, batche
         mode=lowered.mode,
         upright=lowered.upright,
         tensors=recognised.tensors,
+        replaces_unreadable=recognised.replaces_unreadable,
         channels=lowered.channels,
         views=lowered.views,
         entries=recognised.entries,

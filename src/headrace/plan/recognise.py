@@ -6,6 +6,7 @@ Only classes whose `__getitem__` is known by heart are recognised, and only they
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,6 +37,7 @@ KNOWN: tuple[type, ...] = (*FOLDERS, *COLOUR, *GREY, ImageDataset, PackedDataset
 
 STREAMED = "an IterableDataset itself decides which sample comes next: runs as written"
 NOT_GATHERED = "runs as written: rows are gathered natively for the default collate_fn and batching only"
+REPLACES_WITHIN = "what replaces an unreadable file need not be among these samples: runs as written"
 OTHER_CLASS = (
     "runs as written: native code replaces known classes only. For image files with integer labels,"
     " headrace.ImageDataset is one"
@@ -57,6 +59,7 @@ class Recognised:
         size: of its images.
         mode: "RGB" or "L": the dataset reads files as Pillow's ``convert(mode)`` gives them.
         tensors: whether the transform gets uint8 tensors, as `torchvision.io.decode_image` reads files.
+        replaces_unreadable: whether the dataset gives its next sample in place of one that can't be read.
     """
 
     what: str
@@ -69,6 +72,7 @@ class Recognised:
     size: Extent = UNKNOWN
     mode: Mode = "RGB"
     tensors: bool = False
+    replaces_unreadable: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,6 +153,8 @@ def _recognise(dataset: Any) -> Recognised | Refusal:
         return _recognise_folder(dataset)
     if type(dataset) in COLOUR or type(dataset) in GREY:
         return _recognise_arrays(dataset)
+    if _is_class(type(dataset), "timm.data.dataset", "ImageDataset"):
+        return _recognise_timm(dataset)
     known = next((base for base in type(dataset).__mro__ if base in KNOWN), None)
     if known is not None:
         return _refuse_subclass(dataset, known)
@@ -180,6 +186,31 @@ def _recognise_folder(dataset: Any) -> Recognised | Refusal:
     return Recognised(what, source, *transforms, root=at, mode=mode, tensors=tensors)
 
 
+def _recognise_timm(dataset: Any) -> Recognised | Refusal:
+    what, reader, mode = f"timm's ImageDataset(n={len(dataset)})", dataset.reader, dataset.input_img_mode
+    if not _is_class(type(reader), "timm.data.readers.reader_image_folder", "ReaderImageFolder"):
+        return Refusal(
+            what, f"its reader, {located(describe_callable(reader), reader)}, isn't that of folders"
+        )
+    if mode not in ("RGB", "L") or dataset.load_bytes or dataset.additional_features is not None:
+        return Refusal(what, "its samples aren't an RGB or L image and a label each")
+    reason = _patched_reason(type(dataset), "timm") or _patched_reason(type(reader), "timm")
+    if reason is not None:
+        return Refusal(what, reason)
+    try:
+        source = ImageSource.from_samples(reader.samples)
+    except (TypeError, ValueError) as error:
+        return Refusal(what, str(error))
+    transforms = dataset.transform, dataset.target_transform
+    root = os.fspath(reader.root)
+    return Recognised(what, source, *transforms, root=root, mode=mode, replaces_unreadable=True)
+
+
+def _is_class(cls: type, module: str, name: str) -> bool:
+    """Whether `cls` is the class of that name of a module that the user, never Headrace, has imported."""
+    return getattr(sys.modules.get(module), name, None) is cls
+
+
 def _tensors_problem(source: ImageSource) -> str:
     """Why files that decode_image reads can't be read natively; empty: they can."""
     if not torchvision_decodes_as_pillow():
@@ -200,10 +231,10 @@ def _recognise_arrays(dataset: Any) -> Recognised | Refusal:
     return Recognised(what, source, dataset.transform, dataset.target_transform, note, size=size, mode=mode)
 
 
-def _patched_reason(cls: type[Any]) -> str | None:
-    """Why reading a sample isn't what torchvision wrote; None when it is."""
+def _patched_reason(cls: type[Any], package: str = "torchvision") -> str | None:
+    """Why reading a sample isn't what `package` wrote; None when it is."""
     method = cls.__getitem__
-    if method.__module__ == DatasetFolder.__module__:
+    if method.__module__.partition(".")[0] == package:
         return None
     return f"its __getitem__ was replaced by {located(describe_callable(method), method)}"
 
@@ -244,6 +275,8 @@ def _recognise_subset(dataset: Subset[Any]) -> Recognised | Refusal:
     inner = _recognise(dataset.dataset)
     if isinstance(inner, Refusal):
         return Refusal(f"Subset of {inner.what}", inner.reason)
+    if inner.replaces_unreadable:
+        return Refusal(f"Subset of {inner.what}", REPLACES_WITHIN)
     order = _as_indices(dataset.indices)
     what = f"Subset(n={len(dataset.indices)}) of {inner.what}"
     if order is None:
@@ -261,6 +294,8 @@ def _recognise_concatenation(dataset: ConcatDataset[Any]) -> Recognised | Refusa
         part = _recognise(each)
         if isinstance(part, Refusal):
             return Refusal(f"ConcatDataset of {part.what}", part.reason)
+        if part.replaces_unreadable:
+            return Refusal(f"ConcatDataset of {part.what}", REPLACES_WITHIN)
         parts.append(part)
     others = f" and {len(parts) - 1} more" if len(parts) > 1 else ""
     what = f"ConcatDataset(n={len(dataset)}) of {parts[0].what}{others}"
