@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 import headrace
 from support.equal import same
@@ -257,3 +259,45 @@ def test_memory_held_is_reported() -> None:
     del held
     gc.collect()
     assert loader.stats().memory_used == 0
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_workers": 0}, {"num_workers": 2, "worker_kind": "thread"}], ids=str
+)
+def test_memory_ends_with_the_loader_without_a_garbage_collection(options: dict[str, Any]) -> None:
+    loader = headrace.DataLoader(Large(8), batch_size=4, **options)
+    assert len(list(loader)) == 2
+    memory = weakref.ref(loader._builder._collate)  # type: ignore[arg-type]
+    gc.collect()
+    gc.disable()
+    try:
+        del loader
+        assert memory() is None
+    finally:
+        gc.enable()
+
+
+class Length:
+    def __init__(self, metres: float) -> None:
+        self.metres = metres
+
+
+class Lengths(Dataset[Length]):
+    """Teaches `default_collate` its class when the first sample is made."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Length:
+        default_collate_fn_map[Length] = lambda samples, **_: torch.tensor([each.metres for each in samples])
+        return Length(index / 2)
+
+
+def test_a_type_that_is_registered_during_an_epoch_is_collated() -> None:
+    try:
+        for options in ({"num_workers": 0}, {"num_workers": 1, "worker_kind": "thread"}):
+            default_collate_fn_map.pop(Length, None)
+            loader = headrace.DataLoader(Lengths(), batch_size=2, **options)  # type: ignore[arg-type]
+            assert [batch.tolist() for batch in loader] == [[0.0, 0.5], [1.0, 1.5]]
+    finally:
+        default_collate_fn_map.pop(Length, None)

@@ -121,45 +121,69 @@ def stacking(
     return stack
 
 
-class ReusingCollate:
-    """torch's `default_collate`, but for large tensors, which it makes in memory that is used again.
+class LargeTensors:
+    """Memory of the large tensors of batches, used again for those of later batches.
 
     Args:
         pinned, keep: see `Slots`.
-        alone: see `stacking`.
-
-    Attributes:
-        options: `pinned`, `keep` and `alone`, as given.
     """
 
-    def __init__(self, *, pinned: bool, keep: int, alone: bool) -> None:
-        self.options = pinned, keep, alone
-        by_torch = _torch_compat.default_collate_functions()
-        stack = stacking(
-            by_torch[torch.Tensor], self._take, smallest=LARGE_NBYTES, keep_strides=alone, alone=alone
-        )
-        self._functions = {**by_torch, torch.Tensor: stack}
+    def __init__(self, *, pinned: bool, keep: int) -> None:
+        self._pinned = pinned
+        self._keep = keep
         self._slots: dict[int, Slots] = {}  # by the number of the large tensor in its batch
         self._batch = threading.local()  # several threads make batches at the same time
 
-    def __call__(self, samples: list[Any]) -> Any:
-        """What torch's function makes of `samples`. For any thread."""
-        self._batch.large_tensors = 0
-        return _torch_compat.collate(samples, self._functions)
+    def begin_batch(self) -> None:
+        """What this thread takes from now on belongs to another batch."""
+        self._batch.taken = 0
+
+    def take(self, nbytes: int) -> torch.Tensor:
+        """Memory of the next large tensor of this thread's batch: uint8 [nbytes], contents undefined."""
+        number = self._batch.taken
+        self._batch.taken += 1
+        slots = self._slots.get(number)
+        if slots is None or slots.nbytes < nbytes:
+            slots = self._slots[number] = Slots(nbytes, pinned=self._pinned, keep=self._keep)
+        return slots.take(nbytes)
 
     @property
     def live_nbytes(self) -> int:
         """Bytes of batches that are being made or that the user holds."""
         return sum(slots.live * slots.nbytes for slots in list(self._slots.values()))
 
-    def _take(self, nbytes: int) -> torch.Tensor:
-        number = self._batch.large_tensors
-        self._batch.large_tensors += 1
-        slots = self._slots.get(number)
-        if slots is None or slots.nbytes < nbytes:
-            pinned, keep, _ = self.options
-            slots = self._slots[number] = Slots(nbytes, pinned=pinned, keep=keep)
-        return slots.take(nbytes)
+
+class ReusingCollate:
+    """torch's `default_collate`, but for large tensors, which it makes in memory that is used again.
+
+    Args:
+        pinned, keep: see `Slots`.
+        alone: see `stacking`.
+    """
+
+    def __init__(self, *, pinned: bool, keep: int, alone: bool) -> None:
+        self.options = pinned, keep, alone
+        self._memory = LargeTensors(pinned=pinned, keep=keep)
+        self._functions: dict[Any, Callable[..., Any]] = {}
+        self._made_of: dict[Any, Callable[..., Any]] = {}
+
+    def __call__(self, samples: list[Any]) -> Any:
+        """What torch's function makes of `samples`. For any thread."""
+        by_torch = _torch_compat.default_collate_functions()
+        if by_torch != self._made_of:  # the user may add types at any time
+            alone, take = self.options[2], self._memory.take
+            stack = stacking(
+                by_torch[torch.Tensor], take, smallest=LARGE_NBYTES, keep_strides=alone, alone=alone
+            )
+            self._functions = {**by_torch, torch.Tensor: stack}
+            self._made_of = dict(by_torch)
+        self._memory.begin_batch()
+        return _torch_compat.collate(samples, self._functions)
+
+    @property
+    def live_nbytes(self) -> int:
+        """Bytes of batches that are being made or that the user holds."""
+        return self._memory.live_nbytes
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
