@@ -26,7 +26,7 @@ from headrace.engine.error_policy import ErrorPolicyDataset
 from headrace.engine.finish import BatchTransform, Cast
 from headrace.engine.iterator import KeptWorkers, LoaderIterator
 from headrace.engine.meter import Failures, Meter
-from headrace.engine.native import READ_THREADS, NativeEngine, NativeThreads, stats_of
+from headrace.engine.native import READ_THREADS, NativeEngine, NativeThreads
 from headrace.engine.native_stream import NativeStream
 from headrace.engine.prefetch import Prefetcher
 from headrace.engine.seeding import Seeding
@@ -160,8 +160,11 @@ def why_no_init(config: LoaderConfig, plan: Plan) -> str:
 
 def _is_timms(worker_init: Callable[[int], Any]) -> bool:
     """Whether it is what timm's `create_loader` passes: it seeds generators that native code doesn't use."""
-    function: Any = worker_init.func if isinstance(worker_init, partial) else worker_init
-    name = getattr(function, "__module__", ""), getattr(function, "__name__", "")
+    if not isinstance(worker_init, partial) or not isinstance(
+        worker_init.keywords.get("worker_seeding"), str
+    ):
+        return False
+    name = getattr(worker_init.func, "__module__", ""), getattr(worker_init.func, "__name__", "")
     return name == ("timm.data.loader", "_worker_init")
 
 
@@ -267,9 +270,6 @@ class StreamBuilder:
         self._slots: Slots | None = None
         # Those of the caller's own thread (0 of them) and others: a pool can't change from one to the other.
         self._native: dict[bool, NativeThreads] = {}
-        # They end with the loader, not when the next collection finds a cycle that they are part of.
-        self._known: weakref.WeakSet[NativeThreads] = weakref.WeakSet()
-        self.meter.native = partial(stats_of, self._known)
 
     def __reduce__(self) -> tuple[type[StreamBuilder], tuple[()]]:
         return StreamBuilder, ()
@@ -417,7 +417,7 @@ class StreamBuilder:
         settings = self.tuning.settings
         depth = settings["depth"]
         threads = self._native.setdefault(config.num_workers == 0, NativeThreads(config.num_workers))
-        self._known.add(threads)
+        self.meter.count_native(threads.stats)
         if config.num_workers > 0:
             threads.use(settings["decode_threads"], settings["read_threads"])
         if self._slots is None or self._slots.nbytes != nbytes:

@@ -108,7 +108,7 @@ class NativeStats:
     read_threads: int
 
     def __add__(self, other: NativeStats) -> NativeStats:
-        """Totals of two pools together."""
+        """Totals of two pools together; the numbers of threads are those of the first."""
         return NativeStats(
             self.samples + other.samples,
             self.failed + other.failed,
@@ -117,8 +117,8 @@ class NativeStats:
             self.stale_entries + other.stale_entries,
             {name: count + other.nanoseconds[name] for name, count in self.nanoseconds.items()},
             {name: count + other.decoded_by[name] for name, count in self.decoded_by.items()},
-            self.decode_threads + other.decode_threads,
-            self.read_threads + other.read_threads,
+            self.decode_threads,
+            self.read_threads,
         )
 
 

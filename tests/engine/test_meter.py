@@ -49,6 +49,15 @@ NATIVE = NativeStats(
 )
 
 
+class Pool:
+    """In place of native threads."""
+
+    totals = NATIVE
+
+    def stats(self) -> NativeStats:
+        return self.totals
+
+
 def test_the_first_wait_is_start_up_and_all_others_are_stall(clock: Clock) -> None:
     meter = Meter()
     epoch = meter.begin_epoch(3)
@@ -104,18 +113,17 @@ def test_an_iterator_that_is_dropped_late_ends_its_own_epoch() -> None:
 
 
 def test_an_epochs_stages_are_the_difference_of_totals() -> None:
-    native = [NATIVE]
-    meter = Meter()
-    meter.native = lambda: native[0]
+    pool, meter = Pool(), Meter()
+    meter.count_native(pool.stats)
     meter.add("pillow", 3, 1.5, threads=2)
     meter.add("transfer", 64, 0.5, nbytes=1000)
     epoch = meter.begin_epoch(0)
     meter.add("pillow", 2, 0.5, threads=2)
     meter.add("transfer", 64, 0.25, nbytes=500)
     nanoseconds = {"read": 3_000_000_000, "decode": 9_000_000_000}
-    native[0] = replace(NATIVE, samples=30, bytes_read=5000, pixels_decoded=800, nanoseconds=nanoseconds)
+    pool.totals = replace(NATIVE, samples=30, bytes_read=5000, pixels_decoded=800, nanoseconds=nanoseconds)
     epoch.end(finished=True)
-    native[0] = replace(NATIVE, samples=99)
+    pool.totals = replace(NATIVE, samples=99)
     by_name = {stage.name: stage for stage in meter.epochs()[0].stages}
     assert list(by_name) == ["read", "decode", "pillow", "transfer"]
     assert (by_name["read"].samples, by_name["read"].seconds, by_name["read"].bytes) == (20, 1.0, 4000)
@@ -128,11 +136,10 @@ def test_an_epochs_stages_are_the_difference_of_totals() -> None:
 
 
 def test_threads_that_count_from_zero_again_give_no_negative_costs() -> None:
-    native = [NATIVE]
-    meter = Meter()
-    meter.native = lambda: native[0]
+    pool, meter = Pool(), Meter()
+    meter.count_native(pool.stats)
     epoch = meter.begin_epoch(0)
-    native[0] = replace(NATIVE, samples=4, nanoseconds={"read": 1_000_000_000, "decode": 1_000_000_000})
+    pool.totals = replace(NATIVE, samples=4, nanoseconds={"read": 1_000_000_000, "decode": 1_000_000_000})
     epoch.end(finished=True)
     assert [(stage.samples, stage.seconds) for stage in meter.epochs()[0].stages] == [(4, 1.0), (4, 1.0)]
 

@@ -136,6 +136,7 @@ def test_an_epoch_counts_its_own_samples_when_workers_come_and_go(dataset: Image
             pass
         by_name = {stage.name: stage.samples for stage in loader.stats().epochs[-1].stages}
         assert [by_name[name] for name in NATIVE_STAGES] == [len(dataset)] * len(NATIVE_STAGES)
+        assert loader.stats().decode_threads == workers
 
 
 def test_an_error_in_the_loop_leaves_true_counts(dataset: ImageFolder) -> None:

@@ -40,10 +40,9 @@ class Meter:
         epochs_begun: so far.
         ended_waits: of steps of epochs that have ended.
         recorder: of what is traced now; None: nothing is.
-        native: gives the totals of the native threads now; None where there are none.
     """
 
-    def __init__(self, native: Callable[[], NativeStats | None] = lambda: None) -> None:
+    def __init__(self) -> None:
         self.batches = 0
         self.samples = 0
         self.startup_seconds = 0.0
@@ -52,7 +51,8 @@ class Meter:
         self.recorder: Recorder | None = None
         # Reentrant: an epoch may end inside a garbage collection, in a thread that holds it.
         self.lock = threading.RLock()
-        self.native = native
+        # Of pools of native threads, the one in use first. Not kept: threads end with their loader.
+        self._native: tuple[weakref.WeakMethod[Callable[[], NativeStats | None]], ...] = ()
         self._added: dict[str, StageStats] = {}
         self._epochs: deque[EpochMeter] = deque(maxlen=KEPT_EPOCHS)
         _METERS.add(self)
@@ -64,6 +64,17 @@ class Meter:
             epoch = EpochMeter(self, number)
             self._epochs.append(epoch)
             return epoch
+
+    def count_native(self, stats: Callable[[], NativeStats | None]) -> None:
+        """From now on a pool of native threads is in use whose totals the bound method `stats` gives."""
+        method = weakref.WeakMethod(stats)
+        self._native = (method, *(each for each in self._native if each != method))
+
+    def native(self) -> NativeStats | None:
+        """Totals of all native threads, and the numbers of those in use; None: none were started here."""
+        methods = [method for each in self._native if (method := each()) is not None]
+        found = [stats for method in methods if (stats := method()) is not None]
+        return sum(found[1:], found[0]) if found else None
 
     @property
     def waits(self) -> Histogram:
