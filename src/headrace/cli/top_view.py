@@ -70,7 +70,7 @@ class Watch:
     """One job: a process and all its descendants, any of which may have loaders.
 
     Args:
-        pid: of the process.
+        pid: number of the process.
         interval: between looks, in seconds.
 
     Attributes:

@@ -126,7 +126,7 @@ def smoother(case: Case) -> Iterator[Candidate]:
 def workers_that_stay(case: Case) -> Iterator[Candidate]:
     """Workers that are kept from epoch to epoch."""
     loader = case.loader
-    if loader.kind == "headrace":  # whose workers stay in any case
+    if loader.kind == "headrace":  # its native threads stay; processes aren't told apart from them
         return
     if not loader.workers or loader.arguments.get("persistent_workers"):
         return

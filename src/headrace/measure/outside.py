@@ -23,7 +23,7 @@ class Outside:
     """Watches a process and its descendants from a thread, from when it is made until `stop`.
 
     Args:
-        pid: of the process.
+        pid: number of the process.
         folder: of its samplers, which tells the phase.
         progress: called in the watching thread with the name of each phase that is seen, but for "".
 

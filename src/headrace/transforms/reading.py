@@ -203,7 +203,7 @@ def number(name: str, value: Any) -> float:
 
 
 def finite(name: str, value: Any) -> float:
-    """The same, neither infinite nor NaN, of which native code knows nothing."""
+    """A finite number. Raises NoNativeForm for anything else."""
     found = number(name, value)
     if not math.isfinite(found):
         raise NoNativeForm(f"{name}={value!r} isn't finite")
