@@ -128,14 +128,14 @@ BUDGETS = [
     Budget(("transforms",), 5350),
     # Intended: 1,500. Gray images, other formats, several crops of one, the reading of files, and timm's
     # dataset.
-    Budget(("plan",), 1930),
+    Budget(("plan",), 1950),
     # Intended: 1,000. It records torchvision's functions one by one, needs to find no transforms, and notes
     # which code of the user's reads pixels.
     Budget(("lazy",), 1620),
     # Intended: 3,200. Batches of the calling thread, of an IterableDataset too, are made without torch's
     # loader, which took longer. Streams resume by the state of the dataset, of its iterator, or of both, or
     # by making their samples again. Large batches are made in memory that is used again.
-    Budget(("engine", "_torch_compat"), 5820),
+    Budget(("engine", "_torch_compat"), 5870),
     # Intended: 1,100. A copy of a loader has a place of its own in the epoch; orders are drawn when torch
     # draws them; streams have a state between epochs.
     Budget(("order",), 1340),
@@ -161,7 +161,7 @@ BUDGETS = [
     # signals and checkpoints are what a run of ImageNet needs.
     Budget(("recipes",), 830),
 ]
-ALL_PYTHON = Budget(tuple(HOLDS), 40_370)
+ALL_PYTHON = Budget(tuple(HOLDS), 40_430)
 # Intended: 12,000. The steps of lazy images and those of timm; CMYK, one channel, orientation; PNG and WebP;
 # torch's arithmetic for AugMix; checksums of packed images.
 NATIVE = 14_310

@@ -92,7 +92,7 @@ class DataLoader(TorchDataLoader[T_co]):
         on_error: what happens to a sample that cannot be loaded. "raise" (the default) raises `SampleError`
             with index, path and cause; "skip" makes its batch smaller; "replace" puts the next sample of the
             dataset that loads in its place. Skipped and replaced samples are listed in `stats().failures` and
-            logged once each.
+            logged once each. Samples that the dataset itself replaces, as timm's does, can be loaded.
         seed: 0 to 2**64 - 1. With a seed, the order of an epoch depends on the seed and the number of the
             epoch (see `set_epoch`) alone, and the random parameters of a sample on these and its index, also
             in your own code (about 8 µs per sample). With None (the default) a seed is drawn from torch's

@@ -130,7 +130,7 @@ def check_device_plan(
 def images_of(native: NativeSegment, key: tuple[int, int]) -> torch.Tensor:
     """The first 8 samples of `native` as native code would write them."""
     pipeline = lower_pipeline(native, decoders=0)
-    return torch.stack([make_sample(native, pipeline, SampleKey(*key, i)) for i in range(8)])
+    return torch.stack([make_sample(native, pipeline, SampleKey(*key, i))[0] for i in range(8)])
 
 
 def test_a_collation_of_the_users_own_gets_what_the_transform_gives(folder: Path) -> None:

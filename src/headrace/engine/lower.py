@@ -87,36 +87,44 @@ def draws_of(
     return tuple(tuple(row[: len(op.draws)]) for op, row in rows)
 
 
-def make_sample(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> torch.Tensor:
-    """The sample of `key` as a tensor of `plan.shape`.
+def make_sample(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> tuple[torch.Tensor, int]:
+    """The sample of `key` as a tensor of `plan.shape`, and its label.
 
     Raises:
         SampleError: whatever kept torchvision's own loader or transforms from doing it, with index, path and
             cause.
     """
-    values = look_up(make_image(plan, pipeline, key), plan.table)
-    return values if plan.views == 1 else torch.stack(values.chunk(plan.views, dim=1))
+    image, label = _make(plan, pipeline, key)
+    values = look_up(image, plan.table)
+    return values if plan.views == 1 else torch.stack(values.chunk(plan.views, dim=1)), label
 
 
 def make_image(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> Image.Image:
     """The image of `key` after the operations of `plan`, as torchvision gives it: RGB, or L for one channel.
     Raises SampleError.
     """
+    return _make(plan, pipeline, key)[0]
+
+
+def _make(plan: NativeSegment, pipeline: ffi.Pipeline, key: SampleKey) -> tuple[Image.Image, int]:
     path = plan.source.path(key.sample)
     try:
-        image = _read(plan, key.sample)
+        image, label = _read(plan, key.sample)
         draws = draws_of(pipeline, plan.ops, key, image.width, image.height)
         if draws is None:  # replaying it raises torchvision's own error
             draws = tuple((0.0,) * len(op.draws) for op in flat(plan.ops))
         # Gray is carried as three equal channels, as in native code.
         image = replay(image if image.mode == "RGB" else image.convert("RGB"), plan.ops, draws)
-        return image.getchannel(0) if plan.channels == 1 else image
+        return image.getchannel(0) if plan.channels == 1 else image, label
     except Exception as error:  # Pillow and torchvision raise anything for a bad file: SyntaxError, …
         raise SampleError.at(key.sample, path, f"{type(error).__name__}: {error}") from error
 
 
-def _read(plan: NativeSegment, sample: int) -> Image.Image:
+def _read(plan: NativeSegment, sample: int) -> tuple[Image.Image, int]:
     """As the dataset reads it."""
-    if plan.tensors and not isinstance(plan.source, ArraySource):
-        return read_as_tensor(plan.source.open(sample))
-    return load_image(plan.source, sample, plan.mode, upright=plan.upright)
+    if plan.read is not None:
+        return plan.read(sample)
+    source = plan.source
+    if plan.tensors and not isinstance(source, ArraySource):
+        return read_as_tensor(source.open(sample)), source.label(sample)
+    return load_image(source, sample, plan.mode, upright=plan.upright), source.label(sample)

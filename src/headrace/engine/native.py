@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
@@ -110,12 +110,6 @@ def native_source(plan: NativeSegment) -> ffi.Source | None:
     return ffi.Source.of_paths(source.paths, source.offsets, plan.entries)
 
 
-def stats_of(threads: Iterable[NativeThreads]) -> NativeStats | None:
-    """Totals of native threads; None where none have been started in this process."""
-    found = [stats for each in threads if (stats := each.stats()) is not None]
-    return sum(found[1:], found[0]) if found else None
-
-
 def _end_pool(pool: ffi.Pool, pid: int) -> None:
     if os.getpid() == pid:
         pool.close()
@@ -137,7 +131,7 @@ class PendingBatch:
     images: torch.Tensor
     native: ffi.Batch
     pid: int
-    fallback: dict[int, Future[torch.Tensor]] | None = field(default=None)
+    fallback: dict[int, Future[tuple[torch.Tensor, int]]] | None = field(default=None)
     lease: Lease | None = None
     submitted_ns: int = field(default_factory=time.perf_counter_ns)
     made_ns: int = 0
@@ -233,8 +227,8 @@ class NativeEngine:
             return undecided
         return sorted(position for position, future in pending.fallback.items() if not future.done())
 
-    def pillow_sample(self, key: SampleKey) -> torch.Tensor:
-        """The sample of `key` by Pillow, in this thread. Raises SampleError."""
+    def pillow_sample(self, key: SampleKey) -> tuple[torch.Tensor, int]:
+        """The sample of `key` by Pillow, in this thread, and its label. Raises SampleError."""
         with self.meter.timed("pillow", 1, threads=max(1, self.threads.decode_threads)):
             return make_sample(self.plan, self._pipeline, key)
 
@@ -291,21 +285,21 @@ class NativeEngine:
             if lost is not None:
                 pending.fallback[position] = self._failed(key, lost)
                 continue
-            future: Future[torch.Tensor] = Future()
+            future: Future[tuple[torch.Tensor, int]] = Future()
             pending.fallback[position] = future
             tasks.append(partial(_do, future, partial(self.pillow_sample, key)))
         if tasks:
             self.threads.python().add(tasks)
 
-    def _failed(self, key: SampleKey, cause: Exception) -> Future[torch.Tensor]:
-        future: Future[torch.Tensor] = Future()
+    def _failed(self, key: SampleKey, cause: Exception) -> Future[tuple[torch.Tensor, int]]:
+        future: Future[tuple[torch.Tensor, int]] = Future()
         error = SampleError.at(key.sample, self.plan.source.path(key.sample), str(cause))
         error.__cause__ = cause
         future.set_exception(error)
         return future
 
 
-def _do(future: Future[torch.Tensor], make: Callable[[], torch.Tensor]) -> None:
+def _do(future: Future[tuple[torch.Tensor, int]], make: Callable[[], tuple[torch.Tensor, int]]) -> None:
     """What an executor would do; its threads would be waited for at the interpreter's end, however long."""
     if not future.set_running_or_notify_cancel():
         return

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data import default_collate
 
@@ -83,11 +85,11 @@ class NativeStream(BatchStream):
             self._fill_ahead()
             self._look_ahead()
             try:
-                positions, targets = self._settle(pending)
+                positions, labels, targets = self._settle(pending)
             finally:
                 pending.release()
             if positions or not len(pending.keys):  # a batch of skipped samples alone isn't given out
-                return self._assemble(pending, positions, targets)
+                return self._assemble(pending, positions, labels, targets)
 
     def close(self) -> None:
         batches, self._batches = getattr(self, "_batches", None), None
@@ -183,10 +185,15 @@ class NativeStream(BatchStream):
             if not self._engine.poll(pending):
                 return
 
-    def _settle(self, pending: PendingBatch) -> tuple[list[int], dict[int, Any]]:
-        """Puts Pillow's samples in their places, and asks for the targets: the positions that hold a sample,
-        and the targets by position, of which there are none where labels stay as they are."""
+    def _settle(self, pending: PendingBatch) -> tuple[list[int], npt.NDArray[np.int64], dict[int, Any]]:
+        """Puts Pillow's samples in their places, and asks for the targets.
+
+        Returns:
+            Positions that hold a sample; the labels of all positions; the targets by position, of which there
+            are none where labels stay as they are.
+        """
         transform, fallback = self._user.target_transform, pending.fallback or {}
+        labels = self._engine.plan.source.labels[pending.keys.samples]
         targets: dict[int, Any] = {}
         lost = set()
         with generators_kept() if transform is not None else nullcontext():
@@ -194,55 +201,62 @@ class NativeStream(BatchStream):
                 key = pending.keys[position]
                 try:
                     if position in fallback:
-                        pending.images[position] = fallback[position].result()
+                        pending.images[position], labels[position] = fallback[position].result()
                     if transform is not None:
-                        targets[position] = self._target(key)
+                        targets[position] = self._target(key, labels[position])
                 except Exception as error:
-                    plan, policy = self._engine.plan, self._config.on_error
-                    path = plan.source.path(key.sample)
-                    unreadable = plan.replaces_unreadable and isinstance(error.__cause__, OSError)
-                    replaces = policy == "replace" or unreadable
-                    replaced = replaces and self._replace(pending, position, targets)
-                    if not replaced and policy == "raise":
+                    path = self._engine.plan.source.path(key.sample)
+                    if self._config.on_error == "raise":
                         name_sample(error, key.sample, path)
                         raise
-                    if not replaced:
+                    skip = self._config.on_error == "skip"
+                    if skip or not self._replace(pending, position, labels, targets):
                         lost.add(position)
-                    action = "replaced" if replaced else "skipped"
+                    action = "skipped" if position in lost else "replaced"
                     self._failures.add(SampleFailure(key.sample, path, cause_of(error), action))
-        return [i for i in range(len(pending.keys)) if i not in lost], targets
+        return [i for i in range(len(pending.keys)) if i not in lost], labels, targets
 
-    def _replace(self, pending: PendingBatch, position: int, targets: dict[int, Any]) -> bool:
+    def _replace(
+        self,
+        pending: PendingBatch,
+        position: int,
+        labels: npt.NDArray[np.int64],
+        targets: dict[int, Any],
+    ) -> bool:
         plan, key = self._engine.plan, pending.keys[position]
         size = len(plan.source)
         for step in range(1, min(MAX_REPLACEMENTS, size - 1) + 1):
             other = key._replace(sample=(key.sample + step) % size)
             try:
-                image = self._engine.pillow_sample(other)
+                image, label = self._engine.pillow_sample(other)
                 if self._user.target_transform is not None:
-                    targets[position] = self._target(other)
+                    targets[position] = self._target(other, label)
             except Exception:
                 continue  # bad too; where it is asked for by itself, it is recorded
-            pending.images[position] = image
+            pending.images[position], labels[position] = image, label
             pending.keys.samples[position] = other.sample
             return True
         return False
 
-    def _target(self, key: SampleKey) -> Any:
+    def _target(self, key: SampleKey, label: Any) -> Any:
         """What the user's target_transform makes of a label, seeded as in `headrace.engine.error_policy`."""
         assert self._user.target_transform is not None
-        label = self._engine.plan.source.labels[key.sample].tolist()
         seed_generators(key_of(*key))
-        return self._user.target_transform(label)
+        return self._user.target_transform(int(label))
 
-    def _assemble(self, pending: PendingBatch, positions: list[int], targets: dict[int, Any]) -> HostBatch:
+    def _assemble(
+        self,
+        pending: PendingBatch,
+        positions: list[int],
+        labels: npt.NDArray[np.int64],
+        targets: dict[int, Any],
+    ) -> HostBatch:
         user, keys, images = self._user, pending.keys, pending.images
         with self._engine.meter.timed("collate", len(positions)):
             if len(positions) < len(keys):
-                keys, images = keys.at(positions), images[positions]
+                keys, images, labels = keys.at(positions), images[positions], labels[positions]
             if self._postprocess is not None:
                 images = self._postprocess.images(images, keys)
-            labels = self._engine.plan.source.labels[keys.samples]
             own = user.target_transform is not None
             changed = [targets[position] for position in positions] if own else labels.tolist()
             if user.collate is not None and not (self._collates_first and positions):

@@ -93,7 +93,7 @@ def make_plan(
     if lowered.whole and table is not None and not problems:
         return Plan(tuple(_native_segments(recognised, lowered, table, user, output)))
     only_decodes = not lowered.ops and table is None and not isinstance(recognised.source, ArraySource)
-    as_it_is = recognised.tensors or recognised.replaces_unreadable
+    as_it_is = recognised.tensors or recognised.read is not None
     if split == "never" or (split == "ops" and only_decodes) or as_it_is:
         source = Step(recognised.what, recognised.note)
         steps = (*lowered.steps, *problems)  # what native code would do with them doesn't matter here
@@ -262,7 +262,7 @@ def _native_segment(recognised: Recognised, lowered: LoweredTransform, *, batche
         mode=lowered.mode,
         upright=lowered.upright,
         tensors=recognised.tensors,
-        replaces_unreadable=recognised.replaces_unreadable,
+        read=recognised.read,
         channels=lowered.channels,
         views=lowered.views,
         entries=recognised.entries,

@@ -5,6 +5,7 @@ Only classes whose `__getitem__` is known by heart are recognised, and only they
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torchvision
+from PIL import Image
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 from torchvision.datasets import DatasetFolder, ImageFolder, ImageNet
 from torchvision.datasets.folder import default_loader, pil_loader
@@ -59,7 +61,8 @@ class Recognised:
         size: of its images.
         mode: "RGB" or "L": the dataset reads files as Pillow's ``convert(mode)`` gives them.
         tensors: whether the transform gets uint8 tensors, as `torchvision.io.decode_image` reads files.
-        replaces_unreadable: whether the dataset gives its next sample in place of one that can't be read.
+        read: function of a sample's index by which the dataset itself gives (image, label), if it has
+            rules of its own for files that can't be read; None: it has none.
     """
 
     what: str
@@ -72,7 +75,7 @@ class Recognised:
     size: Extent = UNKNOWN
     mode: Mode = "RGB"
     tensors: bool = False
-    replaces_unreadable: bool = False
+    read: Callable[[int], tuple[Image.Image, int]] | None = None
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,7 @@ def recognise_source(dataset: Any) -> Recognised | Refusal:
         return Refusal(found.what, f"{note}: decoded by Pillow in worker processes instead")
     note += "; its loader converts to L" if found.mode == "L" else ""
     note += "; its loader makes tensors of them" if found.tensors else ""
+    note += "; what native code can't read is read as timm does" if found.read is not None else ""
     if isinstance(found.source, PackSource):
         entries = found.source.entries
         return replace(found, note=f"{note}; {entries.indexed:,} have entry points", entries=entries)
@@ -132,7 +136,7 @@ def dataset_identity(dataset: Any) -> str:
     if isinstance(own, str):
         return f"{kind} {own}"
     recognised = recognise_source(dataset)
-    source = recognised.source if isinstance(recognised, Recognised) else None
+    source = recognised.source if isinstance(recognised, Recognised) and recognised.read is None else None
     if source is not None and not isinstance(source, ArraySource):
         return f"{kind} of {len(source)}, files {source.digest()}"
     try:
@@ -170,7 +174,9 @@ def _recognise_folder(dataset: Any) -> Recognised | Refusal:
     what = f"{type(dataset).__name__}(n={len(dataset.samples)})"
     tensors = reads_tensors(dataset.loader)
     mode = "RGB" if tensors else _mode_of(dataset.loader)
-    reason = _patched_reason(type(dataset)) or (_loader_reason(dataset.loader) if mode is None else None)
+    reason = _patched_reason(dataset, DatasetFolder) or (
+        _loader_reason(dataset.loader) if mode is None else None
+    )
     if mode is None or reason is not None:
         return Refusal(what, reason or "")
     try:
@@ -180,30 +186,35 @@ def _recognise_folder(dataset: Any) -> Recognised | Refusal:
     problem = _tensors_problem(source) if tensors else ""
     if problem:
         return Refusal(what, problem)
-    root = getattr(dataset, "root", None)
-    at = os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
     transforms = dataset.transform, dataset.target_transform
-    return Recognised(what, source, *transforms, root=at, mode=mode, tensors=tensors)
+    return Recognised(what, source, *transforms, root=_root_of(dataset), mode=mode, tensors=tensors)
 
 
 def _recognise_timm(dataset: Any) -> Recognised | Refusal:
-    what, reader, mode = f"timm's ImageDataset(n={len(dataset)})", dataset.reader, dataset.input_img_mode
+    reader: Any = getattr(dataset, "reader", None)
     if not _is_class(type(reader), "timm.data.readers.reader_image_folder", "ReaderImageFolder"):
-        return Refusal(
-            what, f"its reader, {located(describe_callable(reader), reader)}, isn't that of folders"
-        )
-    if mode not in ("RGB", "L") or dataset.load_bytes or dataset.additional_features is not None:
+        told = located(describe_callable(reader), reader)
+        return Refusal("timm's ImageDataset", f"its reader, {told}, isn't that of folders: runs as written")
+    what, mode = f"timm's ImageDataset(n={len(reader.samples)})", getattr(dataset, "input_img_mode", None)
+    has_more = dataset.load_bytes or getattr(dataset, "additional_features", None) is not None
+    if mode not in ("RGB", "L") or has_more:
         return Refusal(what, "its samples aren't an RGB or L image and a label each")
-    reason = _patched_reason(type(dataset), "timm") or _patched_reason(type(reader), "timm")
+    reason = _patched_reason(dataset, type(dataset)) or _patched_reason(reader, type(reader))
     if reason is not None:
         return Refusal(what, reason)
     try:
         source = ImageSource.from_samples(reader.samples)
     except (TypeError, ValueError) as error:
         return Refusal(what, str(error))
-    transforms = dataset.transform, dataset.target_transform
-    root = os.fspath(reader.root)
-    return Recognised(what, source, *transforms, root=root, mode=mode, replaces_unreadable=True)
+    plain = copy.copy(dataset)
+    plain.transform = plain.target_transform = None
+    transforms, root = (dataset.transform, dataset.target_transform), _root_of(reader)
+    return Recognised(what, source, *transforms, root=root, mode=mode, read=plain.__getitem__)
+
+
+def _root_of(dataset: Any) -> str | None:
+    root = getattr(dataset, "root", None)
+    return os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
 
 
 def _is_class(cls: type, module: str, name: str) -> bool:
@@ -231,12 +242,15 @@ def _recognise_arrays(dataset: Any) -> Recognised | Refusal:
     return Recognised(what, source, dataset.transform, dataset.target_transform, note, size=size, mode=mode)
 
 
-def _patched_reason(cls: type[Any], package: str = "torchvision") -> str | None:
-    """Why reading a sample isn't what `package` wrote; None when it is."""
-    method = cls.__getitem__
-    if method.__module__.partition(".")[0] == package:
-        return None
-    return f"its __getitem__ was replaced by {located(describe_callable(method), method)}"
+def _patched_reason(dataset: Any, written: type[Any]) -> str | None:
+    """Why reading a sample isn't what the author of the class `written` wrote; None when it is."""
+    method, whole = type(dataset).__getitem__, getattr(dataset, "__getitems__", None)
+    # A function that wraps another may have its name and module.
+    if getattr(method, "__globals__", {}).get("__name__") != written.__module__:
+        return f"its __getitem__ was replaced by {located(describe_callable(method), method)}"
+    if whole is not None:
+        return f"its __getitems__ is {located(describe_callable(whole), whole)}"
+    return None
 
 
 def _mode_of(loader: Any) -> Mode | None:
@@ -275,7 +289,7 @@ def _recognise_subset(dataset: Subset[Any]) -> Recognised | Refusal:
     inner = _recognise(dataset.dataset)
     if isinstance(inner, Refusal):
         return Refusal(f"Subset of {inner.what}", inner.reason)
-    if inner.replaces_unreadable:
+    if inner.read is not None:
         return Refusal(f"Subset of {inner.what}", REPLACES_WITHIN)
     order = _as_indices(dataset.indices)
     what = f"Subset(n={len(dataset.indices)}) of {inner.what}"
@@ -294,7 +308,7 @@ def _recognise_concatenation(dataset: ConcatDataset[Any]) -> Recognised | Refusa
         part = _recognise(each)
         if isinstance(part, Refusal):
             return Refusal(f"ConcatDataset of {part.what}", part.reason)
-        if part.replaces_unreadable:
+        if part.read is not None:
             return Refusal(f"ConcatDataset of {part.what}", REPLACES_WITHIN)
         parts.append(part)
     others = f" and {len(parts) - 1} more" if len(parts) > 1 else ""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import torch
+from PIL import Image
 
 from headrace.plan.pointwise import OUTPUT_DTYPES, PointwiseTable
 from headrace.records import EntryPoints, Mode
@@ -48,8 +49,8 @@ class NativeSegment:
         source: images and labels.
         mode: "RGB" or "L": files are read as Pillow's ``convert(mode)`` gives them.
         tensors: whether files are read as `torchvision.io.decode_image` does, with ``mode="RGB"``.
-        replaces_unreadable: whether a file that can't be read is replaced by the next one that can, as by
-            timm's ImageDataset; only where it is `batched`.
+        read: function of a sample's index that gives its (image, label) where native code can't read its
+            file, only where it is `batched`; None: Pillow reads the file.
         upright: whether files are turned as `PIL.ImageOps.exif_transpose` does, before all `ops`.
         ops: operations on 8-bit RGB, in order; gray is carried as three equal channels.
         channels: of every output image: 3 (RGB), or 1 (L).
@@ -75,7 +76,7 @@ class NativeSegment:
     mode: Mode = "RGB"
     upright: bool = False
     tensors: bool = False
-    replaces_unreadable: bool = False
+    read: Callable[[int], tuple[Image.Image, int]] | None = None
     channels: int = 3
     views: int = 1
     table: torch.Tensor | None = field(default=None, repr=False)

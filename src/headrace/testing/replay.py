@@ -87,7 +87,7 @@ def replay(loader: DataLoader[Any], index: int, epoch: int | None = None, occurr
         return _replay_python(loader, index, epoch, occurrence)
     key = SampleKey(*loader.random_key(epoch), index, occurrence)
     if native.batched:
-        image = make_sample(native, lower_pipeline(native, decoders=0), key)
+        image, _ = make_sample(native, lower_pipeline(native, decoders=0), key)
         return _with_values(image, plan.values, key)
     sample = _replay_split(plan, native, key, seeded=loader.seed is not None)
     if loader.dtype is not None and isinstance(sample, torch.Tensor) and sample.ndim == 3:
