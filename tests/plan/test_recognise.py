@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,21 @@ def test_a_class_that_was_tampered_with_is_refused(root: Path, monkeypatch: pyte
 
 def my_getitem(_self: Any, index: int) -> Any:
     return index
+
+
+def test_a_wrapper_that_copies_the_name_of_what_it_wraps_is_refused(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapper = functools.wraps(ImageFolder.__getitem__)(lambda _self, index: index)
+    monkeypatch.setattr(ImageFolder, "__getitem__", wrapper)
+    assert refused(ImageFolder(root)).reason.startswith("its __getitem__ was replaced by ")
+
+
+def test_a_folder_that_makes_whole_batches_itself_is_refused(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ImageFolder, "__getitems__", my_getitem, raising=False)
+    assert refused(ImageFolder(root)).reason.startswith("its __getitems__ is ")
 
 
 def test_a_subset_of_what_is_refused_is_refused(root: Path) -> None:
