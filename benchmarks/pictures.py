@@ -26,7 +26,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from photographs import DEBIAN_PACKAGES, Photographs, fetch
 
-FORMAT = 1  # raise it when the pictures change: sets made before are then made again
+FORMAT = 1  # raise it when the images change: sets made before are then made again
 CLASSES = 10
 SIZES = ((500, 375), (375, 500), (500, 333), (333, 500), (500, 400), (400, 500), (500, 500), (640, 480))
 SHARES = (0.46, 0.16, 0.12, 0.05, 0.06, 0.03, 0.05, 0.07)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -187,8 +188,12 @@ def test_what_may_do_more_runs_as_it_is_written(cifar: Any, monkeypatch: pytest.
     cifar.__class__ = datasets.CIFAR10
     assert make_plan(cifar).native is not None
     assert "batching" in reason(cifar, batch_size=None)
-    monkeypatch.setattr(datasets.CIFAR10, "__getitem__", lambda self, i: self.data[i])
-    assert "its __getitem__ was replaced" in reason(cifar)
+    wrapper = functools.wraps(datasets.CIFAR10.__getitem__)(lambda self, i: self.data[i])
+    with monkeypatch.context() as patched:
+        patched.setattr(datasets.CIFAR10, "__getitem__", wrapper)
+        assert "its __getitem__ was replaced" in reason(cifar)
+    monkeypatch.setattr(datasets.CIFAR10, "__getitems__", wrapper, raising=False)
+    assert "its __getitems__ is" in reason(cifar)
 
 
 GRAY = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "QMNIST")

@@ -337,7 +337,7 @@ def test_a_batch_that_timed_out_still_comes_and_counts_once(tmp_path: Path) -> N
 
 
 class Broken:
-    """torch's iterator, as it is where a worker has died: it goes on without the worker."""
+    """torch's iterator, as it is where a worker has died: it continues without the worker."""
 
     def __init__(self, exitcode: int | None, *errors: Exception) -> None:
         self._workers = [SimpleNamespace(exitcode=exitcode)]

@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 from torchvision import datasets
 
+from headrace.plan.explain import describe_callable, located
 from headrace.plan.pointwise import PointwiseTable
 from headrace.plan.segments import GatherSegment, Step
 from headrace.plan.transform import lower_values
@@ -89,9 +90,10 @@ def _gather_images(dataset: Any) -> Gather | None:
 def read_images(dataset: Any) -> ArraySource | str:
     """The images and labels of a data set of a class in `GREY`, each level three times, or `COLOUR`; or why
     they can't be taken as arrays."""
-    if not str(type(dataset).__getitem__.__module__).startswith("torchvision."):
-        return "its __getitem__ was replaced"
     kind = type(dataset)
+    reason = patched_reason(dataset, kind)
+    if reason is not None:
+        return reason
     data = dataset.data
     if kind in GREY:
         labels = GREY[kind](dataset)
@@ -159,3 +161,14 @@ COLOUR: dict[type, Callable[[Any], Labels | None]] = {
     datasets.SVHN: _array_labels,
     datasets.STL10: _array_labels,
 }
+
+
+def patched_reason(dataset: Any, written: type[Any]) -> str | None:
+    """Why reading a sample isn't what the author of the class `written` wrote; None when it is."""
+    method, whole = type(dataset).__getitem__, getattr(dataset, "__getitems__", None)
+    # A function that wraps another may have its name and module.
+    if getattr(method, "__globals__", {}).get("__name__") != written.__module__:
+        return f"its __getitem__ was replaced by {located(describe_callable(method), method)}"
+    if whole is not None:
+        return f"its __getitems__ is {located(describe_callable(whole), whole)}"
+    return None

@@ -21,7 +21,7 @@ from torchvision.datasets import DatasetFolder, ImageFolder, ImageNet
 from torchvision.datasets.folder import default_loader, pil_loader
 
 from headrace._native.decoders import native_formats
-from headrace.plan.arrays import COLOUR, GREY, read_images
+from headrace.plan.arrays import COLOUR, GREY, patched_reason, read_images
 from headrace.plan.explain import describe_callable, located
 from headrace.records import EntryPoints, Mode
 from headrace.sources.arrays import ArraySource
@@ -174,7 +174,7 @@ def _recognise_folder(dataset: Any) -> Recognised | Refusal:
     what = f"{type(dataset).__name__}(n={len(dataset.samples)})"
     tensors = reads_tensors(dataset.loader)
     mode = "RGB" if tensors else _mode_of(dataset.loader)
-    reason = _patched_reason(dataset, DatasetFolder) or (
+    reason = patched_reason(dataset, DatasetFolder) or (
         _loader_reason(dataset.loader) if mode is None else None
     )
     if mode is None or reason is not None:
@@ -199,7 +199,7 @@ def _recognise_timm(dataset: Any) -> Recognised | Refusal:
     has_more = dataset.load_bytes or getattr(dataset, "additional_features", None) is not None
     if mode not in ("RGB", "L") or has_more:
         return Refusal(what, "its samples aren't an RGB or L image and a label each")
-    reason = _patched_reason(dataset, type(dataset)) or _patched_reason(reader, type(reader))
+    reason = patched_reason(dataset, type(dataset)) or patched_reason(reader, type(reader))
     if reason is not None:
         return Refusal(what, reason)
     try:
@@ -240,17 +240,6 @@ def _recognise_arrays(dataset: Any) -> Recognised | Refusal:
     size = Extent(height, width, exact=True)
     mode: Mode = "L" if is_gray else "RGB"
     return Recognised(what, source, dataset.transform, dataset.target_transform, note, size=size, mode=mode)
-
-
-def _patched_reason(dataset: Any, written: type[Any]) -> str | None:
-    """Why reading a sample isn't what the author of the class `written` wrote; None when it is."""
-    method, whole = type(dataset).__getitem__, getattr(dataset, "__getitems__", None)
-    # A function that wraps another may have its name and module.
-    if getattr(method, "__globals__", {}).get("__name__") != written.__module__:
-        return f"its __getitem__ was replaced by {located(describe_callable(method), method)}"
-    if whole is not None:
-        return f"its __getitems__ is {located(describe_callable(whole), whole)}"
-    return None
 
 
 def _mode_of(loader: Any) -> Mode | None:

@@ -99,7 +99,7 @@ UNUSUAL_FLAGS = (
 # What a function does at one place: the name of an instruction, and its argument. For a local variable the
 # name is LOAD, STORE or DELETE, and the argument the variable's number. For any other name, also with
 # attributes as in ``torch.nn.functional``, the step is (OBJECT, the object that the name stands for now), or
-# (OBJECT, UNKNOWN) where that can't be told.
+# (OBJECT, UNKNOWN) where that isn't known.
 Step = tuple[str, Any]
 OBJECT = "what a name stands for"
 UNKNOWN = object()
