@@ -160,9 +160,9 @@ def why_no_init(config: LoaderConfig, plan: Plan) -> str:
 
 def _is_timms(worker_init: Callable[[int], Any]) -> bool:
     """Whether it is what timm's `create_loader` passes: it seeds generators that native code doesn't use."""
-    if not isinstance(worker_init, partial) or not isinstance(
-        worker_init.keywords.get("worker_seeding"), str
-    ):
+    if not isinstance(worker_init, partial):
+        return False
+    if not isinstance(worker_init.keywords.get("worker_seeding"), str):  # a function of the user's own
         return False
     name = getattr(worker_init.func, "__module__", ""), getattr(worker_init.func, "__name__", "")
     return name == ("timm.data.loader", "_worker_init")

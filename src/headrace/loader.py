@@ -66,11 +66,11 @@ T_co = TypeVar("T_co", covariant=True)
 class DataLoader(TorchDataLoader[T_co]):
     """A `torch.utils.data.DataLoader` that runs the steps that it recognizes in native threads.
 
-    An `ImageFolder` (or `DatasetFolder`, `ImageNet`, `headrace.ImageDataset`, timm's `ImageDataset` of a
-    folder, a `Subset` of all but the last, a `ConcatDataset` of those with the same transform) with
-    transforms of torchvision or timm is read, decoded and transformed without the GIL, directly into the
-    memory of the batch, with the pixels that these compute on PIL images, bit for bit. Everything else runs
-    as in torch. `explain()` reports which steps run natively, and why others do not.
+    An `ImageFolder` (or `DatasetFolder`, `ImageNet`, `headrace.ImageDataset`, a `Subset` of these, a
+    `ConcatDataset` of those with the same transform), or timm's `ImageDataset` of a folder, with transforms
+    of torchvision or timm is read, decoded and transformed without the GIL, directly into the memory of the
+    batch, with the pixels that these compute on PIL images, bit for bit. Everything else runs as in torch.
+    `explain()` reports which steps run natively, and why others do not.
 
     Takes all arguments of torch's DataLoader, with torch's meaning. The arguments whose default differs, and
     those that are new:
@@ -92,7 +92,7 @@ class DataLoader(TorchDataLoader[T_co]):
         on_error: what happens to a sample that cannot be loaded. "raise" (the default) raises `SampleError`
             with index, path and cause; "skip" makes its batch smaller; "replace" puts the next sample of the
             dataset that loads in its place. Skipped and replaced samples are listed in `stats().failures` and
-            logged once each. Samples that the dataset itself replaces, as timm's does, can be loaded.
+            logged once each. timm's `ImageDataset` replaces unreadable files itself, whatever is given here.
         seed: 0 to 2**64 - 1. With a seed, the order of an epoch depends on the seed and the number of the
             epoch (see `set_epoch`) alone, and the random parameters of a sample on these and its index, also
             in your own code (about 8 µs per sample). With None (the default) a seed is drawn from torch's
