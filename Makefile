@@ -23,9 +23,11 @@ TORCH_STAMP  := $(VENV)/.done-torch-$(or $(TORCH),newest)-$(or $(TORCHVISION),ne
 requirement   = '$(1)$(if $(2),==$(2))'
 DEV_STAMP    := $(VENV)/.done-dev
 PACKAGE      := $(VENV)/.done-package
-SOURCES      := $(shell find src native/src native/include native/CMakeLists.txt -type f -not -name '*.pyc' 2>/dev/null)
-PY_FILES     := src tests benchmarks examples deploy/entrypoint
-CPP_FILES     = $(shell git ls-files -co --exclude-standard 'native/*.cpp' 'native/*.h')
+LOADER       := packages/headrace
+NATIVE       := $(LOADER)/native
+SOURCES      := $(shell find $(LOADER)/src $(NATIVE)/src $(NATIVE)/include $(NATIVE)/CMakeLists.txt -type f -not -name '*.pyc' 2>/dev/null)
+PY_FILES     := conftest.py packages tests benchmarks examples deploy/entrypoint
+CPP_FILES     = $(shell git ls-files -co --exclude-standard '$(NATIVE)/*.cpp' '$(NATIVE)/*.h')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -49,13 +51,13 @@ $(TORCH_STAMP): | $(SYSTEM_STAMP)
 # cmake and ninja are installed from PyPI if the machine has none, or a cmake that is too old.
 # CONSTRAINTS: a file of locked versions, as written by `make lock`. Without it the newest versions are installed.
 CONSTRAINTS ?=
-$(DEV_STAMP): pyproject.toml tools/build-tools.py | $(TORCH_STAMP)
+$(DEV_STAMP): pyproject.toml $(LOADER)/pyproject.toml tools/build-tools.py | $(TORCH_STAMP)
 	$(BIN)/python -m pip install -q $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) 'scikit-build-core>=1.0' $$($(BIN)/python tools/build-tools.py) \
 	  $$($(BIN)/python tools/build-tools.py --extras dev demo)
 	@touch $@
 
-$(PACKAGE): $(SOURCES) pyproject.toml $(TORCH_STAMP) $(DEV_STAMP)
-	$(BIN)/python -m pip install -q --no-build-isolation --no-deps --force-reinstall .
+$(PACKAGE): $(SOURCES) $(LOADER)/pyproject.toml $(TORCH_STAMP) $(DEV_STAMP)
+	$(BIN)/python -m pip install -q --no-build-isolation --no-deps --force-reinstall ./$(LOADER)
 	@touch $@
 
 setup: $(PACKAGE) ## Create the virtual environment and install the package into it
@@ -76,9 +78,9 @@ test-long: $(PACKAGE) ## Run the tests that take minutes: ranks, learning, scena
 quick: $(PACKAGE) ## Run the tests that are not marked slow
 	$(PYTEST) -m 'not slow and not long' $(ARGS)
 
-# Percentage of the lines of src/headrace that tests must execute; pass 0 if ARGS selects only some tests.
+# Percentage of the lines of the packages that tests must execute; pass 0 if ARGS selects only some tests.
 COVERAGE ?= 90
-coverage: $(PACKAGE) ## Run `make test` and report coverage of src/headrace, including programs that they start: at least 90 %
+coverage: $(PACKAGE) ## Run `make test` and report coverage, including programs that they start: at least 90 %
 	$(PYTEST) --cov=headrace --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE) $(ARGS)
 
 check: lint test ## Run lint and test, which every change must pass
@@ -89,7 +91,7 @@ lint: $(DEV_STAMP) ## Run ruff, mypy --strict, the checks of words and changelog
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/mypy.ini
 	$(BIN)/python tests/test_words.py
-	$(BIN)/towncrier build --draft --version next >/dev/null
+	$(BIN)/towncrier build --dir $(LOADER) --draft --version next >/dev/null
 	@if command -v actionlint >/dev/null; then echo actionlint; actionlint; \
 	else echo 'lint: actionlint is not installed: the workflows are NOT checked'; fi
 	@if command -v clang-format >/dev/null; then echo clang-format --dry-run; clang-format --dry-run --Werror $(CPP_FILES); \
@@ -101,11 +103,11 @@ format: $(DEV_STAMP) ## Format Python and C++
 	clang-format -i $(CPP_FILES)
 
 # $(call native_build,folder,options)
-native_build = cmake -S native -B $(BUILD)/$(1) -DHEADRACE_WERROR=ON $(2) >/dev/null && cmake --build $(BUILD)/$(1) -j $(JOBS)
+native_build = cmake -S $(NATIVE) -B $(BUILD)/$(1) -DHEADRACE_WERROR=ON $(2) >/dev/null && cmake --build $(BUILD)/$(1) -j $(JOBS)
 
 tidy: ## Run clang-tidy on the native core
-	cmake -S native -B $(BUILD)/tidy -DCMAKE_CXX_COMPILER=clang++ >/dev/null
-	git ls-files -co --exclude-standard 'native/src/*.cpp' | xargs -P $(JOBS) -n 1 clang-tidy -quiet -p $(BUILD)/tidy
+	cmake -S $(NATIVE) -B $(BUILD)/tidy -DCMAKE_CXX_COMPILER=clang++ >/dev/null
+	git ls-files -co --exclude-standard '$(NATIVE)/src/*.cpp' | xargs -P $(JOBS) -n 1 clang-tidy -quiet -p $(BUILD)/tidy
 
 native-test: ## Run the tests of the native core
 	$(call native_build,native-test,-DHEADRACE_TESTS=ON)
@@ -117,12 +119,12 @@ neon-test: ## Run those that need no codec library for AArch64 under qemu; skipp
 CHAOS_LOOPS ?= 1000
 CHAOS_SECONDS ?= 180
 chaos: $(PACKAGE) ## Leave epochs in every way ($(CHAOS_LOOPS) loops), and inject faults ($(CHAOS_SECONDS) s): about 15 minutes on two cores
-	$(BIN)/python tests/chaos/leaving.py --loops $(CHAOS_LOOPS)
-	$(BIN)/python tests/chaos/soak.py --seconds $(CHAOS_SECONDS)
+	$(BIN)/python $(LOADER)/tests/chaos/leaving.py --loops $(CHAOS_LOOPS)
+	$(BIN)/python $(LOADER)/tests/chaos/soak.py --seconds $(CHAOS_SECONDS)
 
 SOAK_SECONDS ?= 7200
 soak: $(PACKAGE) ## Run epochs with injected faults for $(SOAK_SECONDS) s: no sample may be lost, no resource may leak
-	$(BIN)/python tests/chaos/soak.py --seconds $(SOAK_SECONDS)
+	$(BIN)/python $(LOADER)/tests/chaos/soak.py --seconds $(SOAK_SECONDS)
 
 MUTATIONS ?= 20000
 asan: $(PACKAGE) ## Run native tests, then $(MUTATIONS) mutated images per target, under ASan and UBSan
@@ -136,21 +138,21 @@ fuzz: asan ## Run asan, then fuzz the Python readers for $(FUZZ_SECONDS) s each 
 
 PAIRS ?= 2000000
 fuzz-chains: $(PACKAGE) ## Compare $(PAIRS) random chains of transforms with torchvision (20 minutes on two cores)
-	$(BIN)/python tests/fuzz/chains.py --pairs $(PAIRS) $(ARGS)
+	$(BIN)/python $(LOADER)/tests/fuzz/chains.py --pairs $(PAIRS) $(ARGS)
 
 # Python isn't built with sanitizers, so their libraries are loaded before it; it leaks on purpose when it ends.
 SANITIZED := $(BUILD)/sanitized
 fuzz-chains-asan: $(PACKAGE) ## The same with a native library under ASan and UBSan (an hour on two cores)
 	$(call native_build,asan-library,-DHEADRACE_SANITIZE=address$(comma)undefined)
-	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED) && cp -r src/headrace $(SANITIZED)
+	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED) && cp -r $(LOADER)/src/headrace $(SANITIZED)
 	rm -f $(SANITIZED)/headrace/_native/libheadrace.so && cp $(BUILD)/asan-library/libheadrace.so $(SANITIZED)/headrace/_native/
 	PYTHONPATH=$(abspath $(SANITIZED)) OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0:malloc_context_size=0 UBSAN_OPTIONS=halt_on_error=1 \
 	  LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-	  $(BIN)/python tests/fuzz/chains.py --pairs $(PAIRS) $(ARGS)
+	  $(BIN)/python $(LOADER)/tests/fuzz/chains.py --pairs $(PAIRS) $(ARGS)
 
 FILES ?= 10000
 fuzz-images: $(PACKAGE) ## Compare $(FILES) random JPEG, PNG and WebP files, whole and in part, with Pillow (5 minutes)
-	$(BIN)/python tests/fuzz/images.py --count $(FILES) $(ARGS)
+	$(BIN)/python $(LOADER)/tests/fuzz/images.py --count $(FILES) $(ARGS)
 
 # Undefined values are not checked: kernels multiply padding by zero, which memcheck reports as use.
 # Leaks are checked by asan: a forked child abandons its parent's pool on purpose, which valgrind would report.
@@ -204,7 +206,7 @@ bench: $(PACKAGE) ## Compare Headrace with its peers: table, JSON and plot in be
 
 stages: $(PACKAGE) ## Measure what each stage of a sample costs, in instructions and time (needs valgrind and perf)
 	$(call native_build,stages,-DCMAKE_CXX_FLAGS=-g)
-	rm -rf $(BUILD)/stages/package && mkdir -p $(BUILD)/stages/package && cp -r src/headrace $(BUILD)/stages/package/
+	rm -rf $(BUILD)/stages/package && mkdir -p $(BUILD)/stages/package && cp -r $(LOADER)/src/headrace $(BUILD)/stages/package/
 	cp -f $(BUILD)/stages/libheadrace.so $(BUILD)/stages/package/headrace/_native/
 	$(BIN)/python benchmarks/stages.py --data $(DATA) --package $(BUILD)/stages/package $(ARGS)
 
@@ -223,7 +225,7 @@ auditwheel = $(PYTHON) -m venv $(BUILD)/auditwheel && $(BUILD)/auditwheel/bin/py
 
 wheel: $(DEV_STAMP) ## Build a wheel for this machine's glibc or newer and any CPython 3, with the codec libraries inside
 	rm -rf $(BUILD)/wheel
-	$(BIN)/python -m pip wheel -q --no-build-isolation --no-deps -w $(BUILD)/wheel .
+	$(BIN)/python -m pip wheel -q --no-build-isolation --no-deps -w $(BUILD)/wheel ./$(LOADER)
 	$(auditwheel) -w dist $(BUILD)/wheel/*.whl
 
 wheel-check: wheel ## Install the wheel in a fresh environment and compare its images with torchvision
@@ -237,29 +239,29 @@ cross-wheel: $(PACKAGE) ## Build the wheel for AArch64 by cross-compiling (apt-g
 	tools/aarch64-sysroot.sh $(SYSROOT)
 	rm -rf $(BUILD)/cross-wheel
 	AARCH64_SYSROOT=$(SYSROOT) CMAKE_TOOLCHAIN_FILE=$(CURDIR)/tools/aarch64.cmake _PYTHON_HOST_PLATFORM=linux-aarch64 \
-	  $(BIN)/python -m pip wheel -q --no-build-isolation --no-deps -w $(BUILD)/cross-wheel .
+	  $(BIN)/python -m pip wheel -q --no-build-isolation --no-deps -w $(BUILD)/cross-wheel ./$(LOADER)
 	$(auditwheel) --ldpaths $(SYSROOT)/usr/lib/aarch64-linux-gnu:/usr/aarch64-linux-gnu/lib -w dist $(BUILD)/cross-wheel/*.whl
 	tools/check-cross-wheel.sh "$$(ls -t dist/*aarch64.whl | head -1)" $(SYSROOT) $(BUILD)/cross-wheel-check
 
 wheels: ## Build manylinux wheels for this architecture, as released, with cibuildwheel in containers (needs Docker)
 	$(PYTHON) -m venv $(BUILD)/cibuildwheel && $(BUILD)/cibuildwheel/bin/python -m pip install -q 'cibuildwheel>=3'
-	$(BUILD)/cibuildwheel/bin/cibuildwheel --platform linux --output-dir dist
+	$(BUILD)/cibuildwheel/bin/cibuildwheel --platform linux --output-dir dist $(LOADER)
 
 sdist: $(DEV_STAMP) ## Build the source distribution
-	$(BIN)/python -c 'import sys; from scikit_build_core.build import build_sdist; print(build_sdist(sys.argv[1]))' dist
+	cd $(LOADER) && $(abspath $(BIN))/python -c 'import sys; from scikit_build_core.build import build_sdist; print(build_sdist(sys.argv[1]))' $(CURDIR)/dist
 
 VERSION ?= next
 DRAFT   ?=
-changelog: $(DEV_STAMP) ## Move the fragments in changes/ to CHANGELOG.md as VERSION=X.Y.Z; DRAFT=1 only prints them
-	$(BIN)/towncrier build --version $(VERSION) $(if $(DRAFT),--draft,--yes)
+changelog: $(DEV_STAMP) ## Move the fragments in packages/*/changes/ to CHANGELOG.md as VERSION=X.Y.Z; DRAFT=1 only prints them
+	$(BIN)/towncrier build --dir $(LOADER) --version $(VERSION) $(if $(DRAFT),--draft,--yes)
 
 TAG ?=
-release-check: ## Check that TAG=vX.Y.Z is the version of pyproject.toml, CITATION.cff and the changelog, which has no fragments left
-	grep -qx 'version = "$(TAG:v%=%)"' pyproject.toml
+release-check: ## Check that TAG=vX.Y.Z is the version of the package's pyproject.toml, CITATION.cff and the changelog, which has no fragments left
+	grep -qx 'version = "$(TAG:v%=%)"' $(LOADER)/pyproject.toml
 	grep -qx 'version: $(TAG:v%=%)' CITATION.cff
 	grep -q '^## $(TAG:v%=%) ([0-9-]*)' CHANGELOG.md
 	! grep -q "unreleased" CHANGELOG.md
-	! ls changes/*.*.md 2>/dev/null
+	! ls packages/*/changes/*.*.md 2>/dev/null
 
 clean: ## Remove build products
 	rm -rf $(BUILD) dist demo-output benchmarks/work .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -9,6 +9,7 @@ are in all of them alike.
 
 import argparse
 import json
+import os
 import statistics
 import time
 from pathlib import Path
@@ -68,7 +69,8 @@ def measure(folder: Path, times: int) -> dict[str, list[float]]:
         dataset = ImageFolder(str(folder), Compose([crop, PILToTensor()]))
         plan = headrace.DataLoader(dataset, num_workers=1).plan().native
         for name, decoder, indexed in ROWS:
-            pipeline = lower_pipeline(plan, decoder_bits(decoder))
+            os.environ["HEADRACE_DECODERS"] = decoder
+            pipeline = lower_pipeline(plan, decoder_bits())
             entries = plan.entries if indexed else None
             source = ffi.Source.of_paths(plan.source.paths, plan.source.offsets, entries)
             found[name].append(passes(pipeline, source, len(dataset), 224, times))

@@ -98,10 +98,14 @@ def test_importing_headrace_imports_nothing_but_torch_at_most() -> None:
 
 def test_an_extra_brings_whatever_tests_are_skipped_without() -> None:
     root = Path(__file__).parents[1]
-    text = (root / "pyproject.toml").read_text(encoding="utf-8")
-    table = text.partition("[project.optional-dependencies]")[2].partition("\n[tool.")[0]
-    extras = {name.replace("-", "_").lower() for name in re.findall(r'"([\w-]+)', table)}
-    files = [path.read_text(encoding="utf-8") for path in root.glob("tests/**/*.py")]
+    extras = set()
+    for path in (root / "pyproject.toml", *root.glob("packages/*/pyproject.toml")):
+        text = path.read_text(encoding="utf-8")
+        for heading in ("[project.optional-dependencies]", "[dependency-groups]"):
+            table = text.partition(heading)[2].partition("\n[tool.")[0]
+            extras |= {name.replace("-", "_").lower() for name in re.findall(r'"([\w-]+)', table)}
+    places = (*root.glob("tests/**/*.py"), *root.glob("packages/*/tests/**/*.py"))
+    files = [path.read_text(encoding="utf-8") for path in places]
     skipped = {DISTRIBUTIONS.get(name, name) for file in files for name in SKIPPED.findall(file)}
     assert "torchdata" in skipped
     assert skipped - extras == set()

@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 CMAKE_MINIMUM = (3, 20)
-PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
+ROOT = Path(__file__).resolve().parent.parent
+PYPROJECTS = [ROOT / "pyproject.toml", *sorted(ROOT.glob("packages/*/pyproject.toml"))]
 
 
 def missing_tools() -> list[str]:
@@ -34,13 +35,14 @@ def cmake_version(cmake: str) -> tuple[int, ...]:
 
 def requirements(names: list[str]) -> list[str]:
     """Of the tables `name = […]`; Python 3.10 has no tomllib yet."""
-    text = PYPROJECT.read_text(encoding="utf-8")
+    texts = [path.read_text(encoding="utf-8") for path in PYPROJECTS]
     found = []
     for name in names:
-        table = re.search(rf"^{name} = \[(.*?)\]$", text, re.MULTILINE | re.DOTALL)
-        if table is None:
-            sys.exit(f"pyproject.toml has no list named {name!r}")
-        found += re.findall(r'"([^"]+)"', table.group(1))
+        pattern = re.compile(rf"^{name} = \[(.*?)\]$", re.MULTILINE | re.DOTALL)
+        tables = [table for text in texts if (table := pattern.search(text))]
+        if not tables:
+            sys.exit(f"No pyproject.toml has a list named {name!r}")
+        found += [each for table in tables for each in re.findall(r'"([^"]+)"', table.group(1))]
     return found
 
 

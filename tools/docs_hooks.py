@@ -88,7 +88,8 @@ def _nav_pages(nav: Any) -> list[str]:
 
 
 def _command_line() -> str:
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "96", "TYPER_USE_RICH": "0"}
+    source = str(ROOT / "packages" / "headrace" / "src")
+    env = {**os.environ, "PYTHONPATH": source, "COLUMNS": "96", "TYPER_USE_RICH": "0"}
     sections = []
     for command in COMMANDS:
         done = subprocess.run(

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parent.parent / "tests"
+TESTS = Path(__file__).resolve().parent.parent / "packages/headrace/tests"
 sys.path.insert(0, str(TESTS))
 
 # No input may take longer.

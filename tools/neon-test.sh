@@ -17,13 +17,13 @@ fi
 
 mkdir -p "$build"
 rm -f "$build"/*
-flags=(-std=c++17 -O2 -Wall -Wextra -Wshadow -Werror -ffp-contract=off -pthread -Inative/include -Inative/src)
-grep -rLE '<jpeglib.h>|<jconfig.h>|<libdeflate.h>|<webp/|"libjpeg_' native/src --include='*.cpp' | grep -vE '_avx(2|512)\.cpp$' |
+flags=(-std=c++17 -O2 -Wall -Wextra -Wshadow -Werror -ffp-contract=off -pthread -Ipackages/headrace/native/include -Ipackages/headrace/native/src)
+grep -rLE '<jpeglib.h>|<jconfig.h>|<libdeflate.h>|<webp/|"libjpeg_' packages/headrace/native/src --include='*.cpp' | grep -vE '_avx(2|512)\.cpp$' |
   xargs -P "$(nproc)" -I{} sh -c '"$@" -c "{}" -o "$0/$(echo "{}" | tr / _).o"' "$build" "$compiler" "${flags[@]}"
 ar rcs "$build/headrace.a" "$build"/*.o
 
 # Nor those of the C interface, which the library of this build leaves out: it names the codec libraries.
-for test in $(grep -LE '"(jpegs|pool_world).h"|hr_apply_ops' native/tests/*.cpp); do
+for test in $(grep -LE '"(jpegs|pool_world).h"|hr_apply_ops' packages/headrace/native/tests/*.cpp); do
   name=$(basename "$test" .cpp)
   "$compiler" "${flags[@]}" -static "$test" "$build/headrace.a" -o "$build/$name"
   "$emulator" "$build/$name"

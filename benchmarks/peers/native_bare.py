@@ -9,8 +9,8 @@ from headrace_folder import PACKAGES, make, prepare
 import headrace
 from headrace._native import abi, ffi
 from headrace._native.decoders import decoder_bits
+from headrace.config import READ_THREADS
 from headrace.engine.lower import lower_pipeline
-from headrace.engine.native import READ_THREADS
 from peer_run import BATCH_SIZE
 
 __all__ = ["ABOUT", "PACKAGES", "loader", "prepare"]
@@ -21,7 +21,7 @@ IN_FLIGHT = 4
 
 def loader(folder, work, dtype, threads):
     plan = make(headrace.DataLoader, folder, dtype, threads).plan().native
-    pipeline = lower_pipeline(plan, decoder_bits("auto"))
+    pipeline = lower_pipeline(plan, decoder_bits())
     source = ffi.Source.of_paths(plan.source.paths, plan.source.offsets)
     pool = ffi.Pool(threads, READ_THREADS)
     shape = (BATCH_SIZE, 3, plan.height, plan.width)

@@ -27,7 +27,7 @@ from support.jpegs import image_folder
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
-    for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "native/**/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "packages/headrace/native/**/*.md")
     for path in ROOT.glob(pattern)
 )
 TUTORIAL = "docs/tutorial.md"
@@ -114,7 +114,7 @@ def test_the_reference_has_every_public_name() -> None:
     listed = set(re.findall(r"^::: (\S+)$", (REFERENCE / "api.md").read_text(), re.MULTILINE))
     public = {f"headrace.{name}" for name in headrace.__all__}
     for module in ("cache", "export", "lazy", "order", "ray_data", "testing"):
-        source = ROOT / "src" / "headrace" / module
+        source = ROOT / "packages" / "headrace" / "src" / "headrace" / module
         text = (
             source.with_suffix(".py") if source.with_suffix(".py").exists() else source / "__init__.py"
         ).read_text()
@@ -126,6 +126,6 @@ def test_the_reference_has_every_public_name() -> None:
 
 def test_the_reference_has_every_command() -> None:
     text = (REFERENCE / "cli.md").read_text()
-    init = (ROOT / "src" / "headrace" / "cli" / "__init__.py").read_text()
+    init = (ROOT / "packages" / "headrace" / "src" / "headrace" / "cli" / "__init__.py").read_text()
     for verb in re.findall(r"^from headrace\.cli\.(\w+) import \1$", init, re.MULTILINE):
         assert f"| `headrace {verb}" in text, verb

@@ -9,25 +9,30 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-FRAGMENTS = sorted(path.name for path in (ROOT / "changes").iterdir() if path.name != "README.md")
+PACKAGES = sorted((ROOT / "packages").iterdir())
+FRAGMENTS = sorted(
+    path for package in PACKAGES for path in (package / "changes").iterdir() if path.name != "README.md"
+)
 
 
-def types() -> list[str]:
-    return re.findall(r'\{ directory = "(\w+)", name = "\w+", showcontent = true \}', PROJECT)
+def types(package: Path) -> list[str]:
+    project = (package / "pyproject.toml").read_text(encoding="utf-8")
+    return re.findall(r'\{ directory = "(\w+)", name = "\w+", showcontent = true \}', project)
 
 
-@pytest.mark.parametrize("name", FRAGMENTS)
-def test_a_fragment_has_a_topic_a_type_and_a_text(name: str) -> None:
-    assert re.fullmatch(rf"\+[a-z0-9_-]+\.({'|'.join(types())})\.md", name)
-    text = (ROOT / "changes" / name).read_text(encoding="utf-8")
+@pytest.mark.parametrize("path", FRAGMENTS, ids=lambda path: path.name)
+def test_a_fragment_has_a_topic_a_type_and_a_text(path: Path) -> None:
+    assert re.fullmatch(rf"\+[a-z0-9_-]+\.({'|'.join(types(path.parents[1]))})\.md", path.name)
+    text = path.read_text(encoding="utf-8")
     assert text.strip()
     assert not text.lstrip().startswith(("-", "*", "#")), "towncrier makes it an item of a list"
 
 
-def test_every_type_is_described() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "changes" / "README.md").read_text(), re.MULTILINE)
-    assert rows == types()
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_every_type_is_described(package: Path) -> None:
+    readme = ROOT / "packages" / "headrace" / "changes" / "README.md"
+    rows = re.findall(r"^\| `(\w+)` \|", readme.read_text(), re.MULTILINE)
+    assert rows == types(package)
 
 
 def test_the_changelog_has_the_place_where_releases_are_inserted() -> None:

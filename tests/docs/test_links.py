@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
-    for pattern in ("*.md", ".github/*.md", "docs/**/*.md", "benchmarks/**/*.md", "native/**/*.md")
+    for pattern in ("*.md", ".github/*.md", "docs/**/*.md", "benchmarks/**/*.md", "packages/*/native/**/*.md")
     for path in ROOT.glob(pattern)
 )
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^()\s]*?)(?:#([^()\s]+))?\)")

@@ -48,7 +48,7 @@ def test_only_publishing_jobs_may_write(path: Path) -> None:
 
 def test_the_matrix_covers_the_supported_versions() -> None:
     matrix = jobs(ROOT / ".github" / "workflows" / "ci.yml")["test"]["strategy"]["matrix"]
-    project = (ROOT / "pyproject.toml").read_text()
+    project = (ROOT / "packages" / "headrace" / "pyproject.toml").read_text()
     oldest = re.search(r'^requires-python = ">=([\d.]+)"', project, re.MULTILINE)
     assert oldest is not None
     assert matrix["python"][0] == oldest[1]

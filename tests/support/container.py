@@ -73,7 +73,7 @@ class Container:
         self.ports = {"jupyter": free_port(), "ssh": free_port()}
         self.environment = {
             "PATH": f"{self.bin}:{Path(sys.executable).parent}:/usr/bin:/bin",
-            "PYTHONPATH": str(ROOT / "src"),
+            "PYTHONPATH": str(ROOT / "packages" / "headrace" / "src"),
             "HOME": "/",
             "HEADRACE_WORKSPACE": str(self.workspace),
             "HEADRACE_RUN": str(self.run),

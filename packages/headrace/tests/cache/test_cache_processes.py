@@ -20,7 +20,7 @@ import headrace
 from headrace.cache import Cache, Claim
 from support.cache_records import BLOCK, bytes_on_disk, content, put, record
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[4] / "tests"
 USER = TESTS / "support" / "cache_user.py"
 SOURCES = f"{Path(headrace.__file__).parent.parent}{os.pathsep}{TESTS}"
 LONG = 60.0  # seconds that nothing here takes

@@ -24,7 +24,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "tests"))
 
 import headrace
 from support.unknown import Jitter

@@ -39,8 +39,6 @@ METHODS = ("fork", "spawn", "forkserver")
 LAST_LINES = {"exception": "LeavingError", "SIGINT": "KeyboardInterrupt"}
 # Of a process that nobody gave the time to clean up; multiprocessing's own folder for its sockets.
 KILLED, SOCKETS = ("SIGTERM", "os._exit"), "pymp-"
-# Python ends a daemon thread in the middle of torch's code, which then ends the process.
-LEFT_OUT = {("daemon thread", kind) for kind in ("caller", "native, caller", "gather")}
 DEFAULT = {
     ("end", "kept", "fork"),
     ("end", "native", "none"),
@@ -51,6 +49,8 @@ DEFAULT = {
     ("os._exit", "process", "fork"),
     ("thread", "thread", "none"),
     ("daemon thread", "process", "fork"),
+    ("daemon thread", "gather", "none"),
+    ("daemon thread", "thread", "none"),
     ("atexit", "process", "fork"),
     ("fork", "native", "none"),
     ("fork", "kept", "fork"),
@@ -61,9 +61,8 @@ def cases() -> Iterator[object]:
     for way in WAYS:
         for kind in (*NATIVE, *PROCESSES):
             for method in METHODS if kind in PROCESSES else ("none",):
-                if (way, kind) not in LEFT_OUT:
-                    marks = () if (way, kind, method) in DEFAULT else (pytest.mark.long, pytest.mark.slow)
-                    yield pytest.param(way, kind, method, marks=marks)
+                marks = () if (way, kind, method) in DEFAULT else (pytest.mark.long, pytest.mark.slow)
+                yield pytest.param(way, kind, method, marks=marks)
 
 
 @pytest.fixture(scope="module")

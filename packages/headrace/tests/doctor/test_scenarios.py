@@ -18,7 +18,7 @@ import torch
 from headrace.doctor.records import KINDS, Advice, Cause, Diagnosis, Rate
 from support.jpegs import image_folder
 
-BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
+BENCHMARKS = Path(__file__).parents[4] / "benchmarks"
 NAMES = sorted(path.stem for path in (BENCHMARKS / "scenarios").glob("*.py"))
 
 RATES = tuple(Rate(name, 100.0, 90.0, 110.0, 20, 1.0) for name in ("supply", "demand", "actual"))

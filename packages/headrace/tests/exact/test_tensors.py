@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from exact.test_ops import CASES, EPOCH, SEED, drawing, made, native, pipeline_of, same
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -16,7 +17,6 @@ from torchvision.transforms import InterpolationMode, v2
 
 import headrace
 import headrace.testing
-from exact.test_ops import CASES, EPOCH, SEED, drawing, made, native, pipeline_of, same
 from headrace._native import ffi
 from headrace.engine.lower import draws_of
 from headrace.plan.pointwise import look_up

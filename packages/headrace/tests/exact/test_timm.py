@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from exact.test_ops import EPOCH, SEED, native, pipeline_of, read, same, samples
 from PIL import Image
 from torchvision import datasets
 from torchvision import transforms as v1
 
 import headrace.testing
-from exact.test_ops import EPOCH, SEED, native, pipeline_of, read, same, samples
 from headrace.engine.lower import draws_of
 from headrace.plan.transform import lower_transform
 from headrace.records import BatchKeys, SampleKey

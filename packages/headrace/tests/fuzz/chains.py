@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "tests"))
 
 from headrace.engine.lower import draws_of
 from headrace.records import SampleKey

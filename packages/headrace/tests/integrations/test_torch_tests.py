@@ -19,7 +19,7 @@ from support.training_scripts import failed_tests, fetched
 SOURCES = "http://deb.debian.org/debian/pool/main/p/pytorch/pytorch_2.6.0+dfsg.orig.tar.xz"
 SHA256 = "099a9601bc40d67656e75735c44abedb0fbe92d08817852ab7472eebb7e6ddff"
 NAME = "test_dataloader.py"
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 # Test -> why it fails with Headrace only.
 EXPECTED: dict[str, str] = json.loads(Path(__file__).with_name("torch_tests.json").read_text())
 MOST_EXPECTED = 5

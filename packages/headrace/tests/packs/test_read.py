@@ -313,7 +313,7 @@ def test_entry_points_outside_the_index_are_ignored(folder: ImageFolder) -> None
     )
     images = torch.empty(n, 3, 40, 40)
     pool = ffi.Pool(1, 0)
-    pipeline = lower_pipeline(plan, decoder_bits("auto"))
+    pipeline = lower_pipeline(plan, decoder_bits())
     batch = pool.submit(pipeline, source, np.arange(n), seed=0, epoch=0, output=images.data_ptr())
     while not batch.wait(100):
         pass

@@ -43,7 +43,7 @@ def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
     return make_whole(folder, tmp_path_factory.mktemp("whole") / "dest")
 
 
-def run(folder: Path, dest: Path, **options: Any) -> headrace.packs.pack.PackSummary:
+def run(folder: Path, dest: Path, **options: Any) -> headrace.packs.request.PackSummary:
     return headrace.pack(folder, dest, **{"shard_size": SHARD_SIZE, "workers": 2, **options})
 
 

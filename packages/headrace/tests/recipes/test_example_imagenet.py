@@ -17,7 +17,7 @@ from headrace.recipes import train
 from headrace.recipes.ranks import SIGNALS
 from support import tiny_recipe as tiny
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "imagenet.py"
+EXAMPLE = Path(__file__).parents[4] / "examples" / "imagenet.py"
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import torch
 
 from headrace.recipes import Recipe, train
 
-LEARNING_SETS = Path(__file__).parents[2] / "benchmarks" / "learning_sets.py"
+LEARNING_SETS = Path(__file__).parents[4] / "benchmarks" / "learning_sets.py"
 
 
 @pytest.mark.slow
