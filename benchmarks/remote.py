@@ -92,7 +92,6 @@ def warm_up(work: Path, threads: int) -> None:
 def loader(dataset: Any, threads: int) -> Epoch:
     import headrace
 
-    # As many batches in flight in all rows: a cold epoch would make the tuner ask for more.
     arguments = {"num_workers": threads, "prefetch_factor": 2}
     made = headrace.DataLoader(dataset, BATCH_SIZE, shuffle=True, seed=1, **arguments)
 

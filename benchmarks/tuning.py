@@ -6,20 +6,16 @@
 are datasets in Python, of `floor_rows.py`. All loads take about 15 minutes on 2 cores.
 
 Each setting is measured for --seconds after its first batches, without a training step. "auto" is Headrace
-with nothing given, from a cold start (its cache of settings is empty): the native engine tunes itself in the
-first 5 % of an epoch, and its rate is taken after that; worker processes aren't tuned, and are as many as
-there are cores. "as advised" is the setting of the sweep that `explain()` then says to try. "lost" is what
-tuning cost by `stats().tuning_seconds`. Rounds are interleaved; medians are shown.
+with nothing given: as many threads or worker processes as there are cores. "as advised" is the setting of the
+sweep that `explain()` then says to try. Rounds are interleaved; medians are shown.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import statistics
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -51,18 +47,16 @@ class Load:
         make: makes the dataset, of more samples than are measured; gets the folder given as --data.
         batch_size: samples in a batch.
         ours, torchs: values of num_workers in the sweep, of Headrace and of torch.
-        tunes: whether Headrace tunes itself, in the first 5 % of the epoch.
     """
 
     make: Callable[[Path], Dataset[Any]]
     batch_size: int
     ours: tuple[int, ...]
     torchs: tuple[int, ...] = (0, 1, 2, 4)
-    tunes: bool = False
 
 
 LOADS = {
-    "native": Load(native, 64, (1, 2, 3, 4, 6), tunes=True),
+    "native": Load(native, 64, (1, 2, 3, 4, 6)),
     "GIL": Load(lambda _: Busy(1_000_000), 32, (0, 1, 2, 3, 4, 8)),
     "sleeping": Load(lambda _: Sleeping(1_000_000), 16, (0, 2, 4, 8, 16), (0, 2, 4, 8, 16)),
     "tiny": Load(lambda _: TinyTensors(100_000_000), 256, (0, 1, 2, 4)),
@@ -72,27 +66,24 @@ LOADS = {
 SKIP = 20
 
 
-def rate(batches: Iterable[Any], batch_size: int, seconds: float, skip: int = SKIP) -> float:
-    """Samples per second over `seconds`, after `skip` batches."""
+def rate(batches: Iterable[Any], batch_size: int, seconds: float) -> float:
+    """Samples per second over `seconds`, after `SKIP` batches."""
     count, start = 0, 0.0
     for number, _ in enumerate(batches, start=1):
-        if number == skip:
+        if number == SKIP:
             start = time.perf_counter()
-        elif number > skip:
+        elif number > SKIP:
             count += 1
             if time.perf_counter() - start > seconds:
                 break
     return count * batch_size / (time.perf_counter() - start)
 
 
-def measure_auto(load: Load, dataset: Dataset[Any], seconds: float) -> tuple[float, float, str]:
-    """Headrace with nothing given: its rate, the seconds lost by tuning, and what it settled at."""
-    with tempfile.TemporaryDirectory() as cache:
-        os.environ["XDG_CACHE_HOME"] = cache
-        loader = headrace.DataLoader(dataset, load.batch_size)
-        skip = len(loader) // 20 if load.tunes else SKIP
-        measured = rate(loader, load.batch_size, seconds, skip)
-        return measured, loader.stats().tuning_seconds, loader.workers_text()
+def measure_auto(load: Load, dataset: Dataset[Any], seconds: float) -> tuple[float, str]:
+    """The rate of Headrace with nothing given, and the line of `explain()` on its workers."""
+    loader = headrace.DataLoader(dataset, load.batch_size)
+    measured = rate(loader, load.batch_size, seconds)
+    return measured, loader.workers_text()
 
 
 def sweep(load: Load, dataset: Dataset[Any], seconds: float) -> dict[str, float]:
@@ -115,10 +106,9 @@ def compare(load: Load, data: Path, rounds: int, seconds: float) -> dict[str, An
     """One row of the table."""
     dataset = load.make(data)
     rates: dict[str, list[float]] = {}
-    lost, text = [], ""
+    text = ""
     for _ in range(rounds):
-        auto, cost, text = measure_auto(load, dataset, seconds)
-        lost.append(cost)
+        auto, text = measure_auto(load, dataset, seconds)
         for name, value in {"auto": auto, **sweep(load, dataset, seconds)}.items():
             rates.setdefault(name, []).append(value)
     medians = {name: round(statistics.median(values), 1) for name, values in rates.items()}
@@ -135,8 +125,7 @@ def compare(load: Load, data: Path, rounds: int, seconds: float) -> dict[str, An
         "share": shares,
         "advised": setting,
         "advised_share": round(medians[setting] / medians[best["headrace"]], 4),
-        "lost_s": round(statistics.median(lost), 3),
-        "settled": text,
+        "workers": text,
     }
 
 
@@ -149,15 +138,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="kept after every load")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")  # torch's, of more workers than cores
-    headings = ("load", "auto, samples/s", "of Headrace's best", "of torch's best", "as advised", "lost, s")
-    table = Table(*headings, "settled at")
+    headings = ("load", "auto, samples/s", "of Headrace's best", "of torch's best", "as advised")
+    table = Table(*headings, "workers")
     results: dict[str, Any] = {}
     for name in arguments.loads:
         found = results[name] = compare(LOADS[name], arguments.data, arguments.rounds, arguments.seconds)
         bests = [f"{found['share'][kind]:.1%} ({best})" for kind, best in found["best"].items()]
         advised = f"{found['advised_share']:.1%} ({found['advised']})"
-        auto, lost = f"{found['medians']['auto']:,.0f}", f"{found['lost_s']:.2f}"
-        table.add_row(name, auto, *bests, advised, lost, found["settled"])
+        auto = f"{found['medians']['auto']:,.0f}"
+        table.add_row(name, auto, *bests, advised, found["workers"])
         print(name, found["medians"], flush=True)
         if arguments.json:
             kept = {"torch": torch.__version__, "loads": results}

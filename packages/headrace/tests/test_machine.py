@@ -15,6 +15,7 @@ from headrace._machine import (
     cpu_quota,
     file_limit,
     memory_limit,
+    queued_ns,
     shared_memory,
     usable_cores,
 )
@@ -101,3 +102,11 @@ def test_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
     assert file_limit() == FileLimit(*resource.getrlimit(resource.RLIMIT_NOFILE))
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, resource.RLIM_INFINITY))
     assert file_limit() == FileLimit(1024, None)
+
+
+def test_a_system_that_does_not_tell_of_waiting_for_a_core(tmp_path: Path) -> None:
+    assert queued_ns(tmp_path / "none") is None
+    write(tmp_path / "not counted", "0 0 0\n")
+    assert queued_ns(tmp_path / "not counted") is None
+    write(tmp_path / "counted", "2035 817 3\n")
+    assert queued_ns(tmp_path / "counted") == 817

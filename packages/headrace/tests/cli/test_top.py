@@ -142,20 +142,19 @@ def test_what_another_process_sees_is_what_stats_says(begin: Begin, tmp_path: Pa
     [rank] = frame["ranks"]
     [loader] = rank["loaders"]
     assert (rank["pid"], rank["rank"]) == (job.pid, None)
-    assert frame["processes"][0]["look"]["pid"] == job.pid
+    assert frame["pid"] == job.pid
     # It stood at the eighth of twelve batches: the second of the second epoch.
     assert (loader["epoch"], loader["batches"], loader["length"], loader["samples"]) == (1, 2, 6, 32)
     assert (loader["state"], loader["depth"], loader["batch_size"]) == ("running", 4, 4)
     assert (stats["samples"], stats["epochs"][1]["batches"]) == (48, 6)
     assert loader["memory_allowed"] == stats["memory_allowed"]
     assert loader["memory_used"] > 0
-    assert {stage["name"] for stage in loader["stages"]} - {"native"} == {s["name"] for s in stats["stages"]}
 
     assert text.exit_code == 0, text.stderr
     assert "\x1b" not in text.stdout, "not a terminal: one frame, as --once"
     assert f"headrace top  pid {job.pid}, up " in text.stdout
-    assert "loader 1: ImageFolder, batches of 4" in text.stdout
-    assert "33%  1, batch 2 of 6" in text.stdout
+    assert "1: ImageFolder" in text.stdout
+    assert "1, batch 2 of 6" in text.stdout
 
 
 def test_the_end_agrees_with_stats(begin: Begin) -> None:
@@ -186,10 +185,7 @@ def test_of_torchs_loader_it_shows_what_can_be_seen(begin: Begin) -> None:
     job = begin(TORCH_ONLY)
     seen = top(str(job.pid))
     assert seen.exit_code == 0, seen.stderr
-    rows = [line.split() for line in seen.stdout.splitlines()]
-    table = [row for row in rows if row and row[0].isdecimal()]
-    assert len(table) >= 3, "the job and its two workers"
-    assert table[0][0] == str(job.pid)
+    assert "2 more processes" in seen.stdout, "its workers"
     assert "headrace doctor run SCRIPT" in " ".join(seen.stdout.split())
 
 
@@ -200,7 +196,6 @@ def test_a_job_that_is_stopped_is_said_not_to_answer(begin: Begin, monkeypatch: 
     seen = top(str(job.pid))
     assert seen.exit_code == 0, seen.stderr
     assert f"process {job.pid} doesn't answer" in seen.stdout
-    assert "stopped" in seen.stdout
     os.kill(job.pid, signal.SIGCONT)
 
 
@@ -226,7 +221,7 @@ def test_ranks_of_one_launcher_are_one_job(begin: Begin) -> None:
     found = roots(one for one in jobs() if one.pid in children)
     assert {root: sorted(pids) for root, pids in found.items()} == {job.pid: sorted(children)}
     text = top(str(job.pid)).stdout
-    assert "▶ waits most: process " in text
+    assert all(str(pid) in text for pid in children)
 
 
 def test_without_a_job_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,8 @@ from headrace.doctor.host import examine
 from headrace.doctor.records import Finding
 from headrace.doctor.storage import storage_findings
 from headrace.errors import size
-from headrace.measure.nvml import Gpu, Gpus, Link
 from headrace.measure.storage import Mount, Rates, Reads, Storage
-from headrace.measure.survey import Copies, Cores, Decoding, Machine, Memory, NativeDecoding, TorchBuild
+from headrace.measure.survey import Cores, Decoding, Machine, Memory, NativeDecoding, TorchBuild
 
 GB = 10**9
 MB = 10**6
@@ -32,17 +31,7 @@ DECODING = Decoding(
     native=NativeDecoding(1600, 24_000, ("scalar", "avx2"), "avx2", "3.1.0"),
 )
 LOCAL = Mount(Path("/data"), "ext4", "local", "/dev/nvme0n1")
-GPU = Gpu(
-    0,
-    "NVIDIA A100",
-    "GPU-a",
-    80 * GB,
-    GB,
-    link=Link(4, 16),
-    link_most=Link(4, 16),
-)
-TORCH = TorchBuild("2.15.0+cu132", cuda=(13, 2), hip=None, devices=1, accelerator="cuda")
-NVML = Gpus(driver="580.65.06", cuda=(13, 2), gpus=(GPU,))
+TORCH = TorchBuild("2.15.0+cu132", cuda="13.2", devices=1, accelerator="cuda")
 
 
 def storage(megabytes_per_second: float, **changes: object) -> Storage:
@@ -69,8 +58,7 @@ def machine(**changes: object) -> Machine:
         decoding=DECODING,
         storages=(storage(5000),),
         torch=TORCH,
-        gpus=NVML,
-        copies=(Copies(0, "GPU-a", pinned=25e9, pageable=9e9),),
+        gpus=1,
     )
     return replace(healthy, **changes)  # type: ignore[arg-type]
 
@@ -88,7 +76,6 @@ def test_a_healthy_machine_has_nothing_to_mend() -> None:
         "decoding",
         "/data",
         "torch and GPU",
-        "GPU 0: NVIDIA A100, 1 GB of 80 GB in use",
     ]
     assert json.loads(json.dumps(checkup.to_json()))["subject"] == "machine"
 
@@ -103,9 +90,7 @@ def test_a_healthy_machine_has_nothing_to_mend() -> None:
         ({"decoding": replace(DECODING, pillow_turbo=None)}, "Pillow"),
         ({"decoding": replace(DECODING, native=None, native_missing="no file")}, "Headrace"),
         ({"storages": (storage(200),)}, "random reads"),
-        ({"torch": replace(TORCH, accelerator="", devices=0)}, "torch and driver"),
-        ({"gpus": replace(NVML, gpus=(replace(GPU, link=Link(4, 8)),))}, "PCIe"),
-        ({"copies": (Copies(0, "GPU-a", 6e9, 5e9),)}, "copies"),
+        ({"torch": replace(TORCH, accelerator="", devices=0)}, "torch"),
     ],
 )
 def test_each_illness_is_bad_alone_and_comes_with_a_remedy(change: dict[str, object], name: str) -> None:
@@ -258,61 +243,21 @@ NOT_REACHED = replace(TORCH, accelerator="", devices=0)
 
 
 @pytest.mark.parametrize(
-    ("build", "known", "judgement", "remedy"),
+    ("build", "gpus", "judgement", "remedy"),
     [
-        (replace(NOT_REACHED, cuda=None, version="2.15.0+cpu"), NVML, "bad", "built without CUDA"),
-        (replace(NOT_REACHED, visible="-1"), NVML, "bad", "unset CUDA_VISIBLE_DEVICES: it is '-1'"),
-        (NOT_REACHED, replace(NVML, cuda=(12, 8)), "bad", "a driver for CUDA 13: update it (580 or newer)"),
-        (replace(NOT_REACHED, reason="out of order"), NVML, "bad", "out of order"),
-        (TORCH, replace(NVML, cuda=(13, 0)), "note", "built for CUDA 13.2. It runs on this older driver"),
-        (TORCH, replace(NVML, cuda=(14, 0)), "good", ""),
-        (replace(TORCH, visible="1"), replace(NVML, gpus=(GPU, GPU)), "note", "CUDA_VISIBLE_DEVICES=1 hides"),
-        (NOT_REACHED, Gpus(missing="no driver"), "note", "docker run --gpus all"),
-        (replace(TORCH, accelerator="xpu", cuda=None), Gpus(missing="no driver"), "good", ""),
+        (replace(NOT_REACHED, cuda=None, version="2.15.0+cpu"), 1, "bad", "built without CUDA"),
+        (replace(NOT_REACHED, visible="-1"), 1, "bad", "unset CUDA_VISIBLE_DEVICES: it is '-1'"),
+        (replace(NOT_REACHED, reason="driver too old"), 1, "bad", "driver too old"),
+        (replace(TORCH, visible="1"), 2, "note", "CUDA_VISIBLE_DEVICES=1 hides"),
+        (NOT_REACHED, 0, "note", "docker run --gpus all"),
+        (replace(TORCH, accelerator="xpu", cuda=None), 0, "good", ""),
     ],
 )
-def test_torch_and_its_driver(build: TorchBuild, known: Gpus, judgement: str, remedy: str) -> None:
-    found = host.torch_finding(build, known)
+def test_torch_and_its_gpus(build: TorchBuild, gpus: int, judgement: str, remedy: str) -> None:
+    found = host.torch_finding(build, gpus)
     assert found.judgement == judgement
     assert remedy in found.remedy
     assert bool(found.remedy) == (judgement != "good")
-
-
-def test_connections_of_gpus() -> None:
-    idle = host.link_finding(replace(GPU, link=Link(1, 16)))
-    assert (idle.judgement, idle.value) == ("note", "generation 1 × 16 now, 4 × 16 at most")
-    assert "8 of 16 lanes" in host.link_finding(replace(GPU, link=Link(4, 8))).remedy
-    assert host.link_finding(replace(GPU, link_most=None)).judgement == "unknown"
-
-
-def test_copies_against_their_connection() -> None:
-    # 4.0 × 16 carries 31.5 GB/s.
-    judged = [
-        host.copies_finding(Copies(0, "GPU-a", pinned, 5e9), Link(4, 16), "copies").judgement
-        for pinned in (15e9, 16e9)
-    ]
-    assert judged == ["bad", "good"]
-    assert host.copies_finding(Copies(0, "", 15e9, 5e9), None, "copies").judgement == "note"
-
-
-def test_copies_are_told_of_the_gpu_they_went_to() -> None:
-    second = replace(GPU, uuid="GPU-b")
-    copies = (Copies(0, "GPU-b", 25e9, 9e9), Copies(1, "MIG-c", 5e9, 4e9))
-    sections = host.gpu_sections(TORCH, replace(NVML, gpus=(GPU, second)), copies, "")
-    names = [[finding.name for finding in findings] for _, findings in sections]
-    assert names == [
-        ["torch and driver", "copies to device 1"],
-        ["PCIe"],
-        ["PCIe", "copies"],
-    ]
-
-
-def test_failed_copies_and_a_missing_library_are_said() -> None:
-    missing = Gpus(missing="nvidia-ml-py is not installed")
-    ((_, findings),) = host.gpu_sections(TORCH, missing, (), "CUDA out of memory")
-    found = by_name(findings)
-    assert (found["GPUs by NVML"].judgement, found["GPUs by NVML"].value) == ("unknown", missing.missing)
-    assert (found["copies"].judgement, found["copies"].value) == ("unknown", "failed: CUDA out of memory")
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,8 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
-import headrace
-from headrace.cli.doctor_data import decode_pack, open_pack
-from headrace.measure.decoding import decode_all, looks_like
-from headrace.measure.images import Split, State, image_format, list_split
+from headrace.measure.decoding import decode_all
+from headrace.measure.images import Split, State, image_format, list_split, looks_like
 from support.jpegs import image_folder, picture
 from support.odd_files import GOOD, ODD_FILES, saved
 
@@ -56,12 +54,19 @@ def open_to_all(path: Path) -> None:
 
 
 def test_a_photograph_with_further_images_behind_it_is_a_jpeg(tmp_path: Path) -> None:
-    """As phones write them: Pillow opens these as MPO, and native code decodes the first image."""
+    """Phones write them, and Pillow opens them as MPO."""
     (tmp_path / "a").mkdir()
     image = Image.new("RGB", (40, 30), "teal")
     image.save(tmp_path / "a" / "x.jpg", format="MPO", save_all=True, append_images=[image])
     images = survey(tmp_path).images
-    assert (images.kind_names, images.states.tolist()) == ([("JPEG", "RGB")], [State.GOOD])
+    assert (images.misnamed, images.states.tolist()) == ({}, [State.GOOD])
+
+
+def test_a_name_that_stands_for_another_format_is_noted(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for name, format_ in (("x.jpg", "PNG"), ("y.JPEG", "JPEG"), ("z.png", "PNG")):
+        (tmp_path / "a" / name).write_bytes(saved(format_))
+    assert survey(tmp_path).images.misnamed == {0: "PNG"}
 
 
 def test_every_odd_file_gets_the_state_that_pillow_gives_it(tmp_path: Path) -> None:
@@ -77,10 +82,7 @@ def test_every_odd_file_gets_the_state_that_pillow_gives_it(tmp_path: Path) -> N
             fine = True
         except (OSError, SyntaxError):
             fine = False
-        assert (state in (State.GOOD, State.DOUBTFUL)) == fine, (name, state)
-    assert [name for name, state in found.items() if state == State.DOUBTFUL] == [
-        "a/4:1:1 by another's blocks.jpg"  # has more data than its rewritten header needs
-    ]
+        assert (state == State.GOOD) == fine, (name, state)
     assert found["a/empty.jpg"] == State.EMPTY
     assert found["a/text.jpg"] == State.ALIEN
     for name in (
@@ -91,43 +93,6 @@ def test_every_odd_file_gets_the_state_that_pillow_gives_it(tmp_path: Path) -> N
         "without its end marker",
     ):
         assert found[f"a/{name}.jpg"] == State.CUT, name
-
-
-def test_sizes_formats_and_modes_are_pillows(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    for name, make in ODD_FILES.items():
-        (tmp_path / "a" / f"{name}.jpg").write_bytes(make())
-    pictures = survey(tmp_path).images
-    checked = 0
-    for row, name in enumerate(pictures.names):
-        if pictures.states[row] != State.GOOD:
-            continue
-        with Image.open(tmp_path / name) as image:
-            assert (pictures.widths[row], pictures.heights[row]) == image.size, name
-            format_, mode = pictures.kind_names[pictures.kinds[row]]
-            assert format_ == ("progressive JPEG" if "progressive" in name else image.format), name
-            assert mode == image.mode, name
-        checked += 1
-    assert checked == 20
-
-
-def test_damage_that_pillow_says_nothing_of(tmp_path: Path) -> None:
-    """Missing data and codes that don't exist are damage; bytes too many before the end may be harmless."""
-    whole = saved("JPEG", width=200, height=200)
-    half = len(whole) // 2
-    end = b"\xff\xd9"
-    (tmp_path / "a").mkdir()
-    files = {
-        "whole": (whole, State.GOOD),
-        "odd": (whole[:-2] + bytes(40) + end, State.DOUBTFUL),
-        "missing": (whole[:half] + end, State.BROKEN),
-        "no codes": (whole[:half] + b"\xff\0" * 20 + whole[half + 40 :], State.BROKEN),
-    }
-    for name, (data, _) in files.items():
-        (tmp_path / "a" / f"{name}.jpg").write_bytes(data)
-        with Image.open(tmp_path / "a" / f"{name}.jpg") as image:
-            image.convert("RGB")  # no error
-    assert states(survey(tmp_path)) == {f"a/{name}.jpg": state for name, (_, state) in sorted(files.items())}
 
 
 def test_the_list_is_that_of_imagefolder(tmp_path: Path) -> None:
@@ -199,19 +164,6 @@ def test_pipes_are_not_waited_for(tmp_path: Path) -> None:
     assert states(survey(tmp_path)) == {"a/pipe.jpg": State.ALIEN}
 
 
-def test_equal_contents_and_only_they_have_equal_digests(tmp_path: Path) -> None:
-    image_folder(tmp_path, 12)
-    data = (tmp_path / "class0" / "00000.jpg").read_bytes()
-    (tmp_path / "class1" / "copy.jpg").write_bytes(data)
-    (tmp_path / "class1" / "like.jpg").write_bytes(data[:-1] + b"\xd8")  # of the same size
-    pictures = survey(tmp_path).images
-    digests = dict(zip(pictures.names, pictures.digests.tolist(), strict=True))
-    assert digests["class0/00000.jpg"] == digests["class1/copy.jpg"] != 0
-    assert digests["class1/like.jpg"] not in (0, digests["class1/copy.jpg"])
-    made = [digest for digest in digests.values() if digest]
-    assert len(made) == len(set(made)) + 1
-
-
 def test_the_number_of_threads_and_chunks_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,11 +172,8 @@ def test_the_number_of_threads_and_chunks_changes_nothing(
     one = survey(tmp_path, workers=1).images
     monkeypatch.setattr("headrace.measure.decoding.CHUNK", 3)
     many = survey(tmp_path, workers=4).images
-    for name in ("states", "widths", "heights", "digests", "sizes", "labels"):
-        assert np.array_equal(getattr(one, name), getattr(many, name)), name
+    assert one.states.tolist() == many.states.tolist()
     assert one.reasons == many.reasons
-    kinds = [[p.kind_names[kind] if kind >= 0 else None for kind in p.kinds] for p in (one, many)]
-    assert kinds[0] == kinds[1]
 
 
 def test_progress_ends_at_the_number_of_images(tmp_path: Path) -> None:
@@ -248,20 +197,6 @@ def test_too_many_pixels_are_reported_and_not_decoded(
         "a/not.jpg": State.HUGE,
         "a/not.png": State.HUGE,
     }
-
-
-def test_a_pack_is_surveyed_as_its_folder_is(tmp_path: Path) -> None:
-    image_folder(tmp_path / "src", 12)
-    (tmp_path / "src" / "class0" / "cut.jpg").write_bytes(GOOD[: len(GOOD) // 2])
-    (tmp_path / "src" / "class1" / "x.png").write_bytes(saved("PNG"))
-    headrace.pack(tmp_path / "src", tmp_path / "pack")
-    index, packed = open_pack(str(tmp_path / "pack"))
-    decode_pack(index, packed, workers=2)
-    folder = survey(tmp_path / "src")
-    assert states(packed) == states(folder)
-    assert packed.classes == folder.classes
-    for name in ("labels", "sizes", "widths", "heights", "digests"):
-        assert np.array_equal(getattr(packed.images, name), getattr(folder.images, name)), name
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 
 from headrace.measure import outside as module
 from headrace.measure import processes
-from headrace.measure.nvml import Gpu, Gpus
+from headrace.measure.nvml import Gpu
 from headrace.measure.outside import Outside, busiest_gpu, own_memory
 from headrace.measure.processes import TreeLook
 from headrace.measure.sampler import announce_phase
@@ -107,11 +107,11 @@ def test_children_that_are_gone_took_no_negative_time() -> None:
 
 
 def test_the_gpu_of_these_processes_is_the_one_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = (Gpu(0, "A", "a", 100, 10, 0.9, (1,)), Gpu(1, "A", "b", 100, 20, 0.4, (7, 8)))
-    monkeypatch.setattr(module, "gpus", lambda: Gpus(gpus=looks))
+    looks = (Gpu(10, 0.9, (1,)), Gpu(20, 0.4, (7, 8)))
+    monkeypatch.setattr(module, "gpus", lambda: looks)
     assert busiest_gpu({7}) == (0.4, 20)
     assert busiest_gpu({99}) == (0.9, 10)  # nobody knows whose they are
-    monkeypatch.setattr(module, "gpus", lambda: Gpus("no driver"))
+    monkeypatch.setattr(module, "gpus", tuple)
     assert busiest_gpu({7}) == (None, None)
 
 

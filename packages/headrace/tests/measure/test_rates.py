@@ -13,7 +13,7 @@ from PIL import Image
 from headrace._native import ffi
 from headrace.errors import NativeError
 from headrace.measure import survey as module
-from headrace.measure.survey import HEIGHT, WIDTH, images, measure_copies, measure_decoding, survey
+from headrace.measure.survey import HEIGHT, WIDTH, images, measure_decoding, survey
 
 
 @pytest.fixture
@@ -70,24 +70,6 @@ def test_without_the_native_library_pillow_is_measured(monkeypatch: pytest.Monke
     assert found.pillow_per_core > 0
 
 
-def test_nothing_to_copy_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
-    with pytest.raises(RuntimeError, match="torch reaches no accelerator"):
-        measure_copies(0)
-
-
-@pytest.mark.gpu
-def test_copies_to_each_device(gpu: torch.device) -> None:
-    found = measure_copies(gpu.index)
-    assert found.device == gpu.index
-    assert found.pinned > 0
-    assert found.pageable > 0
-    if gpu.type == "cuda":
-        assert found.uuid.startswith("GPU-")
-        nvml = survey().gpus
-        assert nvml.missing or found.uuid in {one.uuid for one in nvml.gpus}
-
-
 @pytest.mark.usefixtures("quick")
 def test_a_survey_measures_everything_and_each_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").mkdir()
@@ -100,6 +82,5 @@ def test_a_survey_measures_everything_and_each_path(tmp_path: Path, monkeypatch:
     assert 0 <= found.cores.busy <= 1
     assert 0 < found.memory.available <= found.memory.total
     assert found.torch.version == torch.__version__
-    assert len(found.copies) == found.torch.devices or found.copies_failed
     with pytest.raises(FileNotFoundError):
         survey([tmp_path / "nowhere"])

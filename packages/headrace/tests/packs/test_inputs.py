@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, TensorDataset
 from torchvision.datasets import ImageFolder, imagenet
 
 import headrace
-from headrace.packs.ilsvrc import DEVKIT, known_wnids
+from headrace.packs.ilsvrc import DEVKIT
 from headrace.packs.verify import verify
 from headrace.sources.pack_index import PackIndex
 from support.jpegs import image_folder
@@ -229,7 +229,6 @@ def test_ilsvrc_downloads_equal_the_extracted_folder(ilsvrc: Path, split: str) -
 
 def test_ilsvrc_downloads_that_lack_something(ilsvrc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     download = ilsvrc / "download"
-    assert known_wnids(str(download)) == tuple(sorted(WNIDS))
     with pytest.raises(headrace.PackError, match=r"holds two data sets: pack .*train\.tar and .*val\.tar"):
         headrace.pack(download, ilsvrc / "dest")
     (download / "ILSVRC2012_img_train.tar").unlink()

@@ -32,8 +32,8 @@ def machine(
     """Finds data-loading bottlenecks: of this machine, of a dataset (data) or of a training script (run).
 
     Without a command it examines this machine: usable cores, memory, /dev/shm, open
-    files, decoding speed, GPUs with their driver and connection, and with
-    --path the storage of the data, which is only read. This takes about 10 seconds.
+    files, decoding speed, whether torch reaches the GPUs, and with --path the
+    storage of the data, which is only read. This takes about 10 seconds.
 
     Exit codes: 0 nothing is bad; 1 something should be fixed; 2 wrong usage, or
     a path that cannot be read.

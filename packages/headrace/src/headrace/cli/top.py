@@ -1,4 +1,4 @@
-"""`headrace top`: watches a running job from outside; `top_view` draws it."""
+"""`headrace top`: watches a running job from outside."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def top(
     json_file: JsonFile = None,
     interval: Annotated[float, typer.Option(min=0.1, help="Refresh interval in seconds.")] = 1.0,
 ) -> None:
-    """Shows a running job: throughput, stall, queue, stages, processes, disk, GPUs. Ctrl-C ends it.
+    """Shows the loaders of a running job: throughput, stall, queue, epoch. Ctrl-C ends it.
 
     Without PID it shows your only running job, or a list if there are several.
 
@@ -40,7 +40,7 @@ def top(
         if isinstance(chosen, list):
             print_jobs(console, chosen, json_file)
             return
-        watch = Watch(chosen, interval)
+        watch = Watch(chosen)
         if not watch.look():
             raise ConfigError(f"there is no process {chosen}.")
     if not (json_file or once) and sys.stdin.isatty() and console.is_terminal:
@@ -50,7 +50,7 @@ def top(
     time.sleep(interval)
     watch.look()
     if give_json(watch.frame(), json_file):
-        console.print(draw(watch.frame(), watch.stalls))
+        console.print(draw(watch.frame()))
 
 
 def roots(found: Iterable[Job]) -> dict[int, list[int]]:

@@ -46,7 +46,9 @@ def _of_place(place: Place) -> Finding:
             return Finding("folder", f"holds the splits {found}", "good", remedy, details)
         case "above":
             return _above(place)
-        case "classes" | "pack":
+        case "pack":
+            return Finding("folder", "is a pack", "note", f"headrace verify {place.path} checks it.", details)
+        case "classes":
             value = f"holds {plural(place.folders, 'class folder')}"
             return Finding("folder", value, "good", details=details)
         case "images" if place.siblings:
@@ -64,7 +66,7 @@ def _of_leaf(place: Place, split: str, leaf: Place) -> Finding:
     if leaf.kind == "classes":
         return Finding(name, plural(leaf.folders, "class folder"), "good")
     if leaf.kind == "pack":
-        return Finding(name, "a pack", "note", f"Examine it by itself: headrace doctor data {leaf.path}")
+        return Finding(name, "a pack", "note", f"headrace verify {leaf.path} checks it.")
     if leaf.kind == "images" and split == "test":
         value = f"{plural(leaf.images, 'image')} in no class folders: no labels"
         return Finding(name, value, "note", "ImageFolder can't read it; headrace.ImageDataset(paths) can.")

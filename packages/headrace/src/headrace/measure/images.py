@@ -18,8 +18,8 @@ from headrace.measure.tree import is_folder, refusal, who_may
 Progress = Callable[[int, int], None]  # called with (number done, number in all), now and then
 # Extensions of images that ImageFolder ignores.
 OTHER_IMAGES = (".jfif", ".jpe", ".gif", ".heic", ".heif", ".avif", ".jp2", ".jxl")
-# First bytes of a file that identify most image formats, and the formats' signatures.
-HEAD = 16
+# First bytes of a file that identify what it is, and the signatures of image formats.
+HEAD = 64
 SIGNATURES = (
     (b"\xff\xd8\xff", "JPEG"),
     (b"\x89PNG\r\n\x1a\n", "PNG"),
@@ -31,6 +31,19 @@ SIGNATURES = (
     (b"\xffO\xffQ", "JPEG2000"),
 )
 HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"mif1", b"msf1")
+# Beginnings of files that lie in place of images, in lower case.
+LIKENESSES = (
+    (b"version https://git-lfs", "a Git LFS pointer: run git lfs pull"),
+    (b"<!doctype html", "an HTML page, as servers send for missing files"),
+    (b"<html", "an HTML page, as servers send for missing files"),
+    (b"<?xml", "XML"),
+    (b"<svg", "SVG"),
+    (b"\x1f\x8b", "gzip"),
+    (b"pk\x03\x04", "a zip file"),
+    (b"%pdf", "PDF"),
+    (b"bplist", "a property list of macOS"),
+    (b"\0\x05\x16\x07", "a resource fork of macOS, as its tar and zip leave next to each file"),
+)
 SNIFFED = 1000  # files without an image's extension whose first bytes are read, at most, per class
 
 
@@ -45,9 +58,7 @@ class State(IntEnum):
     ALIEN = 5  # not an image
     CUT = 6  # truncated
     DAMAGED = 7  # Pillow raises for other reasons
-    BROKEN = 8  # Pillow decodes it without an error, though data is missing or impossible
-    DOUBTFUL = 9  # the same, but only the number of bytes is unusual: possibly harmless
-    HUGE = 10  # more pixels than Pillow accepts
+    HUGE = 8  # more pixels than Pillow accepts
 
 
 @dataclass(eq=False)
@@ -56,31 +67,17 @@ class Images:
 
     Attributes:
         names: paths relative to the split's folder, [n].
-        labels: int32 [n]; -1: not in a class folder.
-        sizes: int64 [n], in bytes.
+        labels: int32 [n]; -1 if the images lie in no class folder.
         states: uint8 [n] of `State`.
-        widths, heights: uint32 [n], in pixels; 0: unknown.
-        kinds: int16 [n], indices into `kind_names`; -1: unknown.
-        digests: uint64 [n], of the content; 0: not computed, as no other file has this size.
-        kind_names: (format, mode) as Pillow names them: ("JPEG", "RGB").
         reasons: details on single files, by number.
+        misnamed: number → format, of those whose name stands for another format.
     """
 
     names: list[str]
     labels: npt.NDArray[np.int32]
-    sizes: npt.NDArray[np.int64]
     states: npt.NDArray[np.uint8]
-    widths: npt.NDArray[np.uint32] = field(init=False)
-    heights: npt.NDArray[np.uint32] = field(init=False)
-    kinds: npt.NDArray[np.int16] = field(init=False)
-    digests: npt.NDArray[np.uint64] = field(init=False)
-    kind_names: list[tuple[str, str]] = field(default_factory=list)
     reasons: dict[int, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        n = len(self.names)
-        self.widths, self.heights = np.zeros(n, np.uint32), np.zeros(n, np.uint32)
-        self.kinds, self.digests = np.full(n, -1, np.int16), np.zeros(n, np.uint64)
+    misnamed: dict[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -127,9 +124,9 @@ class Split:
 
 @dataclass
 class _Class:
-    """What one class folder holds: its images as (name, size, state, reason), and attributes of `Split`."""
+    """What one class folder holds: its images as (name, state, reason), and attributes of `Split`."""
 
-    images: list[tuple[str, int, State, str]] = field(default_factory=list)
+    images: list[tuple[str, State, str]] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     ignored_images: list[str] = field(default_factory=list)
     closed: list[tuple[str, str]] = field(default_factory=list)
@@ -165,26 +162,23 @@ def list_split(
     folders = [""] if flat else list(classes)
     names: list[str] = []
     labels: list[int] = []
-    sizes: list[int] = []
     states: list[int] = []
-    no_images = Images([], np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.uint8))
+    no_images = Images([], np.zeros(0, np.int32), np.zeros(0, np.uint8))
     split = Split(name, path, classes, no_images)
     reasons: dict[int, str] = {}
     with ThreadPoolExecutor(workers) as pool:
         for number, part in enumerate(pool.map(lambda folder: _list_class(path, folder, taken), folders)):
-            for image, size, state, reason in part.images:
+            for image, state, reason in part.images:
                 if reason:
                     reasons[len(names)] = reason
                 names.append(image)
                 labels.append(-1 if flat else number)
-                sizes.append(size)
                 states.append(state)
             for attribute in ("ignored", "ignored_images", "closed", "loops"):
                 getattr(split, attribute).extend(getattr(part, attribute))
             if progress is not None:
                 progress(number + 1, len(folders))
-    arrays = np.array(labels, np.int32), np.array(sizes, np.int64), np.array(states, np.uint8)
-    split.images = Images(names, *arrays, reasons=reasons)
+    split.images = Images(names, np.array(labels, np.int32), np.array(states, np.uint8), reasons)
     if not flat:
         split.loose = [e.name for e in entries if not is_folder(e) and e.name.lower().endswith(taken)]
         lost = (entry.name for entry in entries if entry.is_symlink() and not os.path.exists(entry.path))
@@ -232,21 +226,21 @@ def _walk(root: str, start: str, part: _Class, *, deep: bool) -> Iterator[tuple[
         yield place, [entry.name for entry, folder in entries if not folder]
 
 
-def _examined(path: str) -> tuple[int, State, str]:
-    """(size, state, reason) of a file that has not been opened."""
+def _examined(path: str) -> tuple[State, str]:
+    """(state, reason) of a file that has not been opened."""
     try:
         info = os.stat(path)
     except OSError as error:
         if os.path.islink(path):
-            return 0, State.LINK, f"→ {os.readlink(path)}: {error.strerror}"
-        return 0, State.UNREADABLE, refusal(path, error)
+            return State.LINK, f"→ {os.readlink(path)}: {error.strerror}"
+        return State.UNREADABLE, refusal(path, error)
     if not stat.S_ISREG(info.st_mode):
-        return info.st_size, State.ALIEN, "a pipe, socket or device, not a file"
+        return State.ALIEN, "a pipe, socket or device, not a file"
     if info.st_size == 0:
-        return 0, State.EMPTY, ""
+        return State.EMPTY, ""
     if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
-        return info.st_size, State.UNREADABLE, who_may(info)
-    return info.st_size, State.UNSEEN, ""
+        return State.UNREADABLE, who_may(info)
+    return State.UNSEEN, ""
 
 
 def _starts_as_image(path: str) -> bool:
@@ -260,7 +254,7 @@ def _starts_as_image(path: str) -> bool:
 
 
 def image_format(head: bytes) -> str:
-    """The format of an image that starts with `head` (16 bytes or more); empty: not an image."""
+    """The format of an image that starts with `head` (16 bytes or more), or "" if it is none."""
     if head[4:8] == b"ftyp":
         brand = head[8:12]
         return "AVIF" if brand in (b"avif", b"avis") else "HEIF" if brand in HEIF_BRANDS else ""
@@ -269,3 +263,11 @@ def image_format(head: bytes) -> str:
     if head[:2] == b"BM":
         return "BMP" if head[6:10] == bytes(4) else ""
     return next((name for start, name in SIGNATURES if head.startswith(start)), "")
+
+
+def looks_like(data: bytes) -> str:
+    """What a file seems to be that is not an image."""
+    head = data[:HEAD].lstrip().lower()
+    text = data[:HEAD].isascii() and data[:HEAD].decode("ascii").isprintable()
+    rest = "nothing but zero bytes" if not data.strip(b"\0") else "text" if text else "unknown data"
+    return next((what for start, what in LIKENESSES if head.startswith(start)), rest)

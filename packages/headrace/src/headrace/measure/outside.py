@@ -36,7 +36,7 @@ class Outside:
     def __init__(self, pid: int, folder: Path, progress: Callable[[str], None] = lambda _: None) -> None:
         self._pid, self._folder = pid, folder
         self._progress, self._phase = progress, ""
-        self._gpus = bool(gpus().gpus)
+        self._gpus = bool(gpus())
         self._rows: list[dict[str, Any]] = []
         self._uss: dict[int, tuple[int, int]] = {}
         self._count_at = 0.0
@@ -122,7 +122,7 @@ class Outside:
 def busiest_gpu(pids: set[int]) -> tuple[float | None, int | None]:
     """How busy the busiest of these processes' GPUs is, 0 to 1, and the bytes used on it; of all GPUs where
     NVML doesn't say whose they are, as in a container."""
-    found = gpus().gpus
+    found = gpus()
     theirs = [gpu for gpu in found if pids & set(gpu.pids)] or list(found)
     busiest = max(theirs, key=lambda gpu: gpu.busy, default=None)
     return (None, None) if busiest is None else (busiest.busy, busiest.memory_used)

@@ -19,14 +19,11 @@ from PIL import Image, features
 import headrace._machine as machine
 from headrace._native import ffi
 from headrace.errors import NativeError, require
-from headrace.measure.nvml import Gpus, gpus
+from headrace.measure.nvml import gpus
 from headrace.measure.storage import Storage, measure_storage
 
 # Seconds for which the machine is watched before it is made to work.
 QUIET = 0.5
-# A batch of 256 × 3 × 224 × 224 uint8 is 38.5 MB; beyond it the rate grows no more.
-COPY_BYTES = 64 << 20
-COPIES = 10
 # ImageNet's most common size.
 WIDTH, HEIGHT = 500, 375
 # A single image, repeated, decodes a quarter faster than photos do, as branch prediction learns it. With 24
@@ -79,30 +76,12 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Copies:
-    """Bytes per second from the host to one device.
-
-    Attributes:
-        device: its index in torch.
-        uuid: "GPU-…" as NVML names it; "": not told, as by devices other than CUDA's.
-        pinned: from page-locked memory.
-        pageable: from ordinary memory, which the driver copies to a pinned buffer first.
-    """
-
-    device: int
-    uuid: str
-    pinned: float
-    pageable: float
-
-
-@dataclass(frozen=True)
 class TorchBuild:
     """The installed torch.
 
     Attributes:
         version: "2.15.0+cu132".
-        cuda: CUDA that it was built for: (13, 2); None: a build without CUDA.
-        hip: ROCm that it was built for; None: without.
+        cuda: CUDA that it was built for: "13.2"; None for a build without CUDA.
         devices: number of accelerators that it reaches.
         accelerator: their kind: "cuda", "xpu", "mps"; "": none.
         reason: what torch says of why it reaches none; "" where it does, or says nothing.
@@ -110,8 +89,7 @@ class TorchBuild:
     """
 
     version: str
-    cuda: tuple[int, int] | None
-    hip: str | None
+    cuda: str | None
     devices: int
     accelerator: str
     reason: str = ""
@@ -130,9 +108,7 @@ class Machine:
         decoding: rates of JPEG decoding.
         storages: one for each path that was asked for.
         torch: the installed one.
-        gpus: those that NVML knows, right after the copies.
-        copies: to each device that torch reaches.
-        copies_failed: why there are none though there is a device; "" otherwise.
+        gpus: number of those that NVML knows.
     """
 
     cores: Cores
@@ -142,9 +118,7 @@ class Machine:
     decoding: Decoding
     storages: tuple[Storage, ...]
     torch: TorchBuild
-    gpus: Gpus
-    copies: tuple[Copies, ...]
-    copies_failed: str = ""
+    gpus: int
 
 
 def survey(paths: Sequence[Path] = (), progress: Callable[[str], None] = lambda _: None) -> Machine:
@@ -177,8 +151,6 @@ def survey(paths: Sequence[Path] = (), progress: Callable[[str], None] = lambda 
     decoding = measure_decoding(cores.usable)
     progress("asking torch")
     build = torch_build()
-    progress("copying to the device")
-    copies, failed = _copies(build)
     return Machine(
         cores=cores,
         memory=memory,
@@ -187,45 +159,8 @@ def survey(paths: Sequence[Path] = (), progress: Callable[[str], None] = lambda 
         decoding=decoding,
         storages=tuple(storages),
         torch=build,
-        # After the copies, as an idle GPU slows its PCIe connection down.
-        gpus=gpus(),
-        copies=copies,
-        copies_failed=failed,
+        gpus=len(gpus()),
     )
-
-
-def _copies(build: TorchBuild) -> tuple[tuple[Copies, ...], str]:
-    try:
-        return tuple(measure_copies(device) for device in range(build.devices)), ""
-    except RuntimeError as error:  # no memory left on a device, or one in an error state
-        return (), str(error).partition("\n")[0]
-
-
-def measure_copies(device: int) -> Copies:
-    """Copies for well under a second.
-
-    Args:
-        device: index of torch's current kind of accelerator, which must be there.
-
-    Raises:
-        RuntimeError: no room for 64 MiB on the device, or it fails.
-    """
-    kind = torch.accelerator.current_accelerator(check_available=True)
-    if kind is None:
-        raise RuntimeError("torch reaches no accelerator to copy to.")
-    target = torch.empty(COPY_BYTES, dtype=torch.uint8, device=torch.device(kind.type, device))
-    rates = []
-    for pinned in (True, False):
-        source = torch.ones(COPY_BYTES, dtype=torch.uint8, pin_memory=pinned)
-        target.copy_(source)
-        torch.accelerator.synchronize(device)
-        begin = time.perf_counter()
-        for _ in range(COPIES):
-            target.copy_(source, non_blocking=pinned)
-        torch.accelerator.synchronize(device)
-        rates.append(COPIES * COPY_BYTES / (time.perf_counter() - begin))
-    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}" if kind.type == "cuda" else ""
-    return Copies(device, uuid, *rates)
 
 
 def torch_build() -> TorchBuild:
@@ -243,18 +178,12 @@ def torch_build() -> TorchBuild:
             reason = str(error)
     return TorchBuild(
         version=torch.__version__,
-        cuda=_parse(torch.version.cuda) if torch.version.cuda else None,
-        hip=torch.version.hip,
+        cuda=torch.version.cuda,
         devices=torch.accelerator.device_count() if kind is not None else 0,
         accelerator="" if kind is None else kind.type,
         reason=reason.partition("\n")[0],
         visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
     )
-
-
-def _parse(version: str) -> tuple[int, int]:
-    major, minor = version.split(".")[:2]
-    return int(major), int(minor)
 
 
 @dataclass(frozen=True)

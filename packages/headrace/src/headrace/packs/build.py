@@ -25,8 +25,8 @@ from headrace.packs.destinations import (
 )
 from headrace.packs.inputs import open_input
 from headrace.packs.lmdb import TRANSACTION_BYTES, LmdbShards
-from headrace.packs.pack import PackRequest, PackSummary
 from headrace.packs.records import Input, Plan, Progress, Record, Records, in_order, make_plan
+from headrace.packs.request import PackRequest, PackSummary
 from headrace.packs.rows import Encoded, Packed, write_index
 from headrace.packs.tar import TarShards
 from headrace.remote.client import is_url

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from torchvision.datasets import imagenet
 
 from headrace.errors import ConfigError, PackError
@@ -19,7 +18,6 @@ from headrace.sources.tar_index import read_members
 
 TRAIN, VAL = "ILSVRC2012_img_train", "ILSVRC2012_img_val"
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
-META = "meta.bin"  # what torchvision's ImageNet makes of it
 
 # (wnid, name, offset, size) of an image in the tar file.
 _Place = tuple[str, str, int, int]
@@ -92,17 +90,3 @@ def devkit_meta(devkit: Path) -> tuple[dict[str, Any], list[str]]:
         raise PackError(
             f"{devkit} can't be read as ILSVRC2012's devkit: it is damaged, or another file. Fetch it again."
         ) from error
-
-
-def known_wnids(folder: str) -> tuple[str, ...]:
-    """All classes' wnids, sorted, from the devkit or torchvision's meta.bin in `folder` or the one above it;
-    empty where there is neither, or it can't be read."""
-    for place in (Path(folder), Path(os.path.abspath(folder)).parent):
-        try:
-            if (place / META).is_file():
-                return tuple(sorted(torch.load(place / META, weights_only=True)[0]))
-            if (place / DEVKIT).is_file():
-                return tuple(sorted(devkit_meta(place / DEVKIT)[0]))
-        except Exception:  # whatever torch raises for a damaged file
-            continue  # only names are lost that way; counts and form are still checked
-    return ()

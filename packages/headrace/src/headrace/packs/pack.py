@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from torch.utils.data import Dataset
 
@@ -14,49 +12,7 @@ from headrace.errors import ConfigError
 from headrace.packs import DEFAULT_SHARD_SIZE
 from headrace.packs.changes import Changes, Encoding
 from headrace.packs.records import Progress
-
-Format = Literal["tar", "lmdb"]
-
-
-@dataclass(frozen=True)
-class PackSummary:
-    """What was packed.
-
-    Attributes:
-        path: the pack's folder, or its URL.
-        samples, shards: the numbers of samples and of shards in the pack.
-        reused: the number of shards that an earlier run had finished.
-        source_bytes: the size of the source's images and other fields, in bytes.
-        pack_bytes: the size of the shards and the index, in bytes.
-        kept: (key, reason) of each image that was to be changed and is kept as it was.
-        notes: remarks for the user.
-        up_to_date: whether the pack was there already, so that nothing was written.
-    """
-
-    path: Path | str
-    samples: int
-    shards: int
-    reused: int
-    source_bytes: int
-    pack_bytes: int
-    kept: tuple[tuple[str, str], ...]
-    notes: tuple[str, ...]
-    up_to_date: bool = False
-
-
-@dataclass(frozen=True)
-class PackRequest:
-    """The checked arguments of `pack`."""
-
-    src: Any
-    dest: str | os.PathLike[str]
-    format: Format
-    changes: Changes
-    workers: int | None
-    shard_size: int
-    shuffle: int | None
-    ray: str | None
-    storage_options: Mapping[str, Any] | None
+from headrace.packs.request import Format, PackRequest, PackSummary
 
 
 def pack(

@@ -1,1 +1,1 @@
-"""How many workers of which kind, how many batches ahead: chosen by measurements, corrected by them."""
+"""How many workers of which kind, and how many batches ahead: advice from measurements."""

@@ -15,9 +15,10 @@ from headrace.records import EpochStats, Work
 FEWEST_BATCHES = 20
 # A loop that waits for a batch longer than this many times the time to make it waits for it to be sent.
 SENDING = 1.1
-# Samples that are on a core for a smaller part of their time wait for something else; those that are for a
-# larger part compute. In between are processes that compete for the cores.
-MOSTLY_WAITING, COMPUTING = 0.25, 0.5
+# More processes help samples that wait for anything but a core for a larger part of their time than this.
+MOSTLY_WAITING = 0.75
+# Samples that are on a core for a larger part of their time than this compute.
+COMPUTING = 0.5
 # The parts of the time that workers are busy, and that the loop waits, from which on more of them would help.
 BUSY, STALLED = 0.7, 0.1
 
@@ -58,12 +59,15 @@ def advise(work: Work, epoch: EpochStats, workers: int) -> WorkersAdvice | None:
     if waiting > SENDING * alone:
         sent = f"the loop waits {_time(waiting)} for it to be sent"
         return WorkersAdvice(0, f"a batch takes {_time(alone)} to make, and {sent}")
+    if work.queued is None:  # waiting for a core and for a disk look alike
+        return None
     busy = making * later / (workers * (epoch.seconds - epoch.startup_seconds))
-    most = min(most_workers(), math.ceil(usable_cores() / max(share, 0.01)))
-    if share < MOSTLY_WAITING and busy > BUSY and epoch.stall_share > STALLED and most > workers:
+    needed = (work.on_core + work.queued) / work.seconds
+    most = min(most_workers(), math.ceil(usable_cores() / max(needed, 0.01)))
+    if 1 - needed > MOSTLY_WAITING and busy > BUSY and epoch.stall_share > STALLED and most > workers:
         reason = (
-            f"a batch takes {_time(making)} to make, {share:.0%} of it on a core; the rest is spent waiting,"
-            " for a disk or a network for example. headrace tune finds the best number"
+            f"a batch takes {_time(making)} to make, {1 - needed:.0%} of it waiting for something other than"
+            " a core, such as a disk or a network. headrace tune finds the best number"
         )
         return WorkersAdvice(most, reason)
     return None
