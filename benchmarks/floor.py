@@ -5,7 +5,8 @@ the first shows what starting costs, the others the steady rate; rounds alternat
 Ratios are torch's time over Headrace's, so above 1 Headrace is faster: the median over rounds, and the range.
 "processor" compares the processor time of whole rounds, that of worker processes and of their start included:
 it depends less on what else the machine does. "best" compares the fastest of several numbers of workers of
-each loader. Batches are compared before anything is timed.
+each loader. Batches are compared before anything is timed. The rows of `floor_calls.py` compare single calls,
+which have later epochs only: a function called with 40 files, or an order of a million samples.
 
     python benchmarks/floor.py --short                     (8 minutes on 2 cores, without "best")
     python benchmarks/floor.py --rows numbers HDF5         (rows whose names contain one of these words)
@@ -32,16 +33,20 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
 import headrace
 import machine
+from floor_calls import CALLS, Call
 from floor_rows import ROWS, Row
 
 LOADERS = {"headrace": headrace.DataLoader, "torch": torch.utils.data.DataLoader}
 LATER_EPOCHS = 2
+CALL_ROUNDS, CALL_REPEATS = 3, 5
 WORKERS_TRIED = (0, 2, 4)
 FIGURES = ("first_batch", "first_epoch", "later_epoch", "processor")
 
@@ -84,9 +89,13 @@ def check_equal(dataset: Any, row: Row) -> None:
     for kind in LOADERS.values():
         torch.manual_seed(0)
         batches = list(islice(kind(dataset, **row.options(dataset)), 3))
-        seen.append(pickle.dumps(_plain(batches)))
+        seen.append(_pickled(batches))
     if seen[0] != seen[1]:
         raise ValueError("the batches of the two loaders differ")
+
+
+def _pickled(value: Any) -> bytes:
+    return pickle.dumps(_plain(value))
 
 
 def _plain(value: Any) -> Any:
@@ -94,7 +103,11 @@ def _plain(value: Any) -> Any:
         return str(value.dtype), tuple(value.shape), value.numpy().tobytes()
     if isinstance(value, dict):
         return [(name, _plain(item)) for name, item in value.items()]
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else repr(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Image.Image):
+        value = np.asarray(value)
+    return (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else repr(value)
 
 
 def compare(row: Row, rounds: int, *, best: bool) -> dict[str, Any]:
@@ -115,6 +128,25 @@ def compare(row: Row, rounds: int, *, best: bool) -> dict[str, Any]:
     return found
 
 
+def compare_calls(call: Call, rounds: int) -> dict[str, Any]:
+    """Seconds of both functions, one entry a round."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as folder:
+        ours, theirs, inputs = call.make(Path(folder))
+        if call.same and any(_pickled(ours(one)) != _pickled(theirs(one)) for one in inputs):
+            raise ValueError("the two functions give different values")
+        found: dict[str, Any] = {name: {"later_epoch": []} for name in LOADERS}
+        functions = dict(zip(LOADERS, (ours, theirs), strict=True))
+        for i in range(CALL_ROUNDS * rounds):
+            for name in sorted(LOADERS, reverse=i % 2 == 1):
+                start = time.perf_counter()
+                for one in CALL_REPEATS * inputs:
+                    functions[name](one)
+                found[name]["later_epoch"].append(time.perf_counter() - start)
+    return found
+
+
 def by_workers(row: Row, dataset: Any, found: dict[str, Any]) -> dict[str, dict[int, float]]:
     """Median seconds of a later epoch of each loader with several numbers of workers."""
     seconds = {name: {row.workers: statistics.median(found[name]["later_epoch"])} for name in LOADERS}
@@ -131,7 +163,7 @@ def by_workers(row: Row, dataset: Any, found: dict[str, Any]) -> dict[str, dict[
     return seconds
 
 
-def run(row: Row, rounds: int, *, best: bool) -> dict[str, Any]:
+def run(row: Row | Call, rounds: int, *, best: bool) -> dict[str, Any]:
     """`compare` in a process of its own; {"skipped": why} where that fails."""
     if row.needs is not None and importlib.util.find_spec(row.needs) is None:
         return {"skipped": f"{row.needs} is not installed"}
@@ -147,9 +179,9 @@ def run(row: Row, rounds: int, *, best: bool) -> dict[str, Any]:
     return found
 
 
-def _child(end: Any, row: Row, rounds: int, best: bool) -> None:
+def _child(end: Any, row: Row | Call, rounds: int, best: bool) -> None:
     try:
-        end.send(compare(row, rounds, best=best))
+        end.send(compare_calls(row, rounds) if isinstance(row, Call) else compare(row, rounds, best=best))
     except Exception as error:
         traceback.print_exc()
         end.send({"skipped": f"{type(error).__name__}: {error}"})
@@ -173,8 +205,8 @@ def best_ratio(found: dict[str, Any]) -> float | None:
 
 
 def show(rows: dict[str, Any]) -> None:
-    """Prints the table, and the geometric means of all rows but those with native samples."""
-    native = {row.name for row in ROWS if row.native}
+    """Prints the table, and the geometric means of all rows but those with native samples and of calls."""
+    native = {row.name for row in (*ROWS, *CALLS) if isinstance(row, Call) or row.native}
     table = Table(title="times as fast as torch's DataLoader", title_justify="left")
     headings = (
         "load",
@@ -203,9 +235,10 @@ def show(rows: dict[str, Any]) -> None:
             f"{statistics.median(found['torch']['later_epoch']):.2f}",
             f"{statistics.median(later):.2f}",
             f"{later[0]:.2f} to {later[-1]:.2f}",
-            f"{statistics.median(each['first_epoch']):.2f}",
-            f"{statistics.median(each['first_batch']):.2f}",
-            f"{statistics.median(each['processor']):.2f}" if each["processor"] else "",
+            *(
+                f"{statistics.median(each[figure]):.2f}" if each[figure] else ""
+                for figure in ("first_epoch", "first_batch", "processor")
+            ),
             "" if best is None else f"{best:.2f}",
         )
     console = Console(width=130)
@@ -233,7 +266,7 @@ def main() -> None:
     rows: dict[str, Any] = {}
     if output is not None and output.exists():
         rows = json.loads(output.read_text())["rows"]
-    for row in ROWS:
+    for row in (*ROWS, *CALLS):
         chosen = any(word in row.name for word in arguments.rows)
         if not chosen or (arguments.missing and row.name in rows):
             continue

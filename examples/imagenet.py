@@ -5,7 +5,7 @@
 
 DATA contains train/CLASS/*.JPEG and val/CLASS/*.JPEG. SIGTERM and SIGUSR1 (exit code 75) and Ctrl-C (130)
 stop it with a checkpoint; --resume continues with the next image, also on another number of GPUs. `headrace
-train` has more options and trains bit-identical weights (tests/recipes/test_example_imagenet.py).
+train` has more options and trains bit-identical weights (test_example_imagenet.py).
 """
 
 import argparse

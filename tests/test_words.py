@@ -15,10 +15,16 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
-    for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "native/**/*.md", ".github/**/*.md")
+    for pattern in (
+        "*.md",
+        "docs/**/*.md",
+        "benchmarks/**/*.md",
+        "packages/*/native/**/*.md",
+        ".github/**/*.md",
+    )
     for path in ROOT.glob(pattern)
 )
-PACKAGE = ROOT / "src" / "headrace"
+PACKAGES = sorted(ROOT.glob("packages/*/src"))
 
 # Wrong wherever they occur, with what is written instead.
 RETIRED = {
@@ -48,7 +54,7 @@ RETIRED_IN_PROSE = {
     r"colou?red pictures?|colour": "color",
     r"behaviour": "behavior",
 }
-# Retired words left in docstrings and help texts, at most, by folder of src/headrace. It only shrinks.
+# Retired words left in docstrings and help texts, at most, by folder of a package. It only shrinks.
 UNFIXED: dict[str, int] = {}
 
 NOT_PROSE = re.compile(
@@ -98,11 +104,9 @@ def complaints() -> list[str]:
     """Of all pages, and of the folders of the package that have more than are left of before."""
     found = [f"{page}: {one}" for page in PAGES for one in retired(prose(page), RETIRED, RETIRED_IN_PROSE)]
     folders: defaultdict[str, list[str]] = defaultdict(list)
-    for path in sorted(PACKAGE.rglob("*.py")):
-        name = path.relative_to(PACKAGE).as_posix()
-        folders[name.partition("/")[0]] += [
-            f"src/headrace/{name}: {one}" for one in retired(docstrings(path), RETIRED)
-        ]
+    for path in sorted(path for package in PACKAGES for path in package.rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        folders[path.parent.name] += [f"{name}: {one}" for one in retired(docstrings(path), RETIRED)]
     return found + [
         one for folder, ones in folders.items() if len(ones) > UNFIXED.get(folder, 0) for one in ones
     ]

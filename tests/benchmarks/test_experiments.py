@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -62,6 +63,19 @@ def test_floor_times_no_loader_that_gives_other_batches(monkeypatch: pytest.Monk
     row = floor.Row("drifting", lambda _: Drifting(), workers=0)
     with pytest.raises(ValueError, match="the batches of the two loaders differ"):
         floor.check_equal(Drifting(), row)
+
+
+def test_floor_compares_calls_that_give_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    floor = experiment("floor")
+    found = floor.compare_calls(floor.Call("sums", lambda _: (sum, math.fsum, [[1.0, 2.0], [3.0]])), 1)
+    floor.show({"sums": found})
+    assert "sums" in capsys.readouterr().out
+    assert [len(found[name]["later_epoch"]) for name in floor.LOADERS] == [floor.CALL_ROUNDS] * 2
+    with pytest.raises(ValueError, match="the two functions give different values"):
+        floor.compare_calls(floor.Call("unlike", lambda _: (sum, max, [[1, 2]])), 1)
 
 
 class Drifting(Dataset[int]):

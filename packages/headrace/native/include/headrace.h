@@ -26,7 +26,7 @@ extern "C" {
 
 /* Raised with every change of a struct or signature below; Python refuses a library of another
  * number. */
-#define HR_ABI_VERSION 18
+#define HR_ABI_VERSION 19
 
 #define HR_STAGES 5   /* read, parse, decode, resize, store */
 #define HR_DECODERS 8 /* room for the decoders' table; unused entries are 0 */
@@ -266,6 +266,9 @@ typedef struct hr_render_job {
   const hr_draw* draws;          /* [pipeline->op_count], as for hr_apply_ops() */
   void* output;                  /* one sample of the pipeline */
 } hr_render_job;
+
+/* size[2]: width and height in pixels, from the header of an image file that native code reads. */
+HR_API int32_t hr_image_size(const uint8_t* data, uint64_t bytes, int32_t* size);
 
 /* HR_OK: Pillow is certain to decode all of this file without an error. Takes some microseconds for
  * a JPEG, and far less than decoding for any format. */

@@ -433,6 +433,18 @@ int32_t hr_image_decode(int32_t decoder, const uint8_t* data, uint64_t size, con
   });
 }
 
+int32_t hr_image_size(const uint8_t* data, uint64_t bytes, int32_t* size) {
+  return guarded([&]() -> int32_t {
+    if (data == nullptr || size == nullptr) return fail(Code::kInvalidArgument);
+    thread_local headrace::ImageDecoder image;
+    const Code code = image.open({data, bytes, {}});
+    if (code != Code::kOk) return fail(code);
+    size[0] = image.size().width;
+    size[1] = image.size().height;
+    return HR_OK;
+  });
+}
+
 int32_t hr_image_check(const uint8_t* data, uint64_t size) {
   return guarded([&]() -> int32_t {
     if (data == nullptr) return fail(Code::kInvalidArgument, "no data");

@@ -166,6 +166,13 @@ Code Renderer::finish(const Plan& plan, ConstImageView pixels, bool gray,
   const Rect& window = plan.resize.window;
   Code code = build_program(pipeline, job.draws, {window.w, window.h}, &program_);
   if (code != Code::kOk) return code;
+  const ResizeJob& resize = plan.resize;
+  const bool resized_or_mirrored =
+      resize.in_w != resize.out_w || resize.in_h != resize.out_h || resize.flip_x || resize.flip_y;
+  if (pipeline.op_count == 0 && !resized_or_mirrored) {  // a copy takes longer than storing it
+    store_sample(pixels, pipeline, job.output);
+    return Code::kOk;
+  }
   const Rect needed = Runner::source_rect(program_);
   const ImageView input = runner_.input(program_);
   if (input.data == nullptr) return Code::kOutOfMemory;

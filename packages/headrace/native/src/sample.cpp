@@ -76,7 +76,7 @@ SampleOutput output_at(const hr_pipeline& pipeline, void* data) {
           pipeline.channels};
 }
 
-void store_sample(const ImageView& rendered, const hr_pipeline& pipeline, void* data) {
+void store_sample(const ConstImageView& rendered, const hr_pipeline& pipeline, void* data) {
   const int views = std::max(1, pipeline.views), height = pipeline.height / views;
   SampleOutput out = output_at(pipeline, data);
   out.height = height;

@@ -18,7 +18,7 @@ enum Stage : int { kRead = 0, kParse = 1, kDecode = 2, kResize = 3, kStore = 4 }
 SampleOutput output_at(const hr_pipeline& pipeline, void* data);
 
 // The pixels that the pipeline's ops give, as one sample at `data`.
-void store_sample(const ImageView& rendered, const hr_pipeline& pipeline, void* data);
+void store_sample(const ConstImageView& rendered, const hr_pipeline& pipeline, void* data);
 
 int64_t now_nanoseconds();  // of a clock that only goes forward
 

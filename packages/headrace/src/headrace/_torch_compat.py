@@ -97,6 +97,27 @@ def is_wrapper(tensor: torch.Tensor) -> bool:
     return bool(is_traceable_wrapper_subclass(tensor))
 
 
+def pil_functions() -> Any:
+    """The module of torchvision's implementations for PIL images, or None if it is gone."""
+    try:
+        from torchvision.transforms import _functional_pil
+    except ImportError:
+        return None
+    return _functional_pil
+
+
+def kernels_of(functional: Any) -> dict[Any, Any]:
+    """The kernels of a function of torchvision's v2 by class, which may be replaced in it. {}: `functional`
+    is no such function, or that is gone."""
+    try:
+        from torchvision.transforms.v2.functional import _utils
+
+        kernels: dict[Any, Any] = _utils._KERNEL_REGISTRY[functional]
+    except (ImportError, AttributeError, KeyError, TypeError):
+        return {}
+    return kernels
+
+
 def replace_pil_function(
     name: str, build: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> Callable[[], None] | None:
@@ -106,11 +127,9 @@ def replace_pil_function(
     Returns:
         What puts the implementation back; None: it is gone.
     """
-    try:
-        from torchvision.transforms import _functional_pil as functions
-
-        original = getattr(functions, name)
-    except (ImportError, AttributeError):
+    functions = pil_functions()
+    original = getattr(functions, name, None)
+    if original is None:
         return None
     setattr(functions, name, build(original))
     return functools.partial(setattr, functions, name, original)
@@ -125,12 +144,9 @@ def replace_kernel(
     Returns:
         What puts the kernel back; None: `functional` is no such function, or that is gone.
     """
-    try:
-        from torchvision.transforms.v2.functional import _utils
-
-        kernels = _utils._KERNEL_REGISTRY[functional]
-        original = kernels[cls]
-    except (ImportError, AttributeError, KeyError, TypeError):
+    kernels = kernels_of(functional)
+    original = kernels.get(cls)
+    if original is None:
         return None
     kernels[cls] = build(original)
     return functools.partial(kernels.__setitem__, cls, original)

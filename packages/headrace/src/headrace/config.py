@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from functools import wraps
+from typing import Any, Literal, ParamSpec, get_args
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -16,8 +17,9 @@ from headrace.order.shard import Remainder
 
 OnError = Literal["raise", "skip", "replace"]
 WorkerKind = Literal["auto", "thread", "process"]
-OnWorkerDeath = Literal["respawn", "raise"]
 Resident = bool | Literal["auto"]
+
+P = ParamSpec("P")
 
 # Share of the available memory that batches may take unless the user says otherwise: other processes of the
 # job (one loader per GPU, up to 8 of them) and the page cache need the rest.
@@ -27,8 +29,14 @@ DEFAULT_MEMORY_SHARE = 1 / 8
 # two already keep them busy; two more cover a training step that takes longer now and then.
 DEFAULT_DEPTH = 4
 
-# The native library's table of decoders, in order of preference; a test compares the two.
-DECODERS = ("headrace", "libjpeg-crop", "libjpeg-full", "libdeflate", "libwebp")
+# Native reads in flight once reads are seen to block; each costs a stack and a buffer.
+READ_THREADS = 32
+
+# Arguments of earlier versions, and what there is instead.
+REMOVED = {
+    "decoder": "set the environment variable HEADRACE_DECODERS, for example to 'pillow'",
+    "on_worker_death": "a worker process that dies is always replaced, and the log names its sample",
+}
 
 
 class LeftOpen(int):
@@ -67,7 +75,6 @@ class LoaderConfig:
     seed: int | None = None
     dtype: torch.dtype | None = None
     memory_format: torch.memory_format = torch.contiguous_format
-    decoder: str = "auto"
     rank: int | Literal["auto"] | None = None
     world_size: int | None = None
     remainder: Remainder = "pad"
@@ -75,7 +82,6 @@ class LoaderConfig:
     device: torch.device | None = None
     resident: Resident = "auto"
     batch_transform: Callable[..., Any] | None = None
-    on_worker_death: OnWorkerDeath = "respawn"
     lazy: bool = True
 
     @classmethod
@@ -86,7 +92,6 @@ class LoaderConfig:
     def __post_init__(self) -> None:
         _check_choice("on_error", self.on_error, OnError)
         _check_choice("worker_kind", self.worker_kind, WorkerKind)
-        _check_choice("on_worker_death", self.on_worker_death, OnWorkerDeath)
         _check_choice("remainder", self.remainder, Remainder)
         if self.resident != "auto" and not isinstance(self.resident, bool):
             raise ConfigError(f"resident ({self.resident!r}) must be 'auto', True or False.")
@@ -100,12 +105,6 @@ class LoaderConfig:
         if self.seed is not None and not (_is_int(self.seed) and 0 <= self.seed < 2**64):
             raise ConfigError(
                 f"seed ({self.seed!r}) must be an int from 0 to 2**64 - 1, or None to draw one per epoch."
-            )
-        names = (*DECODERS, "pillow")
-        decoder = self.decoder
-        if decoder != "auto" and not (isinstance(decoder, str) and set(decoder.split(",")) <= set(names)):
-            raise ConfigError(
-                f"decoder ({decoder!r}) must be 'auto', or of {', '.join(names)}, joined by commas."
             )
         if self.batch_transform is not None and not callable(self.batch_transform):
             raise ConfigError(f"batch_transform ({self.batch_transform!r}) must be callable, or None.")
@@ -164,20 +163,35 @@ class LoaderConfig:
         except TypeError:
             return 0
 
-    @property
-    def depth(self) -> int:
-        """Batches that native code may have in flight, memory permitting."""
+    def depth(self, nbytes: int) -> int:
+        """Batches of `nbytes` bytes that native code may have in flight, together with one that the user
+        holds."""
         if self.num_workers == 0:
             return 1
         given = self.prefetch_factor_given
-        return DEFAULT_DEPTH if given is None else given * self.num_workers
+        wanted = DEFAULT_DEPTH if given is None else given * self.num_workers
+        return max(1, min(wanted, self.memory_budget // max(1, nbytes) - 1))
 
-    def batches_that_fit(self, nbytes: int) -> int:
-        """Batches of `nbytes` bytes that may be in flight together with one that the user holds."""
-        return max(1, self.memory_budget // max(1, nbytes) - 1)
+    @property
+    def depth_by_torch(self) -> int:
+        """Batches that torch's loader asks its sampler for before they are asked for."""
+        given = self.prefetch_factor_given
+        return (2 if given is None else given) * self.num_workers
 
 
 _NAMES = tuple(field.name for field in fields(LoaderConfig))  # listed once: this runs in every epoch's start
+
+
+def refuses_removed(init: Callable[P, None]) -> Callable[P, None]:
+    """Decorates the loader's `__init__`: it raises ConfigError for an argument that was removed."""
+
+    @wraps(init)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        for name in REMOVED.keys() & kwargs.keys():
+            raise ConfigError(f"{name} is no argument of DataLoader any more: {REMOVED[name]}.")
+        init(*args, **kwargs)
+
+    return checked
 
 
 def _check_choice(name: str, value: Any, choices: Any) -> None:

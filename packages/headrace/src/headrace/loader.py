@@ -16,32 +16,22 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, IterDataPipe, Sampler, TensorDataset
 
 from headrace._machine import available_memory, usable_cores
-from headrace._native import ffi
-from headrace._native.decoders import decoder_choice, missing_formats
-from headrace.build import (
-    EpochOrder,
-    StreamBuilder,
-    plan_of,
-    python_text,
-    sharing_text,
-    starts_processes,
-    why_no_init,
-    workers_of,
-)
+from headrace.build import EpochOrder, StreamBuilder, plan_of
 from headrace.config import (
     DEFAULT_MEMORY_SHARE,
     LeftOpen,
     LoaderConfig,
     OnError,
-    OnWorkerDeath,
     Resident,
     WorkerKind,
+    refuses_removed,
 )
 from headrace.device.place import check_device, pinning_helps
 from headrace.engine.caller_stream import NOT_RESUMABLE, TorchStream
-from headrace.engine.iterator import LoaderIterator, stop_at_exit
+from headrace.engine.daemons import daemon_threads
+from headrace.engine.iterable import has_state
+from headrace.engine.iterator import LoaderIterator
 from headrace.engine.stream import BatchStream
-from headrace.engine.workers.iterable import has_state
 from headrace.errors import ConfigError
 from headrace.export import live
 from headrace.export.figures import figures
@@ -52,11 +42,11 @@ from headrace.order.progress import Batches, Progress
 from headrace.order.sampling import OwnSamplers, wrapped_samplers
 from headrace.order.shard import Remainder, Shard, detect_rank
 from headrace.plan import Plan, explain
+from headrace.plan.environment import Environment, starts_processes, why_no_init
 from headrace.plan.planner import check_output
 from headrace.plan.recognise import dataset_identity
 from headrace.records import LoaderStats
 from headrace.sources.remote import remote_samples
-from headrace.tuning.self_tuning import SelfTuning
 
 __all__ = ["DataLoader"]
 
@@ -127,13 +117,6 @@ class DataLoader(TorchDataLoader[T_co]):
         batch_transform: called with each batch once it is on the device: `batch_transform(images, labels)`
             for a batch of two parts, otherwise `batch_transform(batch)`; for example v2.MixUp or v2.CutMix.
             All generators are seeded for it by (seed, epoch, first sample).
-        decoder: native decoders that may be used: "auto", or a comma-separated list of "headrace" (the
-            built-in JPEG decoder), "libjpeg-crop", "libjpeg-full", "libdeflate" (PNG) and "libwebp"; "pillow"
-            disables all of them. All return the same pixels; Pillow decodes what they reject.
-        on_worker_death: what happens if a worker process is killed or exits in the middle of an epoch.
-            "respawn" (the default) starts a new one, which repeats the batches in flight, with the same
-            samples in the same order; a sample that ends its process twice is an error, handled as `on_error`
-            says. "raise" raises RuntimeError with the current sample. See docs/workers.md.
         lazy: whether `PIL.Image.open` postpones decoding in worker processes, where torchvision's transforms
             then record what they do (the default): native code decodes only the pixels that a crop leaves,
             and makes the tensor. Pixels, errors, random numbers and tensors are the same. With False, Pillow
@@ -159,6 +142,7 @@ class DataLoader(TorchDataLoader[T_co]):
         [[0, 1, 2, 3], [4, 5]]
     """
 
+    @refuses_removed
     def __init__(
         self,
         dataset: Dataset[T_co],
@@ -184,7 +168,6 @@ class DataLoader(TorchDataLoader[T_co]):
         seed: int | None = None,
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format = torch.contiguous_format,
-        decoder: str = "auto",
         rank: int | Literal["auto"] | None = None,
         world_size: int | None = None,
         remainder: Remainder = "pad",
@@ -192,7 +175,6 @@ class DataLoader(TorchDataLoader[T_co]):
         device: str | torch.device | None = None,
         resident: Resident = "auto",
         batch_transform: Callable[..., Any] | None = None,
-        on_worker_death: OnWorkerDeath = "respawn",
         lazy: bool = True,
     ) -> None:
         self.memory_budget = (
@@ -202,12 +184,10 @@ class DataLoader(TorchDataLoader[T_co]):
         self.seed = seed
         self.dtype = dtype
         self.memory_format = memory_format
-        self.decoder = decoder
         self.rank = rank
         self.world_size = world_size
         self.remainder: Remainder = remainder
         self.worker_kind: WorkerKind = worker_kind
-        self.on_worker_death: OnWorkerDeath = on_worker_death
         self.lazy = lazy
         self.device = None if device is None else check_device(device)
         self.resident = resident
@@ -264,14 +244,16 @@ class DataLoader(TorchDataLoader[T_co]):
             self._progress.seed = val
 
     def __iter__(self) -> Any:
-        return self._start_epoch()
+        with daemon_threads:
+            return self._start_epoch()
 
     def _get_iterator(self) -> Any:
         """torch's name for a new iterator with new workers, which subclasses such as Ultralytics' call."""
         if self._in_torch:
             return super()._get_iterator()
         self._iterator = None
-        return self._start_epoch()
+        with daemon_threads:
+            return self._start_epoch()
 
     @property
     def _iterator(self) -> Any:
@@ -294,14 +276,13 @@ class DataLoader(TorchDataLoader[T_co]):
             self._in_torch = False
 
     def _start_epoch(self) -> LoaderIterator:
-        stop_at_exit()
         config, builder = LoaderConfig.of(self), self._builder
         plan, batches = builder.settle(config, plan_of(config)), self._batches(config)
         self._identity = None  # the dataset may have changed
         self._warn(config, plan, batches)
         if isinstance(batches, StreamBatches) and self._progress.resumes:
             builder.end_workers()  # those that stay know nothing of the state to resume from
-        kept = builder.kept_key(config)
+        kept = builder.kept(config)
         # Workers that are kept may follow an earlier plan, whose native steps draw by key.
         native = not plan.runs_python or plan.head is not None or kept is not None
         keyed = native or self.batch_transform is not None
@@ -315,10 +296,10 @@ class DataLoader(TorchDataLoader[T_co]):
         else:
             seeded = self._progress.seed_of(batches) is not None
             stream = builder.stream(config, plan, EpochOrder(cursor, indices, batches, seeded))
+            builder.keep(config, plan, cursor)
         skipped = cursor.start // batches.positions_per_batch
         transfer = builder.transfer(config, plan)
-        after_step = builder.tuning.after_step if plan.native is not None else None
-        iterator = LoaderIterator(stream, cursor, self._length(batches), skipped, meter, transfer, after_step)
+        iterator = LoaderIterator(stream, cursor, self._length(batches), skipped, meter, transfer)
         if not isinstance(stream, TorchStream):  # which warns itself
             iterator.samples_told = self._samples_told
         builder.latest = weakref.ref(iterator)
@@ -413,35 +394,27 @@ class DataLoader(TorchDataLoader[T_co]):
     def explain(self) -> str:
         """The plan as a table: each step, where it runs, how it compares with torchvision, and why."""
         config = LoaderConfig.of(self)
-        plan, batches = plan_of(config), self._batches()
-        seed = self._progress.seed_of(batches)
-        sharing = sharing_text(batches, seed, rank_given=self.rank is not None)
-        source = remote_samples(self.dataset)
-        remote = "" if source is None else f"\nremote: {source.access}"
-        why = why_no_init(config, plan)
-        uncalled = f"\nworker_init_fn: not called, as {why}" if why else ""
-        seeded = self._progress.seed is not None
-        drawing = python_text(config, plan, self._builder.lazy_counts, seeded=seeded)
-        return f"{explain(plan)}\n{sharing}\n{drawing}{self._resources(config, plan)}{uncalled}{remote}"
+        plan = plan_of(config)
+        return explain(plan, self._environment(config, plan))
 
     def workers_text(self) -> str:
         """Who makes the samples, and why, in words."""
         config = LoaderConfig.of(self)
         plan = plan_of(config)
-        if plan.gather is not None:
-            residence = self._builder.residence
-            where = "" if residence is None else f"; {residence.reason}"
-            return f"none, batches are made when they are asked for{where}"
-        if plan.native is not None:
-            return f"{self.num_workers} decode threads; {self.tuning}"
-        advice = self._builder.advice(config, plan)
-        tried = f"\n  try num_workers={advice.workers}: {advice.reason}" if advice is not None else ""
-        return f"{workers_of(config)}{tried}"
+        return self._environment(config, plan).workers(plan)
 
-    @property
-    def tuning(self) -> SelfTuning:
-        """The settings of the native engine, and how they were found."""
-        return self._builder.tuning
+    def _environment(self, config: LoaderConfig, plan: Plan) -> Environment:
+        batches, builder, source = self._batches(config), self._builder, remote_samples(self.dataset)
+        return Environment(
+            config=config,
+            batches=batches,
+            seed=self._progress.seed_of(batches),
+            seeded=self._progress.seed is not None,
+            counts=builder.lazy_counts,
+            advice=builder.advice(config, plan),
+            residence="" if builder.residence is None else builder.residence.reason,
+            remote="" if source is None else str(source.access),
+        )
 
     def stats(self) -> LoaderStats:
         """What was done since the loader was made; str() of it is a table."""
@@ -547,22 +520,6 @@ class DataLoader(TorchDataLoader[T_co]):
             return samples // size if self.drop_last else -(-samples // size)
         except TypeError:
             return None  # the user's batch sampler or IterableDataset has no len()
-
-    def _resources(self, config: LoaderConfig, plan: Plan) -> str:
-        """Threads and memory, or workers, in words."""
-        if plan.native is None:
-            return f"workers: {self.workers_text()}"
-        settings = self._builder.native_settings(config, plan.native)
-        batch = config.samples_of_a_batch * plan.native.sample_nbytes
-        left_out = f"; {missing}" if (missing := missing_formats()) else ""
-        return (
-            f"threads: {settings['decode_threads']} decode;"
-            f" {settings['read_threads']} read ahead if reads block\n"
-            f"memory: up to {settings['depth']} batches in flight of {batch / 1e6:.1f} MB"
-            f"{', pinned' if self.pin_memory else ''}; budget {self.memory_budget / 1e6:,.0f} MB\n"
-            f"decoders: {', '.join(decoder_choice(self.decoder))} ({ffi.simd_active()}){left_out}\n"
-            f"tuning: {self.tuning}"
-        )
 
 
 def _figures(loader: DataLoader[Any]) -> dict[str, Any]:

@@ -279,8 +279,6 @@ class LoaderStats:
         in_flight: number of batches in progress now.
         decode_threads, read_threads: number of threads that run now.
         remote: statistics of what was fetched; None where the dataset is on this machine.
-        tuning_seconds: how much longer steps took because the loader tried other settings than it kept, in
-            seconds.
     """
 
     batches: int
@@ -300,7 +298,6 @@ class LoaderStats:
     decode_threads: int
     read_threads: int
     remote: RemoteStats | None = None
-    tuning_seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """A dict of JSON types; an infinite number of seconds is None."""
@@ -326,8 +323,6 @@ class LoaderStats:
                 f"{self.stale_entries:,} samples whose file has changed since headrace index: decoded without"
                 " entry points; run it again"
             )
-        if self.tuning_seconds:
-            lines.append(f"tuning: {self.tuning_seconds:,.2f} s lost by trying settings")
         if self.remote is not None:
             lines.append(str(self.remote))
         return "\n".join(line.rstrip() for line in lines)
@@ -386,11 +381,14 @@ class Work(NamedTuple):
         batches: number of batches made, without the first of each process.
         seconds: sum of the wall-clock times that they took to make, in seconds.
         on_core: processor time of the processes during it, in seconds.
+        queued: time during it in which they could have run but had no core, in seconds, or None
+            if that is not known.
     """
 
     batches: int
     seconds: float
     on_core: float
+    queued: float | None = None
 
 
 class BatchTimes(NamedTuple):
@@ -424,12 +422,18 @@ class LazyCounts:
         tensors: tensors that native code made of images.
         readers: number of images whose pixels the user's code read, by the place of that code.
         tensor_steps: number of tensors that a Compose passed to a step of the user's, by the step.
+        patched: functions of libraries that the program has replaced, each with what is in its place.
+        lazy: whether images were lazy; False if they stand for one of these functions.
+        recorded: whether transforms were recorded; the same.
     """
 
     opened: int
     tensors: int
     readers: Mapping[str, int] = field(default_factory=dict)
     tensor_steps: Mapping[str, int] = field(default_factory=dict)
+    patched: tuple[str, ...] = ()
+    lazy: bool = True
+    recorded: bool = True
 
     def __add__(self, other: LazyCounts) -> LazyCounts:
         return LazyCounts(
@@ -437,6 +441,9 @@ class LazyCounts:
             self.tensors + other.tensors,
             Counter(self.readers) + Counter(other.readers),
             Counter(self.tensor_steps) + Counter(other.tensor_steps),
+            tuple(dict.fromkeys(self.patched + other.patched)),
+            self.lazy and other.lazy,
+            self.recorded and other.recorded,
         )
 
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from headrace.engine import split
-from headrace.engine.slots import Slots
-from headrace.engine.workers.transport import batch_memory
+from headrace.engine.slots import Slots, batch_memory
 
 MEMORY: list[Callable[[int], torch.Tensor]] = [
     split.empty,

@@ -207,7 +207,7 @@ def test_the_draws_of_a_seed_never_change() -> None:
     assert found == json.loads(GOLDEN.read_text())
 
 
-DOCS = Path(__file__).parents[2] / "docs" / "exactness.md"
+DOCS = Path(__file__).parents[4] / "docs" / "exactness.md"
 MARKS = "<!-- table: tests/exact/test_ops.py -->", "<!-- end of table -->"
 
 

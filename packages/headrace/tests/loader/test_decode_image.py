@@ -213,6 +213,18 @@ def test_every_file_is_what_torchvision_makes_of_it(tmp_path: Path, name: str) -
                 )
 
 
+def test_inputs_of_other_kinds_are_torchvisions_to_refuse(folder: Path) -> None:
+    path = folder / "class0" / "00.jpg"
+    data = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
+    with open(path, "rb") as file:
+        for input in (file.fileno(), bytes(path), data[None], data.float(), data[:2], None):
+            with pytest.raises(Exception) as theirs:  # noqa: PT011
+                torchvision.io.decode_image(input, "RGB")
+            with pytest.raises(type(theirs.value)) as ours:
+                headrace.decode_image(input, "RGB")  # type: ignore[arg-type]
+            assert str(ours.value) == str(theirs.value)
+
+
 def test_reading_warns_of_nothing_by_itself(folder: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -190,7 +190,8 @@ BAD_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"seed": -1}, r"seed \(-1\) must be an int from 0"),
     ({"dtype": torch.float64}, r"dtype \(torch.float64\) must be one of"),
     ({"memory_format": torch.preserve_format}, "memory_format"),
-    ({"decoder": "fastest"}, r"decoder \('fastest'\) must be 'auto', or of headrace"),
+    ({"decoder": "pillow"}, "decoder is no argument of DataLoader any more: .* HEADRACE_DECODERS"),
+    ({"on_worker_death": "raise"}, "on_worker_death is no argument .* is always replaced"),
 ]
 
 
@@ -200,6 +201,25 @@ def test_bad_arguments_say_what_is_allowed(
 ) -> None:
     with pytest.raises(headrace.ConfigError, match=message):
         headrace.DataLoader(damaged, **arguments)
+
+
+def test_an_unknown_decoder_in_the_environment_is_an_error(
+    damaged: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_DECODERS", "pillow,fastest")
+    with pytest.raises(headrace.ConfigError, match=r"\('pillow,fastest'\) must be of headrace, libjpeg-crop"):
+        iter(headrace.DataLoader(damaged))
+
+
+def test_decoders_are_restricted_by_the_environment(
+    damaged: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_DECODERS", "pillow")
+    loader = headrace.DataLoader(damaged, on_error="skip")
+    assert "\ndecoders: none, Pillow decodes" in loader.explain()
+    assert list(loader)
+    decoders = {name for name, count in loader.stats().decoded_by.items() if count}
+    assert decoders == {"pillow"}
 
 
 def test_an_epoch_that_is_not_known_cannot_be_replayed(damaged: ImageFolder) -> None:

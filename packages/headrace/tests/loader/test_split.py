@@ -296,7 +296,7 @@ def test_a_spawned_worker_plans_for_itself(folder: Path) -> None:
     dataset = split(folder, Augment())
     plan = headrace.DataLoader(dataset).plan()
     assert plan.head is not None
-    guard = SplitPipelineFactory(plan, {}, "auto")
+    guard = SplitPipelineFactory(plan, {})
     assert len(pickle.dumps(guard)) < 1000
     there = pickle.loads(pickle.dumps(guard))
     planned = there(dataset, default_collate, "raise").plan.head

@@ -222,7 +222,6 @@ def test_the_table() -> None:
         in_flight=4,
         decode_threads=4,
         read_threads=0,
-        tuning_seconds=0.25,
     )
     assert str(stats).splitlines() == [
         "stage        samples    seconds   share   samples/s   x threads         MB",
@@ -236,7 +235,6 @@ def test_the_table() -> None:
         "10 batches, 1,000 samples; decoded by: headrace 990, pillow 10",
         "memory: 20 of 1,000 MB allowed, 4 batches in flight; 4 decode and 0 read threads",
         "1 samples skipped",
-        "tuning: 0.25 s lost by trying settings",
     ]
 
 

@@ -226,18 +226,11 @@ class Counting(data.Sampler[int]):
             yield self.read % N
 
 
-def test_how_far_a_sampler_is_read_ahead_does_not_depend_on_earlier_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_far_a_sampler_is_read_ahead_does_not_depend_on_measurements(tmp_path: Path) -> None:
     """It may draw as it is read: an epoch that is left would continue elsewhere."""
     image_folder(tmp_path, N, side=16)
     crop = transforms.Compose([transforms.CenterCrop(8), transforms.ToTensor()])
     folder = ImageFolder(str(tmp_path), crop)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(
-        "headrace.tuning.cache.load",
-        lambda _: {"settings": {"decode_threads": 2, "read_threads": 32, "depth": 16}},
-    )
     sampler = Counting()
     loader = headrace.DataLoader(folder, batch_size=2, sampler=sampler)
     assert loader.explain().startswith("plan: native")

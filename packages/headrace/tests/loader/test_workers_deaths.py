@@ -24,7 +24,7 @@ from torchvision.datasets import ImageFolder
 
 import headrace
 from headrace.engine.caller_stream import TorchStream
-from headrace.engine.workers.progress import NONE, Cancelled, Note, Progress
+from headrace.engine.progress import NONE, Cancelled, Note, Progress
 from support.unknown import Jitter
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -159,19 +159,6 @@ def test_a_stand_in_that_ends_its_process_is_passed_over() -> None:
     dataset = Bad({10: killed})
     loader = loader_of(dataset, on_error="replace", sampler=[i for i in range(SIZE) if i != 10])
     assert indices(list(loader))[9] == 11
-
-
-def test_with_raise_a_death_is_an_error_that_names_the_sample() -> None:
-    dataset = Noisy({17: killed})
-    loader = loader_of(dataset, on_worker_death="raise")
-    iterator = iter(loader)
-    message = r"DataLoader worker \(pid \d+\) was killed by SIGKILL.*making sample 17 \(file-17\)"
-    with pytest.raises(RuntimeError, match=message):
-        list(iterator)
-    with pytest.raises(RuntimeError, match=message):  # not the batches after it as if nothing had been
-        next(iterator)
-    dataset.deadly.clear()
-    assert indices(list(loader)) == list(range(SIZE))
 
 
 def collate_ends(samples: list[Any]) -> Any:
@@ -369,11 +356,6 @@ def test_a_stream_of_torchs_loader_continues_after_an_error_of_its_code(exitcode
         next(stream)
     with pytest.raises(StopIteration):
         next(stream)
-
-
-def test_another_word_is_refused() -> None:
-    with pytest.raises(headrace.ConfigError, match=r"on_worker_death \('ignore'\) must be 'respawn' or"):
-        loader_of(Noisy(), on_worker_death="ignore")
 
 
 def test_notes_of_what_a_worker_makes() -> None:

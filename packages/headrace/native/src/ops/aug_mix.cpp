@@ -55,6 +55,8 @@ enum : int {
 
 constexpr int kMagnitudes = 10;
 constexpr int kMostDrawn = 3;  // where the depth is drawn
+// torch multiplies smaller matrices itself, without fused multiply-adds (bmm_out_or_baddbmm_).
+constexpr int kLeastProducts = 400;
 
 int most_depth(const double* p) { return p[kDepth] > 0 ? as_int(p[kDepth]) : kMostDrawn; }
 
@@ -112,8 +114,9 @@ Code warp(const double* p, const ops::Map& map, Canvas* canvas) {
   float fill[3];
   for (int c = 0; c < 3; ++c) fill[c] = static_cast<float>(p[kFill + c]);
   const Filter filter = p[kFilter] == 0 ? Filter::kNearest : Filter::kBilinear;
+  const int64_t products = int64_t{6} * canvas->image().width * canvas->image().height;
   const ops::TorchWarp warp = {map, filter, p[kHasFill] != 0 ? fill : nullptr, p[kIsV2] != 0,
-                               p[kFusedGrid] != 0};
+                               p[kFusedGrid] != 0 && products >= kLeastProducts};
   return canvas->redraw([&](const ImageView& image, const ImageView& out) {
     ops::torch_affine(image, warp, out);
     return Code::kOk;

@@ -55,7 +55,7 @@ struct Target {
   uint8_t* start;
 };
 
-void store_levels(const ImageView& source, const SampleOutput& out, const Target& target,
+void store_levels(const ConstImageView& source, const SampleOutput& out, const Target& target,
                   const StoreKernels& kernels) {
   for (int y = 0; y < source.height; ++y) {
     if (out.layout == Layout::kNhwc) {
@@ -154,7 +154,7 @@ const StoreKernels kScalarStore = {rgb,
                                    interleave_one_by_one<uint32_t>,
                                    nothing_to_publish};
 
-void store_rows(const ImageView& source, const SampleOutput& out, int x, int y) {
+void store_rows(const ConstImageView& source, const SampleOutput& out, int x, int y) {
   const Target target(out, x, y);
   const StoreKernels kernels = active_kernels();
   if (out.table == nullptr && out.channels == 3) {

@@ -32,7 +32,7 @@ struct SampleOutput {
 
 // Stores `rows` RGBX rows of `source` (width pixels each) as rows y .. y + source.height of the
 // sample, starting at column x.
-void store_rows(const ImageView& source, const SampleOutput& out, int x, int y);
+void store_rows(const ConstImageView& source, const SampleOutput& out, int x, int y);
 
 // The same of a whole sample whose levels lie in planes: [3][height][width], exactly as long.
 void store_planes(const uint8_t* levels, const SampleOutput& out);

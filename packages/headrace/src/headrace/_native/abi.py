@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-ABI_VERSION = 18
+ABI_VERSION = 19
 STAGES = 5
 DECODERS = 8
 PARAMS = 24
@@ -152,6 +152,7 @@ int32_t hr_apply_ops(void*, void*, void*, int32_t, int32_t, void*)
 int32_t hr_look_up(void*, void*, int64_t, void*)
 int32_t hr_index_images(void*, void*, int64_t, int32_t, void*, void*, uint64_t)
 int32_t hr_jpeg_transcode(void*, uint64_t, int32_t, int32_t, int32_t, void*, uint64_t, void*)
+int32_t hr_image_size(void*, uint64_t, void*)
 int32_t hr_image_check(void*, uint64_t)
 int32_t hr_image_render(void*, uint64_t, void*, int32_t)
 uint64_t hr_pixels_size(int32_t, int32_t)

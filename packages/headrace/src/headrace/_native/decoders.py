@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import PIL
 
 from headrace._native import ffi
+from headrace.errors import ConfigError
+
+# Restricts the decoders, to find out which of them causes a problem.
+VARIABLE = "HEADRACE_DECODERS"
 
 # What decodes each format, by Pillow's name of it. A build has the decoders whose libraries it found.
 FORMATS = {
@@ -32,21 +38,25 @@ def pillow_resizes_vertically_first() -> bool:
     return int(PIL.__version__.split(".")[0]) >= 13
 
 
-def decoder_choice(choice: str) -> tuple[str, ...]:
-    """The native decoders that `choice` allows, in the order in which they are tried.
+def decoder_choice() -> tuple[str, ...]:
+    """The native decoders that are used, in the order in which they are tried: the best here, or those of the
+    environment variable HEADRACE_DECODERS, joined by commas; "pillow" alone stands for no native one.
 
-    Args:
-        choice: "auto" for the best here, or names joined by commas; "pillow" alone for no native one.
+    Raises:
+        ConfigError: the variable names a decoder that doesn't exist.
     """
     names = ffi.decoder_names()
-    if choice != "auto":
-        chosen = choice.split(",")
-        return tuple(name for name in names if name in chosen)
+    chosen = os.environ.get(VARIABLE)
+    if chosen:
+        known = [*(name for each in FORMATS.values() for name in each), "pillow"]
+        if not set(chosen.split(",")) <= set(known):
+            raise ConfigError(f"{VARIABLE} ({chosen!r}) must be of {', '.join(known)}, joined by commas.")
+        return tuple(name for name in names if name in chosen.split(","))
     # libjpeg-turbo has SIMD code for more processors than our decoder, whose scalar twin it beats.
     return tuple(name for name in names if name != "headrace" or ffi.simd_active() != "scalar")
 
 
-def decoder_bits(choice: str) -> int:
+def decoder_bits() -> int:
     """`decoder_choice` as native code takes it: bit i allows decoder i."""
     names = ffi.decoder_names()
-    return sum(1 << names.index(name) for name in decoder_choice(choice))
+    return sum(1 << names.index(name) for name in decoder_choice())

@@ -99,6 +99,7 @@ def stage_names() -> tuple[str, ...]:
     return _names("hr_stage_name")
 
 
+@cache
 def decoder_names() -> tuple[str, ...]:
     """Decoders of all formats, in order of preference."""
     return _names("hr_decoder_name")
@@ -465,11 +466,9 @@ def index_images(images: Sequence[bytes], every: int = 0) -> list[ImageFacts]:
 
 def image_size(data: bytes) -> tuple[int, int]:
     """(width, height) of an image file. Raises NativeError where native code doesn't read it."""
-    for part in (data[:4096], data):  # nearly always the beginning is enough
-        _, width, height, _ = index_images([part])[0]
-        if width:
-            return width, height
-    raise NativeError("native code doesn't decode such a file, or it is damaged")
+    size = (c_int32 * 2)()
+    check(library().hr_image_size(data, len(data), size))
+    return size[0], size[1]
 
 
 def jpeg_transcode(

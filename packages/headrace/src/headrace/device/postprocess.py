@@ -45,7 +45,7 @@ class Postprocess:
         self._value: torch.Tensor | None = None
 
     def __call__(self, batch: Any, keys: BatchKeys | None) -> Any:
-        """`batch`, a list whose first item is the images, with these done: what `Feed` calls."""
+        """Returns `batch`, a list whose first item is the images, with these steps done."""
         return [self.images(batch[0], keys), *batch[1:]]
 
     def images(self, images: torch.Tensor, keys: BatchKeys | None) -> torch.Tensor:

@@ -14,10 +14,10 @@ from headrace.config import LoaderConfig
 from headrace.device.postprocess import BITS, host_postprocess
 from headrace.device.structure import batch_size
 from headrace.engine.error_policy import STOPPED, ErrorPolicyDataset, Request
+from headrace.engine.iterable import EndOfStream, IterableBatches
 from headrace.engine.meter import Failures
 from headrace.engine.seeding import Seeding
 from headrace.engine.stream import BatchStream, HostBatch, PythonStream
-from headrace.engine.workers.iterable import EndOfStream, IterableBatches
 from headrace.order.batches import IndexBatch
 from headrace.plan.segments import Plan
 

@@ -12,9 +12,9 @@ from typing import Any
 from torch.utils.data import Dataset, Subset, get_worker_info
 
 from headrace._torch_compat import pin_memory
+from headrace.engine.progress import NONE, ProgressCell
 from headrace.engine.seeding import Seeding, generators_kept, sample_seeds, seed_generators
-from headrace.engine.workers.progress import NONE, ProgressCell
-from headrace.engine.workers.transport import collation
+from headrace.engine.slots import collation
 from headrace.errors import SampleError
 from headrace.order.batches import IndexBatch
 from headrace.records import SampleFailure

@@ -14,8 +14,8 @@ from torch.utils.data import get_worker_info
 
 from headrace._torch_compat import pin_memory
 from headrace.engine.error_policy import STOPPED, Request
-from headrace.engine.workers.progress import ProgressCell
-from headrace.engine.workers.transport import collation
+from headrace.engine.progress import ProgressCell
+from headrace.engine.slots import collation
 from headrace.errors import ConfigError
 from headrace.order.cursor import Place, StreamState
 

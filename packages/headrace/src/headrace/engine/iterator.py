@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 import warnings
 from collections import deque
@@ -12,9 +11,9 @@ from typing import Any
 
 from headrace._torch_compat import LoaderIteratorBase
 from headrace.device.prefetcher import DevicePrefetcher
+from headrace.engine.daemons import daemon_threads
 from headrace.engine.meter import EpochMeter
 from headrace.engine.stream import BatchStream, HostBatch
-from headrace.engine.workers.pool import WorkerPool
 from headrace.order.cursor import Cursor
 
 SHUT_DOWN = "this epoch's worker processes were shut down; start another epoch with iter(loader)."
@@ -25,35 +24,6 @@ TOO_LONG = (
     " multiprocessing data-loading, this is so where each worker gives all samples rather than a share of its"
     " own: torch.utils.data.get_worker_info() tells which worker it is. Otherwise correct its __len__()."
 )
-
-
-def stop_at_exit() -> None:
-    """For daemon threads that are in an epoch while the interpreter ends, which ends threads and processes
-    of loaders first: they stop here, as all daemon threads do a moment later, rather than raise what comes
-    of it, or start others."""
-    if threading.current_thread().daemon and not threading.main_thread().is_alive():
-        threading.Event().wait()
-
-
-class KeptWorkers(LoaderIteratorBase):  # type: ignore[misc]
-    """In place of the iterator of an epoch that has ended, while its worker processes wait for another one.
-
-    Args:
-        pool: the worker processes.
-    """
-
-    def __init__(self, pool: WorkerPool) -> None:
-        self._pool = pool
-
-    def __next__(self) -> Any:
-        raise StopIteration
-
-    @property
-    def _workers(self) -> list[Any]:
-        return list(self._pool.processes)
-
-    def _shutdown_workers(self) -> None:
-        self._pool.close()
 
 
 class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
@@ -67,8 +37,6 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
         skipped: number of batches of the epoch before the state that it resumes from.
         meter: counts of the epoch.
         transfer: way to the device where the user wants the batches.
-        after_step: function called with the seconds waited for a batch, and the seconds since the one before
-            was asked for; the tuner uses it. None: nothing is tuned.
 
     Attributes:
         length, skipped: as given.
@@ -86,7 +54,6 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
         skipped: int,
         meter: EpochMeter,
         transfer: DevicePrefetcher,
-        after_step: Callable[[float, float], None] | None = None,
     ) -> None:
         self._stream = stream
         self._cursor = cursor
@@ -95,9 +62,7 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
         self._meter = meter
         self._transfer = transfer
         self._ahead = transfer.ahead
-        self._after_step = after_step
         self._sent: deque[tuple[HostBatch, int, Any] | BaseException] = deque()
-        self._asked = 0.0
         self._waits_since = 0.0
         self._copied = (0, 0.0)
         self._given = 0  # samples
@@ -112,43 +77,37 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
 
     def __next__(self) -> Any:
         start = self._waits_since = time.perf_counter()
-        try:
-            stream = self._stream
-            ready = len(self._sent) + stream.ready()
-            made, taken_ns, batch = self._next()
-            if made.stream is not None:
-                worker, state = made.stream
-                self._cursor.streams[worker] = state
-                self._cursor.turn = worker + 1
-            self._cursor.received(made.taken)
-            self._given += made.samples
-            if self.samples_told is not None and made.taken > self.samples_told:
-                given = max(made.taken, self._given)
-                warnings.warn(TOO_LONG.format(told=self.samples_told, given=given), stacklevel=2)
-            if self._ahead:
-                self._send_ahead()
-            waited = time.perf_counter() - start
-            depth = stream.depth
-            self._meter.received(
-                made.samples,
-                start,
-                len(self._sent) + stream.in_flight,
-                ready,
-                depth + self._ahead if depth else 0,
-                made.taken,
-                (*made.times, taken_ns),
-            )
-            if self._transfer.copied_bytes:
-                self._count_copies(made.samples)
-            if self._after_step is not None:
-                self._after_step(waited, start - self._asked if self._asked else 0.0)
-            self._asked = start
-            return batch
-        except Exception:
-            stop_at_exit()
-            raise
-        finally:
-            self._waits_since = 0.0
+        with daemon_threads:
+            try:
+                stream = self._stream
+                ready = len(self._sent) + stream.ready()
+                made, taken_ns, batch = self._next()
+                if made.stream is not None:
+                    worker, state = made.stream
+                    self._cursor.streams[worker] = state
+                    self._cursor.turn = worker + 1
+                self._cursor.received(made.taken)
+                self._given += made.samples
+                if self.samples_told is not None and made.taken > self.samples_told:
+                    given = max(made.taken, self._given)
+                    warnings.warn(TOO_LONG.format(told=self.samples_told, given=given), stacklevel=2)
+                if self._ahead:
+                    self._send_ahead()
+                depth = stream.depth
+                self._meter.received(
+                    made.samples,
+                    start,
+                    len(self._sent) + stream.in_flight,
+                    ready,
+                    depth + self._ahead if depth else 0,
+                    made.taken,
+                    (*made.times, taken_ns),
+                )
+                if self._transfer.copied_bytes:
+                    self._count_copies(made.samples)
+                return batch
+            finally:
+                self._waits_since = 0.0
 
     def __del__(self, _is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # At the interpreter's end threads and processes were ended before, and modules may be empty by now.

@@ -17,6 +17,7 @@ import torch
 
 from headrace._native import abi, ffi
 from headrace._native.decoders import decoder_bits
+from headrace.config import READ_THREADS
 from headrace.engine.lower import lower_pipeline, make_sample
 from headrace.engine.meter import Meter
 from headrace.engine.prefetch import LeasedBatch, leased_source
@@ -30,10 +31,6 @@ from headrace.remote.lease import Lease
 from headrace.sources.arrays import ArraySource
 from headrace.sources.pack import PackSource
 from headrace.sources.remote import RemoteSamples
-
-# Reads in flight once reads are seen to block, unless tuning finds another number; each costs a stack and a
-# buffer.
-READ_THREADS = 32
 
 # How long to sleep in native code before Python gets a chance to see Ctrl-C, in milliseconds.
 WAIT_SLICE_MS = 100
@@ -54,7 +51,6 @@ class NativeThreads:
 
     def __init__(self, decode_threads: int) -> None:
         self.decode_threads = decode_threads
-        self.read_threads = READ_THREADS
         self._pid = -1
         self._pool: ffi.Pool | None = None
         self._python: ThreadPool | None = None
@@ -64,18 +60,18 @@ class NativeThreads:
         """The native pool of this process."""
         if self._pool is None or self._pid != os.getpid():
             self.forget()
-            self._pool = ffi.Pool(self.decode_threads, self.read_threads)
+            self._pool = ffi.Pool(self.decode_threads, READ_THREADS)
             self._pid = os.getpid()
             self._end = weakref.finalize(self, _end_pool, self._pool, self._pid)
         return self._pool
 
-    def use(self, decode_threads: int, read_threads: int) -> None:
-        """Changes the numbers of threads while they work; not from or to 0 decode threads."""
-        if (decode_threads, read_threads) == (self.decode_threads, self.read_threads):
+    def use(self, decode_threads: int) -> None:
+        """Changes the number of decode threads while they work; not from or to 0."""
+        if decode_threads == self.decode_threads:
             return
-        self.decode_threads, self.read_threads = decode_threads, read_threads
+        self.decode_threads = decode_threads
         if self._pool is not None and self._pid == os.getpid():
-            self._pool.use(decode_threads, read_threads)
+            self._pool.use(decode_threads, READ_THREADS)
 
     def python(self) -> ThreadPool:
         """Python threads for Pillow, as many as decode threads: it releases the GIL for most of its work."""
@@ -151,7 +147,6 @@ class NativeEngine:
         threads: threads that the engines of one loader share.
         slots: memory of the batches, one slot for each; of one loader, too.
         meter: counts of one loader.
-        decoder: names of decoders; see `headrace._native.decoders.decoder_bits`.
 
     Attributes:
         plan, key, threads, slots, meter: as given.
@@ -164,14 +159,13 @@ class NativeEngine:
         threads: NativeThreads,
         slots: Slots,
         meter: Meter,
-        decoder: str,
     ) -> None:
         self.plan = plan
         self.key = key
         self.meter = meter
         self.slots = slots
         self.threads = threads
-        self._pipeline = lower_pipeline(plan, decoder_bits(decoder))
+        self._pipeline = lower_pipeline(plan, decoder_bits())
         self._source = native_source(plan)
 
     def submit(self, batch: IndexBatch) -> PendingBatch:

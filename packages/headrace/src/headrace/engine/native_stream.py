@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from headrace.engine.stream import BatchStream, HostBatch
 from headrace.errors import printable
 from headrace.order.batches import IndexBatch
 from headrace.order.permutation import key_of
+from headrace.plan.pointwise import with_strides_by_pixel
 from headrace.plan.segments import Plan
 from headrace.records import BatchKeys, SampleFailure, SampleKey
 
@@ -112,12 +113,6 @@ class NativeStream(BatchStream):
             if pending.fallback and not all(future.done() for future in pending.fallback.values()):
                 return count
         return len(self._pending)
-
-    def tune(self, settings: Mapping[str, int]) -> None:
-        """From now on as many decode and read threads, and `depth` batches in flight."""
-        self.depth = settings["depth"]
-        if settings["decode_threads"] > 0:
-            self._engine.threads.use(settings["decode_threads"], settings["read_threads"])
 
     @property
     def in_flight(self) -> int:
@@ -260,6 +255,8 @@ class NativeStream(BatchStream):
             own = user.target_transform is not None
             changed = [targets[position] for position in positions] if own else labels.tolist()
             if user.collate is not None and not (self._collates_first and positions):
+                if user.by_pixel:
+                    images = with_strides_by_pixel(images)
                 samples = [image.as_subclass(user.sample_type) for image in images.unbind()]
                 batch = self._collate(list(zip(samples, changed, strict=True)), keys)
             else:

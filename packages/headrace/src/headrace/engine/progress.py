@@ -13,8 +13,8 @@ from headrace.records import Work
 NONE = -1
 ALL = sys.maxsize
 # Of a worker: request, the sample's place in it, index of the sample's stand-in, first request wanted;
-# batches made, nanoseconds that they took, nanoseconds on a core.
-_WORDS = 7
+# batches made, nanoseconds that they took, nanoseconds on a core, nanoseconds that it waited for one.
+_WORDS = 8
 
 
 @dataclass(frozen=True)
@@ -71,18 +71,20 @@ class ProgressCell:
         """The request is done with, whatever came of it."""
         self._words[0] = NONE
 
-    def add_work(self, seconds_ns: int, on_core_ns: int) -> None:
-        """A batch was made, in that many nanoseconds, so many of them on a core."""
+    def add_work(self, seconds_ns: int, on_core_ns: int, queued_ns: int | None) -> None:
+        """A batch was made, in that many nanoseconds, so many of them on a core, and waiting for one."""
         words = self._words
         words[4] += 1
         words[5] += seconds_ns
         words[6] += on_core_ns
+        words[7] = NONE if queued_ns is None or words[7] == NONE else words[7] + queued_ns
 
     @property
     def work(self) -> Work:
         """What was made so far."""
-        batches, seconds_ns, on_core_ns = self._words[4:].tolist()
-        return Work(batches, seconds_ns / 1e9, on_core_ns / 1e9)
+        batches, seconds_ns, on_core_ns, queued_ns = self._words[4:].tolist()
+        queued = None if queued_ns == NONE else queued_ns / 1e9
+        return Work(batches, seconds_ns / 1e9, on_core_ns / 1e9, queued)
 
     def wanted(self, request: int) -> bool:
         """Whether the parent still waits for the request."""
@@ -120,4 +122,10 @@ class Progress:
     def work(self) -> Work:
         """What all workers have made so far."""
         each = [self[worker].work for worker in range(self._workers)]
-        return Work(sum(w.batches for w in each), sum(w.seconds for w in each), sum(w.on_core for w in each))
+        queued = [w.queued for w in each if w.queued is not None]
+        return Work(
+            sum(w.batches for w in each),
+            sum(w.seconds for w in each),
+            sum(w.on_core for w in each),
+            sum(queued) if len(queued) == len(each) else None,
+        )

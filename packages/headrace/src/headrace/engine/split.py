@@ -24,9 +24,9 @@ from headrace.engine.lower import draws_of, lower_pipeline, lower_table, make_im
 from headrace.engine.native import WAIT_SLICE_MS, NativeThreads, native_source
 from headrace.engine.prefetch import HeldSamples, samples_of
 from headrace.engine.seeding import seed_generators
-from headrace.engine.workers.transport import batch_memory
+from headrace.engine.slots import batch_memory
 from headrace.plan import Plan, make_plan
-from headrace.plan.pointwise import PointwiseTable, run_suffix
+from headrace.plan.pointwise import PointwiseTable, run_suffix, with_strides_by_pixel
 from headrace.plan.segments import Layout, NativeSegment, TransformSegment, ValueSegment
 from headrace.records import BatchKeys, SampleKey
 from headrace.sources.arrays import ArraySource
@@ -42,12 +42,10 @@ class SplitPipelineFactory:
         plan: plan of the dataset; None in a spawned worker, which plans for itself: entry points and a pack's
             index may take gigabytes.
         options: arguments of `make_plan`.
-        decoder: names of decoders, as for `headrace.DataLoader`.
     """
 
     plan: Plan | None
     options: Mapping[str, Any]
-    decoder: str
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "plan": None}
@@ -57,7 +55,7 @@ class SplitPipelineFactory:
         plan = self.plan or make_plan(dataset, **self.options)
         if plan.head is None:
             raise RuntimeError(f"{type(dataset).__name__} is another dataset once it was pickled")
-        return SplitPipelineDataset(dataset, collate, on_error, plan, self.decoder)
+        return SplitPipelineDataset(dataset, collate, on_error, plan)
 
 
 class SplitPipelineDataset(ErrorPolicyDataset):
@@ -71,7 +69,6 @@ class SplitPipelineDataset(ErrorPolicyDataset):
     Args:
         dataset, collate, on_error: as for `ErrorPolicyDataset`.
         plan: what to make of each sample.
-        decoder: as for `headrace.DataLoader`.
     """
 
     def __init__(
@@ -80,7 +77,6 @@ class SplitPipelineDataset(ErrorPolicyDataset):
         collate: Callable[[Any], Any],
         on_error: str,
         plan: Plan,
-        decoder: str,
     ) -> None:
         super().__init__(dataset, collate, on_error)
         head, middle = plan.head, plan.find(TransformSegment)
@@ -90,12 +86,11 @@ class SplitPipelineDataset(ErrorPolicyDataset):
         self._transforms = () if middle is None else middle.transforms
         self._values = plan.values
         self._user = plan.collate
-        self._decoder = decoder
         self._native: NativeHead | None = None  # made by the process that makes samples
 
     def _make(self, request: Request, *, batched: bool) -> Any:
         if self._native is None:
-            self._native = NativeHead(self._head, self._decoder)
+            self._native = NativeHead(self._head)
         seeds = request.seeds()
         indices = self._noted(request.batch.listed())
         samples = zip(indices, seeds, request.batch.occurrences.tolist(), strict=True)
@@ -143,9 +138,14 @@ class SplitPipelineDataset(ErrorPolicyDataset):
         assert values is not None
         assert values.uncast is not None
         levels = levels_of([image])
-        finished = look_up(levels.images, values.uncast, "NCHW", empty)
+        by_pixel = values.uncast.by_pixel
+        finished = look_up(levels.images, values.uncast, "NHWC" if by_pixel else "NCHW", empty)
         if values.erasing is not None:
-            Postprocess(ValueSegment(table=None, erasing=values.erasing)).images(finished, levels.keys)
+            layout = torch.channels_last if by_pixel else torch.contiguous_format
+            erasing = ValueSegment(table=None, erasing=values.erasing, memory_format=layout)
+            finished = Postprocess(erasing).images(finished, levels.keys)
+        if by_pixel:
+            finished = with_strides_by_pixel(finished)
         return finished[0].as_subclass(values.uncast.sample_type)
 
     def _path(self, index: Any) -> str | None:
@@ -165,9 +165,9 @@ class SplitPipelineDataset(ErrorPolicyDataset):
 class NativeHead:
     """Makes images with the native operations of `head`, in the thread that asks, for one process."""
 
-    def __init__(self, head: NativeSegment, decoder: str) -> None:
+    def __init__(self, head: NativeSegment) -> None:
         self._head = head
-        self._decoders = decoder_bits(decoder)
+        self._decoders = decoder_bits()
         self._pipeline = lower_pipeline(head, self._decoders)
         self._source = native_source(head)
         self._held: HeldSamples | None = None

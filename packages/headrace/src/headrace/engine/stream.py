@@ -10,9 +10,9 @@ from typing import Any
 
 from headrace.device.structure import batch_size
 from headrace.engine.error_policy import BatchWithFailures
+from headrace.engine.iterable import ResumableBatch
 from headrace.engine.meter import Failures
 from headrace.engine.seeding import batch_keys
-from headrace.engine.workers.iterable import ResumableBatch
 from headrace.order.batches import IndexBatch
 from headrace.order.cursor import StreamState
 from headrace.records import BatchKeys

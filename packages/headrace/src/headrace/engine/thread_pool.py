@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+from headrace.engine.daemons import daemon_threads
+
 # Beyond this the switching between threads costs more than more samples waiting at once bring.
 MAX_THREADS = 256
 # At the interpreter's end tasks that run are waited for: a thread must not be in the middle of one when
@@ -113,6 +115,7 @@ _all: weakref.WeakSet[_State] = weakref.WeakSet()
 
 @atexit.register
 def _end_all() -> None:
+    daemon_threads.end()  # while there are pools to make what these threads wait for
     states = list(_all)
     for state in states:
         state.end()

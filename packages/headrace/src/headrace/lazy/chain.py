@@ -73,15 +73,16 @@ class File:
         data: the whole file.
         opener: Pillow's class for files of its format.
         size: (width, height) in pixels.
+        lock: held while it, or an image that is made of it, is decoded.
     """
 
-    __slots__ = ("_decoded", "_fits", "_lock", "_number", "_refusal", "_work", "data", "opener", "size")
+    __slots__ = ("_decoded", "_fits", "_number", "_refusal", "_work", "data", "lock", "opener", "size")
 
     def __init__(self, data: bytes, size: tuple[int, int], opener: Callable[..., Image.Image]) -> None:
         self.data = data
         self.size = size
         self.opener = opener
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()
         self._number = next(_numbers)
         self._decoded: render.DecodedImage | None = None
         self._fits = True  # all pixels into memory, as far as is known
@@ -91,7 +92,7 @@ class File:
     def decoded(self, crop: Box) -> render.DecodedImage | None:
         """All of the image, where it was decoded already, or should be rather than `crop` alone; else None.
         Raises NativeError: native code can't decode it, which is tried once."""
-        with self._lock:
+        with self.lock:
             left = _views.left(self._number)
             wanted = self._decoded is None and self._fits and not self._refusal
             if wanted and self._pays_off(crop, left):

@@ -25,7 +25,7 @@ from headrace.lazy.image import Recorded
 from headrace.lazy.steps import Store, native_form
 from headrace.plan.pointwise import PointwiseTable, build_table, run_suffix
 from headrace.transforms import find_op
-from headrace.transforms.changed import find_change, is_librarys
+from headrace.transforms.changed import find_change
 from headrace.transforms.levels import ConvertDtype, Normalize, ToTensor
 
 made = Counter()  # tensors
@@ -41,7 +41,6 @@ def _called() -> list[Any]:
 
 
 _ORIGINALS = _called()
-_REPLACED = not all(map(is_librarys, _ORIGINALS))
 _op_of: Any = functools.lru_cache(maxsize=256)(find_op)
 
 
@@ -68,6 +67,7 @@ def composed(original: Callable[..., Any]) -> Callable[..., Any]:
         single = len(inputs) == 1 and not kwargs and isinstance(inputs[0], Image.Image)
         transforms = self.transforms if single else None
         if type(transforms) not in (list, tuple) or not transforms:
+            own_code.note_inputs(getattr(self, "transforms", None), inputs)
             return original(self, *inputs, **kwargs)
         return _run(transforms, inputs[0])
 
@@ -137,7 +137,7 @@ def _values_of(transforms: Sequence[Any], first: int) -> tuple[int, _Values | No
             break
         key.append(settings)
         end += 1
-    if end == first or _REPLACED or _called() != _ORIGINALS:
+    if end == first or _called() != _ORIGINALS:
         return end, None
     chosen = tuple(key)
     if chosen not in _tables:

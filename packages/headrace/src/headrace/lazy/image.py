@@ -11,6 +11,8 @@ to decode without an error is decoded at once.
 
 from __future__ import annotations
 
+import os
+import weakref
 from os import PathLike
 from typing import IO, Any, cast
 
@@ -26,21 +28,17 @@ from headrace.lazy.chain import FILTERS, Chain, Counter, File
 from headrace.lazy.steps import StandsFor, blur_of, is_size, point_of, warp_of
 from headrace.records import Draw
 from headrace.transforms.op import ImageOp
+from headrace.transforms.patches import IMAGES, find_patched, stopped_by
 from headrace.transforms.warps import RandomRotation
 
 # Modes that Pillow gives files, from which native code makes what convert("RGB") would.
 FILE_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
 
-MIRRORED = {
-    Image.Transpose.FLIP_LEFT_RIGHT: {"x": True},
-    Image.Transpose.FLIP_TOP_BOTTOM: {"y": True},
-}
+MIRRORED = {Image.Transpose.FLIP_LEFT_RIGHT: {"x": True}, Image.Transpose.FLIP_TOP_BOTTOM: {"y": True}}
 # Quarter turns, counter-clockwise, that make the image as large as they must.
-TURNED = {
-    Image.Transpose.ROTATE_90: 90.0,
-    Image.Transpose.ROTATE_180: 180.0,
-    Image.Transpose.ROTATE_270: 270.0,
-}
+TURNED = {Image.Transpose[f"ROTATE_{angle}"]: float(angle) for angle in (90, 180, 270)}
+# Attributes that Pillow sets on an image without a look at its pixels, which change what these mean.
+BESIDE_PIXELS = frozenset({"palette", "_mode", "_size", "tile"})
 TURN = RandomRotation((0.0, 360.0), Image.Resampling.NEAREST, True, None, (0, 0, 0))
 
 
@@ -48,10 +46,12 @@ opened = Counter()  # files that weren't decoded at once
 
 
 class PendingPixels:
-    """What `load()` returns for an image that has not been decoded: its pixels by (x, y)."""
+    """What `load()` returns for an image that has not been decoded: the pixels it has then, by (x, y)."""
 
-    def __init__(self, image: Image.Image) -> None:
+    def __init__(self, image: Recorded) -> None:
         self._image = image
+        self.readonly = image.readonly
+        self.pixels: Any = None  # set when the image is decoded
 
     def __getitem__(self, xy: tuple[int, int]) -> Any:
         return self._decoded()[xy]
@@ -60,8 +60,9 @@ class PendingPixels:
         self._decoded()[xy] = color
 
     def _decoded(self) -> Any:
-        _ = self._image.im
-        return Image.Image.load(self._image)
+        if self.pixels is None:
+            _ = self._image.im
+        return self.pixels
 
 
 class _StandsForImage(StandsFor, type(JpegImageFile)):  # type: ignore[misc]
@@ -77,11 +78,19 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
     _used = False  # whether another image was made of it
     _read = False  # whether an array was
     _noted = False  # whether what read its pixels was noted
+    _colors: bytes | None = None  # of the palette that the pixels have, "RGB" after "RGB"
+    _access: Any = staticmethod(lambda: None)  # what load() gave, if in use
     stands_for: type[Image.Image] = Image.Image
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # The chain says what the pixels are; Pillow combines those that there are with what is set.
+        if name in BESIDE_PIXELS and self._chain is not None:
+            self._decode()
+        super().__setattr__(name, value)
 
     @property
     def im(self) -> Any:
-        """Pillow's pixels; decoded now where they have not been."""
+        """Pillow's pixels; decoded now if they have not been."""
         if self._chain is not None:
             self._note_reader()
             self._decode()
@@ -89,8 +98,14 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
 
     @im.setter
     def im(self, core: Any) -> None:
-        self._chain = None
+        self._leave_pixels()
         Image.Image.im.fset(self, core)  # type: ignore[attr-defined]
+
+    def _leave_pixels(self) -> None:
+        """Forgets the pixels, which what `load()` gave keeps."""
+        if self._access() is not None:
+            self._decode()
+        self._chain = None
 
     def _note_reader(self) -> None:
         if not self._noted:
@@ -98,18 +113,43 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
             own_code.note_pixels()
 
     def _decode(self) -> None:
-        assert self._chain is not None
-        self.im = self._chain.image().im
-        if self.mode == "P":
-            Image.Image.load(self)  # puts in the palette
+        chain = self._chain
+        if chain is None:
+            return
+        with chain.file.lock:
+            if self._chain is None:  # another thread has decoded it
+                return
+            image = chain.image()
+            if self._colors is not None:
+                image.putpalette(self._colors)
+                image.load()  # puts them in
+            access = self._access()
+            if access is not None:
+                access.pixels = image.im.pixel_access(access.readonly)
+            # In this order: other threads look at the chain first.
+            Image.Image.im.fset(self, image.im)  # type: ignore[attr-defined]
+            self._chain = None
+
+    def _current(self) -> Chain | None:
+        """The chain, or None if there are pixels, or are to be, as the palette was changed in place."""
+        if self._chain is not None and self.palette is not None and self.palette.dirty:
+            self._decode()  # Pillow then puts the palette in
+        return self._chain
 
     def load(self) -> Any:
         """Pillow's pixel access; for an image that is not decoded, one that decodes it at first use."""
-        return super().load() if self._chain is None else PendingPixels(self)
+        chain = self._current()
+        if chain is not None:
+            with chain.file.lock:
+                if self._chain is not None:  # still, if there are several threads
+                    access = self._access() or PendingPixels(self)
+                    self._access = weakref.ref(access)
+                    return access
+        return super().load()
 
     def close(self) -> None:
         """As Pillow's: pixels are gone, and asking for them is an error."""
-        self._chain = None
+        self._leave_pixels()
         super().close()
 
     def copy(self) -> Image.Image:
@@ -145,7 +185,8 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
     ) -> Image.Image:
         """Pillow's resize(); recorded where it is of the whole image."""
         filter = Image.Resampling.BICUBIC if resample is None else resample
-        if reducing_gap is None and box is None and filter in FILTERS and is_size(size):
+        usual = reducing_gap is None and box is None and isinstance(filter, int) and filter in FILTERS
+        if usual and is_size(size):
             chain, wanted = self._movable(), (size[0], size[1])
             if chain is not None and wanted != self.size:
                 # As Pillow: numbers of palette entries are never mixed.
@@ -156,12 +197,13 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
 
     def transpose(self, method: Image.Transpose) -> Image.Image:
         """Pillow's transpose(); mirroring and quarter turns are recorded."""
-        if method in MIRRORED:
+        known = method if isinstance(method, int) else None  # Pillow may refuse others
+        if known in MIRRORED:
             chain = self._movable()
             chain = chain and chain.flipped(**MIRRORED[Image.Transpose(method)])
             if chain is not None:
                 return self._view(chain)
-        turned = self.after(TURN, (TURNED[Image.Transpose(method)],)) if method in TURNED else None
+        turned = self.after(TURN, (TURNED[Image.Transpose(method)],)) if known in TURNED else None
         return super().transpose(method) if turned is None else turned
 
     def transform(
@@ -174,11 +216,11 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
         fillcolor: Any = None,
     ) -> Image.Image:
         """Pillow's transform(), which rotate() calls; affine and perspective matrices are recorded."""
-        found = warp_of(size, method, data, resample, fillcolor)
-        info = self.info.copy()  # Pillow copies it before it reads the file, which may hold more
-        warped = None if found is None else self.after(*found)
-        if warped is None:
+        found = warp_of(size, method, data, resample, fillcolor) if self.mode in ("RGB", "L") else None
+        if found is None:
             return super().transform(size, method, data, resample, fill, fillcolor)
+        info = self._copied_info()  # Pillow copies it before it reads the file, which may hold more
+        warped = self.after(*found) or super().transform(size, method, data, resample, fill, fillcolor)
         warped.info = info
         return warped
 
@@ -212,10 +254,10 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        pixels = None
-        if not self._read and self._chain is not None:
+        pixels, chain = None, self._current()
+        if not self._read and chain is not None:
             self._note_reader()
-            pixels = self._chain.pixels()
+            pixels = chain.pixels()
         self._read = True  # at the second time it is decoded for good
         if pixels is None:
             return super().__array_interface__
@@ -235,14 +277,15 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
             return None
         if self._chain is None:
             self.load()
-        if self._chain is None:
+        chain = self._current()
+        if chain is None:
             return None
-        if self._used and self._chain.steps:  # done once, not again for each image that is made of it
+        if self._used and chain.steps:  # done once, not again for each image that is made of it
             self._decode()
             return None
         limit = Image.MAX_IMAGE_PIXELS
         # Pillow warns of each crop of such an image.
-        return None if limit is not None and self.width * self.height > limit else self._chain
+        return None if limit is not None and self.width * self.height > limit else chain
 
     def _movable(self) -> Chain | None:
         """The chain where what comes next only moves pixels: those of a palette as well."""
@@ -250,15 +293,10 @@ class Recorded(Image.Image, metaclass=_StandsForImage):
 
     def _view(self, chain: Chain, *, keeps_info: bool = True) -> LazyImage:
         self._used = True
-        info = (
-            {}
-            if not keeps_info
-            else {key: value.copy() if isinstance(value, list) else value for key, value in self.info.items()}
-        )
-        view = LazyImage(chain, info)
-        if chain.shown_mode == "P" and self.palette is not None:
-            view.palette = self.palette.copy()
-        return view
+        return LazyImage(chain, self._copied_info() if keeps_info else {}, self)
+
+    def _copied_info(self) -> dict[Any, Any]:
+        return {key: value.copy() if isinstance(value, list) else value for key, value in self.info.items()}
 
 
 class LazyImage(Recorded):
@@ -267,13 +305,16 @@ class LazyImage(Recorded):
     Args:
         chain: from the file to this image.
         info: as the image's attribute of this name.
+        origin: the image that the step is made of.
     """
 
-    def __init__(self, chain: Chain, info: dict[Any, Any]) -> None:
+    def __init__(self, chain: Chain, info: dict[Any, Any], origin: Recorded) -> None:
         super().__init__()
         # As the authors of Pillow's plug-ins set them.
         self._mode, self._size = chain.shown_mode, chain.shown
         self.info = info
+        if self.mode == "P" and origin.palette is not None:
+            self.palette, self._colors = origin.palette.copy(), origin._colors
         self._chain = chain
 
     __hash__ = None  # type: ignore[assignment]  # as Pillow's images
@@ -284,18 +325,37 @@ class LazyFile(Recorded, ImageFile.ImageFile):  # type: ignore[metaclass]
 
     _taken = False
 
+    def __init__(self, fp: Any, filename: str | bytes | None = None) -> None:
+        super().__init__(fp, filename)
+        assert self.fp is not None
+        at = self.fp.tell()
+        self.fp.seek(0)
+        self._head = self.fp.read(at)  # what Pillow has read
+        self._opened = self._state()
+
+    def _state(self) -> Any:
+        """What Pillow goes by when it decodes the file."""
+        palette = self.palette and (self.palette.mode, self.palette.rawmode, self.palette.palette)
+        file = _written(self.fp), getattr(self.fp, "closed", False)
+        return self.mode, self.size, self.tile[:], self.decoderconfig, palette, *file
+
     def load(self) -> Any:
-        """Reads the file where Pillow would decode it, and closes it as Pillow does."""
-        if not self._taken and self.fp is not None and self._decodes_later():
+        """Reads the file if Pillow would decode it, and closes it as Pillow does."""
+        waits = not self._taken and self._decodes_later()
+        if waits and self.fp is not None and self._state() == self._opened:
             self.fp.seek(0)
             data = self.fp.read()
-            if ffi.image_decodes(data):  # else Pillow may raise an error, which is to come now
-                chain = Chain.whole(File(data, self.size, self.stands_for), self.mode)
+            # Else Pillow may raise an error, which is to come now.
+            if data.startswith(self._head) and ffi.image_decodes(data):
                 self._finish(data)
                 self.tile = []
                 self.readonly = 0
                 self.__exit__()
-                self._chain, self._taken = chain, True
+                if self.palette is not None:
+                    self._colors = bytes(self.palette.palette)
+                    self.palette.dirty, self.palette.rawmode = 0, None
+                self._chain = Chain.whole(File(data, self.size, self.stands_for), self.mode)
+                self._taken, self._head = True, b""
                 opened.count += 1
         return super().load()
 
@@ -403,10 +463,18 @@ def open(fp: str | bytes | PathLike[str] | PathLike[bytes] | IO[bytes]) -> Image
 
 
 def install() -> None:
-    """From now on `PIL.Image.open` gives lazy images in this process, of formats that native code decodes."""
+    """From now on `PIL.Image.open` gives lazy images in this process, of formats that native code decodes.
+
+    A plug-in that isn't Pillow's own stays. If another function took the place of one of Pillow's that lazy
+    images stand for, nothing changes at all.
+    """
+    patched = find_patched()
+    if IMAGES in stopped_by(patched):
+        return
+    left = {function.key for function, _ in patched if function.owner is Image.OPEN}
     for name, lazy in _lazy_factories().items():
         factory, accept = Image.OPEN[name]
-        if factory is not lazy:
+        if factory is not lazy and name not in left:
             _replaced[name] = factory
             Image.register_open(name, lazy, accept)
 
@@ -415,20 +483,18 @@ def uninstall() -> None:
     """From now on `PIL.Image.open` gives Pillow's own images again."""
     while _replaced:
         name, factory = _replaced.popitem()
-        Image.register_open(name, factory, Image.OPEN[name][1])
+        if Image.OPEN[name][0] is _lazy_factories()[name]:
+            Image.register_open(name, factory, Image.OPEN[name][1])
 
 
 _replaced: dict[str, Any] = {}  # what opened files of each format before, by Pillow's names
 
 
 def _lazy_factories() -> dict[str, Any]:
-    formats = {"JPEG": _lazy_jpeg, "PNG": LazyPngFile, "WEBP": LazyWebpFile}
-    known = native_formats()
-    return {
-        name: lazy
-        for name, lazy in formats.items()
-        if name in known and (name != "WEBP" or features.check("webp"))
-    }
+    formats: dict[str, Any] = {"JPEG": _lazy_jpeg, "PNG": LazyPngFile}
+    if features.check("webp"):
+        formats["WEBP"] = LazyWebpFile
+    return {name: formats[name] for name in formats if name in native_formats()}
 
 
 def _lazy_jpeg(fp: IO[bytes], filename: str | bytes | None = None) -> JpegImageFile:
@@ -439,18 +505,24 @@ def _lazy_jpeg(fp: IO[bytes], filename: str | bytes | None = None) -> JpegImageF
     return JpegImagePlugin.jpeg_factory(fp, filename)  # several images in one file
 
 
-def _inside(box: tuple[float, float, float, float] | None, size: tuple[int, int]) -> bool:
-    if box is None:
-        return True
-    if len(box) != 4:
+def _written(file: Any) -> tuple[int, int] | None:
+    """When a file was written, and its length; None if it is not the system's, or closed."""
+    try:
+        status = os.fstat(file.fileno())
+    except (AttributeError, OSError, ValueError):
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def _inside(box: Any, size: tuple[int, int]) -> bool:
+    if not isinstance(box, (list, tuple)):
+        return box is None
+    try:
+        left, top, right, bottom = (round(edge) for edge in box)
+    except (TypeError, ValueError, OverflowError):
         return False
-    left, top, right, bottom = (round(edge) for edge in box)
-    return (
-        0 <= left < right <= size[0]
-        and 0 <= top < bottom <= size[1]
-        and box[0] <= box[2]
-        and box[1] <= box[3]
-    )
+    inside = 0 <= left < right <= size[0] and 0 <= top < bottom <= size[1]
+    return inside and bool(box[0] <= box[2] and box[1] <= box[3])
 
 
 def _plain(image: Image.Image) -> Image.Image:

@@ -1,7 +1,7 @@
 """Which code of the user's runs as Python on images and tensors, seen on the first samples of a worker.
 
 An image is lazy until somebody reads its pixels. Where that is a step of the user's own, it runs as Python on
-each image; so does one that a `Compose` calls with a tensor. `explain()` names both.
+each image; so does any step that a `Compose` calls with a tensor. `explain()` names both.
 """
 
 from __future__ import annotations
@@ -12,9 +12,19 @@ from collections import Counter
 from types import FrameType, FunctionType, MethodType
 from typing import Any
 
-from headrace.plan.explain import LIBRARIES, place
-from headrace.transforms.changed import METHODS
+import torch
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import v2
 
+from headrace._torch_compat import leaves_of
+from headrace.plan.explain import LIBRARIES, place
+from headrace.transforms import find_op
+from headrace.transforms.changed import METHODS
+from headrace.transforms.containers import COMPOSE
+from headrace.transforms.op import LevelOp
+
+LAMBDAS = (v1.Lambda, v2.Lambda)
 # What reads pixels for the code that calls it.
 READERS = ("PIL", "numpy", "headrace")
 
@@ -59,12 +69,23 @@ def note_pixels() -> None:
         _notes.pixels[f"{_name(frame)} ({place(frame.f_code.co_filename, frame.f_lineno)})"] += 1
 
 
+def note_inputs(steps: Any, inputs: Any) -> None:
+    """To be called where a `Compose` calls `steps` with what may be tensors that the dataset made."""
+    if _notes is None or not isinstance(steps, (list, tuple)):
+        return
+    leaves = leaves_of(inputs)
+    images = any(isinstance(leaf, Image.Image) for leaf in leaves)
+    if not images and any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        for step in steps:
+            note_tensor(step)
+
+
 def note_tensor(step: Any) -> None:
     """To be called where a `Compose` calls `step` with a tensor."""
     if _notes is None:
         return
-    while isinstance(step, functools.partial):
-        step = step.func
+    while isinstance(step, (functools.partial, *LAMBDAS)):
+        step = step.func if isinstance(step, functools.partial) else step.lambd
     function = step.__func__ if isinstance(step, MethodType) else step
     written = [function] if isinstance(function, FunctionType) else _methods(type(step))
     for each in written:
@@ -72,6 +93,16 @@ def note_tensor(step: Any) -> None:
             code = each.__code__
             _notes.tensors[f"{each.__qualname__} ({place(code.co_filename, code.co_firstlineno)})"] += 1
             return
+    if written and not isinstance(step, COMPOSE):  # which calls steps of its own
+        _note_library(step if isinstance(step, FunctionType) else type(step))
+
+
+def _note_library(step: Any) -> None:
+    """A step of a library takes as long as one of the user's, if it does more than to look up each value."""
+    assert _notes is not None
+    op = find_op(step) if isinstance(step, type) else None
+    if op is None or not issubclass(op, LevelOp):
+        _notes.tensors[f"{_package(step.__module__)}'s {step.__qualname__}"] += 1
 
 
 def _methods(kind: type) -> list[FunctionType]:
@@ -85,7 +116,6 @@ def _package(module: str | None) -> str:
 
 
 def _name(frame: FrameType) -> str:
-    """``function`` or ``Class.method``."""
-    name = frame.f_code.co_name
-    owner = frame.f_locals.get("self")
-    return name if owner is None else f"{type(owner).__qualname__}.{name}"
+    """``function`` or ``Class.method``; before Python 3.11 ``method``."""
+    # Not by f_locals: CPython keeps what it has put there alive until the function returns.
+    return str(getattr(frame.f_code, "co_qualname", frame.f_code.co_name)).rpartition("<locals>.")[2]

@@ -1,6 +1,8 @@
 """How torchvision's transforms come to record what they would do to a lazy image.
 
-In worker processes these are replaced when they start, and nothing else is looked for or replaced:
+In worker processes these are replaced when they start, and nothing else is looked for or replaced. Nothing
+is replaced if the program has put a function of its own in place of any that this stands for
+(`headrace.transforms.patches`):
 
 - `PIL.Image.open` gives lazy images (`headrace.lazy.image`).
 - torchvision's implementations for PIL images, which `torchvision.transforms.functional` calls for an image,
@@ -44,6 +46,7 @@ from headrace.transforms.colors import ChannelPermutation, ColorJitter, Grayscal
 from headrace.transforms.crops import Pad
 from headrace.transforms.gaussian_blur import GaussianBlur, torch_convolves_as_expected
 from headrace.transforms.op import ImageOp, NoNativeForm
+from headrace.transforms.patches import RECORDING, find_patched, stopped_by
 
 Function = Callable[..., Any]
 Found = tuple[ImageOp, Draw] | None
@@ -274,8 +277,9 @@ _undo: list[Callable[[], Any] | None] = []  # None: there was nothing to replace
 
 
 def start() -> None:
-    """From now on torchvision's transforms record in this process what is done to lazy images."""
-    if _undo:
+    """From now on torchvision's transforms record in this process what is done to lazy images, unless a
+    function was replaced that they call, or would."""
+    if _undo or RECORDING in stopped_by(find_patched()):
         return
     for name, found in STEPS.items():
         build = functools.partial(_recording_step, found=found)

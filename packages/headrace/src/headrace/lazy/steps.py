@@ -26,7 +26,7 @@ from headrace.transforms.reading import WARP_FILTERS
 MAX_STEPS = 32
 MAX_EDGE = 1 << 15
 MAX_RADIUS = 100.0
-WARP_COEFFICIENTS = {Image.Transform.AFFINE: 6, Image.Transform.PERSPECTIVE: 8}
+WARP_COEFFICIENTS: dict[int, int] = {Image.Transform.AFFINE: 6, Image.Transform.PERSPECTIVE: 8}
 LARGEST_COEFFICIENT = 1e6
 
 Levels = tuple[int, ...]
@@ -153,16 +153,13 @@ def point_of(table: Any) -> tuple[ImageOp, Draw] | None:
     if not isinstance(table, (list, tuple)) or len(table) != 3 * 256:
         return None
     levels = tuple(table)
-    return (
-        (PillowPoint(levels), ())
-        if all(type(level) is int and 0 <= level <= 255 for level in levels)
-        else None
-    )
+    known = all(type(level) is int and 0 <= level <= 255 for level in levels)
+    return (PillowPoint(levels), ()) if known else None
 
 
 def warp_of(size: Any, method: Any, data: Any, filter: Any, fill: Any) -> tuple[ImageOp, Draw] | None:
     """The op of `Image.transform`; None: Pillow has to do it."""
-    count = WARP_COEFFICIENTS.get(method)
+    count = WARP_COEFFICIENTS.get(method) if isinstance(method, int) and isinstance(filter, int) else None
     if count is None or filter not in WARP_FILTERS or not is_size(size):
         return None
     if not isinstance(data, (list, tuple)) or len(data) < count:
@@ -258,4 +255,4 @@ def _pipeline(ops: tuple[ImageOp, ...], size: tuple[int, int], store: Store, gra
 @lru_cache(maxsize=1)
 def allowed_decoders() -> int:
     """Decoders that images are made with: bit i for decoder i."""
-    return decoder_bits("auto")
+    return decoder_bits()

@@ -13,7 +13,9 @@ import torch
 
 from headrace.errors import ConfigError
 
-VERSION = 1
+VERSION = 2
+# Version 1 has the generators as they were before the seed of the workers was drawn.
+READABLE = (1, VERSION)
 # Keys that states of this version haven't had from the first.
 NEWER = ("before", "ended", "turn")
 
@@ -38,6 +40,7 @@ class Cursor:
         finished: whether the user has seen the epoch's end.
         loaded: whether the epoch is resumed from a state.
         generators: states of the generators that the user's sampler may draw from, before it did.
+        redraws: whether a seed of the workers is to be drawn from `generators` before the sampler starts.
         sampler_epoch: number that the user's sampler was told by `set_epoch`; None: it has none.
         sampler_state: of the user's stateful sampler, at `start`.
         sampler_states: the same after batch i since then; those that are passed are dropped.
@@ -64,6 +67,7 @@ class Cursor:
     finished: bool = False
     loaded: bool = False
     generators: str = ""
+    redraws: bool = False
     sampler_epoch: int | None = None
     sampler_state: Any = None
     sampler_states: dict[int, Any] = field(default_factory=dict, repr=False)
@@ -83,6 +87,11 @@ class Cursor:
             self.draw_order()
         assert self.order is not None
         return self.order
+
+    @property
+    def next_key(self) -> Key:
+        """The random key of the next epoch, if torch would draw no seed for it."""
+        return self.random_key[0], self.random_key[1] + 1
 
     def draw_order(self) -> None:
         """Draws from torch's default generator what torch's `RandomSampler` draws, unless that is done."""
@@ -130,7 +139,7 @@ def to_state(
     order_key, random_key = (None, None) if cursor is None else (cursor.order_key, cursor.random_key)
     sorted_streams = sorted(streams.items(), key=lambda item: item[0])
     return {
-        "version": VERSION,
+        "version": 1 if cursor is not None and cursor.redraws else VERSION,
         "dataset": dataset,
         "order": order,
         "seed": seed,
@@ -158,7 +167,7 @@ def from_state(state: dict[str, Any], *, dataset: str, order: str, seed: int | N
     """
     if not isinstance(state, dict):
         raise ConfigError(f"state_dict must be a dict that state_dict() gave, not {type(state).__name__}.")
-    if state.get("version") != VERSION:
+    if state.get("version") not in READABLE:
         raise ConfigError(
             f"This isn't a state of a headrace.DataLoader of version {VERSION}: its version is"
             f" {state.get('version')!r}."
@@ -184,6 +193,8 @@ def from_state(state: dict[str, Any], *, dataset: str, order: str, seed: int | N
         start=state["position"],
         loaded=True,
         generators=state["generators"],
+        # Version 1 drew none for kept worker processes, whose epochs have had numbers from 1.
+        redraws=state["version"] == 1 and (state["seed"] is not None or state["random_epoch"] == 0),
         sampler_epoch=state["sampler_epoch"],
         sampler_state=state["sampler"][0],
         streams=streams_of(state),

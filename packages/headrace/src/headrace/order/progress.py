@@ -63,7 +63,7 @@ class Progress:
         batches: Batches,
         generator: torch.Generator | None,
         generators: Sequence[torch.Generator],
-        kept: Key | None = None,
+        kept: Cursor | None = None,
         *,
         keyed: bool = True,
         lazily: bool = False,
@@ -74,8 +74,8 @@ class Progress:
         Args:
             generator: the loader's; None: torch's default.
             generators: all that the user's sampler may draw from besides the default.
-            kept: random key of an epoch by workers kept from the one before: (their seed, epochs they have
-                made); None: there are none.
+            kept: the epoch before, whose iterator torch would use again, without drawing a seed of the
+                workers; None if it would make a new one.
             keyed: whether anything but the user's Python draws by the samples' keys.
             lazily: as of `Cursor`.
         """
@@ -89,8 +89,6 @@ class Progress:
         ends, self._ends = self._ends_now(), {}
         ends_loaded, self._ends_loaded = self._ends_loaded, False
         in_use = lazily or kept is not None  # the dataset of the epoch before
-        if self.seed is not None:
-            kept = None
         cursor = self._cursor = loaded or self._new(batches, generator, generators, kept)
         if loaded is None and (ends_loaded or in_use):
             cursor.streams, cursor.loaded = ends, ends_loaded
@@ -104,15 +102,17 @@ class Progress:
         if loaded is None or not isinstance(batches, SampledBatches):
             return cursor, batches.begin(cursor)
         with replayed(generators, cursor.generators):
-            draw_seed(generator)
+            if cursor.redraws:
+                draw_seed(generator)
+                cursor.generators, cursor.redraws = generator_states(generators), False
             return cursor, batches.begin(cursor)
 
-    def _seed_workers(self, cursor: Cursor, batches: Batches, kept: Key | None) -> None:
+    def _seed_workers(self, cursor: Cursor, batches: Batches, kept: Cursor | None) -> None:
         cursor.seeds_samples = self.seed is not None
         if cursor.seeds_samples:
             cursor.base_seed = key_of(*cursor.random_key) >> 1
         elif kept is not None:
-            cursor.base_seed = kept[0]
+            cursor.base_seed = kept.base_seed
         elif cursor.loaded:
             # Nothing is drawn: the generators are where the user has put them. Other numbers than those of
             # the epoch's start, and than those of other ranks.
@@ -124,12 +124,12 @@ class Progress:
         batches: Batches,
         generator: torch.Generator | None,
         generators: Sequence[torch.Generator],
-        kept: Key | None,
+        kept: Cursor | None,
     ) -> Cursor:
         if isinstance(batches, StreamBatches):
             return Cursor(self.epoch, (0, 0), UNDRAWN)
+        random_key = (draw_seed(generator), 0) if kept is None else kept.next_key
         states = generator_states(generators) if isinstance(batches, SampledBatches) else ""
-        random_key = (draw_seed(generator), 0) if kept is None else kept
         shuffles = isinstance(batches, OrderedBatches) and batches.shuffles
         seed = self.seed_of(batches)
         unseeded = None if shuffles else (0, 0)

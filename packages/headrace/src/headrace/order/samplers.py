@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence, Sized
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -85,11 +86,14 @@ class Order(Sampler[int]):
         return self.pass_size
 
     def __iter__(self) -> Iterator[int]:
+        return chain.from_iterable(self._chunks())
+
+    def _chunks(self) -> Iterator[list[int]]:
         seed = int(torch.empty((), dtype=torch.int64).random_().item())
         start = 0
         while self.size is None or start < self.size:
             stop = start + CHUNK if self.size is None else min(start + CHUNK, self.size)
-            yield from self.at(np.arange(start, stop), seed, 0)[0].tolist()
+            yield self.at(np.arange(start, stop), seed, 0)[0].tolist()
             start = stop
 
 
@@ -109,6 +113,9 @@ class Sequential(Order):
     def positions(self, indices: Indices, seed: int, epoch: int) -> Indices | None:  # noqa: ARG002
         """See `Order`."""
         return indices
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.pass_size))
 
 
 class Shuffled(Order):
@@ -196,7 +203,10 @@ class Weighted(Order):
 
     def _pass(self, positions: Indices, key: int) -> tuple[Indices, Indices | int]:
         shares = (random_words(positions, key) >> np.uint64(11)) * 2.0**-53
-        indices = np.searchsorted(self._sums, shares * self._sums[-1], side="right")
+        # In order, searches stay in the processor's cache.
+        order = np.argsort(shares)
+        indices = np.empty_like(positions)
+        indices[order] = np.searchsorted(self._sums, shares[order] * self._sums[-1], side="right")
         # Rounding may give the whole sum, which is one too far. The position tells draws of an index apart:
         # how many came before can't be known without making them.
         return np.minimum(indices, self._last), positions

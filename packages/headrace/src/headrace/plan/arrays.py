@@ -20,6 +20,7 @@ from headrace.plan.pointwise import PointwiseTable
 from headrace.plan.segments import GatherSegment, Step
 from headrace.plan.transform import lower_values
 from headrace.sources.arrays import ArraySource
+from headrace.transforms.patches import find_patched
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -69,7 +70,7 @@ def _segment(what: str, tensors: tuple[torch.Tensor, ...], rows: torch.Tensor | 
 def _gather_images(dataset: Any) -> Gather | None:
     """The same of torchvision's data sets: uint8 [n, channels, height, width], and labels int64 [n]."""
     known = type(dataset) in GREY or type(dataset) in COLOUR
-    if not known or dataset.transform is None or dataset.target_transform is not None:
+    if not known or dataset.transform is None or dataset.target_transform is not None or find_patched():
         return None
     source = read_images(dataset)
     if isinstance(source, str):

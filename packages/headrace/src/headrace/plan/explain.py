@@ -1,6 +1,6 @@
 """The plan as text, and the names that it calls the user's objects by, such as ``blur (aug.py:41)``.
 
-The text is a pure function of the plan: the same plan gives the same characters, on any machine.
+The table is a pure function of the plan: the same plan gives the same characters, on any machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from types import CodeType
 from typing import Any
 
 from headrace.errors import assert_never
+from headrace.plan.environment import Environment
 from headrace.plan.segments import DatasetSegment, GatherSegment, NativeSegment, Plan, TransformSegment
+from headrace.transforms.patches import Function
 
 HEADINGS = ("step", "where", "values", "reason")
 
@@ -26,9 +28,9 @@ STEP_WIDTH = 60
 REASON_WIDTH = 56
 
 
-def explain(plan: Plan) -> str:
-    """A table with one row per step: the step, where it runs, how exact it is and why; and what to change
-    for all of it to be native."""
+def explain(plan: Plan, environment: Environment | None = None) -> str:
+    """A table with one row per step: the step, where it runs, how exact it is and why; what to change for all
+    of it to be native; and what the plan runs in."""
     steps = plan.steps()
     lines = [_title(plan), ""]
     lines += _table([(step.text, where, step.parity, step.reason) for where, step in steps])
@@ -36,7 +38,8 @@ def explain(plan: Plan) -> str:
     # A dataset that is the user's own code is no failure: nothing has to change, and its row says what may.
     if refused and not steps[0][1].refused:
         lines += ["", f"to run all of it natively, change: {', '.join(refused)}"]
-    return "\n".join(lines) + "\n"
+    lines += [""] if environment is None else ["", *environment.lines(plan)]
+    return "\n".join(lines)
 
 
 def _title(plan: Plan) -> str:
@@ -114,6 +117,17 @@ def location(value: Any) -> str | None:
     if cls.__module__.partition(".")[0] in LIBRARIES:
         return None
     return _class_place(cls)
+
+
+def patched_text(function: Function, value: Any) -> str:
+    """Such as ``PIL.Image.open is my_open (train.py:3)``."""
+    first = function.first_of(value)
+    code = getattr(first, "__code__", None)
+    # Not by __qualname__ and inspect.unwrap: functools.wraps has them tell of the function that is wrapped.
+    if isinstance(code, CodeType):
+        name = getattr(code, "co_qualname", code.co_name)
+        return f"{function.text} is {name} ({place(code.co_filename, code.co_firstlineno)})"
+    return f"{function.text} is {located(describe_callable(first), first)}"
 
 
 def located(text: str, value: Any) -> str:

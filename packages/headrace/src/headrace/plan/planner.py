@@ -184,6 +184,8 @@ def _native_segments(
     if user.collate is not None and collates_first(user.collate):
         last = Step(user.steps[-1].text, "collates its samples first: called with the finished batch")
         user = replace(user, steps=(*user.steps[:-1], last), collates_first=True)
+    if user.collate is not None and user.by_pixel and not user.collates_first:
+        output = replace(output, memory_format=torch.channels_last)  # as its samples are
     cast = _cast_steps(lowered.table.dtype, table.dtype)
     erasing = _erasing_step(lowered)
     native = _native_segment(recognised, lowered, batched=True)
@@ -285,6 +287,7 @@ def _collate_segment(
         target_transform=recognised.target_transform,
         collate=collate,
         sample_type=torch.Tensor if table is None else table.sample_type,
+        by_pixel=table is not None and table.by_pixel,
     )
 
 

@@ -28,12 +28,15 @@ class PointwiseTable:
         dtype: one of OUTPUT_DTYPES.
         sample_type: the class of tensor that the transforms return.
         channels: of the images: 3 or 1.
+        by_pixel: whether the tensors that the transforms return have the channels of a pixel side by side in
+            memory.
     """
 
     values: torch.Tensor | None
     dtype: torch.dtype
     sample_type: type[torch.Tensor]
     channels: int = 3
+    by_pixel: bool = False
 
 
 def run_suffix(image: Any, transforms: Sequence[Callable[[Any], Any]]) -> Any:
@@ -57,7 +60,16 @@ def build_table(transforms: Sequence[Callable[[Any], Any]], channels: int = 3) -
     if not _agrees(values, transforms, channels):
         return "treats pixels by their place or channels together: no table of levels can do that"
     is_identity = values.dtype == torch.uint8 and bool((values == torch.from_numpy(levels)).all())
-    return PointwiseTable(None if is_identity else values, values.dtype, type(result), channels)
+    by_pixel = result.stride(0) == 1
+    return PointwiseTable(None if is_identity else values, values.dtype, type(result), channels, by_pixel)
+
+
+def with_strides_by_pixel(images: torch.Tensor) -> torch.Tensor:
+    """Images [n, channels, height, width] with the channels of a pixel side by side in memory, and strides
+    that say so of a single channel, too; a copy if they are stored otherwise."""
+    _, channels, height, width = images.shape
+    stored = images.contiguous(memory_format=torch.channels_last)
+    return stored.as_strided(images.shape, (height * width * channels, 1, width * channels, channels))
 
 
 def build_table_of_views(

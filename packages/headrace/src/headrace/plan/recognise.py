@@ -22,7 +22,7 @@ from torchvision.datasets.folder import default_loader, pil_loader
 
 from headrace._native.decoders import native_formats
 from headrace.plan.arrays import COLOUR, GREY, patched_reason, read_images
-from headrace.plan.explain import describe_callable, located
+from headrace.plan.explain import describe_callable, located, patched_text
 from headrace.records import EntryPoints, Mode
 from headrace.sources.arrays import ArraySource
 from headrace.sources.folder import EXTENSIONS, ImageSource, concatenate, find_entry_points
@@ -33,6 +33,7 @@ from headrace.sources.source import Source
 from headrace.transforms.decode_image import torchvision_decodes_as_pillow
 from headrace.transforms.op import UNKNOWN, Extent
 from headrace.transforms.own_code import reading_mode_of, reads_tensors
+from headrace.transforms.patches import find_patched
 
 FOLDERS: tuple[type, ...] = (ImageFolder, DatasetFolder, ImageNet)
 KNOWN: tuple[type, ...] = (*FOLDERS, *COLOUR, *GREY, ImageDataset, PackedDataset, Subset, ConcatDataset)
@@ -89,7 +90,12 @@ class Refusal:
 def recognise_source(dataset: Any) -> Recognised | Refusal:
     """What native code can make of `dataset`. Reads its attributes and none of its samples."""
     found = _recognise(dataset)
-    if isinstance(found, Refusal) or isinstance(found.source, ArraySource):
+    if isinstance(found, Refusal):
+        return found
+    patched = [patched_text(*each) for each in find_patched()]
+    if patched:
+        return Refusal(found.what, f"{'; '.join(patched)}: runs as written")
+    if isinstance(found.source, ArraySource):
         return found
     note, known = _formats_note(found.source)
     if len(found.source) and not known:

@@ -207,6 +207,7 @@ class CollateSegment:
             with it, whose result native code has already.
         sample_type: class of one sample's image before collation: `torch.Tensor`, or `tv_tensors.Image` where
             the user's transform ends in that. torch's own collation makes plain tensors of both.
+        by_pixel: whether such an image has the channels of a pixel side by side in memory.
     """
 
     steps: tuple[Step, ...] = ()
@@ -214,6 +215,7 @@ class CollateSegment:
     collate: Callable[[list[Any]], Any] | None = None
     collates_first: bool = False
     sample_type: type[torch.Tensor] = torch.Tensor
+    by_pixel: bool = False
     where: Where = field(default="python", init=False)
 
 

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from headrace._arrow import pa, pc
 from headrace.records import EntryPoints
-from headrace.sources.folder import ImageSource
 
 # What reading a damaged index raises.
 READ_ERRORS = (OSError, pa.ArrowException, ValueError)
@@ -78,11 +77,14 @@ class EntryIndex:
         for batch in self._batches:
             yield from zip(*(batch[name].to_pylist() for name in SCHEMA.names), strict=True)
 
-    def match(self, root: bytes, source: ImageSource) -> EntryPoints:
-        """One row per file of `source`, all below the folder `root`; files that the index lacks get none."""
+    def match(
+        self, root: bytes, paths: npt.NDArray[np.uint8], offsets: npt.NDArray[np.uint64]
+    ) -> EntryPoints:
+        """One row per file of an `ImageSource` of these `paths` and `offsets`, all below the folder `root`;
+        files that the index lacks get none."""
         prefix = root if root.endswith(b"/") else root + b"/"
         full = pc.binary_join_element_wise(_binary(prefix), self.paths(), _binary(b""))
-        row = pc.index_in(_paths(source), value_set=full).fill_null(-1).to_numpy().astype(np.int64)
+        row = pc.index_in(_paths(paths, offsets), value_set=full).fill_null(-1).to_numpy().astype(np.int64)
         begins, ends = self.places()
         known = row >= 0
         return EntryPoints(
@@ -106,11 +108,9 @@ def _binary(value: bytes) -> pa.Scalar:
     return pa.scalar(value, pa.large_binary())
 
 
-def _paths(source: ImageSource) -> pa.Array:
-    """The paths of `source` without their zero bytes."""
-    lengths = np.diff(source.offsets.astype(np.int64)) - 1
-    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
-    text = source.paths[source.paths != 0]
-    return pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(source), [None, pa.py_buffer(offsets), pa.py_buffer(text)]
-    )
+def _paths(paths: npt.NDArray[np.uint8], offsets: npt.NDArray[np.uint64]) -> pa.Array:
+    """The paths without their zero bytes."""
+    lengths = np.diff(offsets.astype(np.int64)) - 1
+    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+    buffers = [None, pa.py_buffer(starts), pa.py_buffer(paths[paths != 0])]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(lengths), buffers)

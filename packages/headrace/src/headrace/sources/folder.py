@@ -181,7 +181,7 @@ def find_entry_points(root: str | os.PathLike[str], source: ImageSource) -> tupl
     except ConfigError as error:
         return None, f"entry points of {path} are ignored: {error}"
     try:
-        entries = EntryIndex(path).match(os.fsencode(os.fspath(root)), source)
+        entries = EntryIndex(path).match(os.fsencode(os.fspath(root)), source.paths, source.offsets)
     except READ_ERRORS as error:
         return None, f"entry points of {path} are ignored: {error}"
     return entries, f"entry points for {entries.indexed} of {len(source)} files"

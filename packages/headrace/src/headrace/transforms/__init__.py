@@ -7,10 +7,6 @@ against torchvision itself. docs/adding-a-transform.md says how to add one.
 
 from __future__ import annotations
 
-import sys
-from types import BuiltinFunctionType, FunctionType
-from typing import Any
-
 from headrace.transforms.aug_mix import AugMix
 from headrace.transforms.chance import (
     HorizontalFlip,
@@ -29,14 +25,13 @@ from headrace.transforms.colors import (
     PhotometricDistort,
     RandomGrayscale,
 )
-from headrace.transforms.containers import is_container
 from headrace.transforms.crops import CenterCrop, MultiCrop, Pad, RandomCrop, RandomCropOrPad
 from headrace.transforms.gaussian_blur import GaussianBlur
 from headrace.transforms.holders import Group, RandomApply, RandomChoice, RandomOrder
 from headrace.transforms.lambdas import Lambda
 from headrace.transforms.levels import ConvertDtype, Identity, Normalize, ToPureTensor, ToRGB, ToTensor
+from headrace.transforms.lookup import find_op, known_base, register
 from headrace.transforms.op import Op
-from headrace.transforms.own_code import plain_base
 from headrace.transforms.policies import AutoAugment, RandAugment, TrivialAugmentWide
 from headrace.transforms.random_erasing import RandomErasing
 from headrace.transforms.random_sizes import (
@@ -117,32 +112,4 @@ OPS: tuple[type[Op], ...] = (
     RandomErasing,
 )
 
-FUNCTIONS = (FunctionType, BuiltinFunctionType)
-
-_BY_CLASS: dict[type, type[Op]] = {cls: op for op in OPS for cls in op.matches} | dict.fromkeys(
-    FUNCTIONS, Lambda
-)
-_BY_NAME: dict[str, type[Op]] = {name: op for op in OPS for name in op.matches_imported}
-
-
-def find_op(cls: type) -> type[Op] | None:
-    """The op that objects of this class are read as, or None. A subclass that changes nothing is its base."""
-    return _find_exactly(cls) or _find_exactly(plain_base(cls, _is_known) or object)
-
-
-def _find_exactly(cls: type) -> type[Op] | None:
-    found = _BY_CLASS.get(cls) or _BY_NAME.get(f"{cls.__module__}.{cls.__qualname__}")
-    if found is None or cls in _BY_CLASS:
-        return found
-    # A class may say of itself that it is of any module.
-    return found if getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is cls else None
-
-
-def _is_known(cls: type) -> bool:
-    return _find_exactly(cls) is not None
-
-
-def known_base(transform: Any) -> type | None:
-    """The known class that `transform`'s class derives from, if it does without being one."""
-    bases = type(transform).__mro__[1:]
-    return next((base for base in bases if _is_known(base) or is_container(base)), None)
+register(OPS, functions=Lambda)

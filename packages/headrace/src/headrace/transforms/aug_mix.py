@@ -180,7 +180,7 @@ def grid_is_fused(is_v2: bool) -> bool | None:
     torchvision's functions of tensors don't round where native code does.
     """
     pixels = np.random.default_rng(0).integers(0, 256, (37, 61, 3), np.uint8)
-    probes = {"Rotate": (-7.25, 21.0, 0.4375), "Color": (-0.75, 0.6875)}
+    probes = {"Rotate": (-7.25, 21.0), "ShearX": (0.1, -0.2), "ShearY": (0.1, -0.2), "Color": (-0.75, 0.6875)}
     magnitudes = tuple((*probes[name], *[0.0] * BINS)[:BINS] if name in probes else () for name in OPERATIONS)
     # A single operation, of which the result is the mixture.
     draws = [

@@ -14,13 +14,15 @@ import torchvision.io
 from PIL import Image
 from torchvision.io import ImageReadMode
 
-from headrace._native import ffi
+from headrace._native import abi, ffi
+from headrace._native.render import RenderJob, render_file
 from headrace.errors import NativeError
 
 # The decoder that takes nothing but what torchvision and Pillow make the same pixels of.
 DECODER = "headrace"
 RGB = ("RGB", ImageReadMode.RGB)
 JPEG = b"\xff\xd8\xff"
+NO_DRAWS = np.zeros((0, abi.DRAWS))
 
 
 def decode_image(
@@ -59,16 +61,23 @@ def _decode_natively(input: Any) -> torch.Tensor | None:
             if input.dtype != torch.uint8 or input.ndim != 1 or input.device.type != "cpu":
                 return None
             data = input.numpy().tobytes()
-        else:
-            with open(input, "rb") as file:
+        elif isinstance(input, (str, os.PathLike)):
+            with open(str(input), "rb") as file:
                 data = file.read()
+        else:
+            return None
         if not data.startswith(JPEG):
             return None
-        width, height = ffi.image_size(data)
-        pixels = ffi.image_decode(data, DECODER, (0, 0, width, height))
+        size = width, height = ffi.image_size(data)
+        pipeline = ffi.Pipeline([], height, width, decoders=1 << ffi.decoder_names().index(DECODER))
+        pixels = torch.empty((height, width, 3), dtype=torch.uint8, device="cpu")
+        whole = (0, 0, width, height)
+        job = RenderJob(whole, size, 0, whole, (False, False), pipeline, NO_DRAWS, pixels.data_ptr())
+        if render_file(data, [job]) != [True]:
+            return None
     except (NativeError, OSError, TypeError, ValueError):
         return None
-    return torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+    return pixels.permute(2, 0, 1)
 
 
 def read_as_tensor(file: BinaryIO) -> Image.Image:

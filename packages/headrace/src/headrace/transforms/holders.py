@@ -15,12 +15,12 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 from typing_extensions import Self
 
-from headrace import transforms
 from headrace.records import Draw
 from headrace.transforms.chance import probability
 from headrace.transforms.changed import find_change
 from headrace.transforms.containers import COMPOSE
 from headrace.transforms.levels import Identity
+from headrace.transforms.lookup import find_op
 from headrace.transforms.op import UNKNOWN, Extent, ImageOp, NoNativeForm, Op, Settled, flat
 from headrace.transforms.reading import number
 
@@ -238,7 +238,7 @@ def read_inside(holder: Any, *, on_tensor: bool = False) -> tuple[ImageOp, ...]:
 
 def _read_inner(transform: Any, *, on_tensor: bool) -> ImageOp:
     name, cls = type(transform).__name__, type(transform)
-    kind: Any = Group if cls in COMPOSE else transforms.find_op(cls)
+    kind: Any = Group if cls in COMPOSE else find_op(cls)
     if kind is None:
         raise NoNativeForm(f"holds {name}, which has no native form")
     try:

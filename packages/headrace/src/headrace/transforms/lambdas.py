@@ -9,11 +9,11 @@ from typing import Any
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from headrace import transforms
 from headrace.transforms.changed import find_change
 from headrace.transforms.colors import Grayscale
 from headrace.transforms.containers import COMPOSE
 from headrace.transforms.levels import ConvertDtype, Identity, Normalize, Shown, ToRGB, ToTensor
+from headrace.transforms.lookup import find_op
 from headrace.transforms.op import NoNativeForm, Op
 from headrace.transforms.own_code import computes, conversion_of, hands_on, maps_images, turns_upright
 
@@ -63,6 +63,6 @@ def _is_pointwise(value: Any) -> bool:
     cls = value if isinstance(value, type) else type(value)
     if cls in COMPOSE and cls is not value and find_change(value) is None:
         return all(map(_is_pointwise, value.transforms))
-    op = None if cls is FunctionType else transforms.find_op(cls)
+    op = None if cls is FunctionType else find_op(cls)
     known = op is not None and issubclass(op, (ToTensor, ConvertDtype, Normalize))
     return known and (cls is value or find_change(value) is None)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.engine.error_policy import Request, file_of
-from headrace.engine.workers.progress import NONE, Note
+from headrace.engine.progress import NONE, Note
 from headrace.errors import printable
 
 log = logging.getLogger("headrace")
@@ -23,12 +23,11 @@ PATIENCE = 3
 SHOWN = 8
 NEXT = "the next batch of its IterableDataset"
 STREAM_LOST = (
-    "A worker of an IterableDataset can't be replaced within an epoch, whatever on_worker_death says: nobody"
-    " else knows where it was in its stream. Begin another epoch; or give the dataset state_dict() and"
+    "A worker of an IterableDataset can't be replaced within an epoch: nobody else"
+    " knows where it was in its stream. Begin another epoch; or give the dataset state_dict() and"
     " load_state_dict(), save loader.state_dict() now and then, and resume from the last one. Where memory"
     " runs out, use fewer workers."
 )
-RESPAWN = "on_worker_death='respawn' (the default) starts another one, which makes its batches again"
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ import torch
 from headrace import _torch_compat
 from headrace.config import LoaderConfig
 from headrace.engine.error_policy import ErrorPolicyDataset, Request
+from headrace.engine.iterable import IterableBatches
+from headrace.engine.progress import ALL, Progress
 from headrace.engine.seeding import Seeding
-from headrace.engine.workers.deaths import RESPAWN, STREAM_LOST, Death, Deaths
-from headrace.engine.workers.iterable import IterableBatches
+from headrace.engine.workers.deaths import STREAM_LOST, Death, Deaths
 from headrace.engine.workers.processes import PROCESSES, end_processes
-from headrace.engine.workers.progress import ALL, Progress
 from headrace.engine.workers.start import SharedPickle
 from headrace.engine.workers.transport import Channel, Inbox, Message
 from headrace.engine.workers.worker import WorkerRequest, WorkerStart, run
@@ -128,7 +128,6 @@ class WorkerPool:
         self._context = config.multiprocessing_context or torch.multiprocessing
         self._method = self._context.get_start_method()
         self._seeding = seeding
-        self._epochs = 0
         self._samples = 0 if config.streamed else config.samples
         self._numbers = count()
         self._batches: Iterator[IndexBatch] = iter(())
@@ -170,7 +169,6 @@ class WorkerPool:
         `seeding` is that of their samples."""
         self.cancel()
         self._seeding = seeding
-        self._epochs += 1
         self._batches, self._late_error = batches, None
         self._turn = turn
         self.stream_ends = {}
@@ -259,11 +257,6 @@ class WorkerPool:
         self._come.clear()
         self._waiting.clear()
         self._nbytes.clear()
-
-    @property
-    def next_key(self) -> tuple[int, int]:
-        """Random key of another epoch by the same workers, for which torch would draw no seed."""
-        return self._seeding.base, self._epochs
 
     @property
     def usable(self) -> bool:
@@ -481,9 +474,6 @@ class WorkerPool:
         try:
             if self.config.streamed:
                 raise RuntimeError(f"DataLoader worker (pid {death.pid}) {death.how}. {STREAM_LOST}")
-            if self.config.on_worker_death == "raise":
-                described = death.describe(self.config.dataset)
-                raise RuntimeError(f"DataLoader worker {described}. {RESPAWN}")
             error = self._deaths.add(death, self.config.dataset)
             self.progress[number].done()
             other = self._start(number)

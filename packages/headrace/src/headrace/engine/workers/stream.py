@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from headrace._torch_compat import LoaderIteratorBase
 from headrace.config import LoaderConfig
 from headrace.engine.meter import Failures
+from headrace.engine.progress import Progress
 from headrace.engine.seeding import Seeding
 from headrace.engine.stream import PythonStream
 from headrace.engine.workers.deaths import Deaths
 from headrace.engine.workers.pool import Guard, WorkerPool
-from headrace.engine.workers.progress import Progress
 from headrace.order.batches import IndexBatch
 from headrace.records import LazyCounts, Work
 
@@ -79,6 +80,27 @@ class WorkerStream(PythonStream):
         finally:
             self._taken = self.pool.taken
         return batch
+
+
+class KeptWorkers(LoaderIteratorBase):  # type: ignore[misc]
+    """In place of the iterator of an epoch that has ended, while its worker processes wait for another one.
+
+    Args:
+        pool: the worker processes.
+    """
+
+    def __init__(self, pool: WorkerPool) -> None:
+        self._pool = pool
+
+    def __next__(self) -> Any:
+        raise StopIteration
+
+    @property
+    def _workers(self) -> list[Any]:
+        return list(self._pool.processes)
+
+    def _shutdown_workers(self) -> None:
+        self._pool.close()
 
 
 class WorkerPools:
@@ -149,11 +171,6 @@ class WorkerPools:
         pool, self._idle = self._idle, None
         if pool is not None:
             pool.close()
-
-    @property
-    def kept_key(self) -> tuple[int, int] | None:
-        """Random key of an epoch by workers that were kept; None: there are none."""
-        return None if self.idle is None else self.idle.next_key
 
     def _keep(self, pool: WorkerPool) -> None:
         if self._idle is None and pool.usable:

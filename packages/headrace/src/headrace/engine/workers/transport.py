@@ -14,7 +14,6 @@ import os
 import pickle
 import socket
 import struct
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -177,7 +176,9 @@ class Outbox:
 
     def take(self, nbytes: int) -> Bytes | None:
         """Memory for one array of a batch, uint8 [nbytes]; what lies at its start is sent without a copy.
-        None: more of it is in use than a batch may have."""
+        None if the array is too small for that, or the batch has as many segments as it may have."""
+        if nbytes < SEGMENT_NBYTES:
+            return None
         self._reclaim()
         if len(self._taken) >= MAX_SEGMENTS:
             return None
@@ -278,41 +279,6 @@ class Outbox:
                 self._dropped.append(number)
             else:
                 os.close(file)
-
-
-_outbox: Outbox | None = None
-
-
-def use_outbox(outbox: Outbox) -> None:
-    """This process is a worker, and sends its batches by `outbox`."""
-    global _outbox
-    _outbox = outbox
-
-
-_thread = threading.local()
-
-
-class _Collation:
-    """Within this the calling thread collates a batch. A generator as the context manager would take longer
-    than to collate a batch of a few numbers."""
-
-    def __enter__(self) -> None:
-        _thread.collates = True
-
-    def __exit__(self, *_: object) -> None:
-        _thread.collates = False
-
-
-collation = _Collation()
-
-
-def batch_memory(nbytes: int) -> torch.Tensor:
-    """Memory for a tensor: uint8 [nbytes]. While a worker collates, it is sent without a copy; elsewhere it
-    is ordinary memory, as each part of a batch takes an open file."""
-    taken = None
-    if _outbox is not None and getattr(_thread, "collates", False) and nbytes >= SEGMENT_NBYTES:
-        taken = _outbox.take(nbytes)
-    return torch.empty(nbytes, dtype=torch.uint8, device="cpu") if taken is None else torch.from_numpy(taken)
 
 
 class Inbox:

@@ -17,13 +17,14 @@ import numpy as np
 import torch
 
 from headrace import _torch_compat
+from headrace._machine import queued_ns
 from headrace._native.allocator import keep_freed_memory
 from headrace.engine.error_policy import FORKED_CUDA_SIGN, STOPPED, ErrorPolicyDataset, Request
+from headrace.engine.iterable import EndOfStream, IterableBatches
+from headrace.engine.progress import Cancelled, Progress, ProgressCell
 from headrace.engine.seeding import Seeding, seed_worker
-from headrace.engine.slots import stacking
-from headrace.engine.workers.iterable import EndOfStream, IterableBatches
-from headrace.engine.workers.progress import Cancelled, Progress, ProgressCell
-from headrace.engine.workers.transport import Channel, Message, Outbox, batch_memory, use_outbox
+from headrace.engine.slots import batch_memory, share_batches, stacking
+from headrace.engine.workers.transport import Channel, Message, Outbox
 from headrace.errors import ConfigError
 from headrace.order.batches import IndexBatch
 from headrace.records import LazyCounts
@@ -210,15 +211,11 @@ class _Worker:
         parts = start.parts if isinstance(start.parts, tuple) else start.parts.load()
         dataset, collate, user_init, guard = parts
         seed_worker(start.seed, start.worker)  # now, as torch does: to unpickle a dataset may draw
-        if start.lazy and "PIL.Image" in sys.modules:  # to import it for nothing would take a while
-            from headrace import lazy
-
-            self._lazy_counts = lazy.start_worker()
         self._show_seed(start.seed, dataset)
         functions = _torch_compat.default_collate_functions()
         if torch.Tensor in functions and not _torch_compat.default_collation_changed():
             functions[torch.Tensor] = stacking(functions[torch.Tensor], batch_memory)
-        use_outbox(self._outbox)
+        share_batches(self._outbox.take)
         guarded = guard(dataset, collate, start.on_error)
         guarded.progress = self._cell
         if "cv2" in sys.modules:
@@ -228,6 +225,11 @@ class _Worker:
                 user_init(start.worker)
         except StopIteration as error:
             raise RuntimeError(STOPPED.format("worker_init_fn")) from error
+        # Last, as what user_init replaces is left alone. To import it for nothing would take a while.
+        if start.lazy and "PIL.Image" in sys.modules:
+            from headrace import lazy
+
+            self._lazy_counts = lazy.start_worker()
         self._guarded = guarded
 
     def _show_seed(self, seed: int, dataset: Any) -> None:
@@ -241,11 +243,16 @@ class _Worker:
         if not self._cell.wanted(request.number) and not self._must_follow():
             return
         self._cell.start(request.number)
-        start, on_core = time.perf_counter_ns(), time.process_time_ns()
+        start, on_core, queued = time.perf_counter_ns(), time.process_time_ns(), queued_ns()
         try:
             made = self._made(request)
             if self._warm:
-                self._cell.add_work(time.perf_counter_ns() - start, time.process_time_ns() - on_core)
+                ended = queued_ns()
+                self._cell.add_work(
+                    time.perf_counter_ns() - start,
+                    time.process_time_ns() - on_core,
+                    None if queued is None or ended is None else ended - queued,
+                )
             self._warm = True
             if self._cell.wanted(request.number):
                 ended = type(made) is EndOfStream

@@ -1,0 +1,125 @@
+"""The other rows of `floor.py`: public functions, datasets and orders, against what they replace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torchvision.io
+from PIL import Image
+from torch.utils.data import RandomSampler, SequentialSampler, WeightedRandomSampler
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+
+import headrace
+import headrace.lazy
+import headrace.order
+
+FILES = 40
+SAMPLES = 1_000_000
+STEPS = v1.Compose([v1.Resize(224), v1.CenterCrop(224), v1.ToTensor()])
+
+Function = Callable[[Any], Any]
+Made = tuple[Function, Function, list[Any]]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function, and what it replaces.
+
+    Attributes:
+        name: what the table shows.
+        make: Headrace's function, the other, and what both are called with, one after the other; it may keep
+            files in the folder that it is given.
+        same: whether they give the same; random orders don't.
+        needs: package that the row imports besides torchvision.
+    """
+
+    name: str
+    make: Callable[[Path], Made]
+    same: bool = True
+    needs: str | None = None
+
+
+def jpegs(folder: Path) -> list[Path]:
+    """JPEGs of 500 × 375 and some 60 kB, in two classes."""
+    rng = np.random.default_rng(0)
+    paths = []
+    for i in range(FILES):
+        pixels = rng.integers(0, 255, (94, 125, 3), np.uint8)
+        path = folder / "images" / f"class-{i % 2}" / f"{i:02}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).resize((500, 375), Image.Resampling.BICUBIC).save(path, quality=90)
+        paths.append(path)
+    return paths
+
+
+def decoded_tensors(folder: Path) -> Made:
+    files = [torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8) for path in jpegs(folder)]
+    return *decoders(), files
+
+
+def decoded_paths(folder: Path) -> Made:
+    return *decoders(), [str(path) for path in jpegs(folder)]
+
+
+def decoders() -> tuple[Function, Function]:
+    return partial(headrace.decode_image, mode="RGB"), partial(torchvision.io.decode_image, mode="RGB")
+
+
+def opened_images(folder: Path) -> Made:
+    def as_array(open: Callable[[Path], Image.Image], path: Path) -> Any:
+        with open(path) as image:
+            return np.asarray(image.convert("RGB"))
+
+    return partial(as_array, headrace.lazy.open), partial(as_array, Image.open), jpegs(folder)
+
+
+def samples_of_files(transform: Any, folder: Path) -> Made:
+    jpegs(folder)
+    theirs = ImageFolder(folder / "images", transform)
+    paths, labels = zip(*theirs.samples, strict=True)
+    ours = headrace.ImageDataset(paths, labels, transform)
+    return ours.__getitem__, theirs.__getitem__, [*range(FILES)]
+
+
+def samples_of_pack(folder: Path) -> Made:
+    jpegs(folder)
+    theirs = ImageFolder(folder / "images", STEPS)
+    headrace.pack(folder / "images", folder / "pack")
+    return headrace.PackedDataset(folder / "pack", STEPS).__getitem__, theirs.__getitem__, [*range(FILES)]
+
+
+def order(ours: Iterable[int], theirs: Iterable[int]) -> Made:
+    return lambda _: list(ours), lambda _: list(theirs), [None]
+
+
+def sequential(_: Path) -> Made:
+    return order(headrace.order.Sequential(SAMPLES), SequentialSampler(range(SAMPLES)))
+
+
+def shuffled(_: Path) -> Made:
+    return order(headrace.order.Shuffled(SAMPLES), RandomSampler(range(SAMPLES)))
+
+
+def weighted(_: Path) -> Made:
+    weights = torch.rand(SAMPLES, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return order(headrace.order.Weighted(weights), WeightedRandomSampler(weights, SAMPLES))
+
+
+CALLS = (
+    Call("decode_image of a tensor", decoded_tensors),
+    Call("decode_image of a path", decoded_paths),
+    Call("lazy.open, whole image as an array", opened_images),
+    Call("ImageDataset, image by image", partial(samples_of_files, None)),
+    Call("ImageDataset, resized, as tensors", partial(samples_of_files, STEPS)),
+    Call("PackedDataset, resized, as tensors", samples_of_pack, needs="pyarrow"),
+    Call("order.Sequential", sequential),
+    Call("order.Shuffled", shuffled, same=False),
+    Call("order.Weighted", weighted, same=False),
+)

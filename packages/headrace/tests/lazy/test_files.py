@@ -1,0 +1,127 @@
+"""A lazy image is read from its file when Pillow reads it."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from headrace import lazy
+from support.jpegs import jpeg
+from support.odd_files import saved
+
+FORMATS: dict[str, Callable[[int, int], bytes]] = {
+    "JPEG": lambda width, height: jpeg(np.random.default_rng(width), "4:2:0", width, height),
+    "PNG": lambda width, height: saved("PNG", "RGB", width, height),
+    "PNG with a palette": lambda width, height: saved("PNG", "P", width, height),
+    "WebP": lambda width, height: saved("WEBP", "RGB", width, height),
+}
+LOOKS: dict[str, Callable[[Any], Any]] = {
+    "tobytes": lambda image: image.tobytes(),
+    "convert": lambda image: image.convert("RGB").tobytes(),
+    "crop": lambda image: image.crop((0, 0, 30, 20)).tobytes(),
+}
+
+
+@pytest.fixture(autouse=True)
+def uninstalled() -> Iterator[None]:
+    yield
+    lazy.uninstall()
+
+
+def both_ways(action: Callable[[], Any]) -> tuple[Any, Any]:
+    """What an action gives, or its error, with lazy images and without them."""
+    results = []
+    for change in (lazy.install, lazy.uninstall):
+        change()
+        try:
+            results.append(action())
+        except Exception as error:  # whatever Pillow raises is the expected result
+            results.append((type(error), str(error)))
+    return results[0], results[1]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("size", [(61, 47), (200, 160), (20, 10)])
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_file_that_is_overwritten(format: str, size: tuple[int, int], look: str, tmp_path: Path) -> None:
+    first, second = FORMATS[format](61, 47), FORMATS[format](*size)
+
+    def in_a_file() -> Any:
+        path = tmp_path / "image"
+        path.write_bytes(first)
+        before = os.stat(path)
+        with Image.open(path) as image:
+            path.write_bytes(second)
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000))
+            return LOOKS[look](image)
+
+    def in_memory() -> Any:
+        file = io.BytesIO(first)
+        image = Image.open(file)
+        file.seek(0)
+        file.truncate()
+        file.write(second)
+        return LOOKS[look](image)
+
+    def after_load() -> Any:
+        path = tmp_path / "image"
+        path.write_bytes(first)
+        image = Image.open(path)
+        image.load()
+        path.write_bytes(second)
+        return LOOKS[look](image)
+
+    def replaced() -> Any:
+        path = tmp_path / "image"
+        path.write_bytes(first)
+        image = Image.open(path)
+        (tmp_path / "other").write_bytes(second)
+        os.replace(tmp_path / "other", path)
+        return LOOKS[look](image)
+
+    for action in (in_a_file, in_memory, after_load, replaced):
+        ours, theirs = both_ways(action)
+        assert ours == theirs, action.__name__
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_file_that_is_closed(format: str, look: str, tmp_path: Path) -> None:
+    path = tmp_path / "image"
+    path.write_bytes(FORMATS[format](61, 47))
+
+    def by_its_owner() -> Any:
+        with open(path, "rb") as file:
+            image = Image.open(file)
+        return LOOKS[look](image)
+
+    def in_memory() -> Any:
+        with io.BytesIO(path.read_bytes()) as file:
+            image = Image.open(file)
+        return LOOKS[look](image)
+
+    def as_a_context() -> Any:
+        with Image.open(path) as image:
+            pass
+        return LOOKS[look](image)
+
+    def by_close() -> Any:
+        image = Image.open(path)
+        image.close()
+        return LOOKS[look](image)
+
+    def by_verify() -> Any:
+        image = Image.open(path)
+        image.verify()
+        return LOOKS[look](image)
+
+    for action in (by_its_owner, in_memory, as_a_context, by_close, by_verify):
+        ours, theirs = both_ways(action)
+        assert ours == theirs, action.__name__

@@ -1,0 +1,218 @@
+"""States of loaders as earlier versions saved them. `python -m support.golden_states FILE` writes a file.
+
+Each is saved together with the samples that the loader that saved it gave next. A file that has been released
+is never written again: it stands for the checkpoints that users have.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import sys
+import warnings
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.utils import data
+from torch.utils.data import BatchSampler, RandomSampler, TensorDataset
+
+import headrace
+from headrace.order import Endless, LocalShuffled, RepeatedAugmentation, Shuffled, Weighted
+from support.stateful import ByIterator, CountedStream, StatefulSampler
+
+N = 23
+BATCH_SIZE = 3
+
+Make = Callable[[int], Any]  # a loader of the rank of that number
+
+
+class Squares(data.Dataset[tuple[int, int]]):
+    """A dataset that runs as Python."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index, index * index
+
+
+class PlainStream(data.IterableDataset[int]):
+    """A share of N numbers, without a state."""
+
+    def __iter__(self) -> Any:
+        info = data.get_worker_info()
+        return iter(range(N) if info is None else range(info.id, N, info.num_workers))
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(9)
+
+
+def _loader(dataset: Callable[[], Any], options: Callable[[], dict[str, Any]], **common: Any) -> Make:
+    def make(rank: int) -> Any:
+        chosen = {"num_workers": 0, **common, **options()}
+        if chosen.pop("ranks", False):
+            chosen |= {"rank": rank, "world_size": 2}
+        if "batch_sampler" not in chosen:
+            chosen.setdefault("batch_size", BATCH_SIZE)
+        return headrace.DataLoader(dataset(), **chosen)
+
+    return make
+
+
+def _rows() -> TensorDataset:
+    return TensorDataset(torch.arange(N), torch.arange(N) ** 2)
+
+
+ORDERS: dict[str, Callable[[], dict[str, Any]]] = {
+    "in order": dict,
+    "shuffled": lambda: {"shuffle": True},
+    "shuffled by a seed": lambda: {"shuffle": True, "seed": 5},
+    "shuffled by a generator": lambda: {"shuffle": True, "generator": generator()},
+    "without the rest": lambda: {"shuffle": True, "drop_last": True},
+    "one by one": lambda: {"shuffle": True, "batch_size": None},
+    "two ranks": lambda: {"shuffle": True, "ranks": True},
+    "two ranks by a seed, exactly": lambda: {
+        "shuffle": True,
+        "ranks": True,
+        "seed": 4,
+        "remainder": "exact",
+    },
+    "repeated": lambda: {"sampler": RepeatedAugmentation(N, 3)},
+    "weighted": lambda: {"sampler": Weighted([1.0 + i for i in range(N)], 30), "seed": 3},
+    "local": lambda: {"sampler": LocalShuffled([0, 7, 15, N], 12)},
+    "torch's random": lambda: {"sampler": RandomSampler(range(N), generator=generator())},
+    "torch's random by the global generator": lambda: {"sampler": RandomSampler(range(N), True, 40)},
+    "torch's random and a seed": lambda: {"sampler": RandomSampler(range(N)), "seed": 6},
+    "a list": lambda: {"sampler": [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2]},
+    "stateful": lambda: {"sampler": StatefulSampler(N)},
+    "batches": lambda: {"batch_sampler": BatchSampler(RandomSampler(range(N)), 4, False)},
+    "stateful batches": lambda: {"batch_sampler": BatchSampler(StatefulSampler(N), 4, True)},
+}
+WORKERS = {"num_workers": 2, "worker_kind": "process"}
+STREAMS: dict[str, Callable[[], Any]] = {
+    "stream with a state": lambda: CountedStream(N),
+    "stream whose iterator has a state": ByIterator,
+    "stream without a state": PlainStream,
+}
+LOADERS: dict[str, Make] = {
+    **{f"rows, {name}": _loader(_rows, options) for name, options in ORDERS.items()},
+    **{
+        f"python, {name}": _loader(Squares, ORDERS[name], **WORKERS)
+        for name in ("shuffled", "shuffled by a generator", "stateful", "batches", "two ranks")
+    },
+    **{
+        f"kept workers, {name}": _loader(Squares, ORDERS[name], **WORKERS, persistent_workers=True)
+        for name in (
+            "shuffled",
+            "shuffled by a generator",
+            "torch's random",
+            "stateful",
+            "batches",
+            "two ranks",
+        )
+    },
+    **{name: _loader(stream, dict) for name, stream in STREAMS.items()},
+    **{f"{name}, workers": _loader(stream, dict, **WORKERS) for name, stream in STREAMS.items()},
+    **{
+        f"{name}, kept workers": _loader(stream, dict, **WORKERS, persistent_workers=True)
+        for name, stream in STREAMS.items()
+    },
+    "endless": _loader(lambda: range(10), lambda: {"sampler": Endless(Shuffled(10))}),
+}
+RANKS = 2
+ENDLESS = 8  # batches of an endless epoch
+
+# Epochs that are over when the state is saved, and batches that have been received of the next one; None: it
+# hasn't begun, "all": its end hasn't been seen yet.
+PLACES: dict[str, tuple[int, int | str | None]] = {
+    "before the first batch": (0, 0),
+    "in the first epoch": (0, 3),
+    "at the end of the first epoch": (0, "all"),
+    "between epochs": (1, None),
+    "in the second epoch": (1, 2),
+}
+
+
+def numbers_of(batch: Any) -> list[int]:
+    """The indices of the samples of a batch."""
+    first = batch[0] if isinstance(batch, (list, tuple)) else batch
+    numbers: list[int] = torch.as_tensor(first).reshape(-1).tolist()
+    return numbers
+
+
+def saved(make: Make, place: str) -> dict[str, Any]:
+    """The state of loaders at a place, and by rank the batches that came after it in the same epoch, or,
+    between epochs, in the next one."""
+    epochs, received = PLACES[place]
+    states, rests = [], []
+    for rank in range(RANKS):
+        torch.manual_seed(1)
+        loader = make(rank)
+        for _ in range(epochs):
+            list(loader)
+        if received is None:
+            state = loader.state_dict()
+            rest = _next_epoch(loader, None)
+        else:
+            count = sum(1 for _ in make(rank)) if received == "all" else received
+            torch.manual_seed(1)
+            iterator = iter(loader)
+            for _ in range(int(count)):
+                next(iterator)
+            state = loader.state_dict()
+            rest = _rest(iterator, ENDLESS if _is_endless(loader) else None)
+        states.append(state)
+        rests.append(rest)
+    if states[0] != states[-1]:
+        raise AssertionError("the state differs from rank to rank")
+    return {"state": states[0], "rests": rests}
+
+
+def resumed(make: Make, entry: dict[str, Any]) -> list[list[list[int]]]:
+    """By rank the batches that loaders give that resume from what `saved` gave."""
+    rests = []
+    for rank in range(len(entry["rests"])):
+        torch.manual_seed(77)
+        loader = make(rank)
+        loader.load_state_dict(entry["state"])
+        rests.append(_next_epoch(loader, ENDLESS if _is_endless(loader) else None))
+    return rests
+
+
+def _next_epoch(loader: Any, most: int | None) -> list[list[int]]:
+    torch.manual_seed(2)  # between epochs, orders without a seed are drawn from here on
+    return _rest(iter(loader), most)
+
+
+def _rest(iterator: Any, most: int | None) -> list[list[int]]:
+    return [numbers_of(batch) for batch in islice(iterator, most)]
+
+
+def _is_endless(loader: Any) -> bool:
+    return isinstance(loader.sampler, Endless)
+
+
+def main(path: str) -> None:
+    """Writes all states to `path`."""
+    warnings.simplefilter("ignore")
+    entries: dict[str, dict[str, Any]] = {}
+    for name, make in LOADERS.items():
+        for place in PLACES:
+            if name == "endless" and PLACES[place] != (0, 3):
+                continue
+            entry = saved(make, place)
+            # The user's own generators and samplers are between epochs where the user puts them.
+            if place != "between epochs" or resumed(make, entry) == entry["rests"]:
+                entries.setdefault(name, {})[place] = entry
+    with lzma.open(path, "wt") as file:
+        json.dump(entries, file)
+
+
+if __name__ == "__main__":
+    # Datasets are known by the name of their module.
+    from support import golden_states
+
+    golden_states.main(sys.argv[1])
