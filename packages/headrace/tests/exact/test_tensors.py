@@ -26,7 +26,7 @@ from headrace.transforms import OPS, find_op
 from headrace.transforms.on_tensors import torch_resizes_as_expected
 from headrace.transforms.op import ImageOp, NoNativeForm, flat, replay
 from headrace.transforms.reading import TENSOR_FILTERS
-from headrace.transforms.resize import TensorResize
+from headrace.transforms.resize import Resize
 from support.images import noise
 from support.jpegs import image_folder
 
@@ -80,7 +80,7 @@ def test_resizes_are_torchs_for_every_layout(mode: InterpolationMode, before: tu
     larger = np.pad(pixels, ((2, 1), (1, 3), (0, 0)))
     view = torch.from_numpy(larger).permute(2, 0, 1)[:, 2 : 2 + before[0], 1 : 1 + before[1]]
     for after in SIZES[1:]:
-        ours = native([TensorResize(*after, TENSOR_FILTERS[mode])], image, SampleKey(0, 0, 0))
+        ours = native([Resize(*after, TENSOR_FILTERS[mode], arithmetic="torch")], image, SampleKey(0, 0, 0))
         assert ours is not None
         for tensor in (tensor_of(image), tensor_of(image).contiguous(), view):
             resized = v2.functional.resize(tensor, list(after), mode, antialias=True)
@@ -104,7 +104,9 @@ def test_resizes_of_any_size_are_torchs(
     elif kind == "ramp":
         pixels = np.broadcast_to(np.arange(width, dtype=np.uint8)[None, :, None], pixels.shape)
     image = Image.fromarray(np.ascontiguousarray(pixels))
-    ours = native([TensorResize(after[0], after[1], TENSOR_FILTERS[mode])], image, SampleKey(0, 0, 0))
+    ours = native(
+        [Resize(after[0], after[1], TENSOR_FILTERS[mode], arithmetic="torch")], image, SampleKey(0, 0, 0)
+    )
     assert ours is not None
     assert same(ours, image_of(v2.functional.resize(tensor_of(image), after, mode, antialias=True)))
 
@@ -116,7 +118,7 @@ def test_every_instruction_set_gives_torchs_bits(mode: InterpolationMode, simd: 
     expected = image_of(v2.functional.resize(tensor_of(image), [40, 112], mode, antialias=True))
     try:
         ffi.simd_force(simd)
-        found = native([TensorResize(40, 112, TENSOR_FILTERS[mode])], image, SampleKey(0, 0, 0))
+        found = native([Resize(40, 112, TENSOR_FILTERS[mode], arithmetic="torch")], image, SampleKey(0, 0, 0))
     finally:
         ffi.simd_force(None)
     assert found is not None

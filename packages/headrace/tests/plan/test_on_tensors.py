@@ -14,7 +14,6 @@ from headrace import transforms as ops
 from headrace.plan.transform import LoweredTransform, lower_transform
 from headrace.transforms import on_tensors
 from headrace.transforms.op import UNKNOWN, Extent
-from headrace.transforms.resize import TensorResize, TensorResizeShorter
 
 END = [v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.5] * 3)]
 TORCH = f"exact (torch {'.'.join(torch.__version__.split('.')[:2])}, uint8)"
@@ -44,14 +43,18 @@ def test_the_recommended_pipeline_is_native_and_names_its_reference() -> None:
 def test_a_resize_before_the_conversion_is_pillows_and_one_after_it_torchs() -> None:
     result = lowered(v2.Resize(64), v2.ToImage(), v2.CenterCrop(60), v2.Resize((32, 24)))
     assert result.whole
-    assert result.ops == (ops.ResizeShorter(64, None, 2), ops.CenterCrop(60, 60), TensorResize(32, 24, 7))
+    assert result.ops == (
+        ops.ResizeShorter(64, None, 2),
+        ops.CenterCrop(60, 60),
+        ops.Resize(32, 24, 7, arithmetic="torch"),
+    )
 
 
 @pytest.mark.parametrize("conversion", [v2.ToImage(), v2.PILToTensor(), v1.PILToTensor()])
 def test_each_conversion_to_levels(conversion: Any) -> None:
     result = lowered(conversion, v2.Resize(40, InterpolationMode.NEAREST), v2.CenterCrop(32))
     assert result.whole
-    assert result.ops == (TensorResizeShorter(40, None, 6), ops.CenterCrop(32, 32))
+    assert result.ops == (ops.ResizeShorter(40, None, 6, arithmetic="torch"), ops.CenterCrop(32, 32))
 
 
 def test_a_conversion_that_changes_no_level_keeps_them() -> None:

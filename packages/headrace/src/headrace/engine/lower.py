@@ -18,6 +18,7 @@ from headrace.sources.arrays import ArraySource
 from headrace.sources.source import load_image
 from headrace.transforms.decode_image import DECODER, read_as_tensor
 from headrace.transforms.hf_processors import OverWhite
+from headrace.transforms.on_tensors import lowered
 from headrace.transforms.op import ImageOp, flat, replay
 
 DTYPES = {torch.uint8: 0, torch.float16: 1, torch.bfloat16: 2, torch.float32: 3}
@@ -65,11 +66,11 @@ def lower_table(table: PointwiseTable, height: int, width: int, layout: Layout) 
 
 def lower_ops(ops: Sequence[ImageOp]) -> list[abi.Op]:
     """Each op as hr_op, followed by those inside of it."""
-    lowered = []
+    native: list[abi.Op] = []
     for op in ops:
         inside = lower_ops(op.inside)
-        lowered += [ffi.op(op.native, op.params(), len(inside), op.data()), *inside]
-    return lowered
+        native += [lowered(op, len(inside)), *inside]
+    return native
 
 
 def draws_of(

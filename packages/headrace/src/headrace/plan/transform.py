@@ -36,6 +36,7 @@ from headrace.transforms.op import (
     NoNativeForm,
     Op,
     Settled,
+    parity_of,
     parity_text,
 )
 from headrace.transforms.random_erasing import RandomErasing
@@ -449,7 +450,7 @@ def _native_step(item: _Item) -> Step:
         return Step(item.text, "gray becomes three equal channels, RGB stays", "exact")
     if isinstance(item.op, ImageOp):
         note = "" if item.settled is None else item.settled.note
-        return Step(item.text, note, parity_text(item.op.parity))
+        return Step(item.text, note, parity_text(parity_of(item.op)))
     if isinstance(item.op, Identity):
         return Step(item.text, "changes nothing", "exact")
     return Step(item.text, ERASED if isinstance(item.op, RandomErasing) else IN_TABLE, "exact")

@@ -15,8 +15,8 @@ from torchvision.transforms.v2 import functional as F  # noqa: N812  (torchvisio
 from typing_extensions import Self
 
 from headrace.records import Draw
-from headrace.transforms.on_tensors import require_torch, require_v2
-from headrace.transforms.op import ImageOp, NoNativeForm, TensorOp
+from headrace.transforms.on_tensors import in_torch, require_v2
+from headrace.transforms.op import ImageOp, NoNativeForm
 from headrace.transforms.reading import chance, finite, integer
 
 PROBABILITIES: tuple[dict[str, float], ...] = ({"p": 0.0}, {"p": 0.5}, {"p": 1.0})
@@ -104,7 +104,7 @@ class VerticalFlip(_Flip):
 @dataclass(frozen=True)
 class _LookUp(PlainChanceOp):
     @classmethod
-    def read_on_tensor(cls, transform: Any) -> PlainChanceOp:
+    def read_on_tensor(cls, transform: Any) -> Self:
         require_v2(transform)
         return cls.read(transform)  # the same on tensors
 
@@ -132,20 +132,13 @@ class RandomAutocontrast(PlainChanceOp):
     """Each channel's lowest level becomes 0 and its highest 255, with probability `p`."""
 
     native = "random_autocontrast"
+    torch_native = "random_tensor_autocontrast"
     matches = (v1.RandomAutocontrast, v2.RandomAutocontrast)
     function = staticmethod(F.autocontrast)
 
     @classmethod
-    def read_on_tensor(cls, transform: Any) -> PlainChanceOp:
-        require_torch(RandomTensorAutocontrast(1.0), transform)
-        return RandomTensorAutocontrast.read(transform)
-
-
-@dataclass(frozen=True)
-class RandomTensorAutocontrast(TensorOp, RandomAutocontrast):
-    """The same of a uint8 tensor, in torchvision's own arithmetic."""
-
-    native = "random_tensor_autocontrast"
+    def read_on_tensor(cls, transform: Any) -> Self:
+        return in_torch(cls.read(transform), transform, probe=cls(1.0))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,8 +16,8 @@ from typing_extensions import Self
 
 from headrace.records import Draw
 from headrace.transforms.chance import PROBABILITIES, PlainChanceOp
-from headrace.transforms.on_tensors import mean_problem, require_torch
-from headrace.transforms.op import NO_GRAY, Extent, ImageOp, NoNativeForm, Settled, TensorOp
+from headrace.transforms.on_tensors import in_torch, mean_problem
+from headrace.transforms.op import NO_GRAY, Extent, ImageOp, NoNativeForm, Settled
 from headrace.transforms.reading import bounds, chance, range_text
 
 Bounds = tuple[float, float]
@@ -34,6 +35,7 @@ class Grayscale(ImageOp):
     num_output_channels: int
 
     native = "grayscale"
+    torch_native = "tensor_grayscale"  # with torchvision's weights, truncated
     matches = (v1.Grayscale, v2.Grayscale)
     examples = ({"num_output_channels": 3}, {})
 
@@ -49,11 +51,11 @@ class Grayscale(ImageOp):
         return cls(channels)
 
     @classmethod
-    def read_on_tensor(cls, transform: Any) -> Grayscale:
-        if cls.read(transform).num_output_channels == 1:
+    def read_on_tensor(cls, transform: Any) -> Self:
+        op = cls.read(transform)
+        if op.num_output_channels == 1:
             raise NoNativeForm("num_output_channels=1 has no native form on tensors")
-        require_torch(TensorGrayscale(3), transform)
-        return TensorGrayscale(3)
+        return in_torch(op, transform, probe=op)
 
     def params(self) -> tuple[float, ...]:
         return ()
@@ -71,38 +73,24 @@ class Grayscale(ImageOp):
 
 
 @dataclass(frozen=True)
-class TensorGrayscale(TensorOp, Grayscale):
-    """`Grayscale` of a uint8 tensor: torchvision's weights, truncated."""
-
-    native = "tensor_grayscale"
-
-
-@dataclass(frozen=True)
 class RandomGrayscale(PlainChanceOp):
     """Three channels of luma with probability `p`."""
 
     native = "random_grayscale"
+    torch_native = "random_tensor_grayscale"
     as_tensor = True
     matches = (v1.RandomGrayscale, v2.RandomGrayscale)
     examples = ({}, *PROBABILITIES)
 
     @classmethod
-    def read_on_tensor(cls, transform: Any) -> RandomGrayscale:
-        require_torch(TensorGrayscale(3), transform)
-        return RandomTensorGrayscale.read(transform)
+    def read_on_tensor(cls, transform: Any) -> Self:
+        return in_torch(cls.read(transform), transform, probe=Grayscale(3))
 
     def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
         return not draw[0]
 
     def applied(self, image: Image.Image, draw: Draw) -> Any:
         return F.rgb_to_grayscale(image, num_output_channels=3)
-
-
-@dataclass(frozen=True)
-class RandomTensorGrayscale(TensorOp, RandomGrayscale):
-    """`RandomGrayscale` of a uint8 tensor."""
-
-    native = "random_tensor_grayscale"
 
 
 def _factors_of(transform: Any, name: str) -> Bounds:
@@ -112,7 +100,25 @@ def _factors_of(transform: Any, name: str) -> Bounds:
 
 
 @dataclass(frozen=True)
-class ColorJitter(ImageOp):
+class _ColorsOp(ImageOp):
+    """An op that may change the contrast, for which torch takes a mean of all pixels."""
+
+    @classmethod
+    @abstractmethod
+    def read(cls, transform: Any) -> Self: ...
+
+    @classmethod
+    def read_on_tensor(cls, transform: Any) -> Self:
+        return in_torch(cls.read(transform), transform, probe=EACH_ADJUSTMENT)
+
+    def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
+        settled = super().settle(before, on_tensor=on_tensor)
+        averages = self.arithmetic == "torch" and getattr(self, "contrast", None) is not None
+        return replace(settled, problem=settled.problem or mean_problem(before)) if averages else settled
+
+
+@dataclass(frozen=True)
+class ColorJitter(_ColorsOp):
     """Brightness, contrast, saturation and hue changed in a random order, each by a random factor.
 
     Factors lie between the bounds given; None: that one isn't changed.
@@ -124,6 +130,7 @@ class ColorJitter(ImageOp):
     hue: Bounds | None
 
     native = "color_jitter"
+    torch_native = "tensor_color_jitter"
     matches = (v1.ColorJitter, v2.ColorJitter)
     draws = ("what is changed first", "second", "third", "fourth", *(f"factor of {name}" for name in FACTORS))
     examples = (
@@ -141,16 +148,9 @@ class ColorJitter(ImageOp):
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        factors: dict[str, Bounds | None] = dict.fromkeys(FACTORS)
-        for name in FACTORS:
-            if getattr(transform, name) is not None:
-                factors[name] = _factors_of(transform, name)
-        return cls(**factors)
-
-    @classmethod
-    def read_on_tensor(cls, transform: Any) -> ColorJitter:
-        require_torch(EACH_ADJUSTMENT, transform)
-        return TensorColorJitter.read(transform)
+        changed = (getattr(transform, name) is not None for name in FACTORS)
+        factors = zip(FACTORS, changed, strict=True)
+        return cls(*(_factors_of(transform, name) if changes else None for name, changes in factors))
 
     def params(self) -> tuple[float, ...]:
         values = [getattr(self, name) for name in FACTORS]
@@ -171,23 +171,7 @@ class ColorJitter(ImageOp):
         return ((name, value) for name, value in values if value is not None)
 
 
-class _TensorColors(TensorOp):
-    contrast: Bounds | None
-
-    def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
-        settled = super().settle(before, on_tensor=on_tensor)
-        unsure = "" if self.contrast is None else mean_problem(before)
-        return replace(settled, problem=settled.problem or unsure)
-
-
-@dataclass(frozen=True)
-class TensorColorJitter(_TensorColors, ColorJitter):
-    """`ColorJitter` of a uint8 tensor, in torchvision's own arithmetic."""
-
-    native = "tensor_color_jitter"
-
-
-EACH_ADJUSTMENT = TensorColorJitter((0.3, 1.7), (0.3, 1.7), (0.3, 1.7), (-0.5, 0.5))
+EACH_ADJUSTMENT = ColorJitter((0.3, 1.7), (0.3, 1.7), (0.3, 1.7), (-0.5, 0.5))
 
 
 @dataclass(frozen=True)
@@ -219,7 +203,7 @@ class ChannelPermutation(ImageOp):
 
 
 @dataclass(frozen=True)
-class PhotometricDistort(ImageOp):
+class PhotometricDistort(_ColorsOp):
     """Brightness, contrast, saturation and hue changed, and channels permuted, each with probability `p`.
 
     Contrast comes before saturation or after hue, with equal probability. Factors are drawn from the ranges.
@@ -232,6 +216,7 @@ class PhotometricDistort(ImageOp):
     hue: Bounds
 
     native = "photometric_distort"
+    torch_native = "tensor_photometric_distort"
     gray_problem = NO_GRAY
     matches = (v2.RandomPhotometricDistort,)
     draws = (
@@ -251,11 +236,6 @@ class PhotometricDistort(ImageOp):
     def read(cls, transform: Any) -> Self:
         return cls(chance("p", transform.p), *(_factors_of(transform, name) for name in FACTORS))
 
-    @classmethod
-    def read_on_tensor(cls, transform: Any) -> PhotometricDistort:
-        require_torch(EACH_ADJUSTMENT, transform)
-        return TensorPhotometricDistort.read(transform)
-
     def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
         brightness, contrast, _, hue = draw[:4]
         return not (brightness or contrast or hue or draw[9])
@@ -265,10 +245,3 @@ class PhotometricDistort(ImageOp):
             if draw[which]:
                 image = ADJUST[which](image, draw[4 + which])
         return F.permute_channels(image, list(map(int, draw[10:]))) if draw[9] else image
-
-
-@dataclass(frozen=True)
-class TensorPhotometricDistort(_TensorColors, PhotometricDistort):
-    """`PhotometricDistort` of a uint8 tensor, in torchvision's own arithmetic."""
-
-    native = "tensor_photometric_distort"

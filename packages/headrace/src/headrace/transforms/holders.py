@@ -21,7 +21,7 @@ from headrace.transforms.changed import find_change
 from headrace.transforms.containers import COMPOSE
 from headrace.transforms.levels import Identity
 from headrace.transforms.lookup import find_op
-from headrace.transforms.op import UNKNOWN, Extent, ImageOp, NoNativeForm, Op, Settled, flat
+from headrace.transforms.op import UNKNOWN, Extent, ImageOp, NoNativeForm, Op, Settled, flat, parity_of
 from headrace.transforms.reading import number
 
 MAX_DEPTH = 6
@@ -42,7 +42,7 @@ class Holder(ImageOp):
         if len(list(flat(self.ops))) > MAX_INSIDE:
             raise NoNativeForm(f"holds more than {MAX_INSIDE} transforms")
         # On images some follow Pillow, on tensors some follow torch.
-        versions = {op.parity for op in self.ops} - {"exact"}
+        versions = {*map(parity_of, self.ops)} - {"exact"}
         if versions:
             object.__setattr__(self, "parity", versions.pop())
         problems = (f"{op} {op.gray_problem}" for op in self.ops if op.gray_problem)

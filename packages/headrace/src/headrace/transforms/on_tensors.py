@@ -7,8 +7,9 @@ each arithmetic is compared with torch's own before a plan relies on it.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +19,11 @@ from torchvision.transforms import InterpolationMode, v2
 
 from headrace._native import abi, ffi
 from headrace.records import Draw, SampleKey
-from headrace.transforms.op import Extent, ImageOp, NoNativeForm
+from headrace.transforms.op import Extent, ImageOp, NoNativeForm, replay_one
 from headrace.transforms.reading import TENSOR_FILTERS, interpolation_of, mode_of
 
 Pixels = npt.NDArray[np.uint8]
+AnyOp = TypeVar("AnyOp", bound=ImageOp)
 
 MOST_SUMMED = 1 << 20
 OTHER_PIXELS = "this torch gives other pixels for uint8 tensors on this machine than native code"
@@ -76,11 +78,16 @@ def check_result(height: int, width: int) -> None:
         raise NoNativeForm("resizes to one pixel, for which torch raises an error in some memory layouts")
 
 
-def require_torch(op: ImageOp, transform: Any) -> None:
-    """Raises NoNativeForm where `transform` isn't v2's, or torch doesn't compute `op` as native code does."""
+def in_torch(op: AnyOp, transform: Any, probe: ImageOp) -> AnyOp:
+    """`op`, which was read from `transform`, in torch's arithmetic.
+
+    Raises:
+        NoNativeForm: `transform` isn't v2's, or torch doesn't compute `probe` as native code does.
+    """
     require_v2(transform)
-    if not torch_computes_as_expected(op):
+    if not torch_computes_as_expected(replace(probe, arithmetic="torch")):
         raise NoNativeForm(OTHER_PIXELS)
+    return replace(op, arithmetic="torch")
 
 
 def require_v2(transform: Any) -> None:
@@ -102,13 +109,13 @@ def mean_problem(before: Extent) -> str:
 def torch_computes_as_expected(op: ImageOp) -> bool:
     """Whether torchvision's functions give native code's pixels for `op`, with numbers that it draws."""
     rng = np.random.default_rng(0)
-    call = [ffi.op(op.native, op.params(), 0, op.data())]
+    call = [lowered(op)]
     for index, size in itertools.product(range(4), ((17, 45), (32, 32), (1, 3))):
         pixels = rng.integers(0, 256, (*size, 3), dtype=np.uint8)
         pixels //= 16 if index == 0 else 1  # few levels, many of them equal
         ours = _run(call, pixels, index)
         assert ours is not None
-        theirs = op.replay(Image.fromarray(pixels), ours[1][: len(op.draws)])
+        theirs = replay_one(op, Image.fromarray(pixels), ours[1][: len(op.draws)])
         if not np.array_equal(ours[0], np.asarray(theirs)):
             return False
     return True
@@ -119,8 +126,14 @@ def native_pixels(op: ImageOp, pixels: Pixels, draw: Draw) -> Pixels | None:
     values = np.zeros((1, abi.DRAWS))
     values[0, : len(draw)] = draw
     out = np.empty_like(pixels)
-    pipeline = ffi.Pipeline([ffi.op(op.native, op.params(), 0, op.data())], *pixels.shape[:2])
+    pipeline = ffi.Pipeline([lowered(op)], *pixels.shape[:2])
     return out if pipeline.apply(pixels, values, out.ctypes.data) else None
+
+
+def lowered(op: ImageOp, inside: int = 0) -> abi.Op:
+    """The native form of `op`, which `inside` other ops follow that it holds."""
+    name = op.torch_native if op.arithmetic == "torch" and op.torch_native else op.native
+    return ffi.op(name, op.params(), inside, op.data())
 
 
 def _run(ops: list[abi.Op], pixels: Pixels, index: int) -> tuple[Pixels, Draw] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -25,6 +25,8 @@ from headrace.records import Draw
 #   "pillow" the same bits as the installed Pillow gives: its resize is followed, which version 13 changed
 #   "torch"  the bits that torch's own arithmetic gives on a uint8 tensor
 Parity = Literal["exact", "pillow", "torch"]
+# Whose results an op gives where they differ: Pillow's on images, or torch's on uint8 tensors.
+Arithmetic = Literal["pillow", "torch"]
 
 NO_EFFECT = "changes nothing: the image has that size already"
 TENSOR_PIXELS = "runs natively on images only, whose pixels differ from a tensor's: put it before ToImage"
@@ -112,14 +114,17 @@ class Op(ABC):
         """Name and arguments, for `explain()`."""
 
 
+@dataclass(frozen=True)
 class ImageOp(Op):
     """An op from RGB or gray image to RGB or gray image, which native code runs.
 
     Gray is carried as three equal channels.
 
     Attributes:
+        arithmetic: whose results it gives; see `Arithmetic`.
         native: its name in native/src/ops.
-        parity: see `Parity`.
+        torch_native: its name there in torch's arithmetic, if that is another op.
+        parity: see `Parity`; that of Pillow's arithmetic.
         tensor_problem: why it isn't run natively on a tensor of other values than the levels of an RGB image;
             empty: it gives what the conversion makes of its result on the image.
         gray_problem: why it isn't run natively on gray images, mode L; empty: on three equal channels it does
@@ -127,9 +132,12 @@ class ImageOp(Op):
         views: number of images that it makes of one, which native code puts one below the other.
     """
 
+    arithmetic: Arithmetic = field(default="pillow", kw_only=True)
+
     native: ClassVar[str]
+    torch_native: ClassVar[str] = ""
     parity: ClassVar[Parity] = "exact"
-    views: int = 1
+    views: ClassVar[int] = 1
     tensor_problem: ClassVar[str] = TENSOR_PIXELS
     gray_problem: ClassVar[str] = ""
 
@@ -140,7 +148,7 @@ class ImageOp(Op):
 
     def params(self) -> tuple[float, ...]:
         """The parameters as the native op takes them, in its order. The default: the fields, None as 0."""
-        values = (getattr(self, each.name) or 0 for each in fields(self))  # type: ignore[arg-type]
+        values = (getattr(self, each.name) or 0 for each in fields(self) if each.name != "arithmetic")
         return tuple(n for value in values for n in (value if isinstance(value, tuple) else (value,)))
 
     def data(self) -> npt.NDArray[np.float32] | None:
@@ -149,7 +157,8 @@ class ImageOp(Op):
 
     @abstractmethod
     def replay(self, image: Image.Image, draw: Draw) -> Any:
-        """What torchvision's functional makes of `image` with the numbers that were drawn."""
+        """What torchvision's functional makes of `image` (in torch's arithmetic a uint8 tensor) with the
+        numbers that were drawn."""
 
     def extent(self, before: Extent) -> Extent:
         """Of the image after the op. The default: that before it."""
@@ -192,19 +201,6 @@ class SizedOp(ImageOp):
 
     def extent(self, before: Extent) -> Extent:
         return Extent(self.height, self.width, exact=True)
-
-
-class TensorOp(ImageOp):
-    """What the next base class does, on a uint8 tensor, where torch's arithmetic isn't Pillow's.
-
-    Its `replay` must take tensors, too.
-    """
-
-    parity: ClassVar[Parity] = "torch"
-
-    def replay(self, image: Image.Image, draw: Draw) -> Any:
-        tensor = super().replay(v2.functional.pil_to_tensor(image), draw)  # type: ignore[safe-super]
-        return Image.fromarray(np.ascontiguousarray(tensor.permute(1, 2, 0).numpy()))
 
 
 class LevelOp(Op):
@@ -261,10 +257,18 @@ def replay(image: Image.Image, ops: Sequence[ImageOp], draws: Sequence[Draw]) ->
         ValueError: as `applied`, or a crop is larger than its padded input.
     """
     for op, draw in applied(ops, draws):
-        image = op.replay(image, draw)
+        image = replay_one(op, image, draw)
         if not isinstance(image, Image.Image):
             raise TypeError(f"torchvision gave {type(image).__name__} for an image")
     return image
+
+
+def replay_one(op: ImageOp, image: Image.Image, draw: Draw) -> Any:
+    """`image` after `op`, by torchvision, as a tensor if the op's arithmetic is torch's."""
+    if op.arithmetic == "pillow":
+        return op.replay(image, draw)
+    tensor = op.replay(v2.functional.pil_to_tensor(image), draw)
+    return Image.fromarray(np.ascontiguousarray(tensor.permute(1, 2, 0).numpy()))
 
 
 def keep_info(ops: Sequence[ImageOp], draws: Sequence[Draw], height: int, width: int) -> bool:
@@ -274,6 +278,11 @@ def keep_info(ops: Sequence[ImageOp], draws: Sequence[Draw], height: int, width:
             return False
         height, width = op.output_size(height, width, draw)
     return True
+
+
+def parity_of(op: ImageOp) -> Parity:
+    """How an op's result compares with that of its transform."""
+    return "torch" if op.arithmetic == "torch" else op.parity
 
 
 def parity_text(parity: Parity) -> str:

@@ -18,13 +18,13 @@ from headrace.transforms.op import (
     MAX_SIZE,
     NO_EFFECT,
     UNKNOWN,
+    Arithmetic,
     Extent,
     ImageOp,
     NoNativeForm,
     Parity,
     Settled,
     SizedOp,
-    TensorOp,
 )
 from headrace.transforms.reading import (
     bounds,
@@ -77,11 +77,11 @@ class Resize(_Resizing, SizedOp):
     @classmethod
     def read(cls, transform: Any) -> Resize | ResizeShorter:
         """`antialias` says nothing about PIL images."""
-        return _read(transform, filter_of(transform), Resize, ResizeShorter)
+        return _read(transform, filter_of(transform), "pillow")
 
     @classmethod
     def read_on_tensor(cls, transform: Any) -> Resize | ResizeShorter:
-        op = _read(transform, tensor_filter_of(transform), TensorResize, TensorResizeShorter)
+        op = _read(transform, tensor_filter_of(transform), "torch")
         if isinstance(op, Resize):
             check_result(op.height, op.width)
         else:
@@ -128,20 +128,8 @@ class ResizeShorter(_Resizing):  # which `Resize` reads
         return F.resize(image, [self.size], mode_of(self.filter), self.max_size, antialias=True)
 
 
-@dataclass(frozen=True)
-class TensorResize(TensorOp, Resize):
-    """A uint8 tensor, resized by torch, antialiased."""
-
-
-@dataclass(frozen=True)
-class TensorResizeShorter(TensorOp, ResizeShorter):
-    """The same of the shorter edge."""
-
-
-def _read(
-    transform: Any, number: int, exact: type[Resize], shorter: type[ResizeShorter]
-) -> Resize | ResizeShorter:
-    """Two sizes are exact, one is for the shorter edge; `number` is the filter's."""
+def _read(transform: Any, filter_: int, arithmetic: Arithmetic) -> Resize | ResizeShorter:
+    """Two sizes are exact, one is for the shorter edge."""
     if transform.size is None:
         raise NoNativeForm("size=None makes the longer edge max_size: no native form")
     sizes = list(transform.size) if isinstance(transform.size, Sequence) else [transform.size]
@@ -153,10 +141,10 @@ def _read(
             limit = integer("max_size", transform.max_size)
             if not size < limit <= MAX_SIZE:
                 raise NoNativeForm(f"max_size ({limit}) must be greater than size ({size})")
-        return shorter(size, limit, number)
+        return ResizeShorter(size, limit, filter_, arithmetic=arithmetic)
     if transform.max_size is not None:
         raise NoNativeForm("max_size beside two sizes: torchvision raises an error for it")
-    return exact(*pair(sizes), number)
+    return Resize(*pair(sizes), filter_, arithmetic=arithmetic)
 
 
 @dataclass(frozen=True)
@@ -197,7 +185,7 @@ class RandomResizedCrop(SizedOp):
 
     @classmethod
     def read_on_tensor(cls, transform: Any) -> RandomResizedCrop:
-        op = TensorResizedCrop(*_arguments(transform), tensor_filter_of(transform))
+        op = RandomResizedCrop(*_arguments(transform), tensor_filter_of(transform), arithmetic="torch")
         check_result(op.height, op.width)
         return op
 
@@ -210,11 +198,6 @@ class RandomResizedCrop(SizedOp):
         top, left, height, width = (int(value) for value in draw)
         size = [self.height, self.width]
         return F.resized_crop(image, top, left, height, width, size, mode_of(self.filter), antialias=True)
-
-
-@dataclass(frozen=True)
-class TensorResizedCrop(TensorOp, RandomResizedCrop):
-    """The same of a uint8 tensor, resized by torch, antialiased."""
 
 
 def _arguments(transform: Any) -> tuple[int, int, tuple[float, float], tuple[float, float]]:
