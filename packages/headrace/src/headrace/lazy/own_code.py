@@ -21,7 +21,7 @@ from headrace._torch_compat import leaves_of
 from headrace.plan.explain import LIBRARIES, place
 from headrace.transforms import find_op
 from headrace.transforms.changed import METHODS
-from headrace.transforms.containers import COMPOSE
+from headrace.transforms.lookup import COMPOSE
 from headrace.transforms.op import LevelOp
 
 LAMBDAS = (v1.Lambda, v2.Lambda)

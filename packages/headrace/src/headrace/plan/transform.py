@@ -23,10 +23,9 @@ from headrace.records import Mode
 from headrace.transforms import find_op, known_base
 from headrace.transforms.changed import find_change
 from headrace.transforms.colors import Grayscale
-from headrace.transforms.containers import is_container, steps_of
 from headrace.transforms.hf_processors import find_processor, processing_steps
-from headrace.transforms.lambdas import ExifTranspose
-from headrace.transforms.levels import Identity, ToPureTensor, ToRGB, ToTensor
+from headrace.transforms.levels import ExifTranspose, Identity, ToPureTensor, ToRGB, ToTensor
+from headrace.transforms.lookup import is_container, steps_of
 from headrace.transforms.op import (
     NO_GRAY,
     UNKNOWN,

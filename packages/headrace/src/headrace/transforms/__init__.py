@@ -1,8 +1,7 @@
-"""What Headrace knows of other people's transforms: a class for each, and `OPS`, the list of them.
+"""What Headrace knows of other libraries' transforms: a class for each, and `OPS`, the list of them.
 
-A transform is matched by its class, or that of a base that it changes nothing of. Whatever else is the user's
-own business: it runs as Python, between the steps before it and the table at the end. The tests run every op
-against torchvision itself. docs/adding-a-transform.md says how to add one.
+A transform is matched by its class, or that of a base that it changes nothing of. All others run as Python.
+The tests run every op against torchvision itself. docs/adding-a-transform.md says how to add one.
 """
 
 from __future__ import annotations
@@ -28,8 +27,15 @@ from headrace.transforms.colors import (
 from headrace.transforms.crops import CenterCrop, MultiCrop, Pad, RandomCrop, RandomCropOrPad
 from headrace.transforms.gaussian_blur import GaussianBlur
 from headrace.transforms.holders import Group, RandomApply, RandomChoice, RandomOrder
-from headrace.transforms.lambdas import Lambda
-from headrace.transforms.levels import ConvertDtype, Identity, Normalize, ToPureTensor, ToRGB, ToTensor
+from headrace.transforms.levels import (
+    ConvertDtype,
+    Identity,
+    Lambda,
+    Normalize,
+    ToPureTensor,
+    ToRGB,
+    ToTensor,
+)
 from headrace.transforms.lookup import find_op, known_base, register
 from headrace.transforms.op import Op
 from headrace.transforms.policies import AutoAugment, RandAugment, TrivialAugmentWide
@@ -46,69 +52,21 @@ from headrace.transforms.resize import RandomResizedCrop, Resize, ResizeShorter
 from headrace.transforms.timm_augment import TimmAugment, TimmAugMix
 from headrace.transforms.warps import RandomAffine, RandomPerspective, RandomRotation
 
-__all__ = [
-    "OPS",
-    "CenterCrop",
-    "HorizontalFlip",
-    "RandomCrop",
-    "RandomErasing",
-    "RandomResizedCrop",
-    "Resize",
-    "ResizeShorter",
-    "VerticalFlip",
-    "find_op",
-    "known_base",
-]
+__all__ = ["OPS", "find_op", "known_base"]
 
+# A line for each file, or several.
 OPS: tuple[type[Op], ...] = (
-    RandomResizedCrop,
-    Resize,
-    ResizeShorter,
-    RandomShortestSize,
-    RandomResize,
-    ScaleJitter,
-    RandomZoomOut,
-    CenterCrop,
-    RandomCrop,
-    MultiCrop,
-    HorizontalFlip,
-    VerticalFlip,
-    RandomRotation,
-    ColorJitter,
-    Pad,
-    RandomAffine,
-    RandomPerspective,
-    Grayscale,
-    RandomGrayscale,
-    RandomInvert,
-    RandomPosterize,
-    RandomSolarize,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomSharpness,
+    *(RandomResizedCrop, Resize, ResizeShorter),
+    *(RandomShortestSize, RandomResize, ScaleJitter, RandomZoomOut, TimmResizedCrop, ResizeKeepRatio),
+    *(CenterCrop, RandomCrop, RandomCropOrPad, MultiCrop, Pad),
+    *(HorizontalFlip, VerticalFlip, RandomInvert, RandomPosterize, RandomSolarize, RandomAutocontrast),
+    *(RandomEqualize, RandomSharpness),
+    *(RandomRotation, RandomAffine, RandomPerspective),
+    *(ColorJitter, Grayscale, RandomGrayscale, ChannelPermutation, PhotometricDistort),
     GaussianBlur,
-    ChannelPermutation,
-    PhotometricDistort,
-    RandomApply,
-    RandomChoice,
-    RandomOrder,
-    Group,
-    RandAugment,
-    AutoAugment,
-    TrivialAugmentWide,
-    AugMix,
-    TimmResizedCrop,
-    ResizeKeepRatio,
-    RandomCropOrPad,
-    TimmAugment,
-    TimmAugMix,
-    ToTensor,
-    ToPureTensor,
-    ConvertDtype,
-    Normalize,
-    Identity,
-    ToRGB,
-    Lambda,
+    *(RandomApply, RandomChoice, RandomOrder, Group),
+    *(RandAugment, AutoAugment, TrivialAugmentWide, AugMix, TimmAugment, TimmAugMix),
+    *(ToTensor, ToPureTensor, ConvertDtype, Normalize, Identity, ToRGB, Lambda),
     RandomErasing,
 )
 

@@ -24,7 +24,7 @@ from headrace.transforms.op import (
     Settled,
     SizedOp,
 )
-from headrace.transforms.reading import colour, integer, pair, tensor_fill
+from headrace.transforms.reading import fill_color, integer, pair, tensor_fill
 
 # In the order of native code's PaddingMode.
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]
@@ -215,11 +215,11 @@ class RandomCrop(SizedOp):
             )
         pad_if_needed = bool(transform.pad_if_needed)
         pads = padding is not None or pad_if_needed
-        # Where nothing is padded, neither the mode nor the colour is ever looked at.
+        # Where nothing is padded, neither the mode nor the color is ever looked at.
         mode: Any = transform.padding_mode if pads else "constant"
         fill = (0, 0, 0)
         if pads and mode == "constant":
-            fill = colour(transform)
+            fill = fill_color(transform)
         return cls(*pair(transform.size), padding, pad_if_needed, fill, mode)
 
     @classmethod
@@ -306,7 +306,7 @@ class Pad(ImageOp):
 
     @classmethod
     def read(cls, transform: Any) -> Self:
-        fill = colour(transform) if transform.padding_mode == "constant" else (0, 0, 0)
+        fill = fill_color(transform) if transform.padding_mode == "constant" else (0, 0, 0)
         return cls(sides_of(transform.padding), transform.padding_mode, fill)
 
     @classmethod
@@ -385,11 +385,11 @@ class MultiCrop(SizedOp):
 
 
 def _timms_padding(transform: Any) -> tuple[PaddingMode, tuple[int, int, int]]:
-    """The mode and the colour."""
+    """The mode and the color."""
     mode: Any = transform.padding_mode
     if mode not in PADDING_MODES:
         raise NoNativeForm(f"padding_mode={mode!r}: native code knows {', '.join(PADDING_MODES)}")
-    fill = colour(transform) if mode == "constant" else (0, 0, 0)
+    fill = fill_color(transform) if mode == "constant" else (0, 0, 0)
     return mode, fill
 
 

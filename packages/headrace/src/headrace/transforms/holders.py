@@ -18,9 +18,8 @@ from typing_extensions import Self
 from headrace.records import Draw
 from headrace.transforms.chance import probability
 from headrace.transforms.changed import find_change
-from headrace.transforms.containers import COMPOSE
 from headrace.transforms.levels import Identity
-from headrace.transforms.lookup import find_op
+from headrace.transforms.lookup import COMPOSE, find_op
 from headrace.transforms.op import UNKNOWN, Extent, ImageOp, NoNativeForm, Op, Settled, flat, parity_of
 from headrace.transforms.reading import number
 

@@ -1,15 +1,28 @@
-"""Finds what is known of a transform by its class. `headrace.transforms` registers all ops here."""
+"""Finds what is known of a transform by its class, and the transforms that containers call one after another.
+
+`headrace.transforms` registers all ops here.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from headrace.transforms.containers import is_container
+import torch
+from torch import nn
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from headrace.transforms.changed import find_change
 from headrace.transforms.op import Op
-from headrace.transforms.own_code import plain_base
+from headrace.transforms.own_code import plain_base, wrapped_transform
+
+COMPOSE: tuple[type, ...] = (v1.Compose, v2.Compose)
+LISTS = (*COMPOSE, nn.Sequential)
+# What `weights.transforms()` of torchvision's image models gives.
+PRESET = ("torchvision.transforms._presets", "ImageClassification")
 
 _by_class: dict[type, type[Op]] = {}
 _by_name: dict[str, type[Op]] = {}
@@ -44,3 +57,45 @@ def known_base(transform: Any) -> type | None:
     """The known class that `transform`'s class derives from, if it does without being one."""
     bases = type(transform).__mro__[1:]
     return next((base for base in bases if _is_known(base) or is_container(base)), None)
+
+
+def is_container(cls: type) -> bool:
+    """Whether objects of this class call other transforms one after another."""
+    return _container_of(cls) is not None
+
+
+def _container_of(cls: type) -> type | None:
+    """The container that `cls` is, or changes nothing of."""
+    return cls if _is_container(cls) else plain_base(cls, _is_container)
+
+
+def _is_container(cls: type) -> bool:
+    module = sys.modules.get(PRESET[0])
+    return cls in LISTS or (module is not None and cls is getattr(module, PRESET[1], None))
+
+
+def steps_of(transform: Any) -> Sequence[Any] | None:
+    """The transforms that a container calls, in order; None for all other transforms, and for a container
+    that was changed."""
+    kind = _container_of(type(transform))
+    if kind is None:
+        wrapped = wrapped_transform(transform)
+        return None if wrapped is None else [wrapped]
+    if find_change(transform) is not None:
+        return None
+    if kind is nn.Sequential:
+        return list(transform)
+    return list(transform.transforms) if kind in COMPOSE else _preset_steps(transform)
+
+
+def _preset_steps(preset: Any) -> list[Any] | None:
+    try:
+        return [
+            v1.Resize(preset.resize_size, preset.interpolation, antialias=preset.antialias),
+            v1.CenterCrop(preset.crop_size),
+            v1.PILToTensor(),
+            v1.ConvertImageDtype(torch.float),
+            v1.Normalize(preset.mean, preset.std),
+        ]
+    except AttributeError:  # of a version with other attributes
+        return None

@@ -19,7 +19,7 @@ from headrace.records import Draw
 from headrace.transforms._torchvision_compat import apply_operation, augmentation_space, policies_of
 from headrace.transforms.op import ImageOp, NoNativeForm
 from headrace.transforms.reading import (
-    colour,
+    fill_color,
     filter_text,
     functional_of,
     integer,
@@ -337,11 +337,11 @@ def _read(
     if not 1 <= bins <= MOST_BINS:
         raise NoNativeForm(f"num_magnitude_bins={bins}: native code takes 1 to {MOST_BINS}")
     functional = functional_of(transform)
-    fill = colour(transform, lambda fill: functional.rotate(Image.new("RGB", (9, 9)), 45, fill=fill))
-    if fill != colour(
+    fill = fill_color(transform, lambda fill: functional.rotate(Image.new("RGB", (9, 9)), 45, fill=fill))
+    if fill != fill_color(
         transform, lambda fill: functional.affine(PIXEL, 0.0, [2, 0], 1.0, [0.0, 0.0], fill=fill)
     ):
-        raise NoNativeForm(f"fill={transform.fill!r} means different colours to different operations")
+        raise NoNativeForm(f"fill={transform.fill!r} means different colors to different operations")
     space = read_space(transform, bins, OPERATIONS, names, _most_of_policies)
     bits = space.magnitudes[OPERATIONS.index("Posterize")]
     if not np.array_equal(bits, np.clip(bits, 1, 8)):

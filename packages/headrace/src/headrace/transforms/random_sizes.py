@@ -20,7 +20,7 @@ from headrace.transforms.reading import (
     bounds,
     chance,
     check_size,
-    colour,
+    fill_color,
     filter_of,
     filter_text,
     integer,
@@ -172,7 +172,7 @@ class RandomZoomOut(ChanceOp):
     @classmethod
     def read(cls, transform: Any) -> Self:
         sides = _growth("side_range", transform.side_range, 1.0)
-        return cls(probability(transform, as_tensor=True), sides, colour(transform))
+        return cls(probability(transform, as_tensor=True), sides, fill_color(transform))
 
     def params(self) -> tuple[float, ...]:
         return (self.p, self.sides[0], self.sides[1] - self.sides[0], *self.fill)

@@ -83,7 +83,9 @@ def _named_mode(name: str, functional: Any) -> InterpolationMode:
         raise NoNativeForm(f"interpolation={name!r} raises {type(error).__name__}: {error}") from None
 
 
-def colour(transform: Any, fill_in: Callable[[Any], PIL.Image.Image] | None = None) -> tuple[int, int, int]:
+def fill_color(
+    transform: Any, fill_in: Callable[[Any], PIL.Image.Image] | None = None
+) -> tuple[int, int, int]:
     """What the attribute `fill` means for RGB images, asked of torchvision.
 
     Args:

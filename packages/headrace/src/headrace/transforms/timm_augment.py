@@ -44,7 +44,7 @@ PROBES = (0.0, 2.5, 7.0, 10.0)
 
 
 class Shared(NamedTuple):
-    """What all operations of a policy have in common: the filters that are chosen from, the colour outside of
+    """What all operations of a policy have in common: the filters that are chosen from, the color outside of
     the image, the deviation of magnitudes (-1: uniform), their upper bound, and the largest translation in
     pixels and as a fraction of the edge."""
 

@@ -17,7 +17,7 @@ from headrace.transforms.op import MAX_SIZE, UNKNOWN, Extent, ImageOp, NoNativeF
 from headrace.transforms.reading import (
     bounds,
     chance,
-    colour,
+    fill_color,
     filter_text,
     finite,
     mode_of,
@@ -35,7 +35,7 @@ class RandomRotation(ImageOp):
     """Rotated counter-clockwise by a random angle between `degrees`.
 
     `expand` makes the result as large as it must be, else it is as large as the input. `center` (x, y) is in
-    pixels; None: the middle. What comes from outside the input is of the colour `fill`.
+    pixels; None: the middle. What comes from outside the input is of the color `fill`.
     """
 
     degrees: tuple[float, float]
@@ -76,7 +76,7 @@ class RandomRotation(ImageOp):
         center = None if transform.center is None else two("center", transform.center)
         if center is not None and not all(abs(c) <= MAX_SIZE for c in center):
             raise NoNativeForm(f"center {center} must be within {MAX_SIZE} pixels")
-        filter_, fill = warp_filter_of(transform), colour(transform, _turned)
+        filter_, fill = warp_filter_of(transform), fill_color(transform, _turned)
         return cls(degrees, filter_, bool(transform.expand), center, fill)
 
     def params(self) -> tuple[float, ...]:
@@ -159,7 +159,7 @@ class RandomAffine(ImageOp):
             None if transform.scale is None else bounds("scale", transform.scale, exclusive=True),
             tuple(zip(shear[::2], shear[1::2], strict=True)),
             warp_filter_of(transform),
-            colour(transform),
+            fill_color(transform),
             None if transform.center is None else two("center", transform.center),
             isinstance(transform, v2.Transform),
         )
@@ -218,7 +218,7 @@ class RandomPerspective(ChanceOp):
     def read(cls, transform: Any) -> Self:
         distortion = chance("distortion_scale", transform.distortion_scale)
         p = probability(transform, as_tensor=True)
-        return cls(p, distortion, warp_filter_of(transform), colour(transform))
+        return cls(p, distortion, warp_filter_of(transform), fill_color(transform))
 
     def params(self) -> tuple[float, ...]:
         return (self.distortion, self.p, self.filter, *self.fill)
