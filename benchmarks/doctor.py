@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import machine
-from headrace.doctor.case import seconds_of
-from headrace.doctor.diagnosis import diagnose
-from headrace.doctor.records import Diagnosis
-from headrace.errors import HeadraceError
-from headrace.examine import Job
+from headrace_doctor.doctor.case import seconds_of
+from headrace_doctor.doctor.diagnosis import diagnose
+from headrace_doctor.doctor.records import Diagnosis
+from headrace_doctor.errors import DoctorError
+from headrace_doctor.examine import Job
 from scenario_list import SCENARIOS, Scenario
 
 NEAR = 0.15
@@ -52,7 +52,7 @@ def examine(scenario: Scenario, data: Path) -> dict[str, Any]:
             return row | {"error": f"exit code {status}, nothing measured: {output[-2000:]}"}
         try:
             diagnosis = diagnose(observation)
-        except HeadraceError as error:
+        except DoctorError as error:
             return row | {"error": f"{error} {output[-2000:]}"}
         row |= judge(scenario, diagnosis)
         advice = next((one for one in diagnosis.advice if one.cause == row["named"]), None)

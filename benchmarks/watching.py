@@ -27,8 +27,8 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import machine
-from headrace.measure.outside import Outside
-from headrace.measure.sampler import sampled
+from headrace_doctor.measure.outside import Outside
+from headrace_doctor.measure.sampler import sampled
 
 SKIP = 20
 # Over the pictures, to an epoch: that starting workers, watched or not, doesn't weigh.

@@ -15,9 +15,12 @@ import pytest
 
 import headrace
 
-PACKAGE = Path(__file__).parents[1] / "packages" / "headrace"
+PACKAGES = Path(__file__).parents[1] / "packages"
+PACKAGE = PACKAGES / "headrace"
 ROOT = PACKAGE / "src" / "headrace"
 FILES = sorted(ROOT.rglob("*.py"))
+DOCTOR = PACKAGES / "headrace-doctor" / "src" / "headrace_doctor"
+DOCTOR_FILES = sorted(DOCTOR.rglob("*.py"))
 
 # What each part may import of ours. Nothing that isn't named here.
 BASE = {"records", "errors", "_arrow", "_files", "_machine"}
@@ -30,9 +33,6 @@ ALLOWED: dict[str, set[str]] = {
     "_machine": set(),
     "order": BASE,
     "config": BASE | {"order"},
-    # Numbers need nothing of ours, but for one: what the native library decodes on this machine.
-    "measure": {"errors", "_machine", "_native", "_torch_compat"},
-    "tuning": BASE | {"device", "measure"},
     "_native": BASE,
     # What records of stores are kept in; what fetches them into it; which datasets do so.
     "cache": BASE,
@@ -49,24 +49,31 @@ ALLOWED: dict[str, set[str]] = {
     | {"config", "device", "lazy", "order", "plan", "remote", "sources", "transforms"}
     | {"_native", "_torch_compat"},
     "export": BASE,
-    "build": BASE | {"config", "device", "engine", "order", "plan", "sources", "tuning", "_torch_compat"},
+    "build": BASE | {"config", "device", "engine", "order", "plan", "sources", "_torch_compat"},
     "loader": BASE | {"build", "config", "device", "engine", "export", "order", "plan", "sources", "_native"},
     "testing": BASE | {"plan", "sources", "engine", "loader", "transforms"},
     # A stage of somebody else's pipeline: no loader around it.
     "ray_data": BASE | {"build", "config", "device", "engine", "order", "plan"},
-    # The doctor has opinions on numbers that others measured, and on torch's DataLoader as well as on ours.
-    "doctor": BASE | {"measure"},
-    # Where measuring, opinions and both loaders meet.
-    "examine": BASE | {"measure", "doctor", "loader"},
     # Written on what everyone may import: the proof that it is enough.
     "recipes": {"export", *headrace.__all__},
-    "cli": BASE
-    | {"doctor", "examine", "export", "loader", "measure", "packs", "recipes", "sources", "tuning"}
-    | {"_native"},
+    "cli": BASE | {"loader", "packs", "recipes", "sources", "_native"},
     "__main__": {"cli"},
-    "__init__": BASE | {"examine", "loader", "packs", "sources", "transforms"},
+    "__init__": BASE | {"loader", "packs", "sources", "transforms"},
 }
 
+DOCTOR_BASE = {"errors", "machine"}
+DOCTOR_ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "machine": set(),
+    "measure": DOCTOR_BASE,
+    "tune": DOCTOR_BASE | {"measure"},
+    # Opinions on numbers that others measured.
+    "doctor": DOCTOR_BASE | {"measure"},
+    "examine": DOCTOR_BASE | {"measure", "doctor"},
+    "cli": DOCTOR_BASE | {"doctor", "examine", "measure", "tune"},
+    "__main__": {"cli"},
+    "__init__": {"errors", "examine"},
+}
 
 # What each part holds, for the table in docs/architecture.md.
 HOLDS = {
@@ -82,14 +89,11 @@ HOLDS = {
     "cli": "the command, one file per verb",
     "config": "the loader's arguments, checked and frozen",
     "device": "copies overlapped with the training step ([hazards](hazards.md), [feed](feed.md))",
-    "doctor": "judgements: from measurements to causes and advice ([doctor](doctor.md))",
     "engine": "what makes batches: native threads, Python threads, worker processes ([workers](workers.md))",
     "errors": "the tree of exceptions",
-    "examine": "`headrace.diagnose`: where the doctor meets both loaders",
     "export": "statistics for Prometheus, TensorBoard, Perfetto and `headrace top` ([stats](stats.md))",
     "lazy": "images that are decoded when their pixels are needed",
     "loader": "the front door: torch's signature, `explain()`, `stats()`, `state_dict()`",
-    "measure": "numbers without judgement: machine, storage, GPUs, data sets, running loaders",
     "order": "which sample comes when: permutations, ranks, samplers ([order](order.md))",
     "packs": "making and checking packs and indexes ([packs](packs.md))",
     "plan": "recognition of datasets and transforms, the plan, `explain()`",
@@ -100,7 +104,19 @@ HOLDS = {
     "sources": "files and labels in flat arrays: folders, lists, packs, tar shards; images in memory",
     "testing": "what was drawn for a sample, and the sample made by torchvision",
     "transforms": "what is known of each transform, listed in `OPS`",
-    "tuning": "advice on the number of workers, from measurements; `headrace tune`",
+}
+
+
+DOCTOR_HOLDS = {
+    "__init__": "the public names",
+    "__main__": "`headrace-doctor`",
+    "cli": "the verbs, which the `headrace` command has, too: `doctor`, `tune`, `top`",
+    "doctor": "judgements: from measurements to causes and advice ([doctor](doctor.md))",
+    "errors": "exceptions, and what is printed of names and sizes",
+    "examine": "`headrace_doctor.diagnose`, and the process in which a script is examined",
+    "machine": "cores, memory and files that this process may really use",
+    "measure": "numbers without judgement: machine, storage, GPUs, data sets, running loaders",
+    "tune": "numbers of workers, tried one by one",
 }
 
 
@@ -145,14 +161,10 @@ BUDGETS = [
     # Intended: 5,500. A record of a store is fetched once for all processes of a node, and one that is needed
     # soon isn't evicted; the samples to pack are listed in columns.
     Budget(("packs", "remote", "cache", "ray_data"), 6777),
-    # Intended: 5,500. Causes in the step, in other loops, and in threads of workers; what tells a script's
-    # own causes from those of other processes on a busy machine; and trials of a change in the script's loop
-    # (350 lines), as no model predicts what they measure.
-    Budget(("doctor", "measure", "examine"), 7519),
     # Intended: 3,500. The live view of running jobs, and the commands for datasets.
     Budget(
         (
-            *("export", "tuning", "testing", "cli", "records", "errors", "_native"),
+            *("export", "testing", "cli", "records", "errors", "_native"),
             *("__init__", "__main__", "_arrow", "_files", "_machine"),
         ),
         4266,
@@ -174,7 +186,8 @@ TABLE = re.compile(
 
 
 def part(path: Path) -> str:
-    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+    root = ROOT if path.is_relative_to(ROOT) else DOCTOR
+    return path.relative_to(root).parts[0].removesuffix(".py")
 
 
 def imports(path: Path) -> set[str]:
@@ -197,8 +210,39 @@ def test_imports_point_downwards(path: Path) -> None:
         assert "ctypes" not in imports(path), "only _native speaks ctypes"
 
 
-MODULES = {".".join(("headrace", *path.relative_to(ROOT).with_suffix("").parts)): path for path in FILES}
-PACKAGES = {name.removesuffix(".__init__"): path for name, path in MODULES.items()}
+@pytest.mark.parametrize("path", DOCTOR_FILES, ids=lambda path: str(path.relative_to(DOCTOR)))
+def test_imports_of_the_doctor_point_downwards(path: Path) -> None:
+    ours = {name.split(".")[1] for name in imports(path) if name.startswith("headrace_doctor.")}
+    assert ours - {part(path)} <= DOCTOR_ALLOWED[part(path)]
+
+
+def test_the_loader_imports_nothing_of_the_doctor() -> None:
+    for path in FILES:
+        assert not {name for name in imports(path) if name.split(".")[0] == "headrace_doctor"}, path
+
+
+def test_the_doctor_imports_public_names_of_the_loader_and_only_when_it_runs() -> None:
+    public = {f"headrace.{name}" for name in headrace.__all__}
+    for path in DOCTOR_FILES:
+        tree = ast.parse(path.read_text())
+        assert {name for name in imports(path) if re.match(r"headrace\b(?!_)", name)} <= {
+            "headrace",
+            "headrace.export",
+            *public,
+        }, path
+        for node in tree.body:
+            if isinstance(node, ast.Import):
+                assert "headrace" not in {alias.name.split(".")[0] for alias in node.names}, path
+            elif isinstance(node, ast.ImportFrom):
+                assert str(node.module).split(".")[0] != "headrace", path
+
+
+MODULES = {
+    ".".join((root.name, *path.relative_to(root).with_suffix("").parts)): path
+    for root, files in ((ROOT, FILES), (DOCTOR, DOCTOR_FILES))
+    for path in files
+}
+MODULES = {name.removesuffix(".__init__"): path for name, path in MODULES.items()}
 
 
 def imported_modules(path: Path) -> set[Path]:
@@ -207,18 +251,22 @@ def imported_modules(path: Path) -> set[Path]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             both = ((f"{node.module}.{alias.name}", node.module) for alias in node.names)
-            names |= {whole if whole in PACKAGES else module for whole, module in both}
+            names |= {whole if whole in MODULES else module for whole, module in both}
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-    return {PACKAGES[name] for name in names if name in PACKAGES} - {path}
+    return {MODULES[name] for name in names if name in MODULES} - {path}
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    left = {path: imported_modules(path) for path in FILES if part(path) != "doctor"}
+    left = {
+        path: imported_modules(path) for path in [*FILES, *DOCTOR_FILES] if path.parent != DOCTOR / "doctor"
+    }
     while done := [path for path, imported in left.items() if not imported & left.keys()]:
         for path in done:
             del left[path]
-    assert not left, "in circles, or above one: " + ", ".join(str(path.relative_to(ROOT)) for path in left)
+    assert not left, "in circles, or above one: " + ", ".join(
+        str(path.relative_to(PACKAGES)) for path in left
+    )
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "engine").glob("*.py")), ids=lambda path: path.name)
@@ -238,6 +286,7 @@ def test_parts_stay_within_their_budget_of_lines(budget: Budget) -> None:
 def test_each_part_has_a_description_and_one_budget() -> None:
     parts = {part(path) for path in FILES}
     assert parts <= HOLDS.keys()
+    assert {part(path) for path in DOCTOR_FILES} == DOCTOR_HOLDS.keys() == DOCTOR_ALLOWED.keys()
     budgeted = [part for budget in BUDGETS for part in budget.parts]
     assert sorted(budgeted) == sorted(HOLDS)
 
@@ -257,6 +306,15 @@ def table() -> Iterator[str]:
         below = sorted(ALLOWED[name] & existing - BASE)
         names = "public names of the package" if name == "recipes" else ", ".join(below) or "nothing"
         yield f"| `{name}{'.py' if (ROOT / f'{name}.py').is_file() else '/'}` | {HOLDS[name]} | {names} |"
+    yield ""
+    yield "The doctor, a package of its own:"
+    yield ""
+    yield "| part | holds | may import |"
+    yield "|---|---|---|"
+    for name in reversed(DOCTOR_ALLOWED):
+        names = ", ".join(sorted(DOCTOR_ALLOWED[name] - DOCTOR_BASE)) or "nothing"
+        ending = ".py" if (DOCTOR / f"{name}.py").is_file() else "/"
+        yield f"| `{name}{ending}` | {DOCTOR_HOLDS[name]} | {names} |"
     yield ""
     yield f"Lines of Python, at most ({ALL_PYTHON.lines:,} in all; native code: {NATIVE:,}):"
     yield ""
@@ -288,7 +346,12 @@ def test_recipes_use_public_names_only(path: Path) -> None:
             assert node.attr in headrace.__all__
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+EVERY_FILE = pytest.mark.parametrize(
+    "path", [*FILES, *DOCTOR_FILES], ids=lambda path: str(path.relative_to(PACKAGES))
+)
+
+
+@EVERY_FILE
 def test_files_and_functions_stay_readable(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= MAX_FILE
     assert path.stem not in ("utils", "common", "misc", "helpers")
@@ -305,12 +368,12 @@ DANGEROUS = {
 }
 # Messages between processes of one loader, over their own pipes and memory: no data set is read there.
 OWN_PROCESSES = {
-    *(f"engine/workers/{name}.py" for name in ("transport", "start", "worker")),
-    "remote/helper.py",
+    *(ROOT / "engine" / "workers" / f"{name}.py" for name in ("transport", "start", "worker")),
+    ROOT / "remote" / "helper.py",
 }
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+@EVERY_FILE
 def test_data_is_never_unpickled_or_run(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module in ("pickle", "marshal", "_pickle"):
@@ -322,13 +385,13 @@ def test_data_is_never_unpickled_or_run(path: Path) -> None:
         safe = (
             (name == "torch.load" and given.get("weights_only") == "True")
             or (name in ("np.load", "numpy.load") and given.get("allow_pickle", "False") == "False")
-            or (name == "pickle.loads" and str(path.relative_to(ROOT)) in OWN_PROCESSES)
+            or (name == "pickle.loads" and path in OWN_PROCESSES)
         )
         assert safe, f"line {node.lineno}: {ast.unparse(node)}"
 
 
 def test_no_shell_reads_what_data_says() -> None:
-    for path in FILES:
+    for path in [*FILES, *DOCTOR_FILES]:
         assert "shell=True" not in path.read_text(), path
 
 

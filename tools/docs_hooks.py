@@ -88,7 +88,7 @@ def _nav_pages(nav: Any) -> list[str]:
 
 
 def _command_line() -> str:
-    source = str(ROOT / "packages" / "headrace" / "src")
+    source = os.pathsep.join(map(str, ROOT.glob("packages/*/src")))
     env = {**os.environ, "PYTHONPATH": source, "COLUMNS": "96", "TYPER_USE_RICH": "0"}
     sections = []
     for command in COMMANDS:

@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 FREE = re.compile(
     r"torch|torchvision|pillow|triton|nvidia-(?!ml-py).*|cuda-.*|sympy|mpmath|networkx|setuptools"
 )
-EXTRAS = ["dev", "demo", "docs", "lmdb", "metrics", "remote", "tensorboard", "gpu", "doctor"]
+EXTRAS = ["dev", "demo", "docs", "lmdb", "metrics", "remote", "tensorboard", "gpu"]
 
 
 def listed() -> list[str]:
@@ -30,7 +30,7 @@ def listed() -> list[str]:
     assert spec.loader is not None
     tools = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tools)
-    return ["scikit-build-core", *tools.requirements(["dependencies", *EXTRAS])]
+    return ["hatchling", "scikit-build-core", *tools.requirements(["dependencies", *EXTRAS])]
 
 
 def needed(texts: list[str]) -> Iterator[tuple[str, str]]:

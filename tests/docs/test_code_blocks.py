@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from torchvision.datasets import ImageFolder
 import headrace
 import headrace.export
 import headrace.order
+import headrace_doctor
 from support.jpegs import image_folder
 
 ROOT = Path(__file__).parents[2]
@@ -113,6 +115,7 @@ REFERENCE = ROOT / "docs" / "reference"
 def test_the_reference_has_every_public_name() -> None:
     listed = set(re.findall(r"^::: (\S+)$", (REFERENCE / "api.md").read_text(), re.MULTILINE))
     public = {f"headrace.{name}" for name in headrace.__all__}
+    public |= {f"headrace_doctor.{name}" for name in headrace_doctor.__all__}
     for module in ("cache", "export", "lazy", "order", "ray_data", "testing"):
         source = ROOT / "packages" / "headrace" / "src" / "headrace" / module
         text = (
@@ -127,5 +130,7 @@ def test_the_reference_has_every_public_name() -> None:
 def test_the_reference_has_every_command() -> None:
     text = (REFERENCE / "cli.md").read_text()
     init = (ROOT / "packages" / "headrace" / "src" / "headrace" / "cli" / "__init__.py").read_text()
-    for verb in re.findall(r"^from headrace\.cli\.(\w+) import \1$", init, re.MULTILINE):
+    verbs = re.findall(r"^from headrace\.cli\.(\w+) import \1$", init, re.MULTILINE)
+    verbs += [entry.name for entry in metadata.entry_points(group="headrace.verbs")]
+    for verb in verbs:
         assert f"| `headrace {verb}" in text, verb

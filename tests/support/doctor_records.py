@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from headrace.doctor.records import (
+from headrace_doctor.doctor.records import (
     Advice,
     Cause,
     Checkup,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.measure.observed import ACTUAL, DEMAND, SUPPLY, LoaderFacts, Observation, Phase
+from headrace_doctor.measure.observed import ACTUAL, DEMAND, SUPPLY, LoaderFacts, Observation, Phase
 
 BATCH = 32
 

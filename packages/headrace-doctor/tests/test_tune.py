@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset
 
 import headrace
-from headrace.errors import ConfigError
-from headrace.tuning.trials import Trial, TuneReport, arguments_of, capture, measure, tune
+from headrace_doctor.errors import ConfigError
+from headrace_doctor.tune import Trial, TuneReport, arguments_of, capture, measure, tune
 
 
 class Rows(Dataset[Any]):
@@ -61,7 +61,7 @@ def test_nothing_comes_of_an_empty_loader() -> None:
 
 
 def test_both_loaders_are_tried_with_the_same_arguments() -> None:
-    report = tune(TorchDataLoader(Rows(64), batch_size=8, drop_last=True), headrace.DataLoader, seconds=0.05)
+    report = tune(TorchDataLoader(Rows(64), batch_size=8, drop_last=True), seconds=0.05)
     assert {trial.loader for trial in report.trials} == {"torch", "headrace"}
     assert report.trials[0].arguments == {"num_workers": 0}
     best = report.best("torch")
@@ -75,7 +75,7 @@ def test_an_iterable_dataset_is_refused() -> None:
             return iter(range(3))
 
     with pytest.raises(ConfigError, match="Stream is an IterableDataset"):
-        tune(TorchDataLoader(Stream()), headrace.DataLoader)
+        tune(TorchDataLoader(Stream()))
 
 
 @pytest.mark.parametrize("batched", [True, False])
@@ -95,18 +95,16 @@ def test_the_loader_that_a_script_iterates_over_is_found() -> None:
             reached.append(loader)
 
     original = TorchDataLoader.__iter__
-    assert capture(script, headrace.DataLoader, 2) is loaders[1]
+    assert capture(script, 2) is loaders[1]
     assert reached == loaders[:1]
-    assert capture(script, headrace.DataLoader, 3) is None
+    assert capture(script, 3) is None
     assert TorchDataLoader.__iter__ is original
 
 
 def test_threads_are_tried_only_where_they_were_asked_for() -> None:
     waiting = TorchDataLoader(Rows(64, 0.002), batch_size=8)
-    assert not any(trial.on_threads for trial in tune(waiting, headrace.DataLoader, seconds=0.05).trials)
-    assert any(
-        trial.on_threads for trial in tune(waiting, headrace.DataLoader, seconds=0.05, threads=True).trials
-    )
+    assert not any(trial.on_threads for trial in tune(waiting, seconds=0.05).trials)
+    assert any(trial.on_threads for trial in tune(waiting, seconds=0.05, threads=True).trials)
 
 
 def trial(rate: float, **arguments: Any) -> Trial:

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import os
-import resource
 from pathlib import Path
 
 import psutil
 import pytest
 
-from headrace._machine import (
-    FileLimit,
-    available_memory,
-    cpu_quota,
-    file_limit,
-    memory_limit,
-    queued_ns,
-    shared_memory,
-    usable_cores,
-)
+from headrace._machine import available_memory, cpu_quota, queued_ns, usable_cores
 
 
 def write(path: Path, text: str) -> None:
@@ -77,31 +67,6 @@ def test_memory_is_what_the_group_leaves(tmp_path: Path, own: Path) -> None:
     write(tmp_path / "cg/memory/job/step/memory.limit_in_bytes", "900000\n")
     write(tmp_path / "cg/memory/job/step/memory.usage_in_bytes", "1000000\n")
     assert available_memory(tmp_path / "cg", own) == 0
-
-
-def test_memory_limits_of_both_versions(tmp_path: Path, own: Path) -> None:
-    assert memory_limit(tmp_path / "cg", own) is None
-    write(tmp_path / "cg/job/step/memory.max", "max\n")
-    write(tmp_path / "cg/memory/job/step/memory.limit_in_bytes", "9223372036854771712\n")
-    assert memory_limit(tmp_path / "cg", own) is None, "both say: no limit"
-    write(tmp_path / "cg/memory/job/memory.limit_in_bytes", "700000000\n")
-    assert memory_limit(tmp_path / "cg", own) == 700_000_000
-    write(tmp_path / "cg/job/memory.max", "600000000\n")
-    assert memory_limit(tmp_path / "cg", own) == 600_000_000
-
-
-def test_room_in_shared_memory(tmp_path: Path) -> None:
-    assert shared_memory(tmp_path / "nothing") is None
-    here, disk = shared_memory(tmp_path), os.statvfs(tmp_path)
-    assert here is not None
-    assert here.total == disk.f_blocks * disk.f_frsize
-    assert 0 < here.free <= here.total
-
-
-def test_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert file_limit() == FileLimit(*resource.getrlimit(resource.RLIMIT_NOFILE))
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, resource.RLIM_INFINITY))
-    assert file_limit() == FileLimit(1024, None)
 
 
 def test_a_system_that_does_not_tell_of_waiting_for_a_core(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from types import ModuleType
 
+import pytest
+
 import headrace
 import headrace.export
 import headrace.loader
@@ -31,6 +33,11 @@ def test_all_is_sorted_and_complete() -> None:
     assert headrace.export.__all__ == public_names(headrace.export)
     assert headrace.testing.__all__ == public_names(headrace.testing)
     assert len(headrace.__all__) <= 20
+
+
+def test_names_that_moved_say_what_to_use() -> None:
+    with pytest.raises(AttributeError, match=r"headrace_doctor\.diagnose \(pip install headrace-doctor\)"):
+        _ = headrace.diagnose
 
 
 def test_importing_loads_no_native_library_and_starts_no_cuda() -> None:

@@ -1,7 +1,7 @@
 """Examines a training script, or a loader and a step: measured by `measure`, judged by `doctor`.
 
-Run as a module it is the child process in which the script runs: ``python -m headrace.examine FOLDER``, with
-what is to be done in FOLDER/job.json; see `Job`.
+Run as a module it is the child process in which the script runs: ``python -m headrace_doctor.examine
+FOLDER``, with what is to be done in FOLDER/job.json; see `Job`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,23 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
-from headrace._machine import usable_cores
-from headrace.doctor.diagnosis import diagnose as judge
-from headrace.doctor.diagnosis import is_decided, next_trial
-from headrace.doctor.records import Diagnosis
-from headrace.errors import ConfigError
-from headrace.loader import DataLoader
-from headrace.measure.examination import Examination
-from headrace.measure.observed import ACTUAL, EXAMINED, Observation
-from headrace.measure.outside import Outside
-from headrace.measure.sampler import read_counts, sampled
-from headrace.measure.subject import describe, is_replaceable, name_of, where_from, with_settings
+from headrace_doctor.doctor.diagnosis import diagnose as judge
+from headrace_doctor.doctor.diagnosis import is_decided, next_trial
+from headrace_doctor.doctor.records import Diagnosis
+from headrace_doctor.errors import ConfigError
+from headrace_doctor.machine import usable_cores
+from headrace_doctor.measure.examination import Examination
+from headrace_doctor.measure.observed import ACTUAL, EXAMINED, Observation
+from headrace_doctor.measure.outside import Outside
+from headrace_doctor.measure.sampler import read_counts, sampled
+from headrace_doctor.measure.subject import (
+    describe,
+    headrace_loader,
+    is_replaceable,
+    name_of,
+    where_from,
+    with_settings,
+)
 
 JOB, OUTPUT = "job.json", "output.txt"
 # Libraries read these when they start their threads, which is before the script's own code.
@@ -47,7 +53,7 @@ class Job:
         command: the script, or the module, and its arguments.
         module: whether it is a module.
         steps: number of steps of the actual phase; None: as many as take a few seconds.
-        settings: to replace the script's own; see `headrace.measure.subject`. Default: none.
+        settings: to replace the script's own; see `measure.subject`. Default: none.
         subject: "file.py:12" of the loader that the settings are for; "": any loader.
         loader: that loader as code, as of `LoaderFacts`; "": any that is iterated over there.
         brief: whether to measure the unchanged steps only; so it is with `settings`.
@@ -86,7 +92,7 @@ class Job:
             limits = {} if threads is None else {name: str(threads) for name in THREAD_VARIABLES}
             with open(folder / OUTPUT, "wb") as output:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "headrace.examine", name],
+                    [sys.executable, "-m", "headrace_doctor.examine", name],
                     env={**os.environ, **limits},
                     stdout=output if quiet else None,
                     stderr=subprocess.STDOUT if quiet else None,
@@ -137,12 +143,11 @@ def diagnose(
         steps: number of steps to measure unchanged. Default: as many as take 4 seconds, at least 20.
 
     Returns:
-        A `headrace.doctor.records.Diagnosis`: `verdict`, `advice`, `rates`, `stages`, …; `to_json()`.
+        A `doctor.records.Diagnosis`: `verdict`, `advice`, `rates`, `stages`, …; `to_json()`.
 
     Raises:
-        ConfigError: the loader isn't a DataLoader, or an extra isn't installed: ``pip install
-            'headrace[doctor]'``.
-        HeadraceError: the loader has too few batches to measure anything.
+        ConfigError: the loader isn't a DataLoader.
+        DoctorError: the loader has too few batches to measure anything.
     """
     if not isinstance(loader, TorchDataLoader):
         raise ConfigError(f"{type(loader).__name__} isn't a DataLoader; give one, torch's or Headrace's.")
@@ -154,7 +159,7 @@ def diagnose(
             with sampled(folder) as announce:
                 counted = functools.partial(read_counts, folder)
                 examination = Examination(
-                    observation, steps, announce, DataLoader, counted, is_decided, next_trial
+                    observation, steps, announce, headrace_loader(), counted, is_decided, next_trial
                 )
                 begin = functools.partial(type(loader).__iter__, loader)
                 made = True
@@ -197,7 +202,7 @@ def main() -> None:
         with sampled(folder) as announce:
             counted = functools.partial(read_counts, folder)
             examination = Examination(
-                observation, job.steps, announce, DataLoader, counted, is_decided, next_trial
+                observation, job.steps, announce, headrace_loader(), counted, is_decided, next_trial
             )
             examination.brief = job.brief or bool(job.settings)
             examination.save = functools.partial(Observation.save, folder=folder)
@@ -262,7 +267,7 @@ class Replacement:
             name = type(loader).__name__
             self._left[f"the loader at {where} was left as it is: {name} has an __iter__ of its own"] = None
         else:
-            return with_settings(loader, self._job.settings, DataLoader)
+            return with_settings(loader, self._job.settings, headrace_loader())
         return loader
 
     def report(self, observation: Observation) -> None:
@@ -306,7 +311,9 @@ def installed(examination: Examination, replacement: Replacement) -> Iterator[No
         made(loader, *args, **kwargs)
 
     watch(TorchDataLoader)
-    watch(DataLoader)
+    ours = headrace_loader()
+    if ours is not None:
+        watch(ours)
     TorchDataLoader.__init__ = init  # type: ignore[assignment, method-assign]
     try:
         yield

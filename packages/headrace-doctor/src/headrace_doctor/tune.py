@@ -11,12 +11,10 @@ from typing import Any
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset
 
-from headrace._machine import usable_cores
-from headrace.device.structure import batch_size
-from headrace.errors import ConfigError
-from headrace.measure import subject
-from headrace.measure.subject import length_of, worker_counts
-from headrace.tuning.advice import most_workers
+from headrace_doctor.errors import ConfigError
+from headrace_doctor.machine import usable_cores
+from headrace_doctor.measure import subject
+from headrace_doctor.measure.subject import batch_samples, headrace_loader, length_of, worker_counts
 
 # Numbers of workers are tried upwards until so many in a row brought nothing.
 TRIES_IN_VAIN = 2
@@ -87,13 +85,12 @@ class TuneReport:
         """A dict of JSON types."""
         return {
             "trials": [asdict(trial) for trial in self.trials],
-            "best": {name: asdict(self.best(name)) for name in ("torch", "headrace")},
+            "best": {name: asdict(self.best(name)) for name in sorted({t.loader for t in self.trials})},
         }
 
 
 def tune(
     loader: TorchDataLoader[Any],
-    headrace: type[TorchDataLoader[Any]],
     *,
     seconds: float = 3.0,
     threads: bool = False,
@@ -106,7 +103,6 @@ def tune(
 
     Args:
         loader: torch's or Headrace's; it is left alone, others like it are made.
-        headrace: Headrace's DataLoader, which is below this module's reach.
         seconds: to measure each setting for; see `measure`.
         threads: whether a dataset that runs as Python is tried on worker threads as well. It must be
             thread-safe: code that isn't may fail in any way.
@@ -123,12 +119,12 @@ def tune(
             f"{type(loader.dataset).__name__} is an IterableDataset: it alone knows how many workers it can"
             " have, as each would give all of its samples again."
         )
-    given = arguments_of(loader)
+    given, headrace = arguments_of(loader), headrace_loader()
     trials: list[Trial] = []
 
     def attempt(name: str, **arguments: Any) -> float:
         progress(Trial(name, arguments, 0.0, 0.0).code())
-        make = headrace if name == "headrace" else TorchDataLoader
+        make: Any = headrace if name == "headrace" else TorchDataLoader
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, of more workers than cores: that is what is tried
             made: Any = make(**{**given, **arguments})
@@ -140,6 +136,8 @@ def tune(
     best = _climb_workers(attempt)
     if best > 0:
         attempt("torch", num_workers=best, prefetch_factor=4, persistent_workers=True)
+    if headrace is None:
+        return TuneReport(tuple(trials))
     attempt("headrace")
     ours: Any = headrace(**given)
     if ours.plan().runs_python:
@@ -161,7 +159,7 @@ def _thread_counts() -> list[int]:
 
 def _climb_workers(attempt: Callable[..., float]) -> int:
     best, best_rate, in_vain = 0, attempt("torch", num_workers=0), 0
-    for workers in worker_counts(most_workers()):
+    for workers in worker_counts(max(16, 4 * usable_cores())):
         rate = attempt("torch", num_workers=workers, persistent_workers=True)
         in_vain = 0 if rate > GAIN_THAT_COUNTS * best_rate else in_vain + 1
         if rate > best_rate:
@@ -195,7 +193,7 @@ def measure(loader: TorchDataLoader[Any], seconds: float) -> tuple[float, float]
             if received <= skip and time.perf_counter() - start < 2 * seconds:
                 began = time.perf_counter()
                 continue
-            samples += batch_size(batch)
+            samples += batch_samples(batch, loader.batch_size)
             if time.perf_counter() - began > seconds:
                 break
         if empty:
@@ -212,27 +210,27 @@ class Captured(BaseException):
         self.loader = loader
 
 
-def capture(
-    run: Callable[[], None], headrace: type[TorchDataLoader[Any]], number: int = 1
-) -> TorchDataLoader[Any] | None:
+def capture(run: Callable[[], None], number: int = 1) -> TorchDataLoader[Any] | None:
     """The loader that is the `number`-th over which `run` iterates, which is ended then; None: there weren't
     as many."""
     seen: list[int] = []
-    original = TorchDataLoader.__iter__
+    classes = [cls for cls in (TorchDataLoader, headrace_loader()) if cls is not None]
+    originals = {cls: cls.__iter__ for cls in classes}
 
     def watch(loader: TorchDataLoader[Any]) -> Any:
         if id(loader) not in seen:
             seen.append(id(loader))
         if len(seen) == number:
             raise Captured(loader)
-        return original(loader)
+        return next(originals[cls] for cls in type(loader).__mro__ if cls in originals)(loader)
 
-    ours = headrace.__iter__
-    TorchDataLoader.__iter__ = headrace.__iter__ = watch  # type: ignore[method-assign]
+    for cls in classes:
+        cls.__iter__ = watch  # type: ignore[method-assign]
     try:
         run()
     except Captured as captured:
         return captured.loader
     finally:
-        TorchDataLoader.__iter__, headrace.__iter__ = original, ours  # type: ignore[method-assign]
+        for cls, original in originals.items():
+            cls.__iter__ = original  # type: ignore[method-assign]
     return None

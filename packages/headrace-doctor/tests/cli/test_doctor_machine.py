@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace._machine import FileLimit
-from headrace._native import ffi
-from headrace.errors import NativeError
+import headrace
+from headrace_doctor.machine import FileLimit
 from support.command import run_command
 
 
@@ -44,7 +43,7 @@ def test_every_finding_is_printed_and_written(folder: Path, tmp_path_factory: py
 
 
 def test_something_bad_is_an_exit_code_and_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace._machine.file_limit", lambda: FileLimit(150, 150))
+    monkeypatch.setattr("headrace_doctor.machine.file_limit", lambda: FileLimit(150, 150))
     done = run_command("doctor")
     assert done.exit_code == 1, done.stderr
     assert "open files" in done.stdout
@@ -52,10 +51,10 @@ def test_something_bad_is_an_exit_code_and_a_remedy(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_native_library_of_another_build_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
-    def of_another_build() -> None:
-        raise NativeError("interface 1 and 2: reinstall headrace")
+    def of_another_build(*arguments: object) -> None:
+        raise headrace.NativeError("interface 1 and 2: reinstall headrace")
 
-    monkeypatch.setattr(ffi, "library", of_another_build)
+    monkeypatch.setattr(headrace, "decode_image", of_another_build)
     done = run_command("doctor")
     assert done.exit_code == 1, done.stderr
     assert "no usable native library" in done.stdout

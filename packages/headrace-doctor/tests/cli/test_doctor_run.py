@@ -17,11 +17,11 @@ import pytest
 from rich.console import Console
 from typer.testing import Result
 
-from headrace.cli.doctor_run import with_attempt
-from headrace.doctor.diagnosis import diagnose
-from headrace.examine import Job
-from headrace.measure.observed import Observation
-from headrace.measure.subject import name_of
+from headrace_doctor.cli.doctor_run import with_attempt
+from headrace_doctor.doctor.diagnosis import diagnose
+from headrace_doctor.examine import Job
+from headrace_doctor.measure.observed import Observation
+from headrace_doctor.measure.subject import name_of
 from support.command import run_command
 from support.observations import too_few_workers
 
@@ -119,7 +119,7 @@ KILLED = """
 import os, signal, time
 import torch
 from torch.utils.data import DataLoader, Dataset
-from headrace.measure import examination, supplies
+from headrace_doctor.measure import examination, supplies
 
 class Rows(Dataset):
     def __len__(self):
@@ -171,7 +171,7 @@ def test_ctrl_c_leaves_what_was_examined_before(
                 raise KeyboardInterrupt
             return -2
 
-    monkeypatch.setattr("headrace.examine.subprocess.Popen", Interrupted)
+    monkeypatch.setattr("headrace_doctor.examine.subprocess.Popen", Interrupted)
     (folder / "train.py").write_text("")
     ran = doctor("train.py")
     assert ran.exit_code == status

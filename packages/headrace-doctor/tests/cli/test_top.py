@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from headrace.cli.top import roots
-from headrace.export.live import jobs
-from headrace.measure.processes import look
+from headrace.export import jobs
+from headrace_doctor.cli.top import roots
+from headrace_doctor.measure.processes import look
 from support.command import run_command
 from support.jpegs import image_folder
 from support.python import start_python
@@ -225,7 +225,7 @@ def test_ranks_of_one_launcher_are_one_job(begin: Begin) -> None:
 
 
 def test_without_a_job_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["headrace.cli.top"], "jobs", list)
+    monkeypatch.setattr("headrace_doctor.cli.top_view.running", list)
     done = top()
     assert done.exit_code == 2
     assert "no running Headrace jobs found for this user" in done.stderr
@@ -238,7 +238,7 @@ def test_without_a_job_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_several_jobs_are_listed(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     pids = [begin(NO_LOADER).pid for _ in range(2)]
-    monkeypatch.setattr(sys.modules["headrace.cli.top"], "roots", lambda found: {pid: [pid] for pid in pids})
+    monkeypatch.setattr("headrace_doctor.cli.top.roots", lambda found: {pid: [pid] for pid in pids})
     done = top()
     assert done.exit_code == 0
     assert [line.split()[0] for line in done.stdout.splitlines()[:2]] == [str(pid) for pid in pids]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from headrace.cli.top_view import Look, draw, duration, frame
-from headrace.measure.processes import ProcessLook, TreeLook
+from headrace_doctor.cli.top_view import Look, draw, duration, frame
+from headrace_doctor.measure.processes import ProcessLook, TreeLook
 
 GB = 10**9
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headrace.doctor.html import render_html
+from headrace_doctor.doctor.html import render_html
 from support import doctor_records as records
 
 CHROMIUM = shutil.which("chromium")

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from headrace.doctor.data import files, judge_folder
-from headrace.doctor.data_classes import classes
-from headrace.doctor.naming import listed, plural, shortened
-from headrace.doctor.records import Finding
-from headrace.measure.images import Images, Split, State
-from headrace.measure.tree import Place
+from headrace_doctor.doctor.data import files, judge_folder
+from headrace_doctor.doctor.data_classes import classes
+from headrace_doctor.doctor.naming import listed, plural, shortened
+from headrace_doctor.doctor.records import Finding
+from headrace_doctor.measure.images import Images, Split, State
+from headrace_doctor.measure.tree import Place
 
 ROOT = "/data"
 

@@ -9,9 +9,9 @@ import pytest
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from headrace.doctor.data_layout import layout
-from headrace.doctor.records import Finding
-from headrace.measure.tree import Place, look_at, split_of, with_surroundings
+from headrace_doctor.doctor.data_layout import layout
+from headrace_doctor.doctor.records import Finding
+from headrace_doctor.measure.tree import Place, look_at, split_of, with_surroundings
 
 
 def tree(root: Path, *names: str) -> Path:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.doctor.diagnosis import diagnose, next_trial
-from headrace.doctor.records import KINDS
-from headrace.doctor.wording import gain
-from headrace.errors import HeadraceError
-from headrace.measure.observed import ACTUAL, DEMAND, PARTS, SUPPLY, DeviceFacts, Loop, Observation
+from headrace_doctor.doctor.diagnosis import diagnose, next_trial
+from headrace_doctor.doctor.records import KINDS
+from headrace_doctor.doctor.wording import gain
+from headrace_doctor.errors import DoctorError
+from headrace_doctor.measure.observed import ACTUAL, DEMAND, PARTS, SUPPLY, DeviceFacts, Loop, Observation
 from support import observations as made
 
 CASES: dict[str, Callable[[], Observation]] = {
@@ -236,22 +236,22 @@ def test_a_first_batch_that_takes_long_is_noted() -> None:
 
 def test_memory_that_ends_before_anything_is_measured_is_said_with_what_helps() -> None:
     observation = made.observation(ended="out of memory on the device: 2 GiB more were asked for")
-    with pytest.raises(HeadraceError, match="2 GiB more were asked for"):
+    with pytest.raises(DoctorError, match="2 GiB more were asked for"):
         diagnose(observation)
 
 
 def test_nothing_measured_is_an_error_that_says_why() -> None:
-    with pytest.raises(HeadraceError, match="made no step with a DataLoader"):
+    with pytest.raises(DoctorError, match="made no step with a DataLoader"):
         diagnose(Observation(["train.py"], 4, 1))
-    with pytest.raises(HeadraceError, match="failed before enough was measured: ValueError: no data"):
+    with pytest.raises(DoctorError, match="failed before enough was measured: ValueError: no data"):
         diagnose(Observation(["train.py"], 4, 1, ended="ValueError: no data"))
     short = made.healthy()
     short.ended = "script ended"
     short.phases[0] = made.phase(ACTUAL, 0.0005, 0.1, 0.1, steps=5)
-    with pytest.raises(HeadraceError, match="at least 8 after the first ones"):
+    with pytest.raises(DoctorError, match="at least 8 after the first ones"):
         diagnose(short)
     few = made.observation(made.phase(ACTUAL, 0.1, 0.1, 0.1))
-    with pytest.raises(HeadraceError, match="Too few steps"):
+    with pytest.raises(DoctorError, match="Too few steps"):
         diagnose(few)
 
 
@@ -504,7 +504,7 @@ def test_a_step_that_waits_on_a_busy_machine_for_a_slower_loader_is_not_called_t
 
 
 def test_causes_that_a_busy_machine_hides_are_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.doctor.diagnosis.DECIDED", 1.1)  # no resampling agrees so often
+    monkeypatch.setattr("headrace_doctor.doctor.diagnosis.DECIDED", 1.1)  # no resampling agrees so often
     diagnosis = diagnose(busy(made.one_stage("decode", 0.0), 3.9))
     assert diagnosis.verdict.kind == "decode"  # the only one
     observation = busy(made.startup(), 3.9)
@@ -806,5 +806,5 @@ def test_what_calls_transforms_is_no_stage_of_its_own() -> None:
 def test_a_step_whose_time_could_not_be_measured_is_too_little_to_go_on() -> None:
     """As where a loop over another loader, in another thread, lasted throughout the few steps of a script."""
     observation = made.observation(made.phase(ACTUAL, 0.1, 0.0, 0.1), made.phase(SUPPLY, 0.1, 0, 0.1))
-    with pytest.raises(HeadraceError, match="Too few steps"):
+    with pytest.raises(DoctorError, match="Too few steps"):
         diagnose(observation)

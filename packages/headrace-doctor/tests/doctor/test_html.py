@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from headrace.doctor.html import render_html
-from headrace.doctor.records import Advice, Step, TimeShare, Usage
-from headrace.doctor.wording import plain
+from headrace_doctor.doctor.html import render_html
+from headrace_doctor.doctor.records import Advice, Step, TimeShare, Usage
+from headrace_doctor.doctor.wording import plain
 from support import doctor_records as records
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.doctor.records import KINDS, Advice, Cause, Diagnosis, Rate
+from headrace_doctor.doctor.records import KINDS, Advice, Cause, Diagnosis, Rate
 from support.jpegs import image_folder
 
 BENCHMARKS = Path(__file__).parents[4] / "benchmarks"

@@ -16,9 +16,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from headrace.doctor.records import Advice, Checkup, Diagnosis, Finding
-from headrace.doctor.text import print_checkup, print_diagnosis
-from headrace.doctor.wording import plain
+from headrace_doctor.doctor.records import Advice, Checkup, Diagnosis, Finding
+from headrace_doctor.doctor.text import print_checkup, print_diagnosis
+from headrace_doctor.doctor.wording import plain
 from support import doctor_records as records
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "doctor"

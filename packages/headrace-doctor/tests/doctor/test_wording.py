@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from headrace.doctor.records import Advice, Cause
-from headrace.doctor.wording import certainty, figure, gain, percent, plain, tally, times
+from headrace_doctor.doctor.records import Advice, Cause
+from headrace_doctor.doctor.wording import certainty, figure, gain, percent, plain, tally, times
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import IMG_EXTENSIONS
 
-from headrace.measure.decoding import decode_all
-from headrace.measure.images import Split, State, image_format, list_split, looks_like
+from headrace_doctor.measure.decoding import decode_all
+from headrace_doctor.measure.images import Split, State, image_format, list_split, looks_like
 from support.jpegs import image_folder, picture
 from support.odd_files import GOOD, ODD_FILES, saved
 
@@ -170,7 +170,7 @@ def test_the_number_of_threads_and_chunks_changes_nothing(
     image_folder(tmp_path, 30)
     (tmp_path / "class2" / "bad.jpg").write_bytes(GOOD[:300])
     one = survey(tmp_path, workers=1).images
-    monkeypatch.setattr("headrace.measure.decoding.CHUNK", 3)
+    monkeypatch.setattr("headrace_doctor.measure.decoding.CHUNK", 3)
     many = survey(tmp_path, workers=4).images
     assert one.states.tolist() == many.states.tolist()
     assert one.reasons == many.reasons

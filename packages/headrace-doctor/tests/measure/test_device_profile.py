@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headrace.measure.device_profile import Event, device_facts, profiling
+from headrace_doctor.measure.device_profile import Event, device_facts, profiling
 
 
 def test_waits_are_classified_by_what_they_are_part_of() -> None:

@@ -14,14 +14,15 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import headrace
-from headrace._machine import usable_cores
-from headrace.examine import Job, Replacement, kept
-from headrace.measure import examination as module
-from headrace.measure import supplies
-from headrace.measure.examination import Enough, Examination
-from headrace.measure.observed import ACTUAL, DEMAND, EXAMINED, PARTS, SUPPLY, Observation
-from headrace.measure.processes import Times
-from headrace.measure.subject import describe, more_workers, name_of
+import headrace_doctor
+from headrace_doctor.examine import Job, Replacement, kept
+from headrace_doctor.machine import usable_cores
+from headrace_doctor.measure import examination as module
+from headrace_doctor.measure import supplies
+from headrace_doctor.measure.examination import Enough, Examination
+from headrace_doctor.measure.observed import ACTUAL, DEMAND, EXAMINED, PARTS, SUPPLY, Observation
+from headrace_doctor.measure.processes import Times
+from headrace_doctor.measure.subject import describe, more_workers, name_of
 
 
 class Rows(Dataset[Any]):
@@ -555,15 +556,15 @@ def test_a_step_that_fails_during_a_trial_keeps_the_diagnosis(
     monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     before = torch.get_num_threads()
-    monkeypatch.setattr("headrace.examine.next_trial", lambda _: ({"threads": before + 1}, ""))
-    monkeypatch.setattr("headrace.examine.is_decided", lambda _: True)
+    monkeypatch.setattr("headrace_doctor.examine.next_trial", lambda _: ({"threads": before + 1}, ""))
+    monkeypatch.setattr("headrace_doctor.examine.is_decided", lambda _: True)
 
     def step(batch: torch.Tensor) -> None:
         time.sleep(0.01)
         if torch.get_num_threads() > before:
             raise error
 
-    diagnosis = headrace.diagnose(DataLoader(Rows(4000), 1), step, steps=10)
+    diagnosis = headrace_doctor.diagnose(DataLoader(Rows(4000), 1), step, steps=10)
     assert torch.get_num_threads() == before
     (note,) = (note for note in diagnosis.notes if note.startswith("the script failed while"))
     assert type(error).__name__ in note
@@ -581,7 +582,7 @@ def test_a_step_that_fails_before_leaves_the_threads_and_no_diagnosis(
             raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
-        headrace.diagnose(DataLoader(Rows(4000), 1), step, steps=10)
+        headrace_doctor.diagnose(DataLoader(Rows(4000), 1), step, steps=10)
     assert torch.get_num_threads() == 2
     torch.set_num_threads(before)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.measure.storage import mount_of
+from headrace_doctor.measure.storage import mount_of
 
 # As psutil lists them: of a virtual machine, a container and a workstation.
 MOUNTS = (

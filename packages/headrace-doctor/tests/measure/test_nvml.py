@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.measure.nvml import Gpu, ask, gpus
+from headrace_doctor.measure.nvml import Gpu, ask, gpus
 
 
 class NVMLError(Exception):

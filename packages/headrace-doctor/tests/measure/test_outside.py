@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.measure import outside as module
-from headrace.measure import processes
-from headrace.measure.nvml import Gpu
-from headrace.measure.outside import Outside, busiest_gpu, own_memory
-from headrace.measure.processes import TreeLook
-from headrace.measure.sampler import announce_phase
+from headrace_doctor.measure import outside as module
+from headrace_doctor.measure import processes
+from headrace_doctor.measure.nvml import Gpu
+from headrace_doctor.measure.outside import Outside, busiest_gpu, own_memory
+from headrace_doctor.measure.processes import TreeLook
+from headrace_doctor.measure.sampler import announce_phase
 
 # A parent that sleeps, and a child that computes and holds 64 MB.
 FAMILY = """

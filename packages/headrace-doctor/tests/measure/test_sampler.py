@@ -19,8 +19,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-from headrace.measure import sampler as module
-from headrace.measure.sampler import (
+from headrace_doctor.measure import sampler as module
+from headrace_doctor.measure.sampler import (
     AGAIN,
     Sampler,
     TimedDataset,

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import headrace
-from headrace.measure.subject import arguments_of, batch_samples, clone, name_of, nbytes, with_settings
+from headrace_doctor.measure.subject import arguments_of, batch_samples, clone, name_of, nbytes, with_settings
 
 
 class Rows(Dataset[Any]):

@@ -11,7 +11,7 @@ import pytest
 from torchvision import transforms
 from torchvision.transforms import v2
 
-from headrace.measure.stages import Frame, Stage, classify, is_users, stage_of, walk
+from headrace_doctor.measure.stages import Frame, Stage, classify, is_users, stage_of, walk
 
 SITE = "/env/lib/python3.11/site-packages"
 STDLIB = sysconfig.get_paths()["stdlib"]
@@ -36,7 +36,7 @@ FRAMES = {
         f"{TORCH}/_utils/fetch.py", "fetch", 49, 57, source="return self.collate_fn(data)"
     ),
     "listcomp": Frame(f"{TORCH}/_utils/fetch.py", "<listcomp>", 54, 54),
-    "timed": Frame("/x/headrace/measure/sampler.py", "__getitem__", 120, 122),
+    "timed": Frame("/x/headrace_doctor/measure/sampler.py", "__getitem__", 120, 122),
     "popen": Frame(f"{STDLIB}/multiprocessing/popen_fork.py", "_launch", 62, 66),
     "default collate": Frame(f"{TORCH}/_utils/collate.py", "default_collate", 350, 360),
     "user collate": Frame("/home/u/train.py", "pad", 20, 25),
@@ -125,7 +125,7 @@ FRAMES = {
     "saves-weights": Frame("/home/u/train.py", "save_checkpoint", 70, 72),
     "graph-run": Frame(f"{SITE}/torch/_inductor/compile_fx.py", "run", 1700, 1710),
     "compile-fx": Frame(f"{SITE}/torch/_inductor/compile_fx.py", "compile_fx", 1500, 1600),
-    "given": Frame("/x/headrace/measure/subject.py", "__next__", 60, 61),
+    "given": Frame("/x/headrace_doctor/measure/subject.py", "__next__", 60, 61),
     "copied": Frame("/x/headrace/_torch_compat.py", "map_tree", 182, 190),
     "logger": Frame(f"{STDLIB}/logging/__init__.py", "info", 1500, 1501),
     "backward": Frame(f"{SITE}/torch/_tensor.py", "backward", 600, 640),
@@ -253,7 +253,7 @@ def test_a_stack_is_classified_by_its_stage(stack: str, state: str, thread: str,
         ("/usr/lib/python3/dist-packages/numpy/core.py", False),
         (f"{STDLIB}/random.py", False),
         ("<frozen importlib._bootstrap>", False),
-        ("/x/headrace/measure/sampler.py", False),
+        ("/x/headrace_doctor/measure/sampler.py", False),
     ],
 )
 def test_code_is_the_users_unless_installed(filename: str, users: bool) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.measure import storage
-from headrace.measure.storage import RANDOM_READ, measure_storage
+from headrace_doctor.measure import storage
+from headrace_doctor.measure.storage import RANDOM_READ, measure_storage
 
 
 @pytest.fixture(autouse=True)

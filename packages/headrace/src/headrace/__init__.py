@@ -5,7 +5,6 @@ import typing
 
 if typing.TYPE_CHECKING:
     from headrace.errors import ConfigError, HeadraceError, NativeError, PackError, RemoteError, SampleError
-    from headrace.examine import diagnose
     from headrace.loader import DataLoader
     from headrace.packs.pack import pack
     from headrace.sources.image import ImageDataset
@@ -23,7 +22,6 @@ __all__ = [
     "RemoteError",
     "SampleError",
     "decode_image",
-    "diagnose",
     "pack",
 ]
 
@@ -37,10 +35,13 @@ _PLACES = {
     "DataLoader": "headrace.loader",
     "ImageDataset": "headrace.sources.image",
     "decode_image": "headrace.transforms.decode_image",
-    "diagnose": "headrace.examine",
     "PackedDataset": "headrace.sources.packed",
     "pack": "headrace.packs.pack",
 }
+
+
+# What was here before, and what to use instead.
+_MOVED = {"diagnose": "headrace_doctor.diagnose (pip install headrace-doctor)"}
 
 
 def _version() -> str:
@@ -57,6 +58,8 @@ def __getattr__(name: str) -> typing.Any:
     if name == "__version__":
         globals()[name] = _version()
         return globals()[name]
+    if name in _MOVED:
+        raise AttributeError(f"headrace.{name} has moved: use {_MOVED[name]}")
     if name not in _PLACES:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
     value = getattr(importlib.import_module(_PLACES[name]), name)

@@ -1,42 +1,16 @@
-"""What this process may really use of cores, memory and files, as opposed to what the host has."""
+"""Cores and memory that this process may really use, as opposed to what the host has."""
 
 from __future__ import annotations
 
 import math
 import os
 import re
-import resource
-import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from platform import machine
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
-SHARED_MEMORY = Path("/dev/shm")
 SCHEDULING = Path("/proc/thread-self/schedstat")
-
-
-@dataclass(frozen=True)
-class Space:
-    """Room on a file system, in bytes."""
-
-    total: int
-    free: int
-
-
-@dataclass(frozen=True)
-class FileLimit:
-    """Files that a process may have open; None: no limit.
-
-    Attributes:
-        soft: the limit in force.
-        hard: how far the process itself may raise it.
-    """
-
-    soft: int | None
-    hard: int | None
 
 
 def usable_cores() -> int:
@@ -44,21 +18,9 @@ def usable_cores() -> int:
 
     `os.cpu_count()` reports the host's cores inside a container.
     """
-    quota, affinity = cpu_quota(), affine_cores()
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota()
     return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
-
-
-def affine_cores() -> int:
-    """Cores that the process may be put on, whatever share of their time it gets."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def processor_name() -> str:
-    """The processor's model as the system names it; the machine's architecture where it doesn't."""
-    lines = _read(Path("/proc/cpuinfo")).splitlines()
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), machine()
-    )
 
 
 def cpu_quota(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> float | None:
@@ -72,35 +34,12 @@ def cpu_quota(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> float | None
 
 def available_memory(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> int:
     """Bytes that can be taken now without swapping: the host's, or what the cgroup leaves if that is less."""
-    limits = [_host_memory("MemAvailable")]
+    limits = [_host_memory()]
     for group in _groups(root, own, ""):
         limits += _left(group / "memory.max", group / "memory.current")
     for group in _groups(root / "memory", own, "memory"):
         limits += _left(group / "memory.limit_in_bytes", group / "memory.usage_in_bytes")
     return max(0, min(limits))
-
-
-def total_memory() -> int:
-    """Bytes of the host's memory, whatever the cgroup allows."""
-    return _host_memory("MemTotal")
-
-
-def memory_limit(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUPS) -> int | None:
-    """Bytes that the cgroup and its ancestors allow; None where that is no less than the host's memory."""
-    files = [group / "memory.max" for group in _groups(root, own, "")]
-    files += [group / "memory.limit_in_bytes" for group in _groups(root / "memory", own, "memory")]
-    limits = [int(text) for file in files if (text := _read(file).strip()).isdigit()]
-    # Version 1 writes "no limit" as a number near 2^63.
-    return min((limit for limit in limits if limit < total_memory()), default=None)
-
-
-def shared_memory(path: Path = SHARED_MEMORY) -> Space | None:
-    """Room for the batches that worker processes hand over; None where there is no such file system."""
-    try:
-        usage = shutil.disk_usage(path)
-    except OSError:
-        return None
-    return Space(usage.total, usage.free)
 
 
 def queued_ns(path: Path = SCHEDULING) -> int | None:
@@ -118,18 +57,10 @@ def queued_ns(path: Path = SCHEDULING) -> int | None:
     return int(fields[1]) if len(fields) == 3 and fields[0] != b"0" else None
 
 
-def file_limit() -> FileLimit:
-    """Of this process, which its children inherit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return FileLimit(*(None if limit == resource.RLIM_INFINITY else limit for limit in (soft, hard)))
-
-
-def _host_memory(field: str) -> int:
-    found = re.search(rf"^{field}:\s+(\d+) kB$", _read(Path("/proc/meminfo")), re.MULTILINE)
-    if found:
-        return 1024 * int(found[1])
-    pages = "SC_PHYS_PAGES" if field == "MemTotal" else "SC_AVPHYS_PAGES"
-    return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
+def _host_memory() -> int:
+    """Bytes that the host can give without swapping."""
+    match = re.search(r"^MemAvailable:\s+(\d+) kB$", _read(Path("/proc/meminfo")), re.MULTILINE)
+    return 1024 * int(match[1]) if match else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _groups(root: Path, own: Path, controller: str) -> Iterator[Path]:

@@ -22,6 +22,7 @@ from headrace.device.place import resolve_device
 from headrace.device.postprocess import Postprocess, in_turn
 from headrace.device.prefetcher import DevicePrefetcher
 from headrace.device.resident import Residence
+from headrace.engine.advice import WorkersAdvice, advise
 from headrace.engine.caller_stream import NOT_RESUMABLE, CallerStream, GatherStream
 from headrace.engine.error_policy import ErrorPolicyDataset
 from headrace.engine.finish import BatchTransform, Cast
@@ -49,7 +50,6 @@ from headrace.plan.planner import with_batch_transform
 from headrace.plan.segments import DatasetSegment, GatherSegment, NativeSegment, ValueSegment
 from headrace.records import LazyCounts, LoaderStats
 from headrace.sources.remote import RemoteSamples
-from headrace.tuning.advice import WorkersAdvice, advise
 
 # Batches that threads may have in flight: all threads work on one batch at a time, so that two already keep
 # them busy; two more cover a training step that ends sooner, or a sample that takes longer, now and then.

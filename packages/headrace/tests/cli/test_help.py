@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 import headrace
 from support.command import run_command
@@ -116,6 +117,14 @@ def test_the_shell_completes_commands_and_options(typed: str, completed: str) ->
         check=False,
     )
     assert done.stdout.split() == [completed]
+
+
+def test_verbs_of_the_doctor_say_how_to_install_it() -> None:
+    app = headrace.cli.command({})
+    for verb in (["doctor", "run", "train.py", "--lr", "1"], ["tune", "--help"], ["top"]):
+        done = CliRunner().invoke(app, verb)
+        assert done.exit_code == 2
+        assert done.stderr == f"headrace {verb[0]} needs the doctor: pip install headrace-doctor\n"
 
 
 def test_verbs_with_results_have_the_same_json_option() -> None:

@@ -12,8 +12,8 @@ from torch.utils.data import Dataset
 
 import headrace
 from headrace._machine import queued_ns, usable_cores
+from headrace.engine.advice import advise
 from headrace.records import EpochStats, QueueFill, Work
-from headrace.tuning.advice import advise
 
 
 class Waiting(Dataset[Any]):

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from headrace.cli.doctor_data import data
-from headrace.cli.doctor_run import run
-from headrace.cli.progress import JsonFile, check_outputs, failing, give_json
+from headrace_doctor.cli.doctor_data import data
+from headrace_doctor.cli.doctor_run import run
+from headrace_doctor.cli.progress import JsonFile, check_outputs, failing, give_json
 
 doctor = typer.Typer(invoke_without_command=True)
 doctor.command()(data)
@@ -40,9 +40,9 @@ def machine(
     """
     if context.invoked_subcommand is not None:
         return
-    from headrace.doctor.host import examine
-    from headrace.doctor.text import print_checkup
-    from headrace.measure.survey import survey
+    from headrace_doctor.doctor.host import examine
+    from headrace_doctor.doctor.text import print_checkup
+    from headrace_doctor.measure.survey import survey
 
     check_outputs(json_file)
     with failing("doctor", Console(stderr=True)):

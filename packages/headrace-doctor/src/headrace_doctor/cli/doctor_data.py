@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from headrace.cli.progress import BAD_RECORDS, JsonFile, check_outputs, failing, give_json, progress_bar
+from headrace_doctor.cli.progress import (
+    BAD_RECORDS,
+    JsonFile,
+    check_outputs,
+    failing,
+    give_json,
+    progress_bar,
+)
 
 
 def data(
@@ -29,11 +36,11 @@ def data(
     """
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
-    from headrace.doctor.data import judge_folder
-    from headrace.doctor.text import print_checkup
-    from headrace.measure.decoding import decode_all, default_workers
-    from headrace.measure.images import list_split
-    from headrace.measure.tree import look_at, split_of, with_surroundings
+    from headrace_doctor.doctor.data import judge_folder
+    from headrace_doctor.doctor.text import print_checkup
+    from headrace_doctor.measure.decoding import decode_all, default_workers
+    from headrace_doctor.measure.images import list_split
+    from headrace_doctor.measure.tree import look_at, split_of, with_surroundings
 
     check_outputs(json_file)
     console, workers = Console(stderr=True), workers or default_workers()

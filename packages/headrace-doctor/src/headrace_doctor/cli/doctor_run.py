@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.progress import INTERRUPTED, STANDARD_OUTPUT, JsonFile, check_outputs, give_json
+from headrace_doctor.cli.progress import INTERRUPTED, STANDARD_OUTPUT, JsonFile, check_outputs, give_json
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from headrace.doctor.records import Diagnosis
-    from headrace.examine import Job
+    from headrace_doctor.doctor.records import Diagnosis
+    from headrace_doctor.examine import Job
 
 
 def run(
@@ -57,8 +57,8 @@ def run(
         raise typer.BadParameter(f"{command[0]} isn't a file; give a script, or -m and a module's name.")
     check_outputs(json_file, html)
     # After these checks: it takes seconds to import.
-    from headrace.doctor.text import print_diagnosis
-    from headrace.examine import Job
+    from headrace_doctor.doctor.text import print_diagnosis
+    from headrace_doctor.examine import Job
 
     job = Job(command, module, steps)
     errors = Console(stderr=True)
@@ -85,7 +85,7 @@ def run(
 
 def announce(console: Console, phase: str) -> None:
     """Prints what is being measured."""
-    from headrace.doctor.wording import measured
+    from headrace_doctor.doctor.wording import measured
 
     if text := measured(phase):
         console.print(f"measuring {text}", style="dim", highlight=False, markup=False)
@@ -95,15 +95,15 @@ def examined(
     job: Job, quiet: bool, console: Console, progress: Callable[[str], None] | None = None
 ) -> Diagnosis:
     """The diagnosis of a job. Ends the command if there is none."""
-    from headrace.doctor.diagnosis import diagnose
-    from headrace.errors import HeadraceError
+    from headrace_doctor.doctor.diagnosis import diagnose
+    from headrace_doctor.errors import DoctorError
 
     status, observation, output = job.run(quiet=quiet, progress=progress or (lambda _: None))
     try:
         if observation is None:
-            raise HeadraceError(f"{job.command[0]} ended with status {status} before anything was measured.")
+            raise DoctorError(f"{job.command[0]} ended with status {status} before anything was measured.")
         return diagnose(observation)
-    except HeadraceError as error:
+    except DoctorError as error:
         if quiet and output:
             console.print(output[-2000:], highlight=False, markup=False)
         console.print(str(error), style="red", highlight=False, markup=False)
@@ -112,7 +112,7 @@ def examined(
 
 def with_attempt(diagnosis: Diagnosis, job: Job, quiet: bool, console: Console) -> Diagnosis:
     """The diagnosis, with the measured gain of its first advice that can be applied automatically."""
-    from headrace.doctor.case import seconds_of
+    from headrace_doctor.doctor.case import seconds_of
 
     def noted(*notes: str) -> Diagnosis:
         return replace(diagnosis, notes=(*diagnosis.notes, *notes))

@@ -8,15 +8,18 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import psutil
 import typer
 from rich.console import Console
 
-from headrace.cli.progress import JsonFile, check_outputs, failing, give_json
-from headrace.errors import ConfigError, printable, require
-from headrace.export.live import Job, jobs
-from headrace.measure.processes import look
+from headrace_doctor.cli.progress import JsonFile, check_outputs, failing, give_json
+from headrace_doctor.errors import ConfigError, printable
+from headrace_doctor.measure.processes import look
+
+if TYPE_CHECKING:
+    from headrace.export import Job
 
 
 def top(
@@ -31,7 +34,7 @@ def top(
 
     Exit codes: 0 shown; 2 wrong usage, or no such job.
     """
-    from headrace.cli.top_view import Watch, draw, show
+    from headrace_doctor.cli.top_view import Watch, draw, show
 
     check_outputs(json_file)
     console = Console(highlight=False)
@@ -75,7 +78,6 @@ def roots(found: Iterable[Job]) -> dict[int, list[int]]:
 
 def _ancestors(pid: int) -> list[int]:
     """Nearest first."""
-    psutil = require("psutil", "cli")
     try:
         return [one.pid for one in psutil.Process(pid).parents()]
     except psutil.NoSuchProcess:
@@ -94,7 +96,9 @@ def choose(pid: int | None) -> int | list[int]:
                     soft_wrap=True,
                 )
         return pid
-    found = list(roots(jobs()))
+    from headrace_doctor.cli.top_view import running
+
+    found = list(roots(running({})))
     if not found:
         raise ConfigError(
             "no running Headrace jobs found for this user. headrace top PID shows what can be seen of any"
@@ -105,7 +109,7 @@ def choose(pid: int | None) -> int | list[int]:
 
 def print_jobs(console: Console, pids: list[int], json_file: Path | None) -> None:
     """Lists jobs to choose from, or gives them as JSON."""
-    from headrace.cli.top_view import duration
+    from headrace_doctor.cli.top_view import duration
 
     trees = [(pid, look(pid).processes) for pid in pids]
     rows = [(pid, time.time() - tree[0].started, tree[0].command) for pid, tree in trees if tree]

@@ -8,16 +8,18 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from headrace.errors import printable, size
-from headrace.export.live import Job, jobs
-from headrace.measure.processes import TreeLook, look
+from headrace_doctor.errors import printable, size
+from headrace_doctor.measure.processes import TreeLook, look
+
+if TYPE_CHECKING:
+    from headrace.export import Job
 
 Json = dict[str, Any]
 # Shares of waited time from which on a loader is called late, and too slow; see docs/stats.md.
@@ -54,6 +56,15 @@ class Look:
     silent: tuple[int, ...] = ()
 
 
+def running(known: Mapping[str, Job]) -> list[Job]:
+    """This user's processes that can be asked about their loaders, or none if Headrace isn't installed."""
+    try:
+        from headrace.export import jobs
+    except ModuleNotFoundError:
+        return []
+    return jobs(known)
+
+
 class Watch:
     """One job: a process and all its descendants, any of which may have loaders.
 
@@ -75,7 +86,7 @@ class Watch:
         if not tree.processes or self._started not in (None, tree.processes[0].started):
             return False
         self._started = tree.processes[0].started
-        self._jobs = {job.name: job for job in jobs(self._jobs)}
+        self._jobs = {job.name: job for job in running(self._jobs)}
         pids = {one.pid for one in tree.processes}
         said = {job.pid: job.ask() for job in self._jobs.values() if job.pid in pids}
         known = {pid: answer for pid, answer in said.items() if answer is not None}

@@ -15,11 +15,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from headrace.cli.progress import INTERRUPTED, STANDARD_OUTPUT, JsonFile, check_outputs, give_json
-from headrace.errors import ConfigError
+from headrace_doctor.cli.progress import INTERRUPTED, STANDARD_OUTPUT, JsonFile, check_outputs, give_json
+from headrace_doctor.errors import ConfigError
 
 if TYPE_CHECKING:
-    from headrace.tuning.trials import TuneReport
+    from headrace_doctor.tune import TuneReport
 
 SCRIPT_FAILED = 1
 
@@ -73,13 +73,12 @@ def _errors_of(script: str) -> Iterator[None]:
 
 
 def _tried(loader: Any, seconds: float, threads: bool) -> TuneReport:
-    from headrace.loader import DataLoader
-    from headrace.tuning.trials import tune as try_settings
+    from headrace_doctor.tune import tune as try_settings
 
     try:
         with Console(stderr=True).status("trying settings") as status:
             show = lambda what: status.update(f"trying {what}")  # noqa: E731
-            return try_settings(loader, DataLoader, seconds=seconds, threads=threads, progress=show)
+            return try_settings(loader, seconds=seconds, threads=threads, progress=show)
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from error
 
@@ -91,9 +90,12 @@ def _print(console: Console, report: TuneReport) -> None:
     for trial in report.trials:
         table.add_row(trial.code(), f"{trial.samples_per_second:,.0f}", f"{trial.first_batch_seconds:.2f} s")
     console.print(table)
-    torchs, ours = report.best("torch"), report.best("headrace")
-    ratio = ours.samples_per_second / max(torchs.samples_per_second, 1e-9)
-    for name, trial in (("torch", torchs), (f"Headrace, {ratio:.2f} times as fast", ours)):
+    best = [("torch", report.best("torch"))]
+    if any(trial.loader == "headrace" for trial in report.trials):
+        ours = report.best("headrace")
+        ratio = ours.samples_per_second / max(best[0][1].samples_per_second, 1e-9)
+        best.append((f"Headrace, {ratio:.2f} times as fast", ours))
+    for name, trial in best:
         console.print(f"\nbest of {name}:\n  {trial.code()}", highlight=False, soft_wrap=True)
         if trial.remark:
             console.print(f"  workers: {trial.remark}", highlight=False, soft_wrap=True)
@@ -103,9 +105,8 @@ def _print(console: Console, report: TuneReport) -> None:
 
 
 def _loader(target: str, args: list[str], number: int) -> Any:
-    from headrace.examine import run_script
-    from headrace.loader import DataLoader
-    from headrace.tuning.trials import capture
+    from headrace_doctor.examine import run_script
+    from headrace_doctor.tune import capture
 
     path, _, name = target.partition(":")
     if not Path(path).is_file():
@@ -114,7 +115,7 @@ def _loader(target: str, args: list[str], number: int) -> Any:
         sys.path.insert(0, str(Path(path).resolve().parent))  # as Python itself does it for a script
         sys.argv = [path, *args]
         return _named(Path(path), name)
-    loader = capture(lambda: run_script([path, *args]), DataLoader, number)
+    loader = capture(lambda: run_script([path, *args]), number)
     if loader is None:
         raise typer.BadParameter(f"{path} ended without iterating over {number} DataLoader(s).")
     return loader

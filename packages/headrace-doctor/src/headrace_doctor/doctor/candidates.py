@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from headrace.doctor.case import (
+from headrace_doctor.doctor.case import (
     TAKEN_CORES,
     Candidate,
     Case,
@@ -22,10 +22,10 @@ from headrace.doctor.case import (
     tried_workers,
     where_it_stays,
 )
-from headrace.doctor.model import IRREGULAR, part_name
-from headrace.measure.observed import ACTUAL, DEMAND, GAIN_THAT_COUNTS, SUPPLY
-from headrace.measure.subject import name_of
-from headrace.measure.supplies import worker_threads
+from headrace_doctor.doctor.model import IRREGULAR, part_name
+from headrace_doctor.measure.observed import ACTUAL, DEMAND, GAIN_THAT_COUNTS, SUPPLY
+from headrace_doctor.measure.subject import name_of
+from headrace_doctor.measure.supplies import worker_threads
 
 # Of several numbers of workers, the smallest that comes so near to the best is recommended.
 NEAR_ENOUGH = 0.97

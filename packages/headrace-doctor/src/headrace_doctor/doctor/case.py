@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headrace.doctor.model import (
+from headrace_doctor.doctor.model import (
     IRREGULAR,
     Costs,
     bursts,
@@ -20,8 +20,8 @@ from headrace.doctor.model import (
     standard_error,
     step_parts,
 )
-from headrace.doctor.records import StageCost
-from headrace.measure.observed import (
+from headrace_doctor.doctor.records import StageCost
+from headrace_doctor.measure.observed import (
     ACTUAL,
     DEMAND,
     KEPT_BATCHES,
@@ -32,7 +32,7 @@ from headrace.measure.observed import (
     Observation,
     Phase,
 )
-from headrace.measure.subject import name_of
+from headrace_doctor.measure.subject import name_of
 
 TAKEN_CORES = "other processes may have taken the cores: headrace doctor shows how busy they are"
 # Of the step alone, what is taken for what not each batch needs at most.
@@ -63,7 +63,7 @@ class Case:
         slowdown: ratio of the time of loading during the step to loading alone.
         unexplained: seconds per sample that the model doesn't account for.
         stages: of loading.
-        stragglers: as of `headrace.doctor.model.sample_durations`.
+        stragglers: as of `doctor.model.sample_durations`.
         run_delay: share of a process's time in which one of its threads waited for a core, at most.
         others: cores that other processes used meanwhile.
         free: the costs on a machine without other processes: without the time that threads waited for a core.
@@ -149,13 +149,13 @@ class Candidate:
     """A change, and what it would bring.
 
     Attributes:
-        kind: of the cause that it answers; of `headrace.doctor.records.KINDS`.
+        kind: of the cause that it answers; of `doctor.records.KINDS`.
         gain: times as fast as now, by the model: what candidates are compared by.
         change: one line: "num_workers=4 → 12".
         why: the cause, as a sentence with figures.
         evidence: what was measured, a line each.
         lines: of the diff, where it isn't one of the loader's arguments.
-        settings, where, loader: as of `headrace.doctor.records.Advice`.
+        settings, where, loader: as of `doctor.records.Advice`.
         ideal: whether more has to be changed than the settings.
         bound: times as fast as now at best, where the step itself changes, infinite if not known; 0: as of
             `Case.limit`.

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from headrace.doctor.data_classes import classes
-from headrace.doctor.data_layout import AS_USER, layout
-from headrace.doctor.naming import below, in_a_row, paths_of, plural, removal, some
-from headrace.doctor.records import Checkup, Finding, Judgement
-from headrace.measure.images import Split, State
-from headrace.measure.tree import Place
+from headrace_doctor.doctor.data_classes import classes
+from headrace_doctor.doctor.data_layout import AS_USER, layout
+from headrace_doctor.doctor.naming import below, in_a_row, paths_of, plural, removal, some
+from headrace_doctor.doctor.records import Checkup, Finding, Judgement
+from headrace_doctor.measure.images import Split, State
+from headrace_doctor.measure.tree import Place
 
 BOMB = "of more pixels than Pillow accepts: it raises DecompressionBombError"
 AGAIN = "Copy or download them again, or remove them."

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from headrace.doctor.naming import below, in_a_row, paths_of, plural, removal, some
-from headrace.doctor.records import Finding
-from headrace.measure.images import Split
-from headrace.measure.tree import is_debris
+from headrace_doctor.doctor.naming import below, in_a_row, paths_of, plural, removal, some
+from headrace_doctor.doctor.records import Finding
+from headrace_doctor.measure.images import Split
+from headrace_doctor.measure.tree import is_debris
 
 
 def classes(subject: str, splits: Sequence[Split]) -> tuple[Finding, ...]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from headrace.doctor.naming import in_a_row, listed, plural
-from headrace.doctor.records import Finding, Judgement
-from headrace.measure.tree import Place
+from headrace_doctor.doctor.naming import in_a_row, listed, plural
+from headrace_doctor.doctor.records import Finding, Judgement
+from headrace_doctor.measure.tree import Place
 
 UNPACK = {
     **dict.fromkeys((".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"), "tar xf"),

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from headrace.doctor.candidates import REMEDIES, candidates
-from headrace.doctor.case import TAKEN_CORES, Candidate, Case, case_of, other_arguments, where_it_stays
-from headrace.doctor.memory import FOR_MEMORY, GROWING, LESS_GROWTH, LESS_GROWTH_LINES, memory_findings
-from headrace.doctor.model import IRREGULAR, draw_bursts, part_name, step_parts
-from headrace.doctor.records import KINDS, Advice, Cause, Diagnosis, Rate, Step, TimeShare, Usage
-from headrace.errors import HeadraceError
-from headrace.measure.observed import (
+from headrace_doctor.doctor.candidates import REMEDIES, candidates
+from headrace_doctor.doctor.case import TAKEN_CORES, Candidate, Case, case_of, other_arguments, where_it_stays
+from headrace_doctor.doctor.memory import FOR_MEMORY, GROWING, LESS_GROWTH, LESS_GROWTH_LINES, memory_findings
+from headrace_doctor.doctor.model import IRREGULAR, draw_bursts, part_name, step_parts
+from headrace_doctor.doctor.records import KINDS, Advice, Cause, Diagnosis, Rate, Step, TimeShare, Usage
+from headrace_doctor.errors import DoctorError
+from headrace_doctor.measure.observed import (
     ACTUAL,
     DEMAND,
     EXAMINED,
@@ -52,11 +52,11 @@ def diagnose(observation: Observation) -> Diagnosis:
     """What starves the step of this observation, and what to change.
 
     Raises:
-        HeadraceError: too little was measured; the message says what.
+        DoctorError: too little was measured; the message says what.
     """
     case = case_of(observation)
     if case is None or (observation.ended != EXAMINED and len(case.phase.waits) < LEAST_STEPS):
-        raise HeadraceError(too_little(observation))
+        raise DoctorError(too_little(observation))
     found = candidates(case)
     ranked = rank(case, found)
     named = causes(observation, case, ranked)

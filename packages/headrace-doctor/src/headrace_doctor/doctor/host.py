@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from headrace._machine import FileLimit, Space
-from headrace.doctor.records import Checkup, Finding, Judgement
-from headrace.doctor.storage import storage_findings
-from headrace.errors import size
-from headrace.measure.survey import Cores, Decoding, Machine, Memory, TorchBuild
+from headrace_doctor.doctor.records import Checkup, Finding, Judgement
+from headrace_doctor.doctor.storage import storage_findings
+from headrace_doctor.errors import size
+from headrace_doctor.machine import FileLimit, Space
+from headrace_doctor.measure.survey import Cores, Decoding, Machine, Memory, TorchBuild
 
 # Share of the cores' time in use before measuring: more than the few percent of a desktop or of daemons.
 BUSY = 0.2
@@ -27,10 +27,6 @@ OWN_FILES = 200
 # A quarter of what a Zen 4 core does (1,040 images of 500 × 375 per second): one below it is shared,
 # throttled, emulated, or very old.
 SLOW_CORE = 260.0
-NO_SIMD = (
-    "This processor reports no AVX2 or NEON, so scalar code is used. In a virtual machine, pass the host's"
-    " processor through (-cpu host)."
-)
 # Two hyperthreads do 1.2 to 1.3 times the work of one, so busy cores should each reach 60 %.
 TOGETHER = 0.5
 
@@ -137,6 +133,8 @@ def decoding_findings(decoding: Decoding, cores: float) -> tuple[Finding, ...]:
         )
     pillow = Finding("Pillow", value, judgement, remedy, details)
     native, remedy = decoding.native, ""
+    if native is None and not decoding.native_missing:
+        return (pillow,)  # Headrace isn't installed
     if native is None:
         return (pillow, Finding("Headrace", "no usable native library", "bad", decoding.native_missing))
     value = f"{native.per_core:,.0f} per second and core, {native.together:,.0f} by {cores:g} together"
@@ -147,10 +145,7 @@ def decoding_findings(decoding: Decoding, cores: float) -> tuple[Finding, ...]:
         )
     details = {**asdict(native), "cores": cores}
     ours = Finding("Headrace", value, "note" if remedy else "good", remedy, details)
-    value = f"{native.simd_active} in use, of {', '.join(native.simd)}; libjpeg-turbo {native.libjpeg_turbo}"
-    scalar = native.simd_active == "scalar"
-    simd = Finding("SIMD", value, "note" if scalar else "good", NO_SIMD if scalar else "")
-    return (pillow, ours, simd)
+    return (pillow, ours)
 
 
 def _number(limit: int | None) -> str:
@@ -186,7 +181,7 @@ def torch_finding(build: TorchBuild, gpus: int) -> Finding:
 
 
 def examine(machine: Machine) -> Checkup:
-    """The checkup of what `headrace.measure.survey` measured."""
+    """The checkup of what `measure.survey` measured."""
     cores, worth, decoding = machine.cores.usable, machine.cores.worth, machine.decoding
     of_cores = (
         cores_finding(machine.cores),

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from headrace.doctor import wording
-from headrace.doctor.records import Diagnosis
-from headrace.errors import require
+import jinja2
+import markupsafe
+
+from headrace_doctor.doctor import wording
+from headrace_doctor.doctor.records import Diagnosis
 
 WIDTH, HEIGHT = 600, 100  # units of a chart, stretched to the page; no chart has more columns
 OUTLIER = 4  # times what all but a twentieth of the steps take: where the scale of steps ends at the latest
@@ -52,11 +54,7 @@ def render_html(diagnosis: Diagnosis) -> str:
 
     Returns:
         The page as text.
-
-    Raises:
-        ConfigError: jinja2 isn't installed.
     """
-    jinja2, markupsafe = require("jinja2", "doctor"), require("markupsafe", "doctor")
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -64,7 +62,7 @@ def render_html(diagnosis: Diagnosis) -> str:
         lstrip_blocks=True,
         finalize=lambda value: wording.plain(value) if type(value) is str else value,
     )
-    folder = files("headrace.doctor") / "report"
+    folder = files("headrace_doctor.doctor") / "report"
     style, script, page = (
         (folder / f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js", "html")
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.doctor.records import Finding
-from headrace.errors import size
-from headrace.measure.observed import ACTUAL, SUPPLY, LoaderFacts, Observation
+from headrace_doctor.doctor.records import Finding
+from headrace_doctor.errors import size
+from headrace_doctor.measure.observed import ACTUAL, SUPPLY, LoaderFacts, Observation
 
 # Growth in a phase that is more than the freed memory that an allocator keeps: of each worker, in bytes, and
 # of all as a share of what they had.

@@ -12,8 +12,8 @@ import statistics
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.doctor.records import StageCost
-from headrace.measure.observed import ACTUAL, DEMAND, PARTS, SUPPLY, Observation, Phase
+from headrace_doctor.doctor.records import StageCost
+from headrace_doctor.measure.observed import ACTUAL, DEMAND, PARTS, SUPPLY, Observation, Phase
 
 # In the order in which a sample goes through them.
 PLACES = (
@@ -218,7 +218,7 @@ def is_transform(key: str) -> bool:
 
 
 def step_parts(observation: Observation, name: str) -> dict[str, float]:
-    """Share of a phase's time by part of the step, as of `headrace.measure.stages`, and in "gc".
+    """Share of a phase's time by part of the step, as of `measure.stages`, and in "gc".
 
     How all but the parts that not each batch needs divide is taken from the close look at the step alone:
     while steps are timed, few samples are taken, and these where the thread lets go of the GIL.
@@ -233,7 +233,7 @@ def step_parts(observation: Observation, name: str) -> dict[str, float]:
 
 
 def part_name(key: str) -> str:
-    """A part of the step, as of `headrace.measure.stages`, for readers."""
+    """A part of the step, as of `measure.stages`, for readers."""
     return PART_NAMES.get(key, key.removeprefix("code:"))
 
 

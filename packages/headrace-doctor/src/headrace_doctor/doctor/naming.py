@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.doctor.records import Finding, Judgement
-from headrace.measure.images import Split
+from headrace_doctor.doctor.records import Finding, Judgement
+from headrace_doctor.measure.images import Split
 
 NAMED = 10  # files that a finding names; its details name all
 REASON = 120  # characters of a reason printed after a name

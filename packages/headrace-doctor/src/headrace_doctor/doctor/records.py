@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from headrace.errors import require
-
 Judgement = Literal["good", "note", "bad", "unknown"]
 
 
@@ -82,7 +80,7 @@ class StageCost:
     Attributes:
         kind: "read", "lock", "decode", "transform", "dataset", "code", "collate", "send", "receive", "pin".
         name: the kind, a transform's class, or a function of the user's as "name (file.py:12)".
-        place: where it runs, one of `headrace.doctor.model.PLACES`: "worker", "main" (the training thread).
+        place: where it runs, one of `doctor.model.PLACES`: "worker", "main" (the training thread).
         seconds_per_sample: wall time of one worker.
         waiting: share of that in which it was blocked (reads, sleep) rather than computing, 0 to 1.
         samples_per_second: throughput of all workers together if this stage were the only one.
@@ -191,7 +189,7 @@ class Advice:
     alone: float = 0.0
 
     def applied_to(self, diagnosis: Diagnosis) -> dict[str, Any]:
-        """Fields of `headrace.examine.Job` that make it run the script with this change."""
+        """Fields of `examine.Job` that make it run the script with this change."""
         where, loader = self.where or diagnosis.where, self.loader or diagnosis.loader
         return {"settings": self.settings, "subject": where, "loader": loader}
 
@@ -294,8 +292,10 @@ class Diagnosis:
 
     def __str__(self) -> str:
         """The report as text, as the command prints it."""
-        console = require("rich.console", "doctor").Console(width=100, color_system=None)
-        from headrace.doctor.text import print_diagnosis
+        from rich.console import Console
+
+        console = Console(width=100, color_system=None)
+        from headrace_doctor.doctor.text import print_diagnosis
 
         with console.capture() as captured:
             print_diagnosis(console, self)
@@ -304,6 +304,6 @@ class Diagnosis:
 
     def to_html(self) -> str:
         """The report as one page, as the command writes it."""
-        from headrace.doctor.html import render_html
+        from headrace_doctor.doctor.html import render_html
 
         return render_html(self)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from headrace.doctor.records import Finding, Judgement
-from headrace.errors import size
-from headrace.measure.storage import IN_FLIGHT, RANDOM_READ, Mount, Rates, Storage
-from headrace.measure.survey import Decoding
+from headrace_doctor.doctor.records import Finding, Judgement
+from headrace_doctor.errors import size
+from headrace_doctor.measure.storage import IN_FLIGHT, RANDOM_READ, Mount, Rates, Storage
+from headrace_doctor.measure.survey import Decoding
 
 # Less is read in no time, mostly from caches, and says nothing about an epoch.
 LEAST_BYTES = 8_000_000

@@ -9,8 +9,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from headrace.doctor.records import Advice, Checkup, Diagnosis, Finding
-from headrace.doctor.wording import (
+from headrace_doctor.doctor.records import Advice, Checkup, Diagnosis, Finding
+from headrace_doctor.doctor.wording import (
     MARKS,
     METHOD,
     TOTAL,

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable
 from itertools import groupby
 
-from headrace.doctor.records import KINDS, Advice, Cause, Diagnosis, Judgement, StageCost
-from headrace.errors import printable
-from headrace.measure.observed import ACTUAL, DEMAND, LOOP, PARTS, SUPPLY
+from headrace_doctor.doctor.records import KINDS, Advice, Cause, Diagnosis, Judgement, StageCost
+from headrace_doctor.errors import printable
+from headrace_doctor.measure.observed import ACTUAL, DEMAND, LOOP, PARTS, SUPPLY
 
 # A mark and a word, so that a judgement is told without colour and without the mark.
 MARKS = {"good": ("✓", "good"), "note": ("!", "note"), "bad": ("✗", "bad"), "unknown": ("?", "unknown")}
@@ -84,7 +84,7 @@ def times(factor: float) -> str:
 
 
 def measured(phase: str) -> str:
-    """What is measured in a phase of the examination, by its name as of `headrace.measure.observed`; "" if
+    """What is measured in a phase of the examination, by its name as of `measure.observed`; "" if
     it isn't for readers."""
     kind, _, settings = phase.partition(" ")
     text = PHASES.get(kind, "")

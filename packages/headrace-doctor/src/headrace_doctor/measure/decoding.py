@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from headrace._machine import usable_cores
-from headrace.measure.images import HEAD, Images, Progress, Split, State, image_format, looks_like
-from headrace.measure.tree import refusal
+from headrace_doctor.machine import usable_cores
+from headrace_doctor.measure.images import HEAD, Images, Progress, Split, State, image_format, looks_like
+from headrace_doctor.measure.tree import refusal
 
 CHUNK = 64  # images that a thread takes at a time
 # Formats by the extensions that imply them, in lower case.

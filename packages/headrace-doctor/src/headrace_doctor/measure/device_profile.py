@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from headrace.measure.observed import DeviceFacts
+from headrace_doctor.measure.observed import DeviceFacts
 
 # Names of Kineto, PyTorch's profiler; HIP's are CUDA's with another prefix.
 SYNCHRONISE = ("StreamSynchronize", "DeviceSynchronize", "EventSynchronize")

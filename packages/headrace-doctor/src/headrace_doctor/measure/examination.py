@@ -23,11 +23,20 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from headrace._machine import usable_cores
-from headrace.measure.device_profile import device_facts, profiling
-from headrace.measure.observed import ACTUAL, DEMAND, EXAMINED, KEPT_BATCHES, PARTS, Loop, Observation, Phase
-from headrace.measure.processes import children_memory, own_memory, wait_until_quiet
-from headrace.measure.subject import (
+from headrace_doctor.machine import usable_cores
+from headrace_doctor.measure.device_profile import device_facts, profiling
+from headrace_doctor.measure.observed import (
+    ACTUAL,
+    DEMAND,
+    EXAMINED,
+    KEPT_BATCHES,
+    PARTS,
+    Loop,
+    Observation,
+    Phase,
+)
+from headrace_doctor.measure.processes import children_memory, own_memory, wait_until_quiet
+from headrace_doctor.measure.subject import (
     Watched,
     WatchedIterator,
     Window,
@@ -41,7 +50,7 @@ from headrace.measure.subject import (
     where_from,
     with_settings,
 )
-from headrace.measure.supplies import LAST_SUPPLY_SECONDS, Recorder, Supplies, last_line, synchronise
+from headrace_doctor.measure.supplies import LAST_SUPPLY_SECONDS, Recorder, Supplies, last_line, synchronise
 
 WARM_UP = "warm-up"
 WARM_STEPS = 3  # the first ones allocate, compile and choose kernels

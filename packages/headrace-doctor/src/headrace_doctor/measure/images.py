@@ -13,7 +13,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from headrace.measure.tree import is_folder, refusal, who_may
+from headrace_doctor.measure.tree import is_folder, refusal, who_may
 
 Progress = Callable[[int, int], None]  # called with (number done, number in all), now and then
 # Extensions of images that ImageFolder ignores.

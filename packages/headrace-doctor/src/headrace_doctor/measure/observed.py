@@ -32,7 +32,7 @@ class Phase:
 
     Attributes:
         name: ACTUAL, DEMAND or SUPPLY, with the settings that differ, if any do: "actual num_workers=8".
-        settings: that differ from the script's own; see `headrace.measure.subject`.
+        settings: that differ from the script's own; see `measure.subject`.
         began, ended: seconds since the examination began.
         waits: seconds in next(), of each step but the first of an epoch.
         computes: seconds from a batch until the next call of next(), of the same steps, without loops over
@@ -203,10 +203,10 @@ class Observation:
         loader: which was examined; None: the script iterated over none.
         loops: over its other loaders.
         phases: in the order in which they ran.
-        looks: counts of the stack samplers, one dict per process and phase; see `headrace.measure.sampler`.
+        looks: counts of the stack samplers, one dict per process and phase; see `measure.sampler`.
         usage: what was seen from outside, every second: dicts with the fields of `Usage`.
         device: None: there is none, or it wasn't profiled.
-        memory: bytes: see `headrace.measure.outside`; and, as "main_at_first" and "workers_at_first", of the
+        memory: bytes: see `measure.outside`; and, as "main_at_first" and "workers_at_first", of the
             training process and of all workers after the first batch.
         watching: processor seconds per second that watching from outside took.
         began: the moment that times count from, by `time.perf_counter()`.

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace._machine import available_memory, shared_memory
-from headrace.measure.nvml import gpus
-from headrace.measure.processes import TreeLook, look, own_memory
-from headrace.measure.sampler import AGAIN, read_phase
+from headrace_doctor.machine import available_memory, shared_memory
+from headrace_doctor.measure.nvml import gpus
+from headrace_doctor.measure.processes import TreeLook, look, own_memory
+from headrace_doctor.measure.sampler import AGAIN, read_phase
 
 INTERVAL_SECONDS = 1.0
 # Counting a process's own pages walks all its page tables, some 15 ms of a core: it takes no more than this
@@ -53,7 +53,7 @@ class Outside:
         self._thread.join()
 
     def usage(self, began: float) -> list[dict[str, Any]]:
-        """Fields of `headrace.doctor.records.Usage`, oldest first.
+        """Fields of `doctor.records.Usage`, oldest first.
 
         Args:
             began: the moment that times count from, by `time.perf_counter()`.

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headrace._machine import cpu_quota
-from headrace.errors import require
+import psutil
+
+from headrace_doctor.machine import cpu_quota
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class TreeLook:
 
 def look(pid: int) -> TreeLook:
     """The process `pid` and its descendants, now."""
-    psutil, clock = require("psutil", "doctor"), time.perf_counter()
+    clock = time.perf_counter()
     family = [pid, *descendants(pid)]
     looks = [one for one in map(_look, family) if one is not None]
     if not looks or looks[0].pid != pid or looks[0].state == psutil.STATUS_ZOMBIE:
@@ -81,7 +82,6 @@ def descendants(pid: int) -> list[int]:
     """Process numbers of a process's children, of their children and so on; none of one that has ended."""
     found: list[int] = []
     if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
-        psutil = require("psutil", "doctor")  # which looks at all processes of the machine
         with suppress(psutil.NoSuchProcess):
             found = [child.pid for child in psutil.Process(pid).children(recursive=True)]
         return found
@@ -100,7 +100,6 @@ def descendants(pid: int) -> list[int]:
 
 
 def _look(pid: int) -> ProcessLook | None:
-    psutil = require("psutil", "doctor")
     try:
         process = psutil.Process(pid)
         with process.oneshot():
@@ -124,7 +123,7 @@ def _look(pid: int) -> ProcessLook | None:
 def _read_bytes(process: Any) -> int | None:
     try:
         return int(process.io_counters().read_bytes)
-    except require("psutil", "doctor").AccessDenied:
+    except psutil.AccessDenied:
         return None
 
 
@@ -147,7 +146,7 @@ def children_memory() -> int:
 
 def busy_seconds() -> float:
     """Processor time of all processes on the cores that this one may be put on, since the machine started."""
-    every = require("psutil", "doctor").cpu_times(percpu=True)
+    every = psutil.cpu_times(percpu=True)
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(every))
     # Where the host's numbers are hidden, as in some containers, those that are shown are the allowed ones.
     chosen = [every[core] for core in allowed] if max(allowed) < len(every) else every
@@ -178,7 +177,6 @@ class Times(NamedTuple):
 
 def times() -> Times:
     """Of this process, now."""
-    psutil = require("psutil", "doctor")
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     children = ended.ru_utime + ended.ru_stime
     for child in descendants(os.getpid()):

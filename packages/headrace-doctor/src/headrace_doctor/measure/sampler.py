@@ -27,8 +27,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from headrace.measure.observed import PARTS, SUPPLY
-from headrace.measure.stages import Place, Stage, is_whole, stage_of, walk
+from headrace_doctor.measure.observed import PARTS, SUPPLY
+from headrace_doctor.measure.stages import Place, Stage, is_whole, stage_of, walk
 
 PHASE_FILE = "phase"
 # "actual again 2": the phase began again for the second time, and what was counted of it before is dropped.

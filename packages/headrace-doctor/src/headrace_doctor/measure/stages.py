@@ -64,7 +64,7 @@ LIBRARIES = (
     "/usr/lib/python3",
     "<frozen",
 )
-OWN = "/headrace/measure/"
+OWN = "/headrace_doctor/measure/"
 INSTALLED = ("/site-packages/", "/dist-packages/", OWN)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from headrace.errors import require
+import psutil
 
 # Offsets and lengths of direct reads are multiples of the device's block, at most this on today's devices.
 BLOCK = 4096
@@ -128,7 +128,7 @@ class _File(NamedTuple):
 def mount_of(path: Path) -> Mount | None:
     """The file system that holds `path`; None where the system doesn't say."""
     path = path.resolve()
-    partitions = require("psutil", "doctor").disk_partitions(all=True)
+    partitions = psutil.disk_partitions(all=True)
     # Of mounts on one point the last is on top of the others.
     above = [one for one in partitions if path.is_relative_to(one.mountpoint)]
     best = max(enumerate(above), key=lambda one: (len(Path(one[1].mountpoint).parts), one[0]), default=None)

@@ -2,7 +2,7 @@
 like them with other settings.
 
 Settings of a loader or a process are a plain dict that travels to other processes, with any of these keys,
-each as in `headrace.doctor.records.Advice.settings`:
+each as in `doctor.records.Advice.settings`:
 
 - "loader": arguments of `torch.utils.data.DataLoader` that differ;
 - "headrace": True: Headrace's loader in the place of torch's;
@@ -16,6 +16,7 @@ import copy
 import functools
 import inspect
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,10 +26,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from headrace import _torch_compat
-from headrace._machine import usable_cores
-from headrace.measure.observed import LoaderFacts, Loop, Phase
-from headrace.measure.processes import Times, times
+from headrace_doctor.machine import usable_cores
+from headrace_doctor.measure.observed import LoaderFacts, Loop, Phase
+from headrace_doctor.measure.processes import Times, times
 
 OWN = Path(__file__).parent.parent
 # What torch's DataLoader keeps of its arguments under their names.
@@ -107,13 +107,31 @@ class WatchedIterator(Iterator[Any]):
         return getattr(self._inner, name)
 
 
+def map_tree(function: Callable[[Any], Any], value: Any) -> Any:
+    """A nested batch with `function` applied to whatever is no tuple, list or dict."""
+    if type(value) in (dict, OrderedDict):
+        return type(value)((key, map_tree(function, item)) for key, item in value.items())
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_tree(function, item) for item in value))
+    if type(value) in (list, tuple):
+        return type(value)(map_tree(function, item) for item in value)
+    return function(value)
+
+
+def leaves_of(value: Any) -> list[Any]:
+    """What `map_tree` would call its function with, in order."""
+    leaves: list[Any] = []
+    map_tree(leaves.append, value)
+    return leaves
+
+
 def clone(batch: Any) -> Any:
     """A batch that the user may change without changing this one; pinned memory stays pinned.
 
     Tuples, lists, dicts and named tuples are walked through; other objects are deep-copied, or returned
     unchanged where that fails.
     """
-    return _torch_compat.map_tree(_clone_leaf, batch)
+    return map_tree(_clone_leaf, batch)
 
 
 def _clone_leaf(leaf: Any) -> Any:
@@ -128,14 +146,14 @@ def _clone_leaf(leaf: Any) -> Any:
 
 def nbytes(batch: Any) -> int:
     """Bytes of the tensors in a batch."""
-    leaves = _torch_compat.leaves_of(batch)
+    leaves = leaves_of(batch)
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
 def batch_samples(batch: Any, batch_size: int | None) -> int:
     """Samples in a batch, at least 1: the first length of a tensor or a list in it; `batch_size` if there is
     none, 1 if samples aren't batched. Empty tensors, as the boxes of images without objects, don't count."""
-    for leaf in _torch_compat.leaves_of(batch):
+    for leaf in leaves_of(batch):
         if isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.shape[0] > 0:
             return int(leaf.shape[0])
     if isinstance(batch, (list, tuple)) and batch and isinstance(batch[0], (list, tuple)) and batch[0]:
@@ -143,9 +161,20 @@ def batch_samples(batch: Any, batch_size: int | None) -> int:
     return batch_size or 1
 
 
+def headrace_loader() -> type[DataLoader[Any]] | None:
+    """Headrace's DataLoader, or None if Headrace isn't installed."""
+    try:
+        from headrace import DataLoader as Headrace
+    except ModuleNotFoundError as error:
+        if error.name != "headrace":
+            raise
+        return None
+    return Headrace
+
+
 def is_headrace(loader: DataLoader[Any]) -> bool:
     """Whether the loader is Headrace's, not torch's."""
-    return type(loader).__module__.startswith("headrace")
+    return type(loader).__module__.startswith("headrace.")
 
 
 def prefetched(loader: DataLoader[Any], settings: dict[str, Any] | None = None) -> int:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from headrace._machine import affine_cores, usable_cores
-from headrace.measure.observed import (
+from headrace_doctor.machine import affine_cores, usable_cores
+from headrace_doctor.measure.observed import (
     ACTUAL,
     DEMAND,
     GAIN_THAT_COUNTS,
@@ -24,9 +24,9 @@ from headrace.measure.observed import (
     Observation,
     Phase,
 )
-from headrace.measure.processes import children_memory, times
-from headrace.measure.sampler import AGAIN
-from headrace.measure.subject import (
+from headrace_doctor.measure.processes import children_memory, times
+from headrace_doctor.measure.sampler import AGAIN
+from headrace_doctor.measure.subject import (
     Watched,
     batch_samples,
     is_headrace,

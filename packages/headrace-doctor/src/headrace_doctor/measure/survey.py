@@ -12,15 +12,13 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
+import psutil
 import torch
 from PIL import Image, features
 
-import headrace._machine as machine
-from headrace._native import ffi
-from headrace.errors import NativeError, require
-from headrace.measure.nvml import gpus
-from headrace.measure.storage import Storage, measure_storage
+from headrace_doctor import machine
+from headrace_doctor.measure.nvml import gpus
+from headrace_doctor.measure.storage import Storage, measure_storage
 
 # Seconds for which the machine is watched before it is made to work.
 QUIET = 0.5
@@ -133,7 +131,7 @@ def survey(paths: Sequence[Path] = (), progress: Callable[[str], None] = lambda 
         ConfigError: psutil isn't installed.
     """
     progress("watching the processor")
-    busy = require("psutil", "doctor").cpu_percent(interval=QUIET) / 100
+    busy = psutil.cpu_percent(interval=QUIET) / 100
     storages = []
     for path in paths:
         progress(f"reading {path}")
@@ -146,7 +144,7 @@ def survey(paths: Sequence[Path] = (), progress: Callable[[str], None] = lambda 
         usable=machine.usable_cores(),
         busy=busy,
     )
-    memory = Memory(machine.total_memory(), machine.memory_limit(), machine.available_memory())
+    memory = Memory(psutil.virtual_memory().total, machine.memory_limit(), machine.available_memory())
     progress("decoding JPEGs")
     decoding = measure_decoding(cores.usable)
     progress("asking torch")
@@ -193,16 +191,10 @@ class NativeDecoding:
     Attributes:
         per_core: rate of one core.
         together: rate of all usable cores at once.
-        simd: instruction sets that this processor and the library's build have in common.
-        simd_active: the one in use.
-        libjpeg_turbo: version of the library that decodes what Headrace's own decoder doesn't support.
     """
 
     per_core: float
     together: float
-    simd: tuple[str, ...]
-    simd_active: str
-    libjpeg_turbo: str
 
 
 @dataclass(frozen=True)
@@ -214,8 +206,8 @@ class Decoding:
         image_bytes: mean size of their files.
         pillow_per_core: images per second by Pillow on one core.
         pillow_turbo: version of Pillow's libjpeg-turbo; None: it has another, slower libjpeg.
-        native: rates of the native library; None: see `native_missing`.
-        native_missing: why the native library can't be used; "" if it can.
+        native: rates of `headrace.decode_image`, or None if it can't be measured.
+        native_missing: why it can't; "" if it can, or if Headrace isn't installed.
     """
 
     width: int
@@ -233,7 +225,10 @@ def measure_decoding(cores: int) -> Decoding:
     native, missing = None, ""
     try:
         native = _native_decoding(files, cores)
-    except NativeError as error:
+    except ModuleNotFoundError as error:
+        if error.name != "headrace":
+            raise
+    except RuntimeError as error:  # a headrace.NativeError
         missing = str(error)
     return Decoding(
         width=WIDTH,
@@ -287,18 +282,12 @@ def _per_core(decode: Callable[[bytes], object], files: Sequence[bytes]) -> floa
 
 
 def _native_decoding(files: Sequence[bytes], cores: int) -> NativeDecoding:
-    own = ffi.decoder_names()[0]
+    import headrace
 
-    def decode(file: bytes) -> npt.NDArray[np.uint8]:
-        return ffi.image_decode(file, own, (0, 0, WIDTH, HEIGHT))
+    def decode(file: bytes) -> torch.Tensor:
+        return headrace.decode_image(torch.frombuffer(bytearray(file), dtype=torch.uint8), "RGB")
 
-    return NativeDecoding(
-        per_core=_per_core(decode, files),
-        together=_together(decode, files, cores),
-        simd=ffi.simd_names(),
-        simd_active=ffi.simd_active(),
-        libjpeg_turbo=ffi.build_info()["libjpeg_turbo"],
-    )
+    return NativeDecoding(_per_core(decode, files), _together(decode, files, cores))
 
 
 def _together(decode: Callable[[bytes], object], files: Sequence[bytes], cores: int) -> float:

@@ -11,12 +11,18 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
+    from headrace.export.live import Job, jobs
     from headrace.export.prometheus import MetricsServer
     from headrace.export.tensorboard import to_tensorboard
 
-__all__ = ["MetricsServer", "to_tensorboard"]
+__all__ = ["Job", "MetricsServer", "jobs", "to_tensorboard"]
 # Imported when they are first asked for: `headrace top` imports this package for what needs no NumPy.
-_PLACES = {"MetricsServer": "headrace.export.prometheus", "to_tensorboard": "headrace.export.tensorboard"}
+_PLACES = {
+    "Job": "headrace.export.live",
+    "MetricsServer": "headrace.export.prometheus",
+    "jobs": "headrace.export.live",
+    "to_tensorboard": "headrace.export.tensorboard",
+}
 
 
 def __getattr__(name: str) -> typing.Any:

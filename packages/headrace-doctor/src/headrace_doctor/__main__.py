@@ -1,0 +1,16 @@
+"""`headrace-doctor`, and `python -m headrace_doctor`: the doctor's verbs without the loader's command."""
+
+from headrace_doctor.cli.doctor import doctor
+from headrace_doctor.cli.top import top
+from headrace_doctor.cli.tune import tune
+
+
+def main() -> None:
+    """The entry point of the console script."""
+    doctor.command()(top)
+    doctor.command()(tune)
+    doctor()
+
+
+if __name__ == "__main__":
+    main()
