@@ -23,7 +23,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
-from headrace.order.cursor import VERSION
+from headrace.order.state import VERSION
 from headrace.packs.index import build_entry_index
 from headrace.packs.info import info
 from headrace.packs.lmdb import parse_value

@@ -7,7 +7,6 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, repeat
 from typing import Any
@@ -23,10 +22,10 @@ from headrace.device.postprocess import Postprocess, in_turn
 from headrace.device.prefetcher import DevicePrefetcher
 from headrace.device.resident import Residence
 from headrace.engine.advice import WorkersAdvice, advise
-from headrace.engine.caller_stream import NOT_RESUMABLE, CallerStream, GatherStream
+from headrace.engine.caller_stream import CallerStream, GatherStream
 from headrace.engine.error_policy import ErrorPolicyDataset
 from headrace.engine.finish import BatchTransform, Cast
-from headrace.engine.iterable import REPEATS, IterableBatches, samples_to_repeat
+from headrace.engine.iterable import REPEATS, IterableBatches
 from headrace.engine.iterator import LoaderIterator
 from headrace.engine.meter import Failures, Meter
 from headrace.engine.native import NativeEngine, NativeThreads
@@ -42,12 +41,12 @@ from headrace.engine.workers.pool import Guard
 from headrace.engine.workers.stream import KeptWorkers, WorkerPools, WorkerStream
 from headrace.errors import ConfigError, assert_never
 from headrace.order.batches import IndexBatch, OrderedBatches, SampledBatches
-from headrace.order.cursor import UNDRAWN, Cursor, draw_seed
-from headrace.order.progress import Batches
+from headrace.order.epoch import EpochStart, samples_to_repeat
+from headrace.order.progress import Epoch
 from headrace.plan import Plan, make_plan
 from headrace.plan.environment import starts_processes, workers_of
 from headrace.plan.planner import with_batch_transform
-from headrace.plan.segments import DatasetSegment, GatherSegment, NativeSegment, ValueSegment
+from headrace.plan.segments import NativeSegment
 from headrace.records import LazyCounts, LoaderStats
 from headrace.sources.remote import RemoteSamples
 
@@ -58,23 +57,6 @@ THREAD_DEPTH = 4
 KEPT = 2
 # Free batches whose memory the caller's thread keeps: the one that the user holds is still in use.
 CALLER_KEEPS = 1
-
-
-@dataclass(frozen=True, eq=False)
-class EpochOrder:
-    """What comes when in one epoch.
-
-    Attributes:
-        cursor: where the epoch starts, and how far it has come.
-        indices: indices of the samples of each batch, from the cursor's start to the end of the epoch.
-        batches: the order that they come from.
-        seeded: whether the orders of later epochs are known, too.
-    """
-
-    cursor: Cursor
-    indices: Iterator[IndexBatch]
-    batches: Batches
-    seeded: bool = False
 
 
 def plan_of(config: LoaderConfig) -> Plan:
@@ -99,12 +81,13 @@ def plan_options(config: LoaderConfig) -> dict[str, Any]:
     }
 
 
-def as_torch_draws(config: LoaderConfig, order: EpochOrder, depth: int) -> Iterator[IndexBatch]:
+def as_torch_draws(
+    config: LoaderConfig, epoch: Epoch, batches: Iterator[IndexBatch], depth: int
+) -> Iterator[IndexBatch]:
     """The batches of an epoch for a stream that takes `depth` of them ahead. The user's sampler is asked for
     as many as with torch's loader, so that generators are where torch leaves them if an epoch is left early.
     """
-    batches = order.indices
-    if not isinstance(order.batches, SampledBatches):
+    if not isinstance(epoch.batches, SampledBatches):
         return batches
     drawn = deque(islice(batches, max(0, config.depth_by_torch - depth)))
 
@@ -135,9 +118,8 @@ class StreamBuilder:
         self.residence: Residence | None = None
         self._processes = WorkerPools()
         self._latest: weakref.ref[WorkerStream] | None = None  # stream of worker processes started last
-        self._kept: Cursor | None = None  # the epoch started last with `persistent_workers`
+        self._kept: EpochStart | None = None  # of the epoch started last with `persistent_workers`
         self._kept_processes = False  # whether worker processes made it
-        self._split: Plan | None = None  # of the epoch started last, where workers finish native images
         self._threads: ThreadPool | None = None
         self._collate: ReusingCollate | None = None
         self._slots: Slots | None = None
@@ -174,7 +156,7 @@ class StreamBuilder:
         kept = stream is not None and stream.persistent
         return self.latest() if kept else None
 
-    def kept(self, config: LoaderConfig) -> Cursor | None:
+    def kept(self, config: LoaderConfig) -> EpochStart | None:
         """The epoch before, if torch would use its iterator again, whoever made the samples; None if it would
         make a new one, or if worker processes were kept and are gone."""
         if not config.persistent_workers or config.num_workers == 0:
@@ -182,17 +164,15 @@ class StreamBuilder:
         gone = self._kept_processes and self._processes.idle is None
         return None if gone else self._kept
 
-    def keep(self, config: LoaderConfig, plan: Plan, cursor: Cursor) -> None:
-        """Notes an epoch that has started, for `kept`."""
-        if config.persistent_workers and config.num_workers > 0:
-            self._kept, self._kept_processes = cursor, starts_processes(config, plan)
-
-    def settle(self, config: LoaderConfig, plan: Plan) -> Plan:
-        """`plan` with a gathered dataset's tensors on the device, where they are to live there.
+    def plan(self, config: LoaderConfig) -> Plan:
+        """Who runs what in an epoch that starts now. Worker processes that are kept keep their plan.
 
         Raises:
             ConfigError: `resident=True` can't be had.
         """
+        plan, idle = plan_of(config), self._processes.idle
+        if idle is not None and config.persistent_workers and starts_processes(config, plan):
+            return idle.plan
         if plan.gather is None or config.device is None:
             if config.resident is True:
                 why = "its batches aren't gathered from memory" if config.device else "no device is given"
@@ -203,30 +183,30 @@ class StreamBuilder:
             self.residence = Residence(*asked)
         return self.residence.settle(plan)
 
-    def stream(self, config: LoaderConfig, plan: Plan, order: EpochOrder) -> BatchStream:
-        """The batches of one epoch."""
+    def stream(
+        self, config: LoaderConfig, plan: Plan, epoch: Epoch, indices: Iterator[IndexBatch]
+    ) -> BatchStream:
+        """The batches of one epoch, of samples with these indices."""
         if plan.native is not None:
-            return self._native_stream(config, plan, plan.native, order)
-        keyed = None
-        if config.batch_transform is not None and config.in_order and not config.streamed:
-            keyed = KeyedBatches(order.indices, order.cursor.random_key, config.samples)
-            order = replace(order, indices=keyed)
-        samples = plan.samples
-        match samples:
-            case GatherSegment():
-                indices = as_torch_draws(config, order, depth=0)
-                stream: BatchStream = GatherStream(plan, indices, pinned=config.pin_memory)
-            case NativeSegment() | DatasetSegment():
-                stream = self._python_stream(config, plan, order)
-            case _:
-                return assert_never(samples)
-        stream.keyed = keyed
+            stream: BatchStream = self._native_stream(config, plan, plan.native, epoch, indices)
+        else:
+            keyed = None
+            if config.batch_transform is not None and config.in_order and not config.streamed:
+                indices = keyed = KeyedBatches(indices, epoch.start.random_key, config.samples)
+            if plan.gather is not None:
+                indices = as_torch_draws(config, epoch, indices, depth=0)
+                stream = GatherStream(plan, indices, pinned=config.pin_memory)
+            else:
+                stream = self._python_stream(config, plan, epoch, indices)
+            stream.keyed = keyed
+        if config.persistent_workers and config.num_workers > 0:
+            self._kept, self._kept_processes = epoch.start, starts_processes(config, plan)
         return stream
 
     def transfer(self, config: LoaderConfig, plan: Plan) -> DevicePrefetcher:
         """What takes the batches of the stream made last to the device, and does there what is left to do."""
         cast = Cast(config.dtype, config.memory_format)
-        values = self._values(plan)
+        values = None if plan.runs_python and plan.head is None else plan.values
 
         def take(nbytes: int) -> torch.Tensor:
             if self._slots is None or self._slots.nbytes < nbytes:
@@ -272,16 +252,15 @@ class StreamBuilder:
                 read_threads=0 if native is None else native.read_threads,
             )
 
-    def _values(self, plan: Plan) -> ValueSegment | None:
-        # Workers that are kept keep the plan that they were started for.
-        if not plan.runs_python:
-            return plan.values
-        return None if self._split is None else self._split.values
-
     def _native_stream(
-        self, config: LoaderConfig, plan: Plan, native: NativeSegment, order: EpochOrder
+        self,
+        config: LoaderConfig,
+        plan: Plan,
+        native: NativeSegment,
+        epoch: Epoch,
+        indices: Iterator[IndexBatch],
     ) -> NativeStream:
-        cursor, batches = order.cursor, order.batches
+        start, batches = epoch.start, epoch.batches
         nbytes = config.samples_of_a_batch * native.sample_nbytes
         ours = isinstance(batches, OrderedBatches)
         depth = config.depth(nbytes) if ours else min(config.depth(nbytes), max(1, config.depth_by_torch))
@@ -291,94 +270,60 @@ class StreamBuilder:
             threads.use(config.num_workers)
         if self._slots is None or self._slots.nbytes != nbytes:
             self._slots = Slots(nbytes, pinned=config.pin_memory, keep=depth + 2)
-        slots, key = self._slots, cursor.random_key
-        engine = NativeEngine(native, key, threads, slots, self.meter)
-        indices = as_torch_draws(config, order, depth)
+        engine = NativeEngine(native, start.random_key, threads, self._slots, self.meter)
+        indices = as_torch_draws(config, epoch, indices, depth)
         if isinstance(native.source, RemoteSamples):
             next_use = coming = None
             if isinstance(batches, OrderedBatches):
-                next_use = partial(batches.next_use, cursor) if order.seeded else None
-                coming = None if batches.length() is None else partial(batches.coming, cursor)
+                next_use = partial(batches.next_use, start) if start.order is not None else None
+                coming = None if batches.length() is None else partial(batches.coming, start)
             indices = Prefetcher(indices, native.source, next_use, coming)
         return NativeStream(engine, plan, indices, config, depth, self.failures)
 
-    def _python_stream(self, config: LoaderConfig, plan: Plan, order: EpochOrder) -> BatchStream:
-        cursor, indices = order.cursor, order.indices
-        self._split = None if plan.head is None else plan
+    def _python_stream(
+        self, config: LoaderConfig, plan: Plan, epoch: Epoch, indices: Iterator[IndexBatch]
+    ) -> BatchStream:
+        start = epoch.start
+        guard: Guard = ErrorPolicyDataset
         if config.streamed:
-            return self._iterable_stream(config, cursor)
-        guard: Any = ErrorPolicyDataset
-        if self._split is not None:
+            guard = self._iterable_guard(config, start)
+            indices = repeat(IndexBatch((), np.empty(0, np.int64)))
+        elif plan.head is not None:
             guard = SplitPipelineFactory(plan, plan_options(config))
-        seeding = Seeding(cursor.random_key, cursor.base_seed, cursor.seeds_samples)
+        seeding = Seeding(start.random_key, start.base_seed, start.seeds_samples)
         workers = workers_of(config)
         match workers.kind:
             case "process":
-                return self._process_stream(config, guard, seeding, indices)
+                turn = start.turn % config.num_workers
+                stream = self._processes.start_epoch(
+                    config, plan, guard, seeding, indices, self.failures, turn
+                )
+                self._latest = weakref.ref(stream)
+                return stream
             case "thread":
                 return self._thread_stream(config, indices)
             case "caller":
-                return self._caller_stream(config, guard, seeding, indices)
+                collate = config.collate_fn
+                if plan.head is None:  # whose native part writes its batches itself
+                    collate = self._collate_for(config, keep=CALLER_KEEPS, alone=True)
+                guarded = guard(config.dataset, collate, config.on_error)
+                return CallerStream(guarded, indices, seeding, config, self.failures)
             case _:
                 return assert_never(workers.kind)
 
-    def _iterable_stream(self, config: LoaderConfig, cursor: Cursor) -> BatchStream:
-        """An epoch of an `IterableDataset`, whose seeds are drawn as torch draws them.
-
-        Raises:
-            ConfigError: the state to resume from is of an epoch that torch's loader made.
-        """
-        workers = config.num_workers
-        if cursor.start and not cursor.streams:
-            raise ConfigError(NOT_RESUMABLE)
-        states = cursor.streams if cursor.loaded else {}
-        repeated = samples_to_repeat(states)
+    def _iterable_guard(self, config: LoaderConfig, start: EpochStart) -> Guard:
+        """What makes the batches of an `IterableDataset`. Warns if samples are made again to resume."""
+        repeated = samples_to_repeat(start.streams)
         if repeated:
             kind = type(config.dataset).__name__
             warnings.warn(REPEATS.format(kind=kind, count=repeated), stacklevel=6)
-        begun = [worker for worker, (_, place) in states.items() if place != "before"]
-        if workers and cursor.random_key != UNDRAWN and (repeated or len(begun) < workers):
-            key = cursor.random_key[0], 0  # new workers, which draw what those before them drew
-        else:
-            kept = self.kept(config)
-            key = (draw_seed(config.generator), 0) if kept is None else kept.next_key
-        cursor.random_key = key
-        guard = partial(
+        return partial(
             IterableBatches,
             batch_size=config.samples_of_a_batch,
             drop_last=config.drop_last,
-            states=states,
-            kept=workers == 0 or config.persistent_workers,
+            states=start.streams,
+            kept=config.num_workers == 0 or config.persistent_workers,
         )
-        seeding = Seeding(key, key[0], by_sample=False)
-        requests = repeat(IndexBatch((), np.empty(0, np.int64)))
-        if workers == 0:
-            return self._caller_stream(config, guard, seeding, requests)
-        turn = (cursor.start if cursor.turn is None else cursor.turn) % workers
-        return self._process_stream(config, guard, seeding, requests, turn)
-
-    def _caller_stream(
-        self, config: LoaderConfig, guard: Guard, seeding: Seeding, indices: Iterator[IndexBatch]
-    ) -> CallerStream:
-        collate = config.collate_fn
-        if self._split is None:  # whose native part writes its batches itself
-            collate = self._collate_for(config, keep=CALLER_KEEPS, alone=True)
-        guarded = guard(config.dataset, collate, config.on_error)
-        return CallerStream(guarded, indices, seeding, config, self.failures)
-
-    def _process_stream(
-        self,
-        config: LoaderConfig,
-        guard: Guard,
-        seeding: Seeding,
-        indices: Iterator[IndexBatch],
-        turn: int = 0,
-    ) -> WorkerStream:
-        stream = self._processes.start_epoch(config, guard, seeding, indices, self.failures, turn)
-        self._latest = weakref.ref(stream)
-        started_for = stream.pool.guard  # workers that stay keep their plan
-        self._split = started_for.plan if isinstance(started_for, SplitPipelineFactory) else None
-        return stream
 
     def _thread_stream(self, config: LoaderConfig, indices: Iterator[IndexBatch]) -> ThreadStream:
         # With `prefetch_factor`, that many for each thread; else enough for each to have two samples.

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, IterDataPipe, Sampler, TensorDataset
 
 from headrace._machine import available_memory, usable_cores
-from headrace.build import EpochOrder, StreamBuilder, plan_of
+from headrace.build import StreamBuilder, plan_of
 from headrace.config import (
     DEFAULT_MEMORY_SHARE,
     LeftOpen,
@@ -27,7 +27,7 @@ from headrace.config import (
     refuses_removed,
 )
 from headrace.device.place import check_device, pinning_helps
-from headrace.engine.caller_stream import NOT_RESUMABLE, TorchStream
+from headrace.engine.caller_stream import TorchStream
 from headrace.engine.daemons import daemon_threads
 from headrace.engine.iterable import has_state
 from headrace.engine.iterator import LoaderIterator
@@ -37,8 +37,8 @@ from headrace.export import live
 from headrace.export.figures import figures
 from headrace.export.perfetto import write_trace
 from headrace.export.prometheus import MetricsServer
-from headrace.order.batches import OrderedBatches, SampledBatches, StreamBatches
-from headrace.order.progress import Batches, Progress
+from headrace.order.batches import Batches, OrderedBatches, SampledBatches, StreamBatches
+from headrace.order.progress import Progress, TorchDraws
 from headrace.order.sampling import OwnSamplers, wrapped_samplers
 from headrace.order.shard import Remainder, Shard, detect_rank
 from headrace.plan import Plan, explain
@@ -197,7 +197,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._identity: str | None = None  # of the dataset, once it is asked for
         self._in_torch = False
         self._torchs_iterator: Any = None  # whose worker processes are kept
-        self._samples_told: int | None = None  # of an IterableDataset, by len()
+        self._reported_length: int | None = None  # samples of an IterableDataset, by len()
         self._warned = False
         self._advised = False
         left_open = prefetch_factor is None or isinstance(prefetch_factor, LeftOpen)
@@ -276,32 +276,36 @@ class DataLoader(TorchDataLoader[T_co]):
             self._in_torch = False
 
     def _start_epoch(self) -> LoaderIterator:
-        config, builder = LoaderConfig.of(self), self._builder
-        plan, batches = builder.settle(config, plan_of(config)), self._batches(config)
+        config, builder, progress = LoaderConfig.of(self), self._builder, self._progress
+        batches = self._batches(config)
+        if isinstance(batches, StreamBatches) and progress.resumes:
+            builder.end_workers()  # those that stay know nothing of the state to resume from
+        plan = builder.plan(config)
         self._identity = None  # the dataset may have changed
         self._warn(config, plan, batches)
-        if isinstance(batches, StreamBatches) and self._progress.resumes:
-            builder.end_workers()  # those that stay know nothing of the state to resume from
-        kept = builder.kept(config)
-        # Workers that are kept may follow an earlier plan, whose native steps draw by key.
-        native = not plan.runs_python or plan.head is not None or kept is not None
-        keyed = native or self.batch_transform is not None
-        drawn, lazily = (self.generator, self._generators()), self.num_workers == 0
-        cursor, indices = self._progress.begin(batches, *drawn, kept, keyed=keyed, lazily=lazily)
-        meter = builder.meter.begin_epoch(cursor.epoch)
-        if isinstance(batches, StreamBatches) and self._needs_torch():
-            if cursor.start:
-                raise ConfigError(NOT_RESUMABLE)
+        by_torch = isinstance(batches, StreamBatches) and self._needs_torch()
+        draws = TorchDraws(
+            generator=self.generator,
+            generators=self._generators(),
+            kept=builder.kept(config),
+            keyed=not plan.runs_python or plan.head is not None or self.batch_transform is not None,
+            lazily=self.num_workers == 0,
+            by_torch=by_torch,
+        )
+        epoch, indices = progress.begin(batches, draws)
+        meter = builder.meter.begin_epoch(epoch.start.epoch)
+        if by_torch:
             stream: BatchStream = TorchStream(self._torch_iterator())
         else:
-            seeded = self._progress.seed_of(batches) is not None
-            stream = builder.stream(config, plan, EpochOrder(cursor, indices, batches, seeded))
-            builder.keep(config, plan, cursor)
-        skipped = cursor.start // batches.positions_per_batch
-        transfer = builder.transfer(config, plan)
-        iterator = LoaderIterator(stream, cursor, self._length(batches), skipped, meter, transfer)
-        if not isinstance(stream, TorchStream):  # which warns itself
-            iterator.samples_told = self._samples_told
+            stream = builder.stream(config, plan, epoch, indices)
+        iterator = LoaderIterator(
+            stream,
+            epoch,
+            meter,
+            builder.transfer(config, plan),
+            length=self._length(batches),
+            reported_length=None if by_torch else self._reported_length,  # torch warns itself
+        )
         builder.latest = weakref.ref(iterator)
         live.publish(self, _figures)
         return iterator
@@ -320,10 +324,10 @@ class DataLoader(TorchDataLoader[T_co]):
             if length is None:
                 raise TypeError("the order of this loader has no end, and so no len()")
             return length
-        told = super().__len__()
+        length = super().__len__()
         if isinstance(batches, StreamBatches):
-            self._samples_told = len(self.dataset)  # type: ignore[arg-type]
-        return told
+            self._reported_length = len(self.dataset)  # type: ignore[arg-type]
+        return length
 
     def set_epoch(self, epoch: int) -> None:
         """The number of the next epoch; it goes up by one with every iter() by itself. Passed on to a sampler

@@ -16,14 +16,15 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, default_collate
 
-from headrace.build import EpochOrder, StreamBuilder
+from headrace.build import StreamBuilder
 from headrace.config import LoaderConfig
 from headrace.device.postprocess import Postprocess
 from headrace.engine.split import Uint8Images
 from headrace.errors import ConfigError, SampleError
 from headrace.order import Order, Sequential, Shuffled
 from headrace.order.batches import IndexBatch, StreamBatches
-from headrace.order.cursor import Cursor
+from headrace.order.epoch import EpochStart, Position
+from headrace.order.progress import Epoch
 from headrace.plan import Plan, make_plan
 from headrace.plan.segments import ValueSegment
 
@@ -126,9 +127,9 @@ class Decode:
     def _made(self, batches: Sequence[IndexBatch]) -> Iterator[Any]:
         """The batches of samples that Ray chose, in order, each with all of its samples."""
         config = self._for(max((len(batch.indices) for batch in batches), default=1))
-        cursor = Cursor(self._key[1], self._key, self._key, seeds_samples=True)
-        order = EpochOrder(cursor, iter(batches), StreamBatches(0))
-        stream = self._builder.stream(config, self._plan, order)
+        start = EpochStart(self._key[1], self._key, self._key, seeds_samples=True)
+        epoch = Epoch(StreamBatches(0), start, Position())
+        stream = self._builder.stream(config, self._plan, epoch, iter(batches))
         transfer = self._builder.transfer(config, self._plan)
         try:
             while True:

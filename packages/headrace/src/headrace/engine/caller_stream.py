@@ -21,12 +21,6 @@ from headrace.engine.stream import BatchStream, HostBatch, PythonStream
 from headrace.order.batches import IndexBatch
 from headrace.plan.segments import Plan
 
-NOT_RESUMABLE = (
-    "The epoch can't be resumed in its middle: an IterDataPipe without state_dict() and load_state_dict(), or"
-    " a stream with a replaced sampler, is left to torch's own loader, which has no state. Load a state that"
-    " was saved between epochs; or call iter() once more, which starts the next epoch."
-)
-
 
 class CallerStream(PythonStream):
     """The batches of a dataset, made in the caller's thread when they are asked for.

@@ -17,12 +17,10 @@ from headrace.engine.error_policy import STOPPED, Request
 from headrace.engine.progress import ProgressCell
 from headrace.engine.slots import collation
 from headrace.errors import ConfigError
-from headrace.order.cursor import Place, StreamState
+from headrace.order.epoch import SAMPLES, Place, StreamState, samples_before
 
 # Keys of a state where the dataset and its iterator both have one.
 DATASET, ITERATOR = "headrace.dataset", "headrace.iterator"
-# Key of a state where neither has one: the number of samples that the iterator was asked for.
-SAMPLES = "headrace.samples"
 REPEATS = (
     "{kind} had no state_dict() and load_state_dict(): to resume, the {count} samples before the state are"
     " made again and dropped, which takes as long as they took, and is exact only if they are the same"
@@ -81,17 +79,6 @@ def has_state(stream: Any) -> bool:
     return True
 
 
-def samples_to_repeat(states: Mapping[int, StreamState]) -> int:
-    """Number of samples that are made again, and dropped, where an epoch resumes from `states` of streams."""
-    return sum(_samples_before(state) or 0 for state, place in states.values() if place == "within")
-
-
-def _samples_before(state: Any) -> int | None:
-    """Number of samples before the state of a stream that has none of its own; None: it is the stream's."""
-    counted = isinstance(state, dict) and state.keys() == {SAMPLES} and isinstance(state[SAMPLES], int)
-    return state[SAMPLES] if counted and state[SAMPLES] >= 0 else None
-
-
 class Samples:
     """The samples of one epoch of an `IterableDataset`, and its state: that of the dataset, of the iterator
     that its __iter__() returns, or of both; where neither has one, the number of samples so far.
@@ -113,7 +100,7 @@ class Samples:
         self._dataset_has_state = has_state(dataset)
         self._asked = 0  # samples, those that failed included
         self._to_repeat = 0
-        before = _samples_before(state)
+        before = samples_before(state)
         if before is not None:
             state, self._to_repeat = None, 0 if self._ended else before
         # iter() of a dataset that is its own iterator may start it over, and so comes before its state.

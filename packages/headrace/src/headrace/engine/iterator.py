@@ -14,15 +14,15 @@ from headrace.device.prefetcher import DevicePrefetcher
 from headrace.engine.daemons import daemon_threads
 from headrace.engine.meter import EpochMeter
 from headrace.engine.stream import BatchStream, HostBatch
-from headrace.order.cursor import Cursor
+from headrace.order.progress import Epoch
 
 SHUT_DOWN = "this epoch's worker processes were shut down; start another epoch with iter(loader)."
 
 # Begins as torch's does, so that filters of warnings know it.
 TOO_LONG = (
-    "Length of IterableDataset was reported to be {told} samples, but {given} samples have been fetched. For"
-    " multiprocessing data-loading, this is so where each worker gives all samples rather than a share of its"
-    " own: torch.utils.data.get_worker_info() tells which worker it is. Otherwise correct its __len__()."
+    "Length of IterableDataset was reported to be {reported} samples, but {given} samples have been fetched."
+    " For multiprocessing data-loading, this is so if each worker gives all samples rather than a share of"
+    " its own: torch.utils.data.get_worker_info() tells which worker it is. Otherwise correct its __len__()."
 )
 
 
@@ -32,40 +32,40 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
 
     Args:
         stream: what makes the batches, on the host.
-        cursor: position in the epoch, which moves with every batch that the user receives.
-        length: number of batches of the whole epoch; None where it isn't known, and len() raises TypeError.
-        skipped: number of batches of the epoch before the state that it resumes from.
+        epoch: the epoch, whose position moves with every batch that the user receives.
         meter: counts of the epoch.
         transfer: way to the device where the user wants the batches.
+        length: number of batches of the whole epoch, or None if it isn't known: len() then raises TypeError.
+        reported_length: number of samples that len() reported of an `IterableDataset`, if it was asked for:
+            the user is warned of more batches than that.
 
     Attributes:
-        length, skipped: as given.
-        samples_told: number of samples that len() reported of an `IterableDataset`; more batches than that
-            are warned of. None: it wasn't asked for.
+        length: as given.
+        skipped: number of batches of the epoch before the state that it resumes from.
     """
-
-    samples_told: int | None = None
 
     def __init__(
         self,
         stream: BatchStream,
-        cursor: Cursor,
-        length: int | None,
-        skipped: int,
+        epoch: Epoch,
         meter: EpochMeter,
         transfer: DevicePrefetcher,
+        *,
+        length: int | None,
+        reported_length: int | None,
     ) -> None:
         self._stream = stream
-        self._cursor = cursor
+        self._position = epoch.position
         self.length = length
-        self.skipped = skipped
+        self.skipped = epoch.start.position // epoch.batches.positions_per_batch
+        self._reported_length = reported_length
         self._meter = meter
         self._transfer = transfer
         self._ahead = transfer.ahead
         self._sent: deque[tuple[HostBatch, int, Any] | BaseException] = deque()
         self._waits_since = 0.0
         self._copied = (0, 0.0)
-        self._given = 0  # samples
+        self._received_samples = 0
 
     def __iter__(self) -> LoaderIterator:
         return self
@@ -82,15 +82,12 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
                 stream = self._stream
                 ready = len(self._sent) + stream.ready()
                 made, taken_ns, batch = self._next()
-                if made.stream is not None:
-                    worker, state = made.stream
-                    self._cursor.streams[worker] = state
-                    self._cursor.turn = worker + 1
-                self._cursor.received(made.taken)
-                self._given += made.samples
-                if self.samples_told is not None and made.taken > self.samples_told:
-                    given = max(made.taken, self._given)
-                    warnings.warn(TOO_LONG.format(told=self.samples_told, given=given), stacklevel=2)
+                self._position.receive(made.taken, made.stream)
+                self._received_samples += made.samples
+                if self._reported_length is not None and made.taken > self._reported_length:
+                    given = max(made.taken, self._received_samples)
+                    text = TOO_LONG.format(reported=self._reported_length, given=given)
+                    warnings.warn(text, stacklevel=2)
                 if self._ahead:
                     self._send_ahead()
                 depth = stream.depth
@@ -129,7 +126,7 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
     def _shutdown_workers(self) -> None:
         self._stream.shut_down()
         self.close()
-        if not self._cursor.finished:  # the end of what is left isn't that of the epoch
+        if not self._position.finished:  # the end of what is left isn't that of the epoch
             self._sent.clear()
             self._sent.append(RuntimeError(SHUT_DOWN))
 
@@ -162,7 +159,7 @@ class LoaderIterator(LoaderIteratorBase):  # type: ignore[misc]
         try:
             made = next(self._stream)
         except StopIteration:
-            self._cursor.finished, self._cursor.ends = True, dict(self._stream.ends)
+            self._position.finish(self._stream.ends)
             self._count_copies(0)
             self._meter.end(finished=True)
             raise

@@ -14,7 +14,7 @@ from headrace.engine.iterable import ResumableBatch
 from headrace.engine.meter import Failures
 from headrace.engine.seeding import batch_keys
 from headrace.order.batches import IndexBatch
-from headrace.order.cursor import StreamState
+from headrace.order.epoch import StreamState
 from headrace.records import BatchKeys
 
 
@@ -47,7 +47,7 @@ class BatchStream(ABC):
     Attributes:
         keyed: gives the keys of batches that come without; None: their keys aren't needed.
         depth: number of batches that may be in flight now; 0 where it isn't known, or none are.
-        ends: by worker, state of an `IterableDataset` at the epoch's end, as the `ends` of a `Cursor`.
+        ends: by worker, state of an `IterableDataset` at the epoch's end, see `Position`.
     """
 
     keyed: KeyedBatches | None = None

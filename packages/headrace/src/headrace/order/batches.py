@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import BatchSampler
 
-from headrace.order.cursor import Cursor
+from headrace.order.epoch import EpochStart, Position
 from headrace.order.permutation import Indices
 from headrace.order.samplers import CHUNK, Order, Sequential
 from headrace.order.shard import Shard
@@ -25,7 +25,7 @@ class IndexBatch:
 
     Attributes:
         indices: [n], as the order or the user's sampler gives them.
-        occurrences: [n]; each tells apart the times that an index comes in an epoch, where `Cursor.counts`.
+        occurrences: [n]; each tells apart the times that an index comes in an epoch; 0 if nobody counts them.
     """
 
     indices: Sequence[Any] | Indices
@@ -46,7 +46,7 @@ class OrderedBatches:
 
     @property
     def positions_per_batch(self) -> int:
-        """Positions that one batch of every rank takes together; see `Cursor.start`."""
+        """Positions that one batch of every rank takes together."""
         return self.shard.global_batch
 
     def identity(self) -> str:
@@ -54,40 +54,40 @@ class OrderedBatches:
         return self.order.identity()
 
     def length(self) -> int | None:
-        """Batches of a whole epoch; None: it has no end."""
+        """Batches of a whole epoch, or None if it has no end."""
         return None if self.order.size is None else self.shard.batches(self.order.size)
 
-    def begin(self, cursor: Cursor) -> Iterator[IndexBatch]:
-        """The batches from `cursor.start` on."""
-        cursor.draw_order()
+    def begin(self, start: EpochStart, position: Position) -> Iterator[IndexBatch]:  # noqa: ARG002
+        """The batches from the start on."""
+        key = start.draw_order()
         batch = self.shard.batch_size
         first, count = 0, max(1, CHUNK // batch) * batch
-        while len(positions := self.shard.positions(self.order.size, cursor.start, first, count)):
-            indices, occurrences = self.order.at(positions, *cursor.order_key)
+        while len(positions := self.shard.positions(self.order.size, start.position, first, count)):
+            indices, occurrences = self.order.at(positions, *key)
             for i in range(0, len(indices), batch):
                 yield IndexBatch(indices[i : i + batch], occurrences[i : i + batch])
             first += count
 
-    def coming(self, cursor: Cursor, first: int, count: int) -> Indices:
-        """Samples number `first` to first + count - 1 after `cursor.start`, as many of them as there are."""
-        positions = self.shard.positions(self.order.size, cursor.start, first, count)
-        return self.order.at(positions, *cursor.order_key)[0]
+    def coming(self, start: EpochStart, first: int, count: int) -> Indices:
+        """Samples number `first` to first + count - 1 after the start, as many of them as there are."""
+        positions = self.shard.positions(self.order.size, start.position, first, count)
+        return self.order.at(positions, *start.draw_order())[0]
 
-    def next_use(self, cursor: Cursor, samples: Indices) -> list[int | None]:
-        """How many samples from `cursor.start` on each of `samples` comes again: in the next epoch, on
+    def next_use(self, start: EpochStart, samples: Indices) -> list[int | None]:
+        """How many samples from the start on each of `samples` comes again: in the next epoch, on
         whichever rank. None: not known. The seed of the next epoch must be that of this one."""
         size = self.order.size
-        seed, epoch = cursor.order_key
+        seed, epoch = start.draw_order()
         positions = None if size is None else self.order.positions(samples, seed, epoch + 1)
         if size is None or positions is None:
             return [None] * len(samples)
-        rest = self.shard.samples(size, cursor.start)
+        rest = self.shard.samples(size, start.position)
         uses: list[int | None] = (rest + positions // self.shard.world_size).tolist()
         return uses
 
-    def position(self, cursor: Cursor) -> int:
-        """Positions of the epoch that all ranks together are done with."""
-        return self.shard.after(self.order.size, cursor.start, cursor.batches)
+    def reached(self, start: int, batches: int) -> int:
+        """Position that all ranks together have reached with so many batches from `start` on."""
+        return self.shard.after(self.order.size, start, batches)
 
 
 class SampledBatches:
@@ -98,8 +98,9 @@ class SampledBatches:
 
     Args:
         source: the sampler, or the batch sampler.
-        samples: of the dataset; 0: not known.
-        batch_size: of a sampler's batches; None: samples aren't batched. Not used with a batch sampler.
+        samples: number of samples of the dataset, or 0 if it isn't known.
+        batch_size: size of a sampler's batches, or None if samples aren't batched. Not used with a batch
+            sampler.
         drop_last: as in torch.
         by_batches: whether `source` is a batch sampler.
     """
@@ -115,7 +116,7 @@ class SampledBatches:
 
     @property
     def positions_per_batch(self) -> int:
-        """1 of a batch sampler, else the size of a batch; see `Cursor.start`."""
+        """1 of a batch sampler, else the size of a batch."""
         return 1 if self.by_batches else self.batch_size or 1
 
     def identity(self) -> str:
@@ -130,23 +131,35 @@ class SampledBatches:
         except TypeError:
             return f"{kind}{shared}"
 
-    def begin(self, cursor: Cursor) -> Iterator[IndexBatch]:
-        """The batches from `cursor.start` on; draws from the sampler's generator at once where it skips."""
+    @property
+    def sampler_epoch(self) -> int | None:
+        """Number of the epoch that the sampler got by `set_epoch`, or None if it has none."""
+        epoch = getattr(self.source, "epoch", None)
+        return epoch if isinstance(epoch, int) else None
+
+    def set_epoch(self, epoch: int | None) -> None:
+        """Passes `epoch` on to a sampler that takes it."""
+        pass_on = getattr(self.source, "set_epoch", None)
+        if epoch is not None and pass_on is not None:
+            pass_on(epoch)
+
+    def begin(self, start: EpochStart, position: Position) -> Iterator[IndexBatch]:
+        """The batches from the start on; draws from the sampler's generator at once if it skips some."""
         counts = Occurrences(self.samples)
         stateful = self._stateful()
-        skip = cursor.start
-        if stateful is not None and cursor.sampler_state is not None:
-            stateful.load_state_dict(copy.deepcopy(cursor.sampler_state))
+        skip = start.position
+        if stateful is not None and start.sampler_state is not None:
+            stateful.load_state_dict(copy.deepcopy(start.sampler_state))
             skip = 0
-            if self._all_used(cursor.start):
+            if self._all_used(start.position):
                 # The last batch may have exhausted the sampler, which is then at its next epoch's start.
                 if next(iter(self.source), None) is not None:
-                    stateful.load_state_dict(cursor.sampler_state)
+                    stateful.load_state_dict(start.sampler_state)
                 return iter(())
-        batches = self._batches_after(skip, counts, lazily=cursor.lazily)
-        if cursor.loaded:
+        batches = self._batches_after(skip, counts, lazily=start.lazily)
+        if start.resumed:
             batches = chain(list(islice(batches, 1)), batches)
-        return _counted(batches, counts, stateful, cursor)
+        return _counted(batches, counts if start.counts else None, stateful, position)
 
     def _batches_after(self, skip: int, counts: Occurrences, *, lazily: bool) -> Iterator[Sequence[Any]]:
         if lazily and self.batch_size is not None and not (skip or self.by_batches):
@@ -160,9 +173,9 @@ class SampledBatches:
             return ([index] for index in source)
         return iter(BatchSampler(source, self.batch_size, self.drop_last))
 
-    def position(self, cursor: Cursor) -> int:
-        """Batches of the batch sampler, or samples of the sampler, that are done with."""
-        return cursor.start + cursor.batches * self.positions_per_batch
+    def reached(self, start: int, batches: int) -> int:
+        """Batches of the batch sampler, or samples of the sampler, after so many batches from `start` on."""
+        return start + batches * self.positions_per_batch
 
     def _all_used(self, start: int) -> bool:
         try:
@@ -193,24 +206,26 @@ class StreamBatches:
         """What must be the same where a state is loaded: a state is that of one worker's dataset."""
         return f"the dataset's own, in {self.workers} worker{'s' if self.workers > 1 else ''}"
 
-    def begin(self, cursor: Cursor) -> Iterator[IndexBatch]:  # noqa: ARG002
+    def begin(self, start: EpochStart, position: Position) -> Iterator[IndexBatch]:  # noqa: ARG002
         """Nothing: no indices are needed."""
         return iter(())
 
-    def position(self, cursor: Cursor) -> int:
-        """Batches that are done with."""
-        return cursor.start + cursor.batches
+    def reached(self, start: int, batches: int) -> int:
+        """Batches of the epoch after so many from `start` on."""
+        return start + batches
+
+
+Batches = OrderedBatches | SampledBatches | StreamBatches
 
 
 def _counted(
-    batches: Iterator[Sequence[Any]], counts: Occurrences, stateful: Any, cursor: Cursor
+    batches: Iterator[Sequence[Any]], counts: Occurrences | None, stateful: Any, position: Position
 ) -> Iterator[IndexBatch]:
     for number, indices in enumerate(batches, start=1):
         if stateful is not None:
-            cursor.sampler_states[number] = copy.deepcopy(stateful.state_dict())
-        yield IndexBatch(
-            indices, counts.count(indices) if cursor.counts else np.zeros(len(indices), np.int64)
-        )
+            position.sampler_states[number] = copy.deepcopy(stateful.state_dict())
+        occurrences = np.zeros(len(indices), np.int64) if counts is None else counts.count(indices)
+        yield IndexBatch(indices, occurrences)
 
 
 class Occurrences:

@@ -3,199 +3,258 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
 from headrace.errors import ConfigError
-from headrace.order.batches import IndexBatch, OrderedBatches, SampledBatches, StreamBatches
-from headrace.order.cursor import (
+from headrace.order.batches import Batches, IndexBatch, OrderedBatches, SampledBatches, StreamBatches
+from headrace.order.epoch import (
     UNDRAWN,
-    Cursor,
+    EpochStart,
     Key,
+    Position,
     StreamState,
     draw_seed,
-    from_state,
     generator_states,
     replayed,
+    samples_to_repeat,
+)
+from headrace.order.permutation import key_of
+from headrace.order.state import (
+    Identity,
+    State,
+    checked,
+    has_started,
+    redraws,
+    start_of,
+    state_between,
     streams_of,
     to_state,
 )
-from headrace.order.permutation import key_of
 
-Batches = OrderedBatches | SampledBatches | StreamBatches
+NOT_RESUMABLE = (
+    "The epoch can't be resumed in its middle: an IterDataPipe without state_dict() and load_state_dict(), or"
+    " a stream with a replaced sampler, is left to torch's own loader, which has no state. Load a state that"
+    " was saved between epochs; or call iter() once more, which starts the next epoch."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Epoch:
+    """An epoch that was started: its batches, what it consists of, and how far it has come."""
+
+    batches: Batches
+    start: EpochStart
+    position: Position
+
+    @property
+    def reached(self) -> int:
+        """Position in the order that all ranks together are done with."""
+        return self.batches.reached(self.start.position, self.position.batches)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TorchDraws:
+    """What torch's loader would draw at the start of an epoch, and from where: whatever draws from the same
+    generators next gets what it would get there.
+
+    Attributes:
+        generator: the loader's generator, or None for torch's default one.
+        generators: all that the user's sampler may draw from besides the default one.
+        kept: the epoch before if torch would use its iterator again, without drawing a seed of the workers.
+        keyed: whether anything but the user's Python draws by the samples' keys.
+        lazily: see `EpochStart`.
+        by_torch: whether torch's own loader makes the batches, and draws itself.
+    """
+
+    generator: torch.Generator | None = None
+    generators: Sequence[torch.Generator] = ()
+    kept: EpochStart | None = None
+    keyed: bool = True
+    lazily: bool = False
+    by_torch: bool = False
+
+    def workers_key(self) -> Key:
+        """The random key of an epoch without a seed; its seed is that of the workers."""
+        return (draw_seed(self.generator), 0) if self.kept is None else self.kept.next_key
 
 
 class Progress:
     """Which epoch comes next, and how far the one started last has come.
 
     Args:
-        seed: given by the user; None: drawn for each epoch.
+        seed: given by the user, or None if one is drawn for each epoch.
     """
 
     def __init__(self, seed: int | None) -> None:
         self.epoch = 0
         self.seed = seed
-        self._cursor: Cursor | None = None  # of the epoch started last
-        self._batches: Batches | None = None  # that it was started with
-        self._loaded: Cursor | None = None  # to resume from in the next epoch that is started
-        self._loaded_order = ""  # what that state is of
-        self._ends: dict[int, StreamState] = {}  # of the epoch before the next one, where there is no cursor
-        self._ends_loaded = False
+        self._latest: Epoch | None = None  # None also once a state was loaded, or another epoch was chosen
+        self._state: State | None = None  # the next epoch that is started resumes from it
+        self._ends: Mapping[int, StreamState] = {}  # of the epoch before the next one, if there is no latest
 
     def copy(self) -> Progress:
         """One at the same place, which moves by itself."""
         other = copy.copy(self)
-        other._cursor = None if self._cursor is None else self._cursor.copy()
-        other._loaded = None if self._loaded is None else self._loaded.copy()
+        if self._latest is not None:
+            other._latest = replace(self._latest, position=self._latest.position.copy())
         return other
 
     def set_epoch(self, epoch: int) -> None:
-        """The number of the next epoch; a state that was loaded stays where it is of that one."""
+        """The number of the next epoch; a state that was loaded stays if it is of that one."""
         self.epoch = epoch
-        self._ends, self._cursor = self._ends_now(), None
-        if self._loaded is not None and self._loaded.epoch != epoch:
-            self._loaded = None
+        self._ends, self._latest = self._ends_now(), None
+        if self._state is not None and has_started(self._state) and self._state["epoch"] != epoch:
+            self._state = None
 
-    def begin(
-        self,
-        batches: Batches,
-        generator: torch.Generator | None,
-        generators: Sequence[torch.Generator],
-        kept: Cursor | None = None,
-        *,
-        keyed: bool = True,
-        lazily: bool = False,
-    ) -> tuple[Cursor, Iterator[IndexBatch]]:
-        """Begins an epoch: where it is, and its batches. torch's own draws from its generators are made, in
-        the same order, so that whatever draws from them next gets what it would get with torch's loader.
+    def begin(self, batches: Batches, draws: TorchDraws) -> tuple[Epoch, Iterator[IndexBatch]]:
+        """Starts an epoch. Makes torch's own draws from its generators in the same order.
 
-        Args:
-            generator: the loader's; None: torch's default.
-            generators: all that the user's sampler may draw from besides the default.
-            kept: the epoch before, whose iterator torch would use again, without drawing a seed of the
-                workers; None if it would make a new one.
-            keyed: whether anything but the user's Python draws by the samples' keys.
-            lazily: as of `Cursor`.
+        Returns:
+            The epoch, and its batches from the start on.
+
+        Raises:
+            ConfigError: the state that was loaded can't be resumed from.
         """
-        if self._loaded is not None and self._loaded_order != batches.identity():
+        state = self._state if self._state is not None and has_started(self._state) else None
+        if state is not None and state["order"] != batches.identity():
             raise ConfigError(
                 f"The state that was loaded can't be resumed from; order: the state has"
-                f" {self._loaded_order!r}, this loader now {batches.identity()!r}. Change samplers, workers"
+                f" {state['order']!r}, this loader now {batches.identity()!r}. Change samplers, workers"
                 " and the dataset's length before load_state_dict()."
             )
-        loaded, self._loaded = self._loaded, None
-        ends, self._ends = self._ends_now(), {}
-        ends_loaded, self._ends_loaded = self._ends_loaded, False
-        in_use = lazily or kept is not None  # the dataset of the epoch before
-        cursor = self._cursor = loaded or self._new(batches, generator, generators, kept)
-        if loaded is None and (ends_loaded or in_use):
-            cursor.streams, cursor.loaded = ends, ends_loaded
-        cursor.lazily = lazily
-        if not lazily:
-            cursor.draw_order()
-        self._seed_workers(cursor, batches, kept)
-        cursor.counts = keyed or cursor.seeds_samples
-        self._batches = batches
-        self.epoch = cursor.epoch + 1
-        if loaded is None or not isinstance(batches, SampledBatches):
-            return cursor, batches.begin(cursor)
-        with replayed(generators, cursor.generators):
-            if cursor.redraws:
-                draw_seed(generator)
-                cursor.generators, cursor.redraws = generator_states(generators), False
-            return cursor, batches.begin(cursor)
+        loaded: Mapping[int, StreamState] = {} if self._state is None else streams_of(self._state)
+        in_use = draws.lazily or draws.kept is not None  # the dataset of the epoch before
+        before_first = self._ends_now() if self._state is None and in_use else loaded
+        epoch = self.epoch if state is None else state["epoch"]
+        self.epoch, self._latest, self._state, self._ends = epoch + 1, None, None, {}
+        start = self._start(epoch, batches, draws, state, loaded)
+        turn = None if state is None else state["turn"]
+        position = Position(sampler_state=start.sampler_state, streams=dict(before_first), turn=turn)
+        if state is None or not isinstance(batches, SampledBatches):
+            self._latest = Epoch(batches, start, position)
+            return self._latest, batches.begin(start, position)
+        with replayed(draws.generators, start.generators):
+            if redraws(state):
+                draw_seed(draws.generator)
+                start = replace(start, generators=generator_states(draws.generators))
+            self._latest = Epoch(batches, start, position)
+            return self._latest, batches.begin(start, position)
 
-    def _seed_workers(self, cursor: Cursor, batches: Batches, kept: Cursor | None) -> None:
-        cursor.seeds_samples = self.seed is not None
-        if cursor.seeds_samples:
-            cursor.base_seed = key_of(*cursor.random_key) >> 1
-        elif kept is not None:
-            cursor.base_seed = kept.base_seed
-        elif cursor.loaded:
+    def _start(
+        self,
+        epoch: int,
+        batches: Batches,
+        draws: TorchDraws,
+        state: State | None,
+        streams: Mapping[int, StreamState],
+    ) -> EpochStart:
+        """What the epoch consists of; `state` is that of its middle, `streams` are those that were loaded."""
+        if isinstance(batches, StreamBatches):
+            start = EpochStart(epoch, UNDRAWN, UNDRAWN) if state is None else start_of(state)
+            if start.position and (draws.by_torch or not streams):
+                raise ConfigError(NOT_RESUMABLE)
+            key = start.random_key if draws.by_torch else _stream_key(batches, start, draws, streams)
+            return replace(start, random_key=key, base_seed=key[0], streams=streams)
+        start = self._new(epoch, batches, draws) if state is None else start_of(state)
+        base_seed, seeds_samples = start.base_seed, self.seed is not None
+        if seeds_samples:
+            base_seed = key_of(*start.random_key) >> 1
+        elif draws.kept is not None:
+            base_seed = draws.kept.base_seed
+        elif state is not None:
             # Nothing is drawn: the generators are where the user has put them. Other numbers than those of
             # the epoch's start, and than those of other ranks.
             rank = batches.shard.rank if isinstance(batches, OrderedBatches) else 0
-            cursor.base_seed = key_of(*cursor.random_key, cursor.start, rank) >> 1
-
-    def _new(
-        self,
-        batches: Batches,
-        generator: torch.Generator | None,
-        generators: Sequence[torch.Generator],
-        kept: Cursor | None,
-    ) -> Cursor:
-        if isinstance(batches, StreamBatches):
-            return Cursor(self.epoch, (0, 0), UNDRAWN)
-        random_key = (draw_seed(generator), 0) if kept is None else kept.next_key
-        states = generator_states(generators) if isinstance(batches, SampledBatches) else ""
-        shuffles = isinstance(batches, OrderedBatches) and batches.shuffles
-        seed = self.seed_of(batches)
-        unseeded = None if shuffles else (0, 0)
-        cursor = Cursor(
-            self.epoch,
-            order=unseeded if seed is None else (seed, self.epoch),
-            random_key=random_key if seed is None else (seed, self.epoch),
-            generators=states,
-            undrawn=shuffles,
-            base_seed=random_key[0],
+            base_seed = key_of(*start.random_key, start.position, rank) >> 1
+        start = replace(
+            start,
+            base_seed=base_seed,
+            seeds_samples=seeds_samples,
+            counts=draws.keyed or seeds_samples,
+            lazily=draws.lazily,
         )
+        if not draws.lazily:
+            start.draw_order()
+        return start
+
+    def _new(self, epoch: int, batches: OrderedBatches | SampledBatches, draws: TorchDraws) -> EpochStart:
+        drawn, seed = draws.workers_key(), self.seed_of(batches)
+        key = None if seed is None else (seed, epoch)
         if isinstance(batches, SampledBatches):
-            told = getattr(batches.source, "epoch", None)
-            cursor.sampler_epoch = told if isinstance(told, int) else None
-        return cursor
+            states = generator_states(draws.generators)
+            return EpochStart(
+                epoch,
+                order=key or (0, 0),
+                random_key=key or drawn,
+                generators=states,
+                sampler_epoch=batches.sampler_epoch,
+                base_seed=drawn[0],
+            )
+        shuffles = batches.shuffles
+        order = key or (None if shuffles else (0, 0))
+        return EpochStart(epoch, order, key or drawn, draws_order=shuffles, base_seed=drawn[0])
 
     def seed_of(self, batches: Batches) -> int | None:
-        """The seed in use; None: one is drawn for each epoch."""
+        """The seed in use, or None if one is drawn for each epoch."""
         return 0 if self.seed is None and _shared(batches) else self.seed
 
     def random_key(self, batches: Batches, epoch: int | None) -> Key | None:
-        """See `headrace.DataLoader.random_key`; None: it isn't known."""
+        """See `headrace.DataLoader.random_key`; None if it isn't known."""
         if epoch is None:
-            return None if self._cursor is None else self._cursor.random_key
+            return None if self._latest is None else self._latest.start.random_key
         seed = self.seed_of(batches)
         return None if seed is None else (seed, epoch)
 
     @property
     def resumes(self) -> bool:
         """Whether the next epoch continues from a state that was loaded."""
-        return self._loaded is not None or self._ends_loaded
+        state = self._state
+        return state is not None and (has_started(state) or bool(state["streams"]))
 
-    def _ends_now(self) -> dict[int, StreamState]:
-        return self._ends if self._cursor is None else self._cursor.ends
+    def _ends_now(self) -> Mapping[int, StreamState]:
+        return self._ends if self._latest is None else self._latest.position.ends
 
-    def save(self, batches: Batches, dataset: str) -> dict[str, Any]:
+    def save(self, batches: Batches, dataset: str) -> State:
         """The state after the last batch that was received.
 
         Args:
             batches: of the next epoch; the place in an epoch that was started is one in its own batches.
             dataset: identity of the dataset.
         """
-        cursor = self._loaded or self._cursor
-        if cursor is self._cursor and cursor is not None and not cursor.finished:
-            assert self._batches is not None
-            batches = self._batches
-        if cursor is not None and cursor.finished:
-            cursor = None
-        epoch, position = (self.epoch, 0) if cursor is None else (cursor.epoch, batches.position(cursor))
-        streams = self._ends_now() if cursor is None else cursor.streams
-        order, seed = batches.identity(), self.seed_of(batches)
-        return to_state(cursor, epoch, position, streams=streams, dataset=dataset, order=order, seed=seed)
+        latest = self._latest
+        started = latest is not None and not latest.position.finished
+        if latest is not None and started:
+            batches = latest.batches
+        identity = Identity(dataset=dataset, order=batches.identity(), seed=self.seed_of(batches))
+        if self._state is not None:
+            number = {} if has_started(self._state) else {"epoch": self.epoch}
+            return {**self._state, **identity, **number}
+        if latest is None or not started:
+            return state_between(self._ends_now(), self.epoch, identity)
+        return to_state(latest.start, latest.position, latest.reached, identity)
 
-    def load(self, state: dict[str, Any], batches: Batches, dataset: str, given_seed: int | None) -> None:
-        """The next epoch begins where `state` was saved. Raises ConfigError where it doesn't fit."""
-        cursor = from_state(state, dataset=dataset, order=batches.identity(), seed=given_seed)
-        self._loaded, self._cursor, self._loaded_order = cursor, None, batches.identity()
-        self._ends = {} if cursor is not None else streams_of(state)
-        self._ends_loaded = bool(self._ends)
+    def load(self, state: State, batches: Batches, dataset: str, given_seed: int | None) -> None:
+        """The next epoch begins where `state` was saved. Raises ConfigError if it doesn't fit."""
+        state = checked(state, Identity(dataset=dataset, order=batches.identity(), seed=given_seed))
+        self._state, self._latest, self._ends = state, None, {}
         # Ranks without a seed save 0; that they continue without one matters to the user's Python.
         without = given_seed is None and state["seed"] == 0 and _shared(batches)
         self.seed, self.epoch = None if without else state["seed"], state["epoch"]
-        if cursor is not None and cursor.sampler_epoch is not None and isinstance(batches, SampledBatches):
-            tell = getattr(batches.source, "set_epoch", None)
-            if tell is not None:
-                tell(cursor.sampler_epoch)
+        if has_started(state) and isinstance(batches, SampledBatches):
+            batches.set_epoch(state["sampler_epoch"])
+
+
+def _stream_key(
+    batches: StreamBatches, start: EpochStart, draws: TorchDraws, states: Mapping[int, StreamState]
+) -> Key:
+    begun = [worker for worker, (_, place) in states.items() if place != "before"]
+    repeats = samples_to_repeat(states) > 0 or len(begun) < batches.workers
+    if repeats and not draws.lazily and start.random_key != UNDRAWN:
+        return start.random_key[0], 0  # new workers, which draw what those before them drew
+    return draws.workers_key()
 
 
 def _shared(batches: Batches) -> bool:

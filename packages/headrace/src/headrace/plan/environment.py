@@ -10,8 +10,7 @@ from typing import Any, Literal
 from headrace._native import ffi
 from headrace._native.decoders import decoder_choice, missing_formats
 from headrace.config import READ_THREADS, LoaderConfig
-from headrace.order.batches import OrderedBatches, SampledBatches
-from headrace.order.progress import Batches
+from headrace.order.batches import Batches, OrderedBatches, SampledBatches
 from headrace.order.shard import detect_rank
 from headrace.plan.segments import DatasetSegment, NativeSegment, Plan
 from headrace.records import LazyCounts

@@ -28,7 +28,8 @@ from headrace.engine.workers.start import SharedPickle
 from headrace.engine.workers.transport import Channel, Inbox, Message
 from headrace.engine.workers.worker import WorkerRequest, WorkerStart, run
 from headrace.order.batches import IndexBatch
-from headrace.order.cursor import StreamState
+from headrace.order.epoch import StreamState
+from headrace.plan.segments import Plan
 from headrace.records import LazyCounts
 
 Guard = Callable[[Any, Callable[[Any], Any], str], ErrorPolicyDataset | IterableBatches]
@@ -89,7 +90,7 @@ class WorkerPool:
     forked from this one, the pool's copy does nothing.
 
     Args:
-        config: what the workers do; kept workers stay with that of their first epoch.
+        config, plan: what the workers do; kept workers stay with those of their first epoch.
         guard: makes a `ErrorPolicyDataset` of dataset, collate function and `on_error`, in the worker; or
             `IterableBatches`, if the dataset is an `IterableDataset`.
         seeding: of the first epoch; workers are seeded when they start.
@@ -97,7 +98,7 @@ class WorkerPool:
         measured: called for each worker with how the samples of its first batch were made.
 
     Attributes:
-        config, guard: as given.
+        config, plan: as given.
         depth: number of batches that may be in flight, memory permitting.
         batch_nbytes: size of the largest batch that has come, in bytes; 0: none has.
         processes: the worker processes by their number, and after their end as well.
@@ -112,13 +113,14 @@ class WorkerPool:
     def __init__(
         self,
         config: LoaderConfig,
+        plan: Plan,
         guard: Guard,
         seeding: Seeding,
         deaths: Deaths,
         measured: Callable[[LazyCounts], None],
     ) -> None:
         self.config = config
-        self.guard = guard
+        self.plan = plan
         self.depth = config.num_workers * (config.prefetch_factor or 1)
         self._measured = measured
         self.batch_nbytes = 0

@@ -14,6 +14,7 @@ from headrace.engine.stream import PythonStream
 from headrace.engine.workers.deaths import Deaths
 from headrace.engine.workers.pool import Guard, WorkerPool
 from headrace.order.batches import IndexBatch
+from headrace.plan.segments import Plan
 from headrace.records import LazyCounts, Work
 
 
@@ -120,6 +121,7 @@ class WorkerPools:
     def start_epoch(
         self,
         config: LoaderConfig,
+        plan: Plan,
         guard: Guard,
         seeding: Seeding,
         batches: Iterator[IndexBatch],
@@ -129,7 +131,7 @@ class WorkerPools:
         """The stream of one epoch, whose first batches are asked for at once.
 
         Args:
-            config, guard: see `WorkerPool`; processes that were kept continue with those of their start.
+            config, plan, guard: see `WorkerPool`; kept processes continue with those of their start.
             seeding: what the random numbers of the samples depend on.
             batches: indices of the samples of each batch, in order.
             failures: record of samples that are skipped or replaced.
@@ -145,7 +147,7 @@ class WorkerPools:
             pool = None
         if pool is None:
             self._lazy_counts = []
-            pool = WorkerPool(config, guard, seeding, self._deaths, self._lazy_counts.append)
+            pool = WorkerPool(config, plan, guard, seeding, self._deaths, self._lazy_counts.append)
         self._work = pool.progress
         pool.start_epoch(seeding, batches, turn)
         return WorkerStream(pool, failures, self._keep if persistent else WorkerPool.close)

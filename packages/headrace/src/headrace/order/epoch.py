@@ -1,0 +1,165 @@
+"""What an epoch consists of, wherever it starts, and how far it has come."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from headrace.errors import ConfigError
+
+Key = tuple[int, int]
+# The random key of an epoch of an `IterableDataset` whose seed torch's own loader draws.
+UNDRAWN: Key = (0, 0)
+# Where the state of an `IterableDataset` lies: at an epoch's start, within it, or after its last sample.
+Place = Literal["before", "within", "after"]
+StreamState = tuple[Any, Place]
+# Key of the state of a stream that has none of its own: the number of samples that it was asked for.
+SAMPLES = "headrace.samples"
+
+
+@dataclass(frozen=True, eq=False)
+class EpochStart:
+    """What an epoch consists of, from where it starts. `Progress.begin` makes it.
+
+    Attributes:
+        epoch: number of the epoch.
+        order: (seed, epoch) that the order depends on, or None if its seed is drawn.
+        random_key: (seed, epoch) that the random parameters depend on.
+        position: position at which it starts; see the `position` of `headrace.order.batches`.
+        resumed: whether it continues from a state.
+        draws_order: whether the seed that torch's `RandomSampler` draws for an epoch is drawn.
+        lazily: whether samplers start and draw with the first batch rather than with the epoch, as in torch
+            without workers.
+        generators: states of the generators that the user's sampler may draw from, before it did.
+        sampler_epoch: number that the user's sampler got by `set_epoch`, or None if it has none.
+        sampler_state: state of the user's stateful sampler at `position`.
+        base_seed: seed of worker process 0.
+        seeds_samples: whether the user's Python is seeded for each sample.
+        counts: whether occurrences of a user's sampler are counted, because something depends on them.
+        streams: by worker, state from which its `IterableDataset` continues.
+        turn: number of the worker whose batch is the first.
+    """
+
+    epoch: int
+    order: Key | None
+    random_key: Key
+    position: int = 0
+    resumed: bool = False
+    draws_order: bool = False
+    lazily: bool = False
+    generators: str = ""
+    sampler_epoch: int | None = None
+    sampler_state: Any = None
+    base_seed: int = 0
+    seeds_samples: bool = False
+    counts: bool = True
+    streams: Mapping[int, StreamState] = field(default_factory=dict)
+    turn: int = 0
+
+    @cached_property
+    def _drawn(self) -> int:
+        return draw_seed(None) if self.draws_order else 0
+
+    def draw_order(self) -> Key:
+        """(seed, epoch) that the order depends on; the first call draws as torch's `RandomSampler` does."""
+        drawn = self._drawn
+        return self.order or (drawn, 0)
+
+    @property
+    def next_key(self) -> Key:
+        """The random key of the next epoch, if torch would draw no seed for it."""
+        return self.random_key[0], self.random_key[1] + 1
+
+
+@dataclass
+class Position:
+    """How far an epoch has come. Its iterator moves it.
+
+    Attributes:
+        batches: number of batches that the user has received since the epoch's start.
+        finished: whether the user has seen the epoch's end.
+        sampler_state: state of the user's stateful sampler after the last batch received.
+        sampler_states: the same after later batches, by their number.
+        streams: by worker, state of the `IterableDataset` after the last batch received, or, if it has
+            none, the number of its samples so far; before the worker's first batch that at the end of the
+            epoch before, if it is known.
+        ends: by worker, state of the dataset at the epoch's end; only of one that has a state and is used for
+            the next epoch, too.
+        turn: worker after the one that gave the last batch, or None if there are no streams, or an older
+            version has saved the state. As some end before others, it doesn't follow from the position.
+    """
+
+    batches: int = 0
+    finished: bool = False
+    sampler_state: Any = None
+    sampler_states: dict[int, Any] = field(default_factory=dict, repr=False)
+    streams: dict[int, StreamState] = field(default_factory=dict, repr=False)
+    ends: dict[int, StreamState] = field(default_factory=dict, repr=False)
+    turn: int | None = None
+
+    def copy(self) -> Position:
+        """One at the same place, which moves by itself."""
+        return replace(self, sampler_states=dict(self.sampler_states), streams=dict(self.streams))
+
+    def receive(self, batches: int, stream: tuple[int, StreamState] | None = None) -> None:
+        """The user gets batch number `batches` since the start; `stream` is its worker's number and state."""
+        if stream is not None:
+            worker, state = stream
+            self.streams[worker] = state
+            self.turn = worker + 1
+        self.batches = batches
+        if batches in self.sampler_states:
+            self.sampler_state = self.sampler_states.pop(batches)
+            for number in [n for n in self.sampler_states if n < batches]:
+                del self.sampler_states[number]
+
+    def finish(self, ends: Mapping[int, StreamState]) -> None:
+        """The user sees the epoch's end."""
+        self.finished, self.ends = True, dict(ends)
+
+
+def draw_seed(generator: torch.Generator | None) -> int:
+    """A seed from `generator`, None being torch's default one, as torch's DataLoader draws it."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def generator_states(generators: Sequence[torch.Generator]) -> str:
+    """States of torch's default generator and of `generators`, as text."""
+    states = [each.get_state() for each in (torch.default_generator, *generators)]
+    return ",".join(base64.b64encode(state.numpy().tobytes()).decode("ascii") for state in states)
+
+
+@contextmanager
+def replayed(generators: Sequence[torch.Generator], states: str) -> Iterator[None]:
+    """Within this, all generators continue from `states`; torch's default one is then put back."""
+    before = torch.default_generator.get_state()
+    try:
+        for generator, text in zip((torch.default_generator, *generators), states.split(","), strict=False):
+            raw = np.frombuffer(base64.b64decode(text), np.uint8)
+            try:
+                generator.set_state(torch.from_numpy(raw.copy()))
+            except RuntimeError as error:
+                raise ConfigError(
+                    f"The loaded state is damaged: its generators can't be set: {error}"
+                ) from error
+        yield
+    finally:
+        torch.default_generator.set_state(before)
+
+
+def samples_before(state: Any) -> int | None:
+    """Number of samples before the state of a stream that has none of its own, or None if it has one."""
+    counted = isinstance(state, dict) and state.keys() == {SAMPLES} and isinstance(state[SAMPLES], int)
+    return state[SAMPLES] if counted and state[SAMPLES] >= 0 else None
+
+
+def samples_to_repeat(states: Mapping[int, StreamState]) -> int:
+    """Number of samples that are made again, and dropped, if an epoch resumes from `states` of streams."""
+    return sum(samples_before(state) or 0 for state, place in states.values() if place == "within")

@@ -1,0 +1,176 @@
+"""The state of a loader as a dict that can be saved, checked and loaded."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from headrace.errors import ConfigError
+from headrace.order.epoch import UNDRAWN, EpochStart, Place, Position, StreamState
+
+State = dict[str, Any]
+VERSION = 2
+# Version 1 has the generators as they were before the seed of the workers was drawn.
+READABLE = (1, VERSION)
+# Keys that states of this version haven't had from the first.
+NEWER = {"before": (), "ended": (), "turn": None}
+
+
+class Identity(TypedDict):
+    """What must be the same where a state is loaded."""
+
+    dataset: str
+    order: str
+    seed: int | None
+
+
+def to_state(start: EpochStart, position: Position, reached: int, identity: Identity) -> State:
+    """The place of an epoch that was started as a dict of ints, strings and None, the same keys always; what
+    the user's own objects gave is in tuples, so that torch.distributed.checkpoint saves it whole.
+
+    Args:
+        start, position: what the epoch consists of, and how far it has come.
+        reached: position in the order, of all ranks.
+    """
+    order_key = start.order or start.draw_order()
+    return {
+        "version": VERSION,
+        **identity,
+        "epoch": start.epoch,
+        "position": reached,
+        "order_seed": order_key[0],
+        "order_epoch": order_key[1],
+        "random_seed": start.random_key[0],
+        "random_epoch": start.random_key[1],
+        "generators": start.generators,
+        "sampler_epoch": start.sampler_epoch,
+        "sampler": (position.sampler_state,),
+        **_streams_as_state(position.streams),
+        "turn": position.turn,
+    }
+
+
+def state_between(streams: Mapping[int, StreamState], epoch: int, identity: Identity) -> State:
+    """The state before an epoch of which nothing is decided yet; `streams` are the ends of the one before."""
+    undecided = ("order_seed", "order_epoch", "random_seed", "random_epoch")
+    start, position = EpochStart(epoch, UNDRAWN, UNDRAWN), Position(streams=dict(streams))
+    return {**to_state(start, position, 0, identity), **dict.fromkeys(undecided)}
+
+
+def _streams_as_state(streams: Mapping[int, StreamState]) -> State:
+    ordered = sorted(streams.items(), key=lambda item: item[0])
+    return {
+        "streams": tuple((worker, state) for worker, (state, _) in ordered),
+        "before": tuple(worker for worker, (_, place) in ordered if place == "before"),
+        "ended": tuple(worker for worker, (_, place) in ordered if place == "after"),
+    }
+
+
+def streams_of(state: State) -> dict[int, StreamState]:
+    """The states of the streams, by worker."""
+    places: dict[int, Place] = {
+        **dict.fromkeys(state["before"], "before"),
+        **dict.fromkeys(state["ended"], "after"),
+    }
+    return {worker: (each, places.get(worker, "within")) for worker, each in state["streams"]}
+
+
+def has_started(state: State) -> bool:
+    """Whether the state is that of an epoch that had started."""
+    return state["order_seed"] is not None
+
+
+def start_of(state: State) -> EpochStart:
+    """What the epoch of a state consists of, as far as the state says it; the epoch had started."""
+    return EpochStart(
+        epoch=state["epoch"],
+        order=(state["order_seed"], state["order_epoch"]),
+        random_key=(state["random_seed"], state["random_epoch"]),
+        position=state["position"],
+        resumed=True,
+        generators=state["generators"],
+        sampler_epoch=state["sampler_epoch"],
+        sampler_state=state["sampler"][0],
+        turn=state["position"] if state["turn"] is None else state["turn"],
+    )
+
+
+def redraws(state: State) -> bool:
+    """Whether the workers' seed is to be drawn from the state's generators before the sampler starts."""
+    # Version 1 drew none for kept worker processes, whose epochs have had numbers from 1.
+    return state["version"] == 1 and (state["seed"] is not None or state["random_epoch"] == 0)
+
+
+def checked(state: Any, identity: Identity) -> State:
+    """A state that was saved, with all keys of this version; a seed of None in `identity` fits any.
+
+    Raises:
+        ConfigError: it is of another dataset, order or seed, or isn't a state of this version.
+    """
+    if not isinstance(state, dict):
+        raise ConfigError(f"state_dict must be a dict that state_dict() gave, not {type(state).__name__}.")
+    if state.get("version") not in READABLE:
+        raise ConfigError(
+            f"This isn't a state of a headrace.DataLoader of version {VERSION}: its version is"
+            f" {state.get('version')!r}."
+        )
+    state = {**state, **{name: state.get(name, old) for name, old in NEWER.items()}}
+    _check_values(state)
+    different = [
+        f"{name}: the state has {state[name]!r}, this loader {value!r}"
+        for name, value in identity.items()
+        if state[name] != value and (name != "seed" or value is not None)
+    ]
+    if different:
+        raise ConfigError(
+            f"The state can't be loaded into this loader; {'; '.join(different)}. Make the loader as it was"
+            " when the state was saved (batch size, workers and ranks may differ)."
+        )
+    return {**state, "sampler": tuple(state["sampler"]), **_streams_as_state(streams_of(state))}
+
+
+def _check_values(state: State) -> None:
+    """Refuses what `to_state` can't have given: it may have been changed on its way."""
+    numbers = ("order_seed", "order_epoch", "random_seed", "random_epoch")
+    started = state.get("order_seed") is not None
+    sound = {
+        **{name: isinstance(state.get(name), str) for name in ("dataset", "order")},
+        **{name: _is_number(state.get(name)) for name in ("epoch", "position")},
+        **{name: _is_number(state.get(name)) if started else state.get(name) is None for name in numbers},
+        **{name: state.get(name) is None or _is_number(state[name]) for name in ("seed", "sampler_epoch")},
+        "generators": _is_base64(state.get("generators")),
+        "sampler": isinstance(state.get("sampler"), (tuple, list)) and len(state["sampler"]) == 1,
+        "streams": _are_pairs(state.get("streams")),
+        **{name: _are_numbers(state[name]) for name in ("before", "ended")},
+        "turn": state["turn"] is None or _is_number(state["turn"]),
+    }
+    wrong = [f"{name} is missing" for name in sound if name not in state]
+    wrong += [f"{name} is {state[name]!r:.100}" for name in sound if name in state and not sound[name]]
+    if wrong:
+        raise ConfigError(
+            f"This state is damaged: {'; '.join(wrong)}. Load the one that was saved before it."
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
+
+
+def _are_numbers(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and all(map(_is_number, value))
+
+
+def _is_base64(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        return all(base64.b64decode(text, validate=True) or not value for text in value.split(","))
+    except ValueError:
+        return False
+
+
+def _are_pairs(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and all(
+        isinstance(pair, (tuple, list)) and len(pair) == 2 and _is_number(pair[0]) for pair in value
+    )
