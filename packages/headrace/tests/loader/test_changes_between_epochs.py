@@ -22,7 +22,7 @@ from torch.utils.data import (
 from torchvision.datasets import ImageFolder
 
 import headrace
-from headrace.build import StreamBuilder, plan_of
+from headrace.build import StreamBuilder
 from headrace.config import LoaderConfig
 from headrace.order import Shuffled
 from support.equal import same
@@ -404,12 +404,10 @@ def test_an_assigned_device_and_residence_take_effect_at_the_next_epoch(
     list(loader)
     assert "not resident: resident=False" in loader.workers_text()
     builder, config = StreamBuilder(), LoaderConfig.of(loader)
-    plan = plan_of(config)
-    assert builder.settle(config, plan) is plan
     monkeypatch.setattr("headrace.build.resolve_device", lambda device: device)
     meta = replace(config, device=torch.device("meta"), resident=True)
     monkeypatch.setattr("headrace.device.resident.free_memory", lambda _: 1 << 30)
-    moved = builder.settle(meta, plan).gather
+    moved = builder.plan(meta).gather
     assert moved is not None
     assert moved.tensors[0].device.type == "meta"
 
