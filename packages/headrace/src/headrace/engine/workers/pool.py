@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -29,8 +29,10 @@ from headrace.engine.workers.transport import Channel, Inbox, Message
 from headrace.engine.workers.worker import WorkerRequest, WorkerStart, run
 from headrace.order.batches import IndexBatch
 from headrace.order.epoch import StreamState
-from headrace.plan.segments import Plan
 from headrace.records import LazyCounts
+
+if TYPE_CHECKING:  # what it brings takes a worker long to import
+    from headrace.plan.segments import Plan
 
 Guard = Callable[[Any, Callable[[Any], Any], str], ErrorPolicyDataset | IterableBatches]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace._torch_compat import LoaderIteratorBase
 from headrace.config import LoaderConfig
@@ -14,8 +14,10 @@ from headrace.engine.stream import PythonStream
 from headrace.engine.workers.deaths import Deaths
 from headrace.engine.workers.pool import Guard, WorkerPool
 from headrace.order.batches import IndexBatch
-from headrace.plan.segments import Plan
 from headrace.records import LazyCounts, Work
+
+if TYPE_CHECKING:  # what it brings takes a worker long to import
+    from headrace.plan.segments import Plan
 
 
 class WorkerStream(PythonStream):
