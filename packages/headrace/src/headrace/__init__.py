@@ -7,6 +7,7 @@ if typing.TYPE_CHECKING:
     from headrace.errors import ConfigError, HeadraceError, NativeError, PackError, RemoteError, SampleError
     from headrace.loader import DataLoader
     from headrace.packs.pack import pack
+    from headrace.replacement import install, uninstall
     from headrace.sources.image import ImageDataset
     from headrace.sources.packed import PackedDataset
     from headrace.transforms.decode_image import decode_image
@@ -22,7 +23,9 @@ __all__ = [
     "RemoteError",
     "SampleError",
     "decode_image",
+    "install",
     "pack",
+    "uninstall",
 ]
 
 # Imported when they are first asked for: a worker process that doesn't start by fork imports this package for
@@ -36,7 +39,9 @@ _PLACES = {
     "ImageDataset": "headrace.sources.image",
     "decode_image": "headrace.transforms.decode_image",
     "PackedDataset": "headrace.sources.packed",
+    "install": "headrace.replacement",
     "pack": "headrace.packs.pack",
+    "uninstall": "headrace.replacement",
 }
 
 

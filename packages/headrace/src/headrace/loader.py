@@ -526,6 +526,19 @@ class DataLoader(TorchDataLoader[T_co]):
             return None  # the user's batch sampler or IterableDataset has no len()
 
 
+class ReplacingDataLoader(DataLoader[T_co]):
+    """A loader that a program creates by calling torch's class, after `headrace.install()`.
+
+    Differs from `DataLoader` only if `num_workers` is left out and the dataset runs as Python: that means 0,
+    as it does in torch, since the program was written for that.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if isinstance(self.num_workers, LeftOpen) and self.num_workers and self.plan().runs_python:
+            self.num_workers = 0
+
+
 def _figures(loader: DataLoader[Any]) -> dict[str, Any]:
     iterator = loader._builder.latest()
     return figures(

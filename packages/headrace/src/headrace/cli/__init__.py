@@ -14,6 +14,7 @@ import headrace
 from headrace.cli.index import index
 from headrace.cli.info import info
 from headrace.cli.pack import pack
+from headrace.cli.run import explain, run
 from headrace.cli.train import train
 from headrace.cli.verify import verify
 
@@ -49,6 +50,10 @@ def command(others: Mapping[str, EntryPoint]) -> typer.Typer:
     # Unexpected errors are printed as Python prints them: typer would add a hundred lines of source.
     app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
     app.callback()(options)
+    # Options that follow a training command belong to it.
+    of_commands = {"allow_interspersed_args": False, "ignore_unknown_options": True}
+    for verb in (run, explain):
+        app.command(context_settings=of_commands)(verb)
     for verb in (index, pack, verify, info, train):
         app.command()(verb)
     for name in sorted(others):

@@ -1,0 +1,277 @@
+"""What `headrace run` does in the processes of its command: loaders that report what they did.
+
+The report goes to standard error when the process ends. With several ranks only the first one reports.
+"""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import contextlib
+import itertools
+import linecache
+import os
+import sys
+import sysconfig
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch.utils.data import DataLoader as TorchDataLoader
+
+import headrace.loader
+from headrace import replacement
+from headrace.records import EpochStats
+
+__all__ = ["ReplacingDataLoader"]
+
+# Values of the variable: report at the end; explain each loader at its first batch; compare each loader with
+# torch's for the number of seconds that follows the colon.
+REPORT, EXPLAIN, COMPARE = "report", "explain", "compare:"
+# Turns that each of two compared loaders gets.
+TURNS = 3
+_epochs = itertools.count()
+LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
+
+
+class Place(NamedTuple):
+    """The line of the program that created a loader."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{os.path.relpath(self.file) if not self.in_library else self.file}:{self.line}"
+
+    @property
+    def in_library(self) -> bool:
+        """Whether the line belongs to an installed package."""
+        return self.file.startswith(LIBRARIES)
+
+
+@dataclass
+class Use:
+    """What the loaders that were created at one place did together.
+
+    Attributes:
+        explanation: the latest `explain()` of one of them.
+        loaders, epochs, samples, batches: numbers of each.
+        seconds: duration of the epochs without the waits for first batches.
+        stall_seconds: part of `seconds` in which the program waited for batches.
+    """
+
+    explanation: str = ""
+    loaders: int = 0
+    epochs: int = 0
+    samples: int = 0
+    batches: int = 0
+    seconds: float = 0.0
+    stall_seconds: float = 0.0
+
+    def add(self, epoch: EpochStats) -> None:
+        """Adds an epoch that has ended."""
+        self.epochs += 1
+        self.samples += epoch.samples
+        self.batches += epoch.batches
+        self.seconds += epoch.seconds - epoch.startup_seconds
+        self.stall_seconds += epoch.stall_seconds
+
+    def lines(self) -> Iterator[str]:
+        """The report in words."""
+        for line in self.explanation.splitlines():
+            if line.startswith(("plan:", "images:", "to run all")):
+                yield line
+        counts = (("epoch", self.epochs), ("batch", self.batches), ("sample", self.samples))
+        yield ", ".join(_count(number, what) for what, number in counts)
+        if self.seconds > 0:
+            share = min(1.0, self.stall_seconds / self.seconds)
+            rate = self.samples / self.seconds
+            yield f"{rate:,.0f} samples/s, {share:.0%} of the time waiting for data"
+
+
+@dataclass
+class Report:
+    """What the loaders of this process did.
+
+    Attributes:
+        uses: by the place of loaders, what they did.
+        left_alone: classes of other libraries and places where their loaders were created.
+        loaders: those that exist.
+        running: by number, epochs that have begun and not ended; each can be called to end it.
+    """
+
+    uses: dict[Place, Use] = field(default_factory=dict)
+    left_alone: dict[str, None] = field(default_factory=dict)
+    loaders: weakref.WeakSet[ReplacingDataLoader] = field(default_factory=weakref.WeakSet)
+    running: dict[int, weakref.finalize[..., Any]] = field(default_factory=dict)
+    process: int = field(default_factory=os.getpid)
+
+    def begin(self, loader: ReplacingDataLoader, iterator: Any) -> None:
+        """Adds an epoch, whose end is when its iterator is freed or the process ends."""
+        number = next(_epochs)
+        self.running[number] = weakref.finalize(iterator, self._end, number, loader)
+
+    def _end(self, number: int, loader: ReplacingDataLoader) -> None:
+        if os.getpid() == self.process:
+            del self.running[number]
+            self.uses[loader.place].add(loader.stats().epochs[-1])
+
+    def leave_alone(self, cls: type) -> None:
+        """Notes that a loader of another library's class was created, which is not replaced."""
+        self.left_alone[f"{cls.__module__}.{cls.__qualname__} of {_place()}"] = None
+
+    def write(self) -> None:
+        """Writes the report to standard error, as the process ends."""
+        if os.getpid() != self.process or os.environ.get("RANK", "0") != "0":
+            return
+        lines = []
+        if os.environ.get(replacement.VARIABLE) == REPORT:
+            for end in list(self.running.values()):
+                end()
+            for loader in self.loaders:
+                self.uses[loader.place].explanation = loader.explain()
+            uses = {place: use for place, use in self.uses.items() if use.epochs}
+            lines += [f"headrace: {_count(sum(use.loaders for use in uses.values()), 'loader')}"]
+            for place, use in uses.items():
+                lines += [f"  {place}", *(f"    {line}" for line in use.lines())]
+            lines += _advice(list(uses)) if uses else []
+        lines += [f"  left as it is: {name}, a subclass of torch's DataLoader" for name in self.left_alone]
+        with contextlib.suppress(OSError, ValueError):  # the program has closed its standard error
+            sys.stderr.write("".join(f"{line}\n" for line in lines))
+
+
+class ReplacingDataLoader(headrace.loader.ReplacingDataLoader[Any]):
+    """A loader that reports what it did.
+
+    Attributes:
+        report: the report of this process.
+        place: the line of the program that created it.
+        arguments: the arguments that it was created with.
+    """
+
+    report = Report()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.place = _place()
+        self.arguments = args, kwargs
+        self._passes = 0  # epochs that have begun; of those of one batch, that have ended
+        super().__init__(*args, **kwargs)
+        self.report.uses.setdefault(self.place, Use()).loaders += 1
+        self.report.loaders.add(self)
+
+    def __iter__(self) -> Any:
+        mode = os.environ.get(replacement.VARIABLE, REPORT)
+        if mode != REPORT:
+            return self._one_batch(mode)
+        if self._passes < 2:  # what workers found out in the first epoch is known in the second
+            self.report.uses[self.place].explanation = self.explain()
+        self._passes += 1
+        iterator = super().__iter__()
+        self.report.begin(self, iterator)
+        return iterator
+
+    def _one_batch(self, mode: str) -> Iterator[Any]:
+        """Yields the first batch of an epoch alone. Ends the program when it comes for a second epoch."""
+        if self._passes:
+            sys.exit(0)
+        yield next(super().__iter__())
+        text = self.explain() if mode == EXPLAIN else self._comparison(float(mode.removeprefix(COMPARE)))
+        sys.stdout.write(f"{self.place}\n{text}\n\n")
+        sys.stdout.flush()
+        self._passes += 1
+
+    def _comparison(self, seconds: float) -> str:
+        """Iterates over this loader and torch's in turn, so many seconds together. Returns their rates."""
+        args, kwargs = self.arguments
+        torchs: TorchDataLoader[Any] = object.__new__(TorchDataLoader)  # calling the class would create ours
+        torchs.__init__(*args, **kwargs)  # type: ignore[misc]
+        ours, theirs = Rate(), Rate()
+        for _ in range(TURNS):
+            ours.measure(super().__iter__, seconds / (2 * TURNS))
+            theirs.measure(torchs.__iter__, seconds / (2 * TURNS))
+        if not (ours.seconds and theirs.seconds):
+            return "An epoch of this loader has too few batches to compare."
+        size = self.batch_size or 1
+        times = ours.per_second / theirs.per_second
+        return (
+            f"Headrace {size * ours.per_second:,.0f} samples/s, torch's DataLoader"
+            f" {size * theirs.per_second:,.0f} samples/s: {times:.3g} times as fast"
+            f" ({ours.seconds:.1f} and {theirs.seconds:.1f} s after their first batches, in {TURNS} turns)"
+        )
+
+
+@dataclass
+class Rate:
+    """How many batches a loader gives per second, without any work done on them.
+
+    Attributes:
+        batches, seconds: those that were measured. First batches and the waits for them are left out.
+    """
+
+    batches: int = 0
+    seconds: float = 0.0
+
+    @property
+    def per_second(self) -> float:
+        """Batches per second."""
+        return self.batches / self.seconds
+
+    def measure(self, begin: Any, seconds: float) -> None:
+        """Takes batches for so many seconds after the first one, from as many epochs as it takes."""
+        end = None
+        while end is None or time.perf_counter() < end:
+            iterator = begin()
+            if next(iterator, None) is None:
+                return
+            started = time.perf_counter()
+            end = end or started + seconds
+            for _ in iterator:
+                self.batches += 1
+                if time.perf_counter() > end:
+                    break
+            self.seconds += time.perf_counter() - started
+
+
+def _place() -> Place:
+    """The innermost line that is neither Headrace's nor torch's."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in ("headrace", "torch"):
+        frame = frame.f_back
+    return Place(os.path.abspath(frame.f_code.co_filename), frame.f_lineno)
+
+
+def _count(number: int, what: str) -> str:
+    plural = what + ("es" if what.endswith("ch") and what != "epoch" else "s")
+    return f"{number:,} {what if number == 1 else plural}"
+
+
+def _advice(places: list[Place]) -> Iterator[str]:
+    """The lines to change for the program to use Headrace without `headrace run`."""
+    files = sorted({place.file for place in places if not place.in_library})
+    imports = [(file, node) for file in files for node in _imports(file)]
+    for file, node in imports:
+        yield f"  to keep it, change {Place(file, node.lineno)}:"
+        yield f"    -{ast.unparse(node)}"
+        node.names = [alias for alias in node.names if alias.name != "DataLoader"]
+        yield from [f"    +{ast.unparse(node)}"] if node.names else []
+        yield "    +from headrace import DataLoader"
+    if not imports:
+        yield "  to keep it, write this at the top of the program:"
+        yield "    import headrace; headrace.install()"
+
+
+def _imports(file: str) -> Iterator[ast.ImportFrom]:
+    """The statements of a file that import DataLoader from torch.utils.data by its name."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:  # a notebook's cell, for example
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("torch.utils.data"):
+            yield from [node for alias in node.names if (alias.name, alias.asname) == ("DataLoader", None)]
+
+
+replacement.on_other_class = ReplacingDataLoader.report.leave_alone
+atexit.register(ReplacingDataLoader.report.write)

@@ -1,0 +1,146 @@
+"""`headrace run` and `headrace explain` on training scripts, as a user types them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.images import image_folder
+
+SCRIPT = """
+import os, sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import Compose, RandomResizedCrop, ToTensor
+
+class Rows(Dataset):
+    def __len__(self):
+        return 12
+    def __getitem__(self, index):
+        return float(index)
+
+class Derived(DataLoader):
+    pass
+
+def main(epochs, end):
+    train = ImageFolder(sys.argv[1], Compose([RandomResizedCrop(16), ToTensor()]))
+    loader = DataLoader(train, batch_size=4, shuffle=True, num_workers=2)
+    for epoch in range(epochs):
+        print("epoch", epoch, sum(len(images) for images, _ in loader), flush=True)
+        print("validation", sum(len(rows) for rows in DataLoader(Rows(), batch_size=5)), flush=True)
+    print("derived", sum(len(batch) for batch in Derived(Rows(), 5)), flush=True)
+    if end == "signal":
+        os.kill(os.getpid(), 15)
+    sys.exit(int(end))
+
+if __name__ == "__main__":
+    main(int(sys.argv[2]), sys.argv[3])
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    image_folder(tmp_path / "images", count=8)
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def headrace(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "headrace", *arguments],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_the_report_follows_the_output_of_a_script(script: Path) -> None:
+    done = headrace("run", "train.py", "images", "2", "7", folder=script.parent)
+    assert done.returncode == 7
+    epochs = ["epoch 0 8", "validation 12", "epoch 1 8", "validation 12"]
+    assert done.stdout.splitlines() == [*epochs, "derived 12"]
+    report = re.sub(r"[\d,]+ samples/s, \d+%", "N samples/s, N%", done.stderr)
+    assert report.splitlines() == [
+        "headrace: 3 loaders",
+        "  train.py:19",
+        "    plan: native (C++ threads read, decode, transform and write the batch)",
+        "    2 epochs, 4 batches, 16 samples",
+        "    N samples/s, N% of the time waiting for data",
+        "  train.py:22",
+        "    plan: python (the dataset's own code makes the samples)",
+        "    images: Pillow decodes those that the dataset opens; native code does so in worker processes"
+        " (num_workers=1 or more)",
+        "    2 epochs, 6 batches, 24 samples",
+        "    N samples/s, N% of the time waiting for data",
+        "  to keep it, change train.py:4:",
+        "    -from torch.utils.data import DataLoader, Dataset",
+        "    +from torch.utils.data import Dataset",
+        "    +from headrace import DataLoader",
+        "  left as it is: __main__.Derived of train.py:23, a subclass of torch's DataLoader",
+    ]
+
+
+def test_a_script_that_a_signal_ends(script: Path) -> None:
+    done = headrace("run", "train.py", "images", "1", "signal", folder=script.parent)
+    assert done.returncode == -signal.SIGTERM
+    assert done.stdout.splitlines() == ["epoch 0 8", "validation 12", "derived 12"]
+
+
+def test_explain_ends_when_all_loaders_were_seen(script: Path) -> None:
+    done = headrace("explain", "train.py", "images", "50", "1", folder=script.parent)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^train.py:.*\nplan: \w+", done.stdout, re.MULTILINE) == [
+        "train.py:19\nplan: native",
+        "train.py:22\nplan: python",
+    ]
+    assert re.findall("^epoch.*", done.stdout, re.MULTILINE) == ["epoch 0 4"]
+
+
+def test_compare_prints_the_ratio_of_each_loader(script: Path) -> None:
+    done = headrace("run", "--compare", "0.5", "-m", "train", "images", "50", "1", folder=script.parent)
+    assert done.returncode == 0, done.stderr
+    pattern = (
+        r"^(train.py:\d+)\nHeadrace [\d,]+ samples/s, torch's DataLoader [\d,]+ samples/s: \S+ times as fast"
+    )
+    assert re.findall(pattern, done.stdout, re.MULTILINE) == ["train.py:19", "train.py:22"]
+
+
+def test_programs_without_torch_start_as_usual(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\nif 'HEADRACE_RUN' in os.environ: print('shadowed')"
+    )
+    program = "import sys; print('torch' in sys.modules, any('_startup' in entry for entry in sys.path))"
+    (tmp_path / "plain.py").write_text(program)
+    done = headrace("run", sys.executable, "plain.py", folder=tmp_path, PYTHONPATH=_path(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "shadowed\nFalse False\n"), done.stderr
+    assert not done.stderr
+
+
+def _path(folder: Path) -> str:
+    return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+
+
+def test_what_cannot_be_run_is_an_error(tmp_path: Path) -> None:
+    done = headrace("run", "missing.py", folder=tmp_path)
+    assert done.returncode == 2
+    assert "missing.py is neither a file nor a program" in " ".join(done.stderr.split())
+
+
+@pytest.mark.long
+def test_torchrun_starts_ranks_of_which_the_first_reports(script: Path) -> None:
+    command = ("torchrun", "--standalone", "--nproc-per-node=2", "train.py", "images", "1", "0")
+    done = headrace("run", *command, folder=script.parent)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("epoch 0 8") == 2
+    assert done.stderr.count("headrace: 2 loaders") == 1
