@@ -51,9 +51,9 @@ def alone(op: AugMix, name: str, place: int, negative: int) -> Draw:
 def all_operations(op: AugMix) -> list[tuple[str, int, int]]:
     return [
         (name, place, negative)
-        for name, magnitudes in zip(OPERATIONS, op.space.magnitudes, strict=True)
+        for name, magnitudes in zip(OPERATIONS, op.table.magnitudes, strict=True)
         for place in range(BINS if magnitudes else 1)
-        for negative in range(1 + (name in op.space.signed))
+        for negative in range(1 + (name in op.table.signed))
     ]
 
 
@@ -89,7 +89,7 @@ def test_images_of_all_sizes_are_torchs(api: str) -> None:
             name = names[(height + width) % len(names)]
             image, draw = (
                 noise(height, width, height),
-                alone(op, name, 7 if name in op.space.signed else 0, 1),
+                alone(op, name, 7 if name in op.table.signed else 0, 1),
             )
             found = native_drawn(op, image, draw)
             left += found is None
@@ -152,10 +152,9 @@ def test_operations_are_as_frequent_as_torchvisions(api: str) -> None:
     for index in range(SAMPLES):
         draws = draws_of(pipeline, [op], SampleKey(1, 0, index), 4, 4)
         assert draws is not None
-        for chain in range(op.width):
-            for step in op._steps(draws[0], chain):
-                magnitudes = op.space.magnitudes[OPERATIONS.index(step.name)]
-                ours[step.name, step.negative and bool(magnitudes[step.place])] += 1
+        for step in op.steps(draws[0]):
+            magnitudes = op.table.magnitudes[OPERATIONS.index(step.name)]
+            ours[step.name, step.negative and bool(magnitudes[step.place])] += 1
     theirs = operations_of_torchvision(transform, noise(4, 4, 0), SAMPLES)
     theirs_names = Counter[str]()
     for (name, _), count in theirs.items():

@@ -35,8 +35,8 @@ def test_each_magnitude_of_each_operation_is_torchvisions(api: Any, interpolatio
     assert isinstance(op, TrivialAugmentWide)
     image = noise(13, 17, 5)
     for kind, name in enumerate(CHOICES):
-        for place in range(31 if op.space.magnitudes[kind] else 1):
-            for negative in range(1 + (name in op.space.signed)):
+        for place in range(31 if op.table.magnitudes[kind] else 1):
+            for negative in range(1 + (name in op.table.signed)):
                 draw = (kind, place, negative)
                 found = native_drawn(op, image, draw)
                 assert found is not None
@@ -77,7 +77,7 @@ def test_operations_are_as_frequent_as_torchvisions(api: Any, number: int) -> No
         draws = draws_of(pipeline, [op], SampleKey(1, 0, index), 4, 4)
         assert draws is not None
         for step in op.steps(draws[0]):
-            ours[step.name, step.negative and op.space.magnitude(step, 4, 4) < 0] += 1
+            ours[step.name, step.negative and op.table.magnitude(step, 4, 4) < 0] += 1
     theirs = operations_of_torchvision(transform, noise(4, 4, 0), SAMPLES)
     assert set(ours) == set(theirs)
     for operation, count in theirs.items():

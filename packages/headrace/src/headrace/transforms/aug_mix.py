@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from PIL import Image
 from torchvision import transforms as v1
@@ -16,11 +16,11 @@ from torchvision.transforms import InterpolationMode, v2
 from typing_extensions import Self
 
 from headrace.records import Draw
-from headrace.transforms._torchvision_compat import apply_operation, most_severe
+from headrace.transforms._torchvision_compat import most_severe
 from headrace.transforms.on_tensors import native_pixels
-from headrace.transforms.op import NO_GRAY, ImageOp, NoNativeForm
-from headrace.transforms.policies import Space, Step, read_space
-from headrace.transforms.reading import filter_of, filter_text, integer, mode_of, number
+from headrace.transforms.op import NO_GRAY, NoNativeForm
+from headrace.transforms.policies import Operation, OperationTable, Policy, read_table
+from headrace.transforms.reading import filter_of, integer, mode_of, number
 
 # As native code numbers them, which is the order in which torchvision chooses from them.
 OPERATIONS = (
@@ -37,32 +37,26 @@ Fill = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
-class AugMix(ImageOp):
+class AugMix(Policy):
     """The image mixed with `width` copies of it, each changed by `depth` operations (0: by 1 to 3 of them).
 
+    Without a `fill`, torch takes zeros, and blends them in another way. The magnitudes of translations are
+    shares of the edge.
+
     Attributes:
-        filter: filter of operations that move pixels, as in `PIL.Image.Resampling`.
-        fill: levels of 0 to 255 of the pixels that they bring in from outside of the image; None: none was
-            given, for which torch takes zeros, and blends them in another way.
-        is_v2: whether torchvision's v2 is followed, and not v1.
         severity: each operation has one of its first so many magnitudes, 1 to 10.
         width: number of chains.
         depth: number of operations of each; 0: 1 to 3 of them, drawn.
         alpha: parameter of the Dirichlet distributions that the weights are drawn from.
         count: the first so many of `OPERATIONS` are chosen from.
-        space: their magnitudes; those of translations are shares of the edge.
         fused: see `grid_is_fused`.
     """
 
-    filter: int
-    fill: Fill | None
-    is_v2: bool
     severity: int
     width: int
     depth: int
     alpha: float
     count: int
-    space: Space
     fused: bool
 
     native = "aug_mix"
@@ -90,10 +84,9 @@ class AugMix(ImageOp):
         steps = [f"operation {i}" for i in range(self.width * self.most_depth)]
         object.__setattr__(self, "draws", (*names, *steps))
 
-    def __str__(self) -> str:
-        depth = f"{self.depth}" if self.depth else f"1–{DRAWN_DEPTH}"
-        how = f"severity {self.severity}, {filter_text(self.filter)}, fill {self.fill}"
-        return f"AugMix({self.width} chains of {depth} operations, {how})"
+    def _arguments(self) -> str:
+        depth = self.depth or f"1–{DRAWN_DEPTH}"
+        return f"{self.width} chains of {depth} operations, severity {self.severity}"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
@@ -102,18 +95,18 @@ class AugMix(ImageOp):
             raise NoNativeForm("this torchvision has other magnitudes")
         if type(transform.alpha) is not float:
             raise NoNativeForm(f"alpha={transform.alpha!r} isn't a float, which torch needs")
-        how = filter_of(transform), _fill(transform.fill), is_v2
         severity = integer("severity", transform.severity)
         width = integer("mixture_width", transform.mixture_width)
         depth = max(0, integer("chain_depth", transform.chain_depth))
         chosen = OPERATIONS if getattr(transform, "all_ops", True) else PARTIAL
-        space = read_space(transform, BINS, OPERATIONS, chosen, _most)
-        if space.most is None:
+        table = read_table(transform, BINS, OPERATIONS, chosen, _most)
+        if table.most is None:
             raise NoNativeForm("this torchvision's translations aren't as expected")
         fused = grid_is_fused(is_v2)
         if fused is None:
             raise NoNativeForm("torch computes in another order on this machine")
-        op = cls(*how, severity, width, depth, transform.alpha, len(chosen), space, fused)
+        how = filter_of(transform), _fill(transform.fill), is_v2, table
+        op = cls(*how, severity, width, depth, transform.alpha, len(chosen), fused)
         if transform.interpolation not in (mode_of(op.filter).value, mode_of(op.filter), op.filter):
             raise NoNativeForm(f"interpolation={transform.interpolation!r} isn't one for tensors")
         return op
@@ -127,10 +120,7 @@ class AugMix(ImageOp):
         fill = self.fill or (0.0, 0.0, 0.0)
         how = (self.filter, self.fill is not None, *fill, self.is_v2)
         chains = (self.severity, self.width, self.depth, self.alpha, self.count)
-        return (*how, *chains, *self.space.params(), self.fused)
-
-    def data(self) -> npt.NDArray[np.float32]:
-        return self.space.data()
+        return (*how, *chains, *self.table.params(), self.fused)
 
     def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
         return False
@@ -140,26 +130,23 @@ class AugMix(ImageOp):
         original = functional.pil_to_tensor(image)[None]
         weights = torch.tensor(draw[: self.width + 1], dtype=torch.float32).view(-1, 1, 1, 1, 1)
         mixed = weights[0] * original
-        mode = mode_of(self.filter)
-        fill = None if self.fill is None else list(self.fill)
-        for chain in range(self.width):
-            changed = original
-            for step in self._steps(draw, chain):
-                magnitude = self.space.magnitude(step, image.width, image.height)
-                changed = apply_operation(changed, step.name, magnitude, mode, fill, is_v2=self.is_v2)
-            mixed.add_(weights[1 + chain] * changed)
+        for weight, steps in zip(weights[1:], self.chains(draw), strict=True):
+            mixed.add_(weight * self.apply(steps, original, image.width, image.height))
         return functional.to_pil_image(mixed[0].to(torch.uint8))
 
-    def _steps(self, draw: Draw, chain: int) -> Iterator[Step]:
-        begin = 1 + self.width + chain * self.most_depth
-        for number_ in map(int, draw[begin : begin + self.most_depth]):
-            if number_ >= 0:
-                kind, place = divmod(number_ // 2, BINS)
-                yield Step(OPERATIONS[kind], place, bool(number_ % 2))
+    def steps(self, draw: Draw) -> Iterator[Operation]:
+        return chain.from_iterable(self.chains(draw))
+
+    def chains(self, draw: Draw) -> Iterator[list[Operation]]:
+        """The operations of each chain."""
+        for begin in range(1 + self.width, len(self.draws), self.most_depth):
+            chosen = (int(each) for each in draw[begin : begin + self.most_depth] if each >= 0)
+            places = ((*divmod(each // 2, BINS), bool(each % 2)) for each in chosen)
+            yield [Operation(OPERATIONS[kind], place, negative) for kind, place, negative in places]
 
 
 def _fill(fill: Any) -> Fill | None:
-    """Of tensors: as torch takes it."""
+    """Levels of the three channels of a tensor."""
     if fill is None:
         return None
     levels = [number("fill", level) for level in (fill if isinstance(fill, (list, tuple)) else [fill])]
@@ -189,8 +176,8 @@ def grid_is_fused(is_v2: bool) -> bool | None:
         for place in range(len(values))
     ]
     for fused in (False, True):
-        space = Space(OPERATIONS, BINS, magnitudes, frozenset(), None)
-        op = AugMix(BILINEAR, None, is_v2, BINS, 1, 1, 1.0, len(OPERATIONS), space, fused)
+        table = OperationTable(OPERATIONS, BINS, magnitudes, frozenset(), None)
+        op = AugMix(BILINEAR, None, is_v2, table, BINS, 1, 1, 1.0, len(OPERATIONS), fused)
         theirs = (np.asarray(op.replay(Image.fromarray(pixels), draw)) for draw in draws)
         ours = (native_pixels(op, pixels, draw) for draw in draws)
         if all(

@@ -130,6 +130,12 @@ def native_pixels(op: ImageOp, pixels: Pixels, draw: Draw) -> Pixels | None:
     return out if pipeline.apply(pixels, values, out.ctypes.data) else None
 
 
+def native_draw(op: ImageOp, index: int) -> Draw:
+    """The numbers that native code draws for sample `index`, an image of one pixel; none if it refuses."""
+    drawn = ffi.Pipeline([lowered(op)], 1, 1).draw(SampleKey(0, 0, index), 1, 1)
+    return () if drawn is None else tuple(drawn.values[0, : len(op.draws)].tolist())
+
+
 def lowered(op: ImageOp, inside: int = 0) -> abi.Op:
     """The native form of `op`, which `inside` other ops follow that it holds."""
     name = op.torch_native if op.arithmetic == "torch" and op.torch_native else op.native

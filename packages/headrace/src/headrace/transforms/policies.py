@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -50,7 +50,7 @@ _FILTERS = (
 _V2_FILL = {"fill": {Image.Image: 7, "others": 0}}
 
 
-class Step(NamedTuple):
+class Operation(NamedTuple):
     """An operation that is applied: its name, the place of its magnitude, and whether that is negative."""
 
     name: str
@@ -58,7 +58,7 @@ class Step(NamedTuple):
     negative: bool
 
 
-class Space(NamedTuple):
+class OperationTable(NamedTuple):
     """The operations of a policy.
 
     Attributes:
@@ -84,8 +84,8 @@ class Space(NamedTuple):
         """The magnitudes as native code takes them."""
         return np.array([each or (0.0,) * self.bins for each in self.magnitudes], np.float32)
 
-    def magnitude(self, step: Step, width: int, height: int) -> float:
-        """The magnitude of a step on an image of `width` × `height` pixels."""
+    def magnitude(self, step: Operation, width: int, height: int) -> float:
+        """The magnitude of an operation on an image of `width` × `height` pixels."""
         magnitudes = self.magnitudes[self.names.index(step.name)]
         if step.name in TRANSLATIONS and self.most is not None:
             edge = width if step.name == "TranslateX" else height
@@ -94,9 +94,9 @@ class Space(NamedTuple):
         return -magnitude if step.negative else magnitude
 
 
-def read_space(
+def read_table(
     transform: Any, bins: int, names: tuple[str, ...], chosen: tuple[str, ...], most: Callable[[int], float]
-) -> Space:
+) -> OperationTable:
     """torchvision's own magnitudes of the operations of a policy.
 
     Args:
@@ -130,7 +130,7 @@ def read_space(
             raise NoNativeForm(f"this torchvision's magnitudes of {name} aren't as expected")
         magnitudes.append(tuple(values.tolist()))
     signed = frozenset(name for name, (_, may_be_negative) in here.items() if may_be_negative)
-    return Space(names, bins, tuple(magnitudes), signed, most if scaled else None)
+    return OperationTable(names, bins, tuple(magnitudes), signed, most if scaled else None)
 
 
 def _translations(most: float, bins: int) -> torch.Tensor:
@@ -148,15 +148,15 @@ class Policy(ImageOp):
 
     Attributes:
         filter: filter of operations that move pixels, as in `PIL.Image.Resampling`.
-        fill: levels of the pixels that they bring in from outside of the image.
+        fill: levels of the pixels that they bring in from outside of the image, if any are given.
         is_v2: whether torchvision's v2 is followed, and not v1.
-        space: the operations, and their magnitudes.
+        table: the operations, and their magnitudes.
     """
 
     filter: int
-    fill: tuple[int, int, int]
+    fill: tuple[float, float, float] | None
     is_v2: bool
-    space: Space
+    table: OperationTable
 
     def __str__(self) -> str:
         text = f"{filter_text(self.filter)}, fill {self.fill}"
@@ -166,25 +166,28 @@ class Policy(ImageOp):
     def _arguments(self) -> str: ...
 
     @abstractmethod
-    def steps(self, draw: Draw) -> Iterator[Step]:
+    def steps(self, draw: Draw) -> Iterator[Operation]:
         """What is applied, in order."""
 
     def params(self) -> tuple[float, ...]:
-        fraction = 0 if self.space.most is None else FRACTION
-        return (self.filter, *self.fill, self.is_v2, self.space.bins, fraction, *self.space.params())
+        fraction = 0 if self.table.most is None else FRACTION
+        fill = self.fill or (0.0, 0.0, 0.0)
+        return (self.filter, *fill, self.is_v2, self.table.bins, fraction, *self.table.params())
 
     def data(self) -> npt.NDArray[np.float32]:
-        return self.space.data()
+        return self.table.data()
 
     def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
         return not any(step.name in ("Brightness", "Contrast") for step in self.steps(draw))
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
-        changed: Any = image
-        mode = mode_of(self.filter)
-        fill = list(self.fill)
-        for step in self.steps(draw):
-            magnitude = self.space.magnitude(step, image.width, image.height)
+        return self.apply(self.steps(draw), image, image.width, image.height)
+
+    def apply(self, steps: Iterable[Operation], changed: Any, width: int, height: int) -> Any:
+        """An image, or tensor, of `width` × `height` pixels after `steps`."""
+        mode, fill = mode_of(self.filter), None if self.fill is None else list(self.fill)
+        for step in steps:
+            magnitude = self.table.magnitude(step, width, height)
             changed = apply_operation(changed, step.name, magnitude, mode, fill, is_v2=self.is_v2)
         return changed
 
@@ -212,12 +215,12 @@ class RandAugment(Policy):
     def __post_init__(self) -> None:
         if not 0 <= self.count <= MOST_STEPS:
             raise NoNativeForm(f"num_ops ({self.count}) must be 0 to {MOST_STEPS}")
-        if self.place is not None and not 0 <= self.place < self.space.bins:
-            raise NoNativeForm(f"magnitude ({self.place}) must be 0 to {self.space.bins - 1}")
+        if self.place is not None and not 0 <= self.place < self.table.bins:
+            raise NoNativeForm(f"magnitude ({self.place}) must be 0 to {self.table.bins - 1}")
         object.__setattr__(self, "draws", type(self).draws * self.count)
 
     def _arguments(self) -> str:
-        return f"{self.count} operations, magnitude {self.place} of {self.space.bins - 1}"
+        return f"{self.count} operations, magnitude {self.place} of {self.table.bins - 1}"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
@@ -227,10 +230,10 @@ class RandAugment(Policy):
     def params(self) -> tuple[float, ...]:
         return (*super().params(), len(CHOICES), self.count, -1 if self.place is None else self.place)
 
-    def steps(self, draw: Draw) -> Iterator[Step]:
+    def steps(self, draw: Draw) -> Iterator[Operation]:
         for i in range(self.count):
             operation, place, negative = draw[3 * i : 3 * i + 3]
-            yield Step(OPERATIONS[int(operation)], int(place), bool(negative))
+            yield Operation(OPERATIONS[int(operation)], int(place), bool(negative))
 
 
 @dataclass(frozen=True)
@@ -243,7 +246,7 @@ class TrivialAugmentWide(RandAugment):
     v2_examples = (_V2_FILL,)
 
     def _arguments(self) -> str:
-        return f"{self.space.bins} magnitudes"
+        return f"{self.table.bins} magnitudes"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
@@ -285,10 +288,12 @@ class AutoAugment(Policy):
     def read(cls, transform: Any) -> Self:
         policies = policies_of(transform)
         shared = _read(transform, AUTO_BINS, OPERATIONS[1:])
-        space = shared[-1]
-        if not policies or len(policies) > MOST_BINS:
-            raise NoNativeForm(f"{len(policies)} policies: native code takes 1 to {MOST_BINS}")
-        return cls(*shared, tuple(_pair(policy, space) for policy in policies))
+        if not 1 <= len(policies) <= MOST_BINS or not all(len(policy) == 2 for policy in policies):
+            raise NoNativeForm(f"{len(policies)} policies: native code takes 1 to {MOST_BINS} pairs")
+        pairs = (
+            (_part(*first, table=shared[-1]), _part(*second, table=shared[-1])) for first, second in policies
+        )
+        return cls(*shared, tuple(pairs))
 
     def params(self) -> tuple[float, ...]:
         return (*super().params(), len(self.policies))
@@ -297,41 +302,33 @@ class AutoAugment(Policy):
         parts = [(OPERATIONS.index(part.name), part.p, part.place) for pair in self.policies for part in pair]
         return np.concatenate([super().data().ravel(), np.array(parts, np.float32).ravel()])
 
-    def steps(self, draw: Draw) -> Iterator[Step]:
+    def steps(self, draw: Draw) -> Iterator[Operation]:
         policy, *numbers = draw
         signs = iter(numbers[2:])
         decisions = iter(numbers) if self.is_v2 else iter(numbers[:2])
         for part in self.policies[int(policy)]:
-            applied, signed = next(decisions) <= part.p, part.name in self.space.signed
+            applied, signed = next(decisions) <= part.p, part.name in self.table.signed
             negative = False
             if self.is_v2:
                 negative = applied and signed and next(decisions) <= 0.5
             else:
                 negative = next(signs) == 0 and signed
             if applied:
-                yield Step(part.name, part.place, negative)
+                yield Operation(part.name, part.place, negative)
 
 
-def _pair(policy: Any, space: Space) -> tuple[Part, Part]:
-    if len(policy) != 2:
-        raise NoNativeForm(f"a policy of {len(policy)} operations: torchvision's have 2")
-    first, second = (_part(*part, space=space) for part in policy)
-    return first, second
-
-
-def _part(name: str, p: Any, place: Any, *, space: Space) -> Part:
-    magnitudes = space.magnitudes[OPERATIONS.index(name)] if name in OPERATIONS else ()
-    if name not in OPERATIONS or (place is None) == bool(magnitudes):
-        raise NoNativeForm(f"a policy has ({name!r}, {p!r}, {place!r})")
+def _part(name: str, p: Any, place: Any, *, table: OperationTable) -> Part:
+    magnitudes = table.magnitudes[OPERATIONS.index(name)] if name in OPERATIONS else ()
+    known = name in OPERATIONS and (place is None) != bool(magnitudes)
     place = 0 if place is None else integer("magnitude", place)
-    if not 0 <= place < AUTO_BINS:
-        raise NoNativeForm(f"a policy's magnitude is {place}: it must be 0 to {AUTO_BINS - 1}")
+    if not known or not 0 <= place < AUTO_BINS:
+        raise NoNativeForm(f"a policy has ({name!r}, {p!r}, {place!r})")
     return Part(name, float(np.float32(number("p", p))), place)  # torch compares in this precision
 
 
 def _read(
     transform: Any, num_bins: Any, names: tuple[str, ...]
-) -> tuple[int, tuple[int, int, int], bool, Space]:
+) -> tuple[int, tuple[int, int, int], bool, OperationTable]:
     """The fields of `Policy`. Raises NoNativeForm."""
     bins = integer("num_magnitude_bins", num_bins)
     if not 1 <= bins <= MOST_BINS:
@@ -342,8 +339,8 @@ def _read(
         transform, lambda fill: functional.affine(PIXEL, 0.0, [2, 0], 1.0, [0.0, 0.0], fill=fill)
     ):
         raise NoNativeForm(f"fill={transform.fill!r} means different colors to different operations")
-    space = read_space(transform, bins, OPERATIONS, names, _most_of_policies)
-    bits = space.magnitudes[OPERATIONS.index("Posterize")]
+    table = read_table(transform, bins, OPERATIONS, names, _most_of_policies)
+    bits = table.magnitudes[OPERATIONS.index("Posterize")]
     if not np.array_equal(bits, np.clip(bits, 1, 8)):
         raise NoNativeForm("it posterizes to bits that Pillow doesn't have")
-    return warp_filter_of(transform), fill, isinstance(transform, v2.Transform), space
+    return warp_filter_of(transform), fill, isinstance(transform, v2.Transform), table

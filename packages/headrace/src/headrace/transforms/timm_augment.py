@@ -22,7 +22,7 @@ from typing_extensions import Self
 
 from headrace.records import Draw
 from headrace.transforms.changed import find_change
-from headrace.transforms.on_tensors import native_pixels
+from headrace.transforms.on_tensors import native_draw, native_pixels
 from headrace.transforms.op import NO_GRAY, ImageOp, NoNativeForm
 from headrace.transforms.reading import WARP_FILTERS, filter_text, integer, number
 
@@ -41,12 +41,19 @@ UNIFORM = -1.0
 MOST_ROWS, MOST_STEPS, MOST_DRAWS = 256, 10, 32
 DRAWN_DEPTH = 3
 PROBES = (0.0, 2.5, 7.0, 10.0)
+DRAWS_OF_BOTH_SIGNS = 16
 
 
 class Shared(NamedTuple):
-    """What all operations of a policy have in common: the filters that are chosen from, the color outside of
-    the image, the deviation of magnitudes (-1: uniform), their upper bound, and the largest translation in
-    pixels and as a fraction of the edge."""
+    """What all operations of a policy have in common.
+
+    Attributes:
+        filters: filters that are chosen from.
+        fill: color outside of the image.
+        deviation: standard deviation of magnitudes, or -1 if they are uniform.
+        most: upper bound of magnitudes.
+        translation, fraction: the largest translation in pixels, and as a fraction of the edge.
+    """
 
     filters: tuple[int, ...]
     fill: tuple[int, int, int]
@@ -235,34 +242,6 @@ def _apply_drawn(image: Image.Image, draw: Draw, shared: Shared) -> Image.Image:
     return image
 
 
-def arguments(name: str, magnitude: float, shared: Shared) -> tuple[float, ...]:
-    """What a magnitude may mean to an operation: one argument, or two with different signs."""
-    level = magnitude / 10.0
-    whole = {"Posterize": int(level * 4), "Solarize": min(256, int(level * 256))}
-    signed = {
-        **dict.fromkeys(("ShearX", "ShearY"), level * 0.3),
-        **dict.fromkeys(("TranslateX", "TranslateY"), level * shared.translation),
-        **dict.fromkeys(("TranslateXRel", "TranslateYRel"), level * shared.fraction),
-        "Rotate": level * 30.0,
-    }
-    plain = {
-        **whole,
-        "PosterizeIncreasing": 4 - whole["Posterize"],
-        "PosterizeOriginal": whole["Posterize"] + 4,
-        "SolarizeIncreasing": 256 - whole["Solarize"],
-        "SolarizeAdd": min(128, int(level * 110)),
-        **dict.fromkeys(("Color", "Contrast", "Brightness", "Sharpness"), level * 1.8 + 0.1),
-        "Desaturate": max(0.5, min(1.0, 0.5 + 0.5 * level)),
-        "GaussianBlur": max(0.1, min(2.0, 0.1 + (2.0 - 0.1) * level)),
-        "GaussianBlurRand": max(0.0, min(1.0, level)),
-    }
-    if name in signed:
-        return signed[name], -signed[name]
-    if name.endswith("Increasing") and name not in plain:
-        return max(0.1, 1.0 + level * 0.9), max(0.1, 1.0 - level * 0.9)
-    return (plain[name],) if name in plain else ()
-
-
 def apply_operation(
     image: Image.Image, name: str, argument: float, filter_: int, fill: tuple[int, int, int]
 ) -> Image.Image:
@@ -315,23 +294,27 @@ def _operation(op: Any, shared: Shared) -> Operation:
 
 
 def _agrees(op: Any, magnitude: float, shared: Shared) -> bool:
-    """Whether the object computes what `arguments` says, and makes the same of an image as native code."""
+    """Whether the object computes the argument that native code computes, and makes the same of an image."""
     theirs: Sequence[float] = () if op.level_fn is None else op.level_fn(magnitude, op.hparams)
-    expected = arguments(op.name, magnitude, shared)
-    if (len(theirs), len(expected)) != (0, 0) and not (len(theirs) == 1 and theirs[0] in expected):
+    if len(theirs) > 1:
         return False
     image = _probe_image()
     always = Operation(op.name, 1.0, magnitude)
-    ours = TimmAugment(shared, ((always,),), 1, policies=False, weights=None)
+    exactly = shared._replace(deviation=0.0, most=max(*PROBES, magnitude))
+    ours = TimmAugment(exactly, ((always,),), 1, policies=False, weights=None)
+    argument = theirs[0] if theirs else 0.0
+    if op.name == "Desaturate":
+        argument = min(1.0, max(0.0, 1.0 - argument))
+    if op.name == "GaussianBlurRand":  # its argument bounds the number that is drawn
+        if argument != max(0.0, min(1.0, magnitude / 10.0)):
+            return False
+        random.seed(0)
+        argument = random.uniform(0.1, 2.0 * argument)
+    elif argument not in (native_draw(ours, index)[1] for index in range(DRAWS_OF_BOTH_SIGNS)):
+        return False
     for filter_ in shared.filters:
         random.seed(0)
         given = _bytes(op.aug_fn, image, *theirs, **{**op.kwargs, "resample": filter_})
-        argument = theirs[0] if theirs else 0.0
-        if op.name == "Desaturate":
-            argument = min(1.0, max(0.0, 1.0 - argument))
-        if op.name == "GaussianBlurRand":
-            random.seed(0)
-            argument = random.uniform(0.1, 2.0 * argument)
         made = native_pixels(ours, np.asarray(image), (OPERATIONS.index(op.name), argument, filter_))
         if given != (None if made is None else made.tobytes()):
             return False
