@@ -19,7 +19,7 @@ from torchvision.transforms import v2
 
 import headrace
 from headrace.plan.transform import lower_transform
-from headrace.transforms import find_op, own_code
+from headrace.transforms import find_op
 from headrace.transforms.own_code import (
     computes,
     conversion_of,
@@ -314,13 +314,6 @@ def test_functions_that_do_anything_else_are_not_known() -> None:
         assert not turns_upright(function)
         assert reading_mode_of(function) is None
         assert not computes(function)
-
-
-def test_code_of_python_3_10_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = {"co_freevars": (), "co_cellvars": (), "co_kwonlyargcount": 0, "co_flags": 0}
-    code = SimpleNamespace(**counts)  # it has no table of exceptions
-    monkeypatch.setattr(own_code, "FunctionType", SimpleNamespace)
-    assert own_code._plain_code(SimpleNamespace(__code__=code)) is code
 
 
 @pytest.mark.parametrize("wrap", [v1.Lambda, v2.Lambda, lambda function: function])

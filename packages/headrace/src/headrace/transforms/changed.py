@@ -17,48 +17,37 @@ METHODS = ("__call__", "forward", "transform", "make_params", "get_params")
 
 
 def find_change(transform: Any) -> str | None:
-    """Why an instance may not do what its class does; None when nothing was changed on it."""
+    """Why an object may not do what its class does, or None if nothing was changed on it."""
     if isinstance(transform, (FunctionType, BuiltinFunctionType)):
         return None  # it is its code, whatever hangs on it
-    attributes = vars(transform) if hasattr(transform, "__dict__") else {}
-    called_otherwise = find_call_change(transform) if isinstance(transform, nn.Module) else None
-    if called_otherwise is not None:
-        return called_otherwise
     kind: Any = type(transform)
-    methods = tuple(getattr(kind, name, None) for name in METHODS)
+    is_module = isinstance(transform, nn.Module)
+    if is_module and (change := find_call_change(transform)) is not None:
+        return change
+    attributes = tuple(vars(transform)) if hasattr(transform, "__dict__") else ()
+    methods = tuple(getattr(kind, name, None) for name in (METHODS if is_module else METHODS[:1]))
     try:
-        return _find_replaced(kind, tuple(attributes), methods)
+        return _find_replaced(kind, attributes, methods)
     except TypeError:  # something in place of a method that can't be a key
-        return _find_replaced.__wrapped__(kind, tuple(attributes), methods)
+        return _find_replaced.__wrapped__(kind, attributes, methods)
 
 
 @lru_cache(maxsize=1024)
 def _find_replaced(kind: type, attributes: tuple[str, ...], methods: tuple[Any, ...]) -> str | None:
-    """The same as far as objects of a class with these attributes, and these `METHODS`, have it in common.
-    Asked for every transform of every sample."""
+    """The same for all objects of a class with these attributes and methods: it is asked for every transform
+    of every sample."""
     replaced = [name for name in attributes if callable(getattr(kind, name, None))]
     if replaced:
         return f"{', '.join(sorted(replaced))} replaced on this object"
-    working = METHODS if issubclass(kind, nn.Module) else METHODS[:1]
-    foreign = [
-        name
-        for name, method in zip(METHODS, methods, strict=True)
-        if name in working and method is not None and not is_librarys(method)
-    ]
+    pairs = zip(METHODS, methods)  # noqa: B905  (of other objects than modules, the first alone)
+    foreign = [name for name, method in pairs if method is not None and not is_librarys(method)]
     return f"{', '.join(foreign)} replaced on its class" if foreign else None
 
 
 def is_librarys(method: Any) -> bool:
-    """Whether a function is a library's own, by where its code is: `functools.wraps` gives a function the
-    module's name of another one."""
-    while hasattr(method, "__wrapped__"):
-        if not _is_written_there(method):
-            return False
-        method = method.__wrapped__
-    return _is_written_there(method)
-
-
-def _is_written_there(function: Any) -> bool:
-    names = getattr(function, "__globals__", {})
+    """Whether a function, and what it wraps, is in a library's code: `functools.wraps` copies the name of the
+    module alone."""
+    place = getattr(method, "__globals__", {}).get("__name__")
     # In worker processes Headrace stands around some of torchvision's methods (`headrace.lazy.recording`).
-    return str(names.get("__name__")).partition(".")[0] in (*LIBRARIES, "headrace")
+    here = str(place).partition(".")[0] in (*LIBRARIES, "headrace")
+    return here and (not hasattr(method, "__wrapped__") or is_librarys(method.__wrapped__))

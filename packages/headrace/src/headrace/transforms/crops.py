@@ -38,7 +38,7 @@ TENSOR_PADDING = "may pad a tensor, after normalisation rather than before; put 
 
 
 def check_padding(padding: Sequence[int], padding_mode: str) -> None:
-    """Refuses sides (left, top, right, bottom) that no image is padded with natively."""
+    """Raises NoNativeForm for sides (left, top, right, bottom) that native code pads no image with."""
     if not all(-MAX_SIZE <= side <= MAX_SIZE for side in padding):
         raise NoNativeForm(f"padding {padding} must be sides of up to {MAX_SIZE}")
     if padding_mode not in PADDING_MODES:
@@ -48,21 +48,32 @@ def check_padding(padding: Sequence[int], padding_mode: str) -> None:
 
 
 @dataclass(frozen=True)
-class CenterCrop(SizedOp):
-    """The middle height × width of the input; where that is smaller, it is padded first.
-
-    `fill` (red, green, blue) is for 'constant'. Half a pixel is rounded to an even number, or with
-    `rounds_down` down, as transformers does. It is timm's CenterCropOrPad, too.
-    """
+class _Window(SizedOp):
+    """A window of height × width, padded where the input is smaller; `fill` (red, green, blue) is for
+    'constant'."""
 
     padding_mode: PaddingMode = "constant"
     fill: tuple[int, int, int] = (0, 0, 0)
+
+    tensor_problem = TENSOR_PADDING  # if it pads
+
+    def params(self) -> tuple[float, ...]:
+        return (self.height, self.width, PADDING_MODES.index(self.padding_mode), *self.fill)
+
+    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
+        return height >= self.height and width >= self.width
+
+
+@dataclass(frozen=True)
+class CenterCrop(_Window):
+    """The middle of the input. Half a pixel is rounded to an even number, or with `rounds_down` down, as
+    transformers does. It is timm's CenterCropOrPad, too."""
+
     rounds_down: bool = False
 
     native = "center_crop"
     matches = (v1.CenterCrop, v2.CenterCrop)
     matches_imported = ("timm.data.transforms.CenterCropOrPad",)
-    tensor_problem = TENSOR_PADDING  # where it pads
     examples = ({"size": (24, 17)}, {"size": (60, 51)}, {"size": 1}, {"size": [31, 90]})
 
     def __str__(self) -> str:
@@ -81,17 +92,13 @@ class CenterCrop(SizedOp):
         return cls.read(transform)
 
     def params(self) -> tuple[float, ...]:
-        mode = PADDING_MODES.index(self.padding_mode)
-        return (self.height, self.width, mode, *self.fill, self.rounds_down)
+        return (*super().params(), self.rounds_down)
 
     def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
         if before.is_exactly(self.height, self.width):
             return Settled(None, before, NO_EFFECT)
         pads = on_tensor and not before.holds(self.height, self.width)
         return Settled(self, self.extent(before), problem=TENSOR_PADDING if pads else "")
-
-    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
-        return height >= self.height and width >= self.width
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
         wide, high = max(0, self.width - image.width), max(0, self.height - image.height)
@@ -105,17 +112,13 @@ class CenterCrop(SizedOp):
 
 
 @dataclass(frozen=True)
-class RandomCropOrPad(SizedOp):
-    """timm's: a window of height × width anywhere in the input along the edges that are longer, the input
-    anywhere in the window along those that are shorter; `fill` (red, green, blue) is for 'constant'."""
-
-    padding_mode: PaddingMode
-    fill: tuple[int, int, int]
+class RandomCropOrPad(_Window):
+    """timm's: the window is anywhere in the input along the edges that are longer, the input anywhere in the
+    window along those that are shorter."""
 
     native = "crop_or_pad"
     gray_problem = NO_GRAY
     matches_imported = ("timm.data.transforms.RandomCropOrPad",)
-    tensor_problem = TENSOR_PADDING
     draws = ("top of the window; below 0 where it is above the image", "left")
     examples = (
         {"size": 24, "padding_mode": "reflect"},
@@ -129,12 +132,6 @@ class RandomCropOrPad(SizedOp):
     @classmethod
     def read(cls, transform: Any) -> Self:
         return cls(*pair(transform.size), *_timms_padding(transform))
-
-    def params(self) -> tuple[float, ...]:
-        return (self.height, self.width, PADDING_MODES.index(self.padding_mode), *self.fill)
-
-    def keeps_info(self, height: int, width: int, draw: Draw) -> bool:
-        return height >= self.height and width >= self.width
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
         top, left = int(draw[0]), int(draw[1])

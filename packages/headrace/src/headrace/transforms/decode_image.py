@@ -6,6 +6,7 @@ import io
 import os
 import warnings
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -46,7 +47,8 @@ def decode_image(
     Raises:
         RuntimeError, KeyError, OSError: as torchvision's function.
     """
-    if mode in RGB and not apply_exif_orientation and torchvision_decodes_as_pillow():
+    plain = isinstance(input, (torch.Tensor, str, os.PathLike)) and not apply_exif_orientation
+    if mode in RGB and plain and torchvision_decodes_as_pillow():
         pixels = _decode_natively(input)
         if pixels is not None:
             return pixels
@@ -55,15 +57,12 @@ def decode_image(
 
 
 def _decode_natively(input: Any) -> torch.Tensor | None:
-    """uint8 [3, height, width]; None where torchvision has to say what the file is."""
+    """uint8 [3, height, width], or None if torchvision has to say what the file is."""
     try:
-        if isinstance(input, torch.Tensor):
-            if input.dtype != torch.uint8 or input.ndim != 1 or input.device.type != "cpu":
-                return None
+        if not isinstance(input, torch.Tensor):
+            data = Path(str(input)).read_bytes()
+        elif input.dtype == torch.uint8 and input.ndim == 1 and input.device.type == "cpu":
             data = input.numpy().tobytes()
-        elif isinstance(input, (str, os.PathLike)):
-            with open(str(input), "rb") as file:
-                data = file.read()
         else:
             return None
         if not data.startswith(JPEG):

@@ -42,18 +42,18 @@ class NoNativeForm(Exception):  # noqa: N818  (a verdict that never leaves the p
 
 @dataclass(frozen=True)
 class Extent:
-    """The image's size, or, where it varies from file to file (not `exact`), lower bounds of it."""
+    """The size of an image, or, if that varies from file to file (not `exact`), lower bounds of it."""
 
     height: int
     width: int
     exact: bool
 
     def is_exactly(self, height: int, width: int) -> bool:
-        """Whether the image is sure to be height × width."""
+        """Whether the image is certain to be height × width."""
         return self.exact and (self.height, self.width) == (height, width)
 
     def holds(self, height: int, width: int) -> bool:
-        """Whether height × width is sure to fit into the image."""
+        """Whether height × width is certain to fit into the image."""
         return self.height >= height and self.width >= width
 
     def grown(self, height: int, width: int) -> Extent:
@@ -66,13 +66,13 @@ UNKNOWN = Extent(1, 1, exact=False)
 
 @dataclass(frozen=True)
 class Settled:
-    """What becomes of an op where it stands.
+    """What becomes of an op in its place.
 
     Attributes:
-        op: what is to run; None: nothing, since it would change nothing.
-        extent: of the image after it.
+        op: op that runs, or None if it would change nothing.
+        extent: size of the image after it.
         note: what `explain()` says of it.
-        problem: why native code can't do it here; empty: it can.
+        problem: reason why native code can't do it here, or "".
     """
 
     op: ImageOp | None
@@ -125,10 +125,10 @@ class ImageOp(Op):
         native: its name in native/src/ops.
         torch_native: its name there in torch's arithmetic, if that is another op.
         parity: see `Parity`; that of Pillow's arithmetic.
-        tensor_problem: why it isn't run natively on a tensor of other values than the levels of an RGB image;
-            empty: it gives what the conversion makes of its result on the image.
-        gray_problem: why it isn't run natively on gray images, mode L; empty: on three equal channels it does
-            to each what torchvision does to one, draws included, which tests/exact/test_ops.py compares.
+        tensor_problem: reason why it isn't run natively on a tensor of other values than the levels of an RGB
+            image; "" if it gives what the conversion makes of its result on the image.
+        gray_problem: reason why it isn't run natively on gray images, mode L; "" if it does to three equal
+            channels what torchvision does to one, draws included, which tests/exact/test_ops.py compares.
         views: number of images that it makes of one, which native code puts one below the other.
     """
 
@@ -152,7 +152,7 @@ class ImageOp(Op):
         return tuple(n for value in values for n in (value if isinstance(value, tuple) else (value,)))
 
     def data(self) -> npt.NDArray[np.float32] | None:
-        """Further numbers that the native op takes, where 24 parameters aren't enough."""
+        """Further numbers that the native op takes, if 24 parameters aren't enough."""
         return None
 
     @abstractmethod

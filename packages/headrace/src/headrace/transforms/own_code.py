@@ -1,19 +1,9 @@
-"""Code of the user's own whose bytecode proves what it does.
+"""User code whose bytecode proves what it does: subclasses that change nothing, and small functions.
 
-A class around a transform, a subclass that changes nothing, a function that hands its image on or computes
-with values: each is compared with code that is compiled here. Whatever looks different in any way is unknown.
-
-A function is read in two passes. `_single_instructions` lists its instructions without those that do nothing,
-and with one name for those that differ between versions of Python or between a module and a notebook.
-`_steps` makes steps of them, which are the same however variables are called and wherever a function was
-imported: local variables get numbers, and names of other objects are followed to the objects themselves.
-
-What is then known of a function is one of two things:
-
-- it does the same as one of the functions compiled here, as its steps are equal to those (`_shape`, and
-  `pixel_values_of`, where an object of the user's takes part);
-- each of its steps by itself does no harm, in whatever order: those of arithmetic (`computes`), or of a loop
-  over images (`maps_images`).
+`_single_instructions` lists a function's instructions, with one name for those that differ between versions
+of Python. `_steps` makes steps of them, which are the same however variables are called: local variables get
+numbers, and other names are followed to their objects. A function is known if its steps are those of a
+function that is compiled here (`_shape`), or if each step is harmless (`computes`, `maps_images`).
 """
 
 from __future__ import annotations
@@ -54,20 +44,17 @@ HARMLESS = {
 }
 CONSTANTS = (int, float, str, tuple, list, dict, type(None))
 
-# What `computes` and `maps_images` allow. Instructions that load a number, and those of arithmetic with
-# tensors: they move values, call what was loaded before, or compute with it.
+# Instructions that `computes` and `maps_images` allow: they load a number, or compute with tensors.
 CONSTANTS_LOADED_BY = {"LOAD_CONST", "LOAD_SMALL_INT"}
 ARITHMETIC_INSTRUCTIONS = {"LOAD", "STORE", "CALL", "CALL_FUNCTION", "RETURN_VALUE", "UNARY_NEGATIVE"}
 # BINARY_OP has its operator as its argument. Python 3.10 has an instruction for each.
 OPERATORS = {"+", "-", "*", "/", "+=", "-=", "*=", "/="}
 for _operator in ("ADD", "SUBTRACT", "MULTIPLY", "TRUE_DIVIDE"):
     ARITHMETIC_INSTRUCTIONS |= {f"BINARY_{_operator}", f"INPLACE_{_operator}"}
-# Methods of tensors that treat every value by itself, and those that do so in place. No powers: the last bits
-# of those depend on a value's place in memory.
+# Methods of tensors that treat every value by itself. The last bits of a power depend on its place in memory.
 VALUEWISE_METHODS = {"add", "sub", "mul", "div", "neg", "clamp"}
 VALUEWISE_METHODS |= {f"{name}_" for name in VALUEWISE_METHODS}
-# Further instructions of functions that go through several images, and make a list or a tensor of results;
-# and JUMP_…, of which there are many.
+# Further instructions, besides JUMP_…, of functions that go through several images.
 LOOP_INSTRUCTIONS = {
     *("GET_ITER", "FOR_ITER", "END_FOR", "POP_ITER", "POP_TOP", "SWAP", "NOT_TAKEN", "RERAISE"),
     *("BUILD_LIST", "BUILD_TUPLE", "LIST_APPEND", "LIST_TO_TUPLE", "MAKE_FUNCTION", "LOAD_CLOSURE"),
@@ -96,10 +83,8 @@ UNUSUAL_FLAGS = (
     | inspect.CO_ASYNC_GENERATOR
 )
 
-# What a function does at one place: the name of an instruction, and its argument. For a local variable the
-# name is LOAD, STORE or DELETE, and the argument the variable's number. For any other name, also with
-# attributes as in ``torch.nn.functional``, the step is (OBJECT, the object that the name stands for now), or
-# (OBJECT, UNKNOWN) where that isn't known.
+# An instruction and its argument: (LOAD, STORE or DELETE, number of a local variable), or (OBJECT, the object
+# that another name stands for now, or UNKNOWN).
 Step = tuple[str, Any]
 OBJECT = "what a name stands for"
 UNKNOWN = object()
@@ -108,8 +93,7 @@ ComparableSteps = tuple[tuple[str, type, Any], ...]
 
 
 def plain_base(cls: type, known: Callable[[type], bool]) -> type | None:
-    """The nearest base of `cls` for which `known` holds, if `cls` adds nothing that could change what that
-    does: no method of its, no special method, no property. None: there is no such base."""
+    """The nearest base of `cls` for which `known` holds, or None if `cls` could do anything else."""
     mro = cls.__mro__
     place = next((i for i, each in enumerate(mro) if i and known(each)), None)
     if place is None or mro[place:] != mro[place].__mro__ or type(cls) is not type(mro[place]):
@@ -118,15 +102,12 @@ def plain_base(cls: type, known: Callable[[type], bool]) -> type | None:
 
 
 def adds_to(cls: type, base: type, *, settings: bool = False) -> list[str]:
-    """Names of what `cls` and its bases besides `base` have that could change what `base` does: methods that
-    `base` has, special methods, properties, and other values of its constants unless these are `settings`."""
+    """Names of what `cls` has that could change what `base` does: methods that `base` has, special methods,
+    properties, and other values of its constants unless these are `settings`."""
     others = [each for each in cls.__mro__ if each not in base.__mro__]
     own = [(name, value) for each in others for name, value in vars(each).items()]
-    return [
-        name
-        for name, value in own
-        if not (_adds_only(base, name, value) or (settings and isinstance(value, CONSTANTS)))
-    ]
+    own = [(name, value) for name, value in own if not (settings and isinstance(value, CONSTANTS))]
+    return [name for name, value in own if not _adds_only(base, name, value)]
 
 
 def _adds_only(base: type, name: str, value: Any) -> bool:
@@ -139,8 +120,7 @@ def _adds_only(base: type, name: str, value: Any) -> bool:
 
 
 def wrapped_transform(transform: Any) -> Any:
-    """What an object calls with the image, and does nothing besides: ``return self.transforms(image)``. None:
-    it isn't such an object."""
+    """The transform in an object that does nothing but ``return self.transforms(image)``, or None."""
     cls, is_module = type(transform), isinstance(transform, nn.Module)
     if is_module and (cls.__call__ is not nn.Module.__call__ or cls.__getattr__ is not nn.Module.__getattr__):
         return None
@@ -164,13 +144,12 @@ def hands_on(function: Any) -> bool:
 
 
 def conversion_of(function: Any) -> Mode | None:
-    """The mode in the ``argument.convert(mode)`` that `function` returns; None: it does anything else."""
+    """The mode in the ``argument.convert(mode)`` that `function` returns, or None."""
     return next((mode for mode in MODES if _shape(function, mode) in CONVERSIONS), None)
 
 
 def reading_mode_of(function: Any) -> Mode | None:
-    """The mode in the ``Image.open(path).convert(mode)`` that `function` of a path returns; None: it does
-    anything else."""
+    """The mode in the ``Image.open(path).convert(mode)`` that `function` of a path returns, or None."""
     return next((mode for mode in MODES if _shape(function, mode) in READERS), None)
 
 
@@ -190,7 +169,9 @@ def turns_upright(function: Any) -> bool:
 def computes(function: Any) -> bool:
     """Whether `function` of a tensor does arithmetic with numbers alone: every value by itself."""
     code = _plain_code(function)
-    return code is not None and code.co_argcount == 1 and all(map(_is_arithmetic, _steps(function)))
+    if code is None or code.co_argcount != 1 or _handlers(code):
+        return False
+    return all(map(_is_arithmetic, _steps(function)))
 
 
 def _is_arithmetic(step: Step) -> bool:
@@ -207,10 +188,7 @@ def _is_arithmetic(step: Step) -> bool:
 
 def maps_images(function: Any, known: Callable[[Any], bool]) -> bool:
     """Whether `function` of several images, or tensors, calls nothing but torch.stack, functions that treat
-    values one by one, and transforms for which `known` holds: it remembers nothing, and draws no numbers.
-
-    What it computes isn't known, such as which images it leaves out.
-    """
+    values one by one, and transforms for which `known` holds. Which images it leaves out isn't known."""
     if function is torch.stack:
         return True
     if type(function) is not FunctionType or function.__code__.co_argcount != 1:
@@ -219,13 +197,11 @@ def maps_images(function: Any, known: Callable[[Any], bool]) -> bool:
 
 
 def _all_steps_map(function: FunctionType, code: CodeType, known: Callable[[Any], bool]) -> bool:
-    """Whether `maps_images` allows each step of `code`, which is that of `function`, or of a list
-    comprehension inside of it."""
+    """Whether `maps_images` allows each step of `function`, or of a list comprehension inside of it."""
     if code.co_flags & UNUSUAL_FLAGS or code.co_kwonlyargcount or code.co_cellvars:
         return False
-    for step in _steps(function, code):
-        if not _is_of_mapping(step, known):
-            return False
+    if not all(_is_of_mapping(step, known) for step in _steps(function, code)):
+        return False
     # Before Python 3.12 a comprehension is a function of its own, and its code a constant of this one.
     for inner in (constant for constant in code.co_consts if isinstance(constant, CodeType)):
         if inner.co_name != "<listcomp>" or not _all_steps_map(function, inner, known):
@@ -251,8 +227,8 @@ def _is_plain(value: Any) -> bool:
 
 
 def collates_first(function: Any) -> bool:
-    """Whether all that `function` does with its only argument is to call torch's `default_collate` with it,
-    once at most: such as ``lambda samples: mixup(*default_collate(samples))``."""
+    """Whether `function` does nothing with its only argument but to call torch's `default_collate` with it
+    once, such as ``lambda samples: mixup(*default_collate(samples))``."""
     if type(function) is not FunctionType:
         return False
     code = function.__code__
@@ -274,9 +250,9 @@ def collates_first(function: Any) -> bool:
 
 
 def pixel_values_of(transform: Any, known: Callable[[Any], bool]) -> tuple[Any, bool, CodeType] | None:
-    """The object `p`, for which `known` holds, where all that `transform` does with an image is to return
+    """The object `p`, for which `known` holds, if `transform` does nothing but to return
     ``p(image, return_tensors="pt")["pixel_values"][0]``, whether it converts the image to RGB before, and
-    the code that does so. None: it does anything else."""
+    the code that does so; or None."""
     bound = _bound(transform)
     if bound is None:
         return None
@@ -293,8 +269,8 @@ def pixel_values_of(transform: Any, known: Callable[[Any], bool]) -> tuple[Any, 
 
 
 def _bound(transform: Any) -> tuple[FunctionType, dict[str, Any], str] | None:
-    """The function that is called for an image where `transform` is, its other arguments, and the name of
-    the image's. None: it isn't a function of Python's, or can't be called so."""
+    """The function that `transform` calls with an image, its other arguments, and the name of the image's; or
+    None if it isn't written in Python."""
     function: Any = transform
     before: tuple[Any, ...] = ()
     keywords: Mapping[str, Any] = {}
@@ -320,8 +296,7 @@ def _bound(transform: Any) -> tuple[FunctionType, dict[str, Any], str] | None:
 
 @lru_cache(maxsize=1)
 def _processings() -> dict[ComparableSteps, bool]:
-    """Steps of the functions that return pixel values, without the object that makes these; each with whether
-    it converts the image before."""
+    """Steps of the functions that return pixel values, each with whether it converts the image before."""
     images = (("", "image"), ("", 'image.convert("RGB")'), ('image = image.convert("RGB"); ', "image"))
     ends = (('["pixel_values"]', ".pixel_values"), ("[0]", ".squeeze(0)", ".squeeze()"))
     found: dict[ComparableSteps, bool] = {}
@@ -348,15 +323,13 @@ def _steps(
     values: Mapping[str, Any] | None = None,
     known: Callable[[Any], bool] | None = None,
 ) -> list[Step]:
-    """What `function` does, one step after another; see `Step`.
+    """Lists what `function` does.
 
     Args:
         code: code of `function` (the default), or of a list comprehension inside of it.
-        arguments: names of the arguments that are numbered as local variables, from 0 on, before all other
-            variables; None: all.
+        arguments: names of the arguments that are numbered before all other variables; all by default.
         values: objects that other arguments stand for, by name.
-        known: None: attributes of modules alone are followed. Otherwise those of plain objects are, too, but
-            never those of an object for which it holds.
+        known: if given, attributes of plain objects are followed, too, except of those for which it holds.
     """
     code = code or function.__code__
     numbered = code.co_varnames[: code.co_argcount] if arguments is None else arguments
@@ -379,8 +352,8 @@ def _steps(
 
 
 def _single_instructions(code: CodeType) -> Iterator[tuple[str, Any]]:
-    """Names and arguments of instructions that do anything. Those about local variables are LOAD, STORE and
-    DELETE, each about one variable, by its name."""
+    """Yields the names and arguments of instructions that do anything; LOAD, STORE and DELETE are each about
+    one local variable, by its name."""
     for each in dis.get_instructions(code):
         name = SAME_AS.get(each.opname, each.opname)
         if "_FAST" in name:
@@ -423,12 +396,8 @@ def _outer_values(function: FunctionType, instruction: str) -> Mapping[str, Any]
 
 
 def _comparable(steps: Sequence[Step], *, ignored: Any = None) -> ComparableSteps:
-    """`steps` in a form that is equal where functions do the same.
-
-    Args:
-        ignored: argument that may be any other of its type: a constant, the name of an attribute, or the id()
-            of an object.
-    """
+    """`steps` in a form that is equal if functions do the same; the argument `ignored` (a constant, the name
+    of an attribute, or the id() of an object) may be any other of its type."""
     found = []
     for name, value in steps:
         argument = id(value) if name == OBJECT else value  # objects needn't be hashable
@@ -441,22 +410,15 @@ Shape = tuple[int, bytes, ComparableSteps]
 
 
 def _shape(function: Any, ignored: str | None = None) -> Shape | None:
-    """What a function does, whatever its variables are called, and whatever the constant or attribute
-    `ignored` is. None: it isn't a function of Python's that takes positional arguments alone."""
-    code = _open_code(function)
+    """What a function does, whatever the constant or attribute `ignored` is; None if it takes other than
+    positional arguments."""
+    code = _plain_code(function)
     if code is None:
         return None
     return code.co_argcount, _handlers(code), _comparable(_steps(function), ignored=ignored)
 
 
 def _plain_code(function: Any) -> CodeType | None:
-    """The code of a function that takes positional arguments alone, knows no variables but its own, and
-    handles no exceptions."""
-    code = _open_code(function)
-    return None if code is None or _handlers(code) else code
-
-
-def _open_code(function: Any) -> CodeType | None:
     """The code of a function that takes positional arguments alone and has no variables of another's."""
     if type(function) is not FunctionType:
         return None

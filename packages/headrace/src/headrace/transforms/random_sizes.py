@@ -196,9 +196,7 @@ def _growth(name: str, value: Any, lowest: float) -> tuple[float, float]:
     """(low, high) of what edges are multiplied by."""
     low, high = bounds(name, value, lowest)
     if high > MOST_GROWTH:
-        raise NoNativeForm(
-            f"{name} {low, high} must be at most {MOST_GROWTH:g}: native code makes no larger images"
-        )
+        raise NoNativeForm(f"{name} {low, high} must be at most {MOST_GROWTH:g}: native code makes no larger")
     return low, high
 
 
@@ -217,8 +215,8 @@ class _TimmResizing(SizedOp):
         return " or ".join(map(filter_text, self.filters))
 
     @property
-    def _filter_params(self) -> tuple[float, float]:
-        return self.filters[0], self.filters[1] if len(self.filters) > 1 else NO_FILTER
+    def _filter_params(self) -> tuple[float, ...]:
+        return (*self.filters, NO_FILTER)[:2]
 
 
 @dataclass(frozen=True)
@@ -241,9 +239,8 @@ class TimmResizedCrop(_TimmResizing):
 
     def __str__(self) -> str:
         size, scale, ratio = f"{self.height}×{self.width}", range_text(self.scale), range_text(self.ratio)
-        return (
-            f"RandomResizedCropAndInterpolation({size}, scale {scale}, ratio {ratio}, {self._filters_text})"
-        )
+        arguments = f"{size}, scale {scale}, ratio {ratio}, {self._filters_text}"
+        return f"RandomResizedCropAndInterpolation({arguments})"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
@@ -252,7 +249,7 @@ class TimmResizedCrop(_TimmResizing):
 
     def params(self) -> tuple[float, ...]:
         filter_, other = self._filter_params
-        logs = (math.log(self.ratio[0]), math.log(self.ratio[1]))
+        logs = map(math.log, self.ratio)
         return (self.height, self.width, filter_, *self.scale, *logs, *self.ratio, other)
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
@@ -288,13 +285,12 @@ class ResizeKeepRatio(_TimmResizing):
     )
 
     def __str__(self) -> str:
-        size = f"ResizeKeepRatio({self.height}×{self.width}, longest {self.longest:g}, {self._filters_text}"
-        changes = (
-            f", scale {range_text(self.scale)} with p {self.scale_chance:g}" if self.scale_chance else ""
-        )
+        parts = [f"{self.height}×{self.width}", f"longest {self.longest:g}", self._filters_text]
+        if self.scale_chance:
+            parts.append(f"scale {range_text(self.scale)} with p {self.scale_chance:g}")
         if self.aspect_chance:
-            changes += f", aspect {range_text(self.aspect)} with p {self.aspect_chance:g}"
-        return f"{size}{changes})"
+            parts.append(f"aspect {range_text(self.aspect)} with p {self.aspect_chance:g}")
+        return f"ResizeKeepRatio({', '.join(parts)})"
 
     @classmethod
     def read(cls, transform: Any) -> Self:
@@ -310,12 +306,9 @@ class ResizeKeepRatio(_TimmResizing):
         )
 
     def params(self) -> tuple[float, ...]:
-        scale = (self.scale_chance, *self.scale, self.area)
-        logs = (math.log(self.aspect[0]), math.log(self.aspect[1]))
-        return (
-            *(self.height, self.width, *self._filter_params, self.longest),
-            *(*scale, self.aspect_chance, *logs),
-        )
+        scale, aspects = (self.scale_chance, *self.scale, self.area), map(math.log, self.aspect)
+        size = (self.height, self.width, *self._filter_params, self.longest)
+        return (*size, *scale, self.aspect_chance, *aspects)
 
     def extent(self, before: Extent) -> Extent:
         if not before.exact or self.scale_chance > 0 or self.aspect_chance > 0:
