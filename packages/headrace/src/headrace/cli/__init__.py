@@ -52,8 +52,8 @@ def command(others: Mapping[str, EntryPoint]) -> typer.Typer:
     app.callback()(options)
     # Options that follow a training command belong to it.
     of_commands = {"allow_interspersed_args": False, "ignore_unknown_options": True}
-    for verb in (run, explain):
-        app.command(context_settings=of_commands)(verb)
+    app.command(context_settings=of_commands)(run)
+    app.command(context_settings=of_commands)(explain)
     for verb in (index, pack, verify, info, train):
         app.command()(verb)
     for name in sorted(others):
