@@ -81,12 +81,6 @@ def test_antialias_says_nothing_about_pictures(api: Any, antialias: bool | None)
 
 
 @BOTH
-def test_scale_and_ratio(api: Any) -> None:
-    crop = api.RandomResizedCrop(5, scale=[0, 2], ratio=(1, 1))
-    assert read(crop) == ops.RandomResizedCrop(5, 5, (0.0, 2.0), (1.0, 1.0), 2)
-
-
-@BOTH
 @pytest.mark.parametrize(
     ("padding", "sides"),
     [
@@ -130,13 +124,6 @@ def test_v2_fill_per_type() -> None:
     assert read(others) == ops.RandomCrop(7, 7, (1, 1, 1, 1), False, (4, 4, 4))
     with pytest.raises(NoNativeForm, match="fill names no value for PIL images"):
         read(v2.RandomCrop(7, padding=1, fill={tv_tensors.Mask: 0}))
-
-
-@BOTH
-@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
-def test_padding_modes(api: Any, mode: str) -> None:
-    expected = ops.RandomCrop(7, 7, (1, 1, 1, 1), False, (0, 0, 0), mode)  # type: ignore[arg-type]
-    assert read(api.RandomCrop(7, padding=1, padding_mode=mode)) == expected
 
 
 @BOTH
@@ -218,11 +205,3 @@ def test_bounds_the_wrong_way_round_are_refused(api: Any) -> None:
         crop = api.RandomResizedCrop(7, scale=(1.0, 0.5))
     with pytest.raises(NoNativeForm, match=r"scale \(1.0, 0.5\) must be"):
         read(crop)
-
-
-def test_v1_pads_by_reflection_once_or_not_at_all() -> None:
-    """One padding alone mirrors the picture's own pixels, which is what a step means."""
-    assert read(v1.RandomCrop(7, 1, False, padding_mode="reflect")).padding == (1, 1, 1, 1)  # type: ignore[attr-defined]
-    assert read(v1.RandomCrop(7, None, True, padding_mode="reflect")).pad_if_needed  # type: ignore[attr-defined]
-    assert read(v1.RandomCrop(7, 1, True, padding_mode="edge")).padding == (1, 1, 1, 1)  # type: ignore[attr-defined]
-    assert read(v2.RandomCrop(7, 1, True, padding_mode="reflect")).padding == (1, 1, 1, 1)  # type: ignore[attr-defined]

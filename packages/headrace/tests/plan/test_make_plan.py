@@ -11,19 +11,16 @@ import pytest
 import torch
 from PIL.ImageOps import exif_transpose
 from torch import nn
-from torch.utils.data import TensorDataset, default_collate
 from torchvision import transforms as v1
-from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from headrace.errors import ConfigError
 from headrace.plan import Plan, make_plan
 from headrace.plan.pointwise import look_up, run_suffix
-from headrace.plan.recognise import NOT_GATHERED
 from headrace.plan.segments import NativeSegment, TransformSegment, ValueSegment
 from headrace.plan.transform import NO_NATIVE_FORM
-from headrace.transforms import CenterCrop, ResizeShorter
+from headrace.transforms import ResizeShorter
 from headrace.transforms.op import replay
 from support.images import image_folder
 
@@ -67,24 +64,6 @@ def steps(plan: Plan) -> list[tuple[str, str]]:
     return [(step.text, where) for where, step in plan.steps()]
 
 
-def test_a_textbook_pipeline_is_all_native(folder: ImageFolder) -> None:
-    plan = make_plan(folder)
-    told = native(plan)
-    assert told.ops == (CenterCrop(8, 6),)
-    assert (told.height, told.width, told.dtype, told.layout) == (8, 6, torch.float32, "NCHW")
-    user = plan.collate
-    assert (user.target_transform, user.collate, user.sample_type) == (None, None, torch.Tensor)
-    assert told.sample_nbytes == 3 * 8 * 6 * 4
-    assert len(told.source) == 4
-    assert steps(plan) == [
-        ("ImageFolder(n=4)", "native"),
-        ("CenterCrop(8×6)", "native"),
-        ("ToTensor()", "native"),
-        ("Normalize(mean (0.5, 0.5, 0.5), std (0.25, 0.25, 0.25))", "native"),
-        ("batch: float32 [N, 3, 8, 6] NCHW", "native"),
-    ]
-
-
 def test_it_replays_to_what_the_dataset_gives(folder: ImageFolder) -> None:
     told = native(make_plan(folder))
     for i in range(4):
@@ -103,38 +82,8 @@ def test_a_cast_is_part_of_the_table(folder: ImageFolder, dtype: torch.dtype) ->
     assert (f"cast to {name}" in [text for text, _ in steps(plan)]) == (dtype != torch.float32)
 
 
-def test_channels_last(folder: ImageFolder) -> None:
-    plan = make_plan(folder, memory_format=torch.channels_last)
-    assert native(plan).layout == "NHWC"
-    assert steps(plan)[-1][0] == "batch: float32 [N, 3, 8, 6] NHWC"
-
-
-def test_uint8_output_skips_the_table(folder: ImageFolder) -> None:
-    folder.transform = v2.Compose([v2.CenterCrop((8, 6)), v2.ToImage()])
-    plan = make_plan(folder)
-    assert (native(plan).table, native(plan).dtype) == (None, torch.uint8)
-    assert make_plan(folder, collate_fn=my_collate).collate.sample_type is tv_tensors.Image
-
-
-def test_torchs_default_collation_is_no_collation_of_the_users(folder: ImageFolder) -> None:
-    plan = make_plan(folder, collate_fn=default_collate)
-    assert native(plan)
-    assert plan.collate.collate is None
-
-
 def my_collate(samples: list[Any]) -> Any:
     return samples
-
-
-def test_the_users_own_python_stays_python(folder: ImageFolder) -> None:
-    folder.target_transform = abs
-    plan = make_plan(folder, collate_fn=my_collate)
-    assert native(plan)
-    assert (plan.collate.target_transform, plan.collate.collate) == (abs, my_collate)
-    assert steps(plan)[-3] == ("images: float32 [N, 3, 8, 6] NCHW", "native")
-    assert steps(plan)[-2] == ("target_transform: abs", "python")
-    assert steps(plan)[-1][0].startswith("collate_fn: my_collate (")
-    assert steps(plan)[-1][1] == "python"
 
 
 def test_an_unknown_step_runs_between_prefix_and_table(folder: ImageFolder) -> None:
@@ -159,30 +108,6 @@ def test_an_unknown_step_runs_between_prefix_and_table(folder: ImageFolder) -> N
     assert steps(plan)[-3] == ("cast to float16", "native")
 
 
-def test_what_cant_be_a_table_runs_as_python(folder: ImageFolder) -> None:
-    erasing = v1.RandomErasing()
-    folder.transform = v1.Compose([*TRANSFORM.transforms, erasing, abs])
-    plan = make_plan(folder)
-    assert (head(plan).varies, head(plan).height, head(plan).width) == (False, 8, 6)
-    assert middle(plan) == (*TRANSFORM.transforms[1:], erasing, abs)
-    assert plan.values is None
-
-
-def test_erasing_ends_a_split_plan_too(folder: ImageFolder) -> None:
-    erasing = v1.RandomErasing()
-    folder.transform = v1.Compose([TRANSFORM.transforms[0], abs, *TRANSFORM.transforms[1:], erasing])
-    told = values(python(make_plan(folder)))
-    assert told.transforms == (*TRANSFORM.transforms[1:], erasing)
-    assert told.erasing is not None
-    assert (told.erasing.number, told.erasing.dtype) == (1, torch.float32)
-
-
-def test_no_transform_at_all(folder: ImageFolder) -> None:
-    folder.transform = None
-    plan = make_plan(folder, collate_fn=my_collate)
-    assert (head(plan).ops, head(plan).varies, middle(plan), plan.values) == ((), True, (), None)
-
-
 @pytest.mark.parametrize(
     ("transform", "only"),
     [
@@ -200,11 +125,6 @@ def test_info_is_kept_unless_all_steps_see_only_pixels(
 ) -> None:
     folder.transform = v1.Compose([transform, *TRANSFORM.transforms])
     assert head(make_plan(folder)).keeps_info == (not only)
-
-
-def test_other_datasets_are_python() -> None:
-    told = python(make_plan(TensorDataset(torch.zeros(3)), collate_fn=list))
-    assert told.reasons == (f"TensorDataset: {NOT_GATHERED}",)
 
 
 def test_no_batching_is_python_and_every_reason_is_given(folder: ImageFolder) -> None:

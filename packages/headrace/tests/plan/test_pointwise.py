@@ -12,7 +12,7 @@ from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from headrace.plan.pointwise import PointwiseTable, as_values, build_table, cast_table, look_up, run_suffix
+from headrace.plan.pointwise import PointwiseTable, build_table, cast_table, look_up, run_suffix
 from support.images import noise
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -142,12 +142,6 @@ def test_casts_that_change_nothing_or_cut_fractions_off() -> None:
     assert cast_table(scaled, torch.uint8) == (
         "the transform gives torch.float32: a cast to torch.uint8 would cut off fractions"
     )
-
-
-def test_no_conversion_is_the_identity_table() -> None:
-    values = as_values(table_of([v1.PILToTensor()]))
-    assert values.shape == (3, 256)
-    assert values[2].tolist() == list(range(256))
 
 
 def test_only_images_of_the_tables_mode_are_looked_up() -> None:
