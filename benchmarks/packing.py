@@ -74,8 +74,9 @@ def memory(count: int, place: Path) -> None:
     """Prints the largest memory of this process up to the end of each step towards an index of `count`
     samples: what it allocated itself, and that with the files that it maps, which the system may drop."""
     from headrace._native.ffi import ImageFacts
-    from headrace.packs.records import Record, Records, Sample, make_plan
-    from headrace.packs.rows import Encoded, Packed, Part, Rows, part_path, write_index
+    from headrace.packs.listing import Item, Listing, make_layout
+    from headrace.packs.rows import Encoded, Packed, Rows, part_path, write_index
+    from headrace.packs.samples import Sample
     from headrace.sources.pack_index import PackAbout, Shard
 
     begin, image, most = time.perf_counter(), bytes(100), 0
@@ -98,23 +99,23 @@ def memory(count: int, place: Path) -> None:
     print(f"{'':<16} {'allocated':>12} {'with files':>12} {'time':>10}")
     report("started")
     names = ((f"n{i % 1000:08}/n{i % 1000:08}_{i}", i) for i in range(count))
-    records = Records(Record(key, 110_000, 10**18 + i, i % 1000, (f"{key}.JPEG",)) for key, i in names)
+    items = Listing.of(Item(key, 110_000, 10**18 + i, i % 1000, (f"{key}.JPEG",)) for key, i in names)
     report("listed")
-    plan = make_plan(records, 500_000_000, shuffle=0)
+    layout = make_layout(items, 500_000_000, shuffle=0)
     report("ordered")
     with tempfile.TemporaryDirectory(dir=place) as folder:
         part_path(Path(folder), 0).parent.mkdir()
-        for shard in range(plan.shards):
+        parts = []
+        for shard in range(layout.shards):
             rows = Rows(shard)
-            for i, record in enumerate(plan.of(shard)):
-                sample = Sample(record.key, "jpg", image, record.number)
+            for i, item in enumerate(layout.of(shard)):
+                sample = Sample(item.key, "jpg", image, item.number)
                 facts = ImageFacts(0, 500, 400, bytes(100))
                 rows.add(Packed(Encoded((image,), 0, sample), facts), 110_000 * i)
-            rows.write(part_path(Path(folder), shard), 500_000_000)
+            parts.append(rows.write(part_path(Path(folder), shard), 500_000_000))
         report("rows written")
-        parts = [Part.read(part_path(Path(folder), shard)) for shard in range(plan.shards)]
-        shards = tuple(Shard(f"shard-{i:06}.tar", 500_000_000) for i in range(plan.shards))
-        index = write_index(Path(folder), [part for part in parts if part], PackAbout("tar", shards), None)
+        shards = tuple(Shard(f"shard-{i:06}.tar", 500_000_000) for i in range(layout.shards))
+        index = write_index(Path(folder), parts, PackAbout("tar", shards))
         report("index written")
         print(f"the index has {index.stat().st_size / 1e6:,.0f} MB, entry points of 100 bytes included")
 

@@ -200,7 +200,7 @@ def test_places_outside_of_shards_are_errors_of_their_samples(
         headrace.pack(dataset.root, tmp_path / "dest")  # type: ignore[arg-type]
     if "shard" in columns:
         with pytest.raises(headrace.PackError, match="row 0 is in none of its shards"):
-            StoredPack.open(dataset.root).image(0)  # type: ignore[arg-type]
+            StoredPack.open(dataset.root).sample(0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["../secret.tar", "/etc/passwd", "a/../../secret.tar"])
@@ -253,12 +253,11 @@ def test_an_lmdb_that_promises_more_than_it_has(tmp_path: Path, picture: bytes) 
     ):
         t.put(b"0", msgpack.packb((picture, 3)))
         t.put(b"__len__", msgpack.packb(1 << 60))
-    build_shard_index(tmp_path / "x.mdb")
-    assert len(headrace.PackedDataset(tmp_path / "x.mdb")) == 1
+    assert headrace.pack(tmp_path / "x.mdb", tmp_path / "dest").samples == 1
     whole = (tmp_path / "x.mdb").read_bytes()
     (tmp_path / "cut.mdb").write_bytes(whole[: len(whole) - 4096])
     with pytest.raises(headrace.PackError, match=r"cut\.mdb has .* bytes and .* pages: it was cut short"):
-        build_shard_index(tmp_path / "cut.mdb")
+        headrace.pack(tmp_path / "cut.mdb", tmp_path / "dest2")
 
 
 # --- pickles ---

@@ -16,7 +16,7 @@ import headrace
 from headrace.errors import ConfigError, PackError
 from headrace.packs.changes import Changes
 from headrace.packs.inputs import open_input
-from headrace.packs.records import make_plan
+from headrace.packs.listing import make_layout
 from support.jpegs import image_folder
 from support.pack_folders import contents
 from support.watched_images import Watched
@@ -110,15 +110,15 @@ def test_finished_shards_are_kept(cluster: Any, folder: Path, tmp_path: Path) ->
 def test_the_error_of_a_node_names_the_file(cluster: Any, folder: Path, tmp_path: Path) -> None:
     source = open_input(str(folder), Changes())
     gone = sorted(folder.rglob("*.jpg"))[20]
-    assert len(source.records()) == 40
+    assert len(source.items()) == 40
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headrace.packs.build.make_plan", _removing(gone))
+        patch.setattr("headrace.packs.build.make_layout", _removing(gone))
         with pytest.raises(PackError, match=rf"shard \d+, on .*{gone.name} can't be read"):
             packed(folder, tmp_path / "there", ray=cluster.address)
 
 
 def _removing(path: Path) -> Any:
-    real = make_plan
+    real = make_layout
 
     def removing(*arguments: Any) -> Any:
         plan = real(*arguments)

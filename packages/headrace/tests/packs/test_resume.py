@@ -43,7 +43,7 @@ def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
     return make_whole(folder, tmp_path_factory.mktemp("whole") / "dest")
 
 
-def run(folder: Path, dest: Path, **options: Any) -> headrace.packs.request.PackSummary:
+def run(folder: Path, dest: Path, **options: Any) -> headrace.packs.build.PackSummary:
     return headrace.pack(folder, dest, **{"shard_size": SHARD_SIZE, "workers": 2, **options})
 
 
@@ -234,7 +234,7 @@ def test_a_disk_that_is_too_small_is_reported_before_it_is_full(
     folder: Path, small_disk: Path, tmp_path: Path
 ) -> None:
     big = image_folder(tmp_path / "big", 40, side=300)
-    with pytest.raises(headrace.PackError, match=r"dest\.partial may need .* GB, and its disk has"):
+    with pytest.raises(headrace.PackError, match=r"dest\.partial may need .* MB, and its disk has"):
         headrace.pack(big, small_disk / "dest")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.packs import tar
-from headrace.packs.records import Sample
+from headrace.packs.samples import Sample
 from headrace.packs.tar import END, member_stem, members
 
 NAMES = [

@@ -11,6 +11,7 @@ import pytest
 
 import headrace
 from headrace.packs.info import info
+from headrace.packs.stored import StoredPack
 from headrace.packs.verify import verify
 from headrace.sources.pack_index import PackIndex
 from support.jpegs import image_folder
@@ -58,9 +59,9 @@ def test_a_whole_pack_passes_and_equals_its_source(dest: Path, tmp_path: Path) -
 
 
 def test_a_flipped_byte_names_the_record(dest: Path) -> None:
-    path, offset, size = place(dest, 7)
-    flip(path, offset + size // 2)
-    index = PackIndex(dest / "index.arrow")
+    image, index = StoredPack.open(dest).sample(7).image, PackIndex(dest / "index.arrow")
+    path = dest / index.about.shards[int(index.numbers("shard")[7])].name
+    flip(path, path.read_bytes().index(image) + len(image) // 2)
     assert problems(dest) == [
         f"{path.name}: {index.text('key', 7)}: the image's bytes aren't those that were packed"
     ]

@@ -12,9 +12,7 @@ from headrace.cli.progress import failing, progress_bar
 
 
 def index(
-    path: Annotated[
-        Path, typer.Argument(help="An image folder, a .tar file, a folder of .tar files, or an LMDB.")
-    ],
+    path: Annotated[Path, typer.Argument(help="An image folder, a .tar file, or a folder of .tar files.")],
     workers: Annotated[int | None, typer.Option(min=1, help="Threads. Default: usable cores.")] = None,
     every: Annotated[
         int, typer.Option(min=0, help="For image folders: MCUs between entry points; 0 chooses by file size.")
@@ -25,8 +23,7 @@ def index(
     For an image folder it writes .headrace-entry-points.arrow, which loaders find
     automatically. Run it again when files have changed: only those are read.
 
-    For WebDataset shards and LMDBs it writes index.arrow, for
-    headrace.PackedDataset.
+    For WebDataset shards it writes index.arrow, for headrace.PackedDataset.
 
     If the folder is read-only, the file is written to the user cache directory.
 

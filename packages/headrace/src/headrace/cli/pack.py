@@ -15,7 +15,7 @@ from headrace.errors import printable
 from headrace.packs import DEFAULT_SHARD_SIZE
 
 if TYPE_CHECKING:
-    from headrace.packs.request import PackSummary
+    from headrace.packs.build import PackSummary
 
 MB = 1_000_000
 # Unchanged images that are listed; the index has the rest.

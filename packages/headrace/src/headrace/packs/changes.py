@@ -10,7 +10,7 @@ from PIL import Image
 
 from headrace._native import ffi
 from headrace.errors import ConfigError, NativeError
-from headrace.packs.records import JPEG_START, PILLOW_ERRORS, Sample
+from headrace.packs.samples import JPEG_START, PILLOW_ERRORS, Sample
 
 Encoding = Literal["png", "jpeg"]
 
@@ -51,7 +51,7 @@ class Changes:
                 )
 
     def apply(self, sample: Sample) -> tuple[Sample, str | None]:
-        """The sample to pack, and the reason why its image is kept unchanged; None: it isn't."""
+        """Returns the sample to pack, and the reason why its image is kept unchanged, or None if it isn't."""
         is_jpeg = sample.image.startswith(JPEG_START)
         if self.max_side is not None or (self.reencode is not None and not is_jpeg):
             try:
@@ -89,7 +89,7 @@ def encoded(image: Image.Image, encoding: Encoding, quality: int | None = None, 
 
 
 def _fit(image: Image.Image, side: int) -> Image.Image | None:
-    """The image with its longer side scaled down to `side` pixels; None: it is no longer than that."""
+    """The image with its longer side scaled down to `side` pixels, or None if it is no longer than that."""
     if max(image.size) <= side:
         return None
     scale = side / max(image.size)

@@ -12,7 +12,8 @@ from torchvision.datasets import imagenet
 
 from headrace.errors import ConfigError, PackError
 from headrace.packs.folders import extension_of, stem_of
-from headrace.packs.records import Input, Record, Records, Sample
+from headrace.packs.listing import Item, Listing
+from headrace.packs.samples import Input, Sample
 from headrace.sources.reading import read_part
 from headrace.sources.tar_index import read_members
 
@@ -27,29 +28,29 @@ class IlsvrcInput(Input):
     """The images of the train or the val tar file, read from inside it.
 
     Args:
-        path: of the tar file, by its own name; val needs the devkit in the same folder.
+        path: path of the tar file, under its own name; val needs the devkit in the same folder.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.kind = path.name.partition(".")[0]
 
-    def records(self) -> Records:
+    def items(self) -> Listing:
         images = sorted(self._of_train() if self.kind == TRAIN else self._of_val())
         self.classes = tuple(sorted({wnid for wnid, *_ in images}))
         self._labels = {wnid: label for label, wnid in enumerate(self.classes)}
         stamp = self._path.stat().st_mtime_ns
-        return Records(
-            Record(f"{wnid}/{stem_of(name)}", size, stamp, offset, (wnid, name))
+        return Listing.of(
+            Item(f"{wnid}/{stem_of(name)}", size, stamp, offset, (wnid, name))
             for wnid, name, offset, size in images
         )
 
-    def read(self, record: Record) -> Sample:
-        wnid, name = record.names
-        image = read_part(self._path, record.number, record.size)
-        if len(image) != record.size:
-            raise PackError(f"{self._path} ends in the middle of {record.key}: download it again.")
-        return Sample(record.key, extension_of(name), image, self._labels[wnid])
+    def read(self, item: Item) -> Sample:
+        wnid, name = item.names
+        image = read_part(self._path, item.number, item.size)
+        if len(image) != item.size:
+            raise PackError(f"{self._path} ends in the middle of {item.key}: download it again.")
+        return Sample(item.key, extension_of(name), image, self._labels[wnid])
 
     def _of_train(self) -> Iterator[_Place]:
         """A tar file of tar files, one a class."""

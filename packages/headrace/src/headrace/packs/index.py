@@ -1,26 +1,25 @@
-"""Indexes of data that stays as it is: image folders, tar shards and LMDBs that others made."""
+"""Indexes of data that stays as it is: image folders, and tar shards that others made."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from headrace._arrow import pa
 from headrace._files import whole_file
 from headrace._machine import usable_cores
 from headrace._native import ffi
 from headrace.errors import PackError
-from headrace.packs.lmdb import LmdbInput, image_begin, parse_value
-from headrace.packs.records import Record, Sample, in_order
+from headrace.packs.places import DiskFolder
 from headrace.packs.rows import Encoded, Packed, Part, Rows, naming, part_path, write_index
+from headrace.packs.samples import ProgressCallback, Sample, in_order
 from headrace.sources.entry_index import READ_ERRORS, SCHEMA, EntryIndex
 from headrace.sources.folder import JPEG_EXTENSIONS, index_places
-from headrace.sources.pack import read_extent
+from headrace.sources.pack import lmdb_refused, read_extent
 from headrace.sources.pack_index import FILE_NAME, LEFT_OUT, PackAbout, PackIndex, Shard, rows_batch
 from headrace.sources.reading import named, open_regular
 from headrace.sources.tar_index import (
@@ -70,7 +69,7 @@ def build_entry_index(
     *,
     workers: int | None = None,
     every: int = DEFAULT_EVERY,
-    progress: Callable[[int, int], None] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> IndexSummary:
     """Makes or brings up to date the index of all JPEG files below `root`.
 
@@ -87,7 +86,9 @@ def build_entry_index(
     """
     if not os.path.isdir(root):
         raise NotADirectoryError(f"{os.fspath(root)} isn't a folder; give the one that ImageFolder gets.")
-    files = sorted(_jpeg_files(Path(root)))
+    walk = DiskFolder(root).walk()
+    paths = (os.path.normpath(f"{place}/{name}") for place, names in walk for name in names)
+    files = sorted(os.fsencode(path) for path in paths if path.lower().endswith(JPEG_EXTENSIONS))
     target = _writable_place(root)
     parts = target.with_suffix(".parts")
     parts.mkdir(exist_ok=True)
@@ -110,15 +111,6 @@ def build_entry_index(
     return IndexSummary(target, len(files), indexed, data_bytes, target.stat().st_size, reused)
 
 
-def _jpeg_files(root: Path) -> Iterator[bytes]:
-    base = os.fsencode(root)
-    extensions = tuple(extension.encode() for extension in JPEG_EXTENSIONS)
-    for folder, _, names in os.walk(base, followlinks=True):
-        for name in names:
-            if name.lower().endswith(extensions):
-                yield os.path.relpath(os.path.join(folder, name), base)
-
-
 def _writable_place(root: str | os.PathLike[str]) -> Path:
     inside, cache = index_places(root)
     if os.access(inside.parent, os.W_OK):
@@ -128,7 +120,7 @@ def _writable_place(root: str | os.PathLike[str]) -> Path:
 
 
 def _known_rows(root: str | os.PathLike[str], parts: Path) -> Iterator[Row]:
-    """Of the last index, and then of the parts of a run that was interrupted."""
+    """Yields the rows of the last index, and then those of a run that was interrupted."""
     for path in (*index_places(root), *sorted(parts.glob("*.arrow"))):
         if path.is_file():
             try:
@@ -138,7 +130,7 @@ def _known_rows(root: str | os.PathLike[str], parts: Path) -> Iterator[Row]:
 
 
 def _row(root: bytes, name: bytes, known: dict[bytes, Row], every: int) -> Row | None:
-    """The row of one file; None where it is gone or can't be read."""
+    """The row of one file, or None if it is gone or can't be read."""
     path = os.path.join(root, name)
     try:
         info = os.stat(path)
@@ -167,59 +159,48 @@ def build_shard_index(
     path: str | os.PathLike[str],
     *,
     workers: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> IndexSummary:
-    """Makes the index of WebDataset shards or an LMDB, for `headrace.PackedDataset`. They stay as they are.
+    """Makes the index of WebDataset shards, for `headrace.PackedDataset`. They stay as they are.
 
-    It becomes ``index.arrow`` in the folder of the shards; where that can't be written, or for a single
-    file, it is kept in the user's cache. Interrupted, the same call continues after the last finished shard.
+    It becomes ``index.arrow`` in the folder of the shards; if that can't be written, or for a single file, it
+    is kept in the user's cache. Interrupted, the same call continues after the last finished shard.
 
     Args:
-        path: a folder of .tar files, or one of them; the folder or the file of an LMDB of msgpack (image
-            bytes, label).
+        path: a folder of .tar files, or one of them.
         workers: threads; None: the cores that this process may use.
-        progress: called with (done, all): shards, or an LMDB's samples.
+        progress: called with (shards done, shards in all).
 
     Raises:
-        PackError: a shard can't be read, no sample has an image, or the folder is a pack with an index of its
-            own.
+        PackError: a shard can't be read, no sample has an image, or the path is that of a pack with an index
+            of its own, or of an LMDB.
     """
     shards = resolved_shards(path)
-    target = _target(Path(path), shards)
     if is_lmdb(shards[0]):
-        _write_lmdb_index(shards[0], target, workers or usable_cores(), progress)
-        return _summary(target)
-    work = _workplace(target)
-    for number, shard in enumerate(shards):
-        _finish_shard(work, number, shard, workers or usable_cores())
-        if progress is not None:
-            progress(number + 1, len(shards))
-    parts = [part for number in range(len(shards)) if (part := Part.read(part_path(work, number)))]
-    if not any(part.batch.num_rows for part in parts):
-        raise PackError(f"{path}: no sample has an image ({', '.join(IMAGE_EXTENSIONS)}).")
-    _finish("tar", shards, parts, target, {LEFT_OUT: sum(len(part.notes) for part in parts)})
-    return _summary(target)
-
-
-def _workplace(target: Path) -> Path:
+        raise lmdb_refused(shards[0])
+    target = _target(Path(path), shards)
     work = target.with_name(target.name + ".partial")
     with naming(target):
         part_path(work, 0).parent.mkdir(parents=True, exist_ok=True)
-    return work
-
-
-def _finish(
-    kind: str, files: Sequence[Path], parts: Sequence[Part], target: Path, made: dict[str, Any]
-) -> None:
-    """Writes the index `target` of `parts`, the rows of `files`, and removes its workplace."""
-    # Relative where both lie in one folder, so that they can be moved together.
+    parts = []
+    for number, shard in enumerate(shards):
+        parts.append(_part(part_path(work, number), number, shard, workers or usable_cores()))
+        if progress is not None:
+            progress(number + 1, len(shards))
+    if not any(part.batch.num_rows for part in parts):
+        raise PackError(f"{path}: no sample has an image ({', '.join(IMAGE_EXTENSIONS)}).")
+    # Relative if both lie in one folder, so that they can be moved together.
     folder = target.parent.resolve()
-    names = [file.name if file.parent.resolve() == folder else str(file.resolve()) for file in files]
-    shards = tuple(Shard(name, part.shard_bytes) for name, part in zip(names, parts, strict=True))
-    about = PackAbout(kind, shards, made={"by": "headrace index", "state": state_of(files), **made})
-    work = _workplace(target)
-    os.replace(write_index(work, parts, about, None), target)
+    names = [shard.name if shard.parent.resolve() == folder else str(shard.resolve()) for shard in shards]
+    files = tuple(Shard(name, part.shard_bytes) for name, part in zip(names, parts, strict=True))
+    left_out = sum(len(part.notes) for part in parts)
+    made = {"by": "headrace index", "state": state_of(shards), LEFT_OUT: left_out}
+    os.replace(write_index(work, parts, PackAbout("tar", files, made=made)), target)
     shutil.rmtree(work)
+    index = PackIndex(target)
+    _, begins, ends = index.entries()
+    data_bytes = sum(file.size for file in files)
+    return IndexSummary(target, len(index), int((ends > begins).sum()), data_bytes, index.nbytes)
 
 
 def _target(path: Path, shards: Sequence[Path]) -> Path:
@@ -233,20 +214,20 @@ def _target(path: Path, shards: Sequence[Path]) -> Path:
     return inside
 
 
-def _finish_shard(work: Path, number: int, shard: Path, workers: int) -> None:
-    """Writes the rows of one shard, unless an interrupted run did."""
+def _part(path: Path, number: int, shard: Path, workers: int) -> Part:
+    """The rows of one shard, written to `path` unless an interrupted run did that."""
     ((size, mtime),) = state_of([shard])
     origin = f"{shard} {size} {mtime}"
-    done = Part.read(part_path(work, number))
+    done = Part.read(path)
     if done is not None and done.origin == origin:
-        return
+        return done
     rows = Rows(number)
     for sample, packed in in_order(lambda sample: _packed(shard, sample), read_samples(shard), workers):
         if packed is not None:
             rows.add(*packed)
         else:
             rows.note(sample.key, "has no image")
-    rows.write(part_path(work, number), size, origin)
+    return rows.write(path, size, origin)
 
 
 def _packed(shard: Path, sample: TarSample) -> tuple[Packed, int] | None:
@@ -256,45 +237,5 @@ def _packed(shard: Path, sample: TarSample) -> tuple[Packed, int] | None:
     data = read_extent(shard, sample.offset, sample.size)
     begin = image.offset - sample.offset
     content = data[begin : begin + image.size]
-    found = Sample(sample.key, image.extension, content, label_of(sample, shard))
-    return Packed.of([Encoded((data,), begin, found)])[0], sample.offset
-
-
-def _summary(target: Path) -> IndexSummary:
-    index = PackIndex(target)
-    _, begins, ends = index.entries()
-    data_bytes = sum(shard.size for shard in index.about.shards)
-    return IndexSummary(target, len(index), int((ends > begins).sum()), data_bytes, index.nbytes)
-
-
-def _write_lmdb_index(
-    file: Path, target: Path, workers: int, progress: Callable[[int, int], None] | None
-) -> None:
-    """Writes `target`, the index of the LMDB `file`: all of it, from the beginning.
-
-    Raises:
-        PackError: it isn't an LMDB of msgpack (image bytes, label), or can't be read.
-    """
-    source = LmdbInput(file)
-    records = source.records()
-    places = source.places(records).tolist()
-    work = _workplace(target)
-
-    def packed(record: Record) -> Packed:
-        value = source.value(record)
-        sample = parse_value(value, record.key, str(file))
-        begin = image_begin(sample.image)
-        if not value.startswith(sample.image, begin):
-            raise PackError(f"{file}: the value of {record.key} is msgpack of a form that can't be indexed.")
-        return Packed.of([Encoded((value,), begin, sample)])[0]
-
-    rows = Rows(0)
-    for done, (_, each) in enumerate(in_order(packed, records, workers), start=1):
-        rows.add(each, places[done - 1])
-        if progress is not None:
-            progress(done, len(records))
-    rows.write(part_path(work, 0), file.stat().st_size)
-    part = Part.read(part_path(work, 0))
-    if part is None or not part.batch.num_rows:
-        raise PackError(f"{file} holds no samples.")
-    _finish("lmdb", [file], [part], target, {})
+    read = Sample(sample.key, image.extension, content, label_of(sample, shard))
+    return Packed.of([Encoded((data,), begin, read)])[0], sample.offset

@@ -13,12 +13,14 @@ from typing import Any
 
 from PIL import Image
 
-from headrace.errors import ConfigError, PackError, RemoteError
+from headrace.errors import ConfigError, PackError
 from headrace.packs.changes import Changes, Encoding, encoded
-from headrace.packs.folders import DiskTree, FolderInput, StoreTree, stem_of
+from headrace.packs.folders import FilesInput, FolderInput, stem_of
 from headrace.packs.ilsvrc import TRAIN, VAL, IlsvrcInput
-from headrace.packs.lmdb import LmdbInput
-from headrace.packs.records import Input, Record, Records, Sample
+from headrace.packs.listing import Item, Listing
+from headrace.packs.lmdb import FILE, LmdbInput
+from headrace.packs.places import DiskFolder, StoreFolder
+from headrace.packs.samples import Input, Sample
 from headrace.packs.stored import StoredPack
 from headrace.remote.client import is_url
 from headrace.sources.image import ImageDataset
@@ -46,34 +48,31 @@ def dataset_input(dataset: Any, changes: Changes) -> SamplesInput | ImagesInput:
     return ImagesInput(dataset, changes.reencode, changes.quality)
 
 
-class SamplesInput(Input):
+class SamplesInput(FilesInput):
     """The files that a dataset lists as (path, label), as ImageFolder does; its transforms aren't applied."""
 
     def __init__(self, dataset: Any, samples: list[tuple[Any, int]]) -> None:
+        super().__init__(DiskFolder(""))
         self.kind = type(dataset).__name__
         # torchvision's ImageNet has tuples of words there; the folders' names are its `wnids`.
         names = getattr(dataset, "wnids", None) or getattr(dataset, "classes", None) or ()
         self.classes = tuple(str(name) for name in names)
         self._root = getattr(dataset, "root", None)
-        self._tree = DiskTree("")
         self._samples = [(os.path.abspath(os.fsdecode(path)), int(label)) for path, label in samples]
 
-    def records(self) -> Records:
+    def items(self) -> Listing:
         if not self._samples:
-            return Records()
+            return Listing.of(())
         paths = [path for path, _ in self._samples]
         root = os.path.commonpath([os.path.dirname(path) for path in paths])
         if isinstance(self._root, (str, os.PathLike)):
             root = os.path.commonpath([root, os.path.abspath(self._root)])
         counts = Counter(map(stem_of, paths))
         stems = (stem_of(path) if counts[stem_of(path)] == 1 else path for path in paths)
-        return Records(
-            self._tree.record(os.path.relpath(stem, root), label, [path])
+        return Listing.of(
+            self.item(os.path.relpath(stem, root), label, [path])
             for stem, (path, label) in zip(stems, self._samples, strict=True)
         )
-
-    def read(self, record: Record) -> Sample:
-        return self._tree.read(record)
 
 
 class ImagesInput(Input):
@@ -90,17 +89,17 @@ class ImagesInput(Input):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._dataset, self._encoding, self._quality)
 
-    def modified_ns(self, records: Records) -> None:
-        """None: the images are those that the dataset returns."""
+    def modified_ns(self, items: Listing) -> None:
+        """Returns None: the images are those that the dataset returns."""
 
-    def records(self) -> Records:
-        """See `Input`. Sizes aren't known before the images are encoded: all are taken to be as the first."""
+    def items(self) -> Listing:
+        # Sizes aren't known before the images are encoded: all are taken to be as the first.
         count = len(self._dataset)
         size = len(self._sample("0", 0).image) if count else 0
-        return Records(Record(f"{i:08}", size, 0, i) for i in range(count))
+        return Listing.of(Item(f"{i:08}", size, 0, i) for i in range(count))
 
-    def read(self, record: Record) -> Sample:
-        return self._sample(record.key, record.number)
+    def read(self, item: Item) -> Sample:
+        return self._sample(item.key, item.number)
 
     def _sample(self, key: str, index: int) -> Sample:
         try:
@@ -131,11 +130,8 @@ class PackInput(Input):
 
     def __init__(self, src: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> None:
         self._arguments = (src, options)
-        if is_url(src):
-            self._pack = StoredPack.open(src, options)
-        else:
-            self._pack = StoredPack(open_index(src))
-        is_pack = self._pack.store is not None or (Path(src) / FILE_NAME).is_file()
+        self._pack = StoredPack.open(src, options) if is_url(src) else StoredPack(open_index(src))
+        is_pack = self._pack.in_store or (Path(src) / FILE_NAME).is_file()
         self.kind = "pack" if is_pack else "WebDataset"
         self.classes = self._pack.index.about.classes
 
@@ -143,32 +139,29 @@ class PackInput(Input):
         # Each process maps the index itself.
         return type(self), self._arguments
 
-    def records(self) -> Records:
+    def items(self) -> Listing:
         index = self._pack.index
         if index.numbers("shard").max(initial=0) >= max(1, len(index.about.shards)):
             raise PackError(f"{index.path} is damaged: rows are in none of its shards. Make it again.")
-        records = Records(self._records([""] * len(index.about.shards)))
-        if records.repeated_key() is None:
-            return records
+        items = Listing.of(self._items([""] * len(index.about.shards)))
+        if items.repeated_key() is None:
+            return items
         # WebDataset requires unique keys within a shard only.
-        return Records(self._records([f"{Path(shard.name).stem}/" for shard in index.about.shards]))
+        return Listing.of(self._items([f"{Path(shard.name).stem}/" for shard in index.about.shards]))
 
-    def _records(self, prefixes: Sequence[str]) -> Iterator[Record]:
-        """The record of each row; its key is prefixed by that of its shard."""
+    def _items(self, prefixes: Sequence[str]) -> Iterator[Item]:
+        """Yields the item of each row; its key is prefixed by that of its shard."""
         index, stamps = self._pack.index, self._pack.stamps()
         shards, sizes = (map(int, index.numbers(name)) for name in ("shard", "sample_size"))
         keys = chain.from_iterable(index.keys(None))
         for row, (key, shard, size) in enumerate(zip(keys, shards, sizes, strict=True)):
-            yield Record(prefixes[shard] + key, size, stamps[shard], row)
+            yield Item(prefixes[shard] + key, size, stamps[shard], row)
 
-    def read(self, record: Record) -> Sample:
-        try:
-            return replace(self._pack.sample(record.number), key=record.key)
-        except RemoteError as error:
-            raise PackError(str(error)) from error
+    def read(self, item: Item) -> Sample:
+        return replace(self._pack.sample(item.number), key=item.key)
 
-    def modified_ns(self, records: Records) -> int | None:
-        return super().modified_ns(records) if self._pack.store is None else None
+    def modified_ns(self, items: Listing) -> int | None:
+        return None if self._pack.in_store else super().modified_ns(items)
 
     def notes(self) -> list[str]:
         left_out = self._pack.index.about.samples_without_image
@@ -194,28 +187,29 @@ def open_input(src: Any, changes: Changes, storage_options: Mapping[str, Any] | 
 
 
 def _of_store(url: str, options: Mapping[str, Any] | None) -> Input:
-    tree = StoreTree(url, options)
-    if FILE_NAME in tree.top_names:
+    folder = StoreFolder(url, options)
+    names = [file.name for file in folder.list() if "/" not in file.name]
+    if FILE_NAME in names:
         return PackInput(url, options)
-    if any(name.endswith(".tar") for name in tree.top_names):
+    if any(name.endswith(".tar") for name in names):
         raise PackError(
             f"{url} holds .tar files without an index: only folders of class folders and packs are read from"
             " stores. Run headrace index on the shards before they are uploaded."
         )
-    return FolderInput(tree)
+    return FolderInput(folder)
 
 
 def _of_folder(path: Path) -> Input:
     if (path / FILE_NAME).is_file():
         return PackInput(path)
-    if (path / "data.mdb").is_file():
+    if (path / FILE).is_file():
         return LmdbInput(path)
     downloads = [tar for name in (TRAIN, VAL) for tar in path.glob(f"{name}.tar")]
     if len(downloads) == 2:
         raise PackError(f"{path} holds two data sets: pack {downloads[0]} and {downloads[1]} one by one.")
     if downloads:
         return IlsvrcInput(downloads[0])
-    return PackInput(path) if any(path.glob("*.tar")) else FolderInput(DiskTree(os.fspath(path)))
+    return PackInput(path) if any(path.glob("*.tar")) else FolderInput(DiskFolder(path))
 
 
 def _of_file(path: Path) -> Input:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
-import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
-from headrace.errors import ConfigError, PackError
-from headrace.packs.records import JPEG_START, PILLOW_ERRORS, Input, Plan, Record, Records, Sample
+from headrace.errors import PackError, require
+from headrace.packs.listing import Item, Layout, Listing
 from headrace.packs.rows import Packed, Part, Rows, part_path
+from headrace.packs.samples import JPEG_START, PILLOW_ERRORS, Input, Sample
 from headrace.sources.pack_index import Shard
 
 FILE = "data.mdb"
@@ -28,38 +28,23 @@ HEAD_PAGES = 2
 # A transaction lies in memory until it is committed.
 TRANSACTION_BYTES = 64_000_000
 
-# Bytes of a value that are read back, to check that it lies where the index will say.
-CHECKED_BYTES = 64
-
-
-def optional(name: str) -> Any:
-    """The module `name`, "lmdb" or "msgpack". Raises ConfigError where it isn't installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise ConfigError(f"LMDBs need {name}: pip install 'headrace[lmdb]'.") from None
-
 
 def value(sample: Sample) -> tuple[bytes, int]:
     """The value of a sample, and where in it the image's bytes begin.
 
-    (image, label), the label None where there is none; and, only where a sample has further fields, a third
+    (image, label), the label None if there is none; and, only if a sample has further fields, a third
     element: a map from their extensions to their bytes.
     """
     label = sample.label if sample.label >= 0 else None
     fields = {extension: data for extension, data in sample.fields if extension != "cls"}
     parts = (sample.image, label, fields) if fields else (sample.image, label)
-    packed: bytes = optional("msgpack").packb(parts, use_bin_type=True)
-    return packed, image_begin(sample.image)
+    packed: bytes = require("msgpack", "lmdb").packb(parts, use_bin_type=True)
+    # After the list's head and its own, as short as msgpack has them.
+    size = len(sample.image)
+    return packed, 3 if size < 1 << 8 else 4 if size < 1 << 16 else 6
 
 
-def image_begin(image: bytes) -> int:
-    """Where in its value an image begins: after the list's head and its own, as short as msgpack has them."""
-    size = len(image)
-    return 3 if size < 1 << 8 else 4 if size < 1 << 16 else 6
-
-
-def parse_value(data: bytes, key: str, where: str) -> Sample:
+def parse_value(data: Any, key: str, where: str) -> Sample:
     """The sample that `data`, the value of `key` in the file `where`, is. Raises PackError."""
     parts = read_object(data)
     if not (isinstance(parts, (list, tuple)) and len(parts) in (2, 3) and isinstance(parts[0], bytes)):
@@ -74,8 +59,8 @@ def parse_value(data: bytes, key: str, where: str) -> Sample:
 
 
 def read_object(data: Any) -> Any:
-    """What msgpack bytes hold; None where they are none."""
-    msgpack = optional("msgpack")
+    """What msgpack bytes hold, or None if they are none."""
+    msgpack = require("msgpack", "lmdb")
     try:
         return None if data is None else msgpack.unpackb(data, raw=False)
     except (ValueError, msgpack.UnpackException):
@@ -93,58 +78,21 @@ def kind_of(image: bytes) -> str:
         return "bin"
 
 
-def _key(record: Record) -> bytes:
-    return bytes.fromhex(record.names[0])
-
-
-def value_places(path: Path, transaction: Any, keys: Iterable[bytes], count: int) -> npt.NDArray[np.uint64]:
-    """The byte of the file `path` at which the value of each of `count` `keys` begins.
-
-    Args:
-        transaction: on that file, with buffers=True.
-
-    Raises:
-        PackError: a value isn't found there.
-    """
-    begins = np.empty(count, np.uint64)
-    with open(path, "rb") as file:
-        base = _mapped_at(os.fstat(file.fileno()).st_ino)
-        for i, key in enumerate(keys):
-            mapped = np.frombuffer(transaction.get(key), np.uint8)
-            begins[i] = begin = mapped.ctypes.data - base
-            if (
-                os.pread(file.fileno(), CHECKED_BYTES, begin)[: len(mapped)]
-                != mapped[:CHECKED_BYTES].tobytes()
-            ):
-                raise PackError(f"{path}: the value of {key!r} doesn't lie at byte {begin} of the file.")
-    return begins
-
-
-def _mapped_at(inode: int) -> int:
-    """The address at which the file with this number is mapped."""
-    with open("/proc/self/maps") as lines:
-        for line in lines:
-            span, _, offset, _, number = line.split(maxsplit=5)[:5]
-            if int(number) == inode and int(offset, 16) == 0:
-                return int(span.partition("-")[0], 16)
-    raise PackError("The LMDB isn't mapped into memory: its values' places in the file aren't known.")
-
-
 class LmdbShards:
     """The LMDB of one pack. Keys are the samples' numbers in decimal, `__len__` and `__keys__` say which.
 
     Args:
         folder: the file goes there, and the rows into its folder `parts`.
-        plan: what it will hold.
+        layout: what it will hold.
     """
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Path, layout: Layout) -> None:
         self.folder = folder
-        self._plan = plan
+        self._layout = layout
         self._path = folder / FILE
         # Address space, not disk: the file grows with what is written.
-        self._most = 4 * plan.source_bytes + 16384 * len(plan.records) + (1 << 40)
-        optional("msgpack")
+        self._most = 4 * layout.source_bytes + 16384 * len(layout.items) + (1 << 40)
+        require("msgpack", "lmdb")
         # What a disk that was full has left of a new file is none that LMDB opens, and holds nothing.
         if self._path.is_file() and self._path.stat().st_size < HEAD_PAGES * mmap.PAGESIZE:
             self._path.unlink()
@@ -154,15 +102,19 @@ class LmdbShards:
         data, image_begin = value(sample)
         return (data,), image_begin
 
-    def part(self, shard: int) -> Part | None:
-        """The rows of a transaction that is committed; None: it isn't."""
-        committed = self._entries() >= self._plan.bounds[shard + 1]
-        return Part.read(part_path(self.folder, shard)) if committed else None
+    def parts(self) -> list[Part | None]:
+        """The rows of each transaction, or None if it isn't committed."""
+        entries = self._entries()
+        bounds = self._layout.bounds[1:]
+        paths = [part_path(self.folder, shard) for shard in range(len(bounds))]
+        return [
+            Part.read(path) if entries >= bound else None for path, bound in zip(paths, bounds, strict=True)
+        ]
 
     @contextmanager
     def writing(self, shard: int) -> Iterator[Callable[[Sequence[Packed]], None]]:
         """Writes a transaction: call what this gives with its samples, some at a time. Raises PackError."""
-        rows, number = Rows(0), self._plan.bounds[shard]
+        rows, number = Rows(0), self._layout.bounds[shard]
         with self._transaction() as transaction:
 
             def add(samples: Sequence[Packed]) -> None:
@@ -177,21 +129,15 @@ class LmdbShards:
             rows.write(part_path(self.folder, shard), 0)
 
     def complete(self) -> None:
-        """Once all samples are written: what readers ask for."""
-        count, packb = len(self._plan.records), optional("msgpack").packb
+        """Writes what readers ask for, once all samples are there."""
+        count, packb = len(self._layout.items), require("msgpack", "lmdb").packb
         if self._entries() == count:
             with self._transaction() as transaction:
                 transaction.put(b"__len__", packb(count))
-                keys = bytearray(optional("msgpack").Packer().pack_array_header(count))
+                keys = bytearray(require("msgpack", "lmdb").Packer().pack_array_header(count))
                 for number in range(count):
                     keys += packb(b"%d" % number)
                 transaction.put(b"__keys__", keys)
-
-    def begins(self) -> npt.NDArray[np.uint64] | None:
-        """Where every value begins in the file."""
-        count = len(self._plan.records)
-        with self._transaction(write=False) as transaction:
-            return value_places(self._path, transaction, (b"%d" % i for i in range(count)), count)
 
     def shards(self, parts: Sequence[Part]) -> tuple[Shard, ...]:
         """What the index says of the file."""
@@ -210,7 +156,7 @@ class LmdbShards:
         What a page doesn't use holds what LMDB's memory held before. Opened again, that is the same whether
         or not an earlier transaction was of the same process: the file is the same, byte for byte.
         """
-        lmdb = optional("lmdb")
+        lmdb = require("lmdb", "lmdb")
         try:
             with (
                 lmdb.open(str(self._path), subdir=False, lock=False, map_size=self._most) as opened,
@@ -222,6 +168,62 @@ class LmdbShards:
                 f"{self._path} can't be written: {error}. Is the disk full? Free some space and run it again:"
                 " what is finished is kept."
             ) from error
+
+
+class LmdbReader:
+    """An LMDB that is read. Several threads may do so.
+
+    Args:
+        file: the file of the LMDB.
+
+    Raises:
+        PackError: it can't be opened.
+    """
+
+    _lock = threading.Lock()
+    _readers: ClassVar[WeakValueDictionary[str, LmdbReader]] = WeakValueDictionary()
+
+    @classmethod
+    def of(cls, file: Path) -> LmdbReader:
+        """The one reader of `file`, as LMDB refuses to open a file twice in a process."""
+        with cls._lock:
+            path = os.path.realpath(file)
+            reader = cls._readers.get(path) or cls(file)
+            cls._readers[path] = reader
+            return reader
+
+    def __init__(self, file: Path) -> None:
+        lmdb = require("lmdb", "lmdb")
+        self.file = file
+        try:
+            self.env: Any = lmdb.open(str(file), subdir=False, readonly=True, lock=False)
+        except lmdb.Error as error:
+            raise PackError(f"{file} can't be opened as an LMDB: {error}.") from error
+        # LMDB maps the file into memory: to read what isn't there would end the process.
+        pages, there = self.env.info()["last_pgno"] + 1, os.stat(file).st_size
+        if pages * self.env.stat()["psize"] > there:
+            self.env.close()
+            raise PackError(f"{file} has {there:,} bytes and {pages:,} pages: it was cut short.")
+
+    def sample(self, key: bytes, name: str) -> Sample:
+        """Reads the sample of `key`, which becomes `name`. Raises PackError."""
+        try:
+            with self.env.begin(buffers=True) as transaction:
+                return parse_value(transaction.get(key), name, str(self.file))
+        except require("lmdb", "lmdb").Error as error:
+            raise PackError(f"{self.file} is damaged: {error}.") from error
+
+    def keys(self, transaction: Any) -> list[bytes]:
+        """All keys, in the order that the usual scripts go by."""
+        keys = read_object(transaction.get(b"__keys__"))
+        if isinstance(keys, list) and keys:
+            return [key if isinstance(key, bytes) else str(key).encode() for key in keys]
+        count = read_object(transaction.get(b"__len__"))
+        known = isinstance(count, int) and transaction.get(b"0") is not None
+        if known and 0 <= count <= self.env.stat()["entries"]:
+            return [b"%d" % i for i in range(count)]
+        stored = (bytes(key) for key in transaction.cursor().iternext(values=False))
+        return [key for key in stored if not (key.startswith(b"__") and key.endswith(b"__"))]
 
 
 class LmdbInput(Input):
@@ -237,59 +239,28 @@ class LmdbInput(Input):
     kind = "LMDB"
 
     def __init__(self, path: Path) -> None:
-        lmdb = optional("lmdb")
-        self._file = path / FILE if path.is_dir() else path
-        try:
-            self._env: Any = lmdb.open(str(self._file), subdir=False, readonly=True, lock=False)
-        except lmdb.Error as error:
-            raise PackError(f"{self._file} can't be opened as an LMDB: {error}.") from error
-        # LMDB maps the file into memory: to read what isn't there would end the process.
-        pages, there = self._env.info()["last_pgno"] + 1, os.stat(self._file).st_size
-        if pages * self._env.stat()["psize"] > there:
-            raise PackError(f"{self._file} has {there:,} bytes and {pages:,} pages: it was cut short.")
+        self._reader = LmdbReader.of(path / FILE if path.is_dir() else path)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # An LMDB is opened once in a process, and not sent.
-        return type(self), (self._file,)
+        return type(self), (self._reader.file,)
 
-    def records(self) -> Records:
+    def items(self) -> Listing:
         try:
-            return Records(self._records())
-        except (optional("lmdb").Error, ValueError) as error:
-            raise PackError(f"{self._file} is damaged: {error}.") from error
+            return Listing.of(self._items())
+        except (require("lmdb", "lmdb").Error, ValueError) as error:
+            raise PackError(f"{self._reader.file} is damaged: {error}.") from error
 
-    def _records(self) -> Iterator[Record]:
-        stamp = os.stat(self._file).st_mtime_ns
-        with self._env.begin(buffers=True) as transaction:
-            for number, key in enumerate(self._keys(transaction)):
-                value = transaction.get(key)
-                if value is None:
-                    raise PackError(f"{self._file} has no {key!r}, which its __keys__ or __len__ promise.")
+    def _items(self) -> Iterator[Item]:
+        file = self._reader.file
+        stamp = os.stat(file).st_mtime_ns
+        with self._reader.env.begin(buffers=True) as transaction:
+            for number, key in enumerate(self._reader.keys(transaction)):
+                stored = transaction.get(key)
+                if stored is None:
+                    raise PackError(f"{file} has no {key!r}, which its __keys__ or __len__ promise.")
                 text = key.decode("utf-8", "backslashreplace")
-                yield Record(text, len(value), stamp, number, (key.hex(),))  # a key may be any bytes
+                yield Item(text, len(stored), stamp, number, (key.hex(),))  # a key may be any bytes
 
-    def read(self, record: Record) -> Sample:
-        return parse_value(self.value(record), record.key, str(self._file))
-
-    def value(self, record: Record) -> bytes:
-        """What the LMDB holds of a sample."""
-        with self._env.begin() as transaction:
-            value: bytes = transaction.get(_key(record))
-        return value
-
-    def places(self, records: Records) -> npt.NDArray[np.uint64]:
-        """[n]: where the value of each record begins in the file."""
-        with self._env.begin(buffers=True) as transaction:
-            return value_places(self._file, transaction, map(_key, records), len(records))
-
-    def _keys(self, transaction: Any) -> list[bytes]:
-        """In the order that the usual scripts go by."""
-        keys = read_object(transaction.get(b"__keys__"))
-        if isinstance(keys, list) and keys:
-            return [key if isinstance(key, bytes) else str(key).encode() for key in keys]
-        count = read_object(transaction.get(b"__len__"))
-        known = isinstance(count, int) and transaction.get(b"0") is not None
-        if known and 0 <= count <= self._env.stat()["entries"]:
-            return [b"%d" % i for i in range(count)]
-        stored = (bytes(key) for key in transaction.cursor().iternext(values=False))
-        return [key for key in stored if not (key.startswith(b"__") and key.endswith(b"__"))]
+    def read(self, item: Item) -> Sample:
+        return self._reader.sample(bytes.fromhex(item.names[0]), item.key)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any, get_args
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from torch.utils.data import Dataset
 
 from headrace.errors import ConfigError
 from headrace.packs import DEFAULT_SHARD_SIZE
 from headrace.packs.changes import Changes, Encoding
-from headrace.packs.records import Progress
-from headrace.packs.request import Format, PackRequest, PackSummary
+
+if TYPE_CHECKING:  # only packing needs pyarrow
+    from headrace.packs.build import PackSummary
+
+Format = Literal["tar", "lmdb"]
 
 
 def pack(
@@ -30,7 +33,7 @@ def pack(
     shuffle: int | None = None,
     ray: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> PackSummary:
     """Packs images and labels into few large files with an index, without changing a byte of them.
 
@@ -88,17 +91,8 @@ def pack(
         >>> train = headrace.PackedDataset("train.pack", transform)  # doctest: +SKIP
     """
     changes = Changes(optimize, strip, reencode, max_side, quality)
-    _check(format, workers, shard_size, shuffle)
-    # Imported here, so that only packing needs pyarrow.
-    from headrace.packs.build import run
-
-    request = PackRequest(src, dest, format, changes, workers, shard_size, shuffle, ray, storage_options)
-    return run(request, progress)
-
-
-def _check(format_: str, workers: int | None, shard_size: int, shuffle: int | None) -> None:
-    if format_ not in get_args(Format):
-        raise ConfigError(f"format ({format_!r}) must be 'tar' or 'lmdb'.")
+    if format not in get_args(Format):
+        raise ConfigError(f"format ({format!r}) must be 'tar' or 'lmdb'.")
     if workers is not None and workers < 1:
         raise ConfigError(f"workers ({workers}) must be at least 1, or None for the usable cores.")
     if shard_size < 1:
@@ -107,3 +101,17 @@ def _check(format_: str, workers: int | None, shard_size: int, shuffle: int | No
         raise ConfigError(
             f"shuffle ({shuffle!r}) must be an int, the seed of the order, or None for no shuffling."
         )
+    from headrace.packs.build import build
+
+    return build(
+        src,
+        dest,
+        changes,
+        format=format,
+        workers=workers,
+        shard_size=shard_size,
+        shuffle=shuffle,
+        ray=ray,
+        storage_options=storage_options,
+        progress=progress,
+    )

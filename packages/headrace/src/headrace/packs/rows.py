@@ -21,14 +21,11 @@ from headrace._arrow import pa
 from headrace._files import whole_file
 from headrace._native import ffi
 from headrace.errors import PackError, printable
-from headrace.packs.records import PILLOW_ERRORS, Sample
+from headrace.packs.samples import PILLOW_ERRORS, Sample
 from headrace.sources.pack_index import COLUMNS, FILE_NAME, PackAbout, rows_batch, write_batch
 
 # Metadata of a part: what its shard is, as JSON.
 PART_KEY = b"headrace.pack.part"
-
-# Columns that count from the beginning of a sample where the samples' places are known only at the end.
-PLACES = ("offset", "sample_offset")
 
 
 @contextmanager
@@ -65,7 +62,7 @@ class Encoded(NamedTuple):
         pieces: bytes in the shard, to be joined.
         image_begin: offset of the image in these bytes.
         sample: the sample.
-        note: reason why an image that was to be changed is kept as it was; None: it isn't.
+        note: reason why an image that was to be changed is kept as it was, or None if it isn't.
     """
 
     pieces: tuple[bytes, ...]
@@ -80,7 +77,7 @@ class Encoded(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """A sample as its shard holds it, and what the index holds of its image; 0 × 0 pixels: it can't be
+    """A sample as its shard holds it, and what the index holds of its image: 0 × 0 pixels if it can't be
     opened."""
 
     encoded: Encoded
@@ -129,12 +126,15 @@ class Rows:
         """Adds a remark on the sample `key`."""
         self._notes.append((key, why))
 
-    def write(self, path: Path, shard_bytes: int, origin: str = "") -> None:
+    def write(self, path: Path, shard_bytes: int, origin: str = "") -> Part:
         """Keeps them in `path`, with the size of their shard, and what identifies it. Raises PackError."""
         note = json.dumps({"bytes": shard_bytes, "notes": self._notes, "origin": origin})
         schema = COLUMNS.with_metadata({PART_KEY: note.encode()})
         with pack_file(path) as file:
             write_batch(file, rows_batch(self._rows, schema))
+        part = Part.read(path)
+        assert part is not None
+        return part
 
 
 def part_path(folder: Path, shard: int) -> Path:
@@ -160,7 +160,7 @@ class Part:
 
     @classmethod
     def read(cls, path: Path) -> Part | None:
-        """From what `Rows.write` wrote; None where it isn't there."""
+        """Reads what `Rows.write` wrote; None if it isn't there."""
         if not path.is_file():
             return None
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
@@ -169,13 +169,8 @@ class Part:
         return cls(reader.get_batch(0), note["bytes"], notes, note["origin"])
 
 
-def write_index(
-    folder: Path, parts: Sequence[Part], about: PackAbout, begins: npt.NDArray[np.uint64] | None
-) -> Path:
+def write_index(folder: Path, parts: Sequence[Part], about: PackAbout) -> Path:
     """Writes the index of the pack in `folder`: whole or not at all. Returns its path.
-
-    Args:
-        begins: [n]; where each sample begins in its shard, where the rows don't know that.
 
     Raises:
         PackError: the disk is full, or it can't be written.
@@ -184,8 +179,6 @@ def write_index(
     columns = {name: [part.batch[name] for part in parts] for name in COLUMNS.names}
     entries = _on_disk(columns.pop("entries"), part_path(folder, 0).with_name("entries"))
     arrays = {name: pa.concat_arrays(chunks) for name, chunks in columns.items()}
-    if begins is not None:
-        arrays.update({name: pa.array(arrays[name].to_numpy() + begins) for name in PLACES})
     batch = pa.record_batch([*arrays.values(), entries], schema=COLUMNS)
     about = replace(about, made={**about.made, "checksum": checksum(batch)})
     with pack_file(path) as file:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import PackError
-from headrace.packs.lmdb import parse_value
-from headrace.packs.records import Sample
+from headrace.packs.lmdb import LmdbReader, parse_value
+from headrace.packs.places import DiskFolder, Folder, StoreFolder
+from headrace.packs.samples import Sample
 from headrace.packs.tar import member_stem, parse_label
 from headrace.remote.access import Access
 from headrace.remote.client import is_url
-from headrace.remote.store import Store
 from headrace.sources.pack_index import FILE_NAME, PackIndex
-from headrace.sources.reading import read_part
 from headrace.sources.remote import RemotePackSource
 from headrace.sources.tar_index import LABEL_EXTENSION, samples_in
 
@@ -28,21 +27,21 @@ class StoredPack:
 
     Args:
         index: index of the pack.
-        store: folder of a store that its shards are in; None: they are files next to the index.
+        folder: folder that its shards are in.
         version: what the store calls this version of the index; empty for an index in a file.
 
     Attributes:
-        index, store: as given.
+        index, folder: as given.
     """
 
-    def __init__(self, index: PackIndex, store: Store | None = None, version: str = "") -> None:
+    def __init__(self, index: PackIndex, folder: Folder | None = None, version: str = "") -> None:
         self.index = index
-        self.store = store
+        self.folder = folder or DiskFolder(index.path.parent)
         self._version = version
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> StoredPack:
-        """The pack in the folder `path`, or at that URL; `options` as `headrace.PackedDataset` takes them.
+        """Opens the pack at a path or a URL; `options` as `headrace.PackedDataset` takes them.
 
         Raises:
             PackError: its index can't be read, or isn't one.
@@ -52,28 +51,30 @@ class StoredPack:
             return cls(PackIndex(Path(path) / FILE_NAME))
         url = str(path)
         source = RemotePackSource.at(url, Access(url, options, None, None))
-        return cls(source.index, Store(url, options), source.version)
+        return cls(source.index, StoreFolder(url, options), source.version)
+
+    @property
+    def in_store(self) -> bool:
+        """Whether its shards are objects of a store."""
+        return isinstance(self.folder, StoreFolder)
 
     def stamps(self) -> list[int]:
         """A number for each shard, which changes when the shard does."""
         about = self.index.about
-        if self.store is None:
-            return [(self.index.path.parent / shard.name).stat().st_mtime_ns for shard in about.shards]
+        if not self.in_store:
+            return [file.modified_ns for file in self.folder.find([shard.name for shard in about.shards])]
         stamp = zlib.crc32(f"{about.made.get('checksum')} {self._version}".encode())
         return [stamp] * len(about.shards)
 
     def sizes(self) -> dict[str, int]:
         """The size in bytes of each shard that is there, by name. Raises RemoteError."""
-        if self.store is not None:
-            return {each.name: each.size for each in self.store.list()}
-        found = {}
-        for shard in self.index.about.shards:
-            with suppress(FileNotFoundError):
-                found[shard.name] = (self.index.path.parent / shard.name).stat().st_size
-        return found
+        if self.in_store:
+            return {file.name: file.size for file in self.folder.list()}
+        names = [shard.name for shard in self.index.about.shards if Path(self.folder.at(shard.name)).exists()]
+        return {file.name: file.size for file in self.folder.find(names)}
 
     def shard_of(self, row: int) -> str:
-        """The name of the shard that sample `row` is in. Raises PackError where the index names none."""
+        """The name of the shard that sample `row` is in. Raises PackError if the index names none."""
         shard = int(self.index.numbers("shard")[row])
         if shard >= len(self.index.about.shards):
             raise PackError(
@@ -81,14 +82,8 @@ class StoredPack:
             )
         return self.index.about.shards[shard].name
 
-    def image(self, row: int) -> bytes:
-        """The image of sample `row`. Raises PackError and OSError."""
-        offset = int(self.index.numbers("offset")[row])
-        size = int(self.index.numbers("size")[row])
-        return self._bytes(row, offset, size)
-
     def sample(self, row: int) -> Sample:
-        """Sample `row`, taken from its shard and not from the index.
+        """Reads sample `row` from its shard, not from the index.
 
         Raises:
             PackError: the shard doesn't hold it where the index says.
@@ -100,20 +95,22 @@ class StoredPack:
         if not begin <= offset <= offset + length <= begin + size:
             raise PackError("the index puts its image outside its sample")
         path = index.path.parent / self.shard_of(row)
-        data = self._bytes(row, begin, size)
         key, extension = index.text("key", row), index.text("extension", row)
+        if not index.has_places:
+            return replace(self._lmdb.sample(b"%d" % row, key), extension=extension)
+        data = self._bytes(row, begin, size)
         if index.about.kind == "lmdb":
             return replace(parse_value(data, key, str(path)), extension=extension)
         label, fields = _fields(data, path, key, offset - begin, length)
         image = data[offset - begin : offset - begin + length]
         return Sample(key, extension, image, label, fields)
 
+    @cached_property
+    def _lmdb(self) -> LmdbReader:
+        return LmdbReader.of(self.index.path.parent / self.index.about.shards[0].name)
+
     def _bytes(self, row: int, offset: int, size: int) -> bytes:
-        name = self.shard_of(row)
-        if self.store is None:
-            data = read_part(self.index.path.parent / name, offset, size)
-        else:
-            data = self.store.read(name, offset, offset + size)
+        data = self.folder.read(self.shard_of(row), offset, offset + size)
         if len(data) != size:
             raise PackError(f"its shard ends at byte {offset + len(data):,}, in or before it")
         return data
@@ -125,8 +122,8 @@ def _fields(
     """(label, further fields) of the one sample in `data`, part of the shard `path`."""
     samples = list(samples_in(data, path))
     if len(samples) != 1 or samples[0].key not in (key, member_stem(key)):
-        found = ", ".join(sample.key for sample in samples) or "nothing"
-        raise PackError(f"the shard holds {found} where it should be")
+        members = ", ".join(sample.key for sample in samples) or "nothing"
+        raise PackError(f"the shard holds {members} where it should be")
     images = [field for field in samples[0].fields if (field.offset, field.size) == (offset, length)]
     if len(images) != 1:
         raise PackError("no member of its shard begins where the index puts its image, and is as long")

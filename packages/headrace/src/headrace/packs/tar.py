@@ -7,12 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from headrace.errors import PackError, printable
-from headrace.packs.records import Sample
 from headrace.packs.rows import Packed, Part, Rows, pack_file, part_path
+from headrace.packs.samples import Sample
 from headrace.sources.pack_index import Shard
 from headrace.sources.tar_index import BLOCK
 
@@ -120,29 +117,22 @@ class TarShards:
 
     Args:
         folder: they go there, and their rows into its folder `parts`.
+        parts: gives the rows of each shard, or None for those that have to be written.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, parts: Callable[[], list[Part | None]]) -> None:
         self.folder = folder
+        self.parts = parts
 
     def encode(self, sample: Sample) -> tuple[tuple[bytes, ...], int]:
         """What a shard holds of a sample, and where in that its image begins. For any thread."""
         return members(sample)
 
-    def part(self, shard: int) -> Part | None:
-        """The rows of a shard that is finished; None: it isn't."""
-        part = Part.read(part_path(self.folder, shard))
-        try:
-            size = self._path(shard).stat().st_size
-        except FileNotFoundError:
-            return None
-        return part if part is not None and part.shard_bytes == size else None
-
     @contextmanager
     def writing(self, shard: int) -> Iterator[Callable[[Sequence[Packed]], None]]:
         """Writes a shard: call what this gives with its samples, some at a time. Raises PackError."""
         rows, size = Rows(shard), 0
-        with pack_file(self._path(shard)) as file:
+        with pack_file(self.folder / shard_name(shard)) as file:
 
             def add(samples: Sequence[Packed]) -> None:
                 nonlocal size
@@ -156,18 +146,11 @@ class TarShards:
         rows.write(part_path(self.folder, shard), size + len(END))
 
     def complete(self) -> None:
-        """Ends the pack once all shards are written: there is nothing left to do."""
-
-    def begins(self) -> npt.NDArray[np.uint64] | None:
-        """Where every sample begins in its shard; None: as its row says."""
-        return None
+        """Does nothing: shards need no end."""
 
     def shards(self, parts: Sequence[Part]) -> tuple[Shard, ...]:
         """What the index says of the files."""
-        return tuple(Shard(self._path(i).name, part.shard_bytes) for i, part in enumerate(parts))
-
-    def _path(self, shard: int) -> Path:
-        return self.folder / shard_name(shard)
+        return tuple(Shard(shard_name(i), part.shard_bytes) for i, part in enumerate(parts))
 
 
 def shard_name(shard: int) -> str:

@@ -13,90 +13,17 @@ from typing import Any
 
 from PIL import Image
 
-from headrace._arrow import pa
+from headrace._arrow import pa, pc
 from headrace._machine import usable_cores
 from headrace.errors import PackError, printable
 from headrace.packs.changes import Changes
 from headrace.packs.inputs import open_input
-from headrace.packs.records import PILLOW_ERRORS, Input, Progress, Sample, in_order
+from headrace.packs.listing import Item
 from headrace.packs.rows import checksum
+from headrace.packs.samples import PILLOW_ERRORS, Input, ProgressCallback, Sample, in_order
 from headrace.packs.stored import StoredPack
 from headrace.sources.pack_index import FILE_NAME, PackIndex
 from headrace.sources.tar_index import changed_shards
-
-
-class Comparison:
-    """A pack and what it was made from.
-
-    Args:
-        source: what the pack was made from.
-        index: index of the pack.
-
-    Attributes:
-        classes_differ: whether the source names classes, and others than the pack has.
-
-    Raises:
-        PackError: the source can't be listed.
-    """
-
-    def __init__(self, source: Input, index: PackIndex) -> None:
-        made = index.about.made
-        self._source = source
-        self._changed = any(made.get(name) for name in ("optimize", "reencode", "max_side"))
-        self._lossy = bool(made.get("max_side")) or made.get("reencode") == "jpeg"
-        self._records = source.records()
-        self._seen = bytearray(len(self._records))  # 1 where the pack has the record
-        self._not_compared: list[str] = []
-        self.classes_differ = bool(source.classes) and index.about.classes != source.classes
-
-    def differences(self, packed: Sample) -> Iterator[str]:
-        """What differs in one sample of the pack. Called by several threads at once. Raises PackError."""
-        number = self._records.find(packed.key)
-        if number is None:
-            yield "isn't in the source"
-            return
-        self._seen[number] = 1
-        original = self._source.read(self._records[number])
-        if original.label != packed.label:
-            yield f"has label {packed.label}, and in the source {original.label}"
-        if _other(original) != _other(packed):
-            yield "its further fields differ from the source's"
-        if original.image != packed.image:
-            yield from self._of_images(packed.key, original.image, packed.image)
-
-    def missing(self) -> list[str]:
-        """Keys of the source that the pack lacks, once all of its samples were compared."""
-        return [record.key for record, seen in zip(self._records, self._seen, strict=True) if not seen]
-
-    def notes(self) -> list[str]:
-        """What could not be compared, for users."""
-        count = len(self._not_compared)
-        return [f"{count:,} images were re-encoded with loss: their pixels were not compared."] * (count > 0)
-
-    def _of_images(self, key: str, original: bytes, packed: bytes) -> Iterator[str]:
-        if not self._changed:
-            yield "its image's bytes differ from the source's"
-        elif self._lossy:
-            self._not_compared.append(key)
-        else:
-            try:
-                equal = _pixels(original) == _pixels(packed)
-            except PILLOW_ERRORS as error:
-                yield f"its image differs from the source's, and Pillow can't decode one of them: {error}"
-                return
-            if not equal:
-                yield "its pixels differ from the source's"
-
-
-def _other(sample: Sample) -> list[tuple[str, bytes]]:
-    """All fields but the label, which sources may keep in another form."""
-    return sorted(field for field in sample.fields if field[0] != "cls")
-
-
-def _pixels(data: bytes) -> tuple[tuple[int, int], bytes]:
-    with Image.open(io.BytesIO(data)) as image:
-        return image.size, image.convert("RGB").tobytes()
-
 
 # Rows that a thread is given at a time.
 CHUNK = 32
@@ -110,8 +37,8 @@ class Problem:
     """Something that isn't as it should be.
 
     Attributes:
-        shard: the name of the file; empty: no file in particular.
-        key: the key of the sample; empty: the file as a whole.
+        shard: the name of the file; empty if it is no file in particular.
+        key: the key of the sample; empty if it is the file as a whole.
         what: what is wrong.
     """
 
@@ -126,7 +53,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found.
+    """The result of a verification.
 
     Attributes:
         samples: the number of samples that were checked.
@@ -139,21 +66,98 @@ class Verdict:
     notes: tuple[str, ...]
 
 
+class Comparison:
+    """A pack and what it was made from.
+
+    Args:
+        source: what the pack was made from.
+        index: index of the pack, which was checked.
+
+    Raises:
+        PackError: the source can't be listed.
+    """
+
+    def __init__(self, source: Input, index: PackIndex) -> None:
+        made = index.about.made
+        self._source = source
+        self._changed = any(made.get(name) for name in ("optimize", "reencode", "max_side"))
+        self._lossy = bool(made.get("max_side")) or made.get("reencode") == "jpeg"
+        self._classes_differ = bool(source.classes) and index.about.classes != source.classes
+        self._items = source.items()
+        keys, packed = self._items.table["key"].combine_chunks(), index.batch["key"]
+        self._numbers = pc.index_in(packed, value_set=keys)  # of each row's item; null if there is none
+        self._missing = keys.filter(pc.invert(pc.is_in(keys, value_set=packed))).to_pylist()
+        self._not_compared: list[str] = []
+
+    def items(self, rows: range) -> list[Item | None]:
+        """The source's item for each of `rows`, or None if there is none."""
+        numbers = self._numbers.slice(rows.start, len(rows))
+        items = iter(self._items.take(numbers.drop_null()))
+        return [next(items) if valid else None for valid in numbers.is_valid().to_pylist()]
+
+    def differences(self, packed: Sample, item: Item | None) -> Iterator[str]:
+        """Yields what differs in one sample of the pack. Several threads may call it. Raises PackError."""
+        if item is None:
+            yield "isn't in the source"
+            return
+        original = self._source.read(item)
+        if original.label != packed.label:
+            yield f"has label {packed.label}, and in the source {original.label}"
+        if _other(original) != _other(packed):
+            yield "its further fields differ from the source's"
+        if original.image != packed.image:
+            yield from self._of_images(packed.key, original.image, packed.image)
+
+    def problems(self) -> Iterator[Problem]:
+        """Yields what is wrong with the pack as a whole."""
+        for key in self._missing:
+            yield Problem("", key, "is missing from the pack")
+        if self._classes_differ:
+            yield Problem(FILE_NAME, "", "the classes' names differ from the source's")
+
+    def notes(self) -> list[str]:
+        """What could not be compared, for users."""
+        count = len(self._not_compared)
+        return [f"{count:,} images were re-encoded with loss: their pixels were not compared."] * (count > 0)
+
+    def _of_images(self, key: str, original: bytes, packed: bytes) -> Iterator[str]:
+        if not self._changed:
+            yield "its image's bytes differ from the source's"
+        elif self._lossy:
+            self._not_compared.append(key)
+        else:
+            try:
+                if _pixels(original) != _pixels(packed):
+                    yield "its pixels differ from the source's"
+            except PILLOW_ERRORS as error:
+                yield f"its image differs from the source's, and Pillow can't decode one of them: {error}"
+
+
+def _other(sample: Sample) -> list[tuple[str, bytes]]:
+    """All fields but the label, which sources may keep in another form."""
+    return sorted(field for field in sample.fields if field[0] != "cls")
+
+
+def _pixels(data: bytes) -> tuple[tuple[int, int], bytes]:
+    with Image.open(io.BytesIO(data)) as image:
+        return image.size, image.convert("RGB").tobytes()
+
+
 def verify(
     path: str | os.PathLike[str],
     *,
     against: str | os.PathLike[str] | None = None,
     workers: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Verdict:
     """Reads a whole pack and compares it with what its index says, and with its source.
 
     Args:
         path: the pack's folder, or its URL.
         against: what it was made from, or its URL. Keys, labels and all fields must be equal; images too,
-            byte for byte, or pixel for pixel as Pillow decodes them where the pack was made with changes.
-        workers: threads; None: the cores that this process may use, and 32 more where the pack is in a store.
+            byte for byte, or pixel for pixel as Pillow decodes them if the pack was made with changes.
+        workers: threads; None: the cores that this process may use, and 32 more if the pack is in a store.
         storage_options: of the stores; see `headrace.PackedDataset`.
         progress: called with (samples done, samples in all), now and then.
 
@@ -162,9 +166,7 @@ def verify(
     """
     pack = StoredPack.open(path, storage_options)
     index = pack.index
-    comparison = None
-    if against is not None:
-        comparison = Comparison(open_input(against, Changes(), storage_options), index)
+    source = None if against is None else open_input(against, Changes(), storage_options)
     problems = [*_of_index(index), *_of_shards(pack)]
     try:
         index.batch.validate(full=True)
@@ -173,29 +175,32 @@ def verify(
         problems.append(Problem(index.path.name, "", f"is damaged: {error}"))
         return Verdict(len(index), tuple(problems), ())
 
+    comparison = None if source is None else Comparison(source, index)
+
     def check(rows: range) -> list[Problem]:
-        return [problem for row in rows for problem in _of_row(pack, row, comparison)]
+        items = [None] * len(rows) if comparison is None else comparison.items(rows)
+        return [
+            p for row, item in zip(rows, items, strict=True) for p in _of_row(pack, row, comparison, item)
+        ]
 
     chunks = (range(i, min(i + CHUNK, len(index))) for i in range(0, len(index), CHUNK))
-    threads = workers or usable_cores() + (READERS if pack.store is not None else 0)
+    threads = workers or usable_cores() + (READERS if pack.in_store else 0)
     with closing(in_order(check, chunks, threads)) as stream:
-        for rows, found in stream:
-            problems += found
+        for rows, of_rows in stream:
+            problems += of_rows
             if progress is not None:
                 progress(rows.stop, len(index))
     notes: list[str] = []
     if not has_checksums(index):
         notes.append("The index has no checksums: make it again by headrace index.")
     if comparison is not None:
-        problems += [Problem("", key, "is missing from the pack") for key in comparison.missing()]
-        if comparison.classes_differ:
-            problems.append(Problem(FILE_NAME, "", "the classes' names differ from the source's"))
+        problems += comparison.problems()
         notes += comparison.notes()
     return Verdict(len(index), tuple(problems), tuple(notes))
 
 
 def has_checksums(index: PackIndex) -> bool:
-    """Whether the images' checksums were made: not where an index was made from headers alone."""
+    """Whether the images' checksums were made: not if an index was made from headers alone."""
     return bool(index.about.made.get("checksums", True))
 
 
@@ -204,16 +209,16 @@ def _of_index(index: PackIndex) -> Iterator[Problem]:
     if expected is None:
         return
     try:
-        found = checksum(index.batch)
+        same = checksum(index.batch) == expected
     except (ValueError, IndexError):
-        found = None  # offsets that point nowhere
-    if found != expected:
+        same = False  # offsets that point nowhere
+    if not same:
         yield Problem(index.path.name, "", "its rows have changed since it was made")
 
 
 def _of_shards(pack: StoredPack) -> Iterator[Problem]:
     index, sizes = pack.index, pack.sizes()
-    if pack.store is None:
+    if not pack.in_store:
         for path in changed_shards(index):
             yield Problem(path.name, "", "has changed since headrace index: run it again")
     for shard in index.about.shards:
@@ -229,7 +234,9 @@ def _of_shards(pack: StoredPack) -> Iterator[Problem]:
             )
 
 
-def _of_row(pack: StoredPack, row: int, comparison: Comparison | None) -> Iterator[Problem]:
+def _of_row(
+    pack: StoredPack, row: int, comparison: Comparison | None, item: Item | None
+) -> Iterator[Problem]:
     key, shard = pack.index.text("key", row), pack.index.path.name
     try:
         shard = Path(pack.shard_of(row)).name
@@ -242,7 +249,7 @@ def _of_row(pack: StoredPack, row: int, comparison: Comparison | None) -> Iterat
         return
     yield from (Problem(shard, key, what) for what in _of_stored(pack.index, row, stored))
     if comparison is not None:
-        yield from (Problem(shard, key, what) for what in comparison.differences(stored))
+        yield from (Problem(shard, key, what) for what in comparison.differences(stored, item))
 
 
 def _of_stored(index: PackIndex, row: int, stored: Sample) -> Iterator[str]:

@@ -51,8 +51,10 @@ class PackSource:
         """All samples of a pack on a local disk.
 
         Raises:
-            PackError: a shard is missing, or isn't as long as the index says.
+            PackError: a shard is missing, or isn't as long as the index says; or the pack is an LMDB.
         """
+        if not index.has_places:
+            raise lmdb_refused(index.path.parent)
         return cls(**pack_fields(index, [os.fsencode(file) for file in _shard_files(index)]))
 
     def __len__(self) -> int:
@@ -139,6 +141,14 @@ def read_extent(path: Path, offset: int, size: int) -> bytes:
     if len(data) != size:
         raise PackError(f"{path} ends before byte {offset + size}: it was cut short. Fetch or make it again.")
     return data
+
+
+def lmdb_refused(path: Path) -> PackError:
+    """The error for an LMDB at `path`, which native code can't read."""
+    return PackError(
+        f"{path} is an LMDB, which isn't read natively. Pack it: headrace pack {path} DEST; or read it by a"
+        " dataset of your own, as docs/packs.md shows."
+    )
 
 
 def _shard_files(index: PackIndex) -> list[Path]:

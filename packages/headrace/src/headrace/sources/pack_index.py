@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -42,7 +43,7 @@ COLUMNS = pa.schema(
         ("offset", pa.uint64()),  # of the image's bytes in the shard
         ("size", pa.uint64()),  # of the image, in bytes
         ("checksum", pa.uint32()),  # CRC-32 (zlib's) of the image's bytes
-        ("sample_offset", pa.uint64()),  # of all the sample's tar members, headers included; LMDB: its value
+        ("sample_offset", pa.uint64()),  # of all the sample's tar members, headers included; LMDB: 0
         ("sample_size", pa.uint64()),
         ("width", pa.uint32()),  # in pixels; 0: not known
         ("height", pa.uint32()),
@@ -146,6 +147,11 @@ class PackIndex:
     def __len__(self) -> int:
         rows: int = self.batch.num_rows
         return rows
+
+    @cached_property
+    def has_places(self) -> bool:
+        """Whether it says where samples lie in their files. Only version 0.1 wrote that of LMDBs."""
+        return self.about.kind != "lmdb" or bool(self.numbers("sample_offset").any())
 
     def numbers(self, name: str) -> npt.NDArray[Any]:
         """A column of numbers: [n], read-only, in the mapped file."""

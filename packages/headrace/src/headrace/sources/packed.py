@@ -121,7 +121,7 @@ class PackedDataset(SourceDataset):
         """All members of sample `index` by extension, the image's too: ``{"jpg": …, "cls": b"7", …}``.
 
         Raises:
-            PackError: the pack is an LMDB, whose values hold nothing but image and label.
+            PackError: the pack is an LMDB.
         """
         from headrace.sources.tar_index import samples_in
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from headrace._files import cache_folder
 from headrace.errors import PackError, printable
-from headrace.sources.pack import read_extent
+from headrace.sources.pack import lmdb_refused, read_extent
 from headrace.sources.pack_index import FILE_NAME, LEFT_OUT, PackAbout, PackIndex, Shard, write_index
 from headrace.sources.reading import named, open_regular
 
@@ -127,7 +127,7 @@ LMDB_FILE = "data.mdb"
 
 
 def is_lmdb(file: Path) -> bool:
-    """By its name; LMDB itself is needed only to write or index one."""
+    """By its name."""
     return file.suffix in (".mdb", ".lmdb")
 
 
@@ -196,9 +196,7 @@ def find_tar_index(shards: Sequence[Path]) -> PackIndex:
     if index is not None:
         return index
     if is_lmdb(shards[0]):
-        raise PackError(
-            f"{shards[0]} has no index yet, or has changed since. Make one: headrace index {shards[0]}"
-        )
+        raise lmdb_refused(shards[0])
     kept.parent.mkdir(parents=True, exist_ok=True)
     write_tar_index(shards, kept, state)
     return PackIndex(kept)

@@ -1,0 +1,157 @@
+"""Folders of files to read, on a disk or in an object store."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from typing import Any
+
+from torchvision.datasets.folder import find_classes
+
+from headrace.errors import PackError, RemoteError, printable
+from headrace.remote.store import Found, Store
+from headrace.sources.reading import named
+
+
+class DiskFolder:
+    """A folder on a disk. Several threads may read at once.
+
+    Args:
+        root: path of the folder; if it is empty, names are paths.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.url = os.fspath(root)
+
+    def at(self, name: str) -> str:
+        """The path of a file."""
+        return os.path.join(self.url, name)
+
+    def classes(self) -> list[str]:
+        """Names of the class folders, in order. Raises PackError if there are none."""
+        try:
+            names: list[str] = find_classes(self.url)[0]
+            return names
+        except FileNotFoundError:
+            raise _no_classes(self.url) from None
+        except OSError as error:
+            raise PackError(f"{printable(self.url)} can't be listed: {error.strerror}.") from error
+
+    def walk(self, below: str = "") -> Iterator[tuple[str, list[str]]]:
+        """Yields (folder, names of the files in it) of `below` and all that is in it, in ImageFolder's
+        order."""
+        for place, _, names in sorted(os.walk(self.at(below), followlinks=True)):
+            yield os.path.relpath(place, self.url), sorted(names)
+
+    def find(self, names: Sequence[str]) -> list[Found]:
+        """Examines files. Raises PackError if one can't be read or isn't a regular file."""
+        return [self._stat(name) for name in names]
+
+    def list(self) -> Iterator[Found]:
+        """Yields the regular files of the folder and those of all folders in it; none if there is no such
+        folder."""
+        for place, names in self.walk():
+            for name in names:
+                with suppress(PackError):  # removed meanwhile, or not a file
+                    yield self._stat(os.path.normpath(f"{place}/{name}"))
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Reads bytes `start` to `stop` - 1 of a file, or those of them that it has. Raises OSError, which
+        names it.
+
+        By system calls alone, of which each lets other threads run: `open` makes twice as many.
+        """
+        path = self.at(name)
+        with named(path):
+            # O_NONBLOCK: a pipe must not be waited for; regular files ignore it.
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                there = os.fstat(handle).st_size
+                end = there if stop is None else min(stop, there)
+                data = os.pread(handle, max(0, end - start), start) if start < end else b""
+                while len(data) < end - start:
+                    more = os.pread(handle, end - start - len(data), start + len(data))
+                    if not more:
+                        break
+                    data += more
+                return data
+            finally:
+                os.close(handle)
+
+    def _stat(self, name: str) -> Found:
+        path = self.at(name)
+        try:
+            info = os.stat(path)
+        except OSError as error:
+            raise PackError(f"{printable(path)} can't be read: {error.strerror}.") from error
+        if not stat.S_ISREG(info.st_mode):
+            raise PackError(f"{printable(path)} is a pipe, socket, device or folder.")
+        return Found(name, info.st_size, "", info.st_mtime_ns)
+
+
+class StoreFolder:
+    """A folder of an object store, used as `DiskFolder`; listed once, when a listing is first needed.
+
+    Raises:
+        ConfigError: the URL names no folder of a store, or the options are invalid.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None) -> None:
+        self.store = Store(url, options)
+        self.url = self.store.url
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"store": self.store, "url": self.url}  # who reads needs no listing
+
+    def at(self, name: str) -> str:
+        return self.store.at(name)
+
+    def classes(self) -> list[str]:
+        names = {name.partition("/")[0] for name in self._files if "/" in name}
+        if not names:
+            raise _no_classes(self.url)
+        return sorted(names)
+
+    def walk(self, below: str = "") -> Iterator[tuple[str, list[str]]]:
+        for place, names in sorted(self._by_class[below].items()):
+            yield place, sorted(names)
+
+    def find(self, names: Sequence[str]) -> list[Found]:
+        return [self._files[name] for name in names]
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        try:
+            return self.store.read(name, start, stop)
+        except RemoteError as error:
+            raise PackError(str(error)) from error
+
+    def list(self) -> Iterator[Found]:
+        return iter(self._files.values())
+
+    @cached_property
+    def _files(self) -> dict[str, Found]:
+        return {each.name: each for each in self.store.list() if not each.name.endswith("/")}
+
+    @cached_property
+    def _by_class(self) -> Mapping[str, Mapping[str, Sequence[str]]]:
+        """Names of files, by folder, by class folder."""
+        names: Any = defaultdict(lambda: defaultdict(list))
+        for name in self._files:
+            place, _, base = name.rpartition("/")
+            names[place.partition("/")[0]][place].append(base)
+        by_class: Mapping[str, Mapping[str, Sequence[str]]] = names
+        return by_class
+
+
+Folder = DiskFolder | StoreFolder
+
+
+def _no_classes(root: str) -> PackError:
+    return PackError(
+        f"{printable(root)} has no class folders: give the folder that ImageFolder gets, a folder of .tar"
+        " shards, an LMDB, or an ILSVRC2012 tar file."
+    )
