@@ -162,17 +162,14 @@ class QueueFill:
     """Numbers of batches in flight over the steps of one epoch.
 
     Attributes:
-        depth: number of batches that may be in flight, at the latest step; 0 where it isn't known.
-        steps_per_point: number of steps that each point averages, a power of two; the last steps, which
-            don't fill a point, are left out.
-        ready: mean number of finished batches at the request of a batch, that batch included, by point.
-        in_flight: mean number of batches in progress or finished once a step had received its own, by point.
+        depth: number of batches that may be in flight, at the latest step; 0 if it isn't known.
+        ready: mean number of finished batches at the request of a batch, that batch included.
+        in_flight: mean number of batches in progress or finished once a step had received its own.
     """
 
     depth: int
-    steps_per_point: int
-    ready: tuple[float, ...]
-    in_flight: tuple[float, ...]
+    ready: float
+    in_flight: float
 
 
 @dataclass(frozen=True)
@@ -360,9 +357,7 @@ def _epoch_table(epochs: tuple[EpochStats, ...]) -> list[str]:
         mark = {"running": "+", "stopped": "-"}.get(epoch.state, "")
         waits = (epoch.stall_median_seconds, epoch.stall_p95_seconds, epoch.stall_max_seconds)
         queue = epoch.queue
-        ready = (
-            f"{sum(queue.ready) / len(queue.ready):.1f}/{queue.depth}" if queue.depth and queue.ready else ""
-        )
+        ready = f"{queue.ready:.1f}/{queue.depth}" if queue.depth else ""
         lines.append(
             f"{f'{epoch.number}{mark}':<9}{epoch.samples:>11,}{epoch.seconds:>11.3f}{epoch.stall_share:>8.1%}"
             f"{epoch.samples_per_second:>12,.0f}{epoch.startup_seconds:>11.3f}"

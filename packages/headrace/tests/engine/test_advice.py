@@ -52,7 +52,7 @@ def epoch(*, stall: float, batches: int = 101, seconds: float = 10.0) -> EpochSt
         waits,
         waits,
         (),
-        QueueFill(0, 1, (), ()),
+        QueueFill(0, 0.0, 0.0),
     )
 
 

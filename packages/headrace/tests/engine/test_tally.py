@@ -1,16 +1,14 @@
-"""Bounded memory for many numbers: quantiles within their error, means that no halving changes."""
+"""Bounded memory for many numbers: quantiles within their error."""
 
 from __future__ import annotations
 
 import math
-import statistics
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.engine.tally import MAX_POINTS, Histogram, Series
+from headrace.engine.tally import Histogram
 
 
 @settings(max_examples=100)
@@ -51,20 +49,3 @@ def test_cumulative_counts_are_of_values_below_the_bound(values: list[float]) ->
         histogram.add(value)
     for bound, below in histogram.cumulative():
         assert below == sum(value < bound for value in values)
-
-
-@pytest.mark.parametrize("steps", [0, 1, MAX_POINTS, MAX_POINTS + 1, 1_000, 5_000, 70_001])
-def test_points_are_means_of_equally_many_steps_in_bounded_memory(steps: int) -> None:
-    series = Series()
-    random = np.random.default_rng(steps)
-    values = random.integers(0, 9, (steps, 2))
-    for first, second in values.tolist():
-        series.add(first, second)
-    each = series.steps_per_point
-    whole = steps // each
-    assert len(series.points) == whole <= MAX_POINTS
-    assert each == 1 or whole >= MAX_POINTS // 2 - 1, "no more is thrown together than must be"
-    expected = values[: whole * each].reshape(whole, each, 2).mean(1)
-    np.testing.assert_allclose(np.array(series.points).reshape(whole, 2), expected)
-    if steps:
-        assert statistics.fmean(p[0] for p in series.points) == pytest.approx(expected[:, 0].mean())

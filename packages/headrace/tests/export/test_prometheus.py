@@ -69,7 +69,7 @@ def test_what_is_served_is_what_stats_says(loader: headrace.DataLoader) -> None:
     assert values["headrace_epoch_stall_ratio", "train"] == stats.epochs[-1].stall_share
     assert values["headrace_memory_allowed_bytes", "train"] == stats.memory_allowed
     assert values["headrace_queue_depth_batches", "train"] == 4
-    assert values["headrace_queue_ready_batches", "train"] == stats.epochs[-1].queue.ready[-1]
+    assert values["headrace_queue_ready_batches", "train"] == stats.epochs[-1].queue.ready
     assert values["headrace_decoded_samples_total", "headrace", "train"] == stats.decoded_by["headrace"]
     assert values["headrace_failed_samples_total", "skipped", "train"] == 0
     for stage in stats.stages:

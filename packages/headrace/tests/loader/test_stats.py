@@ -48,9 +48,8 @@ def test_stats_describe_every_epoch_of_a_native_loader(dataset: ImageFolder) -> 
         assert 0 < epoch.startup_seconds <= epoch.seconds
         assert 0 <= epoch.stall_seconds <= epoch.seconds - epoch.startup_seconds + 1e-3
         assert epoch.queue.depth == 4
-        assert len(epoch.queue.ready) == 8
-        assert max(epoch.queue.in_flight) <= 4
-        assert all(ready <= 4 for ready in epoch.queue.ready)
+        assert 0 < epoch.queue.in_flight <= 4
+        assert 0 <= epoch.queue.ready <= 4
     for i, stage in enumerate(stats.stages):
         assert stage.samples == sum(
             epoch.stages[i].samples for epoch in stats.epochs if i < len(epoch.stages)
@@ -70,8 +69,8 @@ def test_a_queue_that_is_full_is_seen_to_be_full(dataset: ImageFolder) -> None:
         time.sleep(0.01)
     next(batches)
     queue = loader.stats().epochs[0].queue
-    assert queue.ready[1] == 4
-    assert queue.in_flight == (4, 4)
+    assert 2 * queue.ready - first.queue.ready == 4
+    assert queue.in_flight == 4
     assert first.state == "running"
 
 
@@ -105,7 +104,7 @@ def test_python_on_threads_tells_of_its_samples_its_queue_and_its_memory() -> No
     assert by_name["python"].samples == by_name["collate"].samples == 40
     assert by_name["python"].seconds >= 0.2, "four samples of 50 ms"
     assert by_name["python"].threads == 2
-    assert epoch.queue.depth >= max(epoch.queue.in_flight) > 0
+    assert epoch.queue.depth >= epoch.queue.in_flight > 0
 
 
 def test_a_loop_left_early_is_stopped_and_the_next_is_its_own(dataset: ImageFolder) -> None:
@@ -203,7 +202,7 @@ def test_the_table() -> None:
         stall_p95_seconds=0.02,
         stall_max_seconds=0.05,
         stages=stages,
-        queue=QueueFill(4, 1, (3.0, 4.0), (4.0, 4.0)),
+        queue=QueueFill(4, 3.5, 4.0),
     )
     stats = LoaderStats(
         batches=10,
@@ -212,7 +211,7 @@ def test_the_table() -> None:
         stall_seconds=0.1,
         waits=(),
         epochs_begun=1,
-        epochs=(epoch, replace(epoch, number=8, state="running", queue=QueueFill(0, 1, (), ()))),
+        epochs=(epoch, replace(epoch, number=8, state="running", queue=QueueFill(0, 0.0, 0.0))),
         stages=(*stages, StageStats("collate", 1000, 0.25)),
         decoded_by={"headrace": 990, "pillow": 10},
         stale_entries=0,

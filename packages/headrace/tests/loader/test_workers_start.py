@@ -146,27 +146,17 @@ def local_class() -> Any:
     return Local()
 
 
-HERE = Path(__file__).name
 UNPICKLABLE = {
     "a lambda in a transform": (
         lambda: transforms.Compose([transforms.Lambda(scaled), transforms.Lambda(lambda x: x)]),
-        r"dataset\.dataset\.transform\.transforms\[1\]\.lambd: <lambda> \("
-        + HERE
-        + r":\d+\) can't be pickled: .*; use"
-        " a module-level function, or multiprocessing_context='fork'",
+        r"dataset can't be pickled: .*lambda.*Use functions and classes of a module.*'fork'",
     ),
-    "a lock": (
-        lambda: {"locks": [threading.Lock()]},
-        r"dataset\.dataset\.transform\['locks'\]\[0\]: a lock can't be pickled: .*; make it where it is",
-    ),
+    "a lock": (lambda: {"locks": [threading.Lock()]}, r"dataset can't be pickled: .*lock"),
     "a file": (
         lambda: open(os.devnull),  # noqa: SIM115
-        r"dataset\.dataset\.transform: a TextIOWrapper can't be pickled",
+        "dataset can't be pickled: .*TextIOWrapper",
     ),
-    "a class made in a function": (
-        local_class,
-        r"dataset\.dataset\.transform: a local_class\.<locals>\.Local can't be pickled: .*; define its class",
-    ),
+    "a class made in a function": (local_class, r"dataset can't be pickled: .*local_class\.<locals>\.Local"),
 }
 
 
@@ -195,7 +185,7 @@ def test_collate_and_worker_init_are_named_too() -> None:
         loader = headrace.DataLoader(
             Holder(0), num_workers=1, worker_kind="process", multiprocessing_context="spawn", **options
         )
-        with pytest.raises(headrace.ConfigError, match=f"^{name}: <lambda> "):
+        with pytest.raises(headrace.ConfigError, match=f"^{name} can't be pickled: .*lambda"):
             iter(loader)
 
 

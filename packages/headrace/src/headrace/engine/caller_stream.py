@@ -23,15 +23,7 @@ from headrace.plan.segments import Plan
 
 
 class CallerStream(PythonStream):
-    """The batches of a dataset, made in the caller's thread when they are asked for.
-
-    Args:
-        guarded: the dataset, which makes a batch of a `Request`.
-        batches: indices of the samples of each batch, in order.
-        seeding: what the samples' random numbers depend on.
-        config: whether samples are batched, how many there are, and whether batches are page-locked.
-        failures: record of samples that are skipped or replaced.
-    """
+    """The batches of a dataset, made in the caller's thread when they are asked for."""
 
     def __init__(
         self,
@@ -67,13 +59,8 @@ class CallerStream(PythonStream):
 class GatherStream(BatchStream):
     """For each batch what torch's collation makes of its samples: a list of new tensors [n, …].
 
-    They are on the device of the plan's tensors. An index outside the dataset raises IndexError; the batches
-    after it can still be asked for, as in torch.
-
-    Args:
-        plan: plan that has a `GatherSegment`, and whose table, if it has one, is applied here.
-        batches: indices of the samples of each batch, in order.
-        pinned: whether batches of tensors on the host are page-locked.
+    They are on the device of the plan's tensors, and its table, if it has one, is applied here. An index
+    outside the dataset raises IndexError; the batches after it can still be asked for, as in torch.
     """
 
     def __init__(self, plan: Plan, batches: Iterator[IndexBatch], *, pinned: bool) -> None:
@@ -106,13 +93,8 @@ class GatherStream(BatchStream):
 
 
 class TorchStream(BatchStream):
-    """The batches of an `IterableDataset` by an iterator of torch's loader.
-
-    Once an error has come and a worker process of torch's has died, every further batch raises that error.
-
-    Args:
-        batches: torch's iterator, of one process or of several.
-    """
+    """The batches of an `IterableDataset` by an iterator of torch's loader. Once an error has come and a
+    worker process has died, every further batch raises that error."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches

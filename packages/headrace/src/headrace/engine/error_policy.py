@@ -28,20 +28,14 @@ FORKED_CUDA_SIGN = "Cannot re-initialize CUDA in forked subprocess"  # in the me
 
 @dataclass(slots=True, eq=False)  # frozen, it would take three times as long to make
 class Request:
-    """What a worker is asked for.
-
-    Attributes:
-        batch: indices of the samples of the batch, and their occurrences.
-        seeding: what the random numbers of the samples depend on.
-        samples: number of samples of the dataset; 0: not known.
-    """
+    """What a worker is asked for."""
 
     batch: IndexBatch
     seeding: Seeding
-    samples: int
+    samples: int  # of the dataset; 0 if it isn't known
 
     def seeds(self) -> Sequence[int | None]:
-        """One for each sample; None for each where samples aren't seeded."""
+        """One for each sample; None for each if samples aren't seeded."""
         if not self.seeding.by_sample:
             return [None] * len(self.batch.indices)
         return sample_seeds(self.seeding.key, self.batch, self.samples)
@@ -55,24 +49,15 @@ class Request:
 
 class ErrorPolicyDataset(Dataset[Any]):
     """A map-style dataset that is asked by `Request`, and gives batches as the user's collate function makes
-    them: failing samples are named, skipped or replaced, and generators are seeded for each sample where the
-    request says so, which takes some 8 µs.
+    them: failing samples are named, skipped or replaced, and generators are seeded for each sample if the
+    request says so. Each sample is asked for once.
 
-    Each sample is asked for once.
-
-    Args:
-        dataset: the user's.
-        collate: the user's function, or torch's.
-        on_error: "raise": the user's own exception, with a note of index and path. "skip", "replace": what
-            comes is a `BatchWithFailures`, of only those samples that exist.
-
-    Attributes:
-        progress: cell where it is noted which sample is being made, if there is one.
-        quarantined: samples that are errors before they are tried, each with the cause.
+    With "raise" as `on_error` the user's own exception gets a note of index and path; else what comes is a
+    `BatchWithFailures`, of only those samples that exist.
     """
 
-    progress: ProgressCell | None = None
-    quarantined: Mapping[Any, str] = {}
+    progress: ProgressCell | None = None  # where it is noted which sample is being made
+    quarantined: Mapping[Any, str] = {}  # samples that are errors before they are tried, each with the cause
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any], on_error: str) -> None:
         self.dataset = dataset
@@ -239,7 +224,7 @@ def file_of(dataset: Any, index: Any) -> str | None:
 
 
 def _batch_getter(dataset: Any) -> Callable[[list[Any]], Any] | None:
-    """The dataset's own way to give a batch at once; None: it is asked for its samples one by one."""
+    """The dataset's own way to give a batch at once, or None if it is asked for its samples one by one."""
     inner = dataset
     while type(inner) is Subset:  # passes batches on to a dataset that takes them; others it asks one by one
         inner = inner.dataset

@@ -21,12 +21,7 @@ BATCH = 0x6261746368
 
 @dataclass(frozen=True)
 class Cast:
-    """What the user asked for of the images, where Python makes them: four-dimensional tensors.
-
-    Attributes:
-        dtype: None: as they are.
-        memory_format: `torch.contiguous_format`: as they are.
-    """
+    """What the user asked for of the images if Python makes them: four-dimensional tensors."""
 
     dtype: torch.dtype | None
     memory_format: torch.memory_format

@@ -35,29 +35,18 @@ TOO_FEW = (
 
 @dataclass(slots=True, eq=False)
 class EndOfStream:
-    """In place of a batch: the dataset of this worker has given all of its epoch.
+    """In place of a batch: the dataset of this worker has given all of its epoch."""
 
-    Attributes:
-        worker: its number; 0 for the caller's process.
-        state: of the dataset, from which its next epoch starts; None: it has none, or no next epoch.
-    """
-
-    worker: int
-    state: StreamState | None
+    worker: int  # its number; 0 for the caller's process
+    state: StreamState | None  # from which its next epoch starts, or None if it has none, or no next epoch
 
 
 @dataclass(slots=True, eq=False)  # frozen, it would take three times as long to make
 class ResumableBatch:
-    """A batch of a stream, and where the stream is after it.
-
-    Attributes:
-        data: the user's batch.
-        worker: number of the worker that made it; 0 for the caller's process.
-        state: of the stream after it.
-    """
+    """A batch of a stream, and where the stream is after it."""
 
     data: Any
-    worker: int
+    worker: int  # number of the worker that made it; 0 for the caller's process
     state: StreamState
 
     def pin_memory(self) -> ResumableBatch:
@@ -197,18 +186,12 @@ class IterableBatches:
     another epoch starts the dataset again.
 
     Args:
-        dataset: the user's.
-        collate: the user's function, or torch's.
         on_error: not followed: nobody knows what a dataset that fails would have given next.
-        batch_size: samples of a batch.
-        drop_last: whether a last batch of fewer samples is left out.
         states: states that the first epoch resumes from, by worker.
         kept: whether the dataset, as it is at the end of an epoch, is used for the next one.
-
-    Attributes:
-        progress, quarantined: not used; which sample is being made isn't known.
     """
 
+    # Not used: which sample is being made isn't known.
     progress: ProgressCell | None = None
     quarantined: Mapping[Any, str] = {}
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from headrace.engine.tally import Histogram, Series
+from headrace.engine.tally import Histogram
 from headrace.errors import ConfigError
 from headrace.records import (
     BatchTimes,
@@ -32,23 +32,15 @@ MAX_EVENTS = 100_000
 
 
 class Meter:
-    """Counts since the loader was made. Any thread may add to them and read them.
-
-    Attributes:
-        batches, samples: that the user received.
-        startup_seconds: waited for the first batches of epochs.
-        epochs_begun: so far.
-        ended_waits: of steps of epochs that have ended.
-        recorder: of what is traced now; None: nothing is.
-    """
+    """Counts since the loader was made. Any thread may add to them and read them."""
 
     def __init__(self) -> None:
-        self.batches = 0
+        self.batches = 0  # that the user received
         self.samples = 0
-        self.startup_seconds = 0.0
-        self.ended_waits = Histogram()
+        self.startup_seconds = 0.0  # waited for the first batches of epochs
+        self.ended_waits = Histogram()  # of steps of epochs that have ended
         self.epochs_begun = 0
-        self.recorder: Recorder | None = None
+        self.recorder: Recorder | None = None  # of a trace
         # Reentrant: an epoch may end inside a garbage collection, in a thread that holds it.
         self.lock = threading.RLock()
         # Of pools of native threads, the one in use first. Not kept: threads end with their loader.
@@ -71,10 +63,10 @@ class Meter:
         self._native = (method, *(each for each in self._native if each != method))
 
     def native(self) -> NativeStats | None:
-        """Totals of all native threads, and the numbers of those in use; None: none were started here."""
+        """Totals of all native threads, and the numbers of those in use; None if none were started here."""
         methods = [method for each in self._native if (method := each()) is not None]
-        found = [stats for method in methods if (stats := method()) is not None]
-        return sum(found[1:], found[0]) if found else None
+        totals = [stats for method in methods if (stats := method()) is not None]
+        return sum(totals[1:], totals[0]) if totals else None
 
     @property
     def waits(self) -> Histogram:
@@ -146,11 +138,7 @@ os.register_at_fork(after_in_child=_renew_locks)
 
 
 class EpochMeter:
-    """One epoch's counts. Made by `Meter.begin_epoch`; `received` and `end` are for the epoch's iterator.
-
-    Attributes:
-        waits: of all steps but the first, in seconds.
-    """
+    """One epoch's counts. Made by `Meter.begin_epoch`; `received` and `end` are for the epoch's iterator."""
 
     def __init__(self, meter: Meter, number: int) -> None:
         self._meter = meter
@@ -160,8 +148,8 @@ class EpochMeter:
         self._batches = 0
         self._samples = 0
         self._startup_seconds = 0.0
-        self.waits = Histogram()
-        self._queue = Series()
+        self.waits = Histogram()  # of all steps but the first, in seconds
+        self._ready = self._in_flight = 0  # sums over the steps
         self._final: EpochStats | None = None  # None: still running
         self._before = meter.stages()
         self._begun = self._last = time.perf_counter()
@@ -198,7 +186,8 @@ class EpochMeter:
                 meter.startup_seconds += self._startup_seconds
             if depth:
                 self._depth = depth
-                self._queue.add(ready, in_flight)
+                self._ready += ready
+                self._in_flight += in_flight
         recorder = meter.recorder
         if recorder is not None:
             batch = BatchTimes(self._number, self._iterator, number or self._batches, samples, *times)
@@ -218,14 +207,12 @@ class EpochMeter:
                 self._last = now
             self._meter.ended_waits.merge(self.waits)
             self._final = self.stats(after, "finished" if finished else "stopped")
-            self._queue = Series()
 
     def stats(self, now: tuple[StageStats, ...], state: str = "running") -> EpochStats:
         """So far; `now`: the loader's stages so far. The caller holds the meter's lock."""
         if self._final is not None:
             return self._final
-        waits, points = self.waits, self._queue.points
-        ready, in_flight = tuple(point[0] for point in points), tuple(point[1] for point in points)
+        waits, steps = self.waits, max(1, self._batches)
         return EpochStats(
             number=self._number,
             state=state,
@@ -238,7 +225,7 @@ class EpochMeter:
             stall_p95_seconds=waits.quantile(0.95),
             stall_max_seconds=waits.largest,
             stages=_since(self._before, now),
-            queue=QueueFill(self._depth, self._queue.steps_per_point, ready, in_flight),
+            queue=QueueFill(self._depth, self._ready / steps, self._in_flight / steps),
         )
 
     @property
@@ -287,16 +274,11 @@ class Failures:
 
 
 class Recorder:
-    """A ring of events. Any thread may add to it.
-
-    Attributes:
-        events: the latest, in the order in which they ended.
-        threads: names, by the threads' numbers as the system knows them.
-    """
+    """A ring of events. Any thread may add to it."""
 
     def __init__(self) -> None:
-        self.events: deque[TraceEvent] = deque(maxlen=MAX_EVENTS)
-        self.threads: dict[int, str] = {}
+        self.events: deque[TraceEvent] = deque(maxlen=MAX_EVENTS)  # the latest, in the order of their ends
+        self.threads: dict[int, str] = {}  # names, by the threads' numbers as the system knows them
 
     def add(
         self,

@@ -113,23 +113,16 @@ def _end_pool(pool: ffi.Pool, pid: int) -> None:
 
 @dataclass
 class PendingBatch:
-    """A batch on its way.
-
-    Attributes:
-        keys: keys of the samples.
-        images: the batch's tensor, which is being written, [n, *`NativeSegment.shape`].
-        fallback: samples that Pillow makes, by position; None until native code has left them to it.
-        lease: hold on the files that the samples are read from; None where they stay where they are.
-        submitted_ns, made_ns: times in nanoseconds; see `headrace.records.BatchTimes`.
-    """
+    """A batch on its way."""
 
     keys: BatchKeys
-    images: torch.Tensor
+    images: torch.Tensor  # being written: [n, *`NativeSegment.shape`]
     native: ffi.Batch
     pid: int
+    # Samples that Pillow makes, by position; None until native code has left them to it.
     fallback: dict[int, Future[tuple[torch.Tensor, int]]] | None = field(default=None)
-    lease: Lease | None = None
-    submitted_ns: int = field(default_factory=time.perf_counter_ns)
+    lease: Lease | None = None  # on the files that the samples are read from, if they may go
+    submitted_ns: int = field(default_factory=time.perf_counter_ns)  # see `headrace.records.BatchTimes`
     made_ns: int = 0
 
     def release(self) -> None:
@@ -139,26 +132,11 @@ class PendingBatch:
 
 
 class NativeEngine:
-    """Makes batches of `plan` in one epoch, several at a time.
-
-    Args:
-        plan: segment to run.
-        key: (seed, epoch) of the samples' random parameters.
-        threads: threads that the engines of one loader share.
-        slots: memory of the batches, one slot for each; of one loader, too.
-        meter: counts of one loader.
-
-    Attributes:
-        plan, key, threads, slots, meter: as given.
-    """
+    """Makes batches of `plan` in one epoch, several at a time, by the threads and in the slots of a loader.
+    `key` is (seed, epoch) of the samples' random parameters."""
 
     def __init__(
-        self,
-        plan: NativeSegment,
-        key: tuple[int, int],
-        threads: NativeThreads,
-        slots: Slots,
-        meter: Meter,
+        self, plan: NativeSegment, key: tuple[int, int], threads: NativeThreads, slots: Slots, meter: Meter
     ) -> None:
         self.plan = plan
         self.key = key

@@ -40,16 +40,8 @@ NAMED = 3
 
 
 class NativeStream(BatchStream):
-    """Makes the batches of a natively planned loader.
-
-    Args:
-        engine: what makes the images of the batches.
-        plan: plan whose first segment the engine runs; its other segments are run here.
-        batches: indices of each batch, in order; taken a few ahead of what the caller has received.
-        config: limits, and what happens to samples that fail.
-        depth: number of batches in flight.
-        failures: record of samples that are skipped or replaced.
-    """
+    """Makes the batches of a natively planned loader, `depth` of them in flight. The engine runs the plan's
+    first segment; the others are run here."""
 
     def __init__(
         self,
@@ -181,12 +173,8 @@ class NativeStream(BatchStream):
                 return
 
     def _settle(self, pending: PendingBatch) -> tuple[list[int], npt.NDArray[np.int64], dict[int, Any]]:
-        """Puts Pillow's samples in their places, and asks for the targets.
-
-        Returns:
-            Positions that hold a sample; the labels of all positions; the targets by position, of which there
-            are none where labels stay as they are.
-        """
+        """Puts Pillow's samples in their places, and asks for the targets. Returns positions that hold a
+        sample, the labels of all, and the targets by position, none if labels stay as they are."""
         transform, fallback = self._user.target_transform, pending.fallback or {}
         labels = self._engine.plan.source.labels[pending.keys.samples]
         targets: dict[int, Any] = {}

@@ -19,17 +19,11 @@ _WORDS = 8
 
 @dataclass(frozen=True)
 class Note:
-    """What a worker was making.
+    """What a worker was making."""
 
-    Attributes:
-        request: number of the request; NONE: the worker waited for one.
-        place: position of the sample in the request's batch; NONE: the batch was started, collated or sent.
-        stand_in: index of the sample tried in its place (`on_error="replace"`); NONE: none was.
-    """
-
-    request: int
-    place: int
-    stand_in: int
+    request: int  # its number; NONE if the worker waited for one
+    place: int  # position of the sample in the batch; NONE if the batch was started, collated or sent
+    stand_in: int  # index of the sample tried in its place (`on_error="replace"`), or NONE
 
 
 class Cancelled(BaseException):

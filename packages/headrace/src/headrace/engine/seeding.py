@@ -18,27 +18,18 @@ from headrace.records import BatchKeys, SampleKey
 
 @dataclass(frozen=True, slots=True)
 class Seeding:
-    """What the random numbers of one epoch depend on.
+    """What the random numbers of one epoch depend on."""
 
-    Attributes:
-        key: (seed, epoch) of the samples' random parameters.
-        base: seed of worker process 0; the others add their number, as in torch.
-        by_sample: whether all generators are seeded by each sample's key before the user's code makes it;
-            False: worker processes are seeded once, when they start, and the calling process never.
-    """
-
-    key: tuple[int, int]
-    base: int
+    key: tuple[int, int]  # (seed, epoch) of the samples' random parameters
+    base: int  # seed of worker process 0; the others add their number, as in torch
+    # Whether all generators are seeded by each sample's key before the user's code makes it; or else worker
+    # processes are seeded once, when they start, and the calling process never.
     by_sample: bool
 
 
 def sample_seeds(key: tuple[int, int], batch: IndexBatch, samples: int) -> list[int]:
-    """One 64-bit seed for each sample of `batch`.
-
-    Args:
-        key: (seed, epoch).
-        samples: of the dataset, for indices from its end; 0: not known.
-    """
+    """One 64-bit seed for each sample of `batch`. `key` is (seed, epoch), `samples` the dataset's length, for
+    indices from its end."""
     keys = batch_keys(key, batch, samples)
     # key_of(*key, number, occurrence) of each.
     numbers, occurrences = keys.samples.astype(np.uint64), keys.occurrences.astype(np.uint64)

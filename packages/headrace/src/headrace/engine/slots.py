@@ -91,10 +91,9 @@ def stacking(
         by_torch: torch's own function, for tensors that aren't alike, or are more than arrays in host memory.
         take: gives uint8 [nbytes].
         smallest: size of a batch in bytes below which it is left to torch's function.
-        keep_strides: whether the batch has the strides that torch would give it in the calling process;
-            False: it is contiguous, as torch makes it in worker processes.
-        alone: whether torch may use its own threads; False: other threads call this at the same time, and
-            torch would start as many for each of them.
+        keep_strides: whether the batch has the strides that torch would give it in the calling process; else
+            it is contiguous, as torch makes it in worker processes.
+        alone: whether torch may use its own threads, as no other threads call this at the same time.
     """
 
     def stack(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
@@ -122,11 +121,7 @@ def stacking(
 
 
 class LargeTensors:
-    """Memory of the large tensors of batches, used again for those of later batches.
-
-    Args:
-        pinned, keep: see `Slots`.
-    """
+    """Memory of the large tensors of batches, used again for those of later batches; see `Slots`."""
 
     def __init__(self, *, pinned: bool, keep: int) -> None:
         self._pinned = pinned
@@ -154,12 +149,8 @@ class LargeTensors:
 
 
 class ReusingCollate:
-    """torch's `default_collate`, but for large tensors, which it makes in memory that is used again.
-
-    Args:
-        pinned, keep: see `Slots`.
-        alone: see `stacking`.
-    """
+    """torch's `default_collate`, but for large tensors, which it makes in memory that is used again; see
+    `Slots` and `stacking`."""
 
     def __init__(self, *, pinned: bool, keep: int, alone: bool) -> None:
         self.options = pinned, keep, alone

@@ -20,33 +20,22 @@ from headrace.records import BatchKeys
 
 @dataclass(slots=True)
 class HostBatch:
-    """A batch on the host.
-
-    Attributes:
-        data: the batch as the user gets it, but for the copy to a device.
-        samples: number of samples in it, as far as its shape tells.
-        taken: number of batches of the epoch that are done with once this one is received; one whose samples
-            were all skipped counts, too.
-        stream: (worker, state after this batch) of an `IterableDataset`; None for others, and for batches of
-            torch's loader.
-        keys: keys of the samples, where they are known.
-        times: `submitted_ns` and `made_ns` of `headrace.records.BatchTimes`, 0 where they aren't known.
-    """
+    """A batch on the host, as the user gets it but for the copy to a device."""
 
     data: Any
-    samples: int
-    taken: int
-    stream: tuple[int, StreamState] | None = None
+    samples: int  # number of samples in it, as far as its shape tells
+    taken: int  # batches of the epoch that are done with once this one is received, skipped ones included
+    stream: tuple[int, StreamState] | None = None  # (worker, state after it) of an `IterableDataset`
     keys: BatchKeys | None = None
-    times: tuple[int, int] = (0, 0)
+    times: tuple[int, int] = (0, 0)  # `submitted_ns` and `made_ns` of `BatchTimes`, 0 if they aren't known
 
 
 class BatchStream(ABC):
     """Makes the batches of one epoch, in order, several ahead where it can.
 
     Attributes:
-        keyed: gives the keys of batches that come without; None: their keys aren't needed.
-        depth: number of batches that may be in flight now; 0 where it isn't known, or none are.
+        keyed: gives the keys of batches that come without, if their keys are needed.
+        depth: number of batches that may be in flight now; 0 if it isn't known, or none are.
         ends: by worker, state of an `IterableDataset` at the epoch's end, see `Position`.
     """
 
@@ -86,11 +75,7 @@ class BatchStream(ABC):
 
 
 class PythonStream(BatchStream):
-    """A stream of batches that the user's Python makes.
-
-    Args:
-        failures: record to which samples are added that were skipped or replaced.
-    """
+    """A stream of batches that the user's Python makes."""
 
     def __init__(self, failures: Failures) -> None:
         self._failures = failures
@@ -117,12 +102,7 @@ class PythonStream(BatchStream):
 
 class KeyedBatches(Iterator[IndexBatch]):
     """Hands `batches` to a stream that takes them in order, and remembers them until they have come.
-
-    Args:
-        batches: indices of the samples of each batch of the epoch, in order.
-        key: (seed, epoch) of the samples' random parameters.
-        samples: number of samples of the dataset, for indices from its end; 0: not known.
-    """
+    `samples` is the length of the dataset, for indices from its end."""
 
     def __init__(self, batches: Iterator[IndexBatch], key: tuple[int, int], samples: int) -> None:
         self._batches = batches

@@ -1,4 +1,4 @@
-"""Many numbers in little memory: a histogram of seconds, and a series that halves itself."""
+"""Many numbers in little memory: a histogram of seconds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from itertools import accumulate
 PARTS = 16
 # Seconds from 2**-20 (a microsecond) to 2**12 (an hour).
 BOUNDS = [math.ldexp(1 + part / PARTS, exponent) for exponent in range(-20, 12) for part in range(PARTS)]
-
-MAX_POINTS = 512
 
 
 class Histogram:
@@ -60,40 +58,3 @@ class Histogram:
         """(seconds, values below): for each power of two, and without bound."""
         below = list(accumulate(self._counts))
         return (*zip(BOUNDS[::PARTS], below[::PARTS], strict=False), (math.inf, self.count))
-
-
-class Series:
-    """Means of a pair of numbers over equally many steps each, at most MAX_POINTS of them.
-
-    Where there would be more, neighbours become one.
-
-    Attributes:
-        steps_per_point: a power of two.
-        points: the means, in order.
-    """
-
-    def __init__(self) -> None:
-        self.steps_per_point = 1
-        self.points: list[tuple[float, float]] = []
-        self._steps = 0
-        self._sums = (0.0, 0.0)
-
-    def add(self, first: float, second: float) -> None:
-        """One step's pair."""
-        self._steps += 1
-        self._sums = (self._sums[0] + first, self._sums[1] + second)
-        if self._steps < self.steps_per_point:
-            return
-        self.points.append((self._sums[0] / self._steps, self._sums[1] / self._steps))
-        self._steps, self._sums = 0, (0.0, 0.0)
-        if len(self.points) > MAX_POINTS:
-            self._halve()
-
-    def _halve(self) -> None:
-        # The last point is half of one now: it goes back into the sums.
-        *points, last = self.points
-        pairs = zip(points[::2], points[1::2], strict=True)
-        self.points = [((a[0] + b[0]) / 2, (a[1] + b[1]) / 2) for a, b in pairs]
-        self._steps = self.steps_per_point
-        self._sums = (last[0] * self._steps, last[1] * self._steps)
-        self.steps_per_point *= 2

@@ -47,19 +47,8 @@ class _Batch:
 
 
 class ThreadStream(PythonStream):
-    """Makes batches on worker threads, several at a time.
-
-    Nothing is seeded: threads share the generators of the process.
-
-    Args:
-        pool: threads of the loader.
-        guarded: the user's dataset, with its collate function.
-        batches: indices of each batch, in order; taken as far ahead as `depth` and the memory budget allow.
-        config: limits, and what is done to batches.
-        depth: number of batches that may be in flight.
-        meter: counts of the loader.
-        failures: record of samples that are skipped or replaced.
-    """
+    """Makes batches on worker threads, as far ahead as `depth` and the memory budget allow. Nothing is
+    seeded: threads share the generators of the process."""
 
     def __init__(
         self,

@@ -50,5 +50,5 @@ def _epoch(epoch: EpochStats) -> dict[str, Any]:
         "stall_share": epoch.stall_share,
         "samples_per_second": epoch.samples_per_second,
         "depth": queue.depth,
-        "ready": queue.ready[-1] if queue.ready else 0.0,
+        "ready": queue.ready,
     }

@@ -73,8 +73,8 @@ GAUGES: tuple[Scalar, ...] = (
     ),
     (
         "queue_ready_batches",
-        "Batches that were ready when a step asked for one: the latest mean.",
-        lambda s: s.epochs[-1].queue.ready[-1] if s.epochs and s.epochs[-1].queue.ready else None,
+        "Batches that were ready when a step asked for one: the latest epoch's mean.",
+        lambda s: s.epochs[-1].queue.ready if s.epochs and s.epochs[-1].queue.depth else None,
     ),
 )
 # (name, what it is, name of a label, numbers by its values)

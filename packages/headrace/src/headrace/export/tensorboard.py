@@ -35,8 +35,8 @@ def to_tensorboard(stats: LoaderStats, writer: ScalarWriter, step: int, *, tag: 
     epoch = stats.epochs[-1]
     scalars: dict[str, float] = {name: getattr(epoch, name) for name in OF_EPOCH}
     scalars |= {"memory_used_bytes": stats.memory_used, "memory_allowed_bytes": stats.memory_allowed}
-    if epoch.queue.ready:
-        scalars["queue_ready"] = sum(epoch.queue.ready) / len(epoch.queue.ready)
+    if epoch.queue.depth:
+        scalars["queue_ready"] = epoch.queue.ready
     for stage in epoch.stages:
         if stage.seconds > 0:
             scalars[f"supply/{stage.name}_samples_per_second"] = stage.supply

@@ -32,18 +32,11 @@ STREAM_LOST = (
 
 @dataclass(frozen=True)
 class Death:
-    """The end of one worker, or, without a code, what a living one is making.
-
-    Attributes:
-        pid: process id.
-        code: exit code, negative for a signal; None: not known.
-        request: what the worker was making; None: it waited for a request.
-        note: what it noted.
-    """
+    """The end of one worker, or, without a code, what a living one is making."""
 
     pid: int
-    code: int | None
-    request: Request | None
+    code: int | None  # exit code, negative for a signal, or None if it isn't known
+    request: Request | None  # what the worker was making, or None if it waited for a request
     note: Note
 
     @property
@@ -63,7 +56,7 @@ class Death:
 
     @property
     def sample(self) -> tuple[Any] | None:
-        """The sample that was being made, in a tuple; None: there was none, or a whole batch."""
+        """The sample that was being made, in a tuple, or None if there was none, or a whole batch."""
         if self.request is None or self.note.place == NONE:
             return None
         if self.note.stand_in != NONE:
@@ -86,14 +79,10 @@ class Death:
 
 
 class Deaths:
-    """What the workers of one pool died of.
-
-    Attributes:
-        quarantined: samples that are not to be tried again, each with what it did.
-    """
+    """What the workers of one pool died of."""
 
     def __init__(self) -> None:
-        self.quarantined: Mapping[Any, str] = {}
+        self.quarantined: Mapping[Any, str] = {}  # samples not to be tried again, each with what it did
         self._counts: Counter[Any] = Counter()
         self._in_a_row = 0
         self._patience = PATIENCE
@@ -112,7 +101,7 @@ class Deaths:
         """A worker died and is to be replaced.
 
         Returns:
-            Why the request isn't to be made again; None: it is.
+            Why the request isn't to be made again, or None if it is.
 
         Raises:
             RuntimeError: there is no use in replacing workers.

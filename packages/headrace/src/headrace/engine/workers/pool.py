@@ -99,15 +99,6 @@ class WorkerPool:
         deaths: of workers of this loader; it outlives the pool.
         measured: called for each worker with how the samples of its first batch were made.
 
-    Attributes:
-        config, plan: as given.
-        depth: number of batches that may be in flight, memory permitting.
-        batch_nbytes: size of the largest batch that has come, in bytes; 0: none has.
-        processes: the worker processes by their number, and after their end as well.
-        progress: where the workers note what they make and have made; readable after their end, too.
-        stream_ends: by worker, state of the `IterableDataset` where it has ended in this epoch.
-        taken: batches of this epoch that `next` has given, or raised their error.
-
     Raises:
         ConfigError: something can't be pickled that must be, as workers don't start by fork.
     """
@@ -125,10 +116,10 @@ class WorkerPool:
         self.plan = plan
         self.depth = config.num_workers * (config.prefetch_factor or 1)
         self._measured = measured
-        self.batch_nbytes = 0
-        self.processes: list[Any] = [None] * config.num_workers
-        self.stream_ends: dict[int, StreamState] = {}
-        self.taken = 0
+        self.batch_nbytes = 0  # of the largest batch that has come
+        self.processes: list[Any] = [None] * config.num_workers  # by number, and after their end as well
+        self.stream_ends: dict[int, StreamState] = {}  # by worker, if its dataset has ended in this epoch
+        self.taken = 0  # batches of this epoch that `next` has given, or raised their error
         self._context = config.multiprocessing_context or torch.multiprocessing
         self._method = self._context.get_start_method()
         self._seeding = seeding
@@ -136,7 +127,7 @@ class WorkerPool:
         self._numbers = count()
         self._batches: Iterator[IndexBatch] = iter(())
         self._waiting: dict[int, _Worker] = {}  # by number of the request, in order: not given out
-        self._come: dict[int, _Arrived | Future[Any] | Exception] = {}  # in order of arrival
+        self._arrivals: dict[int, _Arrived | Future[Any] | Exception] = {}  # in order of arrival
         self._nbytes: dict[int, int] = {}  # of batches that have come
         self._turn = 0
         self._late_error: Exception | None = None  # of the sampler
@@ -183,20 +174,15 @@ class WorkerPool:
         self.fill()
 
     def next(self) -> Any:
-        """The next batch, as the worker's `ErrorPolicyDataset` made it. Waits for it.
-
-        Raises:
-            StopIteration: there is none.
-            RuntimeError: it took longer than the timeout; or workers die, and aren't to be replaced.
-            Exception: what the user's code raised for this batch. The next one may still be asked for.
-        """
+        """The next batch, as the worker's `ErrorPolicyDataset` made it. Waits for it. Raises what the user's
+        code raised for it: the one after it may still be asked for."""
         if os.getpid() != self._members.pid:
             raise RuntimeError(FOREIGN)
         deadline = time.monotonic() + (self.config.timeout or float("inf"))
         while True:
             self._check()
             self.fill()
-            number = self._first_come()
+            number = self._first_arrival()
             if number is not None:
                 break
             if not self._waiting:
@@ -209,11 +195,11 @@ class WorkerPool:
             self._receive(min(WATCH_SECONDS, deadline - time.monotonic()))
         self.taken += 1
         del self._waiting[number], self._nbytes[number]
-        come = self._come.pop(number)
+        arrived = self._arrivals.pop(number)
         self.fill()
-        if isinstance(come, Exception):
-            raise come
-        return come.result()
+        if isinstance(arrived, Exception):
+            raise arrived
+        return arrived.result()
 
     def ready(self) -> int:
         """How often `next` would return, or raise, without waiting, as far as that is known."""
@@ -223,10 +209,10 @@ class WorkerPool:
         if not self._waiting or self._lost is not None:
             return 1
         if not self.config.in_order:
-            return len(self._come)
+            return len(self._arrivals)
         ready = 0
         for number in self._waiting:
-            if number not in self._come:
+            if number not in self._arrivals:
                 break
             ready += 1
         return ready
@@ -255,10 +241,10 @@ class WorkerPool:
             if self._seeding.by_sample:
                 self.progress[i].want_from(first)
             worker.requests.clear()
-        for come in self._come.values():
-            if isinstance(come, _Arrived):
-                come.inbox.discard(come.message)
-        self._come.clear()
+        for arrived in self._arrivals.values():
+            if isinstance(arrived, _Arrived):
+                arrived.inbox.discard(arrived.message)
+        self._arrivals.clear()
         self._waiting.clear()
         self._nbytes.clear()
 
@@ -296,7 +282,7 @@ class WorkerPool:
     # Requests and answers.
 
     def _next_worker(self) -> _Worker | None:
-        """Whose turn it is, or, where the order doesn't matter, who has least to do; None: the streams of all
+        """Whose turn it is, or, if the order doesn't matter, who has least to do; None if the streams of all
         workers have ended."""
         workers, first = self._members.workers, self._turn % self.config.num_workers
         at_work = [each for each in (*workers[first:], *workers[:first]) if not each.stream_ended]
@@ -327,11 +313,11 @@ class WorkerPool:
         events = select.POLLIN | (select.POLLOUT if worker.channel.unsent else 0)
         self._poll.register(worker.channel.fileno(), events)
 
-    def _first_come(self) -> int | None:
-        if not self._come:
+    def _first_arrival(self) -> int | None:
+        if not self._arrivals:
             return None
-        first: int = next(iter(self._waiting if self.config.in_order else self._come))
-        return first if first in self._come else None
+        first: int = next(iter(self._waiting if self.config.in_order else self._arrivals))
+        return first if first in self._arrivals else None
 
     def _receive(self, seconds: float) -> None:
         """What has come; waits for something up to that long."""
@@ -379,10 +365,10 @@ class WorkerPool:
             self._measured(message.lazy)
         if not message.failed:
             self.batch_nbytes = max(self.batch_nbytes, message.nbytes)
-        come: Any = _Arrived(worker.inbox, message)
+        arrived: Any = _Arrived(worker.inbox, message)
         if self._members.pinning is not None and not message.failed:
-            come = self._members.pinning.submit(_pinned, come)
-        self._come[message.number] = come
+            arrived = self._members.pinning.submit(_pinned, arrived)
+        self._arrivals[message.number] = arrived
 
     def _timed_out(self) -> str:
         pool = self._members
@@ -490,7 +476,7 @@ class WorkerPool:
         for missing, request in worker.requests.items():
             if missing == death.note.request and error is not None:
                 self._nbytes[missing] = 0
-                self._come[missing] = RuntimeError(error)
+                self._arrivals[missing] = RuntimeError(error)
                 continue
             other.requests[missing] = request
             self._waiting[missing] = other

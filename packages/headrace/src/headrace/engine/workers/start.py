@@ -9,7 +9,7 @@ import os
 import pickle
 import threading
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import IO, Any
 
@@ -22,7 +22,6 @@ ALIGNMENT = 64
 SMALL_NBYTES = 4096  # what is smaller isn't worth a place of its own
 # multiprocessing registers these although pickle itself knows them.
 PLAIN = (functools.partial, types.MethodType, types.MethodDescriptorType, types.WrapperDescriptorType)
-MAX_LEVELS = 40
 
 
 class SharedPickle:
@@ -36,7 +35,7 @@ class SharedPickle:
         parts: what is pickled, by the name that an error calls it.
 
     Raises:
-        ConfigError: a part can't be pickled; the message names the member that can't.
+        ConfigError: a part can't be pickled; the message names it.
     """
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
@@ -155,45 +154,16 @@ def _from_beside(index: int) -> Any:
 
 
 def explain_unpicklable(parts: Mapping[str, Any], error: Exception) -> str:
-    """The message for the user: `error` was raised where `parts`, by their names, were to be pickled."""
+    """The message for the user: `error` was raised as `parts`, by their names, were to be pickled."""
     for name, part in parts.items():
         own = _error_of(part)
         if own is not None:
-            path, member, error = _innermost(name, part, own)
             return (
-                f"{path}: {_described(member)} can't be pickled: {error}; {_remedy(member)}, or"
+                f"{name} can't be pickled: {own}. Use functions and classes of a module, make locks and files"
+                " in the worker, where they are first used, and leave them out in __getstate__; or pass"
                 " multiprocessing_context='fork', which pickles nothing."
             )
     return f"{', '.join(parts)} can't be pickled together, though each can by itself: {error}"
-
-
-def _innermost(path: str, value: Any, error: Exception) -> tuple[str, Any, Exception]:
-    """The deepest member that can't be pickled by itself."""
-    seen = {id(value)}
-    while len(seen) < MAX_LEVELS:
-        for name, member in _members(value):
-            own = None if id(member) in seen else _error_of(member)
-            if own is not None:
-                path, value, error = path + name, member, own
-                seen.add(id(value))
-                break
-        else:
-            break
-    return path, value, error
-
-
-def _members(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        yield from ((f"[{key!r}]", item) for key, item in value.items())
-    elif isinstance(value, (list, tuple)):
-        yield from ((f"[{i}]", item) for i, item in enumerate(value))
-    else:
-        try:
-            state = value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)[2]  # without what the user leaves out
-        except Exception:  # it can't be taken apart: `value` itself is the one
-            return
-        if isinstance(state, dict):
-            yield from ((f".{name}", item) for name, item in state.items())
 
 
 def _error_of(value: Any) -> Exception | None:
@@ -203,18 +173,3 @@ def _error_of(value: Any) -> Exception | None:
     except Exception as error:
         return error
     return None
-
-
-def _described(value: Any) -> str:
-    code = getattr(value, "__code__", None)
-    if code is not None:
-        return f"{code.co_name} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
-    return f"a {type(value).__qualname__}"
-
-
-def _remedy(value: Any) -> str:
-    if isinstance(value, types.FunctionType):
-        return "use a module-level function"
-    if "<locals>" in type(value).__qualname__:
-        return "define its class in a module"
-    return "make it where it is first used, in the worker, and leave it out in __getstate__"

@@ -21,16 +21,8 @@ if TYPE_CHECKING:  # what it brings takes a worker long to import
 
 
 class WorkerStream(PythonStream):
-    """The batches of one epoch, made by worker processes.
-
-    Args:
-        pool: the worker processes, which have been asked for the epoch's first batches.
-        failures: record of samples that are skipped or replaced.
-        give_back: called once with the pool, when the epoch has ended or is given up.
-
-    Attributes:
-        pool: as given.
-    """
+    """The batches of one epoch, made by worker processes, which have been asked for the first of them.
+    `give_back` is called once with the pool, when the epoch has ended or is given up."""
 
     def __init__(self, pool: WorkerPool, failures: Failures, give_back: Callable[[WorkerPool], None]) -> None:
         super().__init__(failures)
@@ -86,11 +78,7 @@ class WorkerStream(PythonStream):
 
 
 class KeptWorkers(LoaderIteratorBase):  # type: ignore[misc]
-    """In place of the iterator of an epoch that has ended, while its worker processes wait for another one.
-
-    Args:
-        pool: the worker processes.
-    """
+    """In place of the iterator of an epoch that has ended, while its processes wait for another one."""
 
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
@@ -130,14 +118,8 @@ class WorkerPools:
         failures: Failures,
         turn: int = 0,
     ) -> WorkerStream:
-        """The stream of one epoch, whose first batches are asked for at once.
-
-        Args:
-            config, plan, guard: see `WorkerPool`; kept processes continue with those of their start.
-            seeding: what the random numbers of the samples depend on.
-            batches: indices of the samples of each batch, in order.
-            failures: record of samples that are skipped or replaced.
-            turn: number of the worker that makes the first of them.
+        """The stream of one epoch, whose first batches are asked for at once, beginning with worker `turn`.
+        Processes that were kept continue with the config, plan and guard of their start.
 
         Raises:
             ConfigError: something can't be pickled that must be, as workers don't start by fork.

@@ -129,27 +129,16 @@ def allocate(nbytes: int, name: str) -> int:
 
 @dataclass(frozen=True)
 class Message:
-    """What a worker sends for a request.
+    """What a worker sends for a request."""
 
-    Attributes:
-        number: number of the request.
-        failed: whether it is an error rather than a batch.
-        pickled: the pickle; None: it lies in the first of `places`.
-        places: (segment, size in bytes) of each large part.
-        new: (segment, size in bytes) of segments that the parent doesn't know yet; their files come along.
-        dropped: numbers of segments that the worker won't use again.
-        ended: whether it says that the worker's `IterableDataset` has ended, and brings no batch.
-        lazy: how the samples of a worker's first batch were made; None for others.
-    """
-
-    number: int
-    failed: bool
-    pickled: bytes | None
-    places: Sequence[tuple[int, int]]
-    new: Sequence[tuple[int, int]]
-    dropped: Sequence[int]
-    ended: bool = False
-    lazy: LazyCounts | None = None
+    number: int  # of the request
+    failed: bool  # whether it is an error rather than a batch
+    pickled: bytes | None  # or None if the pickle lies in the first of `places`
+    places: Sequence[tuple[int, int]]  # (segment, size in bytes) of each large part
+    new: Sequence[tuple[int, int]]  # the same of segments that the parent doesn't know yet; with files
+    dropped: Sequence[int]  # numbers of segments that the worker won't use again
+    ended: bool = False  # whether the worker's `IterableDataset` has ended, and there is no batch
+    lazy: LazyCounts | None = None  # how the samples of a worker's first batch were made
 
     @property
     def nbytes(self) -> int:

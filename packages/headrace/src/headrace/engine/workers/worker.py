@@ -41,23 +41,14 @@ FORKED_CUDA = (
 
 @dataclass(frozen=True, slots=True)
 class WorkerRequest:
-    """One batch, as a worker is asked for it.
+    """One batch, as a worker is asked for it."""
 
-    Attributes:
-        number: number of the request since the pool was made.
-        request: the samples, and what their random numbers depend on.
-        batched: whether the samples are collated to a batch; False: it is one sample.
-        quarantined: samples that aren't tried, as they ended a worker process before, each with the cause.
-        returned: numbers of segments whose memory may be written again.
-        retired: numbers of segments whose memory may not.
-    """
-
-    number: int
+    number: int  # of the request since the pool was made
     request: Request
-    batched: bool
-    quarantined: Mapping[Any, str] = field(default_factory=dict)
-    returned: Sequence[int] = ()
-    retired: Sequence[int] = ()
+    batched: bool  # whether samples are collated, or the request is for one sample
+    quarantined: Mapping[Any, str] = field(default_factory=dict)  # samples not to be tried
+    returned: Sequence[int] = ()  # numbers of segments whose memory may be written again
+    retired: Sequence[int] = ()  # and of those whose memory may not
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Flat and of plain types: pickle would take longer for the objects inside than for a small batch.
@@ -92,34 +83,19 @@ def _unpacked(
 
 @dataclass(frozen=True, slots=True)
 class WorkerStart:
-    """What a worker process is started with.
+    """What a worker process is started with."""
 
-    Attributes:
-        worker: number of this worker, from 0 on.
-        workers: number of workers of the pool.
-        seed: seed of worker 0; each adds its own number, as in torch.
-        owner: process id of the process that the worker works for.
-        is_child: whether that process is its parent; a server that forks may be.
-        end: this worker's end of the connection.
-        others: what a forked process has open of its parent's, and must not keep.
-        parts: dataset, collate_fn, worker_init_fn and what makes an `ErrorPolicyDataset`, by fork; else what
-            loads them.
-        on_error: as for `ErrorPolicyDataset`.
-        progress: cells of all workers of the pool.
-        lazy: whether images are lazy, and torchvision's transforms record what they do.
-    """
-
-    worker: int
-    workers: int
-    seed: int
-    owner: int
-    is_child: bool
-    end: socket.socket
-    others: Sequence[Channel]
-    parts: Any
+    worker: int  # number of this worker, from 0 on
+    workers: int  # number of workers of the pool
+    seed: int  # of worker 0; each adds its own number, as in torch
+    owner: int  # id of the process that the worker works for
+    is_child: bool  # whether that process is its parent; a server that forks may be
+    end: socket.socket  # of the connection
+    others: Sequence[Channel]  # what a forked process has open of its parent's, and must not keep
+    parts: Any  # dataset, collate_fn, worker_init_fn and the guard, by fork; else what loads them
     on_error: str
     progress: Progress
-    lazy: bool
+    lazy: bool  # whether images are lazy, and torchvision's transforms record what they do
 
 
 class WorkerTraceback(Exception):  # noqa: N818
@@ -131,17 +107,11 @@ class WorkerTraceback(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class WorkerFailure:
-    """An exception of a worker, on its way.
+    """An exception of a worker, on its way."""
 
-    Attributes:
-        pickled: the exception; None: it can't be pickled, and is raised as a RuntimeError with `text`.
-        text: name of its class, and its message.
-        trace: its traceback, and the worker that it was raised in.
-    """
-
-    pickled: bytes | None
-    text: str
-    trace: str
+    pickled: bytes | None  # or None if it can't be pickled, and is raised as a RuntimeError with `text`
+    text: str  # name of its class, and its message
+    trace: str  # its traceback, and the worker that it was raised in
 
     @classmethod
     def of(cls, error: Exception, worker: int) -> WorkerFailure:
