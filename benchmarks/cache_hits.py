@@ -2,13 +2,11 @@
 
 Real caches on disk, with records of one block each, driven by the orders of `headrace.order`: shuffled
 epochs, each with a new key. The first epoch fills the cache; the rates are over those after it. Three are
-compared at equal size: a cache that is told each record's next use, as Headrace's prefetcher does; one that
-isn't, and so evicts what was unused the longest (LRU); and the bound that no cache can pass, counted apart.
-Next to the shuffle stand the same shared by four ranks, each with its share of every epoch; a local shuffle,
-within a tenth of 40 shards; two jobs that share one cache, each with a shuffle of its own, which say ten
-times an epoch what they need of what is there (`Cache.expect`); and a job that is begun again for each epoch,
-or, what comes to the same, one without a seed, which knows an epoch's order only once that begins: it says at
-its beginning what it needs, or doesn't.
+compared at equal size: Headrace's cache, which fills up and then keeps what it has; one that evicts what was
+unused the longest (LRU), simulated; and the bound that no cache can pass, counted apart. Next to the shuffle
+stand the same shared by four ranks, each with its share of every epoch; a local shuffle, within a tenth of 40
+shards; a job that is begun again for each epoch; and two jobs that share one cache, each with a shuffle of
+its own.
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ import argparse
 import heapq
 import json
 import tempfile
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -28,121 +27,104 @@ from machine import describe
 
 SHARES = (0.10, 0.25, 0.50, 0.75)
 BLOCK = 4096
-TOLD = 10  # times an epoch that each of several jobs says what it needs of what is there
 
 
-def stream(order: Order, samples: int, epochs: int, seed: int) -> tuple[Any, Any]:
-    """The samples of all epochs, and where each is needed next."""
-    positions = np.arange(samples)
-    needed = np.concatenate([order.at(positions, seed, epoch)[0] for epoch in range(epochs)])
-    return needed, next_uses(needed, samples)
+def stream(order: Order, args: Any, seed: int) -> Any:
+    """The samples of all epochs."""
+    positions = np.arange(args.samples)
+    return np.concatenate([order.at(positions, seed, epoch)[0] for epoch in range(args.epochs)])
 
 
-def next_uses(needed: Any, samples: int) -> Any:
-    """For each place in `needed`, the next with the same sample; -1: none."""
-    following = np.full(len(needed), -1)
-    last = np.full(samples, -1)
-    for position in range(len(needed) - 1, -1, -1):
-        following[position] = last[needed[position]]
-        last[needed[position]] = position
-    return following
+def hits_of(cache: Cache, samples: Any) -> int:
+    """The records of a batch that the cache has; it is given the others."""
+    records = [Record("data", str(sample), 1, None) for sample in samples]
+    states = [claim.state for claim in cache.claim(records)]
+    mine = [record for record, state in zip(records, states, strict=True) if state == "mine"]
+    cache.add(mine, [b"."] * len(mine))
+    return states.count("ready")
 
 
-def hit_rate(
-    streams: list[tuple[Any, Any]], samples: int, share: float, batch: int, ranks: int, known: bool
-) -> float:
-    """Of one cache that all `streams` share, taking turns, after their first epochs; the batches of each are
-    shared among `ranks`."""
+def hit_rate(streams: list[Any], share: float, args: Any, ranks: int, again: bool) -> float:
+    """The rate of one cache that all `streams` share, taking turns, after their first epochs. The batches of
+    each are shared among `ranks`; `again`: a job ends after each epoch, and another one begins."""
     hits = claims = 0
     with tempfile.TemporaryDirectory() as folder:
-        capacity = int(samples * share) * BLOCK
-        caches = [[Cache(folder, capacity) for _ in range(ranks)] for _ in streams]
-        for begin in range(0, len(streams[0][0]), batch):
-            for job, (needed, following) in zip(caches, streams, strict=True):
-                cache = job[begin // batch % ranks]
-                if known and len(streams) > 1 and begin // batch % (samples // batch // TOLD) == 0:
-                    # Soonest last: it counts where a record comes twice.
-                    ahead = range(min(begin + samples, len(needed)) - 1, begin - 1, -1)
-                    cache.expect([Record(str(needed[p]), 1, None) for p in ahead], ahead)
-                records = [Record(str(sample), 1, None) for sample in needed[begin : begin + batch]]
-                states = [c.state for c in cache.claim(records, range(begin, begin + len(records)))]
-                mine = [r for r, state in zip(records, states, strict=True) if state == "mine"]
-                cache.add(mine, [b"."] * len(mine))
-                held = [i for i, state in enumerate(states) if state in ("mine", "ready")]
-                uses = [int(following[begin + i]) if known else -1 for i in held]
-                cache.release([records[i] for i in held], [None if use < 0 else use for use in uses])
-                if begin >= samples:
-                    hits += states.count("ready")
-                    claims += len(states)
-        for cache in (cache for job in caches for cache in job):
+        capacity = int(args.samples * share) * BLOCK
+        jobs = [[Cache(folder, capacity) for _ in range(ranks)] for _ in streams]
+        for begin in range(0, len(streams[0]), args.batch):
+            if again and begin % args.samples == 0:
+                for cache in jobs[0]:
+                    cache.close()
+                jobs[0] = [Cache(folder, capacity) for _ in range(ranks)]
+            for job, needed in zip(jobs, streams, strict=True):
+                batch = needed[begin : begin + args.batch]
+                found = hits_of(job[begin // args.batch % ranks], batch)
+                if begin >= args.samples:
+                    hits += found
+                    claims += len(batch)
+        for cache in (cache for job in jobs for cache in job):
             cache.close()
     return hits / claims
 
 
-def begun_again(needed: Any, samples: int, share: float, batch: int, known: bool) -> float:
-    """Of a cache whose job ends after each epoch; another goes on with what it left. After the first."""
+def turns(streams: list[Any], batch: int) -> Any:
+    """What is needed by all jobs, which take turns by the batch."""
+    return np.concatenate(
+        [needed[at : at + batch] for at in range(0, len(streams[0]), batch) for needed in streams]
+    )
+
+
+def lru_hits(needed: Any, capacity: int, first: int) -> float:
+    """The rate of a cache that evicts what was unused the longest, from place `first` on."""
+    held: OrderedDict[int, None] = OrderedDict()
     hits = 0
-    with tempfile.TemporaryDirectory() as folder:
-        for epoch in range(0, len(needed), samples):
-            cache = Cache(folder, int(samples * share) * BLOCK)
-            records = [Record(str(sample), 1, None) for sample in needed[epoch : epoch + samples]]
-            if known:
-                cache.expect(records, range(samples))
-            for begin in range(0, samples, batch):
-                some = records[begin : begin + batch]
-                states = [c.state for c in cache.claim(some, range(begin, begin + len(some)))]
-                mine = [r for r, state in zip(some, states, strict=True) if state == "mine"]
-                cache.add(mine, [b"."] * len(mine))
-                held = [r for r, state in zip(some, states, strict=True) if state in ("mine", "ready")]
-                cache.release(held, [None] * len(held))
-                hits += epoch > 0 and states.count("ready")
-            cache.close()
-    return hits / (len(needed) - samples)
-
-
-def most_hits(streams: list[tuple[Any, Any]], samples: int, share: float, batch: int) -> float:
-    """Of any cache that keeps what it fetches until the next (Belady's MIN); jobs take turns by the batch."""
-    turns = [needed[at : at + batch] for at in range(0, len(streams[0][0]), batch) for needed, _ in streams]
-    needed = np.concatenate(turns)
-    following = next_uses(needed, samples)
-    first = samples * len(streams)
-    capacity, hits, held = int(samples * share), 0, set[int]()
-    heap: list[tuple[int, int]] = []
-    due: dict[int, int] = {}
-    for position, (sample, after) in enumerate(zip(needed.tolist(), following.tolist(), strict=True)):
+    for place, sample in enumerate(needed.tolist()):
         if sample in held:
-            hits += position >= first
+            held.move_to_end(sample)
+            hits += place >= first
         else:
-            while len(held) >= capacity:
-                use, old = heapq.heappop(heap)
-                if due.get(old) == -use:
-                    held.discard(old)
-                    due.pop(old)
-            held.add(sample)
-        due[sample] = after if after >= 0 else len(needed)
-        heapq.heappush(heap, (-due[sample], sample))
+            if len(held) >= capacity:
+                held.popitem(last=False)
+            held[sample] = None
+    return hits / (len(needed) - first)
+
+
+def most_hits(needed: Any, capacity: int, first: int) -> float:
+    """The rate of any cache that keeps what it fetches until the next (Belady's MIN)."""
+    following = np.full(len(needed), len(needed))
+    last: dict[int, int] = {}
+    for place in range(len(needed) - 1, -1, -1):
+        following[place] = last.get(needed[place], len(needed))
+        last[needed[place]] = place
+    hits, heap = 0, list[tuple[int, int]]()
+    due: dict[int, int] = {}
+    for place, (sample, after) in enumerate(zip(needed.tolist(), following.tolist(), strict=True)):
+        if sample in due:
+            hits += place >= first
+        while sample not in due and len(due) >= capacity:
+            use, old = heapq.heappop(heap)
+            if due.get(old) == -use:
+                del due[old]
+        due[sample] = after
+        heapq.heappush(heap, (-after, sample))
     return hits / (len(needed) - first)
 
 
 def measure(
     name: str, orders: list[tuple[Order, int]], args: Any, ranks: int = 1, again: bool = False
 ) -> list[dict[str, Any]]:
-    """A row for each size of cache; `orders`: with the seed, of each job. `again`: it ends after an epoch."""
-
-    def rate(share: float, known: bool) -> float:
-        if again:
-            return begun_again(streams[0][0], args.samples, share, args.batch, known)
-        return hit_rate(streams, args.samples, share, args.batch, ranks, known)
-
-    streams = [stream(order, args.samples, args.epochs, seed) for order, seed in orders]
+    """A row for each size of cache; `orders`: with the seed, of each job."""
+    streams = [stream(order, args, seed) for order, seed in orders]
+    needed, first = turns(streams, args.batch), args.samples * len(streams)
     rows = []
     for share in SHARES:
+        capacity = int(args.samples * share)
         row = {
             "order": name,
             "cache": share,
-            "headrace": rate(share, known=True),
-            "lru": rate(share, known=False),
-            "bound": most_hits(streams, args.samples, share, args.batch),
+            "headrace": hit_rate(streams, share, args, ranks, again),
+            "lru": lru_hits(needed, capacity, first),
+            "bound": most_hits(needed, capacity, first),
         }
         print(
             f"{name:<28}{share:>8.0%}{row['headrace']:>12.1%}{row['lru']:>10.1%}{row['bound']:>10.1%}",
@@ -161,7 +143,7 @@ def main() -> None:
     args = parser.parse_args()
     boundaries = range(0, args.samples + 1, args.samples // 40)
     local = LocalShuffled(list(boundaries), window=args.samples // 10)
-    print(f"{'order':<28}{'cache':>8}{'known uses':>12}{'LRU':>10}{'bound':>10}")
+    print(f"{'order':<28}{'cache':>8}{'headrace':>12}{'LRU':>10}{'bound':>10}")
     rows = [
         *measure("shuffle", [(Shuffled(args.samples), 0)], args),
         *measure("shuffle, 4 ranks", [(Shuffled(args.samples), 0)], args, ranks=4),

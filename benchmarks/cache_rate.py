@@ -1,10 +1,9 @@
 """How many records a second the cache takes and gives: `python benchmarks/cache_rate.py --folder DISK`.
 
 Each process goes through all records in a shuffled order of its own, `--batch` at a time, as a loader does:
-claims them, adds what is its to fetch (the bytes are at hand: no network), and releases them with the
-position of their next use. The first epoch begins with an empty cache; the second finds what `--share` allows
-it to. Rates are those of all processes together, by the wall clock; the processor's time in microseconds, of
-a claim and a release per record, of an addition per record added.
+claims them, and adds what is its to fetch (the bytes are at hand: no network). The first epoch begins with
+an empty cache; the second finds what `--share` allows it to. Rates are those of all processes together, by
+the wall clock; the processor's time in microseconds, of a claim per record, of an addition per record added.
 """
 
 from __future__ import annotations
@@ -24,13 +23,11 @@ from typing import Any
 from headrace.cache import Cache, Record
 from machine import describe
 
-STEPS = ("claim", "add", "release")
+STEPS = ("claim", "add")
 
 
-def epoch(
-    cache: Cache, records: list[Record], order: list[int], following: dict[int, int], args: Any, begin: int
-) -> dict[str, float]:
-    """Go through `order` once; seconds by the clock and of the processor for each step."""
+def epoch(cache: Cache, records: list[Record], order: list[int], args: Any) -> dict[str, float]:
+    """Goes through `order` once; seconds by the clock and of the processor for each step."""
     spent = dict.fromkeys([*STEPS, *(f"{step}_cpu" for step in STEPS)], 0.0)
     data = b"x" * args.size
 
@@ -46,14 +43,10 @@ def epoch(
         left = list(range(at, min(at + args.batch, len(order))))
         while left:
             batch = [records[order[i]] for i in left]
-            claims = timed("claim", cache.claim, batch, [begin + i for i in left])
+            claims = timed("claim", cache.claim, batch)
             mine = [record for record, claim in zip(batch, claims, strict=True) if claim.state == "mine"]
             timed("add", cache.add, mine, [data] * len(mine))
             added += len(mine)
-            got = [i for i, claim in zip(left, claims, strict=True) if claim.state in ("mine", "ready")]
-            timed(
-                "release", cache.release, [records[order[i]] for i in got], [following[order[i]] for i in got]
-            )
             left = [i for i, claim in zip(left, claims, strict=True) if claim.state == "other"]
     return {**spent, "records": len(order), "added": added}
 
@@ -62,19 +55,16 @@ def process(number: int, folder: str, args: Any, barrier: Any, results: Any) -> 
     """Two epochs."""
     cache = Cache(folder, int(args.records * args.share * -(-args.size // 4096) * 4096))
     checksum = zlib.crc32(b"x" * args.size)
-    # As long as those of a pack on S3.
+    # As those of a pack on S3.
     records = [
-        Record(
-            f"s3://bucket/imagenet/pack/train-{i // 1000:06d}.tar@0123456789abcdef:{i}", args.size, checksum
-        )
+        Record("s3://bucket/imagenet/pack@0123456789abcdef", f"{i // 1000}:{i}", args.size, checksum)
         for i in range(args.records)
     ]
-    orders = [Random(10 * number + e).sample(range(args.records), args.records) for e in range(3)]
+    orders = [Random(10 * number + e).sample(range(args.records), args.records) for e in range(2)]
     for e in range(2):
-        following = {sample: (e + 1) * args.records + p for p, sample in enumerate(orders[e + 1])}
         barrier.wait()
         begin = time.perf_counter()
-        spent = epoch(cache, records, orders[e], following, args, e * args.records)
+        spent = epoch(cache, records, orders[e], args)
         results.put((e, time.perf_counter() - begin, spent))
     barrier.wait()
     cache.close()
@@ -95,14 +85,12 @@ def measure(processes: int, args: Any) -> list[dict[str, float]]:
         found = [results.get(timeout=600) for _ in range(2 * processes)]
         for child in children:
             child.join()
-        index = sum(path.stat().st_size for path in Path(folder).glob("index.sqlite*"))
-        kept = sum(1 for path in Path(folder).glob("headrace-*/[0-9a-f][0-9a-f]/*"))
     finally:
         shutil.rmtree(folder)
-    return [row(e, processes, found, index / kept) for e in range(2)]
+    return [row(e, processes, found) for e in range(2)]
 
 
-def row(e: int, processes: int, found: list[Any], index: float) -> dict[str, float]:
+def row(e: int, processes: int, found: list[Any]) -> dict[str, float]:
     mine = [(seconds, spent) for number, seconds, spent in found if number == e]
     total = {key: sum(spent[key] for _, spent in mine) for key in mine[0][1]}
     seconds = max(seconds for seconds, _ in mine)
@@ -117,7 +105,6 @@ def row(e: int, processes: int, found: list[Any], index: float) -> dict[str, flo
         "added_per_second": total["added"] / seconds,
         "claims_per_second": total["records"] / total["claim"] * processes,
         **cpu,
-        "index_bytes_per_record": index,
     }
 
 

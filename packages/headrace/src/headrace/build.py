@@ -273,11 +273,7 @@ class StreamBuilder:
         engine = NativeEngine(native, start.random_key, threads, self._slots, self.meter)
         indices = as_torch_draws(config, epoch, indices, depth)
         if isinstance(native.source, RemoteSamples):
-            next_use = coming = None
-            if isinstance(batches, OrderedBatches):
-                next_use = partial(batches.next_use, start) if start.order is not None else None
-                coming = None if batches.length() is None else partial(batches.coming, start)
-            indices = Prefetcher(indices, native.source, next_use, coming)
+            indices = Prefetcher(indices, native.source)
         return NativeStream(engine, plan, indices, config, depth, self.failures)
 
     def _python_stream(

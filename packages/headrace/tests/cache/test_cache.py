@@ -1,14 +1,19 @@
-"""One process: what is asked for is there, whole, once."""
+"""One process: what is asked for is there, whole, once, and kept as long as somebody uses its dataset."""
 
 from __future__ import annotations
 
 import gc
 import os
 import pickle
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headrace.cache import Cache, Claim, Record
 from headrace.errors import CacheError, ConfigError, DamagedError
@@ -23,74 +28,82 @@ def cache(tmp_path: Path) -> Iterator[Cache]:
 
 
 def test_a_record_is_fetched_once_and_then_there(cache: Cache) -> None:
-    assert cache.claim([record(1)], [0]) == [Claim("mine")]
-    assert cache.claim([record(1)], [0]) == [Claim("other")]
+    assert cache.claim([record(1), record(1)]) == [Claim("mine"), Claim("other")]
     (path,) = cache.add([record(1)], [content(1)])
     assert path is not None
     assert Path(path).read_bytes() == content(1)
-    assert cache.claim([record(1)], [1]) == [Claim("ready", path)]
+    assert cache.claim([record(1)]) == [Claim("ready", path)]
     stats = cache.stats()
     assert (stats.hits, stats.misses, stats.records, stats.bytes) == (1, 1, 1, BLOCK)
-
-
-def test_a_record_twice_in_a_claim_is_fetched_once(cache: Cache) -> None:
-    assert [claim.state for claim in cache.claim([record(1), record(1)], [0, 1])] == ["mine", "other"]
+    assert cache.claim([]) == cache.add([], []) == []
 
 
 def test_records_given_up_can_be_claimed_again(cache: Cache) -> None:
-    cache.claim([record(1)], [0])
+    cache.claim([record(1)])
     cache.give_up([record(1), record(2)])
     assert cache.stats().bytes == 0
-    assert states(cache, [1]) == ["mine"]
+    assert states(cache, record(1)) == ["mine"]
 
 
-def test_pinned_records_are_not_evicted(cache: Cache) -> None:
-    paths = put(cache, list(range(8)))
-    assert states(cache, [8]) == ["full"]
-    assert all(path and os.path.exists(path) for path in paths)
-    cache.release([record(3)], [None])
-    assert states(cache, [8]) == ["mine"]
-    assert cache.stats().evictions == 1
-    assert [path and os.path.exists(path) for path in paths] == [number != 3 for number in range(8)]
+def test_what_a_live_process_uses_is_kept(tmp_path: Path) -> None:
+    """Whoever comes later gets the room of datasets that nobody uses any more, the oldest first."""
+    caches = {name: Cache(tmp_path, 4 * BLOCK) for name in ("a", "b", "c")}
+    a = put(caches["a"], [0, 1], "a")
+    b = put(caches["b"], [0, 1], "b")
+    assert states(caches["c"], record(2, dataset="a"), record(2, dataset="c")) == ["full", "full"]
+    caches["c"].close()
+    for name in ("a", "b"):
+        caches[name].close()
+    caches["c"] = Cache(tmp_path, 4 * BLOCK)
+    for place, when in ((a[0], 1000), (b[0], 2000)):
+        assert place is not None
+        os.utime(Path(place).parents[1], (when, when))
+    put(caches["c"], [0, 1], "c")
+    assert not any(path and os.path.exists(path) for path in a)
+    assert all(path and os.path.exists(path) for path in b)
+    assert caches["c"].stats().evictions == 2
+    put(caches["c"], [2], "c")
+    assert sum(bool(path) and os.path.exists(str(path)) for path in b) == 1
+    caches["c"].close()
 
 
-def test_a_pin_lasts_as_long_as_the_last_claim(cache: Cache) -> None:
+def test_a_job_that_is_started_again_finds_what_the_last_one_left(tmp_path: Path) -> None:
+    first = Cache(tmp_path, 4 * BLOCK)
+    put(first, [0, 1, 2, 3])
+    first.close()
+    second = Cache(tmp_path, 4 * BLOCK)
+    assert states(second, *map(record, (7, 6, 0, 5, 1, 2, 3))) == ["full", "full", "ready", "full"] + 3 * [
+        "ready"
+    ]
+    second.close()
+
+
+def test_a_record_larger_than_the_cache_is_not_kept_and_evicts_nothing(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, 8 * BLOCK)
     put(cache, [0])
-    cache.claim([record(0)], [1])
-    put(cache, list(range(1, 8)))
-    cache.release([record(0)], [None])
-    assert states(cache, [8]) == ["full"]
-    cache.release([record(0)], [None])
-    assert states(cache, [8]) == ["mine"]
-
-
-def test_a_record_larger_than_the_cache_is_not_kept_and_evicts_nothing(cache: Cache) -> None:
-    put(cache, [0])
-    cache.release([record(0)], [None])
-    large = Record("large", 9 * BLOCK, None)
-    assert cache.claim([large], [0]) == [Claim("full")]
-    assert states(cache, [0]) == ["ready"]
+    cache.close()
+    cache = Cache(tmp_path, 8 * BLOCK)
+    assert cache.claim([Record("other", "large", 9 * BLOCK, None)]) == [Claim("full")]
+    assert states(cache, record(0)) == ["ready"]
+    cache.close()
 
 
 def test_empty_records_take_a_block(cache: Cache) -> None:
-    empty = Record("empty", 0, 0)
-    cache.claim([empty], [0])
+    empty = Record("memory", "empty", 0, 0)
+    cache.claim([empty])
     (path,) = cache.add([empty], [b""])
     assert path is not None
     assert Path(path).read_bytes() == b""
     assert cache.stats().bytes == BLOCK
-    assert cache.claim([empty], [0]) == [Claim("ready", path)]
+    assert cache.claim([empty]) == [Claim("ready", path)]
 
 
 @pytest.mark.parametrize("wrong", [content(2), content(1)[:-1], b""])
 def test_wrong_bytes_are_refused_whole(cache: Cache, tmp_path: Path, wrong: bytes) -> None:
-    cache.claim([record(0), record(1)], [0, 0])
-    with pytest.raises(
-        DamagedError, match=r"1 of 2 records came damaged, as memory/1: .* instead of"
-    ) as caught:
+    cache.claim([record(0), record(1)])
+    with pytest.raises(DamagedError, match=r"1 of 2 records came damaged, as 1: .* instead of") as caught:
         cache.add([record(0), record(1)], [content(0), wrong])
-    assert caught.value.keys == ("memory/1",)
-    assert pickle.loads(pickle.dumps(caught.value)).keys == ("memory/1",)
+    assert pickle.loads(pickle.dumps(caught.value)).keys == ("1",)
     assert bytes_on_disk(tmp_path / "cache") == 0
     assert all(cache.add([record(0), record(1)], [content(0), content(1)]))
 
@@ -98,159 +111,186 @@ def test_wrong_bytes_are_refused_whole(cache: Cache, tmp_path: Path, wrong: byte
 def test_a_record_without_checksum_keeps_that_of_its_first_bytes(tmp_path: Path) -> None:
     unknown = record(1, checksum=False)
     cache = Cache(tmp_path, 8 * BLOCK)
-    cache.claim([unknown], [0])
+    cache.claim([unknown])
     (path,) = cache.add([unknown], [content(1)])
     assert path is not None
     cache.close()
     cache = Cache(tmp_path, 8 * BLOCK)
-    assert cache.claim([unknown], [0]) == [Claim("ready", path)]
+    assert cache.claim([unknown]) == [Claim("ready", path)]
     cache.close()
-    Path(path).write_bytes(content(2))
-    cache = Cache(tmp_path, 8 * BLOCK)
-    assert cache.claim([unknown], [0]) == [Claim("mine")]
+    stored = Path(path).read_bytes()
+    assert stored[:3000] == content(1)
+    Path(path).write_bytes(content(2) + stored[3000:])
+    assert states(Cache(tmp_path, 8 * BLOCK), unknown) == ["mine"]
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "grow", "remove"])
-@pytest.mark.parametrize("number", [0, 5])
-def test_damage_is_noticed_and_fetched_again(tmp_path: Path, harm: str, number: int) -> None:
+def test_damage_is_noticed_and_fetched_again(tmp_path: Path, harm: str) -> None:
     cache = Cache(tmp_path, 8 * BLOCK)
-    path = put(cache, list(range(6)))[number]
+    path = put(cache, list(range(6)))[5]
     assert path is not None
     cache.close()
-    damaged = {
-        "flip": bytes([content(number)[0] ^ 1]) + content(number)[1:],
-        "cut": content(number)[:-1],
-        "grow": content(number) + b"\0",
-    }
+    good = content(5)
     if harm == "remove":
         os.unlink(path)
     else:
+        damaged = {"flip": bytes([good[0] ^ 1]) + good[1:], "cut": good[:-1], "grow": good + b"\0"}
         Path(path).write_bytes(damaged[harm])
     cache = Cache(tmp_path, 8 * BLOCK)
-    found = cache.claim([record(n) for n in range(6)], list(range(6)))
-    assert [claim.state for claim in found] == ["mine" if n == number else "ready" for n in range(6)]
-    (new,) = cache.add([record(number)], [content(number)])
+    assert states(cache, *map(record, range(6))) == ["ready"] * 5 + ["mine"]
+    (new,) = cache.add([record(5)], [good])
     assert new is not None
-    assert Path(new).read_bytes() == content(number)
-    assert (cache.stats().damaged, cache.stats().records) == (1, 6)
+    assert Path(new).read_bytes() == good
+    assert (cache.stats().damaged, cache.stats().records) == (harm != "remove", 6)
     assert bytes_on_disk(tmp_path) == cache.stats().bytes
-
-
-def test_a_damaged_record_pinned_by_another_is_fetched_without_keeping(tmp_path: Path) -> None:
-    """Its file can't be taken away from that other one."""
-    cache, other = Cache(tmp_path, 8 * BLOCK), Cache(tmp_path, 8 * BLOCK)
-    (path,) = put(cache, [1])
-    assert path is not None
-    Path(path).write_bytes(content(2))
-    assert other.claim([record(1)], [0]) == [Claim("full")]
-    assert Path(path).exists()
-    cache.release([record(1)], [7])
-    assert other.claim([record(1)], [0]) == [Claim("mine")]
-
-
-def test_a_file_that_vanishes_while_the_cache_is_open_is_noticed(cache: Cache) -> None:
-    (path,) = put(cache, [1])
-    assert path is not None
-    cache.release([record(1)], [None])
-    os.unlink(path)
-    assert cache.claim([record(1)], [0]) == [Claim("mine")]
-
-
-def test_a_record_that_has_another_checksum_now_is_fetched_again(cache: Cache) -> None:
-    put(cache, [1])
-    cache.release([record(1)], [None])
-    changed = record(1)._replace(checksum=7)
-    assert cache.claim([changed], [0]) == [Claim("mine")]
+    os.unlink(new)
+    assert states(cache, record(5)) == ["mine"], "while the cache is open"
+    cache.close()
 
 
 def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
     cache = Cache(tmp_path, 4 * BLOCK)
-    paths = put(cache, [0, 1, 2, 3])
-    assert paths[0] is not None
-    places = [tmp_path, Path(paths[0]).parent, Path(paths[0]).parent.parent]
+    path = put(cache, [0, 1, 2, 3])[0]
+    assert path is not None
+    cache.close()
+    places = [tmp_path, tmp_path / "datasets", *list(Path(path).parents)[:2]]
     foreign = [place / name for place in places for name in ("mine.txt", "0", "ffffffff")]
-    for path in foreign:
-        path.write_text("keep")
-    for number in range(4):
-        cache.release([record(number)], [None])
-    for number in range(4, 40):
-        put(cache, [number])
-        cache.release([record(number)], [None])
+    for file in foreign:
+        file.write_text("keep")
+    cache = Cache(tmp_path, 4 * BLOCK)
+    put(cache, [4, 5, 6, 7], "other")
     cache.close()
     Cache(tmp_path, BLOCK).close()
-    assert all(path.read_text() == "keep" for path in foreign)
+    assert all(file.read_text() == "keep" for file in foreign)
 
 
 def test_a_smaller_capacity_than_the_last_time_is_obeyed(tmp_path: Path) -> None:
     cache = Cache(tmp_path, 8 * BLOCK)
     put(cache, list(range(8)))
-    cache.release([record(n) for n in range(8)], list(range(8)))
     cache.close()
     smaller = Cache(tmp_path, 3 * BLOCK)
     assert bytes_on_disk(tmp_path) == smaller.stats().bytes == 3 * BLOCK
-
-
-def test_two_that_live_agree_on_the_capacity(tmp_path: Path) -> None:
-    first = Cache(tmp_path, 8 * BLOCK)
-    with pytest.raises(ConfigError, match=r"capacity \(4,096\) must be 32,768 bytes, .* process \d+ uses"):
+    with pytest.raises(ConfigError, match=r"capacity \(4,096\) must be 12,288 bytes, .* process \d+ uses"):
         Cache(tmp_path, BLOCK)
-    first.close()
-    Cache(tmp_path, BLOCK)
+    smaller.close()
+    Cache(tmp_path, BLOCK).close()
 
 
 def test_arguments_that_cannot_be_obeyed(cache: Cache, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"capacity \(4,095\) must be 4,096 bytes or more"):
         Cache(tmp_path, BLOCK - 1)
-    with pytest.raises(ConfigError, match=r"add\(\) of a record .* no claim to fetch: memory/1"):
+    with pytest.raises(ConfigError, match=r"add\(\) of a record .* no claim to fetch: 1"):
         cache.add([record(1)], [content(1)])
-    put(cache, [1])
-    with pytest.raises(ConfigError, match=r"release\(\) of a record .* hasn't pinned: memory/1"):
-        cache.release([record(1), record(1)], [None, None])
-    cache.release([record(1)], [None])
-    with pytest.raises(ConfigError, match="hasn't pinned"):
-        cache.release([record(1)], [None])
     cache.close()
     cache.close()
     with pytest.raises(ConfigError, match="was closed"):
-        cache.claim([record(1)], [0])
-
-
-def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
+        cache.claim([record(1)])
     (tmp_path / "file").write_text("")
-    with pytest.raises(CacheError, match=r"can't make its folder .*file"):
+    with pytest.raises(CacheError, match=r"can't be used: .*\(.*file\)"):
         Cache(tmp_path / "file", BLOCK)
-    (tmp_path / "index.sqlite").write_text("not a database, but long enough to be looked at as one" * 100)
-    with pytest.raises(CacheError, match=r"index .*index\.sqlite can't be used .* delete the folder"):
-        Cache(tmp_path, BLOCK)
+    (tmp_path / "cache" / "lock").write_text("not the sums that are kept there")
+    with pytest.raises(CacheError, match=r"lock isn't of this version .* and delete it"):
+        Cache(tmp_path / "cache", 8 * BLOCK)
 
 
-def test_no_records_are_no_claims(cache: Cache) -> None:
-    assert cache.claim([], []) == []
-    assert cache.add([], []) == []
-    cache.release([], [])
+def test_what_version_0_1_kept_is_removed(tmp_path: Path) -> None:
+    for name in ("index.sqlite", "index.lock", "headrace-0123abcd/07/7", "mine"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("old")
+    Cache(tmp_path, BLOCK).close()
+    assert {path.name for path in tmp_path.iterdir()} == {"lock", "clients", "datasets", "mine"}
 
 
 def test_pickled_it_is_the_same_cache_and_another_client(cache: Cache) -> None:
     put(cache, [1])
     copy = pickle.loads(pickle.dumps(cache))
-    assert copy.claim([record(1)], [0])[0].state == "ready"
+    assert states(copy, record(1)) == ["ready"]
     copy.close()
     assert cache.stats().records == 1
 
 
-def test_pins_of_a_closed_cache_are_released(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["close", "let go"])
+def test_what_one_fetches_that_ends_is_fetched_by_the_next(tmp_path: Path, end: str) -> None:
     cache, other = Cache(tmp_path, 2 * BLOCK), Cache(tmp_path, 2 * BLOCK)
     put(cache, [0])
-    cache.claim([record(1)], [0])
-    assert other.claim([record(1), record(2)], [0, 0]) == [Claim("other"), Claim("full")]
-    cache.close()
-    assert other.claim([record(1), record(2)], [0, 0]) == [Claim("mine"), Claim("mine")]
-
-
-def test_one_that_is_let_go_without_closing_is_like_a_dead_one(tmp_path: Path) -> None:
-    cache, other = Cache(tmp_path, 2 * BLOCK), Cache(tmp_path, 2 * BLOCK)
-    put(cache, [0])
-    cache.claim([record(1)], [0])
+    cache.claim([record(1)])
+    assert states(other, record(1), record(2)) == ["other", "full"]
+    if end == "close":
+        cache.close()
     del cache
     gc.collect()
-    assert other.claim([record(1), record(2)], [0, 0]) == [Claim("mine"), Claim("mine")]
+    assert states(other, record(1), record(2)) == ["mine", "full"]
+
+
+CAPACITY = 6 * BLOCK
+SIZES = (0, 10, 4096, 5000, 8193)  # of 1, 1, 1, 2, 3 blocks
+clients = st.integers(0, 2)
+numbers = st.lists(st.integers(0, 11), min_size=1, max_size=5)
+
+
+def of(number: int) -> Record:
+    return record(number, SIZES[number % len(SIZES)], dataset="ab"[number % 2])
+
+
+class Clients(RuleBasedStateMachine):
+    """Whatever three clients do, in whatever order: the bound holds, and what was "ready" stays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.caches = [Cache(self.folder, CAPACITY) for _ in range(3)]
+        self.paths: list[set[str]] = [set() for _ in range(3)]  # that were "ready"
+        self.mine: list[set[int]] = [set() for _ in range(3)]  # that it is to fetch
+
+    @rule(client=clients, wanted=numbers)
+    def claim(self, client: int, wanted: list[int]) -> None:
+        fetched = set().union(*self.mine)
+        for number, claim in zip(wanted, self.caches[client].claim(list(map(of, wanted))), strict=True):
+            if claim.state == "ready":
+                assert claim.path is not None
+                assert Path(claim.path).read_bytes() == content(number, of(number).size)
+                self.paths[client].add(claim.path)
+            elif claim.state == "mine":
+                assert number not in fetched | self.mine[client], "two fetch it"
+                self.mine[client].add(number)
+            elif claim.state == "other":
+                assert number in fetched | self.mine[client], "nobody fetches it"
+
+    @rule(client=clients, share=st.integers(1, 3))
+    def add(self, client: int, share: int) -> None:
+        some = sorted(self.mine[client])[::share]
+        data = [content(number, of(number).size) for number in some]
+        for number, path in zip(some, self.caches[client].add(list(map(of, some)), data), strict=True):
+            assert path is not None
+            self.paths[client].add(path)
+            self.mine[client].discard(number)
+
+    @rule(client=clients)
+    def give_up(self, client: int) -> None:
+        self.caches[client].give_up(list(map(of, self.mine[client])))
+        self.mine[client].clear()
+
+    @rule(client=clients)
+    def begin_again(self, client: int) -> None:
+        self.caches[client].close()
+        self.caches[client] = Cache(self.folder, CAPACITY)
+        self.paths[client].clear()
+        self.mine[client].clear()
+
+    @invariant()
+    def the_bound_holds(self) -> None:
+        stats = self.caches[0].stats()
+        assert bytes_on_disk(self.folder) <= stats.bytes <= CAPACITY
+
+    @invariant()
+    def what_was_ready_is_there(self) -> None:
+        assert all(os.path.exists(path) for path in set().union(*self.paths))
+
+    def teardown(self) -> None:
+        for cache in self.caches:
+            cache.close()
+        shutil.rmtree(self.folder)
+
+
+TestClients = Clients.TestCase
+TestClients.settings = settings(max_examples=25, stateful_step_count=30)

@@ -26,7 +26,7 @@ SOURCES = f"{Path(headrace.__file__).parent.parent}{os.pathsep}{TESTS}"
 LONG = 60.0  # seconds that nothing here takes
 
 
-User = Callable[[Path, int, int, int, int, int], subprocess.Popen[str]]
+User = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
@@ -35,11 +35,11 @@ def user() -> Iterator[User]:
     started: list[subprocess.Popen[str]] = []
 
     def start(
-        folder: Path, capacity: int, records: int, batch: int, seed: int, epochs: int
+        folder: Path, capacity: int, records: int, batch: int, seed: int, epochs: int, dataset: str = "memory"
     ) -> subprocess.Popen[str]:
         numbers = map(str, (capacity, records, batch, seed, epochs))
         process = subprocess.Popen(
-            [sys.executable, USER, folder, *numbers, folder.parent / "fetched"],
+            [sys.executable, USER, folder, *numbers, folder.parent / "fetched", dataset],
             env={**os.environ, "PYTHONPATH": SOURCES},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -125,10 +125,10 @@ def test_two_processes_fetch_each_record_once(user: User, tmp_path: Path) -> Non
 
 
 def test_the_bound_holds_while_several_work(user: User, tmp_path: Path) -> None:
-    """300 records of 525 blocks, looked at from outside."""
+    """300 records of 525 blocks, looked at from outside, of two jobs with data of their own."""
     folder = tmp_path / "cache"
     blocks = 150
-    users = [user(folder, blocks * BLOCK, 300, 8, seed, 2) for seed in range(3)]
+    users = [user(folder, blocks * BLOCK, 300, 8, seed, 2, f"data {seed % 2}") for seed in range(3)]
     most = 0
     while any(process.poll() is None for process in users):
         most = max(most, bytes_at_a_moment(folder, users))
@@ -146,7 +146,7 @@ def test_kills_at_random_moments_leave_it_usable_and_bounded(user: User, tmp_pat
     steady = user(folder, capacity, 300, 8, 0, 10_000)
     until(lambda: (tmp_path / "fetched").exists())
     for kill in range(20):
-        victim = user(folder, capacity, 300, 8, 1 + kill, 10_000)
+        victim = user(folder, capacity, 300, 8, 1 + kill, 10_000, f"data {kill % 2}")
         assert victim.stdout is not None
         assert victim.stdout.readline() == "open\n", victim.stderr and victim.stderr.read()
         time.sleep(random.random() * 0.1)
@@ -160,22 +160,24 @@ def test_kills_at_random_moments_leave_it_usable_and_bounded(user: User, tmp_pat
     with_nobody = Cache(folder, capacity)
     stats = with_nobody.stats()
     assert bytes_on_disk(folder) == stats.bytes <= capacity
-    # Nobody holds anything: all of it can go.
-    numbers = list(range(1000, 1200))
-    put(with_nobody, numbers)
+    # Nobody uses anything: all of it can go.
+    put(with_nobody, list(range(1000, 1200)), "new")
     assert with_nobody.stats().records == 200
     with_nobody.close()
-    assert list(folder.glob("headrace-*/clients/*")) == []
+    assert list(folder.glob("datasets/*/*/*.*")) == [], "claims or parts are left"
 
 
 def test_another_process_fetches_the_records_of_a_killed_one(children: Children, tmp_path: Path) -> None:
+    """What it had written of them is never taken for whole."""
     folder = tmp_path / "cache"
     ready, told = os.pipe()
 
     def work() -> None:
         one = Cache(folder, 2 * BLOCK)
-        put(one, [0])
-        one.claim([record(1)], [0])
+        put(one, [0], "its own")
+        one.claim([record(1)])
+        (claimed,) = folder.glob("datasets/*/*/*.claim")
+        claimed.with_suffix(".part").write_bytes(content(1)[:1000])
         os.write(told, b".")
         signal.pause()
 
@@ -183,63 +185,39 @@ def test_another_process_fetches_the_records_of_a_killed_one(children: Children,
     os.close(told)
     assert os.read(ready, 1)
     cache = Cache(folder, 2 * BLOCK)
-    assert cache.claim([record(1), record(2)], [0, 0]) == [Claim("other"), Claim("full")]
+    assert cache.claim([record(1), record(2)]) == [Claim("other"), Claim("full")]
     children.kill(child)
-    # Neither the place of what it was fetching nor what it had in hand is lost.
-    assert cache.claim([record(1), record(2)], [0, 0]) == [Claim("mine"), Claim("mine")]
-    cache.close()
-    os.close(ready)
-
-
-def test_half_a_file_is_never_taken_for_whole(children: Children, tmp_path: Path) -> None:
-    """As a process leaves it that is killed while it writes."""
-    folder = tmp_path / "cache"
-    ready, told = os.pipe()
-
-    def work() -> None:
-        one = Cache(folder, 4 * BLOCK)
-        one.claim([record(1)], [0])
-        folder_of_it = Path(one._member.path(1))
-        folder_of_it.parent.mkdir(parents=True)
-        folder_of_it.write_bytes(content(1)[:1000])
-        os.write(told, b".")
-        signal.pause()
-
-    child = children.fork(work)
-    os.close(told)
-    assert os.read(ready, 1)
-    children.kill(child)
-    cache = Cache(folder, 4 * BLOCK)
-    assert bytes_on_disk(folder) == 0
-    (path,) = put(cache, [1])
+    # Neither the place of what it was fetching nor what it used is lost.
+    assert cache.claim([record(1), record(2)]) == [Claim("mine"), Claim("mine")]
+    (path, _) = cache.add([record(1), record(2)], [content(1), content(2)])
     assert path is not None
     assert Path(path).read_bytes() == content(1)
+    assert bytes_on_disk(folder) == cache.stats().bytes == 2 * BLOCK
     cache.close()
     os.close(ready)
 
 
 def test_a_forked_child_is_another_client(tmp_path: Path) -> None:
-    """It can neither release nor lose what the parent has in hand; the parent goes on."""
+    """It can't lose what the parent uses or fetches; the parent goes on."""
     cache = Cache(tmp_path, 3 * BLOCK)
     put(cache, [0])
-    cache.claim([record(1)], [0])
+    cache.claim([record(1)])
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            assert cache.claim([record(0), record(1)], [0, 0])[1] == Claim("other")
+            assert cache.claim([record(0), record(1)])[1] == Claim("other")
             put(cache, [2])
             code = 0
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert cache.add([record(1)], [content(1)]) != [None]
-    assert [claim.state for claim in cache.claim([record(n) for n in range(3)], [1, 1, 1])] == ["ready"] * 3
-    cache.release([record(n) for n in (0, 0, 1, 1, 2)], [None] * 5)
+    assert [claim.state for claim in cache.claim([record(n) for n in range(3)])] == ["ready"] * 3
     cache.close()
 
 
-def test_a_child_that_outlives_its_parent_keeps_the_parents_claims_for_nobody(tmp_path: Path) -> None:
+def test_a_child_that_outlives_its_parent_keeps_the_parents_data_for_nobody(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     ready, told = os.pipe()
     parent = os.fork()
@@ -255,7 +233,7 @@ def test_a_child_that_outlives_its_parent_keeps_the_parents_claims_for_nobody(tm
     os.waitpid(parent, 0)
     cache = Cache(folder, 2 * BLOCK)
     try:
-        assert cache.claim([record(2)], [0]) == [Claim("mine")]
+        assert cache.claim([record(2, dataset="other")]) == [Claim("mine")]
     finally:
         os.kill(grandchild, signal.SIGKILL)
     cache.close()

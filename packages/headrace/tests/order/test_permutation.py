@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.order.permutation import TABLE_LIMIT, invert, key_of, mix, mix_words, permute
+from headrace.order.permutation import TABLE_LIMIT, key_of, mix, mix_words, permute
 
 KEYS = st.integers(0, 2**64 - 1)
 
@@ -43,11 +43,11 @@ def test_large_ones_are_permutations(n: int) -> None:
 
 
 @given(n=st.integers(1, 2**62), key=KEYS, data=st.data())
-def test_any_one_is_undone_by_its_inverse(n: int, key: int, data: st.DataObject) -> None:
+def test_no_two_positions_have_the_same_image(n: int, key: int, data: st.DataObject) -> None:
     positions = np.array(data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=50)))
     images = permute(positions, n, key)
     assert ((images >= 0) & (images < n)).all()
-    assert (invert(images, n, key) == positions).all()
+    assert len(set(images.tolist())) == len(set(positions.tolist()))
 
 
 @given(n=st.integers(1, 2**40), key=KEYS, data=st.data())

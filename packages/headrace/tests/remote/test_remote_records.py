@@ -45,12 +45,13 @@ def data_of(number: int) -> bytes:
 def wanted(*numbers: int) -> list[Wanted]:
     """Records of one object, `SIZE` bytes each."""
     return [
-        Wanted(f"{ROOT}/x", SIZE * n, SIZE, Record(f"x/{n}", SIZE, zlib.crc32(data_of(n)))) for n in numbers
+        Wanted(f"{ROOT}/x", SIZE * n, SIZE, Record("x", f"{n}", SIZE, zlib.crc32(data_of(n))))
+        for n in numbers
     ]
 
 
 def begin(records: Records, *numbers: int) -> Lease:
-    return records.begin(wanted(*numbers), list(numbers), [None] * len(numbers))
+    return records.begin(wanted(*numbers))
 
 
 @pytest.fixture
@@ -143,7 +144,7 @@ def test_sizes_and_versions_of_single_objects_take_bounded_memory(
 
 
 def test_a_lease_that_failed_as_a_whole_is_released() -> None:
-    lease = Lease([], [], [], urgent=False)
+    lease = Lease([], urgent=False)
     ended: list[Any] = []
     lease.end = ended.append
     lease.error = OSError("no cache")
@@ -184,13 +185,6 @@ def test_a_batch_that_cannot_be_started_holds_nothing(
         patched.setattr(NativeEngine, "_images", no_memory)
         with pytest.raises(MemoryError):
             next(iter(loader))
-    records = dataset.source.access.records()  # type: ignore[attr-defined]
-
-    def pins() -> int:
-        with records._cache._member.transaction() as connection:
-            return int(connection.execute("SELECT total(pins) FROM uses").fetchone()[0])
-
-    until(lambda: pins() == 0)
     assert sum(len(labels) for _, labels in loader) == 6
 
 

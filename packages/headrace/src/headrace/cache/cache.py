@@ -2,55 +2,43 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+import threading
 import zlib
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from hashlib import blake2b
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet, finalize
 
 from headrace.cache import files
-from headrace.cache.claiming import (
-    ADVANCE,
-    CLOCK,
-    FORGOTTEN_AT_ONCE,
-    UNPIN,
-    UNPIN_KEY,
-    Answer,
-    Claiming,
-    Request,
-    forget_passed,
-)
-from headrace.cache.index import REMOVE, DiskFullError, Member
-from headrace.cache.records import CacheStats, Claim, Record
+from headrace.cache.records import CacheStats, Claim, Record, State
 from headrace.errors import CacheError, ConfigError, DamagedError
 
-# A use that was named before counts unless it is passed, or later.
-EXPECT = """
-INSERT INTO uses SELECT id, ?1, ?2, 0 FROM records WHERE key = ?3 AND ?2 >= ?4
-ON CONFLICT DO UPDATE SET position = excluded.position
-    WHERE pins = 0 AND (position < ?4 OR position > excluded.position)
-"""
+# Records that a process remembers to have checked: at most 150 MB. Then it checks again.
+MOST_CHECKED = 1 << 21
 
 
 class Cache:
     """A cache of records on local disk. All processes of the node that name one folder share it; threads may
     share a Cache, and a forked child continues with one of its own.
 
-    A *position* counts the samples that this Cache's user needs, one after the other, from 0 when the Cache
-    was made, through all epochs. Positions only state what is needed sooner; they come from the order, which
-    is known in advance. Where several ranks of a job on this node are in step, the position of a record's
-    next use may be that of its next use by any of them.
+    The cache fills up and then keeps what it has: a record is evicted only if no live process uses its
+    dataset, and only to make room for others. A process uses a dataset from the first claim of one of its
+    records until it closes the Cache or ends.
 
     Args:
-        folder: on a local disk. Made where it is missing; files in it that the cache didn't write are left
+        folder: on a local disk. Made if it is missing; files in it that the cache didn't write are left
             alone.
-        capacity: bytes that the records may take on disk, in blocks of 4096. The index comes on top, some
-            300 bytes a record.
+        capacity: bytes that the records may take on disk, in blocks of 4096.
 
     Raises:
         ConfigError: `capacity` is less than a block, or a live process uses the folder with another.
-        CacheError: the folder can't be used, or its index is damaged.
+        CacheError: the folder can't be used.
     """
 
     def __init__(self, folder: Path | str, capacity: int) -> None:
@@ -58,249 +46,281 @@ class Cache:
             raise ConfigError(f"capacity ({capacity:,}) must be {files.BLOCK:,} bytes or more.")
         self._folder = Path(folder).absolute()
         self._capacity = capacity
-        self._begin()
-        self._member = Member(self._folder, capacity, self._begin)
-        with self._member.transaction():
+        self._closed = False
+        self._checked: set[str] = set()
+        self._reset()
+        _caches.add(self)
+        with self._locked():
             pass  # an unusable folder is an error now
 
-    def _begin(self) -> None:
-        """With nothing claimed."""
-        self._held: dict[bytes, tuple[int, int]] = {}  # number of the record, pins
-        self._fetching: dict[bytes, int] = {}
-        self._verified = bytearray()  # a bit for each number of a record
+    def _reset(self) -> None:
+        """Starts as a new client, which holds nothing."""
+        self._lock = threading.RLock()
+        self._ledger: files.Ledger | None = None
+        self._client = self._folder
+        self._datasets: dict[str, str] = {}
+        self._fetching: set[str] = set()
+        self._descriptors: list[int] = []  # whose locks say that this client lives, and what it uses
+        self._end = finalize(self, _leave, self._descriptors)
         self._counts = dict.fromkeys(("hits", "misses", "evictions", "damaged", "not_kept"), 0)
 
-    def expect(self, records: Sequence[Record], positions: Sequence[int]) -> None:
-        """Announce where records are needed that may be there already, from an earlier epoch or job or from
-        another rank, so that they are kept for it. Those that aren't there, or whose positions are passed,
-        are passed over. It takes about 5 µs a record: call it at the beginning of an epoch with the samples
-        that this user needs in it, some hundreds at a time; where jobs with orders of their own share the
-        cache, some ten times an epoch. Of a record that comes several times, the soonest use counts."""
-        requests = _requests(records, positions)
-        with self._member.transaction() as connection:
-            (clock,) = connection.execute(CLOCK, [self._member.number]).fetchone()
-            connection.executemany(
-                EXPECT,
-                [(self._member.number, request.position, request.key, clock) for request in requests],
-            )
-
-    def skip(self, position: int) -> bool:
-        """Announce that what was expected before `position` won't be claimed: some thousand uses are
-        forgotten. Returns whether there may be more; call it again then."""
-        with self._member.transaction() as connection:
-            connection.execute(ADVANCE, [position, self._member.number])
-            return forget_passed(connection, self._member.number, FORGOTTEN_AT_ONCE) > 0
-
-    def claim(self, records: Sequence[Record], positions: Sequence[int]) -> list[Claim]:
-        """Pin what is there, and divide among the processes who fetches what isn't: `positions[i]` is where
-        `records[i]` is needed. Call it in order of use, with a batch's records or more at a time. What is
-        "ready" has been checked: by its checksum the first time that this process sees it, by its size later.
-
-        To make room, records are evicted: first those that no process is known to need, the longest unused
-        first; then that which is needed last; never one in use, nor one that is needed sooner than the
-        record that wants its room.
+    def claim(self, records: Sequence[Record]) -> list[Claim]:
+        """Finds what is there, and divides among the processes who fetches what isn't. Call it in order of
+        use, with a batch's records or more at a time. What is "ready" has been checked: by its checksum the
+        first time that this process sees it, by its size later.
 
         Raises:
-            CacheError: the index or the folder can't be used. On a full disk the answer is "full" instead.
+            CacheError: the folder can't be used. On a full disk the answer is "full" instead.
         """
-        requests = _requests(records, positions)
-        answers = self._answer(requests, set())
-        damaged = self._damaged(requests, answers)
-        if damaged:
-            again = [row for row, answer in enumerate(answers) if answer.number in damaged]
-            second = self._answer([requests[row] for row in again], damaged)
-            for row, answer in zip(again, second, strict=True):
-                answers[row] = answer
-        with self._member.lock:
-            for answer in answers:
-                self._counts["hits"] += answer.state == "ready"
-                self._counts["misses"] += answer.state in ("mine", "full")
+        self._check_open()
+        with self._explained():
+            paths = [self._path(record) for record in records]
+            states: list[State | None] = [
+                "ready" if self._is_ready(path, record) else None
+                for path, record in zip(paths, records, strict=True)
+            ]
+            missing = [i for i, state in enumerate(states) if state is None]
+            if missing:
+                rooms = [files.room(files.stored_size(records[i])) for i in missing]
+                with self._locked() as ledger:
+                    self._make_room(ledger, sum(room for room in rooms if room <= self._capacity))
+                    for i in missing:
+                        states[i] = self._decide(ledger, paths[i], records[i])
+        with self._lock:
+            self._counts["hits"] += states.count("ready")
+            self._counts["misses"] += states.count("mine") + states.count("full")
         return [
-            Claim(answer.state, self._member.path(answer.number) if answer.state == "ready" else None)
-            for answer in answers
+            Claim(state or "full", path if state == "ready" else None)
+            for state, path in zip(states, paths, strict=True)
         ]
 
-    def _answer(self, requests: list[Request], damaged: set[int]) -> list[Answer]:
-        """Claim them. `damaged`: numbers of records that were "ready" for these requests, but are not."""
-        if not requests:
-            return []
-        try:
-            with self._member.lock:
-                with self._member.transaction() as connection:
-                    claiming = Claiming(connection, self._member.clients, self._member.number)
-                    answers = claiming.answer(requests, damaged)
-                self._counts["evictions"] += claiming.evictions
-                self._counts["damaged"] += claiming.dropped
-                if damaged:
-                    self._forget_pins(request.key for request in requests)
-                for request, answer in zip(requests, answers, strict=True):
-                    if answer.state == "ready":
-                        pins = self._held.get(request.key, (0, 0))[1]
-                        self._held[request.key] = answer.number, pins + 1
-                    elif answer.state == "mine":
-                        self._fetching[request.key] = answer.number
-        except DiskFullError:
-            if damaged:
-                self._forget_pins(request.key for request in requests)
-                self._member.change(
-                    [(UNPIN_KEY, [(self._member.number, request.key) for request in requests])]
-                )
-            return [Answer("full")] * len(requests)
-        return answers
-
-    def _damaged(self, requests: list[Request], answers: list[Answer]) -> set[int]:
-        """Numbers of those "ready" whose file isn't what was written."""
-        damaged = set()
-        for request, (state, number, checksum) in zip(requests, answers, strict=True):
-            if state != "ready" or number in damaged:
-                continue
-            path = self._member.path(number)
-            if not files.has_size(path, request.record.size):
-                damaged.add(number)
-            elif not self._is_verified(number):
-                if files.has_checksum(path, checksum):
-                    self._set_verified(number)
-                else:
-                    damaged.add(number)
-        return damaged
-
     def add(self, records: Sequence[Record], data: Sequence[files.Bytes]) -> list[str | None]:
-        """End claims that were "mine" with the records' bytes. Returns the path of each, pinned as if
-        "ready"; None where it couldn't be written as the disk is full: continue without keeping it.
+        """Ends claims that were "mine" with the records' bytes. Returns the path of each, or None if the disk
+        is full: continue without keeping it.
 
         Raises:
             ConfigError: a record isn't claimed.
             DamagedError: bytes don't have their record's size or checksum. Nothing was added; `error.keys`
                 says which to fetch again.
-            CacheError: the folder can't be written. Nothing was added.
+            CacheError: the folder can't be written.
         """
-        keys = [_digest(record) for record in records]
-        unclaimed = [
-            record.key for record, key in zip(records, keys, strict=True) if key not in self._fetching
-        ]
-        if unclaimed:
-            raise ConfigError(f"add() of a record that this Cache has no claim to fetch: {unclaimed[0]}.")
+        places = [self._path(record) for record in records]
+        for record, path in zip(records, places, strict=True):
+            if path not in self._fetching:
+                raise ConfigError(f"add() of a record that this Cache has no claim to fetch: {record.key}.")
         checksums = _checked(records, data)
-        numbers = [self._fetching[key] for key in keys]
         paths: list[str | None] = []
-        try:
-            for number, content in zip(numbers, data, strict=True):
-                place = self._member.path(number)
-                paths.append(place if files.write(place, content) else None)
-            there = [
-                (checksum, number)
-                for checksum, number, path in zip(checksums, numbers, paths, strict=True)
-                if path
-            ]
-            gone = [(number,) for number, path in zip(numbers, paths, strict=True) if not path]
-            with self._member.transaction() as connection:
-                connection.executemany("UPDATE records SET fetcher = NULL, checksum = ? WHERE id = ?", there)
-                connection.executemany(REMOVE, gone)
-        except CacheError as error:
-            for written in filter(None, paths):
-                files.remove(written)
-            if not isinstance(error, DiskFullError):
-                raise
-            self._member.change([(REMOVE, [(number,) for number in numbers])])
-            paths = [None] * len(numbers)
-        with self._member.lock:
-            for key, number, path in zip(keys, numbers, paths, strict=True):
-                del self._fetching[key]
-                if path:
-                    self._held[key] = number, 1
-                    self._set_verified(number)
+        for record, path, content, checksum in zip(records, places, data, checksums, strict=True):
+            with self._explained():
+                is_written = files.write(path, record, content, checksum)
+                if is_written:
+                    files.remove(path, files.CLAIM)
+            with self._lock:
+                if is_written:
+                    self._fetching.discard(path)
+                    self._note_checked(path)
                 else:
                     self._counts["not_kept"] += 1
+            if not is_written:
+                self.give_up([record])
+            paths.append(path if is_written else None)
         return paths
 
     def give_up(self, records: Sequence[Record]) -> None:
-        """End claims that were "mine", of records that couldn't be fetched. Others are passed over."""
-        with self._member.lock:
-            numbers = [self._fetching.pop(_digest(record), 0) for record in records]
-            self._member.change([(REMOVE, [(number,) for number in numbers if number])])
-
-    def release(self, records: Sequence[Record], positions: Sequence[int | None]) -> None:
-        """Unpin records that were "ready" or added, once for each time that they were. `positions[i]`: where
-        `records[i]` is needed next; None: not as far as is known.
-
-        Raises:
-            ConfigError: a record isn't pinned.
-        """
-        again: list[tuple[Any, ...]] = []
-        last: list[tuple[Any, ...]] = []
-        with self._member.lock:
-            keys = [_digest(record) for record in records]
-            for key, times in Counter(keys).items():
-                if self._held.get(key, (0, 0))[1] < times:
-                    record = records[keys.index(key)]
-                    raise ConfigError(f"release() of a record that this Cache hasn't pinned: {record.key}.")
-            for key, position in zip(keys, positions, strict=True):
-                number = self._held[key][0]
-                if position is None:
-                    last.append((number, self._member.number))
-                else:
-                    again.append((position, number, self._member.number))
-            self._forget_pins(keys)
-            self._member.change(
-                [
-                    ("UPDATE space SET ticks = ticks + 1", [()]),
-                    (
-                        "UPDATE uses SET pins = pins - 1, position = ? WHERE record = ? AND client = ?",
-                        again,
-                    ),
-                    (UNPIN, last),
-                    ("DELETE FROM uses WHERE record = ? AND client = ? AND pins = 0", last),
-                ]
-            )
+        """Ends claims that were "mine", of records that couldn't be fetched. Others are passed over."""
+        paths = [self._path(record) for record in records]
+        with self._locked() as ledger:
+            for record, path in zip(records, paths, strict=True):
+                if path in self._fetching:
+                    self._fetching.discard(path)
+                    files.remove(path, files.CLAIM)
+                    ledger.change(-files.room(files.stored_size(record)), -1)
 
     def stats(self) -> CacheStats:
-        """See `CacheStats`."""
-        with self._member.transaction() as connection:
-            capacity, taken, records = connection.execute(
-                "SELECT capacity, bytes, records FROM space"
-            ).fetchone()
-            return CacheStats(capacity=capacity, bytes=taken, records=records, **self._counts)
+        """Returns what the cache holds now."""
+        with self._locked() as ledger:
+            return CacheStats(ledger.capacity, ledger.bytes, ledger.records, **self._counts)
 
     def close(self) -> None:
-        """Unpin everything, give up what is being fetched, and let the others forget what this one needs. For
-        a process that was killed, the others do the same."""
-        self._member.close()
+        """Ends the use of all datasets, and gives up what is being fetched. The kernel and the other
+        processes do the same for a process that was killed."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._end()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # In another process: the same cache, another client.
         return type(self), (self._folder, self._capacity)
 
-    def _forget_pins(self, keys: Iterable[bytes]) -> None:
-        """One of each."""
-        for key in keys:
-            number, pins = self._held.pop(key)
-            if pins > 1:
-                self._held[key] = number, pins - 1
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns errors of the system into CacheErrors."""
+        try:
+            yield
+        except CacheError:  # an OSError, too
+            raise
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename else ""
+            full = "The disk is full. " if error.errno in files.FULL else ""
+            raise CacheError(
+                f"{full}The cache in {self._folder} can't be used: {error.strerror}{where}. The folder must"
+                " be on a local, writable disk."
+            ) from error
 
-    def _is_verified(self, number: int) -> bool:
-        return number >> 3 < len(self._verified) and bool(self._verified[number >> 3] >> (number & 7) & 1)
+    @contextmanager
+    def _locked(self) -> Iterator[files.Ledger]:
+        """Makes all other threads and processes wait; opens the cache at the first use."""
+        with self._lock, self._explained():
+            self._check_open()
+            if self._ledger is None:
+                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                ledger = files.Ledger(self._folder)
+                self._descriptors.append(ledger.descriptor)
+                with ledger.locked():
+                    self._join(ledger)
+                self._ledger = ledger
+            with self._ledger.locked():
+                yield self._ledger
 
-    def _set_verified(self, number: int) -> None:
-        with self._member.lock:
-            missing = (number >> 3) + 1 - len(self._verified)
-            if missing > 0:
-                self._verified += bytes(missing + len(self._verified) // 8)
-            self._verified[number >> 3] |= 1 << (number & 7)
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConfigError(f"The cache in {self._folder} was closed. Make another Cache.")
+
+    def _join(self, ledger: files.Ledger) -> None:
+        """Becomes a client; the first one counts what is there."""
+        clients = self._folder / "clients"
+        clients.mkdir(exist_ok=True)
+        (self._folder / "datasets").mkdir(exist_ok=True)
+        others = [path.name for path in clients.iterdir() if files.is_held(str(path))]
+        if others and ledger.capacity != self._capacity:
+            raise ConfigError(
+                f"capacity ({self._capacity:,}) must be {ledger.capacity:,} bytes, with which process"
+                f" {others[0].split('-')[0]} uses the cache in {self._folder} now. Name the same capacity, or"
+                " another folder."
+            )
+        if not others:
+            for dead in os.listdir(clients):
+                os.unlink(clients / dead)
+            self._remove_first_version()
+            self._count(ledger)
+        self._client = clients / f"{os.getpid()}-{secrets.token_hex(8)}"
+        self._client.touch(0o600, exist_ok=False)
+        self._hold(self._client, fcntl.LOCK_EX)
+
+    def _hold(self, path: Path, kind: int) -> None:
+        """Locks a file or folder as long as this client lives."""
+        descriptor = files.lock(str(path), kind)
+        assert descriptor is not None, f"{path} is missing"
+        self._descriptors.append(descriptor)
+
+    def _remove_first_version(self) -> None:
+        """Removes what Headrace 0.1 kept here, which nothing would count."""
+        if (self._folder / "index.sqlite").exists():
+            for old in self._folder.glob("headrace-????????"):
+                shutil.rmtree(old, ignore_errors=True)
+            for name in ("index.lock", "index.sqlite-wal", "index.sqlite-shm", "index.sqlite"):
+                (self._folder / name).unlink(missing_ok=True)
+
+    def _count(self, ledger: files.Ledger) -> None:
+        """Counts what is there, removes what was being written, and what exceeds the capacity."""
+        ledger.write(self._capacity, 0, 0)
+        for dataset in self._folder.joinpath("datasets").iterdir():
+            for path, room in files.records_in(str(dataset)):
+                files.remove(path, files.CLAIM, files.PART)
+                if os.path.exists(path):
+                    if ledger.bytes + room > ledger.capacity:
+                        os.unlink(path)
+                    else:
+                        ledger.change(room, 1)
+
+    def _path(self, record: Record) -> str:
+        """The record's file. From the first time on, this client uses the record's dataset."""
+        folder = self._datasets.get(record.dataset)
+        if folder is None:
+            with self._locked():
+                place = self._folder / "datasets" / files.digest(record.dataset)
+                place.mkdir(exist_ok=True)
+                self._hold(place, fcntl.LOCK_SH)
+                os.utime(place)
+                folder = self._datasets[record.dataset] = str(place)
+        return files.path_of(folder, record)
+
+    def _is_ready(self, path: str, record: Record) -> bool:
+        try:
+            if os.stat(path).st_size != files.stored_size(record):
+                return False
+        except FileNotFoundError:
+            return False
+        if path not in self._checked:
+            if not files.is_whole(path, record):
+                return False
+            self._note_checked(path)
+        return True
+
+    def _note_checked(self, path: str) -> None:
+        if len(self._checked) >= MOST_CHECKED:
+            self._checked.clear()
+        self._checked.add(path)
+
+    def _decide(self, ledger: files.Ledger, path: str, record: Record) -> State:
+        """Answers the claim of a record that wasn't there a moment ago; all others wait."""
+        claim = path + files.CLAIM
+        is_counted = os.path.exists(claim)
+        if is_counted and files.is_held(claim):
+            return "other"
+        if os.path.exists(path):
+            if self._is_ready(path, record):
+                return "ready"
+            os.unlink(path)
+            self._checked.discard(path)
+            self._counts["damaged"] += 1
+            is_counted = True
+        room = files.room(files.stored_size(record))
+        if not is_counted:
+            if ledger.bytes + room > ledger.capacity:
+                return "full"
+            ledger.change(room, 1)
+        files.remove(path, files.CLAIM)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.link(self._client, claim)
+        except OSError as error:
+            ledger.change(-room, -1)
+            if error.errno not in (*files.FULL, errno.EMLINK):
+                raise
+            return "full"
+        self._fetching.add(path)
+        return "mine"
+
+    def _make_room(self, ledger: files.Ledger, needed: int) -> None:
+        """Removes records of datasets that no live process uses, those unused the longest first."""
+        if ledger.bytes + needed <= ledger.capacity:
+            return
+        datasets = self._folder.joinpath("datasets").iterdir()
+        for dataset in sorted(datasets, key=lambda place: place.stat().st_mtime):
+            descriptor = files.lock(str(dataset), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if descriptor is None:
+                continue
+            try:
+                for path, room in files.records_in(str(dataset)):
+                    if ledger.bytes + needed <= ledger.capacity:
+                        return
+                    files.remove(path)
+                    ledger.change(-room, -1)
+                    self._counts["evictions"] += 1
+            finally:
+                os.close(descriptor)
 
 
-def _digest(record: Record) -> bytes:
-    return blake2b(record.key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def _requests(records: Sequence[Record], positions: Sequence[int]) -> list[Request]:
-    return [
-        Request(_digest(record), record, position)
-        for record, position in zip(records, positions, strict=True)
-    ]
+def _leave(descriptors: list[int]) -> None:
+    """Ends a client. Waits for no lock: the garbage collector may call it in the middle of anything."""
+    while descriptors:
+        os.close(descriptors.pop())
 
 
 def _checked(records: Sequence[Record], data: Sequence[files.Bytes]) -> list[int]:
-    """The checksums of the data."""
+    """The checksums of the data. Raises DamagedError."""
     checksums = [zlib.crc32(content) for content in data]
     damaged = []
     for record, content, checksum in zip(records, data, checksums, strict=True):
@@ -316,3 +336,30 @@ def _checked(records: Sequence[Record], data: Sequence[files.Bytes]) -> list[int
             tuple(record.key for record, _ in damaged),
         )
     return checksums
+
+
+_caches: WeakSet[Cache] = WeakSet()
+_forking: list[Cache] = []
+
+
+def _before_fork() -> None:
+    caches = list(_caches)
+    for cache in caches:
+        cache._lock.acquire()
+    _forking[:] = caches  # once no other thread is forking
+
+
+def _after_in_parent() -> None:
+    while _forking:
+        _forking.pop()._lock.release()
+
+
+def _after_in_child() -> None:
+    # The parent's descriptors keep its locks; the child's copies would keep them after the parent's end.
+    while _forking:
+        cache = _forking.pop()
+        cache._end()
+        cache._reset()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

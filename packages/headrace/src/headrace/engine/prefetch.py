@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,11 +25,6 @@ from headrace.sources.remote import RemoteSamples
 AHEAD_BYTES = 512 << 20
 CACHE_SHARE = 0.25
 
-# (position of this epoch's sample number 0, samples in it) → when each of the samples is needed next.
-NextUse = Callable[[Indices], "list[int | None]"]
-# (number of this epoch's sample, count) → so many from there on, fewer at its end.
-Coming = Callable[[int, int], Indices]
-
 
 @dataclass(slots=True, eq=False)
 class LeasedBatch(IndexBatch):
@@ -45,30 +40,13 @@ class Prefetcher(Iterator[IndexBatch]):
         batches: indices of each batch, in order; taken ahead of what the caller asks for, by a bounded number
             of bytes.
         source: source of the samples.
-        next_use: function that says when samples are needed again, counted in samples from the start of the
-            epoch.
-        coming: function that names later samples of the epoch; None where nothing is known beyond `batches`.
     """
 
-    def __init__(
-        self,
-        batches: Iterator[IndexBatch],
-        source: RemoteSamples,
-        next_use: NextUse | None = None,
-        coming: Coming | None = None,
-    ) -> None:
+    def __init__(self, batches: Iterator[IndexBatch], source: RemoteSamples) -> None:
         self._batches: Iterator[IndexBatch] | None = batches
         self._source = source
-        self._next_use = next_use
         self._queue: deque[LeasedBatch] = deque()
-        records = source.access.records()
-        self._most = min(AHEAD_BYTES, int(CACHE_SHARE * records.capacity))
-        self._start = self._position = records.position
-        self._expecting = (
-            records.expect(lambda first, count: source.wanted(coming(first, count)), self._start)
-            if coming is not None
-            else None
-        )
+        self._most = min(AHEAD_BYTES, int(CACHE_SHARE * source.access.records().capacity))
 
     def __next__(self) -> LeasedBatch:
         """Waits for the records of the next batch."""
@@ -104,24 +82,16 @@ class Prefetcher(Iterator[IndexBatch]):
                 batch = next(self._batches)
             except StopIteration:
                 self._batches = None
-                self._end()
                 return
             self._queue.append(self._leased(batch))
 
     def close(self) -> None:
         """Gives up what was started."""
         self._batches = None
-        self._end()
         while self._queue:
             lease = self._queue.popleft().lease
             if lease is not None:
                 lease.release()
-
-    def _end(self) -> None:
-        if self._expecting is not None:
-            records = self._source.access.records()
-            records.position = max(records.position, self._expecting.end())
-            self._expecting = None
 
     def _held(self) -> int:
         return sum(batch.lease.nbytes for batch in self._queue if batch.lease is not None)
@@ -134,16 +104,7 @@ class Prefetcher(Iterator[IndexBatch]):
         order = samples_of(batch.indices, len(self._source))
         if order is None:
             return LeasedBatch(batch.indices, batch.occurrences)
-        then: list[int | None] | None = None
-        if self._next_use is not None:
-            then = [None if use is None else self._start + use for use in self._next_use(order)]
-        lease = self._source.begin(order, self._position, then)
-        self._position += len(order)
-        records = self._source.access.records()
-        records.position = max(records.position, self._position)
-        if self._expecting is not None:
-            self._expecting.passed = self._position - self._start
-        return LeasedBatch(batch.indices, batch.occurrences, lease)
+        return LeasedBatch(batch.indices, batch.occurrences, self._source.begin(order))
 
 
 def samples_of(indices: Any, size: int) -> Indices | None:
@@ -186,7 +147,7 @@ class HeldSamples:
         self._at = {sample: i for i, sample in enumerate(order.tolist())}
 
     def __enter__(self) -> HeldSamples:
-        self._lease = self._source.begin(self._order, 0, urgent=True).arrived()
+        self._lease = self._source.begin(self._order, urgent=True).arrived()
         self._native = leased_source(self._plan, self._order, self._lease)
         return self
 

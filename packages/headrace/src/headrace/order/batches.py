@@ -68,23 +68,6 @@ class OrderedBatches:
                 yield IndexBatch(indices[i : i + batch], occurrences[i : i + batch])
             first += count
 
-    def coming(self, start: EpochStart, first: int, count: int) -> Indices:
-        """Samples number `first` to first + count - 1 after the start, as many of them as there are."""
-        positions = self.shard.positions(self.order.size, start.position, first, count)
-        return self.order.at(positions, *start.draw_order())[0]
-
-    def next_use(self, start: EpochStart, samples: Indices) -> list[int | None]:
-        """How many samples from the start on each of `samples` comes again: in the next epoch, on
-        whichever rank. None: not known. The seed of the next epoch must be that of this one."""
-        size = self.order.size
-        seed, epoch = start.draw_order()
-        positions = None if size is None else self.order.positions(samples, seed, epoch + 1)
-        if size is None or positions is None:
-            return [None] * len(samples)
-        rest = self.shard.samples(size, start.position)
-        uses: list[int | None] = (rest + positions // self.shard.world_size).tolist()
-        return uses
-
     def reached(self, start: int, batches: int) -> int:
         """Position that all ranks together have reached with so many batches from `start` on."""
         return self.shard.after(self.order.size, start, batches)

@@ -68,14 +68,7 @@ def permute(positions: npt.NDArray[np.integer[Any]], n: int, key: int) -> Indice
     """
     if n <= TABLE_LIMIT:
         return np.take(_table(n, key), positions)
-    return _walk(positions, n, key, inverse=False)
-
-
-def invert(indices: npt.NDArray[np.integer[Any]], n: int, key: int) -> Indices:
-    """The positions whose images are `indices`: undoes `permute`."""
-    if n <= TABLE_LIMIT:
-        return np.take(_inverse(n, key), indices)
-    return _walk(indices, n, key, inverse=True)
+    return _walk(positions, n, key)
 
 
 @lru_cache(maxsize=8)
@@ -86,21 +79,13 @@ def _table(n: int, key: int) -> Indices:
     return table
 
 
-@lru_cache(maxsize=8)
-def _inverse(n: int, key: int) -> Indices:
-    inverse = np.argsort(_table(n, key)).astype(np.int64)
-    inverse.flags.writeable = False
-    return inverse
-
-
-def _walk(values: npt.NDArray[np.integer[Any]], n: int, key: int, *, inverse: bool) -> Indices:
+def _walk(values: npt.NDArray[np.integer[Any]], n: int, key: int) -> Indices:
     side = math.isqrt(n - 1) + 1
     keys = [key_of(key, number) for number in range(ROUNDS)]
-    step = _decrypt if inverse else _encrypt
-    out = step(values.astype(np.uint64), side, keys)
+    out = _encrypt(values.astype(np.uint64), side, keys)
     outside = np.flatnonzero(out >= n)
     while outside.size:
-        again = step(out[outside], side, keys)
+        again = _encrypt(out[outside], side, keys)
         out[outside] = again
         outside = outside[again >= n]
     return out.astype(np.int64)
@@ -113,15 +98,6 @@ def _encrypt(x: Words, side: int, keys: list[int]) -> Words:
         total = left + _round(right, key, base)
         # The smaller one of these is the remainder: below `base` the subtraction wraps around.
         left, right = right, np.minimum(total, total - base)
-    return left * base + right
-
-
-def _decrypt(x: Words, side: int, keys: list[int]) -> Words:
-    base = np.uint64(side)
-    left, right = np.divmod(x, base)
-    for key in reversed(keys):
-        total = right + base - _round(left, key, base)
-        left, right = np.minimum(total, total - base), left
     return left * base + right
 
 

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Sampler
 
 from headrace.errors import ConfigError
-from headrace.order.permutation import Indices, invert, key_of, permute, random_words
+from headrace.order.permutation import Indices, key_of, permute, random_words
 
 # Indices computed at a time: large enough that the cost of a NumPy call doesn't show, small enough that
 # the first index doesn't wait.
@@ -74,10 +74,6 @@ class Order(Sampler[int]):
         """(indices, occurrences) at positions of one pass."""
         raise NotImplementedError
 
-    def positions(self, indices: Indices, seed: int, epoch: int) -> Indices | None:  # noqa: ARG002
-        """Where `indices` come first in an epoch: undoes `at`. None: there is no quick way to tell."""
-        return None
-
     def identity(self) -> str:
         """What the order depends on beside seed and epoch, in words that fit a sentence."""
         return f"{type(self).__name__} of {self.pass_size}"
@@ -110,10 +106,6 @@ class Sequential(Order):
     def _pass(self, positions: Indices, key: int) -> tuple[Indices, Indices | int]:  # noqa: ARG002
         return positions, 0
 
-    def positions(self, indices: Indices, seed: int, epoch: int) -> Indices | None:  # noqa: ARG002
-        """See `Order`."""
-        return indices
-
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.pass_size))
 
@@ -130,10 +122,6 @@ class Shuffled(Order):
 
     def _pass(self, positions: Indices, key: int) -> tuple[Indices, Indices | int]:
         return permute(positions, self.pass_size, key), 0
-
-    def positions(self, indices: Indices, seed: int, epoch: int) -> Indices | None:
-        """See `Order`."""
-        return invert(indices, self.pass_size, key_of(seed, epoch, 0, ORDER))
 
 
 class RepeatedAugmentation(Order):

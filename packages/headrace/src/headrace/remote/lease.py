@@ -92,7 +92,6 @@ class Lease:
 
     Attributes:
         wanted: [n].
-        positions, next_positions: [n]; when each is needed, and when again, as `headrace.cache` counts.
         urgent: whether somebody waits, so that the cache is bypassed where it is full.
         paths: [n]; files that hold just the record; None: it failed.
         errors: by position; why it failed.
@@ -100,17 +99,8 @@ class Lease:
         mine: positions that the cache waits for.
     """
 
-    def __init__(
-        self,
-        wanted: Sequence[Wanted],
-        positions: Sequence[int],
-        next_positions: Sequence[int | None],
-        *,
-        urgent: bool,
-    ) -> None:
+    def __init__(self, wanted: Sequence[Wanted], *, urgent: bool) -> None:
         self.wanted = list(wanted)
-        self.positions = list(positions)
-        self.next_positions = list(next_positions)
         self.urgent = urgent
         self.pid = os.getpid()
         self.paths: list[str | None] = [None] * len(self.wanted)
@@ -157,10 +147,6 @@ class Lease:
         while len(data):
             data = data[os.write(fd, data) :]
         self.paths[i] = f"{MEMORY}{fd}"
-
-    def cached(self) -> list[int]:
-        """Positions of the records that are pinned in the cache."""
-        return [i for i, path in enumerate(self.paths) if path is not None and i not in self._memory]
 
     def release(self) -> None:
         """Gives back what is held and stops what is under way; does nothing the second time, or in a forked

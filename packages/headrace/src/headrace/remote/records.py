@@ -18,7 +18,6 @@ from headrace.cache import Cache, Record
 from headrace.errors import DamagedError, HeadraceError, RemoteError
 from headrace.records import RemoteStats
 from headrace.remote.client import endpoint_of, store_and_name
-from headrace.remote.expecting import Expecting
 from headrace.remote.failures import Failure
 from headrace.remote.lease import Lease, Range, Wanted, coalesce
 from headrace.remote.loop import Loop, loop
@@ -58,7 +57,6 @@ class Records:
         self.pid = os.getpid()
         self.folder = folder
         self.capacity = capacity
-        self.position = 0  # number of samples requested so far, over all epochs
         # The cache counts the same record at each claim while there is no room.
         self._missing = 0
         self._options = options
@@ -72,48 +70,21 @@ class Records:
         self._disk = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="headrace-cache")
         weakref.finalize(self, _close_later, self._loop, self._disk, self._cache)
 
-    def begin(
-        self,
-        wanted: Sequence[Wanted],
-        positions: Sequence[int],
-        next_positions: Sequence[int | None],
-        *,
-        urgent: bool = False,
-    ) -> Lease:
-        """Starts to fetch all of `wanted`; returns at once.
-
-        Args:
-            positions: [n]; when they are needed, in samples, as `position` counts them.
-            next_positions: [n]; when they are needed again; None: not known.
-            urgent: somebody waits for it now.
-        """
-        lease = Lease(wanted, positions, next_positions, urgent=urgent)
+    def begin(self, wanted: Sequence[Wanted], *, urgent: bool = False) -> Lease:
+        """Starts to fetch all of `wanted`; returns at once. `urgent`: somebody waits for it now."""
+        lease = Lease(wanted, urgent=urgent)
         lease.end = self._end
         self._loop.start(self._serve(lease))
         return lease
 
-    def expect(self, wanted: Callable[[int, int], list[Wanted]], start: int) -> Expecting:
-        """Starts to announce to the cache what an epoch will claim; returns at once.
-
-        Args:
-            wanted: takes (number of the epoch's sample, count); gives so many from there on, fewer at the
-                epoch's end. Called in another thread.
-            start: position of the epoch's sample number 0.
-        """
-
-        def coming(first: int, count: int) -> list[Record | None]:
-            return [self._known(each) for each in wanted(first, count)]
-
-        return Expecting(self._loop, self._on_disk, self._cache, coming, start)
-
     def read(self, wanted: Wanted) -> bytes:
         """One record, now. Raises RemoteError."""
-        lease = self.begin([wanted], [self.position], [None], urgent=True).arrived()
+        lease = self.begin([wanted], urgent=True).arrived()
         try:
             path = lease.paths[0]
             if path is None:
                 raise lease.errors[0]
-            return Path(path).read_bytes()
+            return Path(path).read_bytes()[: lease.wanted[0].size]
         finally:
             lease.release()
 
@@ -215,7 +186,7 @@ class Records:
     def _claim_once(self, lease: Lease, which: list[int]) -> dict[str, list[int]]:
         """Claims the records `which` and returns them by the state of their claims."""
         records = [_record(lease, i) for i in which]
-        claims = self._cache.claim(records, [lease.positions[i] for i in which])
+        claims = self._cache.claim(records)
         by_state: dict[str, list[int]] = {"ready": [], "mine": [], "other": [], "full": []}
         for i, claim in zip(which, claims, strict=True):
             by_state[claim.state].append(i)
@@ -352,15 +323,9 @@ class Records:
             del self._found[next(iter(self._found))]
         return answer.size, answer.version
 
-    def _known(self, wanted: Wanted) -> Record | None:
-        """The record of `wanted`; None: the object's size and version aren't known."""
-        found = self._found.get(wanted.url)
-        if wanted.record is not None or found is None:
-            return wanted.record
-        return self._record_of_object(wanted.url, *found)
-
     def _record_of_object(self, url: str, size: int, version: str) -> Record:
-        return Record(f"{object_key(url, self._options)}\0{version}", size, None)
+        store = object_key(_located(url)[0], self._options)
+        return Record(store, f"{url}\0{version}", size, None)
 
     def _end(self, lease: Lease) -> None:
         if not self._loop.ended:
@@ -374,11 +339,7 @@ class Records:
 
     def _let_go(self, lease: Lease) -> None:
         self._give_up(lease, sorted(lease.mine))
-        held = lease.cached()
         lease.forget_memory()
-        if held:
-            records = [_record(lease, i) for i in held]
-            self._cache.release(records, [lease.next_positions[i] for i in held])
 
     def _give_up(self, lease: Lease, which: list[int]) -> None:
         lost = [i for i in which if i in lease.mine]
@@ -430,5 +391,5 @@ def _record(lease: Lease, i: int) -> Record:
 
 
 def object_key(url: str, options: Mapping[str, Any]) -> str:
-    """Which object this is, on every process of the node: the beginning of its records' keys."""
+    """Which object this is, on every process of the node."""
     return f"{endpoint_of(url, options) or ''}\0{url}"

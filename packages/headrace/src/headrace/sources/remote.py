@@ -48,18 +48,9 @@ class RemoteSamples:
         """The image file of sample `i`, in memory. Raises RemoteError."""
         return io.BytesIO(self.access.records().read(self.wanted([range(len(self))[i]])[0]))
 
-    def begin(
-        self,
-        samples: npt.NDArray[np.int64],
-        position: int,
-        next_positions: Sequence[int | None] | None = None,
-        *,
-        urgent: bool = False,
-    ) -> Lease:
-        """Begins to fetch `samples`, which are needed from `position` on; see `headrace.remote.records`."""
-        positions = range(position, position + len(samples))
-        then = [None] * len(samples) if next_positions is None else next_positions
-        return self.access.records().begin(self.wanted(samples), positions, then, urgent=urgent)
+    def begin(self, samples: npt.NDArray[np.int64], *, urgent: bool = False) -> Lease:
+        """Begins to fetch `samples`; see `headrace.remote.records`."""
+        return self.access.records().begin(self.wanted(samples), urgent=urgent)
 
     def stats(self) -> RemoteStats:
         """What this process fetched so far."""
@@ -93,11 +84,11 @@ class RemotePackSource(RemoteSamples, PackSource):
 
     Attributes:
         access: how they are reached.
-        version: of the index, where it has no checksums; else empty.
+        etag: the version of the index.
     """
 
     access: Access
-    version: str
+    etag: str
 
     @classmethod
     def at(cls, url: str, access: Access) -> RemotePackSource:
@@ -123,8 +114,17 @@ class RemotePackSource(RemoteSamples, PackSource):
             )
         folder = at.rsplit("/", 1)[0]
         urls = [f"{folder}/{shard.name}".encode() for shard in index.about.shards]
-        has_checksums = index.about.made.get("checksums") is not False
-        return cls(**pack_fields(index, urls), access=access, version="" if has_checksums else etag)
+        return cls(**pack_fields(index, urls), access=access, etag=etag)
+
+    @cached_property
+    def _dataset(self) -> str:
+        """What the cache keeps these records for: this version of the pack."""
+        return f"{object_key(self.access.url, self.access.options)}\0{self.etag}"
+
+    @property
+    def version(self) -> str:
+        """The version of the index if it has no checksums, else an empty string."""
+        return self.etag if self.index.about.made.get("checksums") is False else ""
 
     @cached_property
     def _sizes(self) -> npt.NDArray[np.uint64]:
@@ -132,10 +132,9 @@ class RemotePackSource(RemoteSamples, PackSource):
         return np.array([min(max(0, shard.size), 1 << 62) for shard in self.index.about.shards], np.uint64)
 
     @cached_property
-    def _urls(self) -> list[tuple[str, str]]:
-        """(URL, beginning of its records' keys) of each shard."""
-        urls = self.paths.tobytes().decode().split("\0")[:-1]
-        return [(url, object_key(url, self.access.options)) for url in urls]
+    def _urls(self) -> list[str]:
+        """The URL of each shard."""
+        return self.paths.tobytes().decode().split("\0")[:-1]
 
     def wanted(self, samples: Sequence[int] | npt.NDArray[np.int64]) -> list[Wanted]:
         """The bytes of `samples`, each 0 or more. Raises PackError where the index names none."""
@@ -146,7 +145,7 @@ class RemotePackSource(RemoteSamples, PackSource):
         begins, sizes = self.extents.begins[order].tolist(), self.extents.sizes[order].tolist()
         shards = self.extents.shards[order].tolist()
         return [
-            Wanted(self._urls[shard][0], begin, size, self._record(shard, begin, size, checksum))
+            Wanted(self._urls[shard], begin, size, self._record(shard, begin, size, checksum))
             for shard, begin, size, checksum in zip(shards, begins, sizes, checksums, strict=True)
         ]
 
@@ -168,11 +167,10 @@ class RemotePackSource(RemoteSamples, PackSource):
             )
 
     def _record(self, shard: int, begin: int, size: int, checksum: int) -> Record:
-        key = self._urls[shard][1]
+        key = f"{shard}\0{begin}"
         if self.version:
-            return Record(f"{key}\0{self.version}\0{begin}", size, None)
-        # Other bytes at the same place have another checksum: it is the version.
-        return Record(f"{key}\0{size}:{checksum:08x}\0{begin}", size, checksum)
+            return Record(self._dataset, key, size, None)
+        return Record(self._dataset, f"{key}\0{checksum:08x}", size, checksum)
 
 
 def remote_samples(dataset: Any) -> RemoteSamples | None:
