@@ -75,7 +75,7 @@ def memory(count: int, place: Path) -> None:
     samples: what it allocated itself, and that with the files that it maps, which the system may drop."""
     from headrace._native.ffi import ImageFacts
     from headrace.packs.listing import Item, Listing, make_layout
-    from headrace.packs.rows import Encoded, Packed, Rows, part_path, write_index
+    from headrace.packs.rows import Packed, Rows, part_path, write_index
     from headrace.packs.samples import Sample
     from headrace.sources.pack_index import PackAbout, Shard
 
@@ -111,7 +111,7 @@ def memory(count: int, place: Path) -> None:
             for i, item in enumerate(layout.of(shard)):
                 sample = Sample(item.key, "jpg", image, item.number)
                 facts = ImageFacts(0, 500, 400, bytes(100))
-                rows.add(Packed(Encoded((image,), 0, sample), facts), 110_000 * i)
+                rows.add(Packed(sample, (image,), 0, facts), 110_000 * i)
             parts.append(rows.write(part_path(Path(folder), shard), 500_000_000))
         report("rows written")
         shards = tuple(Shard(f"shard-{i:06}.tar", 500_000_000) for i in range(layout.shards))

@@ -20,7 +20,7 @@ from headrace.build import StreamBuilder
 from headrace.config import LoaderConfig
 from headrace.device.postprocess import Postprocess
 from headrace.engine.split import Uint8Images
-from headrace.errors import ConfigError, SampleError
+from headrace.errors import ConfigError, SampleError, require
 from headrace.order import Order, Sequential, Shuffled
 from headrace.order.batches import IndexBatch, StreamBatches
 from headrace.order.epoch import EpochStart, Position
@@ -216,7 +216,7 @@ def read(
     Raises:
         ConfigError: Ray isn't installed, or an argument is invalid.
     """
-    data = _ray_data()
+    data = require("ray.data", "ray")
     _check(dataset, seed, epoch, batch_size, on_error)
     if shuffle and sampler is not None:
         raise ConfigError("shuffle=True and a sampler exclude each other: the sampler is the order.")
@@ -237,21 +237,10 @@ def read(
 
     # Not by ray.data.range: its tasks would wait for a processor where the actors have all of them.
     blocks = [pa.table({"id": np.arange(i, min(i + rows, size))}) for i in range(0, max(1, size), rows)]
+    options = {"order": order, "seed": seed, "epoch": epoch, "columns": columns, "batch_size": batch_size}
+    options |= {"levels": levels, "on_error": on_error, "threads": threads}
     made: ray.data.Dataset = data.from_arrow(blocks).map_batches(
-        Decode,
-        batch_size=None,
-        fn_constructor_args=(dataset,),
-        fn_constructor_kwargs={
-            "order": order,
-            "seed": seed,
-            "epoch": epoch,
-            "columns": columns,
-            "batch_size": batch_size,
-            "levels": levels,
-            "on_error": on_error,
-            "threads": threads,
-        },
-        **stage,
+        Decode, batch_size=None, fn_constructor_args=(dataset,), fn_constructor_kwargs=options, **stage
     )
     made.context.execution_options.preserve_order = True
     return made
@@ -286,14 +275,6 @@ def _levels_of(data: Any, plan: Plan) -> Any:
         "levels=True needs images of one size, and of the mode that native code gave them, after the steps"
         " that run as Python; a batch came otherwise. Leave levels out."
     )
-
-
-def _ray_data() -> Any:
-    try:
-        import ray.data
-    except ImportError as error:
-        raise ConfigError("headrace.ray_data.read needs Ray: pip install 'headrace[ray]'.") from error
-    return ray.data
 
 
 def _processors() -> int:

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, TensorDataset
 from torchvision.datasets import ImageFolder, imagenet
 
 import headrace
-from headrace.packs.ilsvrc import DEVKIT
+from headrace.packs.inputs import DEVKIT
 from headrace.packs.verify import verify
 from headrace.sources.pack_index import PackIndex
 from support.jpegs import image_folder

@@ -18,10 +18,10 @@ from headrace.errors import ConfigError, PackError
 from headrace.packs.changes import Changes
 from headrace.packs.destinations import Destination, differences, exists
 from headrace.packs.inputs import open_input
-from headrace.packs.listing import Item, Layout, Listing, make_layout
+from headrace.packs.listing import Layout, Listing, make_layout
 from headrace.packs.lmdb import TRANSACTION_BYTES, LmdbShards
 from headrace.packs.on_ray import build_on_ray
-from headrace.packs.rows import Encoded, Packed, write_index
+from headrace.packs.rows import Packed, examine, write_index
 from headrace.packs.samples import Input, ProgressCallback, in_order
 from headrace.packs.tar import TarShards, shard_name
 from headrace.remote.client import is_url
@@ -202,12 +202,13 @@ def write_shards(
         keep: called with the number of each shard that is finished.
     """
 
-    def encode(item: Item) -> Encoded:
-        sample, note = changes.apply(source.read(item))
-        return Encoded(*shards.encode(sample), sample, note)
-
     def prepare(chunk: tuple[int, Listing]) -> list[Packed]:
-        return Packed.of([encode(item) for item in chunk[1]])
+        samples = [changes.apply(source.read(item)) for item in chunk[1]]
+        images = examine([sample.image for sample, _ in samples])
+        return [
+            Packed(sample, *shards.encode(sample), image, note)
+            for (sample, note), image in zip(samples, images, strict=True)
+        ]
 
     with closing(in_order(prepare, _chunks(work), workers)) as stream:
         for shard, chunks in groupby(stream, key=lambda pair: pair[0][0]):

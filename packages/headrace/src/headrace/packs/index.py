@@ -15,7 +15,7 @@ from headrace._machine import usable_cores
 from headrace._native import ffi
 from headrace.errors import PackError
 from headrace.packs.places import DiskFolder
-from headrace.packs.rows import Encoded, Packed, Part, Rows, naming, part_path, write_index
+from headrace.packs.rows import Packed, Part, Rows, examine, naming, part_path, write_index
 from headrace.packs.samples import ProgressCallback, Sample, in_order
 from headrace.sources.entry_index import READ_ERRORS, SCHEMA, EntryIndex
 from headrace.sources.folder import JPEG_EXTENSIONS, index_places
@@ -238,4 +238,4 @@ def _packed(shard: Path, sample: TarSample) -> tuple[Packed, int] | None:
     begin = image.offset - sample.offset
     content = data[begin : begin + image.size]
     read = Sample(sample.key, image.extension, content, label_of(sample, shard))
-    return Packed.of([Encoded((data,), begin, read)])[0], sample.offset
+    return Packed(read, (data,), begin, examine([content])[0]), sample.offset

@@ -30,10 +30,8 @@ TRANSACTION_BYTES = 64_000_000
 
 
 def value(sample: Sample) -> tuple[bytes, int]:
-    """The value of a sample, and where in it the image's bytes begin.
-
-    (image, label), the label None if there is none; and, only if a sample has further fields, a third
-    element: a map from their extensions to their bytes.
+    """The value of a sample, and where in it the image's bytes begin: (image, label), the label None if there
+    is none, and a third element only if there are further fields: a map from their extensions to their bytes.
     """
     label = sample.label if sample.label >= 0 else None
     fields = {extension: data for extension, data in sample.fields if extension != "cls"}
@@ -79,12 +77,7 @@ def kind_of(image: bytes) -> str:
 
 
 class LmdbShards:
-    """The LMDB of one pack. Keys are the samples' numbers in decimal, `__len__` and `__keys__` say which.
-
-    Args:
-        folder: the file goes there, and the rows into its folder `parts`.
-        layout: what it will hold.
-    """
+    """The LMDB of one pack. Keys are the samples' numbers in decimal, `__len__` and `__keys__` say which."""
 
     def __init__(self, folder: Path, layout: Layout) -> None:
         self.folder = folder
@@ -120,7 +113,7 @@ class LmdbShards:
             def add(samples: Sequence[Packed]) -> None:
                 nonlocal number
                 for packed in samples:
-                    transaction.put(b"%d" % number, *packed.encoded.pieces)
+                    transaction.put(b"%d" % number, *packed.pieces)
                     rows.add(packed, 0)
                     number += 1
 
@@ -134,10 +127,7 @@ class LmdbShards:
         if self._entries() == count:
             with self._transaction() as transaction:
                 transaction.put(b"__len__", packb(count))
-                keys = bytearray(require("msgpack", "lmdb").Packer().pack_array_header(count))
-                for number in range(count):
-                    keys += packb(b"%d" % number)
-                transaction.put(b"__keys__", keys)
+                transaction.put(b"__keys__", packb([b"%d" % number for number in range(count)]))
 
     def shards(self, parts: Sequence[Part]) -> tuple[Shard, ...]:
         """What the index says of the file."""
@@ -171,14 +161,7 @@ class LmdbShards:
 
 
 class LmdbReader:
-    """An LMDB that is read. Several threads may do so.
-
-    Args:
-        file: the file of the LMDB.
-
-    Raises:
-        PackError: it can't be opened.
-    """
+    """An LMDB that is read, by any thread. Raises PackError if it can't be opened."""
 
     _lock = threading.Lock()
     _readers: ClassVar[WeakValueDictionary[str, LmdbReader]] = WeakValueDictionary()
@@ -227,14 +210,7 @@ class LmdbReader:
 
 
 class LmdbInput(Input):
-    """The samples of an LMDB.
-
-    Args:
-        path: its folder, or its file.
-
-    Raises:
-        PackError: it can't be opened.
-    """
+    """The samples of an LMDB, given by its folder or its file. Raises PackError if it can't be opened."""
 
     kind = "LMDB"
 

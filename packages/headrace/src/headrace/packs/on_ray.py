@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from headrace.errors import ConfigError, PackError
+from headrace.errors import ConfigError, PackError, require
 from headrace.packs.listing import Listing
 
 # How often a shard is started again after its process or its node died.
@@ -82,10 +82,7 @@ def _receive(ray: Any, done: Any, shard: int) -> None:
 @contextmanager
 def _cluster(address: str) -> Iterator[Any]:
     """Ray, in the cluster at `address`; "local" is one of this machine alone, for as long as it is used."""
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError(f"ray={address!r} needs Ray: pip install 'headrace[ray]'.") from error
+    ray = require("ray", "ray")
     if ray.is_initialized():
         yield ray
         return

@@ -8,7 +8,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -55,19 +55,21 @@ def naming(path: Path) -> Iterator[None]:
         raise PackError(f"{path} can't be written: {error.strerror or error}.") from error
 
 
-class Encoded(NamedTuple):
-    """A sample in the form that its shard holds.
+class Packed(NamedTuple):
+    """A sample as its shard holds it.
 
     Attributes:
+        sample: the sample.
         pieces: bytes in the shard, to be joined.
         image_begin: offset of the image in these bytes.
-        sample: the sample.
+        image: what the index holds of the image.
         note: reason why an image that was to be changed is kept as it was, or None if it isn't.
     """
 
+    sample: Sample
     pieces: tuple[bytes, ...]
     image_begin: int
-    sample: Sample
+    image: ffi.ImageFacts
     note: str | None = None
 
     @property
@@ -76,32 +78,15 @@ class Encoded(NamedTuple):
         return sum(map(len, self.pieces))
 
 
-class Packed(NamedTuple):
-    """A sample as its shard holds it, and what the index holds of its image: 0 × 0 pixels if it can't be
-    opened."""
-
-    encoded: Encoded
-    image: ffi.ImageFacts
-
-    @classmethod
-    def of(cls, samples: Sequence[Encoded]) -> list[Packed]:
-        """Examines the images of all samples, natively at once."""
-        images = [each.sample.image for each in samples]
-        packed = []
-        for encoded, facts in zip(samples, ffi.index_images(images), strict=True):
-            if not facts.width:  # a format that native code leaves to Pillow
-                width, height = _pillow_size(encoded.sample.image)
-                facts = facts._replace(width=width, height=height)
-            packed.append(cls(encoded, facts))
-        return packed
-
-
-def _pillow_size(image: bytes) -> tuple[int, int]:
-    try:
-        with Image.open(io.BytesIO(image)) as opened:
-            return opened.size
-    except PILLOW_ERRORS:
-        return 0, 0  # kept all the same: packing changes nothing and judges nothing
+def examine(images: Sequence[bytes]) -> list[ffi.ImageFacts]:
+    """What the index holds of each image; 0 × 0 pixels if it can't be opened: packing judges nothing."""
+    examined = []
+    for image, facts in zip(images, ffi.index_images(images), strict=True):
+        if not facts.width:  # a format that native code leaves to Pillow
+            with suppress(*PILLOW_ERRORS), Image.open(io.BytesIO(image)) as opened:
+                facts = facts._replace(width=opened.width, height=opened.height)
+        examined.append(facts)
+    return examined
 
 
 class Rows:
@@ -114,13 +99,12 @@ class Rows:
 
     def add(self, packed: Packed, begin: int) -> None:
         """Adds a sample whose bytes begin at `begin` in the shard."""
-        encoded, image = packed
-        sample = encoded.sample
-        place = (self._shard, begin + encoded.image_begin, len(sample.image), image.checksum)
-        size = (begin, encoded.size, image.width, image.height, image.entries)
+        sample, image = packed.sample, packed.image
+        place = (self._shard, begin + packed.image_begin, len(sample.image), image.checksum)
+        size = (begin, packed.size, image.width, image.height, image.entries)
         self._rows.append((sample.key, sample.extension, sample.label, *place, *size))
-        if encoded.note is not None:
-            self.note(sample.key, encoded.note)
+        if packed.note is not None:
+            self.note(sample.key, packed.note)
 
     def note(self, key: str, why: str) -> None:
         """Adds a remark on the sample `key`."""

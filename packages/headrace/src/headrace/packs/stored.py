@@ -23,16 +23,7 @@ from headrace.sources.tar_index import LABEL_EXTENSION, samples_in
 
 
 class StoredPack:
-    """A pack that is read as a whole: without the node's cache, but for the index of one in a store.
-
-    Args:
-        index: index of the pack.
-        folder: folder that its shards are in.
-        version: what the store calls this version of the index; empty for an index in a file.
-
-    Attributes:
-        index, folder: as given.
-    """
+    """A pack that is read as a whole: without the node's cache, but for the index of one in a store."""
 
     def __init__(self, index: PackIndex, folder: Folder | None = None, version: str = "") -> None:
         self.index = index

@@ -124,9 +124,7 @@ class TarShards:
         self.folder = folder
         self.parts = parts
 
-    def encode(self, sample: Sample) -> tuple[tuple[bytes, ...], int]:
-        """What a shard holds of a sample, and where in that its image begins. For any thread."""
-        return members(sample)
+    encode = staticmethod(members)
 
     @contextmanager
     def writing(self, shard: int) -> Iterator[Callable[[Sequence[Packed]], None]]:
@@ -138,8 +136,8 @@ class TarShards:
                 nonlocal size
                 for packed in samples:
                     rows.add(packed, size)
-                    size += packed.encoded.size
-                file.writelines(piece for packed in samples for piece in packed.encoded.pieces)
+                    size += packed.size
+                file.writelines(piece for packed in samples for piece in packed.pieces)
 
             yield add
             file.write(END)

@@ -67,15 +67,7 @@ class Verdict:
 
 
 class Comparison:
-    """A pack and what it was made from.
-
-    Args:
-        source: what the pack was made from.
-        index: index of the pack, which was checked.
-
-    Raises:
-        PackError: the source can't be listed.
-    """
+    """A pack, whose index was checked, and what it was made from."""
 
     def __init__(self, source: Input, index: PackIndex) -> None:
         made = index.about.made
@@ -89,11 +81,12 @@ class Comparison:
         self._missing = keys.filter(pc.invert(pc.is_in(keys, value_set=packed))).to_pylist()
         self._not_compared: list[str] = []
 
-    def items(self, rows: range) -> list[Item | None]:
-        """The source's item for each of `rows`, or None if there is none."""
+    def items(self, rows: range) -> Iterator[tuple[int, Item | None]]:
+        """Yields each of `rows` with its item in the source, or None if there is none."""
         numbers = self._numbers.slice(rows.start, len(rows))
         items = iter(self._items.take(numbers.drop_null()))
-        return [next(items) if valid else None for valid in numbers.is_valid().to_pylist()]
+        for row, valid in zip(rows, numbers.is_valid().to_pylist(), strict=True):
+            yield row, next(items) if valid else None
 
     def differences(self, packed: Sample, item: Item | None) -> Iterator[str]:
         """Yields what differs in one sample of the pack. Several threads may call it. Raises PackError."""
@@ -178,10 +171,8 @@ def verify(
     comparison = None if source is None else Comparison(source, index)
 
     def check(rows: range) -> list[Problem]:
-        items = [None] * len(rows) if comparison is None else comparison.items(rows)
-        return [
-            p for row, item in zip(rows, items, strict=True) for p in _of_row(pack, row, comparison, item)
-        ]
+        compared = ((row, None) for row in rows) if comparison is None else comparison.items(rows)
+        return [problem for row, item in compared for problem in _of_row(pack, row, comparison, item)]
 
     chunks = (range(i, min(i + CHUNK, len(index))) for i in range(0, len(index), CHUNK))
     threads = workers or usable_cores() + (READERS if pack.in_store else 0)
@@ -190,9 +181,7 @@ def verify(
             problems += of_rows
             if progress is not None:
                 progress(rows.stop, len(index))
-    notes: list[str] = []
-    if not has_checksums(index):
-        notes.append("The index has no checksums: make it again by headrace index.")
+    notes = [] if has_checksums(index) else ["The index has no checksums: make it again by headrace index."]
     if comparison is not None:
         problems += comparison.problems()
         notes += comparison.notes()
@@ -206,10 +195,8 @@ def has_checksums(index: PackIndex) -> bool:
 
 def _of_index(index: PackIndex) -> Iterator[Problem]:
     expected = index.about.made.get("checksum")
-    if expected is None:
-        return
     try:
-        same = checksum(index.batch) == expected
+        same = expected is None or checksum(index.batch) == expected
     except (ValueError, IndexError):
         same = False  # offsets that point nowhere
     if not same:
@@ -226,12 +213,8 @@ def _of_shards(pack: StoredPack) -> Iterator[Problem]:
         if size is None:
             yield Problem(shard.name, "", "is missing")
         elif size != shard.size:
-            yield Problem(
-                shard.name,
-                "",
-                f"has {size:,} bytes, and its index was made for {shard.size:,}: cut short, changed, or"
-                " another pack's",
-            )
+            lengths = f"has {size:,} bytes, and its index was made for {shard.size:,}"
+            yield Problem(shard.name, "", f"{lengths}: cut short, changed, or another pack's")
 
 
 def _of_row(
