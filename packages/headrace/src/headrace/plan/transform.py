@@ -25,7 +25,7 @@ from headrace.transforms.changed import find_change
 from headrace.transforms.colors import Grayscale
 from headrace.transforms.hf_processors import find_processor, processing_steps
 from headrace.transforms.levels import ExifTranspose, Identity, ToPureTensor, ToRGB, ToTensor
-from headrace.transforms.lookup import is_container, steps_of
+from headrace.transforms.lookup import is_container, read_op, steps_of
 from headrace.transforms.op import (
     NO_GRAY,
     UNKNOWN,
@@ -329,11 +329,10 @@ def _read(transform: Any, before: Sequence[_Item]) -> _Item:
     try:
         kind: Any = find_op(type(transform))
         text = located(describe_callable(transform), transform)
-        problem = _unknown_reason(transform) if kind is None else find_change(transform)
-        if problem is not None:
-            return _Item(transform, text=text, problem=problem)
+        if kind is None:
+            raise NoNativeForm(_unknown_reason(transform))
         on_levels = issubclass(kind, ImageOp) and _gives_levels(before)
-        op: Op = kind.read_on_tensor(transform) if on_levels else kind.read(transform)
+        op = read_op(kind, transform, on_tensor=on_levels)
         return _Item(transform, op, text=str(op), on_levels=on_levels)
     except NoNativeForm as verdict:
         return _Item(transform, text=text, problem=str(verdict))

@@ -95,7 +95,7 @@ class CenterCrop(_Window):
         return (*super().params(), self.rounds_down)
 
     def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
-        if before.is_exactly(self.height, self.width):
+        if before == self.extent(before):
             return Settled(None, before, NO_EFFECT)
         pads = on_tensor and not before.holds(self.height, self.width)
         return Settled(self, self.extent(before), problem=TENSOR_PADDING if pads else "")
@@ -147,11 +147,10 @@ class RandomCropOrPad(_Window):
 class RandomCrop(SizedOp):
     """A window of height × width at a random place of the padded input.
 
-    The padded input is the input with `padding` (left, top, right, bottom) around it, which is cut where that
-    is negative; with `pad_if_needed` a padded width that is still short of `width` by d gets d further
-    columns on *both* sides; height likewise. All of it is one padding of the original pixels with
-    `padding_mode`; `fill` (red, green, blue) is for 'constant'. A padded input smaller than the window is an
-    error of the sample.
+    `padding` (left, top, right, bottom) cuts the input where it is negative. With `pad_if_needed` a padded
+    width that is still short of `width` by d gets d further columns on *both* sides; height likewise. All of
+    it is one padding of the original pixels; `fill` (red, green, blue) is for 'constant'. A padded input
+    smaller than the window is an error of the sample.
     """
 
     padding: tuple[int, int, int, int] | None = None
@@ -212,11 +211,9 @@ class RandomCrop(SizedOp):
             )
         pad_if_needed = bool(transform.pad_if_needed)
         pads = padding is not None or pad_if_needed
-        # Where nothing is padded, neither the mode nor the color is ever looked at.
+        # If nothing is padded, neither the mode nor the color is ever looked at.
         mode: Any = transform.padding_mode if pads else "constant"
-        fill = (0, 0, 0)
-        if pads and mode == "constant":
-            fill = fill_color(transform)
+        fill = fill_color(transform) if pads and mode == "constant" else (0, 0, 0)
         return cls(*pair(transform.size), padding, pad_if_needed, fill, mode)
 
     @classmethod
@@ -243,7 +240,7 @@ class RandomCrop(SizedOp):
         if not step.pad_if_needed and padded.exact and not padded.holds(step.height, step.width):
             sizes = f"{step.height}×{step.width} from {padded.height}×{padded.width}"
             return Settled(step, after, problem=f"cuts {sizes}, for which torchvision raises an error")
-        if not step.may_pad and before.is_exactly(step.height, step.width):
+        if not step.may_pad and before == after:
             return Settled(None, after, NO_EFFECT)
         return Settled(step, after, problem=TENSOR_PADDING if on_tensor and step.may_pad else "")
 
@@ -384,10 +381,8 @@ class MultiCrop(SizedOp):
 def _timms_padding(transform: Any) -> tuple[PaddingMode, tuple[int, int, int]]:
     """The mode and the color."""
     mode: Any = transform.padding_mode
-    if mode not in PADDING_MODES:
-        raise NoNativeForm(f"padding_mode={mode!r}: native code knows {', '.join(PADDING_MODES)}")
-    fill = fill_color(transform) if mode == "constant" else (0, 0, 0)
-    return mode, fill
+    check_padding((0,), mode)
+    return mode, fill_color(transform) if mode == "constant" else (0, 0, 0)
 
 
 def sides_of(padding: Any) -> tuple[int, int, int, int]:

@@ -123,10 +123,8 @@ def _jpeg(image: Image.Image, **options: Any) -> bytes:
 def _with_halved_rows(data: bytes) -> bytes:
     """A 4:2:2 file of 160×120 pixels as a 4:4:0 file of 80×240: the blocks of an MCU are as many."""
     at = data.index(b"\xff\xc0")
-    frame = bytearray(data[at : at + 19])
-    frame[5:9] = (240).to_bytes(2, "big") + (80).to_bytes(2, "big")
-    frame[11] = 0x12
-    return data[:at] + bytes(frame) + data[at + 19 :]
+    size = (240).to_bytes(2, "big") + (80).to_bytes(2, "big")
+    return data[: at + 5] + size + data[at + 9 : at + 11] + b"\x12" + data[at + 12 :]
 
 
 def _decoded_alike(data: bytes) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,8 @@ OTHER_ORDER = "torch's convolution adds in another order on this machine"
 
 @dataclass(frozen=True)
 class GaussianBlur(ImageOp):
-    """Blurred with a kernel of `size_x` by `size_y` pixels, whose standard deviation is drawn from `sigma`.
-
-    It takes one of 1,024 equally spaced values of that range: torch's exponential function can't be had
-    outside of torch, so that torch computes the kernels when a plan is made.
-    """
+    """Blurred with a kernel of `size_x` by `size_y` pixels, whose standard deviation is one of 1,024 equally
+    spaced values of `sigma`: torch itself computes their kernels when a plan is made."""
 
     size_x: int
     size_y: int
@@ -101,32 +98,25 @@ class GaussianBlur(ImageOp):
 @lru_cache(maxsize=16)
 def _kernels(op: GaussianBlur) -> npt.NDArray[np.float32]:
     """[sigmas, size_x + size_y], those along x first."""
-    sizes = (op.size_x, op.size_y)
-    rows = [
-        torch.cat([_kernel(size, sigma, is_v2=op.is_v2) for size in sizes]) for sigma in op.sigmas.tolist()
-    ]
-    return torch.stack(rows).numpy()
+    kernel = partial(_kernel, is_v2=op.is_v2)
+    sigmas = op.sigmas.tolist()
+    return torch.stack([torch.cat([kernel(op.size_x, s), kernel(op.size_y, s)]) for s in sigmas]).numpy()
 
 
 def _kernel(size: int, sigma: float, *, is_v2: bool) -> torch.Tensor:
-    """A normalised Gaussian in one dimension, by the operations that torchvision computes it with."""
-    if is_v2:
-        edge = (size - 1) / (2.0 * 2.0**0.5)
-        places = torch.linspace(-edge, edge, steps=size, dtype=torch.float32)
-        return torch.softmax(places.div(sigma).pow(2).neg(), dim=0)
-    edge = (size - 1) * 0.5
+    """A normalized Gaussian in one dimension, by the operations that torchvision computes it with."""
+    edge = (size - 1) / (2.0 * 2.0**0.5) if is_v2 else (size - 1) * 0.5
     places = torch.linspace(-edge, edge, steps=size, dtype=torch.float32)
+    if is_v2:
+        return torch.softmax(places.div(sigma).pow(2).neg(), dim=0)
     weights = torch.exp(-0.5 * (places / sigma).pow(2))
     return weights / weights.sum()
 
 
 @lru_cache(maxsize=16)
 def torch_convolves_as_expected(op: GaussianBlur, *, contiguous: bool = False) -> bool:
-    """Whether torchvision blurs noise as native code does: by a chain of fused multiply-adds.
-
-    Args:
-        contiguous: channel by channel in memory, as images that become tensors aren't.
-    """
+    """Whether torchvision blurs noise as native code does, by a chain of fused multiply-adds. Images that
+    become tensors aren't `contiguous`."""
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (op.size_y // 2 + 24, op.size_x // 2 + 48, 3), dtype=np.uint8)
     tensor = torch.from_numpy(pixels).permute(2, 0, 1)

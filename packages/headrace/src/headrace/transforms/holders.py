@@ -17,10 +17,9 @@ from typing_extensions import Self
 
 from headrace.records import Draw
 from headrace.transforms.chance import probability
-from headrace.transforms.changed import find_change
 from headrace.transforms.levels import Identity
-from headrace.transforms.lookup import COMPOSE, find_op
-from headrace.transforms.op import UNKNOWN, Extent, ImageOp, NoNativeForm, Op, Settled, flat, parity_of
+from headrace.transforms.lookup import COMPOSE, find_op, read_op
+from headrace.transforms.op import UNKNOWN, Extent, ImageOp, NoNativeForm, Settled, flat, parity_of
 from headrace.transforms.reading import number
 
 MAX_DEPTH = 6
@@ -67,7 +66,7 @@ class Holder(ImageOp):
         return ()
 
     def replay(self, image: Image.Image, draw: Draw) -> Any:
-        """Runs only where nothing is inside: `op.replay` runs the ops themselves."""
+        """Runs only if nothing is inside: `op.replay` runs the ops themselves."""
         return image
 
     def channels(self, before: int) -> int:
@@ -77,7 +76,7 @@ class Holder(ImageOp):
         return range(len(self.ops))
 
     def extents_inside(self, before: Extent) -> list[Extent]:
-        """Of the image before each of `ops`, where it is applied."""
+        """Sizes of the image before each of `ops`, if it is applied."""
         return _one_after_another(self.ops, before)[:-1]
 
     def settle(self, before: Extent, *, on_tensor: bool) -> Settled:
@@ -229,8 +228,8 @@ class RandomOrder(Holder):
 
 
 def read_inside(holder: Any, *, on_tensor: bool = False) -> tuple[ImageOp, ...]:
-    """The ops of the transforms that `holder` holds, which are called with uint8 tensors where `on_tensor`.
-    Raises NoNativeForm where one of them has none."""
+    """The ops of the transforms that `holder` holds, which are called with uint8 tensors if `on_tensor`.
+    Raises NoNativeForm if one of them has none."""
     _check_depth(holder, MAX_DEPTH)
     return tuple(_read_inner(inner, on_tensor=on_tensor) for inner in holder.transforms)
 
@@ -241,10 +240,7 @@ def _read_inner(transform: Any, *, on_tensor: bool) -> ImageOp:
     if kind is None:
         raise NoNativeForm(f"holds {name}, which has no native form")
     try:
-        if change := find_change(transform):
-            raise NoNativeForm(change)
-        on_levels = on_tensor and issubclass(kind, ImageOp)
-        op: Op = kind.read_on_tensor(transform) if on_levels else kind.read(transform)
+        op = read_op(kind, transform, on_tensor=on_tensor)
     except NoNativeForm as verdict:
         raise NoNativeForm(f"holds {name}: {verdict}") from None
     if type(op) is Identity:
@@ -264,11 +260,12 @@ def _check_depth(holder: Any, left: int) -> None:
 
 
 def _one_after_another(ops: Sequence[ImageOp], before: Extent) -> list[Extent]:
-    """Of the image before each op, and after the last."""
+    """Sizes of the image before each op, and after the last."""
     return list(accumulate(ops, lambda extent, op: op.extent(extent), initial=before))
 
 
 def _any_of(extents: Sequence[Extent]) -> Extent:
-    """What holds of the image where it is of any of `extents`."""
-    height, width = min(each.height for each in extents), min(each.width for each in extents)
-    return Extent(height, width, exact=all(each.is_exactly(height, width) for each in extents))
+    """What is certain of an image that has any of `extents`."""
+    if len(set(extents)) == 1:
+        return extents[0]
+    return Extent(min(each.height for each in extents), min(each.width for each in extents), exact=False)

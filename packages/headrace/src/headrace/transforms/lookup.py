@@ -16,7 +16,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from headrace.transforms.changed import find_change
-from headrace.transforms.op import Op
+from headrace.transforms.op import ImageOp, NoNativeForm, Op
 from headrace.transforms.own_code import plain_base, wrapped_transform
 
 COMPOSE: tuple[type, ...] = (v1.Compose, v2.Compose)
@@ -51,6 +51,16 @@ def _find_exactly(cls: type) -> type[Op] | None:
 
 def _is_known(cls: type) -> bool:
     return _find_exactly(cls) is not None
+
+
+def read_op(kind: type[Op], transform: Any, *, on_tensor: bool) -> Op:
+    """The op of `transform`, which is read as one of `kind`. An image op is read as one on tensors if
+    `on_tensor`. Raises NoNativeForm."""
+    if change := find_change(transform):
+        raise NoNativeForm(change)
+    if on_tensor and issubclass(kind, ImageOp):
+        return kind.read_on_tensor(transform)
+    return kind.read(transform)
 
 
 def known_base(transform: Any) -> type | None:

@@ -1,8 +1,4 @@
-"""What Headrace knows of a transform: the base classes of the files beside this one.
-
-Sizes are in pixels, height before width. An op means what the torchvision transform that it was read from
-means on an RGB PIL image.
-"""
+"""The base classes of ops: what Headrace knows of a transform. Sizes are in pixels, height before width."""
 
 from __future__ import annotations
 
@@ -20,9 +16,9 @@ from torchvision.transforms import v2
 
 from headrace.records import Draw
 
-# How the result compares with that of the transform itself, on PIL images but for the last:
+# How the result compares with that of the transform itself:
 #   "exact"  the same bits, whatever the versions
-#   "pillow" the same bits as the installed Pillow gives: its resize is followed, which version 13 changed
+#   "pillow" the bits that the installed Pillow gives: its resize is followed, which version 13 changed
 #   "torch"  the bits that torch's own arithmetic gives on a uint8 tensor
 Parity = Literal["exact", "pillow", "torch"]
 # Whose results an op gives where they differ: Pillow's on images, or torch's on uint8 tensors.
@@ -47,10 +43,6 @@ class Extent:
     height: int
     width: int
     exact: bool
-
-    def is_exactly(self, height: int, width: int) -> bool:
-        """Whether the image is certain to be height × width."""
-        return self.exact and (self.height, self.width) == (height, width)
 
     def holds(self, height: int, width: int) -> bool:
         """Whether height × width is certain to fit into the image."""
@@ -86,7 +78,7 @@ class Op(ABC):
     or read by one that is, for tensors.
 
     Attributes:
-        matches: the exact classes that it is read from: a subclass may do anything.
+        matches: classes that it is read from.
         matches_imported: the same of packages that Headrace never imports itself, as "module.Class".
         examples: arguments of the matched classes, for tests of exactness, replay and draws.
         v2_examples: the same for classes of torchvision's v2 alone.
@@ -101,11 +93,10 @@ class Op(ABC):
 
     @classmethod
     def read(cls, transform: Any) -> Op:
-        """The op of an object of one of the matched classes, its arguments read as it reads them itself. The
-        default is for ops that no object is read as.
+        """The op of an object of a matched class. The default is for ops that no object is read as.
 
         Raises:
-            NoNativeForm: these arguments have none; nothing is guessed.
+            NoNativeForm: its arguments have no native form.
         """
         raise NoNativeForm(f"{transform!r} isn't read as {cls.__name__}")
 
@@ -116,9 +107,7 @@ class Op(ABC):
 
 @dataclass(frozen=True)
 class ImageOp(Op):
-    """An op from RGB or gray image to RGB or gray image, which native code runs.
-
-    Gray is carried as three equal channels.
+    """An op from image to image, which native code runs. Gray is carried as three equal channels.
 
     Attributes:
         arithmetic: whose results it gives; see `Arithmetic`.
@@ -143,7 +132,7 @@ class ImageOp(Op):
 
     @classmethod
     def read_on_tensor(cls, transform: Any) -> ImageOp:  # noqa: ARG003  (the default refuses all of them)
-        """The same of an object that is called with the image as a uint8 tensor [3, height, width]."""
+        """The same as `read`, for an object that is called with a uint8 tensor [3, height, width]."""
         raise NoNativeForm(TENSOR_PIXELS)
 
     def params(self) -> tuple[float, ...]:
@@ -204,10 +193,8 @@ class SizedOp(ImageOp):
 
 
 class LevelOp(Op):
-    """An op that treats every level of each channel by itself. Draws nothing; parity is exact.
-
-    The planner runs the user's own object on all 256 levels, and looks pixels up in what it gives: how the
-    arguments are read is the object's business.
+    """An op that treats every level of each channel by itself, and draws nothing. The planner runs the user's
+    own object on all 256 levels, and looks pixels up in what it gives.
 
     Attributes:
         shown: the arguments that explanations show, by class; the default is for classes that aren't named.
@@ -218,7 +205,7 @@ class LevelOp(Op):
     @classmethod
     @abstractmethod
     def read(cls, transform: Any) -> LevelOp:
-        """Refuses only what might not do the same to all images: the table's making finds out the rest."""
+        """Raises NoNativeForm only for what might not do the same to all images."""
 
 
 def flat(ops: Sequence[ImageOp]) -> Iterator[ImageOp]:
@@ -230,10 +217,7 @@ def flat(ops: Sequence[ImageOp]) -> Iterator[ImageOp]:
 
 def applied(ops: Sequence[ImageOp], draws: Sequence[Draw]) -> Iterator[tuple[ImageOp, Draw]]:
     """The ops that are run, and what was drawn for each; `draws[i]` is that of the i-th op of `flat(ops)`.
-
-    Raises:
-        ValueError: the numbers of ops and draws differ.
-    """
+    Raises ValueError if their numbers differ."""
     count = len(list(flat(ops)))
     if count != len(draws):
         raise ValueError(f"{count} steps and {len(draws)} draws: there must be one draw per step")
@@ -251,11 +235,7 @@ def applied(ops: Sequence[ImageOp], draws: Sequence[Draw]) -> Iterator[tuple[Ima
 
 
 def replay(image: Image.Image, ops: Sequence[ImageOp], draws: Sequence[Draw]) -> Image.Image:
-    """`image` (RGB) after `ops`, by torchvision.
-
-    Raises:
-        ValueError: as `applied`, or a crop is larger than its padded input.
-    """
+    """`image` (RGB) after `ops`, by torchvision. Raises ValueError if a crop is too large."""
     for op, draw in applied(ops, draws):
         image = replay_one(op, image, draw)
         if not isinstance(image, Image.Image):

@@ -1,8 +1,6 @@
 """RandomErasing: the last step, done to whole batches of values.
 
-What it draws is computed here, in NumPy, a batch at a time. The stream of a sample's step is that of native
-code (native/src/random.h): the key is the seed mixed with the epoch and the occurrence; the counter holds the
-index, the number of the step, and the position in the stream.
+What it draws is computed here, in NumPy, a batch at a time, from the streams of native/src/random.h.
 """
 
 from __future__ import annotations
@@ -35,13 +33,12 @@ HALF = np.uint64(32)
 class RandomErasing(Op):
     """A random box of the values overwritten with probability `p`, after the conversion.
 
-    `scale` bounds the box's area as a share of the image's, `ratio` its height / width; ten tries, and where
-    none fits nothing is erased, as torchvision does it. `value` is one number, or one per channel; None:
-    standard normal noise of float32.
-
     Attributes:
-        log_ratio: of timm's class, which computes in double precision, the logarithms of `ratio`.
-        by_channel: the noise is one number for each channel.
+        scale: bounds of the box's area as a share of the image's.
+        ratio: bounds of its height / width; if none of ten tries fits, nothing is erased.
+        value: one number, or one per channel, or None for standard normal noise of float32.
+        log_ratio: logarithms of `ratio` for timm's class, which computes in double precision.
+        by_channel: whether the noise is one number for each channel.
     """
 
     p: float
@@ -63,8 +60,8 @@ class RandomErasing(Op):
 
     def __str__(self) -> str:
         scale, ratio = range_text(self.scale), range_text(self.ratio)
-        numbers = None if self.value is None else ", ".join(f"{v:.4g}" for v in self.value)
-        value = "random" if numbers is None else numbers if len(self.value or ()) == 1 else f"({numbers})"
+        value = ", ".join(f"{v:.4g}" for v in self.value) if self.value else "random"
+        value = f"({value})" if self.value and len(self.value) > 1 else value
         return f"RandomErasing(p {self.p:g}, scale {scale}, ratio {ratio}, value {value})"
 
     @classmethod
@@ -106,14 +103,8 @@ class RandomErasing(Op):
 
 
 def draw_boxes(erase: RandomErasing, keys: BatchKeys, step: int, height: int, width: int) -> Boxes:
-    """(top, left, height, width) of the box that is erased in each sample, in pixels: int64 [n, 4].
-
-    All are 0 where nothing is erased.
-
-    Args:
-        step: number of the erasing in the pipeline, after those of native code.
-        height, width: of the images.
-    """
+    """(top, left, height, width) of the box that is erased in each sample, in pixels, int64 [n, 4]; all are 0
+    if nothing is erased. `step` is the number of the erasing in the pipeline."""
     boxes = np.zeros((len(keys), 4), np.int64)
     first = random_words(keys, step, blocks=1)[:, 0]
     # As torch compares a float32 tensor with a Python float; timm takes numbers of just `p`, too.
@@ -160,7 +151,7 @@ def _philox(counter: list[Words], key0: Words, key1: Words) -> list[Words]:
 
 
 def _boxes(erase: RandomErasing, words: Words, height: int, width: int) -> Boxes:
-    """torchvision's get_params, or timm's, on the numbers after the first: [n, 4]."""
+    """Boxes by torchvision's get_params, or timm's, from the numbers after the first: [n, 4]."""
     tries = words[:, 1 : 1 + 2 * TRIES].reshape(-1, TRIES, 2)
     if erase.log_ratio is None:
         log_ratio = torch.log(torch.tensor(erase.ratio)).tolist()

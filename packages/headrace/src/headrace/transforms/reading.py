@@ -1,4 +1,4 @@
-"""Reads the arguments of other people's transforms. What isn't understood completely raises NoNativeForm."""
+"""Reads the arguments of other libraries' transforms. What isn't understood raises NoNativeForm."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def warp_filter_of(transform: Any) -> int:
 
 
 def _named_mode(name: str, functional: Any) -> InterpolationMode:
-    """The mode of a name, where this torchvision takes names: v1 doesn't, and v2 not in every version."""
+    """The mode of a name, if this torchvision takes names: v1 doesn't, and v2 not in every version."""
     try:
         functional.resize(PIL.Image.new("L", (2, 2)), [1, 1], interpolation=name)
         return InterpolationMode(name)
@@ -86,11 +86,8 @@ def _named_mode(name: str, functional: Any) -> InterpolationMode:
 def fill_color(
     transform: Any, fill_in: Callable[[Any], PIL.Image.Image] | None = None
 ) -> tuple[int, int, int]:
-    """What the attribute `fill` means for RGB images, asked of torchvision.
-
-    Args:
-        fill_in: gives an image whose first pixel torchvision has filled in with its argument; None: pads one.
-    """
+    """What the attribute `fill` means for RGB images, asked of torchvision: `fill_in` gives an image whose
+    first pixel is filled with its argument; the default pads one."""
     fill = transform.fill
     if isinstance(transform, v2.Transform) and isinstance(fill, dict):
         if PIL.Image.Image not in fill and "others" not in fill:
@@ -109,8 +106,8 @@ def fill_color(
 
 
 def tensor_fill(transform: Any) -> tuple[int, int, int]:
-    """The color that a transform of v2 pads uint8 tensors with, asked of torchvision; black where its mode
-    needs none."""
+    """The color that a transform of v2 pads uint8 tensors with, asked of torchvision; black if its mode needs
+    none."""
     fill, mode = transform.fill, transform.padding_mode
     if not isinstance(transform, v2.Transform) or isinstance(fill, dict):
         raise NoNativeForm("pads tensors of different kinds differently")
@@ -144,30 +141,18 @@ def check_size(height: int, width: int) -> None:
 
 def two(name: str, value: Any) -> tuple[float, float]:
     """Two numbers, finite."""
-    first, second = _two(name, value)
-    return finite(name, first), finite(name, second)
-
-
-def _two(name: str, value: Any) -> tuple[float, float]:
     if not isinstance(value, Sequence) or len(value) != 2:
         raise NoNativeForm(f"{name}={value!r} isn't a pair of numbers")
-    return number(name, value[0]), number(name, value[1])
+    return finite(name, value[0]), finite(name, value[1])
 
 
 def bounds(
     name: str, value: Any, lowest: float = 0.0, highest: float = math.inf, *, exclusive: bool = False
 ) -> tuple[float, float]:
-    """(low, high): finite, and from `lowest` to `highest`.
-
-    Args:
-        name: name of the argument, for the reason of a refusal.
-        value: value of the argument.
-        exclusive: whether `lowest` itself is refused, too.
-
-    Raises:
-        NoNativeForm: `value` isn't such a pair.
-    """
-    low, high = _two(name, value)
+    """(low, high): finite, and from `lowest`, or above it if `exclusive`, to `highest`."""
+    if not isinstance(value, Sequence) or len(value) != 2:
+        raise NoNativeForm(f"{name}={value!r} isn't a pair of numbers")
+    low, high = number(name, value[0]), number(name, value[1])
     too_low = low <= lowest if exclusive else low < lowest
     if too_low or not low <= high <= highest or not math.isfinite(low) or not math.isfinite(high):
         most = "" if highest == math.inf else f", <= {highest:g}"
