@@ -21,15 +21,10 @@ from headrace.order.shard import Shard
 
 @dataclass(slots=True, eq=False)  # frozen, it would take three times as long to make
 class IndexBatch:
-    """Samples of one batch.
+    """Samples of one batch."""
 
-    Attributes:
-        indices: [n], as the order or the user's sampler gives them.
-        occurrences: [n]; each tells apart the times that an index comes in an epoch; 0 if nobody counts them.
-    """
-
-    indices: Sequence[Any] | Indices
-    occurrences: Indices
+    indices: Sequence[Any] | Indices  # [n], as the order or the user's sampler gives them
+    occurrences: Indices  # [n], tell apart the times that an index comes in an epoch, or 0 if nobody counts
 
     def listed(self) -> Sequence[Any]:
         """The indices as the user's code expects them: Python's ints where they are numbers."""
@@ -174,11 +169,7 @@ class SampledBatches:
 
 
 class StreamBatches:
-    """Batches of an `IterableDataset`, which has an order of its own.
-
-    Args:
-        workers: processes that the dataset runs in.
-    """
+    """Batches of an `IterableDataset`, which has its own order, in so many worker processes."""
 
     positions_per_batch = 1
 
@@ -212,11 +203,8 @@ def _counted(
 
 
 class Occurrences:
-    """Counts how often each index has come; 4 bytes a sample of the dataset, once it is touched.
-
-    Args:
-        samples: of the dataset; indices outside it, and those that aren't numbers, are counted in a dict.
-    """
+    """Counts how often each index has come: in 4 bytes for each sample of the dataset once it is touched, and
+    in a dict for indices outside it, and for those that aren't numbers."""
 
     def __init__(self, samples: int) -> None:
         self._samples = samples

@@ -26,40 +26,23 @@ SAMPLES = "headrace.samples"
 
 @dataclass(frozen=True, eq=False)
 class EpochStart:
-    """What an epoch consists of, from where it starts. `Progress.begin` makes it.
+    """What an epoch consists of, from where it starts. `Progress.begin` makes it."""
 
-    Attributes:
-        epoch: number of the epoch.
-        order: (seed, epoch) that the order depends on, or None if its seed is drawn.
-        random_key: (seed, epoch) that the random parameters depend on.
-        position: position at which it starts; see the `position` of `headrace.order.batches`.
-        resumed: whether it continues from a state.
-        draws_order: whether the seed that torch's `RandomSampler` draws for an epoch is drawn.
-        lazily: whether samplers start and draw with the first batch rather than with the epoch, as in torch
-            without workers.
-        generators: states of the generators that the user's sampler may draw from, before it did.
-        sampler_epoch: number that the user's sampler got by `set_epoch`, or None if it has none.
-        sampler_state: state of the user's stateful sampler at `position`.
-        base_seed: seed of worker process 0.
-        seeds_samples: whether the user's Python is seeded for each sample.
-        counts: whether occurrences of a user's sampler are counted, because something depends on them.
-        streams: by worker, state from which its `IterableDataset` continues.
-        turn: number of the worker whose batch is the first.
-    """
-
-    epoch: int
-    order: Key | None
-    random_key: Key
-    position: int = 0
-    resumed: bool = False
-    draws_order: bool = False
+    epoch: int  # its number
+    order: Key | None  # (seed, epoch) that the order depends on, or None if its seed is drawn
+    random_key: Key  # (seed, epoch) that the random parameters depend on
+    position: int = 0  # at which it starts, of all ranks; see `reached` of `headrace.order.batches`
+    resumed: bool = False  # whether it continues from a state
+    draws_order: bool = False  # whether the seed is drawn that torch's `RandomSampler` draws for an epoch
+    # Whether samplers start and draw with the first batch rather than with the epoch, as without workers.
     lazily: bool = False
-    generators: str = ""
-    sampler_epoch: int | None = None
-    sampler_state: Any = None
-    base_seed: int = 0
-    seeds_samples: bool = False
-    counts: bool = True
+    generators: str = ""  # states of those that the user's sampler may draw from, before it did
+    sampler_epoch: int | None = None  # that the user's sampler got by `set_epoch`, or None if it has none
+    sampler_state: Any = None  # of the user's stateful sampler, at `position`
+    base_seed: int = 0  # of worker process 0
+    seeds_samples: bool = False  # whether the user's Python is seeded for each sample
+    counts: bool = True  # whether occurrences of a user's sampler are counted, as something depends on them
+    # By worker, state from which its `IterableDataset` continues; and the worker that makes the first batch.
     streams: Mapping[int, StreamState] = field(default_factory=dict)
     turn: int = 0
 
@@ -72,36 +55,22 @@ class EpochStart:
         drawn = self._drawn
         return self.order or (drawn, 0)
 
-    @property
-    def next_key(self) -> Key:
-        """The random key of the next epoch, if torch would draw no seed for it."""
-        return self.random_key[0], self.random_key[1] + 1
-
 
 @dataclass
 class Position:
-    """How far an epoch has come. Its iterator moves it.
+    """How far an epoch has come. Its iterator moves it."""
 
-    Attributes:
-        batches: number of batches that the user has received since the epoch's start.
-        finished: whether the user has seen the epoch's end.
-        sampler_state: state of the user's stateful sampler after the last batch received.
-        sampler_states: the same after later batches, by their number.
-        streams: by worker, state of the `IterableDataset` after the last batch received, or, if it has
-            none, the number of its samples so far; before the worker's first batch that at the end of the
-            epoch before, if it is known.
-        ends: by worker, state of the dataset at the epoch's end; only of one that has a state and is used for
-            the next epoch, too.
-        turn: worker after the one that gave the last batch, or None if there are no streams, or an older
-            version has saved the state. As some end before others, it doesn't follow from the position.
-    """
-
-    batches: int = 0
-    finished: bool = False
-    sampler_state: Any = None
-    sampler_states: dict[int, Any] = field(default_factory=dict, repr=False)
+    batches: int = 0  # that the user has received since the epoch's start
+    finished: bool = False  # whether the user has seen the epoch's end
+    sampler_state: Any = None  # of the user's stateful sampler after the last batch received
+    sampler_states: dict[int, Any] = field(default_factory=dict, repr=False)  # the same after later batches
+    # By worker, state of the `IterableDataset` after the last batch received; before the worker's first batch
+    # that at the end of the epoch before, if it is known.
     streams: dict[int, StreamState] = field(default_factory=dict, repr=False)
+    # The same at the epoch's end, of a dataset that has a state and is used for the next epoch, too.
     ends: dict[int, StreamState] = field(default_factory=dict, repr=False)
+    # Worker after the one that gave the last batch, as some end before others; None if there are no streams,
+    # or an older version has saved the state.
     turn: int | None = None
 
     def copy(self) -> Position:

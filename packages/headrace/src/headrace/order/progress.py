@@ -58,27 +58,22 @@ class Epoch:
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TorchDraws:
     """What torch's loader would draw at the start of an epoch, and from where: whatever draws from the same
-    generators next gets what it would get there.
+    generators next gets what it would get there."""
 
-    Attributes:
-        generator: the loader's generator, or None for torch's default one.
-        generators: all that the user's sampler may draw from besides the default one.
-        kept: the epoch before if torch would use its iterator again, without drawing a seed of the workers.
-        keyed: whether anything but the user's Python draws by the samples' keys.
-        lazily: see `EpochStart`.
-        by_torch: whether torch's own loader makes the batches, and draws itself.
-    """
-
-    generator: torch.Generator | None = None
-    generators: Sequence[torch.Generator] = ()
+    generator: torch.Generator | None = None  # the loader's, or None for torch's default one
+    generators: Sequence[torch.Generator] = ()  # what the user's sampler may draw from besides the default
+    # The epoch before if torch would use its iterator again, without drawing a seed of the workers.
     kept: EpochStart | None = None
-    keyed: bool = True
-    lazily: bool = False
-    by_torch: bool = False
+    keyed: bool = True  # whether anything but the user's Python draws by the samples' keys
+    lazily: bool = False  # see `EpochStart`
+    by_torch: bool = False  # whether torch's own loader makes the batches, and draws itself
 
     def workers_key(self) -> Key:
         """The random key of an epoch without a seed; its seed is that of the workers."""
-        return (draw_seed(self.generator), 0) if self.kept is None else self.kept.next_key
+        if self.kept is None:
+            return draw_seed(self.generator), 0
+        seed, epoch = self.kept.random_key
+        return seed, epoch + 1
 
 
 class Progress:
@@ -133,6 +128,8 @@ class Progress:
         start = self._start(epoch, batches, draws, state, loaded)
         turn = None if state is None else state["turn"]
         position = Position(sampler_state=start.sampler_state, streams=dict(before_first), turn=turn)
+        if not draws.lazily:
+            start.draw_order()
         if state is None or not isinstance(batches, SampledBatches):
             self._latest = Epoch(batches, start, position)
             return self._latest, batches.begin(start, position)
@@ -159,8 +156,8 @@ class Progress:
             key = start.random_key if draws.by_torch else _stream_key(batches, start, draws, streams)
             return replace(start, random_key=key, base_seed=key[0], streams=streams)
         start = self._new(epoch, batches, draws) if state is None else start_of(state)
-        base_seed, seeds_samples = start.base_seed, self.seed is not None
-        if seeds_samples:
+        base_seed = start.base_seed
+        if self.seed is not None:
             base_seed = key_of(*start.random_key) >> 1
         elif draws.kept is not None:
             base_seed = draws.kept.base_seed
@@ -169,33 +166,20 @@ class Progress:
             # the epoch's start, and than those of other ranks.
             rank = batches.shard.rank if isinstance(batches, OrderedBatches) else 0
             base_seed = key_of(*start.random_key, start.position, rank) >> 1
-        start = replace(
-            start,
-            base_seed=base_seed,
-            seeds_samples=seeds_samples,
-            counts=draws.keyed or seeds_samples,
-            lazily=draws.lazily,
+        seeds_samples = self.seed is not None
+        counts = draws.keyed or seeds_samples
+        return replace(
+            start, base_seed=base_seed, seeds_samples=seeds_samples, counts=counts, lazily=draws.lazily
         )
-        if not draws.lazily:
-            start.draw_order()
-        return start
 
     def _new(self, epoch: int, batches: OrderedBatches | SampledBatches, draws: TorchDraws) -> EpochStart:
         drawn, seed = draws.workers_key(), self.seed_of(batches)
         key = None if seed is None else (seed, epoch)
+        start = EpochStart(epoch, key or (0, 0), key or drawn, base_seed=drawn[0])
         if isinstance(batches, SampledBatches):
             states = generator_states(draws.generators)
-            return EpochStart(
-                epoch,
-                order=key or (0, 0),
-                random_key=key or drawn,
-                generators=states,
-                sampler_epoch=batches.sampler_epoch,
-                base_seed=drawn[0],
-            )
-        shuffles = batches.shuffles
-        order = key or (None if shuffles else (0, 0))
-        return EpochStart(epoch, order, key or drawn, draws_order=shuffles, base_seed=drawn[0])
+            return replace(start, generators=states, sampler_epoch=batches.sampler_epoch)
+        return replace(start, order=key, draws_order=True) if batches.shuffles else start
 
     def seed_of(self, batches: Batches) -> int | None:
         """The seed in use, or None if one is drawn for each epoch."""

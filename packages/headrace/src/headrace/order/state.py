@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
 from headrace.errors import ConfigError
@@ -13,6 +13,8 @@ State = dict[str, Any]
 VERSION = 2
 # Version 1 has the generators as they were before the seed of the workers was drawn.
 READABLE = (1, VERSION)
+# What is None in a state between epochs.
+UNDECIDED = ("order_seed", "order_epoch", "random_seed", "random_epoch")
 # Keys that states of this version haven't had from the first.
 NEWER = {"before": (), "ended": (), "turn": None}
 
@@ -53,9 +55,8 @@ def to_state(start: EpochStart, position: Position, reached: int, identity: Iden
 
 def state_between(streams: Mapping[int, StreamState], epoch: int, identity: Identity) -> State:
     """The state before an epoch of which nothing is decided yet; `streams` are the ends of the one before."""
-    undecided = ("order_seed", "order_epoch", "random_seed", "random_epoch")
     start, position = EpochStart(epoch, UNDRAWN, UNDRAWN), Position(streams=dict(streams))
-    return {**to_state(start, position, 0, identity), **dict.fromkeys(undecided)}
+    return {**to_state(start, position, 0, identity), **dict.fromkeys(UNDECIDED)}
 
 
 def _streams_as_state(streams: Mapping[int, StreamState]) -> State:
@@ -132,21 +133,24 @@ def checked(state: Any, identity: Identity) -> State:
 
 def _check_values(state: State) -> None:
     """Refuses what `to_state` can't have given: it may have been changed on its way."""
-    numbers = ("order_seed", "order_epoch", "random_seed", "random_epoch")
     started = state.get("order_seed") is not None
-    sound = {
-        **{name: isinstance(state.get(name), str) for name in ("dataset", "order")},
-        **{name: _is_number(state.get(name)) for name in ("epoch", "position")},
-        **{name: _is_number(state.get(name)) if started else state.get(name) is None for name in numbers},
-        **{name: state.get(name) is None or _is_number(state[name]) for name in ("seed", "sampler_epoch")},
-        "generators": _is_base64(state.get("generators")),
-        "sampler": isinstance(state.get("sampler"), (tuple, list)) and len(state["sampler"]) == 1,
-        "streams": _are_pairs(state.get("streams")),
-        **{name: _are_numbers(state[name]) for name in ("before", "ended")},
-        "turn": state["turn"] is None or _is_number(state["turn"]),
+    sound: dict[str, Callable[[Any], bool]] = {
+        **dict.fromkeys(("dataset", "order"), lambda value: isinstance(value, str)),
+        **dict.fromkeys(("epoch", "position"), _is_number),
+        **dict.fromkeys(UNDECIDED, _is_number if started else lambda value: value is None),
+        **dict.fromkeys(("seed", "sampler_epoch", "turn"), lambda value: value is None or _is_number(value)),
+        "generators": _is_base64,
+        "sampler": lambda value: isinstance(value, (tuple, list)) and len(value) == 1,
+        "streams": lambda value: isinstance(value, (tuple, list)) and all(map(_is_numbered, value)),
+        **dict.fromkeys(
+            ("before", "ended"),
+            lambda value: isinstance(value, (tuple, list)) and all(map(_is_number, value)),
+        ),
     }
     wrong = [f"{name} is missing" for name in sound if name not in state]
-    wrong += [f"{name} is {state[name]!r:.100}" for name in sound if name in state and not sound[name]]
+    wrong += [
+        f"{name} is {state[name]!r:.100}" for name in sound if name in state and not sound[name](state[name])
+    ]
     if wrong:
         raise ConfigError(
             f"This state is damaged: {'; '.join(wrong)}. Load the one that was saved before it."
@@ -157,20 +161,12 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
 
 
-def _are_numbers(value: Any) -> bool:
-    return isinstance(value, (tuple, list)) and all(map(_is_number, value))
+def _is_numbered(pair: Any) -> bool:
+    return isinstance(pair, (tuple, list)) and len(pair) == 2 and _is_number(pair[0])
 
 
 def _is_base64(value: Any) -> bool:
-    if not isinstance(value, str):
-        return False
     try:
         return all(base64.b64decode(text, validate=True) or not value for text in value.split(","))
-    except ValueError:
+    except (AttributeError, ValueError):
         return False
-
-
-def _are_pairs(value: Any) -> bool:
-    return isinstance(value, (tuple, list)) and all(
-        isinstance(pair, (tuple, list)) and len(pair) == 2 and _is_number(pair[0]) for pair in value
-    )
