@@ -2,8 +2,9 @@
 
     python scenarios.py NAME torch|headrace FOLDER
 
-With "headrace", `headrace.DataLoader` takes the place of `torch.utils.data.DataLoader` before any library is
-imported, so that libraries which create loaders themselves create Headrace's.
+With "headrace", `headrace.install()` is called before any library is imported, so that libraries which create
+loaders themselves create Headrace's. Ultralytics derives a class from torch's, which would be left alone: there
+`headrace.DataLoader` takes the name of torch's class.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ if __name__ == "__main__" and "stateful" in sys.argv[1]:
 if __name__ == "__main__" and sys.argv[2] == "headrace":
     import headrace
 
-    data.DataLoader = data.dataloader.DataLoader = headrace.DataLoader  # type: ignore[misc]
+    if sys.argv[1].startswith("ultralytics"):
+        data.DataLoader = data.dataloader.DataLoader = headrace.DataLoader  # type: ignore[misc]
+    else:
+        headrace.install()
 
 N = 24
 SCENARIOS: dict[str, Callable[[Path], Any]] = {}

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from support.jpegs import image_folder
-from support.training_scripts import IN_TORCHS_PLACE, SECONDS, fetched, run, starting_with, steady
+from support.training_scripts import SECONDS, fetched, run, starting_with, steady
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(3 * SECONDS)]
 
@@ -67,7 +67,7 @@ class Run:
     def __init__(self, script: Path, arguments: str, place: Path, ranks: int = 1) -> None:
         place.mkdir()
         loader, _, hooks = place.name.partition(" ")
-        start = (IN_TORCHS_PLACE if loader == "headrace" else "") + WATCH
+        start = ("import headrace; headrace.install()\n" if loader == "headrace" else "") + WATCH
         environment = {"PYTHONPATH": starting_with(start, place / "start"), "HOME": str(place)}
         environment["HEADRACE_TEST_RECORD"] = str(place / "record")
         environment["HEADRACE_TEST_HOOKS"] = hooks
