@@ -80,8 +80,10 @@ class Use:
 
     def lines(self) -> Iterator[str]:
         """The report in words."""
-        for line in self.explanation.splitlines():
-            if line.startswith(("plan:", "images:", "to run all")):
+        title, *rest = self.explanation.split("\n\n")
+        yield title
+        for line in "\n".join(rest[1:]).splitlines():  # what follows the table of steps
+            if line.startswith(("images:", "to run all")):
                 yield line
         counts = (("epoch", self.epochs), ("batch", self.batches), ("sample", self.samples))
         yield ", ".join(_count(number, what) for what, number in counts)

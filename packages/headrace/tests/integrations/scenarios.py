@@ -2,9 +2,9 @@
 
     python scenarios.py NAME torch|headrace FOLDER
 
-With "headrace", `headrace.install()` is called before any library is imported, so that libraries which create
-loaders themselves create Headrace's. Ultralytics derives a class from torch's, which would be left alone: there
-`headrace.DataLoader` takes the name of torch's class.
+With "headrace", `headrace.install()` is called before any library is imported, so that libraries which
+create loaders themselves create Headrace's. Ultralytics derives a class from torch's, which would be left
+alone: there `headrace.DataLoader` takes the name of torch's class.
 """
 
 from __future__ import annotations
@@ -411,6 +411,24 @@ def accelerate_prepare(folder: Path) -> Any:
             prepared = _accelerate(**options).prepare(loader)
             found.append([len(prepared), prepared.batch_size, _indices(prepared)])
     return found
+
+
+@scenario
+def accelerate_prepared_two_processes(folder: Path) -> Any:
+    from accelerate import Accelerator, DataLoaderConfiguration
+
+    seen = []
+    with joined_ranks():
+        for settings in ({}, {"split_batches": True}, {"even_batches": False}, {"dispatch_batches": True}):
+            accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(**settings))
+            torch.manual_seed(0)
+            dataset = folder_dataset(folder)
+            dataset.samples = numbered(dataset.samples)[:21]
+            loader = accelerator.prepare(data.DataLoader(dataset, 4, shuffle=True, num_workers=2))
+            if sys.argv[2] == "headrace":
+                assert loader.base_dataloader.explain().startswith("plan: native")
+            seen.append([[summary(*batch) for batch in loader] for _ in range(2)])
+    return seen
 
 
 @scenario

@@ -144,3 +144,20 @@ def test_timms_seeding_of_workers_is_not_missed_where_there_are_none(tmp_path: P
     for init in (print, own_seeds.worker_init_fn):
         with pytest.warns(UserWarning, match="worker_init_fn is not called"):
             next(iter(headrace.DataLoader(timms.dataset, 2, num_workers=1, worker_init_fn=init)))
+
+
+@pytest.mark.parametrize("target", [None, float])
+def test_uint8_batches_of_timms_fast_collate(target: Callable[[int], float] | None, tmp_path: Path) -> None:
+    transform = timm_data.create_transform(40, is_training=False, use_prefetcher=True)
+    folder = str(image_folder(tmp_path, 12))
+    dataset = timm_data.create_dataset("", folder, transform=transform, target_transform=target)
+    options: dict[str, Any] = {"batch_size": 5, "collate_fn": timm_data.loader.fast_collate}
+    loader = headrace.DataLoader(dataset, num_workers=2, **options)
+    for (images, labels), (expected, targets) in zip(
+        loader, torch.utils.data.DataLoader(dataset, **options), strict=True
+    ):
+        assert images.stride() == expected.stride()
+        assert labels.dtype == targets.dtype
+        assert torch.equal(images, expected)
+        assert torch.equal(labels, targets)
+    assert ("batch: uint8 [N, 3, 40, 40] NCHW" in loader.explain()) == (target is None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -83,6 +84,8 @@ def make_plan(
     if isinstance(table, str):
         problems += (Step(f"cast to {_name(dtype)}", table, refused=True),)
         table = lowered.table
+    if collate is not None and lowered.views == 1 and _collates_as_torch(collate, recognised, table):
+        collate = None
     problems += _view_problems(lowered, output)
     if lowered.views > 1 and problems:
         lowered = lower_transform(transform, recognised.size, several=False)
@@ -100,6 +103,24 @@ def make_plan(
         as_written = (replace(step, parity="", reason=step.reason if step.refused else "") for step in steps)
         return Plan((DatasetSegment(steps=(source, *as_written)),))
     return Plan(tuple(_split_segments(recognised, lowered, table, user, problems, output)))
+
+
+def _collates_as_torch(
+    collate: Callable[[list[Any]], Any], recognised: Recognised, table: PointwiseTable | None
+) -> bool:
+    """Whether `collate` is timm's `fast_collate` and gives what torch's default collation would: it does for
+    single uint8 images with integer labels."""
+    module = sys.modules.get("timm.data.loader")
+    known = module is not None and collate is getattr(module, "fast_collate", None)
+    as_uint8 = table is not None and table.dtype == torch.uint8
+    if not known or not as_uint8 or recognised.target_transform is not None:
+        return False
+    image = torch.arange(6, dtype=torch.uint8).reshape(3, 1, 2)
+    samples = [(image, 1), (image.flip(2), 0)]
+    return all(
+        torch.equal(theirs, ours) and theirs.dtype == ours.dtype
+        for theirs, ours in zip(collate(samples), default_collate(samples), strict=True)
+    )
 
 
 def _as_on_images(recognised: Recognised) -> Any:
