@@ -1,15 +1,10 @@
-"""States of loaders as earlier versions saved them. `python -m support.golden_states FILE` writes a file.
+"""Loaders whose states earlier versions saved in golden/states.json.xz, with the samples that each gave next.
 
-Each is saved together with the samples that the loader that saved it gave next. A file that has been released
-is never written again: it stands for the checkpoints that users have.
+The file is never written again: it stands for the checkpoints that users have.
 """
 
 from __future__ import annotations
 
-import json
-import lzma
-import sys
-import warnings
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
@@ -122,18 +117,7 @@ LOADERS: dict[str, Make] = {
     },
     "endless": _loader(lambda: range(10), lambda: {"sampler": Endless(Shuffled(10))}),
 }
-RANKS = 2
 ENDLESS = 8  # batches of an endless epoch
-
-# Epochs that are over when the state is saved, and batches that have been received of the next one; None: it
-# hasn't begun, "all": its end hasn't been seen yet.
-PLACES: dict[str, tuple[int, int | str | None]] = {
-    "before the first batch": (0, 0),
-    "in the first epoch": (0, 3),
-    "at the end of the first epoch": (0, "all"),
-    "between epochs": (1, None),
-    "in the second epoch": (1, 2),
-}
 
 
 def numbers_of(batch: Any) -> list[int]:
@@ -143,76 +127,14 @@ def numbers_of(batch: Any) -> list[int]:
     return numbers
 
 
-def saved(make: Make, place: str) -> dict[str, Any]:
-    """The state of loaders at a place, and by rank the batches that came after it in the same epoch, or,
-    between epochs, in the next one."""
-    epochs, received = PLACES[place]
-    states, rests = [], []
-    for rank in range(RANKS):
-        torch.manual_seed(1)
-        loader = make(rank)
-        for _ in range(epochs):
-            list(loader)
-        if received is None:
-            state = loader.state_dict()
-            rest = _next_epoch(loader, None)
-        else:
-            count = sum(1 for _ in make(rank)) if received == "all" else received
-            torch.manual_seed(1)
-            iterator = iter(loader)
-            for _ in range(int(count)):
-                next(iterator)
-            state = loader.state_dict()
-            rest = _rest(iterator, ENDLESS if _is_endless(loader) else None)
-        states.append(state)
-        rests.append(rest)
-    if states[0] != states[-1]:
-        raise AssertionError("the state differs from rank to rank")
-    return {"state": states[0], "rests": rests}
-
-
 def resumed(make: Make, entry: dict[str, Any]) -> list[list[list[int]]]:
-    """By rank the batches that loaders give that resume from what `saved` gave."""
+    """By rank the batches that loaders give that resume from a saved state."""
     rests = []
     for rank in range(len(entry["rests"])):
         torch.manual_seed(77)
         loader = make(rank)
         loader.load_state_dict(entry["state"])
-        rests.append(_next_epoch(loader, ENDLESS if _is_endless(loader) else None))
+        torch.manual_seed(2)  # between epochs, orders without a seed are drawn from here on
+        most = ENDLESS if isinstance(loader.sampler, Endless) else None
+        rests.append([numbers_of(batch) for batch in islice(loader, most)])
     return rests
-
-
-def _next_epoch(loader: Any, most: int | None) -> list[list[int]]:
-    torch.manual_seed(2)  # between epochs, orders without a seed are drawn from here on
-    return _rest(iter(loader), most)
-
-
-def _rest(iterator: Any, most: int | None) -> list[list[int]]:
-    return [numbers_of(batch) for batch in islice(iterator, most)]
-
-
-def _is_endless(loader: Any) -> bool:
-    return isinstance(loader.sampler, Endless)
-
-
-def main(path: str) -> None:
-    """Writes all states to `path`."""
-    warnings.simplefilter("ignore")
-    entries: dict[str, dict[str, Any]] = {}
-    for name, make in LOADERS.items():
-        for place in PLACES:
-            if name == "endless" and PLACES[place] != (0, 3):
-                continue
-            entry = saved(make, place)
-            # The user's own generators and samplers are between epochs where the user puts them.
-            if place != "between epochs" or resumed(make, entry) == entry["rests"]:
-                entries.setdefault(name, {})[place] = entry
-    with lzma.open(path, "wt") as file:
-        json.dump(entries, file)
-
-
-if __name__ == "__main__":
-    # Datasets are known by the name of their module.
-    from support import golden_states
-
-    golden_states.main(sys.argv[1])

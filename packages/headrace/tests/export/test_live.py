@@ -168,19 +168,6 @@ def test_a_thousand_loaders_leave_nothing_and_are_not_kept() -> None:
     assert len(names(os.getpid())) == 1
 
 
-def test_numbers_stay_those_of_the_loaders() -> None:
-    dataset = Rows(torch.arange(8))
-    train, val = (headrace.DataLoader(dataset, size, num_workers=0) for size in (2, 4))
-    for loader in (train, val, train):
-        list(loader)
-    answers = own_answer(dataset)
-    assert [one["batch_size"] for one in answers] == [2, 4]
-    assert answers[0]["number"] < answers[1]["number"]
-    del train, loader
-    gc.collect()
-    assert [one["number"] for one in own_answer(dataset)] == [answers[1]["number"]]
-
-
 def test_who_never_reads_keeps_nobody_out() -> None:
     loader = headrace.DataLoader(Rows(torch.arange(8)), num_workers=0)
     list(loader)
@@ -271,15 +258,6 @@ def test_a_killed_job_leaves_nothing(script: Callable[..., Script]) -> None:
     job.process.wait()
     assert names(pid) == set()
     assert pid not in [one.pid for one in jobs()]
-
-
-def test_a_job_ends_while_somebody_is_connected(script: Callable[..., Script]) -> None:
-    job = script(LOOP + "print(os.getpid(), flush=True); sys.stdin.readline()")
-    [name] = names(job.says())
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(name)
-        job.go_on()
-        assert job.process.wait(60) == 0
 
 
 def test_a_forked_child_answers_for_itself_only(script: Callable[..., Script]) -> None:

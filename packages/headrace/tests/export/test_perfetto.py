@@ -18,8 +18,6 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import headrace
-from headrace.engine import meter as meter_module
-from headrace.engine.meter import Meter
 from headrace.export.perfetto import write_trace
 from headrace.records import BatchTimes, TraceEvent
 from support.jpegs import image_folder
@@ -181,27 +179,6 @@ def test_a_second_trace_at_the_same_time_is_refused_and_spoils_nothing(tmp_path:
     with loader.trace(path):
         pass
     assert spans(checked(path.read_text()), "wait") == []
-
-
-def test_only_the_latest_events_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter_module, "MAX_EVENTS", 10)
-    meter = Meter()
-    with meter.recording() as recorder:
-        epoch = meter.begin_epoch(0)
-        for _ in range(25):
-            epoch.received(samples=1, asked=time.perf_counter())
-    numbers = [event.batch.number for event in recorder.events if event.batch is not None]
-    assert numbers == list(range(16, 26))
-
-
-def test_nothing_is_recorded_where_nothing_is_traced() -> None:
-    meter = Meter()
-    with meter.recording() as recorder:
-        pass
-    meter.begin_epoch(0).received(samples=1, asked=time.perf_counter())
-    with meter.timed("collate", 1):
-        pass
-    assert not recorder.events
 
 
 def test_times_begin_at_the_earliest_and_unknown_ones_are_left_out() -> None:

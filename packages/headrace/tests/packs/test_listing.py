@@ -5,9 +5,6 @@ from __future__ import annotations
 import hashlib
 import pickle
 
-import pytest
-
-from headrace.errors import PackError
 from headrace.packs.listing import Item, Listing, make_layout
 
 ODD = [
@@ -61,20 +58,3 @@ def test_plans_cut_items_where_a_shard_would_become_too_large() -> None:
         [0, 1],
     ]
     assert plan.source_bytes == sum(sizes)
-
-
-def test_digests_tell_keys_sizes_and_times_apart() -> None:
-    made = make_layout(numbered(5), 100, None)
-    assert make_layout(numbered(5), 100, 3).names_digest == made.names_digest
-    assert make_layout(numbered(5, size=11), 100, None).names_digest != made.names_digest
-    later = Listing.of(Item(each.key, each.size, each.stamp + 1, 0) for each in numbered(5))
-    assert make_layout(later, 100, None).names_digest == made.names_digest
-    assert make_layout(later, 100, None).state != made.state
-
-
-@pytest.mark.parametrize("where", [0, 4, 9])
-def test_a_key_that_comes_twice_is_named(where: int) -> None:
-    keys = [f"key{i}" for i in range(10)]
-    keys.append(keys[where])
-    with pytest.raises(PackError, match=rf"have the key '{keys[where]}'"):
-        make_layout(Listing.of(Item(key, 1, 0, 0) for key in keys), 10, None)

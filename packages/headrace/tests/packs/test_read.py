@@ -26,8 +26,7 @@ from headrace.engine.lower import lower_pipeline
 from headrace.packs.index import build_shard_index
 from headrace.packs.verify import verify
 from headrace.records import EntryPoints, Extents
-from headrace.sources.pack_index import PackIndex
-from headrace.sources.tar_index import read_samples, split_name
+from headrace.sources.tar_index import read_samples
 from support.images import decoded_as_png
 from support.jpegs import image_folder
 from support.python import run_python
@@ -61,19 +60,6 @@ def shards(tmp_path: Path, folder: ImageFolder, monkeypatch: pytest.MonkeyPatch)
                 add(tar, f"train/{i:04}.cls", str(label).encode())
                 add(tar, f"train/{i:04}.meta.json", json.dumps({"i": i}).encode())
     return place
-
-
-@pytest.mark.parametrize(
-    ("name", "parts"),
-    [
-        ("a/b.seg.png", ("a/b", "seg.png")),
-        ("x.jpg", ("x", "jpg")),
-        ("v1.0/x.jpg", ("v1.0/x", "jpg")),
-        ("README", ("README", "")),
-    ],
-)
-def test_names_are_split_at_the_first_dot(name: str, parts: tuple[str, str]) -> None:
-    assert split_name(name) == parts
 
 
 def test_samples_are_those_of_the_folder(folder: ImageFolder, shards: Path) -> None:
@@ -214,15 +200,6 @@ def test_members_that_belong_to_no_sample(tmp_path: Path) -> None:
     data = path.read_bytes()
     assert data[first.fields[0].offset : first.fields[0].offset + 1] == b"1"
     assert first.offset + first.size == second.offset
-
-
-def test_indexes_are_opened_without_reading_them(shards: Path, tmp_path: Path) -> None:
-    headrace.PackedDataset(shards)
-    (kept,) = (tmp_path / "cache").rglob("*.arrow")
-    index = PackIndex(kept)
-    column = index.numbers("size")
-    with pytest.raises(ValueError, match="read-only"):
-        column[0] = 1
 
 
 def test_opening_an_index_reads_next_to_nothing_of_it(tmp_path: Path) -> None:

@@ -40,14 +40,6 @@ def test_tarfile_reads_the_members(key: str) -> None:
     assert read == {f"{key}.{extension}": content for extension, content in expected.items()}
 
 
-def test_headers_hold_no_owner_and_no_time() -> None:
-    pieces, _ = members(Sample("a", "jpg", b"1", -1))
-    with tarfile.open(fileobj=io.BytesIO(b"".join(pieces) + END)) as archive:
-        (member,) = archive.getmembers()
-    assert (member.mode, member.uid, member.gid, member.mtime) == (0o644, 0, 0, 0)
-    assert (member.uname, member.gname, member.type) == ("", "", tarfile.REGTYPE)
-
-
 def test_a_size_that_ustar_has_no_room_for() -> None:
     header = tar._header("a.jpg", 1 << 34)
     info = tarfile.TarFile(fileobj=io.BytesIO(header), mode="r").next()

@@ -19,7 +19,6 @@ from torchvision.datasets import ImageFolder
 import headrace
 import headrace.ray_data
 from headrace import ray_data
-from headrace._native import ffi
 from headrace.errors import ConfigError, SampleError
 from headrace.order import Endless, RepeatedAugmentation, Sequential, Shuffled
 from headrace.ray_data import Decode, Finish, read
@@ -79,24 +78,6 @@ def test_repeated_samples_differ_by_their_occurrence(folder: Path) -> None:
     rows = rows_of(stage_of(dataset, order=order), range(N))
     assert all(np.array_equal(row["image"], image) for row, image in zip(rows, images, strict=True))
     assert not np.array_equal(rows[0]["image"], rows[1]["image"])
-
-
-def test_later_calls_plan_and_start_nothing_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = {"plans": 0, "pools": 0}
-
-    def counted(name: str, made: Any) -> Any:
-        def make(*arguments: Any, **more: Any) -> Any:
-            counts[name] += 1
-            return made(*arguments, **more)
-
-        return make
-
-    monkeypatch.setattr(ray_data, "make_plan", counted("plans", ray_data.make_plan))
-    monkeypatch.setattr(ffi, "Pool", counted("pools", ffi.Pool))
-    stage = stage_of(sets(folder)["float32"])
-    for count in (4, 2, 8, 8):
-        rows_of(stage, range(count))
-    assert counts == {"plans": 1, "pools": 1}
 
 
 def test_batches_that_are_held_are_not_overwritten(folder: Path) -> None:

@@ -4,32 +4,16 @@ from __future__ import annotations
 
 import re
 import runpy
-import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from signal import SIGINT, SIGTERM, SIGUSR1
 
 import pytest
-import torch
 
 from headrace.recipes import train
-from headrace.recipes.ranks import SIGNALS
 from support import tiny_recipe as tiny
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "imagenet.py"
-
-
-@pytest.fixture(autouse=True)
-def same_bits() -> Iterator[None]:
-    threads, handlers = torch.get_num_threads(), {number: signal.getsignal(number) for number in SIGNALS}
-    torch.set_num_threads(1)
-    yield
-    tiny.before_pass.clear()
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(False)
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 def run_example(monkeypatch: pytest.MonkeyPatch, data: Path, out: Path, *more: str) -> int:
@@ -44,9 +28,8 @@ def run_example(monkeypatch: pytest.MonkeyPatch, data: Path, out: Path, *more: s
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_the_example_trains_the_weights_of_the_command(
-    accumulate: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    accumulate: int, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = tiny.data(tmp_path / "data")
     train(tiny.recipe(data, tmp_path / "command", accumulate=accumulate))
     assert run_example(monkeypatch, data, tmp_path / "example", "--accumulate", str(accumulate)) == 0
     command, example = (tiny.checkpoint(tmp_path / name) for name in ("command", "example"))
@@ -59,9 +42,8 @@ def test_the_example_trains_the_weights_of_the_command(
 
 @pytest.mark.parametrize(("step", "number", "code"), [(1, SIGTERM, 75), (4, SIGINT, 130), (7, SIGUSR1, 75)])
 def test_the_example_stops_and_resumes(
-    step: int, number: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: int, number: int, code: int, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = tiny.data(tmp_path / "data")
     assert run_example(monkeypatch, data, tmp_path / "whole") == 0
     tiny.before_pass.append(tiny.stop_at(step, (number,)))
     assert run_example(monkeypatch, data, tmp_path / "cut", "--resume") == code
@@ -81,9 +63,8 @@ def test_a_missing_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_finished_run_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = tiny.data(tmp_path / "data")
     for _ in range(2):
         assert run_example(monkeypatch, data, tmp_path / "out", "--resume") == 0
     said = capsys.readouterr().out.splitlines()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,6 @@ from headrace.recipes import train
 from support import tiny_recipe as tiny
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def no_hooks_left() -> Iterator[None]:
-    yield
-    tiny.before_pass.clear()
-    torch.use_deterministic_algorithms(False)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.data(tmp_path_factory.mktemp("data"))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])

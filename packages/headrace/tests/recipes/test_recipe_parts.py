@@ -9,7 +9,6 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +20,6 @@ from headrace.recipes import loop, train
 from headrace.recipes.loop import counts
 from headrace.recipes.parts import builder, datasets
 from support import tiny_recipe as tiny
-
-
-@pytest.fixture(autouse=True)
-def no_hooks_left() -> Iterator[None]:
-    yield
-    tiny.before_pass.clear()
-    torch.use_deterministic_algorithms(False)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.data(tmp_path_factory.mktemp("data"))
 
 
 def test_unknown_models_are_refused() -> None:
@@ -76,9 +63,9 @@ def test_accuracy_is_counted() -> None:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_precisions_train(precision: str, folder: Path, tmp_path: Path) -> None:
+def test_precisions_train(precision: str, data: Path, tmp_path: Path) -> None:
     """fp16 has a scaler, whose state is kept; a run goes on with it."""
-    recipe = tiny.recipe(folder, tmp_path, precision=precision, resume="auto", channels_last=True)
+    recipe = tiny.recipe(data, tmp_path, precision=precision, resume="auto", channels_last=True)
     tiny.before_pass.append(tiny.stop_at(5))
     train(recipe)
     tiny.before_pass.clear()
@@ -88,15 +75,15 @@ def test_precisions_train(precision: str, folder: Path, tmp_path: Path) -> None:
     assert train(recipe).epochs == 3
 
 
-def test_the_log_has_every_figure(folder: Path, tmp_path: Path) -> None:
-    train(tiny.recipe(folder, tmp_path, epochs=1))
+def test_the_log_has_every_figure(data: Path, tmp_path: Path) -> None:
+    train(tiny.recipe(data, tmp_path, epochs=1))
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["kind"] for line in lines] == ["start", "step", "step", "epoch", "end"]
     figures = {"loss", "lr", "images_per_second", "stall", "seconds_left", "memory_bytes"}
     assert figures <= lines[1].keys()
 
 
-def test_prometheus_is_served_while_it_trains(folder: Path, tmp_path: Path) -> None:
+def test_prometheus_is_served_while_it_trains(data: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     pages = []
@@ -106,22 +93,22 @@ def test_prometheus_is_served_while_it_trains(folder: Path, tmp_path: Path) -> N
             pages.append(page.read().decode())
 
     tiny.before_pass.append(ask)
-    train(tiny.recipe(folder, tmp_path, epochs=1, metrics_port=port))
+    train(tiny.recipe(data, tmp_path, epochs=1, metrics_port=port))
     assert 'headrace_batches_total{loader="train"} 4.0' in pages[3]
     assert 'headrace_batches_total{loader="val"} 0.0' in pages[3]
     with pytest.raises(urllib.error.URLError, match="refused"):
         ask(5)
 
 
-def test_a_loss_that_is_no_number_ends_the_run(folder: Path, tmp_path: Path) -> None:
+def test_a_loss_that_is_no_number_ends_the_run(data: Path, tmp_path: Path) -> None:
     with pytest.raises(headrace.HeadraceError, match=r"The loss is (nan|inf) at step \d+\. A lower --lr"):
-        train(tiny.recipe(folder, tmp_path, lr=1e30, warmup_epochs=0))
+        train(tiny.recipe(data, tmp_path, lr=1e30, warmup_epochs=0))
 
 
-def test_classes_must_agree(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "train").symlink_to(folder / "train")
+def test_classes_must_agree(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "train").symlink_to(data / "train")
     (tmp_path / "val" / "dog").mkdir(parents=True)
-    (tmp_path / "val" / "dog" / "a.jpg").write_bytes(next((folder / "val").rglob("*.jpg")).read_bytes())
+    (tmp_path / "val" / "dog" / "a.jpg").write_bytes(next((data / "val").rglob("*.jpg")).read_bytes())
     with pytest.raises(
         headrace.ConfigError, match="train has 3 classes and val 1; only one of them has class0"
     ):
@@ -132,10 +119,10 @@ def test_classes_must_agree(folder: Path, tmp_path: Path) -> None:
         datasets(tiny.recipe(tmp_path / "val", tmp_path / "out"))
 
 
-def test_packs_are_read_too(folder: Path, tmp_path: Path) -> None:
+def test_packs_are_read_too(data: Path, tmp_path: Path) -> None:
     for part in ("train", "val"):
-        headrace.pack(folder / part, tmp_path / "packed" / part)
-    folders = train(tiny.recipe(folder, tmp_path / "of folders", epochs=1))
+        headrace.pack(data / part, tmp_path / "packed" / part)
+    folders = train(tiny.recipe(data, tmp_path / "of folders", epochs=1))
     packs = train(tiny.recipe(tmp_path / "packed", tmp_path / "of packs", epochs=1))
     assert folders == packs
     states = [tiny.checkpoint(tmp_path / name)["model"] for name in ("of folders", "of packs")]
@@ -151,21 +138,21 @@ def test_packs_are_read_too(folder: Path, tmp_path: Path) -> None:
     ],
     ids=["device", "cpu", "python"],
 )
-def test_running_out_of_memory_gives_advice(failure: BaseException, folder: Path, tmp_path: Path) -> None:
+def test_running_out_of_memory_gives_advice(failure: BaseException, data: Path, tmp_path: Path) -> None:
     def fail(number: int) -> None:
         raise failure
 
     tiny.before_pass.append(fail)
     with pytest.raises(headrace.HeadraceError, match="Out of memory on cpu") as caught:
-        train(tiny.recipe(folder, tmp_path))
+        train(tiny.recipe(data, tmp_path))
     for part in (str(failure), "--precision bf16", "--accumulate 2", "a smaller --batch-size"):
         assert part in str(caught.value)
 
 
 @pytest.mark.long
-def test_the_command_gives_advice_when_the_cpus_memory_is_short(folder: Path, tmp_path: Path) -> None:
+def test_the_command_gives_advice_when_the_cpus_memory_is_short(data: Path, tmp_path: Path) -> None:
     """A real failure to allocate: 40 GB of activations where 8 GB of addresses are allowed."""
-    recipe = tiny.recipe(folder, tmp_path, arch="resnet18", size=4096, val_resize=4096, ema=0.0)
+    recipe = tiny.recipe(data, tmp_path, arch="resnet18", size=4096, val_resize=4096, ema=0.0)
     code = "from headrace.cli import main; main()"
     limit = 8 << 30
     done = subprocess.run(
@@ -192,9 +179,9 @@ def test_bad_options_end_with_2(tmp_path: Path) -> None:
     assert "--precision (fp8) must be one of" in done.output
 
 
-def test_models_of_timm(folder: Path, tmp_path: Path) -> None:
+def test_models_of_timm(data: Path, tmp_path: Path) -> None:
     pytest.importorskip("timm", reason="timm isn't installed")
-    recipe = tiny.recipe(folder, tmp_path, arch="timm/test_resnet", epochs=1)
+    recipe = tiny.recipe(data, tmp_path, arch="timm/test_resnet", epochs=1)
     assert train(recipe).epochs == 1
     with pytest.raises(headrace.ConfigError, match="--arch timm/resnet17 isn't a model of timm"):
         builder("timm/resnet17")

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,24 +17,6 @@ from support import tiny_recipe as tiny
 from support.python import run_python
 
 STEPS = 12  # 3 epochs of 50 pictures in batches of 12
-
-
-@pytest.fixture(autouse=True)
-def same_bits() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-    yield
-    signal.signal(signal.SIGINT, before)
-    tiny.before_pass.clear()
-    tiny.before_evaluation_pass.clear()
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(False)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.data(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="module")
