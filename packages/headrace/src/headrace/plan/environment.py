@@ -23,8 +23,7 @@ class Workers:
     """Where the samples of a Python dataset are made.
 
     Attributes:
-        kind: worker "process"es, "thread"s of this process, or the "caller"'s own thread.
-        count: number of processes or threads; 0 with "caller".
+        kind: worker "process"es, "thread"s of this process, or the "caller"'s own thread (`count` 0).
         reason: reason why, in words.
     """
 
@@ -125,9 +124,8 @@ class Environment:
     def workers(self, plan: Plan) -> str:
         """Who makes the samples, and why."""
         if plan.gather is not None:
-            return "; ".join(
-                ["none, batches are made when they are asked for", *filter(None, [self.residence])]
-            )
+            residence = [self.residence] if self.residence else []
+            return "; ".join(["none, batches are made when they are asked for", *residence])
         if plan.native is not None:
             return f"{self.config.num_workers} decode threads"
         tried = "" if self.advice is None else "\n  try num_workers={}: {}".format(*self.advice)
@@ -173,10 +171,9 @@ class Environment:
         if isinstance(plan.samples, DatasetSegment):
             yield f"images: {self._images(plan)}"
             if counts is not None:
-                own = [
-                    f"{name} runs as Python on the pixels of {n} images" for name, n in _most(counts.readers)
-                ]
-                own += [f"{name} runs as Python on {n} tensors" for name, n in _most(counts.tensor_steps)]
+                readers, steps = _most(counts.readers), _most(counts.tensor_steps)
+                own = [f"{name} runs as Python on the pixels of {n} images" for name, n in readers]
+                own += [f"{name} runs as Python on {n} tensors" for name, n in steps]
                 if own:
                     yield f"your code: {'; '.join(own)}"
                 if counts.patched:
@@ -201,9 +198,8 @@ class Environment:
             why = "Python makes the tensors, because no Compose converts an image to a float tensor"
             if not counts.recorded:
                 why = "torchvision transforms them, because a function that it calls was replaced"
-            return (
-                f"native code decodes them; {why} ({counts.opened} images in the first batch of each worker)"
-            )
+            seen = f"{counts.opened} images in the first batch of each worker"
+            return f"native code decodes them; {why} ({seen})"
         return "the dataset opened none that native code decodes, in the first batch of each worker"
 
     def _drawing(self) -> str:

@@ -38,6 +38,9 @@ from headrace.sources.arrays import ArraySource
 from headrace.transforms.own_code import collates_first
 
 Split = Literal["never", "ops", "always"]
+NO_BATCHING = Step(
+    "batching", "batch_size=None turns batching off: there is no batch to write into", refused=True
+)
 
 
 def make_plan(
@@ -59,8 +62,8 @@ def make_plan(
         dtype: dtype that images are cast to after the transform; None for no cast.
         memory_format: `torch.contiguous_format` or `torch.channels_last`.
         device: device that batches are copied to, and where values are then made; None or the CPU for none.
-        split: when native code does parts, otherwise it does everything or nothing: "always" it can; with
-            "ops" where that is more than decoding, which lazy images do as well (docs/lazy-images.md).
+        split: whether native code may do parts: "always", "ops" (only if that is more than decoding, which
+            lazy images do as well; docs/lazy-images.md), or "never".
 
     Raises:
         ConfigError: `dtype` or `memory_format` isn't one that batches of images come in.
@@ -74,7 +77,7 @@ def make_plan(
         if gather is not None:
             return _gather_plan(*gather, output)
     recognised = recognise_source(dataset)
-    problems = _batching_problems(batch_size)
+    problems: tuple[Step, ...] = () if batch_size is not None else (NO_BATCHING,)
     if isinstance(recognised, Refusal):
         head = Step(recognised.what, recognised.reason, refused=True)
         return Plan((DatasetSegment(steps=(head, *problems)),))
@@ -156,7 +159,7 @@ def check_output(dtype: torch.dtype | None, memory_format: torch.memory_format) 
 
 @dataclass(frozen=True)
 class _Output:
-    """How images are wanted; the arguments of `make_plan`, with None for the CPU as a device."""
+    """Arguments of `make_plan` on the result; the device is None for the CPU."""
 
     dtype: torch.dtype | None
     memory_format: torch.memory_format
@@ -222,14 +225,9 @@ def _native_segments(
         return [native, *_if_any(after), *_if_any(user)]
     written = Step(f"{what}: uint8 {shape}", "written directly into the batch", "exact")
     final = Step(f"images: {_name(table.dtype)} {shape}", "overlapped with the training step", "exact")
+    copy = _copy_step(output.device, table.dtype)
     values = ValueSegment(
-        steps=(
-            _copy_step(output.device, table.dtype),
-            *lowered.table_steps,
-            *cast,
-            *lowered.erase_steps,
-            final,
-        ),
+        steps=(copy, *lowered.table_steps, *cast, *lowered.erase_steps, final),
         table=table,
         erasing=erasing,
         memory_format=output.memory_format,
@@ -321,13 +319,6 @@ def _erasing_step(lowered: LoweredTransform) -> ErasingStep | None:
     if lowered.erase is None or lowered.table is None:
         return None
     return ErasingStep(lowered.erase, len(lowered.ops), lowered.table.dtype)
-
-
-def _batching_problems(batch_size: int | None) -> tuple[Step, ...]:
-    if batch_size is not None:
-        return ()
-    reason = "batch_size=None turns batching off: there is no batch to write into"
-    return (Step("batching", reason, refused=True),)
 
 
 def _view_problems(lowered: LoweredTransform, output: _Output) -> tuple[Step, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 
@@ -24,12 +25,11 @@ class PointwiseTable:
     """What the levels become.
 
     Attributes:
-        values: [channels, 256] of `dtype`; None when every level stays itself (uint8).
+        values: [channels, 256] of `dtype`, or None if every level stays itself (uint8).
         dtype: one of OUTPUT_DTYPES.
-        sample_type: the class of tensor that the transforms return.
-        channels: of the images: 3 or 1.
-        by_pixel: whether the tensors that the transforms return have the channels of a pixel side by side in
-            memory.
+        sample_type: class of the tensors that the transforms return.
+        channels: channels of the images: 3 or 1.
+        by_pixel: whether those tensors have the channels of a pixel side by side in memory.
     """
 
     values: torch.Tensor | None
@@ -65,8 +65,8 @@ def build_table(transforms: Sequence[Callable[[Any], Any]], channels: int = 3) -
 
 
 def with_strides_by_pixel(images: torch.Tensor) -> torch.Tensor:
-    """Images [n, channels, height, width] with the channels of a pixel side by side in memory, and strides
-    that say so of a single channel, too; a copy if they are stored otherwise."""
+    """Images [n, channels, height, width] with the channels of a pixel side by side in memory, by their
+    strides, too; a copy if they are stored otherwise."""
     _, channels, height, width = images.shape
     stored = images.contiguous(memory_format=torch.channels_last)
     return stored.as_strided(images.shape, (height * width * channels, 1, width * channels, channels))
@@ -118,10 +118,8 @@ def as_values(table: PointwiseTable) -> torch.Tensor:
 
 
 def look_up(image: Image.Image, values: torch.Tensor | None) -> torch.Tensor:
-    """The RGB or L `image` as a contiguous tensor [channels, height, width], levels replaced by `values`.
-
-    `values` is [channels, 256] of any dtype; None keeps the levels (uint8).
-    """
+    """The RGB or L `image` as a contiguous tensor [channels, height, width], levels replaced by `values`:
+    [channels, 256] of any dtype, or None to keep the levels (uint8)."""
     channels = len(image.getbands())
     if image.mode not in ("RGB", "L"):
         raise ValueError(f"the image must be RGB or L, not {image.mode}")
@@ -137,7 +135,7 @@ def look_up_levels(pixels: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return torch.stack([values[c][pixels[c].to(torch.int64)] for c in range(len(pixels))])
 
 
-def _image_of(channels: Sequence[np.ndarray[Any, np.dtype[np.uint8]]], height: int) -> Image.Image:
+def _image_of(channels: Sequence[npt.NDArray[np.uint8]], height: int) -> Image.Image:
     pixels = np.stack([channel.reshape(height, -1) for channel in channels], axis=-1)
     return Image.fromarray(pixels if len(channels) == 3 else pixels[:, :, 0])
 

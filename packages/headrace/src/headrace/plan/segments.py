@@ -49,22 +49,21 @@ class NativeSegment:
         source: images and labels.
         mode: "RGB" or "L": files are read as Pillow's ``convert(mode)`` gives them.
         tensors: whether files are read as `torchvision.io.decode_image` does, with ``mode="RGB"``.
-        read: function of a sample's index that gives its (image, label) where native code can't read its
-            file, only where it is `batched`; None: Pillow reads the file.
+        read: function of a sample's index that gives its (image, label) if native code can't read its file,
+            only if `batched`; by default, Pillow reads the file.
         upright: whether files are turned as `PIL.ImageOps.exif_transpose` does, before all `ops`.
         ops: operations on 8-bit RGB, in order; gray is carried as three equal channels.
-        channels: of every output image: 3 (RGB), or 1 (L).
-        height, width: size of every output image in pixels; meaningless where it `varies`.
-        views: number of images that each sample consists of, one below the other until they are written;
-            `height` is that of all of them.
-        table: value of each level of each channel, [channels, 256] of `dtype`; None for the level itself
-            (uint8).
+        channels: channels of every output image: 3 (RGB), or 1 (L).
+        height, width: size of every output image in pixels, unless it `varies`; of several images, one below
+            the other.
+        views: number of images that each sample consists of.
+        table: value of each level of each channel, [channels, 256] of `dtype`; None for the level (uint8).
         dtype: dtype that native code writes: uint8, float16, bfloat16 or float32.
         layout: "NCHW" (contiguous) or "NHWC" (`torch.channels_last`).
         entries: entry points of the source's files, if there are any.
-        batched: whether native threads write whole batches; otherwise single images are made in the worker
-            process whose Python continues with them.
-        varies: whether the size of an output depends on the image; only where it isn't `batched`.
+        batched: whether native threads write whole batches; otherwise the user's Python in a worker process
+            continues with single images.
+        varies: whether the size of an output depends on the image; only if not `batched`.
         keeps_info: whether `Image.info` is kept for Python code that may look at it.
     """
 
@@ -95,10 +94,8 @@ class NativeSegment:
             raise ValueError(f"{self.dtype} needs a table of levels")
         shape = (self.channels, 256)
         if self.table is not None and (self.table.shape != shape or self.table.dtype != self.dtype):
-            raise ValueError(
-                f"table must be {list(shape)} of {self.dtype},"
-                f" not {list(self.table.shape)} {self.table.dtype}"
-            )
+            given = f"{list(self.table.shape)} {self.table.dtype}"
+            raise ValueError(f"table must be {list(shape)} of {self.dtype}, not {given}")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -114,12 +111,7 @@ class NativeSegment:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GatherSegment:
-    """Batches are rows gathered from tensors in memory.
-
-    Attributes:
-        tensors: tensors [n, …]; a batch is a list of rows of each.
-        rows: rows that a `Subset` consists of, int64 [m]; None for all of them.
-    """
+    """Batches are rows gathered from `tensors` [n, …] in memory: all, or `rows` of them, int64 [m]."""
 
     steps: tuple[Step, ...] = ()
     tensors: tuple[torch.Tensor, ...]
@@ -147,11 +139,7 @@ class DatasetSegment:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TransformSegment:
-    """The user's transforms of each image that native code has started.
-
-    Attributes:
-        transforms: callables, called one after another; the first one gets a PIL image.
-    """
+    """The user's transforms of each PIL image that native code has started, called one after another."""
 
     steps: tuple[Step, ...]
     transforms: tuple[Callable[[Any], Any], ...]
@@ -163,8 +151,7 @@ class ErasingStep:
     """RandomErasing in its place.
 
     Attributes:
-        erase: what is drawn and written.
-        number: number of the step in the pipeline; its random numbers are those of this step.
+        number: number of the step in the pipeline, which its random numbers depend on.
         dtype: dtype of the user's transform; `erase.value` becomes this first, and then the batch's dtype.
     """
 
@@ -178,12 +165,10 @@ class ValueSegment:
     """From 8-bit levels to values, for whole batches of images, on the host or on the device.
 
     Attributes:
-        table: value of each level, the loader's cast included; None where images have their values already.
-        erasing: rectangles that are overwritten after that; None for none.
-        memory_format: memory format of the result.
+        table: value of each level, the loader's cast included; None if images have their values already.
+        erasing: rectangles that are overwritten after that, if any.
         where: "native" before the copy to a device, "device" after it.
-        transforms: the user's transforms that this stands for; they are called for images that no table was
-            made for. Empty where such images can't come.
+        transforms: the user's transforms that this stands for, for images that no table was made for.
         uncast: `table` without the loader's cast, for single samples; only together with `transforms`.
     """
 
@@ -203,10 +188,8 @@ class CollateSegment:
     Attributes:
         target_transform: function of the label (an int) of each sample; None to keep the label.
         collate: function of the list of (image, target); None for torch's default collation.
-        collates_first: whether all that `collate` does with its list is to call torch's default collation
-            with it, whose result native code has already.
-        sample_type: class of one sample's image before collation: `torch.Tensor`, or `tv_tensors.Image` where
-            the user's transform ends in that. torch's own collation makes plain tensors of both.
+        collates_first: whether `collate` calls torch's default collation first, and needs nothing else.
+        sample_type: class of one sample's image before collation: `torch.Tensor` or `tv_tensors.Image`.
         by_pixel: whether such an image has the channels of a pixel side by side in memory.
     """
 
@@ -235,11 +218,7 @@ S = TypeVar("S", bound=Segment)
 
 @dataclass(frozen=True)
 class Plan:
-    """Segments in the order in which they run, at most one of each class.
-
-    The first one says who makes the samples: native threads (a batched `NativeSegment`), native code and
-    Python in worker processes (one that isn't batched), a gather from memory, or the dataset itself.
-    """
+    """Segments in the order in which they run, at most one of each class. The first one makes the samples."""
 
     segments: tuple[Segment, ...]
 

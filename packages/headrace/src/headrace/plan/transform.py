@@ -1,7 +1,7 @@
 """From a transform to native operations and a table, and to what stays the user's Python between them.
 
-All of it is native where every step is understood. Otherwise the longest beginning is, and the end is a table
-where it treats every level by itself.
+All of it is native if every step is understood. Otherwise the longest beginning is, and the end is a table if
+it treats every level by itself.
 """
 
 from __future__ import annotations
@@ -65,16 +65,14 @@ class LoweredTransform:
 
     Attributes:
         mode, upright: how native code reads files; see `headrace.plan.segments.NativeSegment`.
-        ops: operations that native code does on the decoded image; may be none.
-        extent: size of the image after them; of several one below the other.
-        channels: channels of the image after them: 3 (RGB) or 1 (L).
-        views: number of images that they make of one.
+        ops: operations that native code does on the decoded image.
+        extent, channels, views: size, channels (3 or 1) and number of the images after them.
         middle: the user's transforms that follow, called one after another with a PIL image.
-        tail: the user's transforms at the end that `table` and `erase` stand for; may be none.
-        table: value of each level after `tail`; None where there is no tail.
-        erase: what overwrites part of the values; None for nothing.
+        tail: the user's transforms at the end that `table` and `erase` stand for.
+        table: value of each level after `tail`, or None without a tail.
+        erase: what overwrites part of the values, if anything does.
         op_steps, middle_steps, table_steps, erase_steps: the same in words.
-        refusal: what keeps the transform from running natively as a whole where no step alone does.
+        refusal: reason why native code can't do all of it if that is due to no step alone.
     """
 
     mode: Mode
@@ -110,8 +108,8 @@ class _Item:
     """A transform on its way through the planner.
 
     Attributes:
-        op: as it was read; None: it isn't known, or can't be read.
-        settled: what becomes of an image op where it stands.
+        op: op that it was read as, or None if it isn't known.
+        settled: what becomes of an image op in its place.
         channels: channels of the image after it.
         on_tensor: whether it is called with a tensor, or makes one.
         on_levels: whether it was read as an op on a uint8 tensor of the image's levels.
@@ -131,7 +129,7 @@ class _Item:
 
 @dataclass(frozen=True)
 class _Images:
-    """What the data set gives the transform."""
+    """What the dataset gives the transform."""
 
     size: Extent
     mode: Mode
@@ -146,8 +144,8 @@ class _Images:
 def lower_transform(
     transform: Any, size: Extent = UNKNOWN, mode: Mode = "RGB", *, several: bool = True
 ) -> LoweredTransform:
-    """What native code makes of `transform` (None for none) on images of `size`, and why not all of it.
-    Without `several`, crops that make several images of one stay Python."""
+    """What native code makes of `transform`, if any, on images of `size`, and why not all of it. Without
+    `several`, crops that make several images of one stay Python."""
     items = [] if transform is None else _read_all(transform)
     images = _fold_reading(items, _Images(size, mode))
     _settle(items, images)
@@ -162,7 +160,7 @@ def lower_transform(
 
 
 def _fold_reading(items: Sequence[_Item], images: _Images) -> _Images:
-    """What the steps at the beginning that concern the reading of files come to."""
+    """`images` with the steps at the beginning that concern the reading of files."""
     for item in items:
         if isinstance(item.op, ExifTranspose):
             images = replace(images, upright=True)
@@ -175,8 +173,7 @@ def _fold_reading(items: Sequence[_Item], images: _Images) -> _Images:
 
 
 def _table_of_batches(items: Sequence[_Item], images: _Images) -> PointwiseTable | Step:
-    """The table that ends `items`, each of which native code could do alone; or why it can't write batches of
-    what they make."""
+    """The table that ends `items`, each of which native code could do alone, or why there is none."""
     if not any(isinstance(item.op, LevelOp) for item in items):
         return Step("output", "gives PIL images rather than tensors", refused=True)
     if not _extent(items, images).exact:
@@ -186,7 +183,7 @@ def _table_of_batches(items: Sequence[_Item], images: _Images) -> PointwiseTable
 
 
 def _table_of(items: Sequence[_Item]) -> PointwiseTable | Step:
-    """The table of the pointwise transforms among `items`; or why there is none that erasing can follow."""
+    """The table of the pointwise transforms among `items`, or why there is none that erasing can follow."""
     levels = [item for item in items if isinstance(item.op, LevelOp)]
     transforms = [item.transform for item in levels if _in_table(item)]
     views, channels = _views_of(items), items[-1].channels
@@ -206,8 +203,8 @@ def _in_table(item: _Item) -> bool:
 
 
 def _whole(items: Sequence[_Item], images: _Images, table: PointwiseTable) -> LoweredTransform:
-    on_images = [item for item in items if not isinstance(item.op, (LevelOp, RandomErasing))]
-    on_values = [item for item in items if isinstance(item.op, (LevelOp, RandomErasing))]
+    on_images = [item for item in items if not _is_of_values(item)]
+    on_values = [item for item in items if _is_of_values(item)]
     return replace(_lowered(images, on_images, [], on_values, table), channels=table.channels)
 
 
@@ -217,7 +214,7 @@ def _split(items: Sequence[_Item], images: _Images, refusal: Step | None) -> Low
     while begin < len(items) and _keeps_images(items[begin]):
         begin += 1
     end = len(items)
-    while end > begin and _works_on_values(items[end - 1]):
+    while end > begin and _is_of_values(items[end - 1]) and not items[end - 1].problem:
         end -= 1
     table = _table_of(items[end:]) if items[end:] else None
     if not isinstance(table, PointwiseTable):
@@ -267,12 +264,12 @@ def _erasing_of(items: Sequence[_Item]) -> RandomErasing | None:
     return next((item.op for item in items if isinstance(item.op, RandomErasing)), None)
 
 
-def _works_on_values(item: _Item) -> bool:
-    return isinstance(item.op, (LevelOp, RandomErasing)) and not item.problem
+def _is_of_values(item: _Item) -> bool:
+    return isinstance(item.op, (LevelOp, RandomErasing))
 
 
 def _keeps_images(item: _Item) -> bool:
-    """Whether native code can do `item` where everything before it was done by it, from image to image."""
+    """Whether native code can do `item`, from image to image, if it did everything before it."""
     known = isinstance(item.op, (ImageOp, Identity, ExifTranspose))
     return known and not item.problem and _views_of([item]) == 1
 
@@ -304,16 +301,14 @@ def _read_all(transform: Any) -> list[_Item]:
 
 def _flat(transform: Any, depth: int = 0) -> Iterator[Any]:
     """Transforms that aren't containers, and items for those that can't be read."""
-    steps: Sequence[Any] = ()
     try:
-        found = steps_of(transform) if depth < MAX_DEPTH else None
-        if found is None:
-            yield transform
-        else:
-            steps = found
+        steps = steps_of(transform) if depth < MAX_DEPTH else None
     except Exception as error:
         yield _unreadable(transform, error)
-    for inner in steps:
+        return
+    if steps is None:
+        yield transform
+    for inner in steps or ():
         yield from _flat(inner, depth + 1)
 
 
@@ -323,8 +318,8 @@ def _unreadable(transform: Any, error: Exception) -> _Item:
 
 
 def _read(transform: Any, before: Sequence[_Item]) -> _Item:
-    """Reading runs code of other people's, which may raise anything: it is Python then, and raises that for a
-    sample, if at all."""
+    """Reads a transform. That runs other people's code, which may raise anything: it is Python then, and
+    raises that for a sample, if at all."""
     text = type(transform).__name__
     try:
         kind: Any = find_op(type(transform))
@@ -341,7 +336,7 @@ def _read(transform: Any, before: Sequence[_Item]) -> _Item:
 
 
 def _read_processing(transform: Any, before: Sequence[_Item]) -> list[_Item] | None:
-    """The steps of a function that calls a Hugging Face image processor; None: it is none."""
+    """The steps of a function that calls a Hugging Face image processor, or None for all others."""
     try:
         found = find_processor(transform)
         if found is None:
@@ -405,7 +400,7 @@ def _settle(items: Sequence[_Item], images: _Images) -> None:
 
 
 def _channels_problem(item: _Item, channels: int) -> str:
-    """Why native code can't do an image op on images of so many channels; empty: it can."""
+    """Reason why native code can't do an image op on images of so many channels, or ""."""
     op = item.op
     assert isinstance(op, ImageOp)
     if item.on_tensor:
@@ -416,7 +411,7 @@ def _channels_problem(item: _Item, channels: int) -> str:
 
 
 def _fill_problem(transform: Any) -> str:
-    """Why a transform may fill in another colour, or fail, where images have one channel; empty: it won't."""
+    """Reason why a transform may fill in another color, or fail, if images have one channel, or ""."""
     if any(cls.__module__.startswith("timm.") for cls in type(transform).__mro__):
         return NO_GRAY
     fill = getattr(transform, "fill", 0)
@@ -455,7 +450,7 @@ def _native_step(item: _Item) -> Step:
 
 
 def _python_steps(middle: Sequence[_Item]) -> Iterator[Step]:
-    """In words: its problem, or where a step without one stands beside those that have one."""
+    """Yields steps in words: the problem of each, or its place among those that have one."""
     reason = BEFORE_PYTHON if any(item.problem for item in middle) else AS_PYTHON
     for item in middle:
         if item.problem:
@@ -467,10 +462,8 @@ FUNCTIONS = (v1.Lambda, v2.Lambda)
 
 
 def sees_pixels_only(transform: Any) -> bool:
-    """Whether `transform` is one of torchvision's own that can't tell two images of the same pixels apart.
-
-    A function of the user's may: `PIL.ImageOps.exif_transpose` looks at the file's EXIF data.
-    """
+    """Whether `transform` is one of torchvision's that looks at nothing but pixels. A user function may look
+    at EXIF data, as `PIL.ImageOps.exif_transpose` does."""
     if find_change(transform) is not None or isinstance(transform, FUNCTIONS):
         return False
     if not type(transform).__module__.startswith("torchvision.transforms."):
